@@ -1,0 +1,82 @@
+"""What can be wrong with the input, and how it is said.
+
+    PlannerError
+    ├── InputError             malformed input: exit code 2
+    │   ├── FileInputError     a file that is missing, unreadable, or holds a bad field
+    │   ├── UnknownNameError   a name that no catalog knows; lists the nearest known ones
+    │   └── UnitError          a quantity without a unit, or with one that does not fit
+    └── UnsupportedError       well-formed input that planner refuses to approximate: exit code 2
+
+"Nothing fits" and "this configuration is illegal" are results, not errors (exit code 1).
+Every message says what must hold, what was given, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PlannerError(Exception):
+    """Root of all errors that a user can cause.
+
+    `must` is what has to hold, `given` what was found instead, `hint` what to do about it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, must: str, given: str = "", hint: str = "") -> None:
+        self.must, self.given, self.hint = must, given, hint
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        parts = [self.must.rstrip(".")]
+        if self.given:
+            parts.append(f"given: {self.given}")
+        if self.hint:
+            parts.append(f"to do: {self.hint}")
+        return "\n  ".join(parts)
+
+
+class InputError(PlannerError):
+    """Malformed input."""
+
+
+class UnitError(InputError):
+    """A quantity without a unit, or with one that does not fit its kind."""
+
+
+class FileInputError(InputError):
+    """A file that cannot be read, or a field in it that cannot be understood."""
+
+    def __init__(self, file: str, must: str, given: str = "", hint: str = "", field: str = "") -> None:
+        self.file, self.field = file, field
+        where = f"{file}: {field}: " if field else f"{file}: "
+        super().__init__(where + must, given, hint)
+
+
+class UnsupportedError(PlannerError):
+    """Well-formed input that planner does not model and refuses to approximate."""
+
+
+class UnknownNameError(InputError):
+    """A name that no catalog knows."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.kind, self.name = kind, name
+        nearest = nearest_names(name, known)
+        super().__init__(
+            f"the {kind} must be a known name",
+            repr(name),
+            hint or ("nearest known: " + ", ".join(nearest)),
+        )
+
+
+def nearest_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:
+    """The `count` known names most like `name`, nearest first."""
+    pool = sorted(set(known))
+    folded = {candidate.lower(): candidate for candidate in reversed(pool)}
+    close = difflib.get_close_matches(name.lower(), list(folded), n=count, cutoff=0.3)
+    inside = [candidate for candidate in pool if name and name.lower() in candidate.lower()]
+    ordered = dict.fromkeys([*inside[:count], *(folded[c] for c in close)])
+    return list(ordered)[:count] or pool[:count]

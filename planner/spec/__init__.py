@@ -1,0 +1,1 @@
+"""What is given: model, cluster, job, stack, and one candidate configuration."""
