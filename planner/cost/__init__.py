@@ -1,0 +1,1 @@
+"""What does it cost? Parameters, FLOPs, memory, traffic and time; arrays in, arrays out."""

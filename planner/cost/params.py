@@ -1,0 +1,215 @@
+"""How many parameters has the model, by kind, by layer, and by how parallelism divides them?
+
+Exact to the last parameter. Left out: buffers (balance-correction biases, rotary tables), and padding of the
+vocabulary, which is a choice of the framework.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from planner.spec.model import Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
+
+KINDS = (
+    "embedding",
+    "position",
+    "attention",
+    "mlp",
+    "experts",
+    "shared_experts",
+    "router",
+    "norms",
+    "final_norm",
+    "head",
+    "mtp",
+)
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """Parameters of one layer, in buckets by how they are divided over ranks.
+
+    `column_row`: divided by tp. `kv`: k and v projections, divided by min(tp, kv_heads). `replicated`: on
+    every tensor-parallel rank (norms, biases of row-parallel layers, MLA down-projections, shared gate).
+    `router`: replicated too. `expert`: all experts, divided by ep x etp. `expert_replicated`: biases of the
+    experts' row-parallel layers, divided by ep only. `shared`: shared experts, divided by tp.
+    """
+
+    column_row: int = 0
+    kv: int = 0
+    replicated: int = 0
+    router: int = 0
+    expert: int = 0
+    expert_replicated: int = 0
+    shared: int = 0
+
+    @property
+    def total(self) -> int:
+        dense = self.column_row + self.kv + self.replicated + self.router + self.shared
+        return dense + self.expert + self.expert_replicated
+
+
+@dataclass(frozen=True)
+class ModelParameters:
+    """`total`: trained parameters, tied ones once. `active`: those one token meets. `by_kind`: keys `KINDS`."""
+
+    total: int
+    active: int
+    by_kind: dict[str, int] = field(hash=False)
+
+
+def _qk_norm_parameters(a: Attention) -> int:
+    """Learned norms inside attention: of q and k, or of MLA's compressed streams [parameters]."""
+    if a.kind is AttentionKind.MLA:
+        return a.q_lora_rank + a.kv_lora_rank
+    width = {
+        QkNorm.NONE: 0,
+        QkNorm.HEAD: 2 * a.head_dim,
+        QkNorm.FULL: (a.heads + a.kv_heads) * a.head_dim,
+    }[a.qk_norm]
+    return width * (1 + a.qk_norm_bias)
+
+
+def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
+    """Projections of attention without its norms, bucketed.
+
+    MLA: DeepSeek-V2, arXiv 2405.04434, section 2.1: down-projections are replicated, up-projections divided.
+    """
+    q_width, out_width = a.heads * a.head_dim, a.heads * a.v_head_dim
+    out = out_width * hidden
+    sinks = a.heads if a.sinks else 0
+    out_bias = hidden if a.out_bias else 0
+    if a.kind is AttentionKind.MLA:
+        kv_down = a.kv_lora_rank + a.qk_rope_dim
+        down = hidden * (a.q_lora_rank + kv_down) + (a.q_lora_rank + kv_down if a.qkv_bias else 0)
+        q_up = (a.q_lora_rank or hidden) * q_width
+        kv_up = a.kv_lora_rank * a.heads * (a.qk_nope_dim + a.v_head_dim)
+        return LayerParameters(column_row=q_up + kv_up + out + sinks, replicated=down + out_bias)
+    kv_width = a.kv_heads * (a.head_dim + a.v_head_dim)
+    rows = hidden + (1 if a.qkv_bias else 0)
+    return LayerParameters(column_row=rows * q_width + out + sinks, kv=rows * kv_width, replicated=out_bias)
+
+
+def _mlp_buckets(mlp: Mlp, hidden: int) -> LayerParameters:
+    fc1 = (2 if mlp.gated else 1) * mlp.ffn
+    weights = (fc1 + mlp.ffn) * hidden
+    return LayerParameters(
+        column_row=weights + (fc1 if mlp.bias else 0), replicated=hidden if mlp.bias else 0
+    )
+
+
+def _moe_buckets(moe: Moe, hidden: int) -> LayerParameters:
+    matrices = 3 if moe.gated else 2
+    fc1_bias = (matrices - 1) * moe.expert_ffn if moe.expert_bias else 0
+    shared_bias = bool(moe.shared_ffn) and moe.shared_bias
+    return LayerParameters(
+        router=moe.experts * (hidden + (1 if moe.router_bias else 0)),
+        expert=moe.experts * (matrices * hidden * moe.expert_ffn + fc1_bias),
+        expert_replicated=moe.experts * hidden if moe.expert_bias else 0,
+        shared=matrices * hidden * moe.shared_ffn + ((matrices - 1) * moe.shared_ffn if shared_bias else 0),
+        replicated=(hidden if moe.shared_gate else 0) + (hidden if shared_bias else 0),
+    )
+
+
+def norm_parameters(layer: Layer, hidden: int) -> int:
+    """All norms of a layer, those inside attention included [parameters]."""
+    scales = layer.norms * hidden * (1 + layer.norm_bias) if layer.norm_weight else 0
+    return scales + _qk_norm_parameters(layer.attention)
+
+
+def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
+    """Parameters of one layer by how tensor and expert parallelism divide them [parameters].
+
+    Norms as wide as all heads (QkNorm.FULL) are counted as replicated.
+    """
+    attention = _attention_buckets(layer.attention, hidden)
+    block = _mlp_buckets(layer.mlp, hidden) if layer.mlp else LayerParameters()
+    moe = _moe_buckets(layer.moe, hidden) if layer.moe else LayerParameters()
+    norms = norm_parameters(layer, hidden)
+    return LayerParameters(
+        column_row=attention.column_row + block.column_row,
+        kv=attention.kv,
+        replicated=attention.replicated + block.replicated + moe.replicated + norms,
+        router=moe.router,
+        expert=moe.expert,
+        expert_replicated=moe.expert_replicated,
+        shared=moe.shared,
+    )
+
+
+def embedding_parameters(model: ModelSpec) -> int:
+    """Token embedding [parameters]; the widening projection of OPT-350m included."""
+    projected = model.embedding_width != model.hidden
+    return model.vocab * model.embedding_width + (model.embedding_width * model.hidden if projected else 0)
+
+
+def position_parameters(model: ModelSpec) -> int:
+    """Learned position table [parameters]."""
+    return model.position_rows * model.hidden
+
+
+def head_parameters(model: ModelSpec) -> int:
+    """Output projection [parameters]; its weight is 0 where it is tied to the embedding."""
+    projected = model.embedding_width != model.hidden
+    weight = 0 if model.tied_embeddings else model.vocab * model.embedding_width
+    narrowing = model.hidden * model.embedding_width if projected else 0
+    return weight + narrowing + (model.vocab if model.head_bias else 0)
+
+
+def outer_norm_parameters(model: ModelSpec) -> int:
+    """The norm before the head and the one after the embedding, where they exist [parameters]."""
+    scale = model.hidden * (1 + model.norm_bias) if model.norm_weight else 0
+    return scale * (model.final_norm + model.embedding_norm)
+
+
+def mtp_parameters(model: ModelSpec) -> int:
+    """Multi-token-prediction modules without the shared embedding and head [parameters].
+
+    Each: one layer of the last kind, a projection 2 hidden -> hidden, three norms (of the previous hidden
+    state, of the next token's embedding, before the head). Liu et al. 2024, arXiv 2412.19437, section 2.2.
+    """
+    scale = model.hidden * (1 + model.norm_bias) if model.norm_weight else 0
+    layer = layer_parameters(model.layers[-1], model.hidden).total
+    return model.mtp_layers * (layer + 2 * model.hidden**2 + 3 * scale)
+
+
+def inactive_parameters(layer: Layer, hidden: int) -> int:
+    """Routed-expert parameters that one token does not meet [parameters]."""
+    if layer.moe is None:
+        return 0
+    buckets = _moe_buckets(layer.moe, hidden)
+    idle = layer.moe.experts - layer.moe.top_k
+    return (buckets.expert + buckets.expert_replicated) // layer.moe.experts * idle
+
+
+def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
+    attention = _attention_buckets(layer.attention, hidden).total
+    kinds = {"attention": attention, "norms": norm_parameters(layer, hidden)}
+    if layer.mlp is not None:
+        kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total
+    if layer.moe is not None:
+        buckets = _moe_buckets(layer.moe, hidden)
+        kinds["experts"] = buckets.expert + buckets.expert_replicated
+        kinds["shared_experts"] = buckets.shared + buckets.replicated
+        kinds["router"] = buckets.router
+    return kinds
+
+
+def model_parameters(model: ModelSpec) -> ModelParameters:
+    """All parameters of the model: total, active per token, by kind [parameters]."""
+    by_kind = dict.fromkeys(KINDS, 0)
+    by_kind["embedding"] = embedding_parameters(model)
+    by_kind["position"] = position_parameters(model)
+    by_kind["final_norm"] = outer_norm_parameters(model)
+    by_kind["head"] = head_parameters(model)
+    by_kind["mtp"] = mtp_parameters(model)
+    inactive = 0
+    for index, count in Counter(model.layer_kind_of).items():
+        layer = model.layer_kinds[index]
+        inactive += count * inactive_parameters(layer, model.hidden)
+        for kind, parameters in _layer_kinds(layer, model.hidden).items():
+            by_kind[kind] += count * parameters
+    inactive += model.mtp_layers * inactive_parameters(model.layers[-1], model.hidden)
+    total = sum(by_kind.values())
+    return ModelParameters(total=total, active=total - inactive, by_kind=by_kind)

@@ -1,0 +1,107 @@
+"""Which model does a Hugging Face `config.json` describe? One reader per model_type.
+
+Checked against transformers 5.23 (parameters, on its meta device). Left out: what changes no cost, and every
+model_type not in `READERS`, which is refused rather than read as a Llama.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
+from planner.spec.hf import deepseek, dense, experts, gpt
+from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.refused import REFUSED
+from planner.spec.model import ModelSpec
+
+Reader = Callable[[ConfigFields, str], ModelSpec]
+MtpReader = Callable[[ConfigFields, str, bool], ModelSpec]
+
+READERS: dict[str, Reader] = {
+    "bloom": gpt.read_bloom,
+    "cohere": dense.read_cohere,
+    "dbrx": experts.read_dbrx,
+    "deepseek_v2": deepseek.read_deepseek_v2,
+    "falcon": gpt.read_falcon,
+    "gemma2": dense.read_gemma2,
+    "gemma3_text": dense.read_gemma3,
+    "gpt2": gpt.read_gpt2,
+    "gpt_neox": gpt.read_gpt_neox,
+    "gpt_oss": experts.read_gpt_oss,
+    "llama": dense.read_llama,
+    "llama4_text": experts.read_llama4,
+    "mistral": dense.read_mistral,
+    "mixtral": experts.read_mixtral,
+    "nemotron": dense.read_nemotron,
+    "olmo2": dense.read_olmo2,
+    "olmoe": experts.read_olmoe,
+    "opt": gpt.read_opt,
+    "phi3": dense.read_phi3,
+    "phimoe": experts.read_phimoe,
+    "qwen2": dense.read_qwen2,
+    "qwen2_moe": experts.read_qwen2_moe,
+    "qwen3": dense.read_qwen3,
+    "qwen3_moe": experts.read_qwen3_moe,
+    "starcoder2": dense.read_starcoder2,
+}
+
+# readers that can also count multi-token-prediction modules
+MTP_READERS: dict[str, MtpReader] = {
+    "deepseek_v3": deepseek.read_deepseek_v3,
+    "glm4_moe": experts.read_glm4_moe,
+    "kimi_k2": deepseek.read_deepseek_v3,
+}
+
+# vision-language wrappers whose `text_config` is one of the above
+TEXT_TOWERS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+
+
+def known_model_types() -> list[str]:
+    return sorted([*READERS, *MTP_READERS, *TEXT_TOWERS])
+
+
+def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool = False) -> ModelSpec:
+    """The model that the parsed `config.json` describes; `file` is named in errors, `name` in answers.
+
+    Raises `FileInputError` for a field that is missing, of the wrong type or contradictory, and
+    `UnsupportedError` for architectures outside the cost model.
+    """
+    fields = ConfigFields(config, file)
+    model_type = _model_type(fields)
+    if model_type in TEXT_TOWERS:
+        fields = fields.section("text_config")
+        model_type = TEXT_TOWERS[model_type]
+        fields.values = {"model_type": model_type, **fields.values}
+        fields.assume("vision tower", "ignored", "text model only")
+    try:
+        if model_type in MTP_READERS:
+            return MTP_READERS[model_type](fields, name, with_mtp)
+        return READERS[model_type](fields, name)
+    except FileInputError:
+        raise
+    except InputError as error:
+        raise FileInputError(file, error.must, error.given, error.hint) from error
+
+
+def _model_type(fields: ConfigFields) -> str:
+    """The model_type, if there is a reader for it."""
+    value = fields.values.get("model_type")
+    known = known_model_types()
+    if not isinstance(value, str):
+        raise fields.error("model_type", "must be given as text", value, f"one of {', '.join(known)}")
+    if value in REFUSED:
+        raise UnsupportedError(
+            f"{fields.file}: model_type must be a decoder-only transformer that planner models",
+            f"{value!r}: {REFUSED[value]}",
+            "nearest supported: " + ", ".join(nearest_names(value, known)),
+        )
+    if value not in known:
+        near = ", ".join(nearest_names(value, known))
+        raise fields.error(
+            "model_type",
+            "must be a model type that planner can read",
+            value,
+            f"nearest known: {near}; or describe the architecture by hand in the YAML form",
+        )
+    return value

@@ -1,0 +1,142 @@
+"""What does a `config.json` say in one field? Typed access that names file and field when it is wrong.
+
+Left out: what a field means, which the family readers know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.errors import FileInputError, nearest_names
+from planner.spec.model import Activation
+
+LARGEST = 2**40  # no dimension of a model comes near; above it the file is damaged
+
+_ACTIVATIONS = {
+    "gelu": Activation.GELU,
+    "gelu_python": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_fast": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "quick_gelu": Activation.QUICK_GELU,
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+    "swiglu": Activation.SILU,
+    "relu": Activation.RELU,
+    "relu2": Activation.RELU2,
+}
+
+
+@dataclass
+class ConfigFields:
+    """The fields of one configuration object, and a record of what had to be assumed."""
+
+    values: dict[str, Any]
+    file: str
+    prefix: str = ""
+    assumed: list[str] = field(default_factory=list)
+
+    def error(self, name: str, must: str, given: object, hint: str) -> FileInputError:
+        return FileInputError(self.file, must, repr(given), hint, field=self.prefix + name)
+
+    def assume(self, name: str, value: object, why: str = "default of the transformers library") -> None:
+        self.assumed.append(f"{self.prefix}{name} = {value} ({why})")
+
+    def given(self, *names: str) -> str | None:
+        """The first of several spellings that the file holds with a value."""
+        return next((name for name in names if self.values.get(name) is not None), None)
+
+    def integer(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """An integer under any of these spellings; required unless there is a `default`."""
+        name = self.given(*names)
+        if name is None:
+            return self._missing(names, default)
+        value = self.values[name]
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.error(
+                name, "must be an integer", value, "write it without quotes, decimals or true/false"
+            )
+        if not least <= value <= LARGEST:
+            bounds = f"must be an integer from {least} to {LARGEST}"
+            raise self.error(name, bounds, value, "correct the value")
+        return value
+
+    def _missing(self, names: tuple[str, ...], default: int | None) -> int:
+        if default is None:
+            present = [name for name in names if name in self.values]
+            near = nearest_names(names[0], self.values, 3) if self.values else []
+            hint = f"add {names[0]!r} to the file" + (f"; the file has {', '.join(near)}" if near else "")
+            raise self.error(names[0], "must be given", None if present else "nothing", hint)
+        self.assume(names[0], default)
+        return default
+
+    def optional_integer(self, *names: str, least: int = 1) -> int | None:
+        """An integer, or None where the file leaves it out or says null."""
+        return self.integer(*names, least=least) if self.given(*names) else None
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """A boolean; the library's default is recorded when it is left out."""
+        value = self.values.get(name)
+        if value is None:
+            self.assume(name, default)
+            return default
+        if not isinstance(value, bool):
+            raise self.error(name, "must be true or false", value, "write true or false without quotes")
+        return value
+
+    def integers(self, name: str) -> list[int] | None:
+        """A list of integers, 0 or more, or None."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or any(
+            not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in value
+        ):
+            raise self.error(name, "must be a list of integers, 0 or more", value, "correct the list")
+        return value
+
+    def words(self, name: str, allowed: tuple[str, ...]) -> list[str] | None:
+        """A list of words out of `allowed`, or None."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.error(name, "must be a list", value, f"list one of {', '.join(allowed)} per layer")
+        for word in value:
+            if word not in allowed:
+                raise self.error(
+                    name, f"must hold only {', '.join(allowed)}", word, "this layer type is not modelled"
+                )
+        return value
+
+    def section(self, name: str) -> ConfigFields:
+        """A nested object; empty where the file leaves it out."""
+        value = self.values.get(name)
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            raise self.error(name, "must be an object", value, "write it as {...}")
+        return ConfigFields(value, self.file, f"{self.prefix}{name}.", self.assumed)
+
+    def activation(self, *names: str, default: Activation) -> Activation:
+        """The activation function under any of these spellings."""
+        name = self.given(*names)
+        if name is None:
+            self.assume(names[0], default)
+            return default
+        value = self.values[name]
+        if not isinstance(value, str) or value not in _ACTIVATIONS:
+            known = ", ".join(sorted(_ACTIVATIONS))
+            raise self.error(name, "must be a known activation", value, f"known: {known}")
+        return _ACTIVATIONS[value]
+
+    def divides(self, divisor_name: str, divisor: int, name: str, value: int) -> None:
+        """Refuse dimensions that do not divide each other."""
+        if value % divisor:
+            raise self.error(
+                name,
+                f"must be a multiple of {divisor_name}",
+                f"{name}={value}, {divisor_name}={divisor}",
+                "correct one of the two",
+            )

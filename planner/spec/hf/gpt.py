@@ -1,0 +1,162 @@
+"""Which layers do the GPT-2 generation of models have? GPT-2, GPT-NeoX, OPT, BLOOM, Falcon.
+
+Left out: cross-attention and attention scaling variants, which these files never switch on for training.
+"""
+
+from __future__ import annotations
+
+from planner.spec.hf.dense import Core, read_core
+from planner.spec.hf.fields import ConfigFields
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
+
+
+def _full_attention(
+    f: ConfigFields, hidden: int, heads_name: str, *names: str, bias: bool = True
+) -> Attention:
+    heads = f.integer(heads_name, *names)
+    f.divides(heads_name, heads, "hidden size", hidden)
+    width = hidden // heads
+    return Attention(AttentionKind.MHA, heads, heads, width, width, qkv_bias=bias, out_bias=bias)
+
+
+def _plain_mlp(
+    f: ConfigFields, *names: str, hidden: int, bias: bool, activation: Activation, act: str
+) -> Mlp:
+    """An MLP of two matrices, four times as wide as the model unless stated."""
+    width = f.optional_integer(*names) or 0
+    if not width:
+        width = 4 * hidden
+        f.assume(names[0], width, "4 x hidden")
+    return Mlp(width, False, bias, f.activation(act, default=activation))
+
+
+def read_gpt2(f: ConfigFields, name: str) -> ModelSpec:
+    hidden = f.integer("n_embd", "hidden_size")
+    core = Core(hidden, f.integer("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
+    attention = _full_attention(f, hidden, "n_head", "num_attention_heads")
+    mlp = _plain_mlp(
+        f, "n_inner", hidden=hidden, bias=True, activation=Activation.GELU_TANH, act="activation_function"
+    )
+    positions = f.integer("n_positions", "max_position_embeddings", default=1024)
+    layer = Layer(attention, mlp, None, norm_bias=True)
+    return _layer_norm_model(f, name, core, layer, tied=True, position_rows=positions, max_position=positions)
+
+
+def _layer_norm_model(
+    f: ConfigFields,
+    name: str,
+    core: Core,
+    layer: Layer,
+    *,
+    tied: bool,
+    max_position: int,
+    position_rows: int = 0,
+    embedding_width: int = 0,
+    embedding_norm: bool = False,
+    final_norm: bool = True,
+) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        family=str(f.values.get("model_type")),
+        hidden=core.hidden,
+        vocab=core.vocab,
+        layers=(layer,) * core.num_layers,
+        tied_embeddings=f.boolean("tie_word_embeddings", tied),
+        position_rows=position_rows,
+        embedding_width=embedding_width,
+        embedding_norm=embedding_norm,
+        final_norm=final_norm,
+        norm_kind=NormKind.LAYER,
+        norm_bias=layer.norm_bias,
+        norm_weight=layer.norm_weight,
+        max_position=max_position,
+        source=f.file,
+        assumed=tuple(f.assumed),
+    )
+
+
+def read_gpt_neox(f: ConfigFields, name: str) -> ModelSpec:
+    """GPT-NeoX: two norms a layer even where attention and MLP run in parallel."""
+    core = read_core(f)
+    attention = _full_attention(f, core.hidden, "num_attention_heads", bias=f.boolean("attention_bias", True))
+    width = f.integer("intermediate_size")
+    mlp = Mlp(width, False, True, f.activation("hidden_act", default=Activation.GELU))
+    parallel = f.boolean("use_parallel_residual", True)
+    layer = Layer(attention, mlp, None, norm_bias=True, parallel=parallel)
+    positions = f.integer("max_position_embeddings", default=2048)
+    return _layer_norm_model(f, name, core, layer, tied=False, max_position=positions)
+
+
+def read_opt(f: ConfigFields, name: str) -> ModelSpec:
+    """OPT: two more position rows than positions; a narrower embedding and no final norm in the 350M one."""
+    core = read_core(f)
+    bias = f.boolean("enable_bias", True)
+    affine = f.boolean("layer_norm_elementwise_affine", True)
+    attention = _full_attention(f, core.hidden, "num_attention_heads", bias=bias)
+    mlp = Mlp(f.integer("ffn_dim"), False, bias, f.activation("activation_function", default=Activation.RELU))
+    layer = Layer(attention, mlp, None, norm_bias=affine, norm_weight=affine)
+    positions = f.integer("max_position_embeddings", default=2048)
+    before, removed = f.boolean("do_layer_norm_before", True), f.boolean("_remove_final_layer_norm", False)
+    return _layer_norm_model(
+        f,
+        name,
+        core,
+        layer,
+        tied=True,
+        max_position=positions,
+        position_rows=positions + 2,
+        embedding_width=f.optional_integer("word_embed_proj_dim") or core.hidden,
+        final_norm=before and not removed,
+    )
+
+
+def read_bloom(f: ConfigFields, name: str) -> ModelSpec:
+    """BLOOM: ALiBi positions, a norm after the embedding, MLP of 4 x hidden."""
+    hidden = f.integer("hidden_size", "n_embed", "n_embd")
+    core = Core(hidden, f.integer("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
+    attention = _full_attention(f, hidden, "n_head", "num_attention_heads")
+    layer = Layer(attention, Mlp(4 * hidden, False, True, Activation.GELU_TANH), None, norm_bias=True)
+    positions = f.integer("seq_length", "max_position_embeddings", default=2048)
+    return _layer_norm_model(f, name, core, layer, tied=True, max_position=positions, embedding_norm=True)
+
+
+def _falcon_attention(f: ConfigFields, hidden: int, grouped: bool, bias: bool) -> Attention:
+    """Three generations: grouped (40B, 180B), one kv head (7B), or a kv head per head (RW)."""
+    heads = f.integer("num_attention_heads", "n_head")
+    f.divides("num_attention_heads", heads, "hidden_size", hidden)
+    width = hidden // heads
+    if grouped:
+        kv_heads = f.integer("num_kv_heads", "n_head_kv", default=heads)
+        f.divides("num_kv_heads", kv_heads, "num_attention_heads", heads)
+    else:
+        kv_heads = 1 if f.boolean("multi_query", True) else heads
+    kind = AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA
+    return Attention(kind, heads, kv_heads, width, width, qkv_bias=bias, out_bias=bias)
+
+
+def read_falcon(f: ConfigFields, name: str) -> ModelSpec:
+    """Falcon: parallel attention and MLP with one norm (7B) or two (40B, 180B), or the serial RW layout."""
+    core = Core(
+        f.integer("hidden_size", "n_embed"),
+        f.integer("num_hidden_layers", "n_layer"),
+        f.integer("vocab_size"),
+    )
+    bias = f.boolean("bias", False)
+    grouped = f.boolean("new_decoder_architecture", False)
+    attention = _falcon_attention(f, core.hidden, grouped, bias)
+    mlp = _plain_mlp(
+        f, "ffn_hidden_size", hidden=core.hidden, bias=bias, activation=Activation.GELU, act="activation"
+    )
+    parallel = f.boolean("parallel_attn", True)
+    layer = Layer(
+        attention, mlp, None, norms=_falcon_norms(f, grouped, parallel), norm_bias=True, parallel=parallel
+    )
+    positions = f.integer("max_position_embeddings", default=2048)
+    return _layer_norm_model(f, name, core, layer, tied=True, max_position=positions)
+
+
+def _falcon_norms(f: ConfigFields, grouped: bool, parallel: bool) -> int:
+    stated = f.optional_integer("num_ln_in_parallel_attn")
+    if not parallel:
+        return 2
+    return 2 if stated == 2 or (grouped and stated is None) else 1

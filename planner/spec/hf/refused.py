@@ -1,0 +1,81 @@
+"""Which well-known model types does planner refuse, and why? Unknown ones are refused too, without a reason.
+
+Left out: types that nobody trains at scale.
+"""
+
+from __future__ import annotations
+
+_SSM = "state-space layers are not modelled"
+_HYBRID = "a hybrid of attention and state-space or linear-attention layers is not modelled"
+_ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-only models"
+_ENCODER = "an encoder without a causal language-model head is not modelled"
+_VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
+_AUDIO = "a speech model is not modelled"
+_SPARSE = "its learned sparse attention (indexer) is not modelled"
+
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"), _SSM),
+    **dict.fromkeys(
+        (
+            "bamba",
+            "falcon_h1",
+            "granitemoehybrid",
+            "jamba",
+            "kimi_linear",
+            "lfm2",
+            "minimax",
+            "nemotron_h",
+            "qwen3_next",
+            "recurrent_gemma",
+            "zamba",
+            "zamba2",
+        ),
+        _HYBRID,
+    ),
+    **dict.fromkeys(
+        (
+            "bart",
+            "mbart",
+            "mt5",
+            "pegasus",
+            "t5",
+            "t5gemma",
+            "umt5",
+            "ul2",
+            "switch_transformers",
+            "nllb-moe",
+        ),
+        _ENCODER_DECODER,
+    ),
+    **dict.fromkeys(
+        (
+            "albert",
+            "bert",
+            "deberta",
+            "deberta-v2",
+            "distilbert",
+            "electra",
+            "modernbert",
+            "roberta",
+            "xlm-roberta",
+        ),
+        _ENCODER,
+    ),
+    **dict.fromkeys(
+        (
+            "clip",
+            "dinov2",
+            "idefics3",
+            "llava",
+            "mllama",
+            "paligemma",
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "siglip",
+            "vit",
+        ),
+        _VISION,
+    ),
+    **dict.fromkeys(("hubert", "wav2vec2", "whisper"), _AUDIO),
+    **dict.fromkeys(("deepseek_v32",), _SPARSE),
+}
