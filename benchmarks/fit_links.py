@@ -1,0 +1,441 @@
+"""Which few numbers per link reproduce the published collective timings, and how well?
+
+    python -m benchmarks.fit_links            fit, print the held-out errors
+    python -m benchmarks.fit_links --write    and write planner/catalog/links.yaml
+
+Input: ../shared/data/hardware/collectives.csv.gz (columns gpu, node_type, op, n_gpus, n_nodes, size_bytes,
+latency_us, source). Per accelerator and operation: base and hop from messages up to 16 KiB, then for each
+group size the bandwidth fraction and the ramp with the least mean |log error|. Left out: vidur's all-reduce
+rows (time of a torch call with skew between ranks, on a fabric that is not named), forced-ring rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from planner.catalog.load_links import (
+    LINKS_FILE,
+    FabricEntry,
+    LinksFile,
+    OperationEntry,
+    ScaleUpEntry,
+    combine,
+)
+from planner.cost import collectives
+from planner.spec.links import LinkRates
+
+TABLE: Final = Path(__file__).parents[2] / "shared/data/hardware/collectives.csv.gz"
+KIB, MIB = 2.0**10, 2.0**20
+OPERATIONS: Final = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+TIMES: Final = {
+    "all_reduce": collectives.all_reduce_time,
+    "all_gather": collectives.all_gather_time,
+    "reduce_scatter": collectives.reduce_scatter_time,
+    "all_to_all": collectives.all_to_all_time,
+}
+SIZE_CLASSES: Final = (
+    ("<=64 KiB", 64 * KIB),
+    ("<=1 MiB", MIB),
+    ("<=16 MiB", 16 * MIB),
+    ("<=128 MiB", 128 * MIB),
+    ("larger", math.inf),
+)
+
+
+@dataclass(frozen=True)
+class Device:
+    """An accelerator of the table; `nominal`: scale-up bytes/s per direction. Kin fill the sizes it lacks."""
+
+    name: str
+    architecture: str
+    kind: str
+    nominal: float
+    kin: tuple[str, ...] = ()
+
+
+DEVICES: Final = {
+    "h100_sxm_80g": Device("h100", "hopper", "nvlink", 450e9, ("h200_sxm", "b200")),
+    "h200_sxm": Device("h200", "hopper", "nvlink", 450e9, ("h100_sxm_80g", "b200")),
+    "b200": Device("b200", "blackwell", "nvlink", 900e9, ("b300", "h100_sxm_80g")),
+    "b300": Device("b300", "blackwell", "nvlink", 900e9, ("b200", "h100_sxm_80g")),
+    "gb200": Device("gb200", "blackwell", "nvlink", 900e9, ("gb300", "b200")),
+    "gb300": Device("gb300", "blackwell", "nvlink", 900e9, ("gb200", "b200")),
+    "a100_sxm_80g": Device("a100", "ampere", "nvlink", 300e9, ("h100_sxm_80g",)),
+    "rtx_pro_6000_server": Device("rtx_pro_6000", "blackwell", "pcie", 63e9, ()),
+    "l40s": Device("l40s", "ada", "pcie", 31e9, ("rtx_pro_6000_server",)),
+}
+# line rate per device of the fabrics in the table [bytes/s]: 8 devices on 4 x 100, 32 x 100, 8 x 400 Gbit/s
+FABRICS: Final = {"a100_sxm_80g": 6.25e9, "h100_sxm_80g": 50e9, "b200": 50e9}
+
+Column = NDArray[np.float64]
+Row = tuple[str, str, int, int, float, float]  # gpu, operation, ranks, nodes, size [bytes], time [s]
+Curves = dict[float, tuple[float, float]]  # ranks -> (fraction, ramp)
+
+
+def read_rows(path: Path = TABLE) -> list[Row]:
+    """Usable rows of the table."""
+    rows: list[Row] = []
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            operation = OPERATIONS.get(row["op"])
+            if operation is None or row["gpu"] not in DEVICES or not row["latency_us"]:
+                continue
+            if "vidur" in row["source"] or "Ring" in row["lib"] or float(row["n_gpus"]) < 2:
+                continue
+            size, nodes = float(row["size_bytes"]), int(float(row["n_nodes"]))
+            # below 256 KiB that run took 0.4 to 6 ms, falling with size: start-up of the job, not the fabric
+            if row["gpu"] == "b200" and nodes > 1 and size < 256 * KIB:
+                continue
+            rows.append(
+                (
+                    row["gpu"],
+                    operation,
+                    int(float(row["n_gpus"])),
+                    nodes,
+                    size,
+                    float(row["latency_us"]) / 1e6,
+                )
+            )
+    return rows
+
+
+def fit_floor(rows: Iterable[Row]) -> tuple[float, float]:
+    """Base and hop [s] of messages up to 16 KiB: least squares over the medians of the group sizes."""
+    by_ranks: dict[int, list[float]] = defaultdict(list)
+    for _, _, ranks, _, size, time in rows:
+        if 512 <= size <= 16 * KIB:
+            by_ranks[ranks].append(time)
+    medians = {ranks: float(np.median(times)) for ranks, times in by_ranks.items()}
+    if len(medians) == 1:
+        return next(iter(medians.values())), 0.0
+    hop, base = np.polyfit([ranks - 1 for ranks in medians], list(medians.values()), 1)
+    return float(base), max(float(hop), 0.0)
+
+
+def fit_curve(wire: Column, floor: float, time: Column, fractions: Column) -> tuple[float, float]:
+    """Fraction and ramp [s] with the least mean |log error| of `floor` + transfer over `time`.
+
+    `wire`: seconds at nominal bandwidth, one per row like `time`; `fractions`: those to try.
+    """
+    fraction = fractions[:, None, None]
+    ramp = np.concatenate([[0.0], np.geomspace(1e-8, 2e-3, 120)])[None, :, None]
+    reached = wire[None, None, :] / fraction
+    error = np.abs(np.log((floor + reached + 2 * np.sqrt(ramp * reached)) / time)).mean(axis=2)
+    best = np.unravel_index(int(np.argmin(error)), error.shape)
+    return float(fractions[best[0]]), float(ramp[0, best[1], 0])
+
+
+def fit_operation(rows: list[Row], gpu: str, operation: str) -> tuple[float, float, Curves]:
+    """Base, hop and the curves of one accelerator's operation inside a domain."""
+    own = [row for row in rows if row[0] == gpu and row[1] == operation and row[3] == 1]
+    base, hop = fit_floor(own)
+    curves: Curves = {}
+    for ranks in sorted({row[2] for row in own}):
+        part = [row for row in own if row[2] == ranks and row[4] > 64 * KIB]
+        if len(part) < 8:
+            continue
+        sizes, times = np.array([row[4] for row in part]), np.array([row[5] for row in part])
+        moved = collectives.moved_bytes(collectives.CollectiveKind(operation), sizes, float(ranks))
+        wire = moved / DEVICES[gpu].nominal
+        # a switch that reduces lifts the bus bandwidth above the link's; a shared host bridge sinks it
+        fractions = np.geomspace(0.01, 1.2, 400)
+        curves[float(ranks)] = fit_curve(wire, base + hop * (ranks - 1), times, fractions)
+    return base, hop, curves
+
+
+def fill_from_kin(curves: Curves, kin: Curves) -> Curves:
+    """`curves` with the sizes it lacks taken from kin, scaled to agree at the nearest shared size."""
+    filled = dict(curves)
+    for ranks in sorted(set(kin) - set(curves)):
+        shared = [known for known in curves if known in kin]
+        if not shared:
+            continue
+        near = min(shared, key=lambda known: abs(math.log(known / ranks)))
+        filled[ranks] = (
+            curves[near][0] * kin[ranks][0] / kin[near][0],
+            curves[near][1] * (kin[ranks][1] / kin[near][1] if kin[near][1] else 1.0),
+        )
+    return dict(sorted(filled.items()))
+
+
+def scale_up_entry(rows: list[Row], gpu: str) -> ScaleUpEntry:
+    """The fitted entry of one accelerator."""
+    device = DEVICES[gpu]
+    operations: dict[str, Any] = {}
+    for operation in TIMES:
+        base, hop, curves = fit_operation(rows, gpu, operation)
+        for kin in device.kin:
+            curves = fill_from_kin(curves, fit_operation(rows, kin, operation)[2])
+        operations[operation] = {
+            "base": base,
+            "hop": hop,
+            "ranks": tuple(curves),
+            "fraction": tuple(fraction for fraction, _ in curves.values()),
+            "ramp": tuple(ramp for _, ramp in curves.values()),
+        }
+    operations["p2p"] = P2P[device.kind]
+    return ScaleUpEntry(
+        accelerator=device.name,
+        architecture=device.architecture,
+        kind=device.kind,
+        switch_floor=SWITCH_FLOOR if device.architecture in ("hopper", "blackwell") else math.inf,
+        source=SOURCE,
+        note="",
+        measured=True,
+        **operations,
+    )
+
+
+SOURCE: Final = (
+    "nccl-tests figures: ai-dynamo/aiconfigurator@095f58a (Apache-2.0), stas00/ml-engineering@744d01e, "
+    "NVIDIA/dgxc-benchmarking@841f546"
+)
+# NVLS: 25 us on top of a launch of 8.4 us (NVIDIA/nccl@5067397 src/graph/tuning.cc)
+SWITCH_FLOOR: Final = 33.4e-6
+P2P: Final[dict[str, dict[str, Any]]] = {
+    # microsoft/vidur@7d47513, send_recv on h100_dgx: 5 us at 2 KiB, 10 us at 1 MiB, 348 GB/s at 64 MiB
+    "nvlink": {"base": 5e-6, "hop": 0.0, "ranks": (2.0,), "fraction": (0.8,), "ramp": (0.2e-6,)},
+    "pcie": {"base": 6e-6, "hop": 0.0, "ranks": (2.0,), "fraction": (0.65,), "ramp": (2e-6,)},
+    "xgmi": {"base": 10e-6, "hop": 0.0, "ranks": (2.0,), "fraction": (0.106,), "ramp": (2e-6,)},
+}
+
+
+def fabric_entry(rows: list[Row], gpu: str, scale_up: ScaleUpEntry) -> FabricEntry:
+    """EFA as it serves one accelerator: hop, fraction and ramp of the tree that fit its all-reduce rows."""
+    own = [row for row in rows if row[0] == gpu and row[3] > 1]
+    ranks, nodes = float(own[0][2]), float(own[0][3])
+    sizes, times = np.array([row[4] for row in own]), np.array([row[5] for row in own])
+    small = times[sizes <= max(16 * KIB, 2 * sizes.min())]
+    floor = min(
+        scale_up.all_reduce.base + scale_up.all_reduce.hop * (ranks / nodes - 1), scale_up.switch_floor
+    )
+    tree_hop = (float(np.median(small)) - floor) / (2 * math.log2(nodes))
+    best: tuple[float, FabricEntry] | None = None
+    for fraction in np.linspace(0.7, 1.0, 31):
+        for ramp in (0.0, *np.geomspace(1e-6, 3e-4, 30)):
+            entry = FabricEntry(
+                kind="efa",
+                architecture=scale_up.architecture,
+                **_fabric_fields(tree_hop, float(fraction), float(ramp)),
+                source=EFA_SOURCES[gpu],
+                measured=True,
+            )
+            rates = combine(scale_up, entry, "")
+            predicted = predict(rates, "all_reduce", sizes, ranks, nodes, gpu)
+            error = float(np.abs(np.log(predicted / times)).mean())
+            if best is None or error < best[0] - 1e-9:
+                best = error, entry
+    assert best is not None
+    return best[1]
+
+
+EFA_SOURCES: Final = {
+    "a100_sxm_80g": "aws-samples/awsome-distributed-training@7217859, 2 x p4de",
+    "h100_sxm_80g": "aws-samples/awsome-distributed-training@7217859, 2 x p5",
+    "b200": "stas00/ml-engineering@744d01e network/README.md, 4 x p6-b200",
+}
+
+
+def _fabric_fields(tree_hop: float, fraction: float, ramp: float) -> dict[str, float]:
+    """What all fabrics share in form: a ring hop is NCCL's 4.0 / 8.5 of a tree hop (LL128)."""
+    return {
+        "ring_hop": tree_hop * 4.0 / 8.5,
+        "tree_hop": tree_hop,
+        "fraction": fraction,
+        "ramp": ramp,
+        "message": 0.5e-6,
+        "all_to_all_fraction": 0.9 * fraction,
+        "p2p_base": 12e-6 + tree_hop / 2,
+        "p2p_fraction": 0.75,
+        "p2p_ramp": 0.5e-6,
+    }
+
+
+def predict(rates: LinkRates, operation: str, sizes: Any, ranks: float, nodes: float, gpu: str) -> Any:
+    """Predicted times [s] of one combination."""
+    return TIMES[operation](sizes, ranks, ranks / nodes, DEVICES[gpu].nominal, FABRICS.get(gpu, 50e9), rates)
+
+
+def _operation(base: float, hop: float, curve: Mapping[int, float], ramp: float) -> OperationEntry:
+    return OperationEntry(
+        base=base,
+        hop=hop,
+        ranks=tuple(curve),
+        fraction=tuple(curve.values()),
+        ramp=(ramp,) * len(curve),
+    )
+
+
+def published_entries() -> list[ScaleUpEntry]:
+    """Links known by a few published figures alone."""
+    a100 = ScaleUpEntry(
+        accelerator="a100_pcie",
+        architecture="ampere",
+        kind="pcie",
+        all_reduce=_operation(4e-6, 2.6e-6, {2: 0.69, 4: 0.69, 8: 0.418}, 5e-6),
+        all_gather=_operation(4e-6, 1.3e-6, {2: 0.69, 4: 0.69, 8: 0.45}, 5e-6),
+        reduce_scatter=_operation(4e-6, 1.3e-6, {2: 0.69, 4: 0.69, 8: 0.369}, 5e-6),
+        all_to_all=_operation(6e-6, 0.6e-6, {2: 0.69, 4: 0.69, 8: 0.275}, 5e-6),
+        p2p=P2P["pcie"],
+        switch_floor=math.inf,
+        source="SimuMax A100 PCIe, fractions of 30 GB/s for 4 and 8 devices (nccl_model.md)",
+        note="2 devices taken as 4; latencies of rtx_pro_6000 (nccl-tests); host bridges shared by 4 or more",
+        measured=True,
+    )
+    mesh = {2: 0.106, 4: 0.30, 8: 0.70}
+    mi300x = ScaleUpEntry(
+        accelerator="mi300x",
+        architecture="cdna3",
+        kind="xgmi",
+        all_reduce=_operation(20e-6, 4.2e-6, mesh, 10e-6),
+        all_gather=_operation(15e-6, 2.1e-6, mesh, 10e-6),
+        reduce_scatter=_operation(15e-6, 2.1e-6, mesh, 10e-6),
+        all_to_all=_operation(15e-6, 2.1e-6, mesh, 10e-6),
+        p2p=P2P["xgmi"],
+        switch_floor=math.inf,
+        source="stas00/ml-engineering@744d01e (rccl all-reduce of 4 GiB, 2 and 8 devices); RCCL xGMI hop 2.1 us",
+        note="full mesh: n devices use n - 1 of 7 links; only all-reduce bandwidth is measured, "
+        "base latencies and ramps are unverified",
+        measured=True,
+        unverified=True,
+    )
+    return [a100, mi300x]
+
+
+def published_fabrics() -> list[FabricEntry]:
+    """Fabrics without multi-node tables: NCCL's own constants and point-to-point figures."""
+    nccl = "NVIDIA/nccl@5067397 src/graph/tuning.cc: LL128 network hop 4.0 us ring, 8.5 us tree, card 0.96"
+    p2p = "microsoft/vidur@7d47513 send_recv between two h100_dgx: 17 us, 37 of 50 GB/s"
+    own = {
+        "ring_hop": 4.0e-6,
+        "tree_hop": 8.5e-6,
+        "fraction": 0.96,
+        "ramp": 8.5e-6,
+        "message": 0.5e-6,
+        "all_to_all_fraction": 0.9,
+        "p2p_base": 17e-6,
+        "p2p_fraction": 0.75,
+        "p2p_ramp": 0.7e-6,
+    }
+    note = "collective hops are NCCL's constants, not measured; message cost and ramp unverified"
+    slow = own | {
+        "ring_hop": 15e-6,
+        "tree_hop": 30e-6,
+        "fraction": 0.8,
+        "all_to_all_fraction": 0.7,
+        "p2p_base": 50e-6,
+    }
+    infiniband = FabricEntry(
+        kind="infiniband", **own, source=f"{nccl}; {p2p}", note=note, measured=False, unverified=True
+    )
+    return [
+        infiniband,
+        infiniband.model_copy(update={"kind": "roce"}),
+        infiniband.model_copy(update={"kind": "slingshot", "note": "InfiniBand's figures; " + note}),
+        FabricEntry(
+            kind="ethernet", **slow, source="from memory", note="TCP", measured=False, unverified=True
+        ),
+    ]
+
+
+def fit_file(rows: list[Row]) -> LinksFile:
+    """All entries; the first of a kind is the stand-in for links that have none of their own."""
+    scale_up = [scale_up_entry(rows, gpu) for gpu in DEVICES]
+    fitted = dict(zip(DEVICES, scale_up, strict=True))
+    by_name = published_entries()
+    efa = [fabric_entry(rows, gpu, fitted[gpu]) for gpu in ("h100_sxm_80g", "a100_sxm_80g", "b200")]
+    return LinksFile(scale_up=(*by_name, *scale_up), fabric=(*published_fabrics(), *efa))
+
+
+def held_out_errors(rows: list[Row]) -> dict[tuple[bool, str, str], list[float]]:
+    """|predicted / measured - 1| of each (gpu, ranks, nodes) left out; by nodes, operation, size class."""
+    errors: dict[tuple[bool, str, str], list[float]] = defaultdict(list)
+    for gpu, ranks, nodes in sorted({(row[0], row[2], row[3]) for row in rows}):
+        rest = [row for row in rows if (row[0], row[2], row[3]) != (gpu, ranks, nodes)]
+        entry = scale_up_entry(rest if nodes == 1 else rows, gpu)
+        others = [other for other in FABRICS if other != gpu or nodes == 1]
+        others.sort(key=lambda other: other != "h100_sxm_80g")
+        fabric = fabric_entry(rows, others[0], scale_up_entry(rows, others[0]))
+        rates = combine(entry, fabric, "")
+        collect(errors, [row for row in rows if (row[0], row[2], row[3]) == (gpu, ranks, nodes)], rates)
+    return errors
+
+
+def fitted_errors(rows: list[Row], file: LinksFile) -> dict[tuple[bool, str, str], list[float]]:
+    """The same for the shipped file, on the rows it was fitted to."""
+    errors: dict[tuple[bool, str, str], list[float]] = defaultdict(list)
+    for gpu, device in DEVICES.items():
+        entry = next(entry for entry in file.scale_up if entry.accelerator == device.name)
+        own = [fabric for fabric in file.fabric if fabric.kind == "efa"]
+        fabric = next((f for f in own if f.architecture == device.architecture), own[0])
+        collect(errors, [row for row in rows if row[0] == gpu], combine(entry, fabric, ""))
+    return errors
+
+
+def collect(errors: dict[tuple[bool, str, str], list[float]], rows: list[Row], rates: LinkRates) -> None:
+    """Add each row's relative error to its class."""
+    for gpu, operation, ranks, nodes, size, time in rows:
+        predicted = predict(rates, operation, size, float(ranks), float(nodes), gpu)
+        size_class = next(name for name, limit in SIZE_CLASSES if size <= limit)
+        errors[nodes > 1, operation, size_class].append(abs(predicted / time - 1))
+        errors[nodes > 1, operation + " " + gpu, "all"].append(abs(predicted / time - 1))
+        errors[nodes > 1, "all", size_class].append(abs(predicted / time - 1))
+
+
+def print_errors(title: str, errors: dict[tuple[bool, str, str], list[float]]) -> None:
+    """Median and 90th percentile per operation and size class."""
+    print(f"\n{title}\n{'nodes':9} {'operation':32} {'size':10} {'rows':>5} {'median':>7} {'p90':>7}")
+    order = [name for name, _ in SIZE_CLASSES] + ["all"]
+    for many, operation, size_class in sorted(errors, key=lambda key: (key[0], key[1], order.index(key[2]))):
+        values = np.array(errors[many, operation, size_class])
+        print(
+            f"{'several' if many else 'one':9} {operation:32} {size_class:10} {len(values):5d} "
+            f"{np.median(values):7.1%} {np.quantile(values, 0.9):7.1%}"
+        )
+
+
+def rounded(value: Any) -> Any:
+    """Four significant digits, lists for tuples: the figures are no better."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, tuple | list):
+        return [rounded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return value
+
+
+def main() -> None:
+    """Fit, report, and write on demand."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write planner/catalog/links.yaml")
+    arguments = parser.parse_args()
+    rows = read_rows()
+    file = fit_file(rows)
+    print_errors("fitted", fitted_errors(rows, file))
+    print_errors("each (accelerator, ranks, nodes) left out in turn", held_out_errors(rows))
+    if arguments.write:
+        header = "# Derived by `python -m benchmarks.fit_links --write`; seconds, fractions of nominal bandwidth.\n"
+        data = rounded(file.model_dump())
+        LINKS_FILE.write_text(header + yaml.safe_dump(data, sort_keys=False, width=110), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Which measured rates hold for the links of this machine?
+
+Reads `links.yaml`, which benchmarks/fit_links.py derives. A machine without rows of its own takes those of
+its nearest kin: same accelerator, else same architecture, else same kind of link; `LinkRates.kin` says so.
+Left out: nominal bandwidths, which are in the cluster specification.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from planner.errors import FileInputError, UnknownNameError
+from planner.spec.links import FabricRates, LinkRates, OperationRates
+
+LINKS_FILE: Final = Path(__file__).with_name("links.yaml")
+_SCALE_UP_KINDS: Final = {
+    "nvlink": "nvlink",
+    "nvswitch": "nvlink",
+    "pcie": "pcie",
+    "xgmi": "xgmi",
+    "infinityfabric": "xgmi",
+    "roce": "nvlink",
+    "neuronlink": "nvlink",
+    "ici": "nvlink",
+    "upi": "pcie",
+    "none": "pcie",
+}
+_STAND_INS: Final = ("roce", "neuronlink", "ici", "upi", "none")
+_FABRIC_KINDS: Final = {
+    "infiniband": "infiniband",
+    "ib": "infiniband",
+    "roce": "roce",
+    "efa": "efa",
+    "ethernet": "ethernet",
+    "tcp": "ethernet",
+    "tcpx": "ethernet",
+    "slingshot": "slingshot",
+    "none": "infiniband",
+}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OperationEntry(_Model):
+    """`OperationRates` in the file: seconds and fractions."""
+
+    base: float
+    hop: float
+    ranks: tuple[float, ...]
+    fraction: tuple[float, ...]
+    ramp: tuple[float, ...]
+
+    def rates(self) -> OperationRates:
+        return OperationRates(self.base, self.hop, self.ranks, self.fraction, self.ramp)
+
+
+class ScaleUpEntry(_Model):
+    """The scale-up link of one accelerator."""
+
+    accelerator: str
+    architecture: str
+    kind: str
+    all_reduce: OperationEntry
+    all_gather: OperationEntry
+    reduce_scatter: OperationEntry
+    all_to_all: OperationEntry
+    p2p: OperationEntry
+    switch_floor: float
+    source: str
+    note: str = ""
+    measured: bool
+    unverified: bool = False
+
+
+class FabricEntry(_Model):
+    """One kind of fabric, for one architecture or (empty) for all."""
+
+    kind: str
+    architecture: str = ""
+    ring_hop: float
+    tree_hop: float
+    fraction: float
+    ramp: float
+    message: float
+    all_to_all_fraction: float
+    p2p_base: float
+    p2p_fraction: float
+    p2p_ramp: float
+    source: str
+    note: str = ""
+    measured: bool
+    unverified: bool = False
+
+    def rates(self) -> FabricRates:
+        return FabricRates(
+            self.ring_hop,
+            self.tree_hop,
+            self.fraction,
+            self.ramp,
+            self.message,
+            self.all_to_all_fraction,
+            self.p2p_base,
+            self.p2p_fraction,
+            self.p2p_ramp,
+        )
+
+
+class LinksFile(_Model):
+    """`links.yaml`; entries of one kind stand in order of preference as kin."""
+
+    scale_up: tuple[ScaleUpEntry, ...]
+    fabric: tuple[FabricEntry, ...]
+
+
+@functools.cache
+def read_links_file(path: Path = LINKS_FILE) -> LinksFile:
+    """The whole table. Raises `FileInputError`."""
+    try:
+        return LinksFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise FileInputError(
+            str(path), "must hold measured link rates", str(error), "run benchmarks/fit_links.py"
+        ) from error
+
+
+def load_link_rates(
+    accelerator_name: str, architecture: str, scale_up_kind: str, fabric_kind: str
+) -> LinkRates:
+    """Rates of a machine, from `links.yaml` or from its nearest kin there.
+
+    Raises `UnknownNameError` for a kind of link that is not known.
+    """
+    file = read_links_file()
+    return combine(*choose(file, accelerator_name, architecture, scale_up_kind, fabric_kind))
+
+
+def choose(
+    file: LinksFile, accelerator_name: str, architecture: str, scale_up_kind: str, fabric_kind: str
+) -> tuple[ScaleUpEntry, FabricEntry, str]:
+    """The entries nearest to a machine, and what they stand in for ("" when they are its own)."""
+    kind = _known("scale-up link", scale_up_kind, _SCALE_UP_KINDS)
+    same_kind = [entry for entry in file.scale_up if entry.kind == kind]
+    name, arch = _folded(accelerator_name), architecture.lower()
+    scale_up = max(
+        same_kind,
+        key=lambda entry: (name.startswith(_folded(entry.accelerator)), len(entry.accelerator)),
+    )
+    kin = []
+    if not name.startswith(_folded(scale_up.accelerator)):
+        scale_up = next((entry for entry in same_kind if entry.architecture == arch), same_kind[0])
+        kin.append(f"{scale_up.accelerator} {scale_up.kind} for {accelerator_name} {scale_up_kind}")
+    elif _leading_word(scale_up_kind) in _STAND_INS:
+        kin.append(f"{scale_up.accelerator} {scale_up.kind} for {accelerator_name} {scale_up_kind}")
+    fabric_name = _known("fabric", fabric_kind, _FABRIC_KINDS)
+    fabrics = [entry for entry in file.fabric if entry.kind == fabric_name]
+    fabric = next((entry for entry in fabrics if entry.architecture == arch), fabrics[0])
+    if fabric.architecture not in ("", arch):
+        kin.append(f"{fabric.kind} of {fabric.architecture} for that of {arch}")
+    return scale_up, fabric, "; ".join(kin)
+
+
+def combine(scale_up: ScaleUpEntry, fabric: FabricEntry, kin: str) -> LinkRates:
+    """One machine from its two links."""
+    notes = [text for text in (scale_up.note, fabric.note) if text]
+    return LinkRates(
+        all_reduce=scale_up.all_reduce.rates(),
+        all_gather=scale_up.all_gather.rates(),
+        reduce_scatter=scale_up.reduce_scatter.rates(),
+        all_to_all=scale_up.all_to_all.rates(),
+        p2p=scale_up.p2p.rates(),
+        switch_floor=scale_up.switch_floor,
+        fabric=fabric.rates(),
+        source=f"{scale_up.source}; {fabric.source}",
+        note="; ".join(notes),
+        measured=scale_up.measured and fabric.measured and not kin,
+        kin=kin,
+    )
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower().replace("nvidia", "").replace("amd ", ""))
+
+
+def _leading_word(kind: str) -> str:
+    match = re.match(r"[a-z]+", re.sub(r"[ _-]", "", kind.lower()))
+    return match.group(0) if match else ""
+
+
+def _known(what: str, given: str, table: dict[str, str]) -> str:
+    word = _leading_word(given)
+    if word not in table:
+        raise UnknownNameError(what, given, table)
+    return table[word]

@@ -1,0 +1,233 @@
+"""How long does a collective of a process group take, alone on its links?
+
+A group has `ranks` devices, `local` of them in each scale-up domain (NVLink, xGMI, PCIe host), so
+ranks / local domains ("nodes"). Bandwidths are nominal, bytes/s per direction per device; `rates` turns them
+into reached ones. Every time has one form, latency + W + 2 sqrt(ramp W), W being the wire time of the slower
+of the two links: the time of a pipeline cut into the best number of slices, which follows the tables of
+nccl-tests from 1 KiB to 16 GiB (benchmarks/fit_links.py prints the errors). Left out: contention between
+groups and with compute (the caller divides the bandwidth), stragglers, and NCCL's protocol switches, whose
+steps the square root smooths.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.links import FabricRates, LinkRates, OperationRates
+
+Quantity = float | NDArray[np.float64]
+
+PAT_BASE = 8e-6
+PAT_RANK = 2.8e-6
+PAT_HOP_SHARE = 1 / 3.5
+PAT_BANDWIDTH_SHARE = 0.75
+
+
+class CollectiveKind(StrEnum):
+    """An operation between the ranks of one process group."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    P2P = "p2p"
+
+
+def moved_bytes(kind: CollectiveKind, size: Quantity, ranks: Quantity) -> Quantity:
+    """Bytes that one rank sends [bytes]; `size` is the total buffer, for an all-to-all that of one rank.
+
+    Ring all-reduce 2 (N-1)/N size; all-gather, reduce-scatter, all-to-all (N-1)/N size; p2p size.
+    Source: Patarasuk and Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002); nccl-tests doc/PERFORMANCE.md.
+    """
+    if kind is CollectiveKind.P2P:
+        return size
+    times = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
+    return times * size * (ranks - 1) / ranks
+
+
+def remote_copies(
+    top_k: Quantity, groups_total: Quantity, experts: Quantity = np.inf, group_limit: Quantity = np.inf
+) -> Quantity:
+    """Expected number of distinct groups, the token's own left out, that a token is sent to [1].
+
+    Routing is balanced: `top_k` different experts, all sets equally likely, `experts` / `groups_total` in
+    each group. A group is missed with probability prod_{i<k} (1 - (E/G) / (E - i)), so
+    (G - 1) (1 - prod) groups away from home are hit. Experts infinite (the default): (1 - 1/G)^k.
+    `group_limit` M: the router first picks M groups (DeepSeek-V3, arXiv:2412.19437, section 2.1.2), then
+    experts in those: M (1 - 1/G) (1 - prod with M for G and E M/G for E).
+    """
+    groups = np.minimum(groups_total, group_limit)
+    reachable = np.asarray(experts, dtype=float) * (groups / groups_total)
+    missed: Quantity = np.ones(np.broadcast(top_k, groups, reachable).shape)
+    for drawn in range(int(np.max(top_k))):
+        with np.errstate(invalid="ignore"):
+            in_group = np.where(np.isinf(reachable), 1 / groups, reachable / groups / (reachable - drawn))
+        missed = np.where(drawn < np.asarray(top_k), missed * np.maximum(1 - in_group, 0.0), missed)
+    return _scalar_or_column(groups * (1 - 1 / groups_total) * (1 - missed))
+
+
+def all_gather_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+) -> Quantity:
+    """Time of an all-gather whose gathered buffer has `size` bytes [s]. See `_one_way_time`."""
+    return _one_way_time(size, ranks, local, intra_bandwidth, inter_bandwidth, rates.all_gather, rates.fabric)
+
+
+def reduce_scatter_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+) -> Quantity:
+    """Time of a reduce-scatter whose input on each rank has `size` bytes [s]. See `_one_way_time`."""
+    return _one_way_time(
+        size, ranks, local, intra_bandwidth, inter_bandwidth, rates.reduce_scatter, rates.fabric
+    )
+
+
+def all_reduce_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+) -> Quantity:
+    """Time of an all-reduce of `size` bytes [s]: the faster of ring and tree, as NCCL chooses.
+
+    Ring: 2 (N-1)/N size on the scale-up link, the same over the `local` network cards of a node; 2 (nodes-1)
+    crossings. Tree (switch-assisted where the switch reduces): between two nodes each card carries size/local
+    once each way, between more twice; 2 log2(nodes) levels. Source: NCCL src/graph/tuning.cc at 5067397, in
+    terms of bytes per card; two p5 nodes reach 487 GB/s of bus bandwidth on cards that allow a ring 400.
+    """
+    operation, fabric = rates.all_reduce, rates.fabric
+    nodes = ranks / local
+    levels = np.log2(nodes)
+    moved = moved_bytes(CollectiveKind.ALL_REDUCE, size, ranks)
+    intra = _intra_wire(moved, local, intra_bandwidth, operation)
+    cards = inter_bandwidth * fabric.fraction * local
+    ring_wire = np.maximum(intra, np.where(nodes > 1, moved / cards, 0.0))
+    tree_wire = np.maximum(intra, np.where(nodes > 1, size * np.where(nodes > 2, 2.0, 1.0) / cards, 0.0))
+    ramp = _ramp(local, operation) + 2 * levels * fabric.ramp
+    ring_floor = operation.base + operation.hop * (ranks - nodes) + 2 * (nodes - 1) * fabric.ring_hop
+    domain_floor = np.minimum(operation.base + operation.hop * (local - 1), rates.switch_floor)
+    tree_floor = domain_floor + 2 * levels * fabric.tree_hop
+    ring = ring_floor + _pipelined(ring_wire, ramp)
+    tree = tree_floor + _pipelined(tree_wire, ramp)
+    return _unless_alone(np.minimum(ring, tree), ranks)
+
+
+def all_to_all_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+    hierarchical: bool = False,
+    remote_share: Quantity = 1.0,
+) -> Quantity:
+    """Time of an all-to-all in which each rank's own send buffer has `size` bytes [s].
+
+    (N - local)/N of it crosses to other nodes over the rank's card. Plain (grouped send and receive): the
+    rest of (local - 1)/N stays on the scale-up link; one message per remote rank. Hierarchical (DeepEP):
+    bytes cross once to the peer device of the target node and are forwarded there, so (local - 1)/local of
+    the buffer passes the scale-up link and there is one message per remote node. `remote_share`: bytes that
+    cross over those without deduplication, `remote_copies(k, nodes) / (k (nodes - 1) / nodes)`.
+    Both links work at the same time.
+    """
+    operation, fabric = rates.all_to_all, rates.fabric
+    nodes = ranks / local
+    divisor, peers = (local, nodes - 1) if hierarchical else (ranks, ranks - local)
+    intra = _intra_wire(size * (local - 1) / divisor, local, intra_bandwidth, operation)
+    crossing = size * remote_share * (ranks - local) / ranks
+    inter = crossing / (inter_bandwidth * fabric.all_to_all_fraction)
+    wire = np.maximum(intra, np.where(nodes > 1, inter, 0.0))
+    floor = operation.base + operation.hop * (local - 1) + np.where(nodes > 1, fabric.tree_hop, 0.0)
+    ramp = _ramp(local, operation) + np.where(nodes > 1, fabric.ramp, 0.0)
+    return _unless_alone(floor + peers * fabric.message + _pipelined(wire, ramp), ranks)
+
+
+def p2p_time(
+    size: Quantity,
+    crosses_domain: Quantity | bool,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+) -> Quantity:
+    """Time from a send to its completed receive [s]: floor + W + 2 sqrt(ramp W), W = size / bandwidth."""
+    operation, fabric = rates.p2p, rates.fabric
+    inside = operation.base + _pipelined(size / (intra_bandwidth * operation.fraction[0]), operation.ramp[0])
+    outside = fabric.p2p_base + _pipelined(size / (inter_bandwidth * fabric.p2p_fraction), fabric.p2p_ramp)
+    return _scalar_or_column(np.where(crosses_domain, outside, inside))
+
+
+def _one_way_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    operation: OperationRates,
+    fabric: FabricRates,
+) -> Quantity:
+    """Ring time of an all-gather or reduce-scatter [s]; with one device per node the faster of ring and PAT.
+
+    Ring: (N-1)/N size at min(scale-up bus bandwidth, local x card), ranks - nodes hops inside and nodes - 1
+    across. PAT (NCCL 2.23 and later): 8 µs + log2(nodes) hop / 3.5 + 2.8 µs x ranks, 0.75 of the bandwidth.
+    Source: NCCL src/graph/tuning.cc at 5067397. The ramp across nodes grows with log2(nodes): an assumption,
+    no public table has these two operations on more than one node.
+    """
+    nodes = ranks / local
+    moved = size * (ranks - 1) / ranks
+    intra = _intra_wire(moved, local, intra_bandwidth, operation)
+    inter = np.where(nodes > 1, moved / (local * inter_bandwidth * fabric.fraction), 0.0)
+    levels = np.log2(nodes)
+    ramp = _ramp(local, operation) + levels * fabric.ramp
+    floor = operation.base + operation.hop * (ranks - nodes) + (nodes - 1) * fabric.ring_hop
+    ring = floor + _pipelined(np.maximum(intra, inter), ramp)
+    pat_floor = PAT_BASE + levels * fabric.tree_hop * PAT_HOP_SHARE + PAT_RANK * ranks
+    pat = pat_floor + _pipelined(inter / PAT_BANDWIDTH_SHARE, ramp)
+    return _unless_alone(np.where(local > 1, ring, np.minimum(ring, pat)), ranks)
+
+
+def _intra_wire(moved: Quantity, local: Quantity, bandwidth: Quantity, operation: OperationRates) -> Quantity:
+    """Wire time on the scale-up link [s]; 0 for a rank alone in its domain."""
+    reached = bandwidth * np.interp(np.log2(local), np.log2(operation.ranks), operation.fraction)
+    return np.where(np.asarray(local) > 1, moved / reached, 0.0)
+
+
+def _ramp(local: Quantity, operation: OperationRates) -> Quantity:
+    """Filling time of the pipeline inside a domain [s]; 0 for a rank alone in it."""
+    return np.where(
+        np.asarray(local) > 1, np.interp(np.log2(local), np.log2(operation.ranks), operation.ramp), 0.0
+    )
+
+
+def _pipelined(wire: Quantity, ramp: Quantity) -> Quantity:
+    """W + 2 sqrt(ramp W) [s].
+
+    k slices through s stages with a start-up of a seconds each take (k + s - 1) (a + W/k); the least over k
+    is W + (s - 1) a + 2 sqrt((s - 1) a W). The middle term is in the latency; ramp = (s - 1) a.
+    """
+    return wire + 2 * np.sqrt(ramp * wire)
+
+
+def _unless_alone(time: Quantity, ranks: Quantity) -> Quantity:
+    """`time`, and exactly 0 for a group of one."""
+    return _scalar_or_column(np.where(np.asarray(ranks) > 1, time, 0.0))
+
+
+def _scalar_or_column(value: Quantity) -> Quantity:
+    """A float for a row, an array for a column."""
+    return float(value) if np.ndim(value) == 0 else value
