@@ -73,6 +73,7 @@ class Attention:
     `v_head_dim`: width of one value head. `window`: tokens a query sees at most (sliding or chunked
     attention), None for all. `qkv_bias`: with MLA the bias of the down-projections alone. `sinks`: one
     learned logit per head. `qk_norm_bias`: the norms of q and k also have a bias.
+    `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along.
     """
 
     kind: AttentionKind
@@ -89,6 +90,7 @@ class Attention:
     sinks: bool = False
     window: int | None = None
     qk_norm_bias: bool = False
+    chunked: bool = False
 
     def __post_init__(self) -> None:
         _positive(

@@ -235,7 +235,10 @@ def read_llama4(f: ConfigFields, name: str) -> ModelSpec:
         sparse_layers = list(range(step - 1, core.num_layers, step))
     mlp = Mlp(f.integer("intermediate_size_mlp", default=16384), True, False, moe.activation)
     layers = tuple(
-        Layer(with_window(attention, window), *((None, moe) if i in sparse_layers else (mlp, None)))
+        Layer(
+            replace(attention, window=window, chunked=window is not None),
+            *((None, moe) if i in sparse_layers else (mlp, None)),
+        )
         for i, window in enumerate(windows)
     )
     return rotary_model(f, name, core, layers, max_position=131072)

@@ -1,0 +1,301 @@
+"""How many FLOPs does a step need: per matrix product, per model, by each framework's own count?
+
+A multiply-add is 2 FLOP. Left out: norms, activations, rotary rotation and softmax, which are bound by bytes
+moved and belong to the time model; recomputation, which belongs to a configuration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.params import embedding_parameters, model_parameters, position_parameters
+from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec
+
+Quantity = TypeVar("Quantity", float, NDArray[np.float64])
+Number: TypeAlias = "float | NDArray[np.float64]"
+
+
+class Shard(StrEnum):
+    """Which side of a weight matrix tensor parallelism divides."""
+
+    COLUMN = "column"  # out_features / tp
+    ROW = "row"  # in_features / tp
+    KV = "kv"  # out_features / min(tp, kv_heads)
+    NONE = "none"  # the whole matrix on every rank
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One matrix product of a layer: [tokens x rows_per_token, in_features] x [in_features, out_features].
+
+    `kv_out_features`: further columns of a fused q, k, v product, divided by min(tp, kv_heads) instead of tp.
+    `groups`: 1, or the number of experts, over which the rows spread. `rows_per_token`: top_k for routed
+    experts. `expert`: divided by etp and ep instead of tp.
+    """
+
+    name: str
+    in_features: int
+    out_features: int
+    shard: Shard
+    groups: int = 1
+    rows_per_token: float = 1
+    expert: bool = False
+    kv_out_features: int = 0
+
+
+def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
+    out = Gemm("attention_out", a.heads * a.v_head_dim, hidden, Shard.ROW)
+    if a.kind is not AttentionKind.MLA:
+        kv_width = a.kv_heads * (a.head_dim + a.v_head_dim)
+        return (Gemm("qkv", hidden, a.heads * a.head_dim, Shard.COLUMN, kv_out_features=kv_width), out)
+    q_width = a.heads * a.head_dim
+    kv_width = a.heads * (a.qk_nope_dim + a.v_head_dim)
+    query: tuple[Gemm, ...]
+    if a.q_lora_rank:
+        query = (
+            Gemm("q_a", hidden, a.q_lora_rank, Shard.NONE),
+            Gemm("q_b", a.q_lora_rank, q_width, Shard.COLUMN),
+        )
+    else:
+        query = (Gemm("q", hidden, q_width, Shard.COLUMN),)
+    down = Gemm("kv_a", hidden, a.kv_lora_rank + a.qk_rope_dim, Shard.NONE)
+    return (*query, down, Gemm("kv_b", a.kv_lora_rank, kv_width, Shard.COLUMN), out)
+
+
+def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
+    moe = layer.moe
+    if moe is None:
+        return ()
+    inputs = 2 if moe.gated else 1
+    ffn, k, n = moe.expert_ffn, moe.top_k, moe.experts
+    gemms = [Gemm("router", hidden, n, Shard.NONE)]
+    if moe.shared_ffn:
+        gemms.append(Gemm("shared_fc1", hidden, inputs * moe.shared_ffn, Shard.COLUMN))
+        gemms.append(Gemm("shared_fc2", moe.shared_ffn, hidden, Shard.ROW))
+    if moe.shared_gate:
+        gemms.append(Gemm("shared_gate", hidden, 1, Shard.NONE))
+    gemms.append(
+        Gemm("expert_fc1", hidden, inputs * ffn, Shard.COLUMN, groups=n, rows_per_token=k, expert=True)
+    )
+    gemms.append(Gemm("expert_fc2", ffn, hidden, Shard.ROW, groups=n, rows_per_token=k, expert=True))
+    return tuple(gemms)
+
+
+def layer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
+    """The matrix products of one layer in order of execution; q, k, v fused, gate and up fused."""
+    attention = _attention_gemms(layer.attention, hidden)
+    if layer.mlp is None:
+        return attention + _moe_gemms(layer, hidden)
+    ffn, inputs = layer.mlp.ffn, 2 if layer.mlp.gated else 1
+    return (
+        *attention,
+        Gemm("mlp_fc1", hidden, inputs * ffn, Shard.COLUMN),
+        Gemm("mlp_fc2", ffn, hidden, Shard.ROW),
+    )
+
+
+def head_gemm(model: ModelSpec) -> Gemm:
+    """The projection onto the vocabulary, tied or not."""
+    return Gemm("head", model.embedding_width, model.vocab, Shard.COLUMN)
+
+
+def outer_gemms(model: ModelSpec) -> tuple[Gemm, ...]:
+    """Products outside the layers: the head, the projections of a narrower embedding, MTP's projections.
+
+    Each multi-token-prediction module projects 2 hidden -> hidden and runs the head again.
+    """
+    gemms = [head_gemm(model)] * (1 + model.mtp_layers)
+    gemms += [Gemm("mtp_projection", 2 * model.hidden, model.hidden, Shard.NONE)] * model.mtp_layers
+    if model.embedding_width != model.hidden:
+        gemms.append(Gemm("project_in", model.embedding_width, model.hidden, Shard.NONE))
+        gemms.append(Gemm("project_out", model.hidden, model.embedding_width, Shard.NONE))
+    return tuple(gemms)
+
+
+def gemm_flops(gemm: Gemm, tokens: Quantity) -> Quantity:
+    """Forward FLOPs of one product over `tokens` [FLOP].
+
+    2 x tokens x rows_per_token x in x (out + kv_out), all ranks together.
+    """
+    weights = gemm.in_features * (gemm.out_features + gemm.kv_out_features)
+    return 2 * tokens * gemm.rows_per_token * weights
+
+
+def attention_flops(attention: Attention, batch: Quantity, seq: Quantity) -> Quantity:
+    """Forward FLOPs of Q K^T and of the product with V over the full square of one layer [FLOP].
+
+    2 b s^2 a (d_qk + d_v). Korthikanti 2022, arXiv 2205.05198, appendix A, with separate head widths.
+    Masks and windows are ignored: see `attention_work`.
+    """
+    return 2 * batch * seq * seq * attention.heads * (attention.head_dim + attention.v_head_dim)
+
+
+def attended_pairs(attention: Attention, seq: Quantity) -> Quantity:
+    """Query-key pairs inside the causal mask of one sequence [pairs].
+
+    Full: s (s + 1) / 2. Sliding window w: sum over queries i of min(i, w) = s w - w (w - 1) / 2 with
+    w = min(w, s). Chunks of c: each chunk is a full causal square of its own.
+    """
+    if attention.window is None:
+        return seq * (seq + 1) / 2
+    if attention.chunked:
+        chunks, rest = seq // attention.window, seq % attention.window
+        return chunks * (attention.window * (attention.window + 1) / 2) + rest * (rest + 1) / 2
+    width: Quantity = np.minimum(attention.window, seq)
+    return seq * width - width * (width - 1) / 2
+
+
+def attention_work(attention: Attention, batch: Quantity, seq: Quantity) -> Quantity:
+    """Forward FLOPs of attention inside its mask, the work a mask-skipping kernel cannot avoid [FLOP].
+
+    2 b a (d_qk + d_v) x attended pairs. Half the full square for long sequences without a window.
+    """
+    widths = attention.heads * (attention.head_dim + attention.v_head_dim)
+    return 2 * batch * widths * attended_pairs(attention, seq)
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """FLOPs of one forward and backward pass over a batch.
+
+    `forward_linear`: all matrix products with weights, experts included. `forward_attention`: full square,
+    windows ignored. `forward_attention_work`: inside the mask. `backward`: 2 x forward (one product for the
+    input's gradient, one for the weight's), on the full square.
+    """
+
+    forward_linear: float
+    forward_attention: float
+    forward_attention_work: float
+    backward: float
+
+    def as_mapping(self) -> dict[str, float]:
+        """The keys of `planner model --json`."""
+        return {
+            "flops_forward_linear": self.forward_linear,
+            "flops_forward_attention": self.forward_attention,
+            "flops_backward": self.backward,
+        }
+
+
+def _layer_counts(model: ModelSpec) -> list[tuple[Layer, int]]:
+    """Distinct layers and how often each runs, multi-token-prediction modules included."""
+    counts = Counter(model.layer_kind_of)
+    counts[model.layer_kind_of[-1]] += model.mtp_layers
+    return [(model.layer_kinds[index], count) for index, count in sorted(counts.items())]
+
+
+def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
+    """FLOPs of one step over `batch` sequences of `seq` tokens, without recomputation [FLOP].
+
+    Linear: 2 x tokens x active matrix parameters. Attention: 2 b s^2 a (d_qk + d_v) per layer. Agrees with
+    counts made on the transformers implementations to the last FLOP. Integers in, integers out.
+    """
+    tokens = batch * seq
+    linear = sum(gemm_flops(gemm, tokens) for gemm in outer_gemms(model))
+    square: float = 0
+    work: float = 0
+    for layer, count in _layer_counts(model):
+        linear += count * sum(gemm_flops(gemm, tokens) for gemm in layer_gemms(layer, model.hidden))
+        square += count * attention_flops(layer.attention, batch, seq)
+        work += count * attention_work(layer.attention, batch, seq)
+    return ModelFlops(linear, square, work, 2 * (linear + square))
+
+
+class MfuConvention(StrEnum):
+    """How a framework counts the "model FLOPs" behind its MFU or TFLOP/s figure."""
+
+    FULL_SQUARE = "full_square"
+    CAUSAL_HALF = "causal_half"
+    PALM = "palm"
+    TORCHTITAN = "torchtitan"
+    NANOTRON = "nanotron"
+    SIX_N = "6n"
+
+
+def _megatron_linear(model: ModelSpec) -> float:
+    """Forward FLOPs per token of Megatron's count: every weight product except router and shared gate."""
+    skipped = ("router", "shared_gate")
+    layers = sum(
+        count * gemm_flops(gemm, 1)
+        for layer, count in _layer_counts(model)
+        for gemm in layer_gemms(layer, model.hidden)
+        if gemm.name not in skipped
+    )
+    return layers + sum(gemm_flops(gemm, 1) for gemm in outer_gemms(model))
+
+
+def full_square_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
+    """Forward and backward FLOPs per token, attention over the full square [FLOP/token].
+
+    3 x (2 x matrix parameters met + 2 s a (d_qk + d_v) L). Narayanan 2021, arXiv 2104.04473, appendix;
+    `num_floating_point_operations` of Megatron-LM up to 2024, NeMo 24.07, Korthikanti 2022. Padding of the
+    vocabulary, which those count, is not.
+    """
+    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in _layer_counts(model))
+    return 3 * (_megatron_linear(model) + attention * seq)
+
+
+def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
+    """Forward and backward FLOPs per token, attention counted half [FLOP/token].
+
+    As the full square with s/2 in place of s, min(s, window)/2 in layers with a window. Megatron-Bridge 25.09
+    and later, src/megatron/bridge/training/utils/flop_utils.py.
+    """
+    total = 3 * _megatron_linear(model) + 0 * seq
+    for layer, count in _layer_counts(model):
+        window = layer.attention.window
+        width = seq if window is None else np.minimum(window, seq)
+        total = total + 3 * count * attention_flops(layer.attention, 1, 1) * width / 2
+    return total
+
+
+def palm_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
+    """6 N + 12 L H Q T with N all active parameters [FLOP/token].
+
+    Chowdhery 2022, arXiv 2204.02311, appendix B. H Q is heads x head_dim; with MLA the mean of both widths.
+    """
+    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in _layer_counts(model))
+    return 6 * model_parameters(model).active + 3 * attention * seq
+
+
+def torchtitan_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
+    """6 (N - embedding) + 12 L H Q T [FLOP/token].
+
+    torchtitan's `get_nparams_and_flops` (2024 and 2025): the input table does not count, the head does. A tied
+    table is one parameter there and is not counted at all.
+    """
+    tables = embedding_parameters(model) + position_parameters(model)
+    return palm_flops_per_token(model, seq) - 6 * tables
+
+
+def nanotron_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
+    """Forward and backward FLOPs per token as nanotron counts its Llama [FLOP/token].
+
+    `get_flops` in nanotron's src/nanotron/models/llama.py: the full square, three MLP matrices, the head. For
+    gated models with head_dim = hidden / heads it is the full-square count; other models are counted so too.
+    """
+    return full_square_flops_per_token(model, seq)
+
+
+def six_n_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
+    """6 x active parameters, attention ignored [FLOP/token]. Kaplan 2020, arXiv 2001.08361, section 2.1."""
+    return 6 * model_parameters(model).active + 0 * seq
+
+
+def mfu_flops_per_token(model: ModelSpec, seq: Quantity, convention: MfuConvention) -> Quantity:
+    """Model FLOPs per trained token under a framework's own convention [FLOP/token]."""
+    count = {
+        MfuConvention.FULL_SQUARE: full_square_flops_per_token,
+        MfuConvention.CAUSAL_HALF: causal_half_flops_per_token,
+        MfuConvention.PALM: palm_flops_per_token,
+        MfuConvention.TORCHTITAN: torchtitan_flops_per_token,
+        MfuConvention.NANOTRON: nanotron_flops_per_token,
+        MfuConvention.SIX_N: six_n_flops_per_token,
+    }[convention]
+    return count(model, seq)
