@@ -1,0 +1,226 @@
+"""What can one accelerator do: how fast it computes, what it holds, what it is linked with?
+
+`AcceleratorSpec` is the file, `Accelerator` the inner form with plain numbers. Left out: sustained clocks and
+kernel efficiencies, which belong to a stack, and integer formats, which no training recipe uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from planner.errors import UnitError, UnsupportedError
+from planner.spec.precision import Dtype
+from planner.units import parse_quantity
+
+
+class LinkKind(StrEnum):
+    """A technology that joins devices, inside a node or across nodes."""
+
+    NVLINK = "nvlink"
+    XGMI = "xgmi"
+    PCIE = "pcie"
+    ICI = "ici"
+    NEURONLINK = "neuronlink"
+    UPI = "upi"
+    INFINIBAND = "infiniband"
+    ROCE = "roce"
+    EFA = "efa"
+    ETHERNET = "ethernet"
+    OMNIPATH = "omnipath"
+    SLINGSHOT = "slingshot"
+
+
+class Architecture(StrEnum):
+    """A hardware generation: what decides which kernels and formats exist."""
+
+    VOLTA = "volta"
+    AMPERE = "ampere"
+    ADA = "ada"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+    CDNA2 = "cdna2"
+    CDNA3 = "cdna3"
+    CDNA4 = "cdna4"
+    TPU = "tpu"
+    GAUDI = "gaudi"
+    TRAINIUM = "trainium"
+    CPU = "cpu"
+
+
+def quantity(kind: str) -> BeforeValidator:
+    """A pydantic validator that reads a string with a unit of `kind` and wants it above 0."""
+
+    def read(given: Any) -> float:
+        try:
+            value = parse_quantity(given, kind)
+        except UnitError as error:
+            raise ValueError(str(error)) from error
+        if value <= 0:
+            raise ValueError(f"a {kind} must be above 0")
+        return value
+
+    return BeforeValidator(read)
+
+
+Capacity = Annotated[float, quantity("capacity")]
+Bandwidth = Annotated[float, quantity("bandwidth")]
+Compute = Annotated[float, quantity("compute")]
+Latency = Annotated[float, quantity("time")]
+Power = Annotated[float, quantity("power")]
+Price = Annotated[float, quantity("price")]
+Count = Annotated[int, Field(strict=True, gt=0, le=10_000_000)]
+Text = Annotated[str, Field(strict=True, min_length=1)]
+
+
+class FileModel(BaseModel):
+    """A part of a YAML file: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ScaleUpLinkSpec(FileModel):
+    """The fast links of one device. `domain`: devices that reach each other over them, where that is usual.
+
+    `pair_bandwidth`: what one pair gets, where links go point to point (a mesh) instead of through a switch.
+    """
+
+    kind: LinkKind
+    bandwidth: Bandwidth
+    domain: Count
+    pair_bandwidth: Bandwidth | None = None
+
+
+class TypicalNodeSpec(FileModel):
+    """The node this device usually comes in. `injection`: bytes/s per node where a fabric differs from it."""
+
+    accelerators: Count
+    nics: Count
+    nic_bandwidth: Bandwidth
+    fabric: LinkKind
+    power: Power | None = None
+    injection: dict[LinkKind, Bandwidth] = {}
+
+
+class AcceleratorSpec(FileModel):
+    """One file of `catalog/accelerators`. Bandwidths per direction per device, peaks dense."""
+
+    name: Text
+    aliases: tuple[Text, ...] = ()
+    description: Text
+    vendor: Text
+    architecture: Architecture
+    compute_capability: Text | None = None
+    memory: Capacity
+    memory_bandwidth: Bandwidth
+    peak: dict[Dtype, Compute] = Field(min_length=1)
+    compute_units: Count
+    l2: Capacity | None = None
+    scale_up: ScaleUpLinkSpec
+    pcie_bandwidth: Bandwidth
+    integrated_nics: bool = False
+    tdp: Power | None = None
+    node: TypicalNodeSpec
+    source: tuple[Text, ...] = Field(min_length=1)
+    unverified: tuple[Text, ...] = ()
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _unverified_names_a_field(self) -> AcceleratorSpec:
+        for path in self.unverified:
+            if path.split(".")[0] not in type(self).model_fields:
+                raise ValueError(f"unverified must name fields of this file, given {path!r}")
+        return self
+
+
+@dataclass(frozen=True)
+class TypicalNode:
+    """The node a device usually comes in; used only where a question leaves it open, and said as assumed."""
+
+    accelerators: int
+    nics: int
+    nic_bandwidth: float
+    fabric: LinkKind
+    power: float | None = None
+    injection: tuple[tuple[LinkKind, float], ...] = ()
+
+    def injection_bandwidth(self, fabric: LinkKind | None = None) -> float:
+        """Bytes/s per direction that all NICs of the node send together [bytes/s]."""
+        return dict(self.injection).get(fabric or self.fabric, self.nics * self.nic_bandwidth)
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device. Bandwidths in bytes/s per direction, `memory` what the driver exposes [bytes].
+
+    `pair_bandwidth`: what one pair of devices gets inside the scale-up domain (None: all of it, a switch).
+    `integrated_nics`: the network ports sit on the chip, so that PCIe does not limit them.
+    """
+
+    name: str
+    vendor: str
+    architecture: Architecture
+    memory: float
+    memory_bandwidth: float
+    peak: tuple[tuple[Dtype, float], ...]
+    scale_up_bandwidth: float
+    pcie_bandwidth: float
+    tdp: float | None
+    compute_capability: str | None
+    compute_units: int
+    l2: float | None
+    unverified: tuple[str, ...] = ()
+    source: str = ""
+    scale_up_kind: LinkKind = LinkKind.NVLINK
+    scale_up_domain: int = 8
+    pair_bandwidth: float | None = None
+    integrated_nics: bool = False
+    typical_node: TypicalNode | None = None
+
+    def peak_flops(self, dtype: Dtype) -> float:
+        """Dense peak rate in `dtype` [FLOP/s]. Raises `UnsupportedError` where the format is missing."""
+        for known, rate in self.peak:
+            if known == dtype:
+                return rate
+        has = ", ".join(str(known) for known, _ in self.peak)
+        raise UnsupportedError(
+            f"{self.name} must compute in {dtype}",
+            f"it computes in {has}",
+            "choose a precision with one of these formats, or another accelerator",
+        )
+
+
+def accelerator_from_spec(spec: AcceleratorSpec) -> Accelerator:
+    """The inner form of a file."""
+    node = spec.node
+    return Accelerator(
+        name=spec.name,
+        vendor=spec.vendor,
+        architecture=spec.architecture,
+        memory=spec.memory,
+        memory_bandwidth=spec.memory_bandwidth,
+        peak=tuple(spec.peak.items()),
+        scale_up_bandwidth=spec.scale_up.bandwidth,
+        pcie_bandwidth=spec.pcie_bandwidth,
+        tdp=spec.tdp,
+        compute_capability=spec.compute_capability,
+        compute_units=spec.compute_units,
+        l2=spec.l2,
+        unverified=spec.unverified,
+        source="; ".join(spec.source),
+        scale_up_kind=spec.scale_up.kind,
+        scale_up_domain=spec.scale_up.domain,
+        pair_bandwidth=spec.scale_up.pair_bandwidth,
+        integrated_nics=spec.integrated_nics,
+        typical_node=TypicalNode(
+            node.accelerators,
+            node.nics,
+            node.nic_bandwidth,
+            node.fabric,
+            node.power,
+            tuple(node.injection.items()),
+        ),
+    )

@@ -1,0 +1,209 @@
+"""Which cluster does the word CLUSTER on the command line stand for?
+
+A name under `cluster_specs/`, a YAML path, or a shorthand. The only module of clusters and accelerators that touches
+files. Left out: downloading anything, and probing the machine planner runs on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from planner.errors import FileInputError, InputError, UnknownNameError
+from planner.spec.accelerator import AcceleratorSpec, accelerator_from_spec
+from planner.spec.build_cluster import assemble_cluster, cluster_from_spec
+from planner.spec.cluster import Accelerator, Cluster, ClusterSpec, FieldError, LinkKind
+from planner.spec.fabric_text import GRAMMAR, looks_like_shorthand, parse_shorthand
+from planner.spec.fabric_text import parse_fabric as parse_fabric
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_ACCELERATORS = _PACKAGE / "catalog" / "accelerators"
+# in the installed package; in a source checkout the folder lies beside the package
+_CLUSTERS = next(
+    (d for d in (_PACKAGE / "cluster_specs", _PACKAGE.parent / "cluster_specs") if d.is_dir()),
+    _PACKAGE / "cluster_specs",
+)
+_LARGEST_FILE = 1_000_000  # bytes; a specification has a few thousand
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+FileType = TypeVar("FileType", bound=BaseModel)
+
+
+class _UniqueKeyLoader(_SafeLoader):  # type: ignore[misc]
+    """YAML that refuses a key given twice, of which PyYAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises `FileInputError`."""
+    name = str(path)
+    try:
+        if path.is_dir():
+            raise FileInputError(name, "must be a file", "a folder", "name the YAML file in it")
+        if path.stat().st_size > _LARGEST_FILE:
+            raise FileInputError(name, "must be smaller than 1 MB", f"{path.stat().st_size} bytes")
+        document = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except FileNotFoundError:
+        raise FileInputError(name, "the file must exist", hint="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileInputError(name, "must be a readable UTF-8 text file", str(error)) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FileInputError(
+            name, "must be valid YAML", reason, "indent with spaces, one value per key"
+        ) from None
+    if not isinstance(document, dict):
+        raise FileInputError(name, "must hold a YAML mapping", type(document).__name__, "see cluster_specs/")
+    return document
+
+
+def _read_spec(path: Path, model: type[FileType]) -> FileType:
+    """The file as a checked model. Raises `FileInputError` naming file and key."""
+    document = read_yaml(path)
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raised = first.get("ctx", {}).get("error")
+        field = (
+            raised.field if isinstance(raised, FieldError) else ".".join(str(part) for part in first["loc"])
+        )
+        given = "" if isinstance(first["input"], dict) else repr(first["input"])
+        raise FileInputError(
+            str(path), str(raised or first["msg"]), given if field else "", field=field
+        ) from None
+
+
+def _folded(name: str) -> str:
+    return "-".join(name.strip().lower().replace("_", " ").replace("-", " ").split())
+
+
+@lru_cache(maxsize=2)
+def _index(folder: Path) -> dict[str, Path]:
+    """Folded name or alias -> file. Reading every file happens only for a name that is no file name."""
+    names: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        document = read_yaml(path)
+        for name in (path.stem, *(document.get("aliases") or ())):
+            names.setdefault(_folded(str(name)), path)
+    return names
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    key = _folded(name)
+    direct = folder / f"{key}.yaml"
+    if key.replace("-", "").replace(".", "").isalnum() and direct.is_file():
+        return direct
+    return _index(folder).get(key)
+
+
+def accelerator_names() -> list[str]:
+    """Names of the accelerator catalog."""
+    return sorted(path.stem for path in _ACCELERATORS.glob("*.yaml"))
+
+
+def cluster_names() -> list[str]:
+    """Names of the shipped clusters and node types."""
+    return sorted(path.stem for path in _CLUSTERS.glob("*.yaml"))
+
+
+def cluster_specs() -> Iterator[tuple[Path, ClusterSpec]]:
+    """Every shipped cluster file."""
+    for name in cluster_names():
+        path = _CLUSTERS / f"{name}.yaml"
+        yield path, _read_spec(path, ClusterSpec)
+
+
+@lru_cache(maxsize=64)
+def load_accelerator(name: str) -> Accelerator:
+    """The accelerator of that name or alias; `_`, spaces and capitals don't matter. Raises `UnknownNameError`."""
+    path = _find(_ACCELERATORS, name)
+    if path is None:
+        raise UnknownNameError("accelerator", name, accelerator_names())
+    return accelerator_from_spec(_read_spec(path, AcceleratorSpec))
+
+
+def load_cluster(text: str, gpus: int | None = None) -> Cluster:
+    """The first `gpus` devices (None: all) of a shipped name, a YAML path, or a shorthand. Raises `InputError`."""
+    if not text.strip():
+        raise InputError("a cluster must be named", repr(text), f"name a spec, a YAML file, or {GRAMMAR}")
+    named = _find(_CLUSTERS, text)
+    if named is not None:
+        return _load_file(named, gpus)
+    if looks_like_shorthand(text):
+        return _load_shorthand(text, gpus)
+    if text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text or _exists(text):
+        return _load_file(Path(text), gpus)
+    raise UnknownNameError("cluster", text, _index(_CLUSTERS))
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _load_file(path: Path, gpus: int | None) -> Cluster:
+    try:
+        spec = _read_spec(path, ClusterSpec)
+    except ValueError:  # a NUL in the path
+        raise FileInputError(repr(str(path)), "must be a path") from None
+    try:
+        accelerator = load_accelerator(spec.accelerator)
+    except UnknownNameError as error:
+        raise FileInputError(str(path), error.must, error.given, error.hint, field="accelerator") from None
+    return cluster_from_spec(spec, accelerator, gpus)
+
+
+def _load_shorthand(text: str, gpus: int | None) -> Cluster:
+    said = parse_shorthand(text)
+    accelerator = load_accelerator(said.accelerator)
+    node = accelerator.typical_node
+    most = 2 * max(8, node.accelerators if node else 8)
+    if said.devices_per_node > most:
+        usual = node.accelerators if node else 8
+        raise InputError(
+            f"a node of {accelerator.name} must hold at most {most} devices",
+            repr(text),
+            f"write nodes x devices, such as '{-(-said.nodes * said.devices_per_node // usual)}x{usual} {said.accelerator} 400G-ib'",
+        )
+    injection = said.speed * said.devices_per_node if said.speed else None
+    whole = assemble_cluster(
+        accelerator,
+        said.nodes * said.devices_per_node,
+        said.devices_per_node,
+        fabric_kind=said.fabric,
+        node_injection_bandwidth=injection,
+    )
+    return whole if gpus is None else whole.with_devices(gpus)
+
+
+def build_cluster(
+    accelerator: Accelerator | str,
+    gpus: int,
+    devices_per_node: int,
+    scale_up_domain: int | None = None,
+    fabric_kind: LinkKind | None = None,
+    node_injection_bandwidth: float | None = None,
+) -> Cluster:
+    """A cluster from figures; what is None is that of the accelerator's typical node. See `assemble_cluster`."""
+    chip = load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
+    return assemble_cluster(
+        chip, gpus, devices_per_node, scale_up_domain, fabric_kind, node_injection_bandwidth
+    )
