@@ -15,7 +15,16 @@ from planner.errors import UnitError
 
 _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_TIME: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME: Final = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 _NUMBER: Final = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 GIB: Final = 2.0**30
@@ -65,7 +74,9 @@ def parse_quantity(text: str, kind: str) -> float:
         what = f"{text!r} has no unit" if not unit else f"unit {unit!r} in {text!r}"
         raise UnitError(f"a {kind} must have a unit of {kind}", what, f"write it like {example!r}")
     if not math.isfinite(number) or number < 0:
-        raise UnitError(f"a {kind} must be a finite number, 0 or more", repr(text), f"write it like {example!r}")
+        raise UnitError(
+            f"a {kind} must be a finite number, 0 or more", repr(text), f"write it like {example!r}"
+        )
     return number * units[unit]
 
 
@@ -74,7 +85,9 @@ def parse_count(text: str, what: str) -> float:
     match = _NUMBER.match(str(text))
     prefix = {**_DECIMAL, "B": 1e9, "m": 1e6, "b": 1e9, "t": 1e12, "g": 1e9}
     if match is None or match.group(2) not in prefix:
-        raise UnitError(f"{what} must be a number, with k, M, B or T if wanted", repr(text), "write it like 15.6T")
+        raise UnitError(
+            f"{what} must be a number, with k, M, B or T if wanted", repr(text), "write it like 15.6T"
+        )
     count = float(match.group(1).replace("_", "")) * prefix[match.group(2)]
     if not math.isfinite(count) or count <= 0:
         raise UnitError(f"{what} must be a finite number above 0", repr(text), "write it like 15.6T")
@@ -91,7 +104,9 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 def format_capacity(value: float) -> str:
     """Bytes as GiB (or TiB, MiB, KiB)."""
-    return _scaled(value, ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")))
+    return _scaled(
+        value, ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+    )
 
 
 def format_bandwidth(value: float) -> str:
@@ -101,7 +116,9 @@ def format_bandwidth(value: float) -> str:
 
 def format_compute(value: float) -> str:
     """FLOP/s as TFLOP/s (or PFLOP/s)."""
-    return _scaled(value, ((1e18, "EFLOP/s"), (1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1.0, "FLOP/s")))
+    return _scaled(
+        value, ((1e18, "EFLOP/s"), (1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1.0, "FLOP/s"))
+    )
 
 
 def format_time(value: float) -> str:

@@ -1,0 +1,1 @@
+"""In which order does a pipeline run its micro-batches, how long does that take, how many are in flight?"""

@@ -1,0 +1,1 @@
+"""What is legal: the axes, their values, and the rules that no framework can break."""

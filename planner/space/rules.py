@@ -1,0 +1,314 @@
+"""Which configurations can no framework run, and which does the stack's framework refuse?
+
+Each rule is one function that masks a table and explains one row. Frameworks' own rules live in
+`planner.frameworks`; those here follow from arithmetic or from the limits that a stack's file states.
+Left out: memory, which is a cost, not a rule.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from planner.spec.config import Mask, Recompute
+from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.stack import PipelineSplit
+
+
+def _heads(problem: Problem) -> int:
+    return math.gcd(*(layer.attention.heads for layer in problem.model.layer_kinds))
+
+
+def _kv_heads(problem: Problem) -> int:
+    return math.gcd(*(layer.attention.kv_heads for layer in problem.model.layer_kinds))
+
+
+def _dense_ffn(problem: Problem) -> int:
+    widths = [layer.mlp.ffn for layer in problem.model.layer_kinds if layer.mlp]
+    widths += [
+        layer.moe.shared_ffn for layer in problem.model.layer_kinds if layer.moe and layer.moe.shared_ffn
+    ]
+    return math.gcd(*widths) if widths else 0
+
+
+def _experts(problem: Problem) -> int:
+    counts = [layer.moe.experts for layer in problem.model.layer_kinds if layer.moe]
+    return math.gcd(*counts) if counts else 1
+
+
+def _expert_ffn(problem: Problem) -> int:
+    widths = [layer.moe.expert_ffn for layer in problem.model.layer_kinds if layer.moe]
+    return math.gcd(*widths) if widths else 0
+
+
+def _world(columns: Columns, problem: Problem) -> Mask:
+    product = columns["tp"].astype(np.int64) * columns["cp"] * columns["pp"] * columns["dp"]
+    return product == problem.cluster.num_devices
+
+
+def _batch_ranks(columns: Columns, problem: Problem) -> Mask:
+    return problem.job.global_batch % columns["dp"] == 0
+
+
+def _batch(columns: Columns, problem: Problem) -> Mask:
+    ranks = columns["dp"].astype(np.int64) * columns["micro_batch"]
+    return problem.job.global_batch % ranks == 0
+
+
+def _heads_tp(columns: Columns, problem: Problem) -> Mask:
+    return _heads(problem) % columns["tp"] == 0
+
+
+def _kv_heads_tp(columns: Columns, problem: Problem) -> Mask:
+    kv, tp = _kv_heads(problem), columns["tp"]
+    whole = kv % tp == 0
+    return whole | (tp % kv == 0) if problem.stack.limits.kv_heads_below_tp else whole
+
+
+def _ffn_tp(columns: Columns, problem: Problem) -> Mask:
+    return _dense_ffn(problem) % columns["tp"] == 0
+
+
+def _vocabulary_tp(columns: Columns, problem: Problem) -> Mask:
+    if problem.stack.limits.pads_vocabulary > 1:
+        return np.ones(len(columns["tp"]), dtype=np.bool_)
+    return problem.model.vocab % columns["tp"] == 0
+
+
+def _sequence_cp(columns: Columns, problem: Problem) -> Mask:
+    cp = columns["cp"].astype(np.int64)
+    return (cp == 1) | (problem.job.seq_len % (2 * cp) == 0)
+
+
+def _cp_limit(columns: Columns, problem: Problem) -> Mask:
+    return columns["cp"] <= problem.stack.limits.max_cp
+
+
+def _sequence_sp(columns: Columns, problem: Problem) -> Mask:
+    parts = columns["tp"].astype(np.int64) * columns["cp"]
+    return (columns["sp"] == 0) | (problem.job.seq_len % parts == 0)
+
+
+def _sp_tp(columns: Columns, problem: Problem) -> Mask:
+    return (columns["sp"] == 0) | (columns["tp"] > 1)
+
+
+def _sp_supported(columns: Columns, problem: Problem) -> Mask:
+    return np.isin(columns["sp"], problem.stack.limits.sequence_parallel) | (columns["tp"] == 1)
+
+
+def _pp_limit(columns: Columns, problem: Problem) -> Mask:
+    return columns["pp"] <= problem.stack.limits.max_pp
+
+
+def _layers_pp(columns: Columns, problem: Problem) -> Mask:
+    chunks = columns["pp"].astype(np.int64) * columns["vpp"]
+    if problem.stack.split is PipelineSplit.EVEN:
+        return problem.model.num_layers % chunks == 0
+    return chunks <= problem.model.num_layers
+
+
+def _vpp_pp(columns: Columns, problem: Problem) -> Mask:
+    return (columns["vpp"] == 1) | (columns["pp"] > 1)
+
+
+def _vpp_supported(columns: Columns, problem: Problem) -> Mask:
+    if problem.stack.limits.interleaving:
+        return np.ones(len(columns["vpp"]), dtype=np.bool_)
+    return columns["vpp"] == 1
+
+
+def _interleaving_remainder(columns: Columns, problem: Problem) -> Mask:
+    return (columns["vpp"] == 1) | (columns["num_microbatches"] % columns["pp"] == 0)
+
+
+def _experts_ep(columns: Columns, problem: Problem) -> Mask:
+    return (_experts(problem) % columns["ep"] == 0) & (columns["ep"] <= problem.stack.limits.max_ep)
+
+
+def _expert_ffn_etp(columns: Columns, problem: Problem) -> Mask:
+    return (columns["etp"] == 1) | ((_expert_ffn(problem) % columns["etp"] == 0) & problem.model.is_moe)
+
+
+def _expert_grid(columns: Columns, problem: Problem) -> Mask:
+    dense = columns["tp"].astype(np.int64) * columns["cp"] * columns["dp"]
+    return dense % (columns["ep"].astype(np.int64) * columns["etp"]) == 0
+
+
+def _moe_sp(columns: Columns, problem: Problem) -> Mask:
+    if not (problem.model.is_moe and problem.stack.limits.moe_needs_sp):
+        return np.ones(len(columns["tp"]), dtype=np.bool_)
+    return (columns["tp"] == 1) | (columns["sp"] == 1)
+
+
+def _zero_supported(columns: Columns, problem: Problem) -> Mask:
+    limits = problem.stack.limits
+    allowed = np.isin(columns["zero"], limits.zero)
+    return allowed & ((columns["pp"] == 1) | np.isin(columns["zero"], limits.zero_with_pp))
+
+
+def _zero_replicas(columns: Columns, problem: Problem) -> Mask:
+    return (columns["zero"] == 0) | (columns["dp"] * columns["cp"] > 1)
+
+
+def _recompute_partial(columns: Columns, problem: Problem) -> Mask:
+    partial = (columns["recompute"] == Recompute.FULL) & (
+        columns["recompute_layers"] < -(-problem.model.num_layers // columns["pp"])
+    )
+    return ~partial if not problem.stack.limits.partial_full_recompute else np.ones_like(partial)
+
+
+def _recompute_vpp(columns: Columns, problem: Problem) -> Mask:
+    most = -(-problem.model.num_layers // columns["pp"])
+    layers = columns["recompute_layers"]
+    return (columns["recompute"] != Recompute.FULL) | (layers % columns["vpp"] == 0) | (layers >= most)
+
+
+_ARITHMETIC: Final = "arithmetic"
+_STACK: Final = "the stack's file (limits)"
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "world-size", ("tp", "cp", "pp", "dp"), _world,
+        "tp x cp x pp x dp must be the number of devices, {devices}; tp={tp} cp={cp} pp={pp} dp={dp}",
+        "choose degrees whose product divides the device count", _ARITHMETIC,
+        lambda p: {"devices": p.cluster.num_devices},
+    ),
+    Rule(
+        "heads-tp", ("tp",), _heads_tp,
+        "tp must divide the attention heads, {heads}; tp={tp}",
+        "choose a tp that divides the heads", "Megatron-LM TransformerConfig.__post_init__",
+        lambda p: {"heads": _heads(p)},
+    ),
+    Rule(
+        "kv-heads-tp", ("tp",), _kv_heads_tp,
+        "tp must divide the key/value heads, {kv}, or be a multiple of them where the stack copies heads; tp={tp}",
+        "choose a tp that divides the key/value heads",
+        "Megatron-LM TransformerConfig.__post_init__; torchtitan refuses tp above the key/value heads",
+        lambda p: {"kv": _kv_heads(p)},
+    ),
+    Rule(
+        "ffn-tp", ("tp",), _ffn_tp,
+        "tp must divide the feed-forward widths (greatest common divisor {ffn}); tp={tp}",
+        "choose a tp that divides the width", "Megatron-LM divide() in the parallel linear layers",
+        lambda p: {"ffn": _dense_ffn(p)},
+    ),
+    Rule(
+        "vocabulary-tp", ("tp",), _vocabulary_tp,
+        "tp must divide the vocabulary, {vocab}, which this stack does not pad; tp={tp}",
+        "choose a tp that divides the vocabulary", "nanotron and torchtitan do not pad",
+        lambda p: {"vocab": p.model.vocab},
+    ),
+    Rule(
+        "sequence-cp", ("cp",), _sequence_cp,
+        "2 x cp must divide the sequence length, {seq}; cp={cp}",
+        "choose a smaller cp or a longer sequence", "Megatron-LM validate_args; torchtitan",
+        lambda p: {"seq": p.job.seq_len},
+    ),
+    Rule(
+        "cp-supported", ("cp",), _cp_limit,
+        "the stack runs context parallelism up to {limit}; cp={cp}",
+        "set cp=1 or choose another stack", _STACK, lambda p: {"limit": p.stack.limits.max_cp},
+    ),
+    Rule(
+        "pp-supported", ("pp",), _pp_limit,
+        "the stack runs pipeline parallelism up to {limit}; pp={pp}",
+        "set pp=1 or choose another stack", _STACK, lambda p: {"limit": p.stack.limits.max_pp},
+    ),
+    Rule(
+        "batch-dp", ("dp",), _batch_ranks,
+        "dp must divide the global batch, {batch} sequences; dp={dp}",
+        "change the global batch, or raise tp, pp or cp to lower dp", "Megatron-LM num_microbatches_calculator",
+        lambda p: {"batch": p.job.global_batch},
+    ),
+    Rule(
+        "vpp-pp", ("pp", "vpp"), _vpp_pp,
+        "virtual stages need a pipeline; pp={pp} vpp={vpp}", "set vpp=1", "Megatron-LM validate_args",
+    ),
+    Rule(
+        "vpp-supported", ("vpp",), _vpp_supported,
+        "the stack has no interleaved schedule; vpp={vpp}", "set vpp=1", _STACK,
+    ),
+    Rule(
+        "layers-pp", ("pp", "vpp"), _layers_pp,
+        "the layers, {layers}, must fill every one of pp x vpp chunks{evenly}; pp={pp} vpp={vpp}",
+        "choose fewer stages", "Megatron-LM validate_args",
+        lambda p: {
+            "layers": p.model.num_layers,
+            "evenly": " evenly" if p.stack.split is PipelineSplit.EVEN else "",
+        },
+    ),
+    Rule(
+        "experts-ep", ("ep",), _experts_ep,
+        "ep must divide the experts, {experts}, and not exceed what the stack runs, {limit}; ep={ep}",
+        "choose an ep that divides the experts", "Megatron-LM validate_args",
+        lambda p: {"experts": _experts(p), "limit": p.stack.limits.max_ep},
+    ),
+    Rule(
+        "expert-ffn-etp", ("etp",), _expert_ffn_etp,
+        "etp must divide the expert width, {ffn}; etp={etp}",
+        "choose an etp that divides the width, 1 for a dense model", "Megatron-LM grouped linear layers",
+        lambda p: {"ffn": _expert_ffn(p)},
+    ),
+    Rule(
+        "expert-grid", ("tp", "cp", "dp", "ep", "etp"), _expert_grid,
+        "ep x etp must divide tp x cp x dp; ep={ep} etp={etp} tp={tp} cp={cp} dp={dp}",
+        "lower ep or pp", "Megatron-LM parallel_state.initialize_model_parallel",
+    ),
+    Rule(
+        "sp-tp", ("tp", "sp"), _sp_tp,
+        "sequence parallelism needs tp above 1; tp={tp}", "set sp=0", "Megatron-LM TransformerConfig",
+    ),
+    Rule(
+        "sp-supported", ("tp", "sp"), _sp_supported,
+        "the stack runs sequence parallelism only as {allowed}; sp={sp} tp={tp}",
+        "use the other setting", _STACK, lambda p: {"allowed": p.stack.limits.sequence_parallel},
+    ),
+    Rule(
+        "sequence-sp", ("tp", "cp", "sp"), _sequence_sp,
+        "tp x cp must divide the sequence length, {seq}, with sequence parallelism; tp={tp} cp={cp}",
+        "set sp=0 or change the sequence length", _ARITHMETIC, lambda p: {"seq": p.job.seq_len},
+    ),
+    Rule(
+        "moe-sp", ("tp", "sp"), _moe_sp,
+        "mixture-of-experts layers with tp above 1 need sequence parallelism; tp={tp} sp={sp}",
+        "set sp=1", "Megatron-LM MoELayer.forward (raised at the first step)",
+    ),
+    Rule(
+        "batch", ("dp", "micro_batch"), _batch,
+        "dp x micro-batch must divide the global batch, {batch} sequences; dp={dp} micro_batch={micro_batch}",
+        "change the micro-batch or the global batch", "Megatron-LM num_microbatches_calculator",
+        lambda p: {"batch": p.job.global_batch},
+    ),
+    Rule(
+        "interleaving-remainder", ("pp", "vpp", "num_microbatches"), _interleaving_remainder,
+        "pp must divide the number of micro-batches when stages are interleaved; "
+        "pp={pp} micro-batches={num_microbatches}",
+        "change the micro-batch or set vpp=1", "Megatron-LM schedules, group size pp",
+    ),
+    Rule(
+        "zero-supported", ("pp", "zero"), _zero_supported,
+        "the stack shards as ZeRO {zeros} ({with_pp} with a pipeline); zero={zero} pp={pp}",
+        "choose one of these", _STACK,
+        lambda p: {"zeros": p.stack.limits.zero, "with_pp": p.stack.limits.zero_with_pp},
+    ),
+    Rule(
+        "zero-replicas", ("dp", "cp", "zero"), _zero_replicas,
+        "ZeRO shards over dp x cp, which must be above 1; dp={dp} cp={cp} zero={zero}",
+        "set zero=0", _ARITHMETIC,
+    ),
+    Rule(
+        "recompute-vpp", ("pp", "vpp", "recompute", "recompute_layers"), _recompute_vpp,
+        "recomputed layers are counted per virtual stage: vpp must divide them; "
+        "recompute_layers={recompute_layers} vpp={vpp}",
+        "choose a multiple of vpp", "Megatron-LM --recompute-num-layers",
+    ),
+    Rule(
+        "recompute-partial", ("pp", "recompute", "recompute_layers"), _recompute_partial,
+        "the stack recomputes all layers or none; recompute_layers={recompute_layers}",
+        "recompute all layers", _STACK,
+    ),
+)  # fmt: skip

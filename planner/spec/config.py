@@ -1,0 +1,186 @@
+"""How is the work divided? One candidate (`ParallelConfig`) and columns of candidates (`ConfigTable`).
+
+A table is a struct of arrays: one int32 array per axis, all of one length. Cost equations read columns;
+nothing loops over candidates. A configuration is complete: `dp` and the number of micro-batches follow
+from it, the cluster and the job, and are kept as columns so that nobody derives them twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntColumn = NDArray[np.int32]
+FloatColumn = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class Recompute(IntEnum):
+    """Which activations are recomputed in the backward pass.
+
+    SELECTIVE recomputes the modules of `recompute_modules` in every layer; FULL keeps only the layer's
+    input for `recompute_layers` layers of each stage (Megatron's method "block").
+    """
+
+    NONE = 0
+    SELECTIVE = 1
+    FULL = 2
+
+
+class ContextKind(IntEnum):
+    """How attention sees the other context-parallel ranks' keys and values (Megatron --cp-comm-type)."""
+
+    P2P = 0
+    ALL_GATHER = 1
+    A2A = 2
+
+
+class Schedule(IntEnum):
+    """A pipeline schedule."""
+
+    ONE_F_ONE_B = 0
+    INTERLEAVED = 1
+    GPIPE = 2
+    ZB_H1 = 3
+    ZB_H2 = 4
+    ZB_V = 5
+    V_HALF = 6
+    V_MIN = 7
+    DUALPIPE = 8
+    DUALPIPE_V = 9
+
+
+# Bits of `recompute_modules`, named as Megatron-LM's --recompute-modules.
+RECOMPUTE_MODULES: Final = (
+    "core_attn",
+    "moe_act",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "shared_experts",
+)
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """One candidate: every axis a whole number, in the users' words.
+
+    `zero` 0 none, 1 optimizer states, 2 and gradients, 3 and parameters sharded over data parallelism.
+    `hsdp` is the number of ranks that share one shard (0: all data- and context-parallel ranks).
+    `recompute_layers` counts layers per pipeline rank and is 0 unless recompute is FULL.
+    `recompute_modules` is a bit mask over `RECOMPUTE_MODULES`; `offload` a bit mask (none yet).
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
+    vpp: int = 1
+    ep: int = 1
+    etp: int = 1
+    micro_batch: int = 1
+    num_microbatches: int = 1
+    sp: int = 0
+    zero: int = 0
+    hsdp: int = 0
+    recompute: int = 0
+    recompute_layers: int = 0
+    recompute_modules: int = 0
+    cp_kind: int = 0
+    schedule: int = 0
+    offload: int = 0
+
+    def describe(self) -> str:
+        """The configuration in one line, axes at their neutral value left out."""
+        parts = [f"tp{self.tp}", f"pp{self.pp}", f"dp{self.dp}"]
+        parts += [f"{name}{value}" for name in ("vpp", "cp", "ep") if (value := getattr(self, name)) > 1]
+        if self.ep > 1 and self.etp != 1:
+            parts.append(f"etp{self.etp}")
+        parts += [f"mbs{self.micro_batch}", f"zero{self.zero}"]
+        if self.sp:
+            parts.append("sp")
+        if self.recompute == Recompute.SELECTIVE:
+            parts.append("recompute:selective")
+        if self.recompute == Recompute.FULL:
+            parts.append(f"recompute:{self.recompute_layers} layers")
+        return " ".join(parts)
+
+
+AXES: Final[tuple[str, ...]] = tuple(field.name for field in fields(ParallelConfig))
+
+
+@dataclass(frozen=True)
+class ConfigTable:
+    """Candidates as columns. `columns[axis]` is an int32 array of length `len(table)`."""
+
+    columns: Mapping[str, IntColumn]
+
+    @classmethod
+    def of(cls, configs: Sequence[ParallelConfig]) -> ConfigTable:
+        """A table with one row per configuration."""
+        return cls({a: np.array([getattr(c, a) for c in configs], dtype=np.int32) for a in AXES})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, axis: str) -> IntColumn:
+        return self.columns[axis]
+
+    def take(self, rows: NDArray[np.intp] | Mask | slice) -> ConfigTable:
+        """The table of the chosen rows."""
+        return ConfigTable({axis: column[rows] for axis, column in self.columns.items()})
+
+    def row(self, index: int) -> ParallelConfig:
+        """One row as a configuration."""
+        return ParallelConfig(**{axis: int(column[index]) for axis, column in self.columns.items()})
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, ConfigTable]]:
+        """Consecutive slices of at most `size` rows, small enough to stay in a core's cache."""
+        for start in range(0, len(self), size):
+            part = slice(start, min(start + size, len(self)))
+            yield part, ConfigTable({axis: column[part] for axis, column in self.columns.items()})
+
+
+def distinct(*columns: IntColumn) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows that are the first of their kind, and for every row the number of its kind.
+
+    `columns` are equally long integer arrays. Returns (`first`, `inverse`): `first[j]` is a row index,
+    and row i equals row `first[inverse[i]]` in all columns. Small ranges are numbered by counting, which
+    is linear; wide ones fall back to sorting.
+    """
+    length = len(columns[0])
+    if length == 0:
+        empty = np.zeros(0, dtype=np.intp)
+        return empty, empty
+    code = np.zeros(length, dtype=np.int64)
+    span = 1
+    for column in columns:
+        low, high = int(column.min()), int(column.max())
+        if high == low:
+            continue
+        width = high - low + 1
+        if width > 64:
+            values, small = np.unique(column, return_inverse=True)
+            width, low = len(values), 0
+            column = small.reshape(-1).astype(np.int32)
+        if span * width > 2**22:
+            _, code = np.unique(code, return_inverse=True)
+            code = code.reshape(-1).astype(np.int64)
+            span = int(code.max()) + 1
+        code = code * width + (column - low)
+        span *= width
+    if span > 2**22:
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return first, inverse.reshape(-1)
+    first_of = np.full(span, -1, dtype=np.intp)
+    first_of[code[::-1]] = np.arange(length - 1, -1, -1)
+    present = np.flatnonzero(first_of >= 0)
+    number = np.zeros(span, dtype=np.intp)
+    number[present] = np.arange(len(present))
+    return first_of[present], number[code]

@@ -1,0 +1,59 @@
+"""What is a rule? One named legality condition that masks a table of candidates and explains one of them.
+
+Rules are shared by the frameworks (what their launcher accepts) and the space (what no framework can do).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from planner.spec.cluster import Cluster
+from planner.spec.config import IntColumn, Mask
+from planner.spec.job import Job
+from planner.spec.model import ModelSpec
+from planner.spec.stack import Stack
+
+Columns = Mapping[str, IntColumn]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is given: the subject of every question planner answers."""
+
+    model: ModelSpec
+    cluster: Cluster
+    job: Job
+    stack: Stack
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition that a legal configuration meets.
+
+    `needs`: the columns `legal` reads; the rule is applied as soon as they exist.
+    `legal(columns, problem)`: True where the rule holds, one value per row.
+    `reason`: what must hold, as text with {axis} placeholders filled from the row and {fact} from `facts`.
+    `hint`: what to do. `source`: where the rule is enforced or derived.
+    """
+
+    id: str
+    needs: tuple[str, ...]
+    legal: Callable[[Columns, Problem], Mask]
+    reason: str
+    hint: str
+    source: str
+    facts: Callable[[Problem], Mapping[str, object]] = lambda problem: {}
+
+    def explain(self, row: Mapping[str, int], problem: Problem) -> str:
+        """Why this row breaks the rule, with its values."""
+        return self.reason.format(**{**row, **self.facts(problem)})
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule of one configuration."""
+
+    rule: str
+    reason: str
+    hint: str

@@ -1,0 +1,210 @@
+"""How does this training software run a configuration? A handful of physically meaningful, bounded numbers.
+
+A stack is a framework at a release with its kernels. The same configuration runs up to 2x apart on
+different stacks, so every prediction names one. Its numbers come from a YAML file with sources; those
+marked `fitted` were found by `benchmarks/fit_stacks.py` on public runs, never per model or per row.
+Left out: anything that belongs to the hardware (kernel tables, link rates) or to the configuration.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from planner.errors import UnitError
+from planner.spec.precision import Dtype
+from planner.units import parse_quantity
+
+
+def _quantity(kind: str) -> BeforeValidator:
+    """A validator that reads "0.5 ms" or "0.75 GiB"; a bare number is refused."""
+
+    def read(value: object) -> float:
+        try:
+            return parse_quantity(value if isinstance(value, str) else str(value), kind)
+        except UnitError as error:
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(read)
+
+
+Seconds = Annotated[float, _quantity("time")]
+Bytes = Annotated[float, _quantity("capacity")]
+
+
+class AttentionKernel(StrEnum):
+    """Which attention kernel runs."""
+
+    FLASH = "flash"
+    FUSED_SOFTMAX = "fused-softmax"
+    EAGER = "eager"
+
+
+class CrossEntropy(StrEnum):
+    """How the loss is computed: what it keeps and whether the vocabulary is split over tp."""
+
+    EAGER = "eager"
+    VOCAB_PARALLEL = "vocab-parallel"
+    FUSED = "fused"
+
+
+class PipelineSplit(StrEnum):
+    """How layers are dealt to stages: evenly, by cost (an explicit layout), or nanotron's greedy rule."""
+
+    EVEN = "even"
+    BALANCED = "balanced"
+    NANOTRON = "nanotron"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Kernels(_Section):
+    """Which kernels a layer is made of; decides saved activations and memory-bound time."""
+
+    attention: AttentionKernel = AttentionKernel.FLASH
+    fused_norm: bool = True
+    fused_activation: bool = True
+    cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
+    dropout: bool = False
+    saves_gathered_input: bool = Field(
+        False, description="keeps the all-gathered input of a sequence-parallel linear instead of its shard"
+    )
+
+
+class Compute(_Section):
+    """Time over what the kernel tables say, per kind of work [1]."""
+
+    gemm: dict[Dtype, float] = Field(default_factory=dict, description="factor by format; missing: 1")
+    attention: float = Field(1.0, ge=0.3, le=6.0)
+    memory_bound: float = Field(1.0, ge=0.3, le=12.0)
+
+    def gemm_factor(self, dtype: Dtype) -> float:
+        """Factor on GEMM time of a format; bf16's where the format has none."""
+        return self.gemm.get(dtype, self.gemm.get(Dtype.BF16, 1.0))
+
+
+class Host(_Section):
+    """Time the host needs to launch a layer's kernels; the layer takes the longer of host and device [s]."""
+
+    layer_floor: Seconds = Field(0.0005, ge=0, le=0.05, description="forward + backward of a layer at tp 1")
+    layer_floor_tp: Seconds = Field(0.0005, ge=0, le=0.05, description="the same at tp > 1")
+    layer_floor_tp_nodes: Seconds = Field(
+        0.0, ge=0, le=0.05, description="added per doubling of tp beyond a node"
+    )
+    pipeline_tp_floor: Seconds = Field(
+        0.0, ge=0, le=0.05, description="added x (tp-1)^0.92 when a pipeline with tp > 1 crosses nodes"
+    )
+    softness: float = Field(6.6, ge=1, le=50, description="exponent of the soft maximum of host and device")
+    step_overhead: Seconds = Field(
+        0.02, ge=0, le=10, description="logging, data loader, gradient clipping per step"
+    )
+
+
+class Communication(_Section):
+    """Which part of each collective is not hidden, and how well it uses the links [1]."""
+
+    tp_exposed: float = Field(1.0, ge=0, le=3, description="exposed share of tensor-parallel time in a node")
+    tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
+    cp_overlap: float = Field(
+        0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
+    )
+    ep_exposed: float = Field(1.0, ge=0, le=3)
+    p2p_exposed: float = Field(
+        1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
+    )
+    dp_time: float = Field(
+        1.0, ge=0.3, le=10, description="gradient and parameter collectives over the link model"
+    )
+    dp_overlap: float = Field(
+        0.8, ge=0, le=1, description="share of the last micro-batch's backward that hides DP"
+    )
+    fsdp_overlap: float = Field(
+        0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
+    )
+    bucket_bytes: Bytes = Field(0.0, ge=0, description="gradient bucket; 0: one per layer")
+    bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
+    gradient_bytes: float = Field(4.0, description="bytes per gradient on the wire")
+    slowdown_per_doubling: float = Field(
+        0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
+    )
+
+
+class States(_Section):
+    """Bytes a parameter costs, by part; the optimizer's moments come from the job [bytes/parameter].
+
+    `low_precision_shard`: with parameters sharded, is a low-precision shard kept beside the fp32 one?
+    FSDP2 casts on the fly and keeps none.
+    """
+
+    gradient: float = Field(4.0, ge=0, le=8)
+    gradient_accumulator: float = Field(
+        0.0, ge=0, le=4, description="a second, fp32 gradient copy (nanotron)"
+    )
+    master: float = Field(4.0, ge=0, le=4)
+    low_precision_shard: bool = True
+    dp_buffer: float = Field(0.0, ge=0, le=4, description="reduction buffer per parameter when dp > 1")
+    prefetch_layers: int = Field(2, ge=1, le=8, description="gathered layers alive at once under ZeRO-3")
+    optimizer_transient: float = Field(
+        0.0, ge=0, le=8, description="per locally updated parameter during the step"
+    )
+
+
+class Overhead(_Section):
+    """Memory outside the model: what the device's tools show beside the allocator [bytes], [1]."""
+
+    context: Bytes = Field(0.75 * 2**30, ge=0)
+    per_group: Bytes = Field(0.25 * 2**30, ge=0, description="communication buffers per process group")
+    workspace: Bytes = Field(0.25 * 2**30, ge=0)
+    fragmentation: float = Field(
+        0.03, ge=0, le=0.5, description="share of dynamic memory the allocator wastes"
+    )
+    logs_reserved: bool = Field(False, description="the stack logs reserved, not allocated, memory")
+    error: float = Field(
+        0.06, ge=0, le=0.5, description="measured memory error: half the width of 'borderline'"
+    )
+
+
+class Limits(_Section):
+    """What the framework accepts, as far as a mask needs it."""
+
+    zero: tuple[int, ...] = (0, 1)
+    zero_with_pp: tuple[int, ...] = (0, 1)
+    max_pp: int = 10**6
+    sequence_parallel: tuple[int, ...] = (0, 1)
+    max_cp: int = 10**6
+    max_ep: int = 10**6
+    interleaving: bool = True
+    partial_full_recompute: bool = True
+    selective_recompute: tuple[str, ...] = ("core_attn",)
+    kv_heads_below_tp: bool = True
+    moe_needs_sp: bool = False
+    pads_vocabulary: int = Field(
+        128, description="vocabulary is padded to a multiple of this x tp; 1: not padded"
+    )
+
+
+class Stack(_Section):
+    """A training software stack."""
+
+    name: str
+    description: str
+    framework: str
+    released: str
+    source: str
+    fitted: str = Field("", description="which numbers were fitted, on what; empty: start values")
+    kin: str = Field("", description="the nearest stack, for what was not identified here")
+    band: float = Field(
+        0.3, gt=0, le=2, description="80 % of cross-validated step-time errors lie within this"
+    )
+    split: PipelineSplit = PipelineSplit.BALANCED
+    kernels: Kernels = Kernels()
+    compute: Compute = Compute()
+    host: Host = Host()
+    communication: Communication = Communication()
+    states: States = States()
+    overhead: Overhead = Overhead()
+    limits: Limits = Limits()
