@@ -1,0 +1,274 @@
+"""What is in a plan? The answer to one question, as a file that reports, launch files and other tools read.
+
+Numbers are in planner's inner units (seconds, bytes, FLOP, FLOP/s, fractions of 1); every field says which.
+Readable twins ("41.2 GiB") belong to the report. Left out: how a plan is found, and how it is drawn.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from planner import __version__
+from planner.spec.config import AXES, ParallelConfig
+
+SCHEMA_VERSION: Final = 1
+
+# Shares of a total that rounding may lose when its terms are added up.
+_SUM_TOLERANCE: Final = 1e-6
+
+
+class Verdict(StrEnum):
+    """How the question ended. The first is a success; the others are results, not errors."""
+
+    FOUND = "found"
+    NOTHING_FITS = "nothing_fits"
+    NOTHING_LEGAL = "nothing_legal"
+    DOES_NOT_FIT = "does_not_fit"
+    ILLEGAL = "illegal"
+
+
+class MemoryVerdict(StrEnum):
+    """Does the peak fit? Borderline is as wide as the measured error of the memory model."""
+
+    FITS = "fits"
+    BORDERLINE = "borderline"
+    DOES_NOT_FIT = "does_not_fit"
+
+
+class CalibrationLevel(StrEnum):
+    """What a prediction was calibrated on."""
+
+    L0 = "L0"  # data sheets only
+    L1 = "L1"  # public runs of the same stack
+    L2 = "L2"  # a GEMM or NCCL probe of the user's cluster
+    L3 = "L3"  # one measured step
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelFacts(_Record):
+    """The model the plan is for."""
+
+    name: str
+    family: str
+    source: str = Field(description="catalog name or file the model was read from")
+    params_total: int = Field(description="parameters, all experts counted [1]")
+    params_active: int = Field(description="parameters one token passes through [1]")
+    layers: int = Field(description="transformer layers [1]")
+
+
+class ClusterFacts(_Record):
+    """The cluster the plan is for."""
+
+    name: str
+    accelerator: str
+    devices: int = Field(ge=1, description="accelerators used [1]")
+    devices_per_node: int = Field(ge=1, description="accelerators of one host [1]")
+    scale_up_domain: int = Field(ge=1, description="accelerators joined by the fast fabric (NVLink) [1]")
+    memory_per_device: float = Field(gt=0, description="capacity of one accelerator [bytes]")
+    source: str
+    unverified: tuple[str, ...] = Field((), description="quantities that come from memory, not from a source")
+
+
+class JobFacts(_Record):
+    """What is trained."""
+
+    seq_len: int = Field(ge=1, description="tokens in a sequence [1]")
+    global_batch: int = Field(ge=1, description="sequences in one optimizer step [1]")
+    precision: str
+    optimizer: str
+    tokens: float | None = Field(None, gt=0, description="tokens of the whole run, if known [1]")
+    tokens_per_step: float = Field(gt=0, description="tokens in one optimizer step [1]")
+
+
+class StackFacts(_Record):
+    """The training software the prediction is for."""
+
+    name: str
+    framework: str
+    released: str
+    description: str
+
+
+class Subject(_Record):
+    """What was asked about."""
+
+    model: ModelFacts
+    cluster: ClusterFacts
+    job: JobFacts
+    stack: StackFacts
+
+
+class PlannedConfig(_Record):
+    """One configuration, every axis by name, and the same as a line of text."""
+
+    tp: int = Field(ge=1, description="tensor-parallel degree [1]")
+    cp: int = Field(ge=1, description="context-parallel degree [1]")
+    pp: int = Field(ge=1, description="pipeline stages [1]")
+    dp: int = Field(ge=1, description="data-parallel degree [1]")
+    vpp: int = Field(ge=1, description="virtual stages (chunks) per pipeline rank [1]")
+    ep: int = Field(ge=1, description="expert-parallel degree [1]")
+    etp: int = Field(ge=1, description="tensor-parallel degree of the experts [1]")
+    micro_batch: int = Field(ge=1, description="sequences in a micro-batch [1]")
+    num_microbatches: int = Field(ge=1, description="micro-batches per step and data-parallel rank [1]")
+    sp: int = Field(ge=0, le=1, description="sequence parallelism: 0 off, 1 on")
+    zero: int = Field(
+        ge=0, le=3, description="sharded over dp x cp: 0 nothing, 1 states, 2 gradients, 3 weights"
+    )
+    hsdp: int = Field(ge=0, description="ranks that share one shard; 0: all of dp x cp [1]")
+    recompute: int = Field(ge=0, le=2, description="0 none, 1 selective, 2 full")
+    recompute_layers: int = Field(ge=0, description="layers recomputed per pipeline rank when full [1]")
+    recompute_modules: int = Field(ge=0, description="bit mask over spec.config.RECOMPUTE_MODULES")
+    cp_kind: int = Field(ge=0, description="spec.config.ContextKind: 0 p2p, 1 all-gather, 2 all-to-all")
+    schedule: int = Field(ge=0, description="spec.config.Schedule: 0 1F1B, 1 interleaved, ...")
+    offload: int = Field(ge=0, description="bit mask; 0: nothing offloaded")
+    text: str = Field(description="the configuration in one line")
+
+    @classmethod
+    def of(cls, config: ParallelConfig) -> Self:
+        """The record of a configuration."""
+        return cls(**{axis: getattr(config, axis) for axis in AXES}, text=config.describe())
+
+    def parallel(self) -> ParallelConfig:
+        """The configuration this record describes."""
+        return ParallelConfig(**{axis: getattr(self, axis) for axis in AXES})
+
+
+class StageMemory(_Record):
+    """The peak of one pipeline rank, or of several equal ones."""
+
+    stages: str = Field(description='pipeline ranks, as "0" or "1-14"')
+    layers: int = Field(ge=0, description="layers that each of these ranks holds [1]")
+    peak: float = Field(ge=0, description="largest memory over the phases of a step [bytes]")
+    phase: str = Field(description="the phase in which the peak occurs")
+
+
+class Memory(_Record):
+    """Peak memory of the device that needs most: the binding stage in its binding phase."""
+
+    peak: float = Field(ge=0, description="all of the device's memory in use, the sum of `terms` [bytes]")
+    stage: int = Field(ge=0, description="the binding pipeline rank [1]")
+    stages: int = Field(ge=1, description="pipeline ranks [1]")
+    phase: str = Field(description="the binding phase of a step")
+    limit: float = Field(gt=0, description="what may be used: capacity less the headroom asked for [bytes]")
+    verdict: MemoryVerdict
+    logged: float = Field(ge=0, description="the peak that this stack's log line shows [bytes]")
+    terms: dict[str, float] = Field(description="part -> bytes, of the binding stage and phase [bytes]")
+    per_stage: tuple[StageMemory, ...] = ()
+
+    @model_validator(mode="after")
+    def _terms_add_up(self) -> Self:
+        _check_sum("memory.terms", self.terms, "memory.peak", self.peak)
+        return self
+
+
+class Run(_Record):
+    """What the whole run takes, without interruptions."""
+
+    steps: float = Field(gt=0, description="optimizer steps [1]")
+    days: float = Field(gt=0, description="wall-clock time [days]")
+    gpu_hours: float = Field(gt=0, description="device-hours [h]")
+    price_per_device_hour: float | None = Field(None, ge=0, description="price of a device [US dollars/h]")
+    cost: float | None = Field(None, ge=0, description="price of the run [US dollars]")
+
+
+class Choice(_Record):
+    """One configuration with everything predicted about it."""
+
+    config: PlannedConfig
+    step_time: float = Field(gt=0, description="time of one optimizer step, the sum of `time` [s]")
+    step_time_low: float = Field(gt=0, description="lower end of the earned band [s]")
+    step_time_high: float = Field(gt=0, description="upper end of the earned band [s]")
+    tokens_per_second_per_device: float = Field(gt=0, description="throughput [tokens/s/device]")
+    flops_per_device: float = Field(gt=0, description="model FLOP/s under `mfu_convention` [FLOP/s/device]")
+    mfu: float = Field(gt=0, description="`flops_per_device` over `peak_flops` [1]")
+    mfu_convention: str = Field(description="which FLOPs are counted")
+    peak_flops: float = Field(gt=0, description="dense peak of the device in the job's format [FLOP/s]")
+    time: dict[str, float] = Field(description="exposed part -> seconds of one step [s]")
+    memory: Memory
+    layers_per_stage: tuple[int, ...] = Field((), description="layers of each pipeline rank [1]")
+    layout: str = Field("", description="how layers are dealt to stages, if not evenly")
+    run: Run | None = None
+    why: tuple[str, ...] = Field((), description="sentences: what was decided by what")
+
+    @model_validator(mode="after")
+    def _terms_add_up(self) -> Self:
+        _check_sum("time", self.time, "step_time", self.step_time)
+        return self
+
+
+class BrokenRule(_Record):
+    """One rule that the named configuration breaks."""
+
+    rule: str
+    reason: str
+    hint: str
+
+
+class RemovedBy(_Record):
+    """How many candidates a rule removed."""
+
+    rule: str
+    candidates: int = Field(ge=0)
+
+
+class Search(_Record):
+    """How many candidates there were, and what became of them."""
+
+    candidates: int = Field(ge=0, description="the whole space asked about [1]")
+    removed: tuple[RemovedBy, ...] = ()
+    legal: int = Field(ge=0, description="candidates that no rule removed [1]")
+    too_large: int = Field(ge=0, description="legal candidates whose memory does not fit [1]")
+    costed: int = Field(ge=0, description="candidates whose memory and time were computed in full [1]")
+    seconds: float = Field(ge=0, description="time the search took [s]")
+    restricted: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="axis -> values allowed")
+
+
+class Confidence(_Record):
+    """How far to trust the step time, and why."""
+
+    level: CalibrationLevel
+    band: float = Field(ge=0, description="80 % of errors on runs never seen lie within +- this [1]")
+    explanation: str
+
+
+class Plan(_Record):
+    """The answer to one question: the best configurations, or why there is none."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    planner_version: str = __version__
+    verdict: Verdict
+    headline: str = Field(description="the answer in one line")
+    subject: Subject
+    choices: tuple[Choice, ...] = Field((), description="best first; of an estimate, the one asked about")
+    violations: tuple[BrokenRule, ...] = Field((), description="rules an illegal configuration breaks")
+    nearest: Choice | None = Field(None, description="the nearest legal (or fitting) configuration, costed")
+    nearest_config: PlannedConfig | None = Field(None, description="the same where it was not costed")
+    smallest_change: str = Field("", description="what would help when nothing fits or nothing is legal")
+    search: Search
+    assumptions: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
+    confidence: Confidence
+    headroom: float = Field(ge=0, lt=1, description="share of the capacity kept free [1]")
+
+    @property
+    def found(self) -> bool:
+        """Is there a configuration to run?"""
+        return self.verdict is Verdict.FOUND
+
+    @model_validator(mode="after")
+    def _found_means_a_choice(self) -> Self:
+        if self.found and not self.choices:
+            raise ValueError("a plan with the verdict 'found' must hold a choice")
+        return self
+
+
+def _check_sum(terms_name: str, terms: dict[str, float], total_name: str, total: float) -> None:
+    added = sum(terms.values())
+    if abs(added - total) > _SUM_TOLERANCE * max(abs(total), abs(added)):
+        raise ValueError(f"{terms_name} must add up to {total_name}, {total!r}; they add up to {added!r}")
