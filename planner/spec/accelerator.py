@@ -58,7 +58,7 @@ def quantity(kind: str) -> BeforeValidator:
         try:
             value = parse_quantity(given, kind)
         except UnitError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(f"{error.must}; {error.hint}") from error
         if value <= 0:
             raise ValueError(f"a {kind} must be above 0")
         return value
@@ -102,7 +102,7 @@ class TypicalNodeSpec(FileModel):
     nic_bandwidth: Bandwidth
     fabric: LinkKind
     power: Power | None = None
-    injection: dict[LinkKind, Bandwidth] = {}
+    injection: dict[LinkKind, Bandwidth] = Field(default_factory=dict)
 
 
 class AcceleratorSpec(FileModel):

@@ -1,16 +1,19 @@
 """Which cluster does a specification, or a handful of figures, describe?
 
-What the input leaves open is taken from the accelerator's typical node and listed in `Cluster.assumed`. Left out:
-files and names, which `load_cluster` resolves.
+What the input leaves open is taken from the accelerator's typical node and listed in `Cluster.assumed`. Left
+out: files and names, which `load_cluster` resolves.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from planner.errors import InputError
 from planner.spec.cluster import Accelerator, Cluster, ClusterSpec, LinkKind, check_device_count
 from planner.spec.topology import HOP_LATENCY, FabricTier, Wiring, derive_tiers
+
+_NON_BLOCKING: Final = "the fabric between nodes does not block"
 
 
 def cluster_from_spec(spec: ClusterSpec, accelerator: Accelerator, gpus: int | None) -> Cluster:
@@ -55,16 +58,15 @@ def _spec_tiers(spec: ClusterSpec, total: int) -> tuple[FabricTier, ...]:
     return tuple(t for index, t in enumerate(stated) if index == 0 or t.size > stated[index - 1].size)
 
 
-def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Cluster:
+def _spec_wiring(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Wiring:
     node, fabric = spec.node, spec.fabric
-    scale_up_bandwidth = node.scale_up.bandwidth or accelerator.scale_up_bandwidth
-    wiring = Wiring(
+    return Wiring(
         accelerator=accelerator,
         num_devices=total,
         devices_per_node=node.accelerators,
         scale_up_domain=node.scale_up.domain,
         scale_up_kind=node.scale_up.kind,
-        scale_up_bandwidth=scale_up_bandwidth,
+        scale_up_bandwidth=node.scale_up.bandwidth or accelerator.scale_up_bandwidth,
         nics=node.nics or 0,
         nic_bandwidth=node.nic_bandwidth or 0.0,
         fabric=fabric.kind if fabric else node.scale_up.kind,
@@ -72,14 +74,14 @@ def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> C
         scale_up_latency=node.scale_up.latency,
         fabric_latency=fabric.latency if fabric else None,
     )
-    assumed = []
-    if fabric and not fabric.tiers:
-        assumed.append("the fabric between nodes does not block (no tiers stated)")
-    if node.scale_up.latency is None:
-        assumed.append(_nominal_latency(node.scale_up.kind))
-    if fabric and fabric.latency is None:
-        assumed.append(_nominal_latency(fabric.kind))
-    price = spec.price
+
+
+def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Cluster:
+    node, price = spec.node, spec.price
+    wiring = _spec_wiring(spec, accelerator, total)
+    assumed = _nominal_latencies(wiring)
+    if wiring.tiers and spec.fabric and not spec.fabric.tiers:
+        assumed.append(_NON_BLOCKING)
     return Cluster(
         name=spec.name,
         accelerator=accelerator,
@@ -98,8 +100,15 @@ def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> C
     )
 
 
-def _nominal_latency(kind: LinkKind) -> str:
-    return f"a hop over {kind} takes a nominal {HOP_LATENCY[kind] * 1e6:g} us"
+def _nominal_latencies(wiring: Wiring) -> list[str]:
+    """Which hop latencies the input left open, in words."""
+    kinds = [] if wiring.scale_up_latency else [wiring.scale_up_kind]
+    if wiring.tiers and not wiring.fabric_latency:
+        kinds.append(wiring.fabric)
+    if not kinds:
+        return []
+    hops = ", ".join(f"{kind} {HOP_LATENCY[kind] * 1e6:g} us" for kind in dict.fromkeys(kinds))
+    return [f"nominal time of a hop: {hops}"]
 
 
 def _unverified(accelerator: Accelerator) -> tuple[str, ...]:
@@ -129,8 +138,8 @@ def assemble_cluster(
 ) -> Cluster:
     """A cluster of `gpus` equal devices behind one non-blocking fabric.
 
-    `node_injection_bandwidth`: what all NICs of one node send together, per direction [bytes/s]. What is None is that
-    of the accelerator's typical node, and said in `assumed`. Raises `InputError`.
+    `node_injection_bandwidth`: what all NICs of one node send together, per direction [bytes/s]. What is None
+    is as in the accelerator's typical node, and said in `assumed`. Raises `InputError`.
     """
     if devices_per_node <= 0:
         raise InputError("a node must hold at least one device", str(devices_per_node))
@@ -145,7 +154,8 @@ def assemble_cluster(
     kind, injection, nics, assumed = _typical_network(
         accelerator, devices_per_node, fabric_kind, node_injection_bandwidth
     )
-    total = _rounded_up(gpus, max(domain, devices_per_node))
+    inside = max(domain, devices_per_node)
+    total = _rounded_up(gpus, inside)
     wiring = Wiring(
         accelerator=accelerator,
         num_devices=total,
@@ -156,13 +166,14 @@ def assemble_cluster(
         nics=nics,
         nic_bandwidth=injection / nics,
         fabric=kind,
-        tiers=(FabricTier("fabric", total),) if total > max(domain, devices_per_node) else (),
+        tiers=(FabricTier("fabric", total),) if total > inside else (),
     )
+    # what nothing crosses needs no assumption
+    assumed = [*assumed, _NON_BLOCKING] if wiring.tiers else []
     node = accelerator.typical_node
-    if gpus > devices_per_node:
-        assumed.append("the fabric between nodes does not block")
+    per_node = min(gpus, devices_per_node)
     return Cluster(
-        name=f"{-(-gpus // devices_per_node)}x{min(gpus, devices_per_node)} {accelerator.name}",
+        name=f"{gpus // per_node}x{per_node} {accelerator.name}",
         accelerator=accelerator,
         num_devices=total,
         devices_per_node=devices_per_node,
@@ -173,7 +184,7 @@ def assemble_cluster(
         power_per_device=node.power / node.accelerators if node and node.power else None,
         fabric=kind,
         unverified=_unverified(accelerator),
-        assumed=tuple(assumed),
+        assumed=(*assumed, *_nominal_latencies(wiring)),
         source=accelerator.source,
     ).with_devices(gpus)
 

@@ -13,24 +13,21 @@ from pydantic import Field, field_validator, model_validator
 
 from planner.errors import InputError
 from planner.spec.accelerator import (
-    Accelerator as Accelerator,
-)
-from planner.spec.accelerator import (
-    Architecture as Architecture,
-)
-from planner.spec.accelerator import (
+    Accelerator,
+    Architecture,
     Bandwidth,
     Capacity,
     Count,
     FileModel,
     Latency,
+    LinkKind,
     Power,
     Price,
     Text,
 )
-from planner.spec.accelerator import (
-    LinkKind as LinkKind,
-)
+
+# Accelerator, Architecture and LinkKind are part of what a cluster is: import them from here
+__all__ = ["Accelerator", "Architecture", "Cluster", "ClusterSpec", "LinkKind", "Tier"]
 
 
 class FieldError(ValueError):
@@ -100,7 +97,7 @@ class PriceSpec(FileModel):
 
 
 class ClusterSpec(FileModel):
-    """One file of `cluster_specs/`. `nodes: any` makes it a node type, of which there are as many as asked for.
+    """One file of `cluster_specs/`. `nodes: any` makes it a node type: as many as asked for.
 
     `sources`: dotted field -> where its numbers come from (a field covers all below it). `unverified`: fields
     that come from memory.
@@ -115,7 +112,7 @@ class ClusterSpec(FileModel):
     fabric: FabricSpec | None = None
     price: PriceSpec | None = None
     network_efficiency: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
-    sources: dict[str, Text] = {}
+    sources: dict[str, Text] = Field(default_factory=dict)
     unverified: tuple[Text, ...] = ()
 
     @property
@@ -191,8 +188,8 @@ class Tier:
 class Cluster:
     """A cluster as the rest of planner sees it. `tiers`: innermost first, tier 0 the scale-up links.
 
-    `host_memory` per node [bytes], `price_per_device_hour` [$/h], `power_per_device` [W] the device's share of
-    its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
+    `host_memory` per node [bytes], `price_per_device_hour` [$/h], `power_per_device` [W] the device's share
+    of its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
     """
 
     name: str
@@ -258,7 +255,7 @@ def _even_domain(n: int, size: int, below: int, per_node: int) -> int:
 
 
 def check_device_count(n: int, per_node: int, available: int | None, name: str) -> None:
-    """Raise `InputError` unless `n` devices of `name` can be taken: above 0, whole nodes, no more than there are."""
+    """Raise `InputError` unless `n` devices of `name` are above 0, whole nodes, and no more than it has."""
     if isinstance(n, bool) or not isinstance(n, int) or n <= 0:
         raise InputError(
             "the number of GPUs must be a whole number above 0", repr(n), "give --gpus 8, for example"

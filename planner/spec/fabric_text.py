@@ -19,7 +19,10 @@ from typing import Final
 from planner.errors import InputError
 from planner.spec.cluster import Accelerator, LinkKind
 
-GRAMMAR: Final = "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa], such as '64x8 h100 400G-ib' or '8 rtx4090'"
+GRAMMAR: Final = (
+    "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa], "
+    "such as '64x8 h100 400G-ib' or '8 rtx4090'"
+)
 _SHORTHAND: Final = re.compile(
     r"(?:(?P<nodes>\d+)\s*[xX×]\s*)?(?P<devices>\d+)\s+(?P<chip>[A-Za-z][\w.-]*|\d{4}[\w.-]*)"
     r"(?:\s+(?P<speed>\d+(?:\.\d+)?)[Gg]-(?P<fabric>[A-Za-z]+))?"
@@ -44,7 +47,9 @@ _GENERATIONS: Final[Mapping[str, float]] = {
     "hdr": 200e9,
     "ndr": 400e9,
     "xdr": 800e9,
+    "opa": 100e9,
 }  # bit/s of one port
+_FASTEST_PORT: Final = 800e9 / 8  # bytes/s
 _PREFIX: Final[Mapping[str, float]] = {"m": 1e6, "g": 1e9, "t": 1e12}
 _RATE: Final = re.compile(
     r"(?:(?P<count>\d+)\s*[x×*]\s*)?(?:[ehnx]dr[ -]?)?(?P<rate>\d+(?:\.\d+)?)\s*"
@@ -96,8 +101,8 @@ def parse_fabric(
 ) -> tuple[LinkKind, float, str | None]:
     """Fabric, what one node sends per direction [bytes/s], and what had to be assumed (None: nothing).
 
-    Reads "RoCE 8x200G", "EFA", "IB HDR", "800 Gbps per node", "50 GB/s per GPU", "IB 100G (1 port per node)". What
-    `text` does not say is that of the accelerator's typical node.
+    Reads "RoCE 8x200G", "EFA", "IB HDR", "800 Gbps per node", "50 GB/s per GPU", "IB 100G (1 port per node)".
+    What `text` does not say is that of the accelerator's typical node.
     """
     node = accelerator.typical_node
     if node is None:
@@ -123,7 +128,7 @@ def parse_fabric(
 def _injection(words: str, usual_nics: float, devices_per_node: int) -> tuple[float | None, str]:
     """Bytes/s of a node that `words` state, None if they state none, and which count of NICs was assumed."""
     match = _RATE.search(words)
-    generation = re.search(r"\b([ehnx]dr)", words, re.IGNORECASE)
+    generation = re.search(r"\b([ehnx]dr|opa)[ -]?(\d{2,3})?", words, re.IGNORECASE)
     if match is None and generation is None:
         return None, ""
     if match is not None:
@@ -133,7 +138,8 @@ def _injection(words: str, usual_nics: float, devices_per_node: int) -> tuple[fl
         count = match["count"]
     else:
         assert generation is not None
-        one, count = _GENERATIONS[generation[1].lower()] / 8, None
+        bits = float(generation[2]) * 1e9 if generation[2] else _GENERATIONS[generation[1].lower()]
+        one, count = bits / 8, None
     if one <= 0 or one > 1e15 or (count is not None and not 0 < int(count) <= 1024):
         return None, ""
     lower = words.lower()
@@ -147,4 +153,6 @@ def _injection(words: str, usual_nics: float, devices_per_node: int) -> tuple[fl
         return one * devices_per_node, ""
     if re.search(r"(?:per|/)\s*node", lower):
         return one, ""
+    if one > _FASTEST_PORT:  # no single port is that fast
+        return one, f"{one * 8e-9:g} Gbit/s being that of a node"
     return one * usual_nics, f"{usual_nics:g} NICs per node"

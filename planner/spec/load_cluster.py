@@ -1,7 +1,7 @@
 """Which cluster does the word CLUSTER on the command line stand for?
 
-A name under `cluster_specs/`, a YAML path, or a shorthand. The only module of clusters and accelerators that touches
-files. Left out: downloading anything, and probing the machine planner runs on.
+A name under `cluster_specs/`, a YAML path, or a shorthand. The only module of clusters and accelerators that
+touches files. Left out: downloading anything, and probing the machine planner runs on.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from planner.errors import FileInputError, InputError, UnknownNameError
+from planner.errors import FileInputError, InputError, UnknownNameError, nearest_names
 from planner.spec.accelerator import AcceleratorSpec, accelerator_from_spec
 from planner.spec.build_cluster import assemble_cluster, cluster_from_spec
 from planner.spec.cluster import Accelerator, Cluster, ClusterSpec, FieldError, LinkKind
@@ -79,14 +79,46 @@ def _read_spec(path: Path, model: type[FileType]) -> FileType:
         return model.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
-        raised = first.get("ctx", {}).get("error")
-        field = (
-            raised.field if isinstance(raised, FieldError) else ".".join(str(part) for part in first["loc"])
-        )
-        given = "" if isinstance(first["input"], dict) else repr(first["input"])
-        raise FileInputError(
-            str(path), str(raised or first["msg"]), given if field else "", field=field
-        ) from None
+    raised = first.get("ctx", {}).get("error")
+    field = raised.field if isinstance(raised, FieldError) else _dotted(first["loc"], document)
+    must, hint = str(raised or first["msg"]), ""
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(model, first["loc"])
+        must, hint = "the key must be a known one", "known: " + ", ".join(known)
+    elif first["type"] == "missing":
+        must = "the key must be given"
+    given = "" if isinstance(first["input"], dict) or not field else repr(first["input"])[:200]
+    raise FileInputError(str(path), must, given, hint, field=field)
+
+
+def _dotted(location: tuple[int | str, ...], document: Any) -> str:
+    """The key of an error, without the names pydantic gives to the members of a union."""
+    parts: list[str] = []
+    for part in location:
+        if isinstance(document, dict):
+            document = document.get(part)
+        elif isinstance(document, list) and isinstance(part, int):
+            document = document[part]
+        else:
+            break
+        parts.append(str(part))
+    return ".".join(parts)
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Keys of the part of `model` that `location` lies in, those most like its last one first."""
+    part = model
+    for name in location[:-1]:
+        if isinstance(name, str) and name in part.model_fields:
+            part = next(_models_in(part.model_fields[name].annotation))
+    return nearest_names(str(location[-1]), part.model_fields, count=12)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
 
 
 def _folded(name: str) -> str:
@@ -131,7 +163,7 @@ def cluster_specs() -> Iterator[tuple[Path, ClusterSpec]]:
 
 @lru_cache(maxsize=64)
 def load_accelerator(name: str) -> Accelerator:
-    """The accelerator of that name or alias; `_`, spaces and capitals don't matter. Raises `UnknownNameError`."""
+    """The accelerator of that name or alias; `_`, spaces, capitals don't matter. Raises `InputError`."""
     path = _find(_ACCELERATORS, name)
     if path is None:
         raise UnknownNameError("accelerator", name, accelerator_names())
@@ -139,7 +171,7 @@ def load_accelerator(name: str) -> Accelerator:
 
 
 def load_cluster(text: str, gpus: int | None = None) -> Cluster:
-    """The first `gpus` devices (None: all) of a shipped name, a YAML path, or a shorthand. Raises `InputError`."""
+    """The first `gpus` devices (None: all) of a name, a YAML path, or a shorthand. Raises `InputError`."""
     if not text.strip():
         raise InputError("a cluster must be named", repr(text), f"name a spec, a YAML file, or {GRAMMAR}")
     named = _find(_CLUSTERS, text)
@@ -160,10 +192,7 @@ def _exists(text: str) -> bool:
 
 
 def _load_file(path: Path, gpus: int | None) -> Cluster:
-    try:
-        spec = _read_spec(path, ClusterSpec)
-    except ValueError:  # a NUL in the path
-        raise FileInputError(repr(str(path)), "must be a path") from None
+    spec = _read_spec(path, ClusterSpec)
     try:
         accelerator = load_accelerator(spec.accelerator)
     except UnknownNameError as error:
@@ -175,13 +204,14 @@ def _load_shorthand(text: str, gpus: int | None) -> Cluster:
     said = parse_shorthand(text)
     accelerator = load_accelerator(said.accelerator)
     node = accelerator.typical_node
-    most = 2 * max(8, node.accelerators if node else 8)
+    usual = node.accelerators if node else 8
+    most = 2 * max(8, usual)
     if said.devices_per_node > most:
-        usual = node.accelerators if node else 8
+        nodes = -(-said.nodes * said.devices_per_node // usual)
         raise InputError(
             f"a node of {accelerator.name} must hold at most {most} devices",
             repr(text),
-            f"write nodes x devices, such as '{-(-said.nodes * said.devices_per_node // usual)}x{usual} {said.accelerator} 400G-ib'",
+            f"write nodes x devices, such as '{nodes}x{usual} {said.accelerator} 400G-ib'",
         )
     injection = said.speed * said.devices_per_node if said.speed else None
     whole = assemble_cluster(
@@ -202,7 +232,7 @@ def build_cluster(
     fabric_kind: LinkKind | None = None,
     node_injection_bandwidth: float | None = None,
 ) -> Cluster:
-    """A cluster from figures; what is None is that of the accelerator's typical node. See `assemble_cluster`."""
+    """A cluster from figures; None means as in the accelerator's typical node. See `assemble_cluster`."""
     chip = load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
     return assemble_cluster(
         chip, gpus, devices_per_node, scale_up_domain, fabric_kind, node_injection_bandwidth

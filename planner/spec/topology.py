@@ -1,7 +1,7 @@
 """Through which levels of links do devices reach each other, and how much does each get at every level?
 
-A symmetric fabric is described once per level; the tiers' bandwidths follow from it. Left out: routing inside a
-level (a fat tree is taken as non-blocking up to its stated oversubscription) and failed links.
+A symmetric fabric is described once per level; the tiers' bandwidths follow from it. Left out: routing
+inside a level (a fat tree is taken as non-blocking up to its stated oversubscription) and failed links.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     import networkx
 
 # Nominal time of one hop [s]. NVLink, PCIe, network: hop of the LL128 ring in NCCL's own tuning model
-# (NVIDIA/nccl@5067397 src/graph/tuning.cc). xGMI: ring Simple in RCCL's (ROCm/rccl@0cbce2a). EFA: the network hop plus
-# the about 25 us per hop by which 2-node EFA measurements exceed that model. The others are from memory.
+# (NVIDIA/nccl@5067397 src/graph/tuning.cc). xGMI: ring Simple in RCCL's (ROCm/rccl@0cbce2a). EFA: the
+# network hop plus the about 25 us per hop by which 2-node EFA measurements exceed that model. ICI, NeuronLink,
+# UPI, Ethernet sockets: orders of magnitude from memory; Omni-Path and Slingshot as InfiniBand.
 HOP_LATENCY: Final[Mapping[LinkKind, float]] = {
     LinkKind.NVLINK: 1.9e-6,
     LinkKind.XGMI: 2.1e-6,
@@ -70,8 +71,8 @@ class Wiring:
 class Level:
     """One level and the links that lead up to it from the level `below`.
 
-    `size`: devices under one vertex. `capacity` of one link [bytes/s], `multiplicity`: links (as many as equal the
-    trunk) from one vertex below. `is_tier`: a level at which groups of devices meet.
+    `size`: devices under one vertex. `capacity` of one link [bytes/s], `multiplicity`: how many links'
+    worth leads up from one vertex below. `is_tier`: a level at which groups of devices meet.
     """
 
     name: str
@@ -111,7 +112,7 @@ def levels(wiring: Wiring) -> tuple[Level, ...]:
 
 
 def _fabric_levels(wiring: Wiring) -> list[Level]:
-    """NIC groups, then the switches. NICs and devices of a node pair up in as many equal groups as possible."""
+    """NIC groups, then the switches; NICs and devices of a node pair up in as many groups as possible."""
     per_node, nic, kind = wiring.devices_per_node, wiring.nic_bandwidth, wiring.fabric
     groups = math.gcd(wiring.nics, per_node)
     hop = wiring.fabric_latency or HOP_LATENCY[kind]
@@ -139,7 +140,7 @@ def derive_tiers(wiring: Wiring) -> tuple[Tier, ...]:
     shared: dict[str, float] = {DEVICE: math.inf}
     alone: dict[str, float] = {DEVICE: math.inf}
     sizes = {DEVICE: 1}
-    found = []
+    found: list[Tier] = []
     for level in levels(wiring):
         trunk = level.capacity * level.multiplicity
         shared[level.name] = min(shared[level.below], trunk / sizes[level.below])
@@ -162,15 +163,15 @@ def derive_tiers(wiring: Wiring) -> tuple[Tier, ...]:
     return tuple(found)
 
 
-def topology_graph(wiring: Wiring) -> networkx.Graph:
+def topology_graph(wiring: Wiring) -> networkx.Graph[str]:
     """The fabric as a graph of levels, one vertex each (the fabric is symmetric, so one stands for all).
 
-    Vertices carry `size` (devices under one), `count` (how many there are) and `kind`; edges `capacity` of one link
-    [bytes/s], `multiplicity` (links from one vertex below) and `total` (all links of the level together [bytes/s]).
+    Vertices carry `size` (devices under one), `count` (how many there are), `kind`; edges `capacity` of one
+    link [bytes/s], `multiplicity` (links from one vertex below), `total` (all links of the level [bytes/s]).
     """
     import networkx
 
-    graph = networkx.Graph(name=wiring.accelerator.name)
+    graph: networkx.Graph[str] = networkx.Graph(name=wiring.accelerator.name)
     graph.add_node(DEVICE, size=1, count=wiring.num_devices, kind=None)
     for level in levels(wiring):
         graph.add_node(level.name, size=level.size, count=wiring.num_devices // level.size, kind=level.kind)
