@@ -1,0 +1,1 @@
+"""How an answer is read: facts computed from a plan, apart from how they are drawn."""

@@ -1,0 +1,265 @@
+"""What is worth saying about a plan? Figures and sentences, computed from the plan alone.
+
+Every report (terminal, page) draws the same facts. Left out: layout, colour and width, and anything that
+would need the cost model again: a report never computes what the plan does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.spec.config import ParallelConfig, Recompute
+from planner.spec.planfile import (
+    Choice,
+    ClusterFacts,
+    Memory,
+    MemoryVerdict,
+    Plan,
+    PlannedConfig,
+    Run,
+    Search,
+)
+from planner.units import GIB, format_capacity, format_compute, format_count, format_time
+
+# A difference between two configurations that is smaller than this share of the step is not worth a line.
+_WORTH_SAYING = 0.002
+
+MEMORY_WORDS: Mapping[MemoryVerdict, str] = {
+    MemoryVerdict.FITS: "fits",
+    MemoryVerdict.BORDERLINE: "borderline",
+    MemoryVerdict.DOES_NOT_FIT: "does not fit",
+}
+
+# axis -> the heading of its column, in the order users name them
+_AXIS_WORDS: Mapping[str, str] = {
+    "tp": "tp",
+    "cp": "cp",
+    "pp": "pp",
+    "dp": "dp",
+    "vpp": "vpp",
+    "ep": "ep",
+    "etp": "etp",
+    "micro_batch": "mbs",
+    "zero": "zero",
+    "sp": "sp",
+    "recompute": "recompute",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of the answer: what it is, its value, and what to know to read it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of a sum and its share of the total."""
+
+    name: str
+    amount: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Configurations as a table: columns only for the axes that differ, the rest said once."""
+
+    common: str
+    axes: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """A line of the account of the space: what was taken away, or what was left."""
+
+    label: str
+    candidates: int
+    taken_away: bool
+
+
+def term_name(key: str) -> str:
+    """A term's key as words."""
+    return key.replace("_", " ")
+
+
+def subject_lines(plan: Plan) -> tuple[str, ...]:
+    """What was asked about, in a few short lines."""
+    model, cluster = plan.subject.model, plan.subject.cluster
+    job, stack = plan.subject.job, plan.subject.stack
+    size = f"{format_count(model.params_total)} parameters"
+    if model.params_active != model.params_total:
+        size += f", {format_count(model.params_active)} active"
+    return (
+        f"{model.name}: {size}, {model.layers} layers",
+        f"{_devices(cluster)} of {cluster.name}, {format_capacity(cluster.memory_per_device)} each",
+        f"sequences of {job.seq_len:,} tokens, {job.global_batch:,} per step, "
+        f"{job.precision}, {job.optimizer}"
+        + (f", {format_count(job.tokens)} tokens in all" if job.tokens else ""),
+        f"{stack.name} ({stack.framework}, {stack.released})",
+    )
+
+
+def _devices(cluster: ClusterFacts) -> str:
+    nodes = -(-cluster.devices // cluster.devices_per_node)
+    if nodes == 1:
+        return f"{cluster.devices:,} {cluster.accelerator}"
+    text = f"{cluster.devices:,} {cluster.accelerator} ({nodes:,} x {cluster.devices_per_node}"
+    if cluster.scale_up_domain > cluster.devices_per_node:
+        text += f", {cluster.scale_up_domain} in a scale-up domain"
+    return text + ")"
+
+
+def key_figures(choice: Choice) -> tuple[Figure, ...]:
+    """The figures one decides by: time, throughput, MFU, memory, and the whole run if it is known."""
+    figures = [
+        Figure(
+            "step time",
+            precise_time(choice.step_time),
+            f"between {precise_time(choice.step_time_low)} and {precise_time(choice.step_time_high)}",
+        ),
+        Figure("throughput", f"{choice.tokens_per_second_per_device:,.0f} tokens/s/GPU"),
+        Figure(
+            "MFU",
+            f"{100 * choice.mfu:.1f} %",
+            f"{format_compute(choice.flops_per_device)} of {format_compute(choice.peak_flops)} dense; "
+            f"FLOPs counted as {term_name(choice.mfu_convention)}",
+        ),
+        Figure("peak memory", f"{choice.memory.peak / GIB:.1f} GiB", memory_sentence(choice.memory)),
+    ]
+    return (*figures, *(_run_figures(choice.run) if choice.run else ()))
+
+
+def _run_figures(run: Run) -> tuple[Figure, ...]:
+    money = ""
+    if run.cost is not None:
+        money = f"${format_count(run.cost)}"
+        if run.price_per_device_hour is not None:
+            money += f" at ${run.price_per_device_hour:.2f} per GPU-hour"
+    days = f"{run.days:.1f} days" if run.days >= 1 else format_time(run.days * 86400)
+    note = f"{run.steps:,.0f} steps without a stop, {format_count(run.gpu_hours)} GPU-hours"
+    return (Figure("whole run", days, f"{note}, {money}" if money else note),)
+
+
+def memory_sentence(memory: Memory) -> str:
+    """Does it fit, by how much, and where does it bind."""
+    spare = memory.limit - memory.peak
+    margin = f"{abs(spare) / GIB:.1f} GiB {'spare' if spare >= 0 else 'too much'}"
+    where = f"stage {memory.stage} of {memory.stages} " if memory.stages > 1 else ""
+    return (
+        f"{MEMORY_WORDS[memory.verdict]}: {margin} of {memory.limit / GIB:.1f} GiB usable; "
+        f"{where}binds, in {term_name(memory.phase)}"
+    )
+
+
+def precise_time(seconds: float) -> str:
+    """A step time with four significant digits."""
+    if seconds >= 1:
+        return f"{seconds:.4g} s" if seconds < 10000 else f"{seconds:,.0f} s"
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def recompute_word(config: ParallelConfig | PlannedConfig) -> str:
+    """What is recomputed, as a word."""
+    if config.recompute == Recompute.FULL:
+        return f"{config.recompute_layers} layers"
+    return "selective" if config.recompute == Recompute.SELECTIVE else "none"
+
+
+def _axis_text(config: PlannedConfig, axis: str) -> str:
+    return recompute_word(config) if axis == "recompute" else str(getattr(config, axis))
+
+
+def configuration_grid(choices: Sequence[Choice]) -> Grid:
+    """The configurations by axis; axes on which all agree are said once, neutral ones not at all."""
+    configs = [choice.config for choice in choices]
+    texts = {axis: [_axis_text(config, axis) for config in configs] for axis in _AXIS_WORDS}
+    differing = tuple(axis for axis, values in texts.items() if len(set(values)) > 1)
+    rows = tuple(tuple(texts[axis][i] for axis in differing) for i in range(len(configs)))
+    neutral = {"cp": "1", "vpp": "1", "ep": "1", "etp": "1", "sp": "0", "recompute": "none"}
+    agreed = [
+        f"{_AXIS_WORDS[axis]} {values[0]}"
+        for axis, values in texts.items()
+        if configs and axis not in differing and neutral.get(axis) != values[0]
+    ]
+    return Grid(", ".join(agreed), tuple(_AXIS_WORDS[axis] for axis in differing), rows)
+
+
+def parts(terms: Mapping[str, float], smallest: float = 0.001) -> tuple[Part, ...]:
+    """The terms of a sum, largest first; those below the share `smallest` are joined as "the rest"."""
+    total = sum(terms.values())
+    if total <= 0:
+        return ()
+    ordered = sorted(terms.items(), key=lambda item: (-item[1], item[0]))
+    shown = [Part(term_name(k), v, v / total) for k, v in ordered if v >= smallest * total]
+    rest = total - sum(part.amount for part in shown)
+    if rest > 1e-9 * total:
+        shown.append(Part("the rest", rest, rest / total))
+    return tuple(shown)
+
+
+def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
+    """Why `other` is slower than `best`: what differs, and the terms that make the difference."""
+    changed = ", ".join(
+        f"{word} {_axis_text(best.config, axis)} -> {_axis_text(other.config, axis)}"
+        for axis, word in _AXIS_WORDS.items()
+        if _axis_text(best.config, axis) != _axis_text(other.config, axis)
+    )
+    slower = other.step_time - best.step_time
+    share = 100 * slower / best.step_time
+    lines = [f"number {place} ({changed or 'same axes'}) takes {precise_time(abs(slower))} "
+             f"{'longer' if slower >= 0 else 'less'} ({share:+.2g} %)"]  # fmt: skip
+    keys = sorted({*best.time, *other.time})
+    gaps = {key: other.time.get(key, 0.0) - best.time.get(key, 0.0) for key in keys}
+    worth = [key for key in keys if abs(gaps[key]) >= _WORTH_SAYING * best.step_time]
+    worth.sort(key=lambda key: -abs(gaps[key]))
+    lines += [f"{term_name(key)} {_signed_time(gaps[key])}" for key in worth[:6]]
+    return tuple(lines)
+
+
+def _signed_time(seconds: float) -> str:
+    return ("+" if seconds >= 0 else "-") + precise_time(abs(seconds))
+
+
+def space_account(search: Search) -> tuple[Remainder, ...]:
+    """From the whole space to what fits: who took how many away, largest first."""
+    removed = sorted(search.removed, key=lambda entry: (-entry.candidates, entry.rule))
+    lines = [Remainder("candidates", search.candidates, False)]
+    lines += [Remainder(entry.rule, entry.candidates, True) for entry in removed]
+    lines.append(Remainder("legal", search.legal, False))
+    if search.too_large:
+        lines.append(Remainder("too much memory", search.too_large, True))
+        lines.append(Remainder("fit", search.legal - search.too_large, False))
+    return tuple(lines)
+
+
+def search_sentence(search: Search) -> str:
+    """How much was computed, how fast, and within which restriction."""
+    text = f"{search.costed:,} costed in full, {format_time(search.seconds)}"
+    if search.restricted:
+        fixed = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in search.restricted.items())
+        text += f"; restricted to {fixed}"
+    return text
+
+
+def confidence_sentence(plan: Plan) -> str:
+    """The calibration level, the band it has earned, and why."""
+    trust = plan.confidence
+    text = f"{trust.level}, step time within +-{100 * trust.band:.0f} % in 8 of 10 cases"
+    return f"{text}: {trust.explanation}" if trust.explanation else text
+
+
+def cautions(plan: Plan) -> tuple[str, ...]:
+    """What the reader must not overlook before acting on the plan."""
+    found = []
+    if plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE:
+        found.append("the best configuration's memory is borderline: try one step before a long run")
+    if plan.subject.cluster.unverified:
+        fields = ", ".join(plan.subject.cluster.unverified)
+        found.append(f"these figures of the cluster come from memory, without a source: {fields}")
+    return tuple(found)

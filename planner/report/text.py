@@ -1,0 +1,216 @@
+"""How does a plan look in a terminal? Draws the facts of `report.facts` with rich, 80 columns wide or more.
+
+Text from files is printed as it is, never read as markup, and control characters are shown as escapes. Left
+out: what to say, which is decided in `facts`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+from planner.report import facts
+from planner.spec.planfile import Choice, Memory, MemoryVerdict, Plan, Verdict
+from planner.units import GIB
+
+_VERDICT_STYLE = {
+    Verdict.FOUND: "bold green",
+    Verdict.NOTHING_FITS: "bold red",
+    Verdict.NOTHING_LEGAL: "bold red",
+    Verdict.DOES_NOT_FIT: "bold red",
+    Verdict.ILLEGAL: "bold red",
+}
+_MEMORY_STYLE = {
+    MemoryVerdict.FITS: "green",
+    MemoryVerdict.BORDERLINE: "yellow",
+    MemoryVerdict.DOES_NOT_FIT: "red",
+}
+_INDENT = 2
+
+
+def readable(text: str) -> str:
+    """`text` with control characters as escapes, so that a file's content cannot steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def terminal(stderr: bool = False) -> Console:
+    """A console that takes text literally. Honours NO_COLOR and COLUMNS; 80 columns where output is piped."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def render(document: RenderableType, console: Console) -> str:
+    """The document as text for that console, with its colours."""
+    with console.capture() as capture:
+        console.print(document)
+    return capture.get()
+
+
+def section(title: str, *content: RenderableType) -> RenderableType:
+    """A heading and what stands below it, indented."""
+    return Group(Text(""), Text(readable(title), "bold"), *(Padding(c, (0, 0, 0, _INDENT)) for c in content))
+
+
+def prose(text: str, style: str = "") -> Text:
+    """A paragraph."""
+    return Text(readable(text), style)
+
+
+def bullets(lines: Iterable[str]) -> RenderableType:
+    """A list whose wrapped lines stay aligned."""
+    table = Table.grid(padding=(0, 1))
+    for line in lines:
+        table.add_row(Text("-"), prose(line))
+    return table
+
+
+def labelled(rows: Iterable[tuple[str, str, str]]) -> RenderableType:
+    """Rows of label, value and note."""
+    table = Table.grid(Column(no_wrap=True), Column(no_wrap=True), Column(style="dim"), padding=(0, 2, 0, 0))
+    for label, value, note in rows:
+        table.add_row(prose(label), prose(value, "bold"), prose(note))
+    return table
+
+
+def listing(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
+    """A table with the first `left` columns as text and numbers aligned to the right after them."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    for index, head in enumerate(heads):
+        table.add_column(prose(head), justify="left" if index < left else "right")
+    for row in rows:
+        table.add_row(*(prose(cell) for cell in row))
+    return table
+
+
+def plan_document(plan: Plan) -> RenderableType:
+    """The whole answer, the verdict first."""
+    blocks: list[RenderableType] = [prose(plan.headline, _VERDICT_STYLE[plan.verdict])]
+    blocks += [prose(line) for line in facts.subject_lines(plan)]
+    if plan.verdict is Verdict.ILLEGAL:
+        blocks.append(_violations(plan))
+    if plan.choices:
+        blocks += _choices(plan)
+    if plan.smallest_change:
+        blocks.append(section("What would help", prose(plan.smallest_change)))
+    blocks += _nearest(plan)
+    blocks.append(_space(plan))
+    for title, lines in (
+        ("Mind", facts.cautions(plan)),
+        ("Assumed", plan.assumptions),
+        ("Not modelled", plan.not_modelled),
+        ("Confidence", (facts.confidence_sentence(plan),)),
+    ):
+        if lines:
+            blocks.append(section(title, bullets(lines)))
+    return Group(*blocks)
+
+
+def _violations(plan: Plan) -> RenderableType:
+    rules: list[RenderableType] = []
+    for broken in plan.violations:
+        rules.append(prose(f"{broken.rule}: {broken.reason}"))
+        rules.append(Padding(prose(f"to do: {broken.hint}", "dim"), (0, 0, 0, _INDENT)))
+    return section("Why it is illegal", *rules)
+
+
+def _nearest(plan: Plan) -> list[RenderableType]:
+    title = "Nearest that fits" if plan.verdict is Verdict.DOES_NOT_FIT else "Nearest legal configuration"
+    if plan.verdict is Verdict.NOTHING_FITS:
+        title = "Needs least memory"
+    if plan.nearest is not None:
+        config = plan.nearest.config.text
+        return [section(title, prose(config, "bold"), _figures(plan.nearest))]
+    if plan.nearest_config is not None:
+        return [section(title, prose(plan.nearest_config.text, "bold"))]
+    return []
+
+
+def _choices(plan: Plan) -> list[RenderableType]:
+    best = plan.choices[0]
+    blocks = [section(best.config.text, _figures(best))]
+    if len(plan.choices) > 1:
+        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices)))
+    blocks.append(section("Where the step goes", _bars(best.time, facts.precise_time)))
+    blocks.append(section(_memory_title(best.memory), _bars(best.memory.terms, _gib), *_stages(best)))
+    reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
+    if len(plan.choices) > 1:
+        first, *rest = facts.comparison(best, plan.choices[1], 2)
+        reasons += [bullets([first]), *([Padding(bullets(rest), (0, 0, 0, _INDENT))] if rest else [])]
+    if reasons:
+        blocks.append(section("Why this one", *reasons))
+    return blocks
+
+
+def _figures(choice: Choice) -> RenderableType:
+    return labelled((figure.label, figure.value, figure.note) for figure in facts.key_figures(choice))
+
+
+def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
+    grid = facts.configuration_grid(choices)
+    table = listing(("#", *grid.axes, "step time", "tokens/s/GPU", "MFU", "peak GiB", ""), (), left=0)
+    table.columns[-1].justify = "left"
+    for index, (choice, axes) in enumerate(zip(choices, grid.rows, strict=True)):
+        verdict = choice.memory.verdict
+        table.add_row(
+            str(index + 1),
+            *axes,
+            facts.precise_time(choice.step_time),
+            f"{choice.tokens_per_second_per_device:,.0f}",
+            f"{100 * choice.mfu:.1f} %",
+            f"{choice.memory.peak / GIB:.1f}",
+            Text(facts.MEMORY_WORDS[verdict], _MEMORY_STYLE[verdict]),
+        )
+    return [*([prose(f"all with {grid.common}")] if grid.common else []), table]
+
+
+def _memory_title(memory: Memory) -> str:
+    where = f" of stage {memory.stage}" if memory.stages > 1 else ""
+    return f"Memory{where} at its peak, in {facts.term_name(memory.phase)}"
+
+
+def _gib(amount: float) -> str:
+    return f"{amount / GIB:.2f} GiB"
+
+
+def _bars(terms: dict[str, float], shown: Callable[[float], str]) -> RenderableType:
+    table = Table.grid(
+        Column(), Column(justify="right"), Column(justify="right"), Column(), padding=(0, 2, 0, 0)
+    )
+    parts = facts.parts(terms)
+    most = max((part.share for part in parts), default=1.0)
+    for part in parts:
+        bar = _bar(part.share / most)
+        table.add_row(prose(part.name), shown(part.amount), f"{100 * part.share:.1f} %", Text(bar, "cyan"))
+    return table
+
+
+def _bar(share: float, width: int = 24) -> str:
+    """A bar of eighths of a column, or of # where the output cannot encode them."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    if not encoding.startswith("utf"):
+        return "#" * max(1, round(share * width))
+    eighths = max(1, round(share * width * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _stages(choice: Choice) -> list[RenderableType]:
+    per_stage = choice.memory.per_stage
+    if len(per_stage) < 2:
+        return []
+    rows = [(s.stages, str(s.layers), f"{s.peak / GIB:.1f}", facts.term_name(s.phase)) for s in per_stage]
+    table = listing(("stage", "layers", "peak GiB", "phase"), rows)
+    table.columns[-1].justify = "left"
+    return [Text(""), table, *([prose(choice.layout, "dim")] if choice.layout else [])]
+
+
+def _space(plan: Plan) -> RenderableType:
+    table = Table.grid(Column(), Column(justify="right"), padding=(0, 2, 0, 0))
+    for line in facts.space_account(plan.search):
+        label = f"  - {line.label}" if line.taken_away else line.label
+        table.add_row(prose(label, "dim" if line.taken_away else ""), f"{line.candidates:,}")
+    return section("The space searched", table, prose(facts.search_sentence(plan.search), "dim"))
