@@ -1,0 +1,461 @@
+"""Which kernel efficiencies does planner ship, and how well do they predict shapes that were left out?
+
+Derives planner/catalog/kernels/*.npz and *.json from the public measurements in ../shared/data/hardware and prints
+the held-out errors. Run in the repository's root:
+
+    python -m benchmarks.build_kernel_tables [--data ../shared/data/hardware] [--check]
+
+`--check` prints without writing. Left out of the tables: kernels of one framework only, generation-phase
+(decode) shapes, and head widths above 256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.cost.kernels import interpolate, tile_efficiency
+from planner.spec.rates import FloatArray
+
+OUT = Path(__file__).parent.parent / "planner" / "catalog" / "kernels"
+AICONFIGURATOR = "ai-dynamo/aiconfigurator@095f58a systems/data (Apache-2.0), best of its software versions"
+MAMF = "stas00/ml-engineering@744d01e compute/accelerator/README.md, MAMF table (CC-BY-SA-4.0)"
+
+# measured name -> (shipped name, SMs)
+DEVICES = {
+    "a100_sxm_80g": ("a100-sxm-80g", 108),
+    "h100_sxm_80g": ("h100-sxm-80g", 132),
+    "h200_sxm": ("h200-sxm", 132),
+    "b200": ("b200", 148),
+    "gb200": ("gb200", 148),
+    "b300": ("b300", 148),
+    "gb300": ("gb300", 148),
+    "l40s": ("l40s", 142),
+}
+# dtype of the measurements -> key of the shipped table
+FORMATS = {"bf16": "bf16", "fp8_tensorwise_dynamic": "fp8", "fp8_block128": "fp8_blockwise", "nvfp4": "fp4"}
+HEAD_DIMS = (64, 128, 256)
+SPANS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 16384)
+ROWS = tuple(2**i for i in range(2, 13))
+
+
+def read_rows(path: Path, source: str) -> Iterator[dict[str, str]]:
+    """The rows of a compressed table whose source contains `source`."""
+    with gzip.open(path, "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            if source in row["source"]:
+                yield row
+
+
+def roofline(plateau: float, units: int, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+    """Efficiency of tile and wave quantisation, scaled to reach `plateau` in the median of the large shapes."""
+    shape = tile_efficiency(m, n, k, units)
+    return np.asarray(shape * plateau / np.median(shape[(m >= 4096) & (n >= 4096) & (k >= 4096)]))
+
+
+class GemmGrid:
+    """Best burst efficiency of one (device, format) on the full m, n, k grid of the measurements."""
+
+    def __init__(self, cells: dict[tuple[int, int, int], float]) -> None:
+        self.extents = [sorted({key[i] for key in cells}) for i in range(3)]
+        self.axes = [np.log2(np.array(extent, dtype=float)) for extent in self.extents]
+        self.values = np.full([len(extent) for extent in self.extents], np.nan)
+        for (m, n, k), value in cells.items():
+            i, j, l = (extent.index(x) for extent, x in zip(self.extents, (m, n, k), strict=True))  # noqa: E741
+            self.values[i, j, l] = value
+        self.filled = int(np.isnan(self.values).sum())
+        self._fill()
+
+    def _fill(self) -> None:
+        """Missing corners (n = k = 65536 was too large to run) take the mean of their lower neighbours."""
+        for i, j, l in np.argwhere(np.isnan(self.values)):  # noqa: E741
+            near = [
+                self.values[i, max(j - 1, 0), l],
+                self.values[i, j, max(l - 1, 0)],
+                self.values[max(i - 1, 0), j, l],
+            ]
+            self.values[i, j, l] = np.nanmean(near)
+
+    def mesh(self) -> list[FloatArray]:
+        return [
+            np.array(x) for x in np.meshgrid(*[np.array(e, dtype=float) for e in self.extents], indexing="ij")
+        ]
+
+    def plateau(self) -> float:
+        m, n, k = self.mesh()
+        return float(np.median(self.values[(m >= 4096) & (n >= 4096) & (k >= 4096)]))
+
+    def held_out(self) -> FloatArray:
+        """Relative error at every inner plane of the grid, predicted without that plane (> 1e10 FLOP)."""
+        mesh, errors = self.mesh(), []
+        flops = 2 * mesh[0] * mesh[1] * mesh[2]
+        for axis in range(3):
+            for plane in range(1, len(self.axes[axis]) - 1):
+                if self.axes[axis][plane + 1] - self.axes[axis][plane - 1] > 2.01:
+                    continue  # the gap from 16384 to 51200 is wider than any query inside it would see
+                axes = [np.delete(a, plane) if i == axis else a for i, a in enumerate(self.axes)]
+                points = [np.log2(x.take(plane, axis)).ravel() for x in mesh]
+                guess = interpolate(axes, np.delete(self.values, plane, axis), points)
+                error = np.abs(guess / self.values.take(plane, axis).ravel() - 1)
+                errors.append(error[flops.take(plane, axis).ravel() > 1e10])
+        return np.concatenate(errors)
+
+    def monotonic_fraction(self) -> float:
+        """Share of neighbouring cells along each axis where the larger GEMM does not take less time."""
+        m, n, k = self.mesh()
+        time = m * n * k / self.values
+        steps = [np.diff(time, axis=a) >= 0 for a in range(3)]
+        return float(np.mean(np.concatenate([s.ravel() for s in steps])))
+
+    def roofline_error(self, units: int) -> FloatArray:
+        """Relative error of tile and wave quantisation times the plateau, above 1e10 FLOP."""
+        m, n, k = self.mesh()
+        guess = roofline(self.plateau(), units, m, n, k)
+        return np.abs(guess / self.values - 1)[2 * m * n * k > 1e10]
+
+
+def read_gemm(data: Path) -> dict[str, dict[str, GemmGrid]]:
+    cells: dict[tuple[str, str], dict[tuple[int, int, int], float]] = defaultdict(dict)
+    for row in read_rows(data / "matmul_efficiency.csv.gz", "aiconfigurator"):
+        if row["gpu"] in DEVICES and row["dtype"] in FORMATS and row["efficiency_best"]:
+            shape = (int(float(row["m"])), int(float(row["n"])), int(float(row["k"])))
+            latency_of_median = float(row["latency_us"]) * 1e-6
+            median = (
+                2.0 * shape[0] * shape[1] * shape[2] / latency_of_median / (float(row["peak_tflops"]) * 1e12)
+            )
+            best_over_median = (
+                float(row["tflops_best"]) / float(row["tflops"]) if float(row["tflops"]) else 1.0
+            )
+            cells[row["gpu"], FORMATS[row["dtype"]]][shape] = median * best_over_median
+    grids: dict[str, dict[str, GemmGrid]] = defaultdict(dict)
+    for (gpu, key), found in cells.items():
+        grids[gpu][key] = GemmGrid(found)
+    return grids
+
+
+# --- sustained clocks ---------------------------------------------------------------------------------------------
+
+# Highest sustained bf16 efficiency over shapes (MAMF: mean of 100 iterations after 50 warm-ups), fraction of peak.
+MAMF_BEST = {"a100_sxm_80g": 0.8692, "h100_sxm_80g": 0.8033, "h200_sxm": 0.8378, "b200": 0.7756, "b300": 0.7862,
+             "gb200": 0.7288}  # fmt: skip
+NO_MAMF = {"gb300": "gb200", "l40s": "a100_sxm_80g"}
+
+
+def sustained_fraction(gpu: str, grids: dict[str, dict[str, GemmGrid]]) -> float:
+    """Sustained over burst: the best sustained shape over the best burst shape of the same device and format."""
+    source = NO_MAMF.get(gpu, gpu)
+    return MAMF_BEST[source] / float(grids[source]["bf16"].values.max())
+
+
+# --- attention ----------------------------------------------------------------------------------------------------
+
+# FLOP rate of the backward pass over the forward pass at a span, and where it is from.
+BACKWARD: dict[str, tuple[dict[int, float], str]] = {
+    "ampere": (
+        {4096: 0.86},
+        "MooreThreads/SimuMax@4dcaae5 A100 PCIe, sequence 4096, 16 to 64 heads (Apache-2.0)",
+    ),
+    "hopper": (
+        {1024: 0.68, 2048: 0.75, 4096: 0.80, 8192: 0.85, 16384: 0.865, 32768: 0.866},
+        "FlashAttention-3 (arXiv:2407.08608) head width 128, full square of half the span: backward plot over "
+        "forward plot (Dao-AILab/flash-attention@0251105 assets), bar labels",
+    ),
+    "blackwell": (
+        {4096: 0.97, 32768: 0.77, 131072: 0.83},
+        "MooreThreads/SimuMax@4dcaae5 B200, 16 to 128 heads of width 128 (Apache-2.0)",
+    ),
+}
+ARCHITECTURE = {"a100_sxm_80g": "ampere", "l40s": "ampere", "h100_sxm_80g": "hopper", "h200_sxm": "hopper"}
+# FlashAttention-2 on A100, forward and backward, causal: width 64 over width 128 at 512 ... 16384 (median)
+A100_WIDTH_64 = 0.896
+
+
+def read_attention(data: Path) -> dict[str, dict[tuple[int, int, int], list[float]]]:
+    """Per device: burst efficiencies (best version) of each (span, rows, head width), one per kv-head count."""
+    cells: dict[str, dict[tuple[int, int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in read_rows(data / "attention_efficiency.csv.gz", "aiconfigurator"):
+        width = int(row["head_dim_qk"])
+        if row["gpu"] in DEVICES and width in HEAD_DIMS and row["efficiency"] and row["tflops_best"]:
+            key = (int(row["seq_len"]), int(row["batch"]) * int(row["heads"]), width)
+            best = float(row["tflops_best"]) / float(row["tflops"])
+            cells[row["gpu"]][key].append(float(row["efficiency"]) * best)
+    return cells
+
+
+def attention_grid(
+    gpu: str, cells: dict[tuple[int, int, int], list[float]]
+) -> tuple[list[FloatArray], FloatArray]:
+    """Axes and burst efficiency; a cell too large to have run takes the nearest smaller batch."""
+    widths = [w for w in HEAD_DIMS if any(key[2] == w for key in cells)]
+    table = np.full((len(SPANS), len(ROWS), len(widths)), np.nan)
+    for i, span in enumerate(SPANS):
+        for l, width in enumerate(widths):  # noqa: E741
+            for j, rows in enumerate(ROWS):
+                if found := cells.get((span, rows, width)):
+                    table[i, j, l] = float(np.median(found))
+                elif j:
+                    table[i, j, l] = table[i, j - 1, l]
+    if widths == [128]:
+        widths, table = [64, 128], np.concatenate([table * A100_WIDTH_64, table], axis=2)
+    axes = [np.log2(np.array(x, dtype=float)) for x in (SPANS, ROWS, widths)]
+    assert not np.isnan(table).any(), gpu
+    return axes, table
+
+
+def attention_held_out(
+    axes: list[FloatArray], table: FloatArray, cells: dict[tuple[int, int, int], list[float]]
+) -> FloatArray:
+    """Relative error on every shape whose batch x heads is not on the grid (all were left out of the table)."""
+    out = [(key, value) for key, found in cells.items() if key[1] not in ROWS for value in found]
+    out = [(key, value) for key, value in out if 2.0 * key[0] ** 2 * key[1] * key[2] > 1e10]
+    points = [np.log2(np.array([key[i] for key, _ in out], dtype=float)) for i in range(3)]
+    return np.abs(interpolate(axes, table, points) / np.array([value for _, value in out]) - 1)
+
+
+def backward_column(gpu: str) -> tuple[list[float], str]:
+    curve, source = BACKWARD[ARCHITECTURE.get(gpu, "blackwell")]
+    spans = np.log2(np.array(sorted(curve), dtype=float))
+    ratios = np.array([curve[s] for s in sorted(curve)])
+    return [float(r) for r in np.interp(np.log2(np.array(SPANS, dtype=float)), spans, ratios)], source
+
+
+# --- the files ----------------------------------------------------------------------------------------------------
+
+SIMUMAX_GEMM = (
+    "MooreThreads/SimuMax@4dcaae5 {} GEMMs by layout over the forward table at the same extents (Apache-2.0)"
+)
+GRADIENTS: dict[str, tuple[float, float, float, str]] = {  # dgrad, wgrad, grouped, source
+    "ampere": (1.0, 0.97, 1.0, SIMUMAX_GEMM.format("A100 PCIe")),
+    "hopper": (
+        1.0,
+        0.96,
+        1.0,
+        "between A100 and B200; grouped: deepseek-ai/DeepGEMM@55ab91f H800 contiguous rows",
+    ),
+    "blackwell": (1.0, 0.955, 0.90, SIMUMAX_GEMM.format("B200")),
+}
+# Lower bounds seen in the GEMM tables with more than 1 GB moved: H100 0.91, GB200 0.82, B200 0.77, L40S 0.73.
+MEMORY_EFFICIENCY = 0.85
+
+
+def quantiles(error: FloatArray) -> dict[str, float]:
+    return {"median": round(float(np.median(error)), 4), "p90": round(float(np.quantile(error, 0.9)), 4)}
+
+
+def build_device(
+    gpu: str, grids: dict[str, dict[str, GemmGrid]], cells: dict[str, dict[tuple[int, int, int], list[float]]]
+) -> tuple[dict[str, FloatArray], dict[str, Any]]:
+    """Arrays and description of one accelerator; prints its checks."""
+    name, units = DEVICES[gpu]
+    family = ARCHITECTURE.get(gpu, "blackwell")
+    sustained = sustained_fraction(gpu, grids)
+    arrays: dict[str, FloatArray] = {}
+    tables: dict[str, Any] = {}
+    for key, grid in sorted(grids[gpu].items()):
+        for letter, axis in zip("mnk", grid.axes, strict=True):
+            arrays[f"axis_{letter}"] = axis
+        arrays[f"gemm_{key}"] = grid.values
+        error, roof = quantiles(grid.held_out()), quantiles(grid.roofline_error(units))
+        tables[key] = {
+            "source": AICONFIGURATOR,
+            "shapes": int(grid.values.size - grid.filled),
+            "filled": grid.filled,
+            "includes_quantisation": key != "bf16",
+            "held_out_error": error,
+            "plateau_burst": round(grid.plateau(), 4),
+        }
+        print(
+            f"{name:14} gemm {key:14} held out {error['median']:.3f} / {error['p90']:.3f}  plateau burst "
+            f"{grid.plateau():.3f} sustained {grid.plateau() * sustained:.3f}  larger not faster "
+            f"{grid.monotonic_fraction():.4f}  roofline {roof['median']:.3f} / {roof['p90']:.3f}"
+        )
+    axes, attention = attention_grid(gpu, cells[gpu])
+    ratio, ratio_source = backward_column(gpu)
+    arrays |= {"attention": attention, "attention_backward": np.array(ratio)}
+    arrays |= {f"axis_{label}": axis for label, axis in zip(("span", "rows", "width"), axes, strict=True)}
+    error = quantiles(attention_held_out(axes, attention, cells[gpu]))
+    print(f"{name:14} attention forward   held out {error['median']:.3f} / {error['p90']:.3f}")
+    dgrad, wgrad, grouped, gradient_source = GRADIENTS[family]
+    m, n, k = grids[gpu]["bf16"].mesh()
+    shortest = float(np.min(2 * m * n * k / grids[gpu]["bf16"].values)) / PEAKS[gpu]
+    return arrays, {
+        "accelerator": name,
+        "gemm": tables,
+        "attention": {"source": AICONFIGURATOR, "backward_source": ratio_source, "held_out_error": error},
+        "sustained_fraction": round(sustained, 4),
+        "dgrad_ratio": dgrad,
+        "wgrad_ratio": wgrad,
+        "grouped_gemm_ratio": grouped,
+        "memory_efficiency": MEMORY_EFFICIENCY,
+        "launch_latency": round(shortest, 9),
+        "compute_units": units,
+        "unverified": ["memory_efficiency"] + (["sustained_fraction"] if gpu in NO_MAMF else []),
+        "sources": {
+            "sustained_fraction": f"best sustained over best burst bf16 shape; sustained: {MAMF}"
+            + (f"; no row of its own, {NO_MAMF[gpu]} stands in" if gpu in NO_MAMF else "")
+            + ("; row of GH200, the same chip and memory" if gpu == "h200_sxm" else ""),
+            "dgrad_ratio": gradient_source,
+            "wgrad_ratio": gradient_source,
+            "grouped_gemm_ratio": gradient_source,
+            "memory_efficiency": "GEMMs moving over 1 GB reach at least 0.73 to 0.91 of the bandwidth in the same data",
+            "launch_latency": "shortest GEMM of the table",
+        },
+    }
+
+
+PEAKS = {"a100_sxm_80g": 312e12, "h100_sxm_80g": 989.4e12, "h200_sxm": 989.4e12, "b200": 2250e12, "b300": 2250e12,
+         "gb200": 2500e12, "gb300": 2500e12, "l40s": 362e12}  # fmt: skip
+
+
+# --- accelerators without measurements ----------------------------------------------------------------------------
+
+# A plateau is lower than the best shape: median of plateau over best on A100, H100, H200, B200, B300, GB200.
+PLATEAU_OVER_BEST = 0.83
+# name: (compute units, sustained plateau, kin for attention, source)
+ROOFLINES: dict[str, tuple[int, float, str, str]] = {
+    "v100-sxm2-32g": (80, 0.74, "a100-sxm-80g", "plateau of A100, sustained: no measurement"),
+    "h20-sxm-96g": (
+        78,
+        0.83,
+        "h100-sxm-80g",
+        "plateau of H100 at burst clocks: a sixth of the FLOPs at its power limit",
+    ),
+    "mi250x": (110, 0.44, "mi300x", "plateau of MI300X: no measurement"),
+    "mi300x": (304, 0.5142 * PLATEAU_OVER_BEST, "h100-sxm-80g", MAMF),
+    "mi325x": (304, 0.6038 * PLATEAU_OVER_BEST, "h100-sxm-80g", MAMF),
+    "mi355x": (256, 0.6804 * PLATEAU_OVER_BEST, "b200", MAMF),
+    "gaudi2": (108, 0.9692 * PLATEAU_OVER_BEST, "a100-sxm-80g", MAMF),
+    "gaudi3": (108, 0.7412 * PLATEAU_OVER_BEST, "h100-sxm-80g", MAMF),
+    "generic": (128, 0.66, "h100-sxm-80g", "median of the sustained plateaus of A100 to GB300"),
+}
+# name: (whose tables, sustained fraction of its own or None, note)
+SAME_CHIP = "same chip"
+CUBE_ROOT = ", clock as the cube root of the power per SM"
+KIN: dict[str, tuple[str, float | None, str]] = {
+    "a100-sxm-40g": ("a100-sxm-80g", None, SAME_CHIP),
+    "a800-sxm-80g": ("a100-sxm-80g", None, SAME_CHIP),
+    "a100-pcie-80g": (
+        "a100-sxm-80g",
+        0.847,
+        "same chip, 300 W: SimuMax A100 PCIe GEMMs over the burst table",
+    ),
+    "a100-pcie-40g": ("a100-sxm-80g", 0.847, "same chip, 250 W: sustained fraction of the 80 GB card"),
+    "h800-sxm-80g": ("h100-sxm-80g", None, SAME_CHIP),
+    "h100-sxm-96g-hbm2e-500w": ("h100-sxm-80g", 0.75, "same chip, unverified: 500 of 700 W" + CUBE_ROOT),
+    "h100-nvl-94g": (
+        "h100-sxm-80g",
+        0.825,
+        "same chip, unverified: 400 of 700 W, peak 835 of 989" + CUBE_ROOT,
+    ),
+    "h100-pcie-80g": (
+        "h100-sxm-80g",
+        0.79,
+        "same chip, unverified: 350 W for 114 SMs, peak 756 of 989" + CUBE_ROOT,
+    ),
+    "gh200": ("h200-sxm", None, "same chip and memory"),
+    "rtx4090": ("l40s", None, "same architecture"),
+    "rtx-pro-6000-server": ("l40s", None, "nearest workstation part; its architecture is Blackwell"),
+    "v100-sxm2-16g": ("v100-sxm2-32g", None, SAME_CHIP),
+    "v100-pcie-16g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),
+    "v100-pcie-32g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),
+    "tpu-v5p": ("generic", None, "no measurement"),
+    "tpu-v6e": ("generic", None, "no measurement"),
+    "trainium2": ("generic", None, "no measurement"),
+    "cpu-2x-xeon8480": ("generic", None, "no measurement"),
+}
+BY_ARCHITECTURE = {
+    "volta": "v100-sxm2-32g",
+    "ampere": "a100-sxm-80g",
+    "ada": "l40s",
+    "hopper": "h100-sxm-80g",
+    "blackwell": "b200",
+    "cdna2": "mi250x",
+    "cdna3": "mi300x",
+    "cdna4": "mi355x",
+    "gaudi": "gaudi3",
+}
+
+
+def build_roofline(
+    name: str, built: dict[str, tuple[dict[str, FloatArray], dict[str, Any]]]
+) -> tuple[dict[str, FloatArray], dict[str, Any]]:
+    """An estimate for an accelerator without measured tables: roofline GEMMs, attention scaled from a kin."""
+    units, plateau, kin, source = ROOFLINES[name]
+    kin_arrays, kin_about = built[kin]
+    grid = [2.0 ** kin_arrays[f"axis_{letter}"] for letter in "mnk"]
+    m, n, k = np.meshgrid(*grid, indexing="ij")
+    gemm = roofline(plateau, units, m, n, k)
+    kin_sustained = float(kin_about["sustained_fraction"])
+    large = (m >= 4096) & (n >= 4096) & (k >= 4096)
+    scale = plateau / float(np.median(kin_arrays["gemm_bf16"][large]))
+    arrays = {key: a for key, a in kin_arrays.items() if not key.startswith("gemm_")} | {"gemm_bf16": gemm}
+    arrays["attention"] = kin_arrays["attention"] * scale
+    about = dict(kin_about) | {
+        "accelerator": name,
+        "gemm": {
+            "bf16": {"source": f"roofline, plateau {plateau:.3f} sustained: {source}", "measured": False}
+        },
+        "attention": {
+            "source": f"{kin} times the ratio of the GEMM plateaus",
+            "backward_source": kin_about["attention"]["backward_source"],
+            "measured": False,
+        },
+        "sustained_fraction": 1.0,
+        "compute_units": units,
+        "unverified": [
+            "gemm",
+            "attention",
+            "dgrad_ratio",
+            "wgrad_ratio",
+            "grouped_gemm_ratio",
+            "memory_efficiency",
+        ],
+        "sources": dict.fromkeys(kin_about["sources"], f"{kin}, no measurement of its own")
+        | {"sustained_fraction": "inside the plateau"},
+    }
+    print(f"{name:19} roofline plateau {plateau:.3f}, attention of {kin} times {scale / kin_sustained:.2f}")
+    return arrays, about
+
+
+def write(name: str, arrays: dict[str, FloatArray], about: dict[str, Any]) -> None:
+    packed = {
+        key: a.astype(np.float32 if key.startswith("axis") else np.float16) for key, a in arrays.items()
+    }
+    np.savez(OUT / f"{name}.npz", **packed)
+    (OUT / f"{name}.json").write_text(json.dumps(about, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/hardware"))
+    parser.add_argument("--check", action="store_true", help="print the checks, write nothing")
+    given = parser.parse_args()
+    grids, cells = read_gemm(given.data), read_attention(given.data)
+    built = {name: build_device(gpu, grids, cells) for gpu, (name, _) in DEVICES.items()}
+    for name in sorted(ROOFLINES, key=lambda each: ROOFLINES[each][2] in ROOFLINES):
+        built[name] = build_roofline(name, built)
+    if not given.check:
+        OUT.mkdir(parents=True, exist_ok=True)
+        for name, (arrays, about) in built.items():
+            write(name, arrays, about)
+        kin = {
+            name: {"kin": of, "sustained_fraction": own, "note": note}
+            for name, (of, own, note) in KIN.items()
+        }
+        index = {"tables": sorted(built), "kin": kin, "by_architecture": BY_ARCHITECTURE}
+        (OUT / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+    print(f"total {sum(f.stat().st_size for f in OUT.iterdir()) / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is known of hardware, software and models: data files with their sources, and their loaders."""

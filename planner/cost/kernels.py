@@ -1,0 +1,247 @@
+"""How long do the GEMMs, the attention and the memory-bound operations of a step take on one device?
+
+Measured efficiencies (`spec/rates.py`) interpolated in shape; every function takes floats or numpy columns. Left
+out: host launch gaps (the step model has its own floor) and the slowdown under overlapped communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import UnsupportedError
+from planner.spec.precision import RECIPES, Dtype, Precision
+from planner.spec.rates import FloatArray, GemmKey, GemmTable, KernelRates
+
+Quantity = Any  # a float or a float64 column: the same text serves both
+BACKWARD_FLOPS_RATIO = (
+    2.5  # five products in the backward pass against two (Dao 2023, arXiv:2307.08691, section 4)
+)
+TILE_OVERHEAD = 128.0  # extent of m or n that one tile pads at worst
+K_OVERHEAD = 400.0  # length of k that filling and draining a tile's pipeline costs; see tile_efficiency
+
+_INPUT_BYTES = {
+    Dtype.FP32: 4.0,
+    Dtype.TF32: 4.0,
+    Dtype.FP16: 2.0,
+    Dtype.BF16: 2.0,
+    Dtype.FP8: 1.0,
+    Dtype.FP4: 0.5625,
+}
+_OUTPUT_BYTES = {Dtype.FP32: 4.0, Dtype.TF32: 4.0}
+
+
+def interpolate(axes: Sequence[FloatArray], values: FloatArray, points: Sequence[Quantity]) -> FloatArray:
+    """Multilinear interpolation in a table, held at its edge outside [unit of `values`].
+
+    `axes[i]` rises; `values` has one dimension per axis; `points[i]` is a float or a column. A point on a node
+    returns the node.
+    """
+    columns = np.broadcast_arrays(*[np.asarray(p, dtype=np.float64) for p in points])
+    result: FloatArray | None = None
+    corners: list[tuple[NDArray[np.intp], FloatArray]] = []
+    for axis, x in zip(axes, columns, strict=True):
+        if len(axis) == 1:
+            corners.append((np.zeros(x.shape, dtype=np.intp), np.zeros(x.shape)))
+            continue
+        low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
+        corners.append((low, np.clip((x - axis[low]) / (axis[low + 1] - axis[low]), 0.0, 1.0)))
+    flat, strides = values.ravel(), np.cumprod([1, *values.shape[:0:-1]])[::-1]
+    for corner in range(2 ** len(axes)):
+        index: Any = 0
+        weight: Any = 1.0
+        for i, (low, share) in enumerate(corners):
+            up = (corner >> i) & 1
+            index = index + np.minimum(low + up, len(axes[i]) - 1) * strides[i]
+            weight = weight * (share if up else 1.0 - share)
+        term = flat[index] * weight
+        result = term if result is None else result + term
+    assert result is not None
+    return result
+
+
+def tile_efficiency(m: Quantity, n: Quantity, k: Quantity, compute_units: float) -> Quantity:
+    """Share of the compute units' time that a tiled GEMM turns into wanted FLOPs [fraction].
+
+    max over tiles of m n / (waves x units x tile) x k / (k + 400), waves = ceil(tiles / units); tiles 128 x 128,
+    128 x 256, 256 x 128. Source: wave quantisation as in NVIDIA's matrix multiplication guide (DU-09797); the
+    k overhead from the k = 512 column of the A100 and H100 tables, where the large GEMMs reach 0.55 of their
+    plateau. Validity: ordinary tiles, no split-k. Its error against the measured tables is printed by
+    benchmarks/build_kernel_tables.py.
+    """
+    best: Quantity = 0.0
+    for tile_m, tile_n in ((128.0, 128.0), (128.0, 256.0), (256.0, 128.0)):
+        waves = np.ceil(np.ceil(m / tile_m) * np.ceil(n / tile_n) / compute_units)
+        best = np.maximum(best, m * n / (waves * compute_units * tile_m * tile_n))
+    return best * (k / (k + K_OVERHEAD))
+
+
+def gemm_table(dtype: GemmKey, rates: KernelRates) -> GemmTable:
+    """The table of a number format, or of a recipe: its own, else that of its number format.
+
+    Raises UnsupportedError if the accelerator has none.
+    """
+    found = rates.gemm.get(dtype) or rates.gemm.get(_number_format(dtype))
+    if found is None:
+        raise UnsupportedError(
+            "the accelerator must have GEMM rates for the number format",
+            f"{dtype} on {rates.accelerator}",
+            "use one of " + ", ".join(sorted(rates.gemm)),
+        )
+    return found
+
+
+def gemm_efficiency(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates: KernelRates) -> Quantity:
+    """Fraction of the dense peak that a forward GEMM reaches [fraction].
+
+    Trilinear in log2(m), log2(n), log2(k). Below the grid, the edge times x / (x + x0) over its value at the
+    edge, per extent: part of a tile is padding (x0 = 128 in m and n), and a short k does not fill the pipeline
+    (x0 = 400); the time so stays monotonic. Above the grid, the edge: large GEMMs sit on their plateau.
+    """
+    table = gemm_table(dtype, rates)
+    efficiency = interpolate(table.axes, table.efficiency, (np.log2(m), np.log2(n), np.log2(k)))
+    for x, axis, overhead in zip(
+        (m, n, k), table.axes, (TILE_OVERHEAD, TILE_OVERHEAD, K_OVERHEAD), strict=True
+    ):
+        edge = np.exp2(axis[0])
+        below = np.minimum(x, edge)
+        efficiency = efficiency * (below / (below + overhead)) / (edge / (edge + overhead))
+    return efficiency
+
+
+def gemm_time(
+    m: Quantity,
+    n: Quantity,
+    k: Quantity,
+    dtype: GemmKey,
+    peak_flops: float,
+    memory_bandwidth: float,
+    rates: KernelRates,
+) -> Quantity:
+    """Time of one forward GEMM: m tokens, n outputs, k inputs [s].
+
+    max(2 m n k / (peak x efficiency), bytes / (bandwidth x memory_efficiency)); each operand moves once.
+    `peak_flops`: dense peak of `dtype` [FLOP/s]. Source: roofline (Williams 2009, doi:10.1145/1498765.1498785)
+    with measured efficiencies. Validity: one kernel; launches are the step model's.
+    """
+    m, n, k = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
+    compute = 2.0 * m * n * k / (peak_flops * gemm_efficiency(m, n, k, dtype, rates))
+    form = _number_format(dtype)
+    moved = (m * k + n * k) * _INPUT_BYTES[form] + m * n * _OUTPUT_BYTES.get(form, 2.0)
+    return np.maximum(compute, memory_bound_time(moved, memory_bandwidth, rates))[()]
+
+
+def gemm_backward_time(
+    m: Quantity,
+    n: Quantity,
+    k: Quantity,
+    dtype: GemmKey,
+    peak_flops: float,
+    memory_bandwidth: float,
+    rates: KernelRates,
+) -> tuple[Quantity, Quantity]:
+    """Times of the input gradient and of the weight gradient of `gemm_time`'s GEMM [s].
+
+    dgrad is a GEMM of (m, k, n), wgrad one of (n, k, m); each at the forward efficiency of those extents times
+    the accelerator's `dgrad_ratio` or `wgrad_ratio` (NN and NT layouts, fp32 accumulation of the gradient).
+    """
+    dgrad = gemm_time(m, k, n, dtype, peak_flops, memory_bandwidth, rates) / rates.dgrad_ratio
+    wgrad = gemm_time(n, k, m, dtype, peak_flops, memory_bandwidth, rates) / rates.wgrad_ratio
+    return dgrad, wgrad
+
+
+def grouped_gemm_time(
+    rows_total: Quantity,
+    n: Quantity,
+    k: Quantity,
+    groups: Quantity,
+    dtype: GemmKey,
+    peak_flops: float,
+    memory_bandwidth: float,
+    rates: KernelRates,
+) -> Quantity:
+    """Time of one grouped forward GEMM: `rows_total` tokens over `groups` experts of n outputs, k inputs [s].
+
+    groups x gemm_time(rows_total / groups, n, k) / grouped_gemm_ratio: the groups one after the other, which fits
+    the grouped GEMMs of SimuMax (A100, B200) and DeepGEMM (H800) better than one wide or one tall GEMM.
+    Validity: balanced groups; the imbalance factor belongs to the caller.
+    """
+    rows = np.asarray(rows_total, dtype=np.float64) / groups
+    each = gemm_time(rows, n, k, dtype, peak_flops, memory_bandwidth, rates)
+    return groups * each / rates.grouped_gemm_ratio
+
+
+def attended_pairs(
+    seq_q: Quantity, seq_kv: Quantity, causal: Quantity, window: Quantity = np.inf
+) -> Quantity:
+    """Query-key pairs that attend, of one head and sequence [pairs].
+
+    Full: q kv. Causal (the last query sees the last key): q kv - q^2 / 2. A causal window of w keys removes the
+    triangle beyond it: w (kv - w / 2) of the square case. The diagonal counts half, as in FlashAttention's plots.
+    """
+    reach = np.minimum(np.asarray(window, dtype=np.float64), seq_kv)
+    full = seq_q * reach
+    # queries whose window is cut by the start of the sequence see a growing prefix
+    first = seq_kv - seq_q
+    short = np.clip(reach - first, 0.0, seq_q)
+    return np.where(causal, full - short * short / 2.0, full)
+
+
+def attention_time(
+    batch: Quantity,
+    seq_q: Quantity,
+    seq_kv: Quantity,
+    heads: Quantity,
+    kv_heads: Quantity,
+    d_qk: Quantity,
+    d_v: Quantity,
+    causal: Quantity,
+    peak_flops: float,
+    memory_bandwidth: float,
+    rates: KernelRates,
+    window: Quantity = np.inf,
+) -> tuple[Quantity, Quantity]:
+    """Forward and backward time of fused attention in bf16 or fp16 [s].
+
+    forward = max(2 batch heads pairs (d_qk + d_v) / (peak x efficiency), bytes / (bandwidth x
+    memory_efficiency)); backward = 2.5 times the FLOPs at `backward_ratio` of that rate, twice the bytes. The
+    efficiency is trilinear in the log2 of the span (twice the mean keys per query), of batch x heads (scaled by
+    seq_q / span: shorter query blocks fill fewer units) and of the mean head width. Source: FlashAttention
+    FLOP convention (arXiv:2307.08691). Validity: bf16 kernels of the FlashAttention kind; `window` only with
+    `causal`.
+    """
+    table = rates.attention
+    pairs = attended_pairs(seq_q, seq_kv, causal, window)
+    span = 2.0 * pairs / seq_q
+    filled_rows = batch * heads * (seq_q / span)
+    points = (np.log2(span), np.log2(filled_rows), np.log2((d_qk + d_v) / 2.0))
+    efficiency = interpolate(table.axes, table.efficiency, points)
+    # below the shortest measured span the kernel's fixed work dominates: the rate falls with the span
+    efficiency = efficiency * np.minimum(span / 2.0 ** table.log2_span[0], 1.0)
+    forward = 2.0 * batch * heads * pairs * (d_qk + d_v) / (peak_flops * efficiency)
+    moved = 2.0 * batch * (seq_q * heads + seq_kv * kv_heads) * (d_qk + d_v)
+    ratio = interpolate((table.log2_span,), table.backward_ratio, (np.log2(span),))
+    io = memory_bound_time(moved, memory_bandwidth, rates)
+    return np.maximum(forward, io)[()], np.maximum(BACKWARD_FLOPS_RATIO * forward / ratio, 2.0 * io)[()]
+
+
+def memory_bound_time(moved: Quantity, memory_bandwidth: float, rates: KernelRates) -> Quantity:
+    """Time of an operation that only moves `moved` bytes through HBM: bytes / (bandwidth x efficiency) [s]."""
+    return moved / (memory_bandwidth * rates.memory_efficiency)
+
+
+def shape_distance(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates: KernelRates) -> Quantity:
+    """How far a GEMM's shape lies outside the measured grid, Euclidean [log2 units]; 0 inside."""
+    square: Quantity = 0.0
+    for x, axis in zip((m, n, k), gemm_table(dtype, rates).axes, strict=True):
+        log = np.log2(np.asarray(x, dtype=np.float64))
+        square = square + np.maximum(np.maximum(axis[0] - log, log - axis[-1]), 0.0) ** 2
+    return np.sqrt(square)[()]
+
+
+def _number_format(key: GemmKey) -> Dtype:
+    """The number format of a table's key: a recipe's GEMMs run in one."""
+    return RECIPES[key].gemm if isinstance(key, Precision) else key

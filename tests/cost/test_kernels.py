@@ -1,0 +1,254 @@
+"""Do kernel times follow the measured tables, the roofline and common sense?"""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.catalog.loader import load_kernel_rates
+from planner.cost.kernels import (
+    attended_pairs,
+    attention_time,
+    gemm_backward_time,
+    gemm_efficiency,
+    gemm_time,
+    grouped_gemm_time,
+    interpolate,
+    memory_bound_time,
+    shape_distance,
+    tile_efficiency,
+)
+from planner.errors import UnknownNameError, UnsupportedError
+from planner.spec.accelerator import Architecture
+from planner.spec.precision import Dtype, Precision
+from planner.spec.rates import KernelRates
+
+H100 = load_kernel_rates("h100-sxm-80g")
+PEAK, BANDWIDTH = 989.4e12, 3350e9
+MEASURED = ["a100-sxm-80g", "h100-sxm-80g", "h200-sxm", "b200", "gb200", "b300", "gb300", "l40s"]
+extent = st.integers(min_value=64, max_value=100_000)
+
+
+def flat_rates(efficiency: float) -> KernelRates:
+    """Rates with one efficiency everywhere, for hand-worked cases."""
+    table = H100.gemm[Dtype.BF16]
+    flat = replace(table, efficiency=np.full_like(table.efficiency, efficiency))
+    attention = replace(
+        H100.attention,
+        efficiency=np.full_like(H100.attention.efficiency, efficiency),
+        backward_ratio=np.full_like(H100.attention.backward_ratio, 0.8),
+    )
+    return replace(H100, gemm={Dtype.BF16: flat}, attention=attention, memory_efficiency=0.8)
+
+
+class TestGemm:
+    def test_compute_bound_by_hand(self) -> None:
+        # 2 * 4096 * 8192 * 1024 FLOP / (100e12 * 0.5) = 1.374 ms
+        got = gemm_time(4096, 8192, 1024, Dtype.BF16, 100e12, 10e12, flat_rates(0.5))
+        assert got == pytest.approx(68_719_476_736 / 50e12, rel=1e-12)
+
+    def test_memory_bound_by_hand(self) -> None:
+        # 2 bytes * (512 * 512 + 512 * 1024 + 512 * 1024) = 2.62 MB at 1 GB/s * 0.8
+        got = gemm_time(512, 1024, 512, Dtype.BF16, 1000e12, 1e9, flat_rates(0.5))
+        assert got == pytest.approx(2 * (512 * 512 + 512 * 1024 + 512 * 1024) / 0.8e9, rel=1e-12)
+
+    @pytest.mark.parametrize("name", MEASURED)
+    def test_a_node_of_the_table_is_returned_exactly(self, name: str) -> None:
+        rates = load_kernel_rates(name)
+        table = rates.gemm[Dtype.BF16]
+        for i, j, k in ((0, 0, 0), (4, 8, 9), (7, 17, 17), (3, 15, 16)):
+            shape = (2.0 ** table.log2_m[i], 2.0 ** table.log2_n[j], 2.0 ** table.log2_k[k])
+            assert gemm_efficiency(*shape, Dtype.BF16, rates) == pytest.approx(
+                table.efficiency[i, j, k], rel=1e-9
+            )
+
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(extent, extent, extent), min_size=2, max_size=20))
+    def test_a_row_alone_equals_the_row_in_a_column(self, shapes: list[tuple[int, int, int]]) -> None:
+        column = np.array(shapes, dtype=float).T
+        times = gemm_time(*column, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        gradients = gemm_backward_time(*column, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        for i, shape in enumerate(shapes):
+            assert times[i] == gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100)
+            alone = gemm_backward_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100)
+            assert (gradients[0][i], gradients[1][i]) == alone
+
+    @settings(deadline=None)
+    @given(extent, extent, extent, st.floats(1.0, 4.0))
+    def test_more_bandwidth_or_peak_is_never_slower(self, m: int, n: int, k: int, factor: float) -> None:
+        base = gemm_time(m, n, k, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        assert gemm_time(m, n, k, Dtype.BF16, PEAK, BANDWIDTH * factor, H100) <= base
+        assert gemm_time(m, n, k, Dtype.BF16, PEAK * factor, BANDWIDTH, H100) <= base
+
+    @settings(deadline=None)
+    @given(extent, extent, extent, st.integers(0, 2))
+    def test_twice_the_work_is_never_faster(self, m: int, n: int, k: int, axis: int) -> None:
+        shape = [float(m), float(n), float(k)]
+        base = gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        shape[axis] *= 2
+        # the measured tables themselves have neighbours where the larger GEMM is up to a tenth faster
+        assert gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100) >= 0.9 * base
+
+    @settings(deadline=None)
+    @given(extent, extent, extent, st.integers(0, 2))
+    def test_sharding_in_two_is_little_more_than_twice_as_fast(
+        self, m: int, n: int, k: int, axis: int
+    ) -> None:
+        shape = [float(m), float(n), float(k)]
+        base = gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        shape[axis] /= 2
+        # halving may land on a better tile: the tables hold cells up to a third more efficient at half the size
+        assert gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100) >= 0.5 * base / 1.4
+
+    def test_small_shapes_lose_efficiency_below_the_grid(self) -> None:
+        edge = gemm_efficiency(256, 4096, 4096, Dtype.BF16, H100)
+        assert gemm_efficiency(32, 4096, 4096, Dtype.BF16, H100) < 0.5 * edge
+        assert gemm_efficiency(8192, 4096, 64, Dtype.BF16, H100) < gemm_efficiency(
+            8192, 4096, 512, Dtype.BF16, H100
+        )
+
+    def test_gradients_of_a_large_gemm_take_about_as_long_as_the_forward_pass(self) -> None:
+        forward = gemm_time(8192, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        dgrad, wgrad = gemm_backward_time(8192, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        assert dgrad == pytest.approx(forward / H100.dgrad_ratio)
+        assert forward < wgrad < 1.15 * forward
+
+    def test_fp8_is_faster_than_bf16_but_less_than_twice(self) -> None:
+        bf16 = gemm_time(8192, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        fp8 = gemm_time(8192, 8192, 8192, Dtype.FP8, 2 * PEAK, BANDWIDTH, H100)
+        assert 0.5 * bf16 < fp8 < bf16
+
+    def test_recipes_resolve_to_their_own_table_or_their_number_format(self) -> None:
+        shape = (8192.0, 8192.0, 8192.0)
+        assert gemm_efficiency(*shape, Precision.FP8_CS, H100) == gemm_efficiency(*shape, Dtype.FP8, H100)
+        assert gemm_efficiency(*shape, Precision.FP8_BLOCKWISE, H100) != gemm_efficiency(
+            *shape, Dtype.FP8, H100
+        )
+        with pytest.raises(UnsupportedError, match="fp4"):
+            gemm_efficiency(*shape, Dtype.FP4, flat_rates(0.5))
+
+    def test_ten_thousand_shapes_take_under_a_microsecond_each(self) -> None:
+        shapes = np.random.default_rng(0).uniform(256, 65536, (3, 10_000))
+        best = min(_seconds(lambda: gemm_time(*shapes, Dtype.BF16, PEAK, BANDWIDTH, H100)) for _ in range(5))
+        assert best < 3e-2  # 1 us each on an idle core; three times that on a busy one
+
+
+def _seconds(call: object) -> float:
+    start = time.perf_counter()
+    call()  # type: ignore[operator]
+    return time.perf_counter() - start
+
+
+class TestGroupedGemm:
+    def test_one_group_is_a_gemm(self) -> None:
+        rates = replace(H100, grouped_gemm_ratio=1.0)
+        one = grouped_gemm_time(4096, 4096, 7168, 1, Dtype.BF16, PEAK, BANDWIDTH, rates)
+        assert one == pytest.approx(gemm_time(4096, 4096, 7168, Dtype.BF16, PEAK, BANDWIDTH, rates))
+
+    def test_more_groups_of_the_same_rows_are_never_faster(self) -> None:
+        groups = np.array([1.0, 4, 16, 64, 256])
+        times = grouped_gemm_time(16384.0, 2048, 7168, groups, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        assert np.all(np.diff(times) > -0.05 * times[:-1])
+
+    def test_every_expert_s_weights_move(self) -> None:
+        slow = grouped_gemm_time(64.0, 2048, 7168, 64, Dtype.BF16, PEAK, 1e10, flat_rates(0.5))
+        assert slow >= 64 * 2048 * 7168 * 2 / 0.8e10
+
+
+class TestAttention:
+    def test_causal_square_by_hand(self) -> None:
+        # 2 * 2 batch * 32 heads * (4096^2 / 2) pairs * 256 / (100e12 * 0.5); backward 2.5 / 0.8 times that
+        forward, backward = attention_time(
+            2, 4096, 4096, 32, 8, 128, 128, True, 100e12, 1e13, flat_rates(0.5)
+        )
+        assert forward == pytest.approx(2 * 2 * 32 * 4096**2 / 2 * 256 / 50e12, rel=1e-12)
+        assert backward == pytest.approx(forward * 2.5 / 0.8, rel=1e-12)
+
+    def test_pairs(self) -> None:
+        assert attended_pairs(8, 8, True) == 32
+        assert attended_pairs(8, 8, False) == 64
+        assert attended_pairs(4, 8, True) == 24  # the second half of the square: 32 - 8
+        assert attended_pairs(8, 8, True, 2) == 14  # 8 * 2 less the triangle of 2 * 2 / 2
+        assert attended_pairs(8, 8, True, 100) == 32
+
+    def test_context_parallel_halves_add_up(self) -> None:
+        whole = attended_pairs(8192, 8192, True)
+        first, second = attended_pairs(4096, 4096, True), attended_pairs(4096, 8192, True)
+        assert first + second == whole
+
+    def test_a_window_is_faster_and_full_attention_slower(self) -> None:
+        def forward(causal: bool, window: float = np.inf) -> float:
+            shape = (1, 16384, 16384, 32, 8, 128, 128, causal)
+            return float(attention_time(*shape, PEAK, BANDWIDTH, H100, window)[0])
+
+        assert forward(True, 1024) < 0.3 * forward(True) < forward(True) < forward(False)
+
+    def test_row_alone_equals_row_in_column(self) -> None:
+        sequence = np.array([512.0, 4096, 5000, 131072])
+        column = attention_time(1, sequence, sequence, 16, 4, 128, 128, True, PEAK, BANDWIDTH, H100)
+        for i, s in enumerate(sequence):
+            alone = attention_time(1, s, s, 16, 4, 128, 128, True, PEAK, BANDWIDTH, H100)
+            assert (column[0][i], column[1][i]) == alone
+
+
+class TestRates:
+    @pytest.mark.parametrize("name", MEASURED)
+    def test_measured_tables_are_their_own(self, name: str) -> None:
+        rates = load_kernel_rates(name)
+        assert rates.measured
+        assert rates.kin == ""
+        for table in rates.gemm.values():
+            assert 0 < table.efficiency.min()
+            assert table.efficiency.max() <= 1
+        assert 0 < rates.attention.efficiency.min() < rates.attention.efficiency.max() < 1
+        assert 0 < rates.sustained_fraction <= 1
+        assert set(rates.sources) >= {"sustained_fraction", "dgrad_ratio", "memory_efficiency"}
+
+    def test_kin_is_stated(self) -> None:
+        assert load_kernel_rates("h800_sxm_80g").kin == "h100-sxm-80g"
+        assert load_kernel_rates("gh200").kin == "h200-sxm"
+        assert not load_kernel_rates("mi300x").measured
+
+    def test_an_unknown_accelerator_borrows_by_architecture_or_is_refused(self) -> None:
+        rates = load_kernel_rates("h900-sxm", Architecture.HOPPER)
+        assert rates.kin == "h100-sxm-80g"
+        assert "hopper" in rates.note
+        assert load_kernel_rates("abacus", Architecture.CPU).kin == "generic"
+        with pytest.raises(UnknownNameError, match="h100-sxm-80g"):
+            load_kernel_rates("h100-sxm")
+
+    def test_every_accelerator_of_the_catalog_has_rates(self) -> None:
+        from importlib.resources import files
+
+        for path in (files("planner.catalog") / "accelerators").iterdir():
+            rates = load_kernel_rates(path.name.removesuffix(".yaml"))
+            assert Dtype.BF16 in rates.gemm
+
+    def test_a_power_limited_card_is_slower_than_its_kin(self) -> None:
+        shape = (8192.0, 8192.0, 8192.0)
+        sxm, pcie = load_kernel_rates("a100-sxm-80g"), load_kernel_rates("a100-pcie-80g")
+        assert gemm_efficiency(*shape, Dtype.BF16, pcie) < gemm_efficiency(*shape, Dtype.BF16, sxm)
+
+
+class TestPieces:
+    def test_interpolation_is_linear_between_nodes_and_held_outside(self) -> None:
+        axes = [np.array([0.0, 1.0, 3.0]), np.array([0.0, 2.0])]
+        values = np.array([[0.0, 2.0], [1.0, 3.0], [3.0, 5.0]])  # x + y
+        got = interpolate(axes, values, (np.array([0.5, 2.0, 9.0, -1.0]), np.array([1.0, 0.5, 9.0, -1.0])))
+        assert got.tolist() == [1.5, 2.5, 5.0, 0.0]
+
+    def test_wave_quantisation_by_hand(self) -> None:
+        # 133 tiles of 128 x 128 on 132 units take two waves: 133 / 264, times k / (k + 400)
+        assert tile_efficiency(128.0, 128.0 * 133, 3600.0, 132) == pytest.approx(133 / 264 * 0.9)
+
+    def test_distance_is_zero_inside_and_grows_outside(self) -> None:
+        assert shape_distance(4096, 4096, 4096, Dtype.BF16, H100) == 0
+        assert shape_distance(128, 4096, 4096, Dtype.BF16, H100) == pytest.approx(1)
+        assert shape_distance(128, 256, 4096, Dtype.BF16, H100) == pytest.approx(np.sqrt(2))
+        assert shape_distance(2.0**16, 4096, 4096, Dtype.BF16, H100) == pytest.approx(1)
+
+    def test_memory_bound_by_hand(self) -> None:
+        assert memory_bound_time(8e9, 1e10, flat_rates(0.5)) == pytest.approx(1.0)
