@@ -267,8 +267,8 @@ def palm_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
 def torchtitan_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     """6 (N - embedding) + 12 L H Q T [FLOP/token].
 
-    torchtitan's `get_nparams_and_flops` (2024 and 2025): the input table does not count, the head does. A tied
-    table is one parameter there and is not counted at all.
+    torchtitan's `get_nparams_and_flops` (2024, 2025): the input table does not count, the head does.
+    A tied table is one parameter there and is not counted at all.
     """
     tables = embedding_parameters(model) + position_parameters(model)
     return palm_flops_per_token(model, seq) - 6 * tables
@@ -278,7 +278,7 @@ def nanotron_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     """Forward and backward FLOPs per token as nanotron counts its Llama [FLOP/token].
 
     `get_flops` in nanotron's src/nanotron/models/llama.py: the full square, three MLP matrices, the head. For
-    gated models with head_dim = hidden / heads it is the full-square count; other models are counted so too.
+    gated models with head_dim = hidden / heads it is the full-square count; others are counted so too.
     """
     return full_square_flops_per_token(model, seq)
 

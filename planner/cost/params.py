@@ -52,7 +52,7 @@ class LayerParameters:
 
 @dataclass(frozen=True)
 class ModelParameters:
-    """`total`: trained parameters, tied ones once. `active`: met by one token. `by_kind`: keys are `KINDS`."""
+    """`total`: trained parameters, tied ones once. `active`: met by one token. `by_kind`: keys `KINDS`."""
 
     total: int
     active: int

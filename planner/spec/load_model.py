@@ -1,0 +1,186 @@
+"""Which model does a name or a path on the command line mean?
+
+Looks in this order: the catalog (names, Hugging Face ids, other spellings), then the file system: a
+`config.json`, a folder holding one, or a description by hand (`planner/spec/description.py`) in YAML. Put `./`
+before the path of a folder that is called like a catalog model. Left out: downloading; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from planner.errors import FileInputError, UnknownNameError
+from planner.spec.description import spec_from_description
+from planner.spec.hf import read_hf_config
+from planner.spec.model import ModelSpec
+
+LARGEST_FILE = 8 * 2**20
+_SUFFIXES = (".json", ".yaml", ".yml")
+
+
+class CatalogEntry(BaseModel):
+    """What the index says of one catalog model.
+
+    `published_params`: total published with the weights; `unverified`: dimensions or context are from memory
+    and no published total confirms them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    aliases: list[str] = []
+    source: str
+    published_params: int | None = None
+    unverified: bool = False
+    note: str = ""
+
+
+def _catalog_folder() -> Traversable:
+    return files("planner.catalog") / "models"
+
+
+@lru_cache(maxsize=1)
+def catalog_index() -> Mapping[str, CatalogEntry]:
+    """The index of the shipped models by name."""
+    path = _catalog_folder() / "index.yaml"
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    content = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    try:
+        return {name: CatalogEntry.model_validate(entry) for name, entry in content.items()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise FileInputError(str(path), first["msg"], repr(first.get("input")), "repair the index") from error
+
+
+def catalog_models() -> list[str]:
+    """Names of the models that ship with planner."""
+    return sorted(catalog_index())
+
+
+def _folded(name: str) -> str:
+    """Spelling without case and punctuation, so that llama3.1-8b finds llama-3.1-8b."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@lru_cache(maxsize=1)
+def _names() -> Mapping[str, str]:
+    """Every accepted spelling to catalog name; exact ones are never overruled by folded ones."""
+    index = catalog_index()
+    exact = {alias.lower(): name for name, entry in index.items() for alias in (name, *entry.aliases)}
+    folded: dict[str, str] = {}
+    for spelling, name in exact.items():
+        for form in (_folded(spelling), _folded(spelling.rsplit("/", 1)[-1])):
+            folded.setdefault(form, name)
+    return {**folded, **exact}
+
+
+def resolve_catalog_name(name: str) -> str | None:
+    """The catalog name behind a name, a Hugging Face id or another spelling of either; None if there is none."""
+    names = _names()
+    return names.get(name.lower()) or names.get(_folded(name)) if _folded(name) else None
+
+
+def load_model(name_or_path: str, with_mtp: bool = False) -> ModelSpec:
+    """The model behind a catalog name, a Hugging Face id, or a path.
+
+    `with_mtp` counts multi-token-prediction modules where the configuration has them. Raises
+    `UnknownNameError`, `FileInputError` or `UnsupportedError`.
+    """
+    name = None if name_or_path.startswith((".", "/", "~")) else resolve_catalog_name(name_or_path)
+    if name is not None:
+        return _load_catalog_model(name, with_mtp)
+    path = _existing_path(name_or_path)
+    if path is None:
+        raise _not_found(name_or_path)
+    return load_model_file(path, with_mtp)
+
+
+@lru_cache(maxsize=256)
+def _load_catalog_model(name: str, with_mtp: bool) -> ModelSpec:
+    path = _catalog_folder() / name / "config.json"
+    return _read(path.read_bytes(), f"catalog/models/{name}/config.json", name, ".json", with_mtp)
+
+
+def load_model_file(path: Path, with_mtp: bool = False) -> ModelSpec:
+    """The model that a file, or the `config.json` in a folder, describes."""
+    name = path.stem
+    try:
+        if path.is_dir():
+            name = path.resolve().name
+            path = path / "config.json"
+            if not path.is_file():
+                must = "a model folder must hold a config.json"
+                raise FileInputError(
+                    str(path.parent), must, hint="give the folder of a model, or the file itself"
+                )
+        elif path.name == "config.json":
+            name = path.resolve().parent.name
+        if path.stat().st_size > LARGEST_FILE:
+            must = "a model file must be at most 8 MiB"
+            raise FileInputError(
+                str(path), must, f"{path.stat().st_size} bytes", "give a configuration, not weights"
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileInputError(str(path), "the file must be readable", str(error.strerror or error)) from error
+    return _read(content, str(path), name, path.suffix.lower(), with_mtp)
+
+
+def _existing_path(text: str) -> Path | None:
+    """The path, if it exists; None for text that cannot be a path at all."""
+    try:
+        path = Path(text).expanduser() if text.strip() else None
+        return path if path is not None and path.exists() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
+def _not_found(text: str) -> FileInputError | UnknownNameError:
+    shown = text if len(text) <= 200 else text[:200] + "..."
+    if text.startswith((".", "/", "~")) or text.lower().endswith(_SUFFIXES):
+        return FileInputError(shown, "the file must exist", "no such file or folder", "check the path")
+    spellings = [alias for entry in catalog_index().values() for alias in entry.aliases]
+    return UnknownNameError("model", shown, [*catalog_models(), *spellings])
+
+
+def _read(content: bytes, file: str, name: str, suffix: str, with_mtp: bool) -> ModelSpec:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        must = "the file must be text in UTF-8"
+        raise FileInputError(file, must, f"byte {error.start}: {error.reason}", "save it as UTF-8") from error
+    fields = _parse_yaml(text, file) if suffix in (".yaml", ".yml") else _parse_json(text, file)
+    if not isinstance(fields, dict):
+        must = "the file must hold one object of named fields"
+        raise FileInputError(file, must, type(fields).__name__, "give a model's config.json")
+    if "model_type" not in fields and "layers" in fields:
+        return spec_from_description(fields, str(fields.get("name") or name), file)
+    return read_hf_config(fields, file, name, with_mtp)
+
+
+def _parse_json(text: str, file: str) -> Any:
+    def refuse_constant(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not a number of JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        given = str(error) if text.strip() else "an empty file"
+        raise FileInputError(file, "the file must be valid JSON", given, "repair the file") from error
+
+
+def _parse_yaml(text: str, file: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        given = " ".join(str(error).split())
+        raise FileInputError(file, "the file must be valid YAML", given, "repair the file") from error
