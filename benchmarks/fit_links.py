@@ -16,7 +16,7 @@ import csv
 import gzip
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,6 @@ from planner.catalog.load_links import (
     LINKS_FILE,
     FabricEntry,
     LinksFile,
-    OperationEntry,
     ScaleUpEntry,
     combine,
 )
@@ -70,19 +69,20 @@ class Device:
     kin: tuple[str, ...] = ()
 
 
+# the first of a kind stands in for links without rows: the switch of the A100 does not reduce
 DEVICES: Final = {
-    "h100_sxm_80g": Device("h100", "hopper", "nvlink", 450e9, ("h200_sxm", "b200")),
-    "h200_sxm": Device("h200", "hopper", "nvlink", 450e9, ("h100_sxm_80g", "b200")),
+    "a100_sxm_80g": Device("a100-sxm", "ampere", "nvlink", 300e9, ("h100_sxm_80g",)),
+    "h100_sxm_80g": Device("h100-sxm", "hopper", "nvlink", 450e9, ("h200_sxm", "b200")),
+    "h200_sxm": Device("h200-sxm", "hopper", "nvlink", 450e9, ("h100_sxm_80g", "b200")),
     "b200": Device("b200", "blackwell", "nvlink", 900e9, ("b300", "h100_sxm_80g")),
     "b300": Device("b300", "blackwell", "nvlink", 900e9, ("b200", "h100_sxm_80g")),
     "gb200": Device("gb200", "blackwell", "nvlink", 900e9, ("gb300", "b200")),
     "gb300": Device("gb300", "blackwell", "nvlink", 900e9, ("gb200", "b200")),
-    "a100_sxm_80g": Device("a100", "ampere", "nvlink", 300e9, ("h100_sxm_80g",)),
-    "rtx_pro_6000_server": Device("rtx_pro_6000", "blackwell", "pcie", 63e9, ()),
+    "rtx_pro_6000_server": Device("rtx-pro-6000-server", "blackwell", "pcie", 63e9, ()),
     "l40s": Device("l40s", "ada", "pcie", 31e9, ("rtx_pro_6000_server",)),
 }
 # line rate per device of the fabrics in the table [bytes/s]: 8 devices on 4 x 100, 32 x 100, 8 x 400 Gbit/s
-FABRICS: Final = {"a100_sxm_80g": 6.25e9, "h100_sxm_80g": 50e9, "b200": 50e9}
+FABRICS: Final = {"a100_sxm_80g": 6.25e9, "h100_sxm_80g": 50e9, "h200_sxm": 50e9, "b200": 50e9}
 
 Column = NDArray[np.float64]
 Row = tuple[str, str, int, int, float, float]  # gpu, operation, ranks, nodes, size [bytes], time [s]
@@ -97,9 +97,13 @@ def read_rows(path: Path = TABLE) -> list[Row]:
             operation = OPERATIONS.get(row["op"])
             if operation is None or row["gpu"] not in DEVICES or not row["latency_us"]:
                 continue
-            if "vidur" in row["source"] or "Ring" in row["lib"] or float(row["n_gpus"]) < 2:
+            if "vidur" in row["source"] or "Ring" in row["lib"]:
                 continue
             size, nodes = float(row["size_bytes"]), int(float(row["n_nodes"]))
+            ranks = int(float(row["n_gpus"]))
+            if ranks == 0:
+                # p5en row without a rank count: bus / algorithm bandwidth = 2 (N-1)/N = 1.984, so N = 128
+                ranks, nodes = 128, 16
             # below 256 KiB that run took 0.4 to 6 ms, falling with size: start-up of the job, not the fabric
             if row["gpu"] == "b200" and nodes > 1 and size < 256 * KIB:
                 continue
@@ -107,7 +111,7 @@ def read_rows(path: Path = TABLE) -> list[Row]:
                 (
                     row["gpu"],
                     operation,
-                    int(float(row["n_gpus"])),
+                    ranks,
                     nodes,
                     size,
                     float(row["latency_us"]) / 1e6,
@@ -116,15 +120,19 @@ def read_rows(path: Path = TABLE) -> list[Row]:
     return rows
 
 
-def fit_floor(rows: Iterable[Row]) -> tuple[float, float]:
-    """Base and hop [s] of messages up to 16 KiB: least squares over the medians of the group sizes."""
+def fit_floor(rows: Iterable[Row], kin_hop: float) -> tuple[float, float]:
+    """Base and hop [s] of messages up to 16 KiB: least squares over the medians of the group sizes.
+
+    `kin_hop` [s] stands in where there is one group size alone.
+    """
     by_ranks: dict[int, list[float]] = defaultdict(list)
     for _, _, ranks, _, size, time in rows:
         if 512 <= size <= 16 * KIB:
             by_ranks[ranks].append(time)
     medians = {ranks: float(np.median(times)) for ranks, times in by_ranks.items()}
     if len(medians) == 1:
-        return next(iter(medians.values())), 0.0
+        ((ranks, median),) = medians.items()
+        return max(median - kin_hop * (ranks - 1), 0.0), kin_hop
     hop, base = np.polyfit([ranks - 1 for ranks in medians], list(medians.values()), 1)
     return float(base), max(float(hop), 0.0)
 
@@ -145,7 +153,9 @@ def fit_curve(wire: Column, floor: float, time: Column, fractions: Column) -> tu
 def fit_operation(rows: list[Row], gpu: str, operation: str) -> tuple[float, float, Curves]:
     """Base, hop and the curves of one accelerator's operation inside a domain."""
     own = [row for row in rows if row[0] == gpu and row[1] == operation and row[3] == 1]
-    base, hop = fit_floor(own)
+    alone = len({row[2] for row in own}) == 1 and DEVICES[gpu].kin
+    kin_hop = fit_operation(rows, DEVICES[gpu].kin[-1], operation)[1] if alone else 0.0
+    base, hop = fit_floor(own, kin_hop)
     curves: Curves = {}
     for ranks in sorted({row[2] for row in own}):
         part = [row for row in own if row[2] == ranks and row[4] > 64 * KIB]
@@ -153,7 +163,7 @@ def fit_operation(rows: list[Row], gpu: str, operation: str) -> tuple[float, flo
             continue
         sizes, times = np.array([row[4] for row in part]), np.array([row[5] for row in part])
         moved = collectives.moved_bytes(collectives.CollectiveKind(operation), sizes, float(ranks))
-        wire = moved / DEVICES[gpu].nominal
+        wire = np.asarray(moved) / DEVICES[gpu].nominal
         # a switch that reduces lifts the bus bandwidth above the link's; a shared host bridge sinks it
         fractions = np.geomspace(0.01, 1.2, 400)
         curves[float(ranks)] = fit_curve(wire, base + hop * (ranks - 1), times, fractions)
@@ -212,54 +222,78 @@ SWITCH_FLOOR: Final = 33.4e-6
 P2P: Final[dict[str, dict[str, Any]]] = {
     # microsoft/vidur@7d47513, send_recv on h100_dgx: 5 us at 2 KiB, 10 us at 1 MiB, 348 GB/s at 64 MiB
     "nvlink": {"base": 5e-6, "hop": 0.0, "ranks": (2.0,), "fraction": (0.8,), "ramp": (0.2e-6,)},
+    # unverified: bandwidth of two devices in the same table
     "pcie": {"base": 6e-6, "hop": 0.0, "ranks": (2.0,), "fraction": (0.65,), "ramp": (2e-6,)},
-    "xgmi": {"base": 10e-6, "hop": 0.0, "ranks": (2.0,), "fraction": (0.106,), "ramp": (2e-6,)},
 }
 
 
-def fabric_entry(rows: list[Row], gpu: str, scale_up: ScaleUpEntry) -> FabricEntry:
-    """EFA as it serves one accelerator: hop, fraction and ramp of the tree that fit its all-reduce rows."""
-    own = [row for row in rows if row[0] == gpu and row[3] > 1]
-    ranks, nodes = float(own[0][2]), float(own[0][3])
-    sizes, times = np.array([row[4] for row in own]), np.array([row[5] for row in own])
-    small = times[sizes <= max(16 * KIB, 2 * sizes.min())]
-    floor = min(
-        scale_up.all_reduce.base + scale_up.all_reduce.hop * (ranks / nodes - 1), scale_up.switch_floor
-    )
-    tree_hop = (float(np.median(small)) - floor) / (2 * math.log2(nodes))
+def fabric_entry(rows: list[Row], gpus: tuple[str, ...], scale_up: ScaleUpEntry) -> FabricEntry:
+    """EFA as it serves one architecture: hop, fraction, ramp and saturation that fit its all-reduce rows."""
+    own = [row for row in rows if row[0] in gpus and row[3] > 1]
+    hops = fit_hops([row for row in own if row[0] == gpus[0]], scale_up)
     best: tuple[float, FabricEntry] | None = None
-    for fraction in np.linspace(0.7, 1.0, 31):
-        for ramp in (0.0, *np.geomspace(1e-6, 3e-4, 30)):
-            entry = FabricEntry(
-                kind="efa",
-                architecture=scale_up.architecture,
-                **_fabric_fields(tree_hop, float(fraction), float(ramp)),
-                source=EFA_SOURCES[gpu],
-                measured=True,
-            )
-            rates = combine(scale_up, entry, "")
-            predicted = predict(rates, "all_reduce", sizes, ranks, nodes, gpu)
-            error = float(np.abs(np.log(predicted / times)).mean())
-            if best is None or error < best[0] - 1e-9:
-                best = error, entry
+    for fraction in np.linspace(0.75, 1.0, 26):
+        for ramp in (0.0, *np.geomspace(1e-6, 3e-4, 16)):
+            for saturation in np.geomspace(2e-5, 2e-3, 16):
+                entry = FabricEntry(
+                    kind="efa",
+                    architecture=scale_up.architecture,
+                    **_fabric_fields(hops, float(fraction), float(ramp), float(saturation)),
+                    source=EFA_SOURCES[gpus[0]],
+                    note="all-reduce measured; ring hop, message cost and point-to-point derived",
+                    measured=True,
+                )
+                error = fabric_error(own, combine(scale_up, entry, ""))
+                if best is None or error < best[0] - 1e-9:
+                    best = error, entry
     assert best is not None
     return best[1]
 
 
+def fit_hops(rows: list[Row], scale_up: ScaleUpEntry) -> tuple[float, float]:
+    """Latency of one ring crossing and of one tree level, one way [s], from the smallest messages.
+
+    NCCL takes the faster of the two, so the floor bounds both from below: each is set to reach it.
+    """
+    operation, ranks, nodes = scale_up.all_reduce, rows[0][2], rows[0][3]
+    limit = max(16 * KIB, 2 * min(row[4] for row in rows))
+    floor = float(np.median([row[5] for row in rows if row[4] <= limit]))
+    inside = min(operation.base + operation.hop * (ranks / nodes - 1), scale_up.switch_floor)
+    ring = floor - operation.base - operation.hop * (ranks - nodes)
+    return ring / (2 * (nodes - 1)), (floor - inside) / (2 * math.log2(nodes))
+
+
+def fabric_error(rows: list[Row], rates: LinkRates) -> float:
+    """Mean |log error| over combinations of (accelerator, ranks, nodes)."""
+    errors = []
+    for gpu, ranks, nodes in sorted({(row[0], row[2], row[3]) for row in rows}):
+        part = [row for row in rows if (row[0], row[2], row[3]) == (gpu, ranks, nodes)]
+        sizes, times = np.array([row[4] for row in part]), np.array([row[5] for row in part])
+        predicted = predict(rates, "all_reduce", sizes, float(ranks), float(nodes), gpu)
+        errors.append(float(np.abs(np.log(predicted / times)).mean()))
+    return sum(errors)
+
+
+# p5 (H100) and p5en (H200) have 400 Gbit/s per device alike
+EFA_GROUPS: Final = (("h100_sxm_80g", "h200_sxm"), ("a100_sxm_80g",), ("b200",))
 EFA_SOURCES: Final = {
     "a100_sxm_80g": "aws-samples/awsome-distributed-training@7217859, 2 x p4de",
-    "h100_sxm_80g": "aws-samples/awsome-distributed-training@7217859, 2 x p5",
+    "h100_sxm_80g": "aws-samples/awsome-distributed-training@7217859, 2 x p5 and 16 x p5en",
     "b200": "stas00/ml-engineering@744d01e network/README.md, 4 x p6-b200",
 }
 
 
-def _fabric_fields(tree_hop: float, fraction: float, ramp: float) -> dict[str, float]:
-    """What all fabrics share in form: a ring hop is NCCL's 4.0 / 8.5 of a tree hop (LL128)."""
+def _fabric_fields(
+    hops: tuple[float, float], fraction: float, ramp: float, saturation: float
+) -> dict[str, float]:
+    """Fitted fields, and those without rows, in proportion to them."""
+    ring_hop, tree_hop = hops
     return {
-        "ring_hop": tree_hop * 4.0 / 8.5,
+        "ring_hop": ring_hop,
         "tree_hop": tree_hop,
         "fraction": fraction,
         "ramp": ramp,
+        "saturation": saturation,
         "message": 0.5e-6,
         "all_to_all_fraction": 0.9 * fraction,
         "p2p_base": 12e-6 + tree_hop / 2,
@@ -273,106 +307,23 @@ def predict(rates: LinkRates, operation: str, sizes: Any, ranks: float, nodes: f
     return TIMES[operation](sizes, ranks, ranks / nodes, DEVICES[gpu].nominal, FABRICS.get(gpu, 50e9), rates)
 
 
-def _operation(base: float, hop: float, curve: Mapping[int, float], ramp: float) -> OperationEntry:
-    return OperationEntry(
-        base=base,
-        hop=hop,
-        ranks=tuple(curve),
-        fraction=tuple(curve.values()),
-        ramp=(ramp,) * len(curve),
-    )
-
-
-def published_entries() -> list[ScaleUpEntry]:
-    """Links known by a few published figures alone."""
-    a100 = ScaleUpEntry(
-        accelerator="a100_pcie",
-        architecture="ampere",
-        kind="pcie",
-        all_reduce=_operation(4e-6, 2.6e-6, {2: 0.69, 4: 0.69, 8: 0.418}, 5e-6),
-        all_gather=_operation(4e-6, 1.3e-6, {2: 0.69, 4: 0.69, 8: 0.45}, 5e-6),
-        reduce_scatter=_operation(4e-6, 1.3e-6, {2: 0.69, 4: 0.69, 8: 0.369}, 5e-6),
-        all_to_all=_operation(6e-6, 0.6e-6, {2: 0.69, 4: 0.69, 8: 0.275}, 5e-6),
-        p2p=P2P["pcie"],
-        switch_floor=math.inf,
-        source="SimuMax A100 PCIe, fractions of 30 GB/s for 4 and 8 devices (nccl_model.md)",
-        note="2 devices taken as 4; latencies of rtx_pro_6000 (nccl-tests); host bridges shared by 4 or more",
-        measured=True,
-    )
-    mesh = {2: 0.106, 4: 0.30, 8: 0.70}
-    mi300x = ScaleUpEntry(
-        accelerator="mi300x",
-        architecture="cdna3",
-        kind="xgmi",
-        all_reduce=_operation(20e-6, 4.2e-6, mesh, 10e-6),
-        all_gather=_operation(15e-6, 2.1e-6, mesh, 10e-6),
-        reduce_scatter=_operation(15e-6, 2.1e-6, mesh, 10e-6),
-        all_to_all=_operation(15e-6, 2.1e-6, mesh, 10e-6),
-        p2p=P2P["xgmi"],
-        switch_floor=math.inf,
-        source="stas00/ml-engineering@744d01e (rccl all-reduce of 4 GiB, 2 and 8 devices); RCCL xGMI hop 2.1 us",
-        note="full mesh: n devices use n - 1 of 7 links; only all-reduce bandwidth is measured, "
-        "base latencies and ramps are unverified",
-        measured=True,
-        unverified=True,
-    )
-    return [a100, mi300x]
-
-
-def published_fabrics() -> list[FabricEntry]:
-    """Fabrics without multi-node tables: NCCL's own constants and point-to-point figures."""
-    nccl = "NVIDIA/nccl@5067397 src/graph/tuning.cc: LL128 network hop 4.0 us ring, 8.5 us tree, card 0.96"
-    p2p = "microsoft/vidur@7d47513 send_recv between two h100_dgx: 17 us, 37 of 50 GB/s"
-    own = {
-        "ring_hop": 4.0e-6,
-        "tree_hop": 8.5e-6,
-        "fraction": 0.96,
-        "ramp": 8.5e-6,
-        "message": 0.5e-6,
-        "all_to_all_fraction": 0.9,
-        "p2p_base": 17e-6,
-        "p2p_fraction": 0.75,
-        "p2p_ramp": 0.7e-6,
-    }
-    note = "collective hops are NCCL's constants, not measured; message cost and ramp unverified"
-    slow = own | {
-        "ring_hop": 15e-6,
-        "tree_hop": 30e-6,
-        "fraction": 0.8,
-        "all_to_all_fraction": 0.7,
-        "p2p_base": 50e-6,
-    }
-    infiniband = FabricEntry(
-        kind="infiniband", **own, source=f"{nccl}; {p2p}", note=note, measured=False, unverified=True
-    )
-    return [
-        infiniband,
-        infiniband.model_copy(update={"kind": "roce"}),
-        infiniband.model_copy(update={"kind": "slingshot", "note": "InfiniBand's figures; " + note}),
-        FabricEntry(
-            kind="ethernet", **slow, source="from memory", note="TCP", measured=False, unverified=True
-        ),
-    ]
-
-
 def fit_file(rows: list[Row]) -> LinksFile:
     """All entries; the first of a kind is the stand-in for links that have none of their own."""
     scale_up = [scale_up_entry(rows, gpu) for gpu in DEVICES]
     fitted = dict(zip(DEVICES, scale_up, strict=True))
-    by_name = published_entries()
-    efa = [fabric_entry(rows, gpu, fitted[gpu]) for gpu in ("h100_sxm_80g", "a100_sxm_80g", "b200")]
-    return LinksFile(scale_up=(*by_name, *scale_up), fabric=(*published_fabrics(), *efa))
+    efa = [fabric_entry(rows, gpus, fitted[gpus[0]]) for gpus in EFA_GROUPS]
+    return LinksFile(scale_up=tuple(scale_up), fabric=tuple(efa))
 
 
 def held_out_errors(rows: list[Row]) -> dict[tuple[bool, str, str], list[float]]:
     """|predicted / measured - 1| of each (gpu, ranks, nodes) left out; by nodes, operation, size class."""
     errors: dict[tuple[bool, str, str], list[float]] = defaultdict(list)
+    fabrics = {g: fabric_entry(rows, g, scale_up_entry(rows, g[0])) for g in EFA_GROUPS}
     for gpu, ranks, nodes in sorted({(row[0], row[2], row[3]) for row in rows}):
         rest = [row for row in rows if (row[0], row[2], row[3]) != (gpu, ranks, nodes)]
         entry = scale_up_entry(rest if nodes == 1 else rows, gpu)
-        others = [other for other in FABRICS if other != gpu or nodes == 1]
-        others.sort(key=lambda other: other != "h100_sxm_80g")
-        fabric = fabric_entry(rows, others[0], scale_up_entry(rows, others[0]))
+        group = next(g for g in EFA_GROUPS if gpu not in g)
+        fabric = fabrics[group]
         rates = combine(entry, fabric, "")
         collect(errors, [row for row in rows if (row[0], row[2], row[3]) == (gpu, ranks, nodes)], rates)
     return errors
@@ -432,7 +383,7 @@ def main() -> None:
     print_errors("fitted", fitted_errors(rows, file))
     print_errors("each (accelerator, ranks, nodes) left out in turn", held_out_errors(rows))
     if arguments.write:
-        header = "# Derived by `python -m benchmarks.fit_links --write`; seconds, fractions of nominal bandwidth.\n"
+        header = "# Derived by `python -m benchmarks.fit_links --write`; seconds, fractions of bandwidth.\n"
         data = rounded(file.model_dump())
         LINKS_FILE.write_text(header + yaml.safe_dump(data, sort_keys=False, width=110), encoding="utf-8")
 

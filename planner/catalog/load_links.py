@@ -1,14 +1,15 @@
 """Which measured rates hold for the links of this machine?
 
-Reads `links.yaml`, which benchmarks/fit_links.py derives. A machine without rows of its own takes those of
-its nearest kin: same accelerator, else same architecture, else same kind of link; `LinkRates.kin` says so.
-Left out: nominal bandwidths, which are in the cluster specification.
+Reads `links.yaml`, which benchmarks/fit_links.py derives, and `links_published.yaml`. A machine without rows
+of its own takes those of its nearest kin: same accelerator, else same architecture, else same kind of link;
+`LinkRates.kin` says so. Left out: nominal bandwidths, which are in the cluster specification.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +20,14 @@ from planner.errors import FileInputError, UnknownNameError
 from planner.spec.links import FabricRates, LinkRates, OperationRates
 
 LINKS_FILE: Final = Path(__file__).with_name("links.yaml")
+PUBLISHED_FILE: Final = Path(__file__).with_name("links_published.yaml")
 _SCALE_UP_KINDS: Final = {
     "nvlink": "nvlink",
     "nvswitch": "nvlink",
     "pcie": "pcie",
     "xgmi": "xgmi",
     "infinityfabric": "xgmi",
-    "roce": "nvlink",
+    "roce": "xgmi",  # a full mesh, like Gaudi's
     "neuronlink": "nvlink",
     "ici": "nvlink",
     "upi": "pcie",
@@ -89,6 +91,7 @@ class FabricEntry(_Model):
     tree_hop: float
     fraction: float
     ramp: float
+    saturation: float
     message: float
     all_to_all_fraction: float
     p2p_base: float
@@ -100,17 +103,7 @@ class FabricEntry(_Model):
     unverified: bool = False
 
     def rates(self) -> FabricRates:
-        return FabricRates(
-            self.ring_hop,
-            self.tree_hop,
-            self.fraction,
-            self.ramp,
-            self.message,
-            self.all_to_all_fraction,
-            self.p2p_base,
-            self.p2p_fraction,
-            self.p2p_ramp,
-        )
+        return FabricRates(**self.model_dump(include={field.name for field in fields(FabricRates)}))
 
 
 class LinksFile(_Model):
@@ -121,8 +114,8 @@ class LinksFile(_Model):
 
 
 @functools.cache
-def read_links_file(path: Path = LINKS_FILE) -> LinksFile:
-    """The whole table. Raises `FileInputError`."""
+def read_links_file(path: Path) -> LinksFile:
+    """One table. Raises `FileInputError`."""
     try:
         return LinksFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError, ValidationError) as error:
@@ -138,7 +131,8 @@ def load_link_rates(
 
     Raises `UnknownNameError` for a kind of link that is not known.
     """
-    file = read_links_file()
+    published, fitted = read_links_file(PUBLISHED_FILE), read_links_file(LINKS_FILE)
+    file = LinksFile(scale_up=published.scale_up + fitted.scale_up, fabric=published.fabric + fitted.fabric)
     return combine(*choose(file, accelerator_name, architecture, scale_up_kind, fabric_kind))
 
 
@@ -149,15 +143,11 @@ def choose(
     kind = _known("scale-up link", scale_up_kind, _SCALE_UP_KINDS)
     same_kind = [entry for entry in file.scale_up if entry.kind == kind]
     name, arch = _folded(accelerator_name), architecture.lower()
-    scale_up = max(
-        same_kind,
-        key=lambda entry: (name.startswith(_folded(entry.accelerator)), len(entry.accelerator)),
-    )
+    own = [entry for entry in same_kind if _same_device(name, _folded(entry.accelerator))]
+    similar = [entry for entry in same_kind if entry.architecture == arch]
+    scale_up = (own or similar or same_kind)[0]
     kin = []
-    if not name.startswith(_folded(scale_up.accelerator)):
-        scale_up = next((entry for entry in same_kind if entry.architecture == arch), same_kind[0])
-        kin.append(f"{scale_up.accelerator} {scale_up.kind} for {accelerator_name} {scale_up_kind}")
-    elif _leading_word(scale_up_kind) in _STAND_INS:
+    if not own or _leading_word(scale_up_kind) in _STAND_INS:
         kin.append(f"{scale_up.accelerator} {scale_up.kind} for {accelerator_name} {scale_up_kind}")
     fabric_name = _known("fabric", fabric_kind, _FABRIC_KINDS)
     fabrics = [entry for entry in file.fabric if entry.kind == fabric_name]
@@ -183,6 +173,10 @@ def combine(scale_up: ScaleUpEntry, fabric: FabricEntry, kin: str) -> LinkRates:
         measured=scale_up.measured and fabric.measured and not kin,
         kin=kin,
     )
+
+
+def _same_device(name: str, entry: str) -> bool:
+    return bool(name) and (name.startswith(entry) or entry.startswith(name))
 
 
 def _folded(name: str) -> str:

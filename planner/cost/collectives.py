@@ -118,12 +118,11 @@ def all_reduce_time(
     cards = inter_bandwidth * fabric.fraction * local
     ring_wire = np.maximum(intra, np.where(nodes > 1, moved / cards, 0.0))
     tree_wire = np.maximum(intra, np.where(nodes > 1, size * np.where(nodes > 2, 2.0, 1.0) / cards, 0.0))
-    ramp = _ramp(local, operation) + 2 * levels * fabric.ramp
     ring_floor = operation.base + operation.hop * (ranks - nodes) + 2 * (nodes - 1) * fabric.ring_hop
     domain_floor = np.minimum(operation.base + operation.hop * (local - 1), rates.switch_floor)
     tree_floor = domain_floor + 2 * levels * fabric.tree_hop
-    ring = ring_floor + _pipelined(ring_wire, ramp)
-    tree = tree_floor + _pipelined(tree_wire, ramp)
+    ring = ring_floor + _transfer(ring_wire, local, 2 * levels, operation, fabric)
+    tree = tree_floor + _transfer(tree_wire, local, 2 * levels, operation, fabric)
     return _unless_alone(np.minimum(ring, tree), ranks)
 
 
@@ -154,8 +153,8 @@ def all_to_all_time(
     inter = crossing / (inter_bandwidth * fabric.all_to_all_fraction)
     wire = np.maximum(intra, np.where(nodes > 1, inter, 0.0))
     floor = operation.base + operation.hop * (local - 1) + np.where(nodes > 1, fabric.tree_hop, 0.0)
-    ramp = _ramp(local, operation) + np.where(nodes > 1, fabric.ramp, 0.0)
-    return _unless_alone(floor + peers * fabric.message + _pipelined(wire, ramp), ranks)
+    transfer = _transfer(wire, local, np.where(nodes > 1, 1.0, 0.0), operation, fabric)
+    return _unless_alone(floor + peers * fabric.message + transfer, ranks)
 
 
 def p2p_time(
@@ -167,8 +166,10 @@ def p2p_time(
 ) -> Quantity:
     """Time from a send to its completed receive [s]: floor + W + 2 sqrt(ramp W), W = size / bandwidth."""
     operation, fabric = rates.p2p, rates.fabric
-    inside = operation.base + _pipelined(size / (intra_bandwidth * operation.fraction[0]), operation.ramp[0])
-    outside = fabric.p2p_base + _pipelined(size / (inter_bandwidth * fabric.p2p_fraction), fabric.p2p_ramp)
+    inside_wire = size / (intra_bandwidth * operation.fraction[0])
+    outside_wire = size / (inter_bandwidth * fabric.p2p_fraction)
+    inside = operation.base + inside_wire + _filling(inside_wire, operation.ramp[0])
+    outside = fabric.p2p_base + outside_wire + _filling(outside_wire, fabric.p2p_ramp)
     return _scalar_or_column(np.where(crosses_domain, outside, inside))
 
 
@@ -193,11 +194,10 @@ def _one_way_time(
     intra = _intra_wire(moved, local, intra_bandwidth, operation)
     inter = np.where(nodes > 1, moved / (local * inter_bandwidth * fabric.fraction), 0.0)
     levels = np.log2(nodes)
-    ramp = _ramp(local, operation) + levels * fabric.ramp
     floor = operation.base + operation.hop * (ranks - nodes) + (nodes - 1) * fabric.ring_hop
-    ring = floor + _pipelined(np.maximum(intra, inter), ramp)
+    ring = floor + _transfer(np.maximum(intra, inter), local, levels, operation, fabric)
     pat_floor = PAT_BASE + levels * fabric.tree_hop * PAT_HOP_SHARE + PAT_RANK * ranks
-    pat = pat_floor + _pipelined(inter / PAT_BANDWIDTH_SHARE, ramp)
+    pat = pat_floor + _transfer(inter / PAT_BANDWIDTH_SHARE, local, levels, operation, fabric)
     return _unless_alone(np.where(local > 1, ring, np.minimum(ring, pat)), ranks)
 
 
@@ -207,20 +207,27 @@ def _intra_wire(moved: Quantity, local: Quantity, bandwidth: Quantity, operation
     return np.where(np.asarray(local) > 1, moved / reached, 0.0)
 
 
-def _ramp(local: Quantity, operation: OperationRates) -> Quantity:
-    """Filling time of the pipeline inside a domain [s]; 0 for a rank alone in it."""
-    return np.where(
-        np.asarray(local) > 1, np.interp(np.log2(local), np.log2(operation.ranks), operation.ramp), 0.0
-    )
+def _transfer(
+    wire: Quantity, local: Quantity, levels: Quantity, operation: OperationRates, fabric: FabricRates
+) -> Quantity:
+    """Wire time and the filling of the pipeline, inside a domain and over `levels` tree levels [s].
+
+    W + 2 sqrt(ramp W) + s E / (s + E), s = 2 sqrt(levels ramp_fabric W), E = levels saturation.
+    """
+    ramp = np.interp(np.log2(local), np.log2(operation.ranks), operation.ramp)
+    inside = np.where(np.asarray(local) > 1, _filling(wire, ramp), 0.0)
+    across, most = _filling(wire, levels * fabric.ramp), levels * fabric.saturation
+    bounded = across / (1 + across / np.where(most > 0, most, 1.0))
+    return wire + inside + np.where(most > 0, bounded, 0.0)
 
 
-def _pipelined(wire: Quantity, ramp: Quantity) -> Quantity:
-    """W + 2 sqrt(ramp W) [s].
+def _filling(wire: Quantity, ramp: Quantity) -> Quantity:
+    """2 sqrt(ramp W) [s]: what filling the pipeline adds to the wire time W.
 
     k slices through s stages with a start-up of a seconds each take (k + s - 1) (a + W/k); the least over k
     is W + (s - 1) a + 2 sqrt((s - 1) a W). The middle term is in the latency; ramp = (s - 1) a.
     """
-    return wire + 2 * np.sqrt(ramp * wire)
+    return 2 * np.sqrt(ramp * wire)
 
 
 def _unless_alone(time: Quantity, ranks: Quantity) -> Quantity:

@@ -32,14 +32,17 @@ class FabricRates:
 
     `ring_hop`, `tree_hop`: latency of one crossing on a ring, and of one level of a tree or switch-assisted
     tree, one way [s]. `fraction`: share of the nominal device bandwidth that collectives reach [1].
-    `ramp`: filling time per tree level, one way [s]. `message`: cost of one more peer in an all-to-all [s].
-    `p2p_base` [s], `p2p_fraction` [1], `p2p_ramp` [s]: one send and its receive.
+    `ramp`: filling time per tree level, one way [s]; what it adds stays below `saturation` per level [s],
+    since NCCL then changes to the protocol of full bandwidth and higher latency. `message`: cost of one more
+    peer in an all-to-all [s]; `all_to_all_fraction`: `fraction` in it [1]. `p2p_base` [s], `p2p_fraction`
+    [1], `p2p_ramp` [s]: one send and its receive.
     """
 
     ring_hop: float
     tree_hop: float
     fraction: float
     ramp: float
+    saturation: float
     message: float
     all_to_all_fraction: float
     p2p_base: float
