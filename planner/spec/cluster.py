@@ -7,7 +7,7 @@ device and after sharing. Left out: pools of different accelerators in one clust
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -28,6 +28,9 @@ from planner.spec.accelerator import (
 
 # Accelerator, Architecture and LinkKind are part of what a cluster is: import them from here
 __all__ = ["Accelerator", "Architecture", "Cluster", "ClusterSpec", "LinkKind", "Tier"]
+
+
+_MOST_DEVICES: Final = 10_000_000
 
 
 class FieldError(ValueError):
@@ -260,6 +263,8 @@ def check_device_count(n: int, per_node: int, available: int | None, name: str) 
         raise InputError(
             "the number of GPUs must be a whole number above 0", repr(n), "give --gpus 8, for example"
         )
+    if n > _MOST_DEVICES:
+        raise InputError(f"the number of GPUs must be at most {_MOST_DEVICES}", "more than that")
     if available is not None and n > available:
         raise InputError(
             f"{name} has {available} devices",
@@ -274,5 +279,3 @@ def check_device_count(n: int, per_node: int, available: int | None, name: str) 
             str(n),
             "nearest: " + " or ".join(legal),
         )
-    if n > 10_000_000:
-        raise InputError("the number of GPUs must be at most 10 million", str(n))

@@ -25,7 +25,7 @@ GRAMMAR: Final = (
 )
 _SHORTHAND: Final = re.compile(
     r"(?:(?P<nodes>\d+)\s*[xX×]\s*)?(?P<devices>\d+)\s+(?P<chip>[A-Za-z][\w.-]*|\d{4}[\w.-]*)"
-    r"(?:\s+(?P<speed>\d+(?:\.\d+)?)[Gg]-(?P<fabric>[A-Za-z]+))?"
+    r"(?:\s+(?P<speed>\d{1,5}(?:\.\d{1,3})?)[Gg]-(?P<fabric>[A-Za-z]+))?"
 )
 _SHORT_KINDS: Final[Mapping[str, LinkKind]] = {
     "ib": LinkKind.INFINIBAND,
@@ -52,7 +52,7 @@ _GENERATIONS: Final[Mapping[str, float]] = {
 _FASTEST_PORT: Final = 800e9 / 8  # bytes/s
 _PREFIX: Final[Mapping[str, float]] = {"m": 1e6, "g": 1e9, "t": 1e12}
 _RATE: Final = re.compile(
-    r"(?:(?P<count>\d+)\s*[x×*]\s*)?(?:[ehnx]dr[ -]?)?(?P<rate>\d+(?:\.\d+)?)\s*"
+    r"(?:\b(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[ehnx]dr[ -]?)?(?P<rate>\d+(?:\.\d+)?)\s*"
     r"(?P<unit>[MGTmgt](?:bit/s|bps|b/s|B/s|Bps|bE|be|b)?)(?![\w])"
 )
 
@@ -143,7 +143,7 @@ def _injection(words: str, usual_nics: float, devices_per_node: int) -> tuple[fl
     if one <= 0 or one > 1e15 or (count is not None and not 0 < int(count) <= 1024):
         return None, ""
     lower = words.lower()
-    ports = re.search(r"(\d+)\s*(?:ports?|nics?|rails?|hcas?)\s*(?:per|/)\s*node", lower)
+    ports = re.search(r"\b(\d{1,4})\s*(?:ports?|nics?|rails?|hcas?)\s*(?:per|/)\s*node", lower)
     per_device = re.search(r"(?:per|/)\s*(?:gpu|device|accelerator)", lower)
     if count is not None:
         return one * int(count), ""

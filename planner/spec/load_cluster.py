@@ -139,7 +139,7 @@ def _index(folder: Path) -> dict[str, Path]:
 def _find(folder: Path, name: str) -> Path | None:
     key = _folded(name)
     direct = folder / f"{key}.yaml"
-    if key.replace("-", "").replace(".", "").isalnum() and direct.is_file():
+    if len(key) < 100 and key.replace("-", "").replace(".", "").isalnum() and direct.is_file():
         return direct
     return _index(folder).get(key)
 
@@ -181,7 +181,10 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
         return _load_shorthand(text, gpus)
     if text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text or _exists(text):
         return _load_file(Path(text), gpus)
-    raise UnknownNameError("cluster", text, _index(_CLUSTERS))
+    nearest = ", ".join(nearest_names(text[:100], _index(_CLUSTERS)))
+    raise UnknownNameError(
+        "cluster", text, (), f"nearest known: {nearest}; or a YAML path, or {GRAMMAR.removeprefix('write ')}"
+    )
 
 
 def _exists(text: str) -> bool:

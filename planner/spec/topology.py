@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # Nominal time of one hop [s]. NVLink, PCIe, network: hop of the LL128 ring in NCCL's own tuning model
 # (NVIDIA/nccl@5067397 src/graph/tuning.cc). xGMI: ring Simple in RCCL's (ROCm/rccl@0cbce2a). EFA: the
-# network hop plus the about 25 us per hop by which 2-node EFA measurements exceed that model. ICI, NeuronLink,
-# UPI, Ethernet sockets: orders of magnitude from memory; Omni-Path and Slingshot as InfiniBand.
+# network hop plus the about 25 us per hop by which 2-node EFA measurements exceed that model. ICI,
+# NeuronLink, UPI, Ethernet sockets: orders of magnitude from memory; Omni-Path and Slingshot as InfiniBand.
 HOP_LATENCY: Final[Mapping[LinkKind, float]] = {
     LinkKind.NVLINK: 1.9e-6,
     LinkKind.XGMI: 2.1e-6,
