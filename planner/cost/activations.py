@@ -1,0 +1,165 @@
+"""Which tensors does a layer keep for its backward pass, and how large are they on one rank?
+
+Op by op as autograd saves them (torch eager, checked against saved tensors of real blocks); sizes in bytes
+for one micro-batch on one rank. Parts carry the name of the module whose recomputation frees them. Left out:
+allocator rounding and tensors of a few bytes per layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, NormKind, QkNorm
+from planner.spec.precision import Dtype, PrecisionRecipe
+from planner.spec.stack import AttentionKernel, CrossEntropy, Kernels
+
+Array = NDArray[np.float64]
+
+MASK_BYTES = 1.0
+STATISTIC_BYTES = 4.0
+LOGIT_BYTES = 4.0
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """How one micro-batch of a layer is cut, one value per key; all float arrays of one length.
+
+    `tokens`: b s / c, tokens of the micro-batch on a context-parallel rank. `t`, `kv_split`: ranks that divide
+    query heads and key/value heads. `sequence_split`: t with sequence parallelism, else 1. `expert_tokens`:
+    tokens that enter the router per rank, before choosing K experts. `e`, `et`: expert and expert-tensor
+    parallel ranks. `seq_kv`: keys a query can see, s.
+    """
+
+    tokens: Array
+    t: Array
+    kv_split: Array
+    sequence_split: Array
+    expert_tokens: Array
+    e: Array
+    et: Array
+    c: Array
+    seq_kv: Array
+
+
+def linear_input_bytes(recipe: PrecisionRecipe) -> float:
+    """Bytes per value of what a linear layer keeps of its input: 1 in 8-bit and 4-bit recipes [bytes].
+
+    Transformer Engine keeps the column-wise fp8 copy; 4-bit recipes keep 4.5 bits in theory, taken as 1 byte
+    because published peaks do not resolve the difference.
+    """
+    return 1.0 if recipe.gemm in (Dtype.FP8, Dtype.FP4) else recipe.activation_bytes
+
+
+def _attention_parts(
+    a: Attention, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+) -> dict[str, Array]:
+    """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams."""
+    act = recipe.activation_bytes
+    out = act * a.heads * a.v_head_dim * x.tokens / x.t
+    extra = np.where(linear_input_bytes(recipe) < act, 0.5 * out, 0.0)
+    if a.kind is AttentionKind.MLA:
+        compressed = act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
+        widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
+        parts = {"mla_streams": compressed, "mla_up_proj": act * x.tokens * widths / x.t}
+    else:
+        q = act * x.tokens * a.heads * a.head_dim / x.t
+        kv = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
+        copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
+        k = act * x.tokens * a.kv_heads * a.head_dim / x.kv_split
+        parts = {"qkv": q * copies + kv + (copies - 1) * k}
+    heads = a.heads / x.t
+    if kernels.attention is AttentionKernel.FLASH:
+        core = STATISTIC_BYTES * heads * x.tokens
+    else:
+        square = heads * x.tokens * x.seq_kv
+        dropped = (MASK_BYTES + act) if kernels.dropout else 0.0
+        core = (act + dropped) * square
+    return {**parts, "core_attn": core, "attention_out": out + extra}
+
+
+def _mlp_parts(
+    ffn: float, gated: bool, tokens: Array, split: Array, kernels: Kernels, recipe: PrecisionRecipe
+) -> Array:
+    """fc1's output, the activation's output (input of fc2): 2f + 2f, gated 4f + 2f, eager SiLU 2f more."""
+    act = recipe.activation_bytes
+    wide = (2 if gated else 1) * act + linear_input_bytes(recipe)
+    if gated and not kernels.fused_activation:
+        wide += act
+    return tokens * ffn * wide / split
+
+
+def _moe_parts(
+    layer: Layer, h: float, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+) -> dict[str, Array]:
+    """Router probabilities, permuted inputs, expert activations and outputs; K copies of every token.
+
+    Expert parallelism exchanges tokens and does not remove them: balanced routing leaves K n rows per rank,
+    times etp, which gathers them (Megatron-LM issue 6782).
+    """
+    moe = layer.moe
+    if moe is None:
+        return {}
+    act = recipe.activation_bytes
+    rows = x.expert_tokens * moe.top_k
+    router = x.expert_tokens * (STATISTIC_BYTES * moe.experts + 32.0 * moe.top_k)
+    permuted = rows * x.et * h * linear_input_bytes(recipe)
+    outputs = rows * x.et * h * act
+    fc1 = rows * moe.expert_ffn * (2 if moe.gated else 1) * act
+    silu = rows * moe.expert_ffn * (act if moe.gated and not kernels.fused_activation else 0.0)
+    product = rows * moe.expert_ffn * linear_input_bytes(recipe)
+    parts = {"moe": router + permuted + outputs + fc1, "moe_act": silu + product}
+    if moe.shared_ffn:
+        parts["shared_experts"] = _mlp_parts(moe.shared_ffn, moe.gated, x.tokens, x.t, kernels, recipe)
+    return parts
+
+
+def layer_activations(
+    layer: Layer, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+) -> dict[str, Array]:
+    """Bytes one layer keeps for its backward pass, by part [bytes], one value per key.
+
+    Dense Llama block, bf16: 8h + 4ad + 4kd + 8f + 4a + 8 bytes per token (6f with a fused activation);
+    GPT block with dropout and eager attention: 34 s b h + 5 a s^2 b (Korthikanti 2022, arXiv 2205.05198,
+    eq. 1-2). Checked against saved tensors in tests/cost/test_activations.py.
+    """
+    h, act = float(model.hidden), recipe.activation_bytes
+    stream = x.tokens * h / x.sequence_split
+    gathered = x.tokens * h if kernels.saves_gathered_input else stream
+    norm_inputs = max(layer.norms, 1)
+    statistics = STATISTIC_BYTES * (1 if model.norm_kind is NormKind.RMS else 2)
+    normed_inputs = 1 if layer.parallel else 2
+    parts = {
+        "input": act * stream,
+        "residual": act * stream * (norm_inputs - 1) + statistics * norm_inputs * stream / h,
+        "layernorm": linear_input_bytes(recipe) * gathered * normed_inputs,
+    }
+    if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
+        parts["layernorm"] = parts["layernorm"] + 4.0 * stream * norm_inputs
+    parts.update(_attention_parts(layer.attention, x, kernels, recipe))
+    if kernels.dropout:
+        parts["dropout"] = 2 * MASK_BYTES * stream
+    if layer.mlp is not None:
+        parts["mlp"] = _mlp_parts(layer.mlp.ffn, layer.mlp.gated, x.tokens, x.t, kernels, recipe)
+    parts.update(_moe_parts(layer, h, x, kernels, recipe))
+    return parts
+
+
+def head_activations(
+    vocabulary: Array, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+) -> tuple[Array, Array]:
+    """What head and loss keep, and their transient peak above it, per micro-batch [bytes].
+
+    Kept: final norm's and head's inputs 4 s b h, plus fp32 log-probabilities 4 s b V. Peak in the backward pass:
+    12 s b V in all when the loss is eager; 6 s b V where a fused loss works on low-precision logits in place.
+    V is divided by t only where the loss is vocabulary-parallel.
+    """
+    act = recipe.activation_bytes
+    inputs = 2 * act * x.tokens * model.hidden / x.sequence_split
+    split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
+    logits = x.tokens * vocabulary / split
+    if kernels.cross_entropy is CrossEntropy.FUSED:
+        return inputs + act * logits, 2 * act * logits
+    return inputs + LOGIT_BYTES * logits, 2 * LOGIT_BYTES * logits

@@ -1,0 +1,147 @@
+"""How much memory does every stage need in every phase of a step?
+
+Rows are candidates, columns classes of stages. Each phase is a sum of named terms; the peak is the largest
+over stages and phases. Left out: the first step (before optimizer states exist), host memory, checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.job import OPTIMIZERS, Job
+from planner.spec.precision import RECIPES
+from planner.spec.stack import Stack
+
+Array = NDArray[np.float64]
+
+PHASES: Final = ("loss", "backward", "optimizer")
+OPTIMIZER_PHASE: Final = 2
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes that one parameter of a rank costs, per candidate (n,): see `state_bytes`."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    buffers: Array
+
+    @property
+    def total(self) -> Array:
+        """All of them."""
+        return self.weights + self.gradients + self.optimizer + self.buffers
+
+
+def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: Job) -> StateBytes:
+    """Bytes per parameter that a rank holds between steps [bytes/parameter].
+
+    weights w, gradients g, master and moments o; `shards` N ranks share what ZeRO shards:
+    stage 0: w + g + o; 1: w + g + o/N; 2: w + (g + o)/N; 3: (w + g + o)/N (Rajbhandari 2020, arXiv 1910.02054,
+    figure 1). Megatron with bf16 and fp32 gradients: 18, or 6 + 12/N with the distributed optimizer. A stack
+    that shards fp32 weights and casts them when it gathers keeps no low-precision shard (FSDP2: 16/N).
+    """
+    states, recipe = stack.states, RECIPES[job.precision]
+    moments = OPTIMIZERS[job.optimizer].moment_bytes
+    weight = recipe.weight_bytes
+    one = np.ones_like(shards)
+    shard_weight = weight if states.low_precision_shard else 0.0
+    weights = np.where(zero >= 3, shard_weight / shards, weight * one)
+    gradient = states.gradient + states.gradient_accumulator
+    gradients = np.where(zero >= 2, gradient / shards, gradient * one)
+    master = states.master if weight < 4 else 0.0
+    optimizer = np.where(zero >= 1, (master + moments) / shards, (master + moments) * one)
+    buffers = np.where(replicas > 1, states.dp_buffer, 0.0) * one
+    return StateBytes(weights, gradients, optimizer, buffers)
+
+
+@dataclass(frozen=True)
+class MemoryInputs:
+    """What the peak is made of. (n, C) unless said; C classes of stages.
+
+    `dense`, `expert`: parameters on a rank. `alive`: stages of the class (0: padding). `in_flight`:
+    micro-batches. `kept`: bytes of one micro-batch on the stage. `working` (n,): of one layer's backward.
+    `head_kept`, `head_transient`: of the loss, zero but on the last stage. `gathered` (n,): largest layer's
+    parameters that ZeRO-3 gathers. `states`, `expert_states`: bytes per parameter. `groups` (n,): process
+    groups of a rank.
+    """
+
+    dense: Array
+    expert: Array
+    alive: Array
+    in_flight: Array
+    kept: Array
+    working: Array
+    head_kept: Array
+    head_transient: Array
+    gathered: Array
+    states: StateBytes
+    expert_states: StateBytes
+    groups: Array
+
+
+@dataclass(frozen=True)
+class MemoryCost:
+    """Peak of every candidate. `peak` (n,): what the stack's counter logs [bytes]; `device` (n,): with everything
+    outside the allocator. `stage_class`, `phase` (n,): where it is reached. `terms`: named (n, C) or (n,) arrays
+    of every phase; see `phase_terms`. `by_class` (n, C): the peak of every class."""
+
+    peak: Array
+    device: Array
+    stage_class: NDArray[np.intp]
+    phase: NDArray[np.intp]
+    by_class: Array
+    terms: dict[str, dict[str, Array]]
+
+
+def _per_class(dense: Array, expert: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
+    return dense * dense_bytes[:, None] + expert * expert_bytes[:, None]
+
+
+def memory_cost(x: MemoryInputs, stack: Stack) -> MemoryCost:
+    """Terms and peak of memory for every candidate, stage class and phase [bytes].
+
+    loss: states + activations in flight + what the loss keeps and its transient.
+    backward: states + activations in flight + working set of a layer.
+    optimizer: states + temporaries of the update.
+    """
+    static = {
+        "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights),
+        "gradients": _per_class(x.dense, x.expert, x.states.gradients, x.expert_states.gradients),
+        "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
+        "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
+        "gathered_parameters": np.broadcast_to(x.gathered[:, None], x.dense.shape),
+        "workspace": np.full((1, 1), stack.overhead.workspace),
+    }
+    activations = x.in_flight * x.kept
+    transient = stack.states.optimizer_transient
+    update = {
+        "optimizer_temporaries": transient * (static["optimizer"] / max(stack.states.master + 8.0, 1.0)),
+    }
+    phases: dict[str, dict[str, Array]] = {
+        "loss": {**static, "activations": activations, "logits": x.head_kept + x.head_transient},
+        "backward": {**static, "activations": activations, "working_set": x.working[:, None] * np.ones_like(x.dense)},
+        "optimizer": {**static, **update},
+    }
+    base = sum(static.values(), np.zeros((1, 1)))
+    per_phase = np.stack(
+        [
+            base + activations + phases["loss"]["logits"],
+            base + activations + phases["backward"]["working_set"],
+            base + update["optimizer_temporaries"],
+        ]
+    )
+    per_phase = np.where(x.alive > 0, per_phase, -np.inf)
+    by_class = per_phase.max(axis=0)
+    stage_class = by_class.argmax(axis=1)
+    rows = np.arange(len(stage_class))
+    allocated = by_class[rows, stage_class]
+    phase = per_phase[:, rows, stage_class].argmax(axis=0)
+    wasted = stack.overhead.fragmentation * activations[rows, stage_class]
+    peak = allocated + (wasted if stack.overhead.logs_reserved else 0.0)
+    outside = stack.overhead.context + stack.overhead.per_group * x.groups
+    return MemoryCost(peak, allocated + wasted + outside, stage_class, phase, by_class, phases)

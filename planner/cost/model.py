@@ -1,0 +1,377 @@
+"""What does each candidate cost? Binds a problem to its measured rates and evaluates tables of candidates.
+
+The evaluation has three levels, each on its distinct keys only: a layer (how a micro-batch is cut), a pipeline
+(layers per stage and micro-batches), a row (sharding and recomputation). One text serves one candidate and a
+million. Left out: exact simulation of uneven pipelines, for which a bound stands in (`schedule.formulas`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.collectives import all_gather_time, all_reduce_time, p2p_time, reduce_scatter_time
+from planner.cost.flops import gemm_flops, head_gemm, layer_gemms, mfu_flops_per_token
+from planner.cost.kernels import memory_bound_time
+from planner.cost.layer import TIME_TERMS, LayerModel, padded_vocabulary
+from planner.cost.memory import MemoryInputs, memory_cost, state_bytes
+from planner.cost.params import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+    mtp_parameters,
+    outer_norm_parameters,
+    position_parameters,
+)
+from planner.cost.stages import StageClasses, stage_classes
+from planner.cost.step import exposed_data_parallel, straggling
+from planner.cost.traffic import group_links, neighbour_links
+from planner.schedule.formulas import fill_and_drain, hop_time, in_flight
+from planner.spec.config import ConfigTable, distinct
+from planner.spec.job import OPTIMIZERS
+from planner.spec.links import LinkRates
+from planner.spec.rates import KernelRates
+from planner.spec.rule import Problem
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+CHUNK_ROWS = 16384
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Cost of every candidate (n,). `step_time` [s]; `peak_memory`: what the stack's counter logs, `device_memory`:
+    with everything outside the allocator [bytes]. `stage`: earliest stage of the binding class, `phase`: index
+    into `cost.memory.PHASES`. With `keep_terms`: `time` by term (sums to `step_time`), `memory[phase][term]`
+    (n, C), `by_class` (n, C) peaks, `classes` the stages they stand for."""
+
+    step_time: Array
+    peak_memory: Array
+    device_memory: Array
+    stage: NDArray[np.intp]
+    phase: NDArray[np.intp]
+    time: dict[str, Array] = field(default_factory=dict)
+    memory: dict[str, dict[str, Array]] = field(default_factory=dict)
+    by_class: Array | None = None
+    stage_class: NDArray[np.intp] | None = None
+    classes: StageClasses | None = None
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Level one, per layer key (l,) and layer kind (K,): stacked costs."""
+
+    of_row: Index
+    terms: Array  # (K, T, l) forward and backward seconds by term
+    time: Array  # (K, l)
+    time_full: Array  # (K, l)
+    again: Array  # (K, l)
+    again_full: Array  # (K, l)
+    kept: Array  # (K, l)
+    kept_full: Array
+    working: Array  # (l,) the largest over kinds
+    working_full: Array
+    embedding: Array
+    head: Array
+    head_kept: Array
+    head_transient: Array
+
+
+@dataclass(frozen=True)
+class _Pipelines:
+    """Level two, per pipeline key (q,) and stage class (C,)."""
+
+    of_row: Index
+    layer_key: Index
+    stage_key: Index
+    time: Array  # (q, C) one micro-batch, forward and backward, before full recomputation
+    kept: Array  # (q, C)
+    in_flight: Array  # (q, C)
+    hops: Array  # (q,) seconds of point-to-point on the critical path
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """Per (tp, cp, pp, vpp, dp, ep, etp) (k,): parameters by stage class and their collectives."""
+
+    of_row: Index
+    dense: Array  # (k, C)
+    expert: Array  # (k, C)
+    scatter: Array  # (k,) seconds, ZeRO 1 to 3
+    reduce: Array  # (k,) seconds, ZeRO 0
+    gather: Array  # (k,)
+    gathered: Array  # (k,) bytes of the layers alive under ZeRO 3
+    buckets: Array  # (k,)
+
+
+class CostModel:
+    """Evaluates candidates of one problem. Pure: the same table gives the same bytes."""
+
+    def __init__(self, problem: Problem, kernels: KernelRates, links: LinkRates) -> None:
+        self.problem, self.kernels, self.links = problem, kernels, links
+        self.layers = LayerModel(problem, kernels, links)
+        model = problem.model
+        self.kinds = model.layer_kinds
+        self.parameters = [layer_parameters(kind, model.hidden) for kind in self.kinds]
+        linear = [sum(gemm_flops(g, 1.0) for g in layer_gemms(kind, model.hidden)) for kind in self.kinds]
+        mean = float(np.mean([linear[kind] for kind in model.layer_kind_of]))
+        self.head_in_layers = gemm_flops(head_gemm(model), 1.0) / mean + model.mtp_layers
+        self.embedding_in_layers = 0.05
+
+    def evaluate(self, table: ConfigTable, keep_terms: bool = False) -> CostTable:
+        """Cost of every row of `table`; all terms of a row do not depend on the other rows."""
+        if not len(table):
+            empty = np.zeros(0)
+            none = np.zeros(0, dtype=np.intp)
+            return CostTable(empty, empty, empty, none, none)
+        classes = self._stage_classes(table)
+        layers = self._layer_level(table)
+        pipelines = self._pipeline_level(table, layers, classes)
+        shards = self._shard_level(table, classes)
+        if keep_terms:
+            return self._rows(table, slice(0, len(table)), classes, layers, pipelines, shards, True)
+        parts = [
+            self._rows(part, rows, classes, layers, pipelines, shards, False)
+            for rows, part in table.chunks(CHUNK_ROWS)
+        ]
+        return CostTable(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in
+              ("step_time", "peak_memory", "device_memory", "stage", "phase"))
+        )  # fmt: skip
+
+    def mfu(self, step_time: Array | float, flops_per_token: float | None = None) -> Array | float:
+        """Model FLOPs utilisation: model FLOPs per second over the peak of the GEMM format [1]."""
+        from planner.cost.flops import MfuConvention
+
+        job, cluster = self.problem.job, self.problem.cluster
+        per_token = flops_per_token or mfu_flops_per_token(
+            self.problem.model, float(job.seq_len), MfuConvention.FULL_SQUARE
+        )
+        rate = per_token * job.tokens_per_step / (step_time * cluster.num_devices)
+        return rate / self.layers.gemm_peak
+
+    def _stage_classes(self, table: ConfigTable) -> StageClasses:
+        stack = self.problem.stack
+        classes = stage_classes(
+            table["pp"], table["vpp"], self.problem.model.layer_kind_of, stack.split,
+            self.embedding_in_layers, self.head_in_layers,
+        )  # fmt: skip
+        extra = self.problem.model.mtp_layers
+        if extra:
+            classes.layers[:, :, self.problem.model.layer_kind_of[-1]] += extra * classes.last
+        return classes
+
+    def _layer_level(self, table: ConfigTable) -> _Layers:
+        pipelined = (table["pp"] > 1).astype(np.int32)
+        first, inverse = distinct(
+            table["tp"], table["sp"], table["cp"], table["cp_kind"], table["ep"], table["etp"],
+            table["micro_batch"], table["recompute_modules"], pipelined,
+        )  # fmt: skip
+        keys = table.take(first)
+        costs = [self.layers.layer(kind, keys) for kind in self.kinds]
+        edges = self.layers.edges(keys)
+        return _Layers(
+            of_row=inverse,
+            terms=np.array([[c.forward[t] + c.backward[t] for t in TIME_TERMS] for c in costs]),
+            time=np.array([c.time for c in costs]),
+            time_full=np.array([c.time_full for c in costs]),
+            again=np.array([c.again for c in costs]),
+            again_full=np.array([c.again_full for c in costs]),
+            kept=np.array([c.kept for c in costs]),
+            kept_full=np.array([c.kept_full for c in costs]),
+            working=np.max([c.working for c in costs], axis=0),
+            working_full=np.max([c.working_full for c in costs], axis=0),
+            embedding=edges.embedding,
+            head=edges.head,
+            head_kept=edges.kept,
+            head_transient=edges.transient,
+        )
+
+    def _pipeline_level(self, table: ConfigTable, layers: _Layers, classes: StageClasses) -> _Pipelines:
+        columns = (layers.of_row.astype(np.int32), classes.of_row.astype(np.int32))
+        first, inverse = distinct(*columns, table["num_microbatches"], table["dp"])
+        keys, key, stage = table.take(first), layers.of_row[first], classes.of_row[first]
+        counts = classes.layers[stage]  # (q, C, K)
+        time = np.einsum("qck,kq->qc", counts, layers.time[:, key])
+        time += classes.first[stage] * layers.embedding[key][:, None]
+        time += classes.last[stage] * layers.head[key][:, None]
+        kept = np.einsum("qck,kq->qc", counts, layers.kept[:, key])
+        p, v, m = (keys[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
+        held = in_flight(classes.stage[stage], p[:, None], v[:, None], m[:, None])
+        return _Pipelines(inverse, key, stage, time, kept, held, self._hops(keys, p, v, m))
+
+    def _hops(self, keys: ConfigTable, p: Array, v: Array, m: Array) -> Array:
+        """Seconds of point-to-point messages on the critical path of a step."""
+        model, cluster = self.problem.model, self.problem.cluster
+        t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        crosses, fabric = neighbour_links(t * c * d, cluster)
+        tokens = keys["micro_batch"] * float(self.problem.job.seq_len) / c
+        size = self.layers.recipe.activation_bytes * tokens * model.hidden / np.where(keys["sp"] > 0, t, 1.0)
+        hop = p2p_time(size, crosses, cluster.tiers[0].bandwidth, fabric, self.links)
+        return self.problem.stack.communication.p2p_exposed * hop * hop_time(p, v, m)
+
+    def _shard_level(self, table: ConfigTable, classes: StageClasses) -> _Shards:
+        first, inverse = distinct(
+            classes.of_row.astype(np.int32), table["tp"], table["cp"], table["dp"], table["ep"], table["etp"]
+        )
+        keys, stage = table.take(first), classes.of_row[first]
+        t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        e, et = keys["ep"].astype(float), keys["etp"].astype(float)
+        dense_of_kind, expert_of_kind = self._parameters_by_kind(t, e, et)
+        counts = classes.layers[stage]
+        dense = np.einsum("qck,kq->qc", counts, dense_of_kind)
+        expert = np.einsum("qck,kq->qc", counts, expert_of_kind)
+        dense += classes.first[stage] * self._first_stage_parameters(t)[:, None]
+        alone = classes.first[stage] * classes.last[stage]
+        dense += classes.last[stage] * self._last_stage_parameters(t)[:, None]
+        if self.problem.model.tied_embeddings:
+            dense += (classes.last[stage] - alone) * self._first_stage_parameters(t)[:, None]
+        heaviest, experts = dense.max(axis=1), expert.max(axis=1)
+        comm = self.problem.stack.communication
+        replicas, expert_replicas = d * c, t * c * d / (e * et)
+        half = self.layers.recipe.activation_bytes
+        gradient = comm.gradient_bytes
+        dense_links = (replicas, group_links(t, replicas, self.problem.cluster))
+        expert_links = (expert_replicas, group_links(e * et, expert_replicas, self.problem.cluster))
+        scatter = reduce = gather = np.zeros(len(keys))
+        for size, (ranks, links) in ((heaviest, dense_links), (experts, expert_links)):
+            where = (ranks, links.local, self.problem.cluster.tiers[0].bandwidth, links.fabric, self.links)
+            scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *where)
+            reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
+            gather = gather + comm.dp_time * all_gather_time(half * size, *where)
+        largest = np.max(dense_of_kind + expert_of_kind, axis=0)
+        gathered = self.problem.stack.states.prefetch_layers * self.layers.recipe.weight_bytes * largest
+        buckets = gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
+        return _Shards(inverse, dense, expert, scatter, reduce, gather, gathered, buckets)
+
+    def _parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
+        """Parameters of one layer of each kind on a rank: (K, k) dense, (K, k) expert."""
+        dense, expert = [], []
+        for kind, count in zip(self.kinds, self.parameters, strict=True):
+            kv = count.kv / np.minimum(t, kind.attention.kv_heads)
+            dense.append((count.column_row + count.shared) / t + kv + count.replicated + count.router)
+            expert.append(count.expert / (e * et) + count.expert_replicated / e)
+        return np.array(dense), np.array(expert)
+
+    def _first_stage_parameters(self, t: Array) -> Array:
+        model = self.problem.model
+        padding = padded_vocabulary(self.problem, t) / model.vocab
+        return embedding_parameters(model) * padding / t + position_parameters(model)
+
+    def _last_stage_parameters(self, t: Array) -> Array:
+        model = self.problem.model
+        padding = padded_vocabulary(self.problem, t) / model.vocab
+        extra = mtp_parameters(model) - model.mtp_layers * self.parameters[model.layer_kind_of[-1]].total
+        return head_parameters(model) * padding / t + outer_norm_parameters(model) + max(extra, 0)
+
+    def _rows(
+        self, table: ConfigTable, rows: slice, classes: StageClasses, layers: _Layers, pipelines: _Pipelines,
+        shards: _Shards, keep_terms: bool,
+    ) -> CostTable:  # fmt: skip
+        """Level three: one chunk of rows."""
+        p_row = pipelines.of_row[rows]
+        l_row, c_row, s_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row], shards.of_row[rows]
+        n = np.minimum(table["recompute_layers"], classes.leading.shape[2] - 1)
+        leading = classes.leading[c_row, :, n, :]  # (n, C, K)
+        slower = (layers.time_full - layers.time)[:, l_row]
+        time = pipelines.time[p_row] + np.einsum("nck,kn->nc", leading, slower)
+        alive = classes.count[c_row]
+        slowest_class = np.where(alive > 0, time, -1.0).argmax(axis=1)
+        index = np.arange(len(p_row))
+        slowest = time[index, slowest_class]
+        m = table["num_microbatches"].astype(float)
+        v = table["vpp"].astype(float)
+        bubble = fill_and_drain((alive * time).sum(axis=1), slowest, v)
+        terms = self._compute_terms(l_row, c_row, slowest_class, leading, classes, layers, m)
+        terms["pipeline_bubble"] = bubble
+        terms["pp_comm"] = pipelines.hops[p_row]
+        terms.update(self._once_per_step(table, s_row, slowest, shards, classes, c_row))
+        subtotal = sum(terms.values(), np.zeros(len(p_row)))
+        terms["stragglers"] = straggling(
+            subtotal, float(self.problem.cluster.num_nodes), self.problem.stack.communication
+        )
+        step_time = subtotal + terms["stragglers"]
+        memory = memory_cost(
+            self._memory_inputs(table, p_row, l_row, c_row, s_row, leading, classes, layers, pipelines, shards),
+            self.problem.stack,
+        )
+        stage = classes.stage[c_row, memory.stage_class].astype(np.intp)
+        kept = (terms, memory.terms, memory.by_class, memory.stage_class, classes) if keep_terms else ()
+        return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, *kept)
+
+    def _compute_terms(
+        self, l_row: Index, c_row: Index, slowest: Index, leading: Array, classes: StageClasses, layers: _Layers, m: Array
+    ) -> dict[str, Array]:
+        """Terms of the slowest stage, times the micro-batches."""
+        index = np.arange(len(l_row))
+        counts = classes.layers[c_row, slowest]  # (n, K)
+        again = leading[index, slowest]  # (n, K)
+        terms = {}
+        device = np.zeros(len(l_row))
+        for i, name in enumerate(TIME_TERMS):
+            value = sum((counts[:, k] * layers.terms[k, i, l_row] for k in range(len(self.kinds))), np.zeros(len(l_row)))
+            terms[name] = m * value
+            device = device + value
+        recompute = total = np.zeros(len(l_row))
+        for k in range(len(self.kinds)):
+            recompute = recompute + (counts[:, k] - again[:, k]) * layers.again[k, l_row]
+            recompute = recompute + again[:, k] * layers.again_full[k, l_row]
+            total = total + (counts[:, k] - again[:, k]) * layers.time[k, l_row]
+            total = total + again[:, k] * layers.time_full[k, l_row]
+        terms["recompute"] = m * recompute
+        terms["host_bound"] = m * (total - device - recompute)
+        edges = classes.first[c_row, slowest] * layers.embedding[l_row]
+        terms["embedding_and_loss"] = m * (edges + classes.last[c_row, slowest] * layers.head[l_row])
+        return terms
+
+    def _once_per_step(
+        self, table: ConfigTable, s_row: Index, stage_time: Array, shards: _Shards, classes: StageClasses, c_row: Index
+    ) -> dict[str, Array]:
+        """Data parallelism, the optimizer and the host's work once a step."""
+        zero, m = table["zero"], table["num_microbatches"].astype(float)
+        t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        replicas = d * c
+        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
+        scatter = np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row])
+        layers = classes.layers[c_row].sum(axis=2).max(axis=1)
+        data = exposed_data_parallel(
+            scatter, shards.gather[s_row], stage_time, m, zero, layers, shards.buckets[s_row], replicas,
+            self.problem.stack.communication,
+        )  # fmt: skip
+        sharded = zero >= 1
+        dense = shards.dense.max(axis=1)[s_row] / np.where(sharded, replicas, 1.0)
+        expert = shards.expert.max(axis=1)[s_row] / np.where(sharded, expert_replicas, 1.0)
+        moved = OPTIMIZERS[self.problem.job.optimizer].step_bytes * (dense + expert)
+        update = memory_bound_time(moved, self.layers.bandwidth, self.kernels)
+        overhead = np.full(len(s_row), self.problem.stack.host.step_overhead)
+        return {"dp_comm": data, "optimizer": update, "step_overhead": overhead}
+
+    def _memory_inputs(
+        self, table: ConfigTable, p_row: Index, l_row: Index, c_row: Index, s_row: Index, leading: Array,
+        classes: StageClasses, layers: _Layers, pipelines: _Pipelines, shards: _Shards,
+    ) -> MemoryInputs:  # fmt: skip
+        stack, job = self.problem.stack, self.problem.job
+        t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        zero, replicas = table["zero"].astype(float), d * c
+        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
+        freed = np.einsum("nck,kn->nc", leading, (layers.kept - layers.kept_full)[:, l_row])
+        last = classes.last[c_row]
+        some = table["recompute_layers"] > 0
+        groups = sum(((table[axis] > 1).astype(float) for axis in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
+        return MemoryInputs(
+            dense=shards.dense[s_row],
+            expert=shards.expert[s_row],
+            alive=classes.count[c_row],
+            in_flight=pipelines.in_flight[p_row],
+            kept=pipelines.kept[p_row] - freed,
+            working=np.where(some, layers.working_full[l_row], layers.working[l_row]),
+            head_kept=last * layers.head_kept[l_row][:, None],
+            head_transient=last * layers.head_transient[l_row][:, None],
+            gathered=np.where(zero >= 3, shards.gathered[s_row], 0.0),
+            states=state_bytes(zero, replicas, replicas, stack, job),
+            expert_states=state_bytes(zero, expert_replicas, expert_replicas, stack, job),
+            groups=groups,
+        )
