@@ -30,6 +30,7 @@ _CLUSTERS = next(
     _PACKAGE / "cluster_specs",
 )
 _LARGEST_FILE = 1_000_000  # bytes; a specification has a few thousand
+_DEEPEST_NESTING = 32
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FileType = TypeVar("FileType", bound=BaseModel)
 
@@ -49,6 +50,15 @@ class _UniqueKeyLoader(_SafeLoader):  # type: ignore[misc]
         return mapping
 
 
+def _check_depth(text: str) -> None:
+    """Raise ValueError on deep nesting, on which the C parser would overflow its stack and end the process."""
+    depth = 0
+    for event in yaml.parse(text, _SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST_NESTING:
+            raise ValueError(f"nested more than {_DEEPEST_NESTING} levels deep")
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises `FileInputError`."""
     name = str(path)
@@ -57,7 +67,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise FileInputError(name, "must be a file", "a folder", "name the YAML file in it")
         if path.stat().st_size > _LARGEST_FILE:
             raise FileInputError(name, "must be smaller than 1 MB", f"{path.stat().st_size} bytes")
-        document = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+        text = path.read_text(encoding="utf-8")
+        _check_depth(text)
+        document = yaml.load(text, _UniqueKeyLoader)
     except FileNotFoundError:
         raise FileInputError(name, "the file must exist", hint="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
