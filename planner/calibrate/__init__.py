@@ -1,0 +1,1 @@
+"""How good are the predictions? Published runs as problems, predictions beside measurements."""

@@ -1,0 +1,275 @@
+"""Which problem and configuration does a row of published runs describe?
+
+A row becomes (Problem, ParallelConfig) and a list of what had to be assumed. Only the columns of `INPUT_COLUMNS`
+are ever looked at: nothing measured, no notes, no reference. Left out: rows without a sequence length or batch, models
+that planner refuses, adapters (LoRA); these raise `UnsupportedError`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from planner.calibrate.cells import (
+    Row,
+    context_kind_in,
+    count_in,
+    expert_tp_in,
+    optimizer_in,
+    precision_in,
+    recompute_in,
+    schedule_in,
+    sequence_parallel_in,
+    sharding_in,
+)
+from planner.calibrate.stack_of import KIN_BAND_FACTOR, apply_switches, stack_of
+from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
+from planner.errors import FileInputError, PlannerError, UnsupportedError
+from planner.spec.accelerator import Accelerator
+from planner.spec.cluster import Cluster
+from planner.spec.config import ParallelConfig
+from planner.spec.description import spec_from_description
+from planner.spec.job import Job
+from planner.spec.load_cluster import build_cluster, load_accelerator, parse_fabric
+from planner.spec.model import ModelSpec
+from planner.spec.rule import Problem
+from planner.spec.stack import Stack
+
+INPUT_COLUMNS: Final = (
+    "source", "model", "gpu", "gpus", "gpus_per_node", "nvlink_domain", "internode", "seq_len", "global_batch",
+    "micro_batch", "tp", "cp", "pp", "vpp", "ep", "etp", "dp", "dp_sharding", "sequence_parallel", "recompute",
+    "schedule", "precision", "optimizer", "framework", "extras",
+)  # fmt: skip
+
+_LORA: Final = re.compile(r"\blora\b", re.IGNORECASE)
+_MICROBATCHES_IN_TEXT: Final = re.compile(
+    r"(?:grad(?:ient)?_accum\w*|micro-?batches|\bga)[ =:]+(\d+)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row as a question. `stack` is the stack's name, `kin` the framework it stands in for (empty: itself)."""
+
+    problem: Problem
+    config: ParallelConfig
+    stack: str
+    kin: str
+    assumed: tuple[str, ...]
+
+    @property
+    def calibration_level(self) -> str:
+        """L1 where the stack was fitted on public rows, L0 otherwise (planfile.CalibrationLevel)."""
+        return "L1" if self.problem.stack.fitted and not self.kin else "L0"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a runs file, every value stripped. Raises `FileInputError`."""
+    rows = csv.DictReader(io.StringIO(_read_text(path), newline=""))
+    needed = {"model", "gpu", "gpus"}
+    header = [name.strip() for name in rows.fieldnames or ()]
+    if missing := needed - set(header):
+        raise FileInputError(str(path), "must have the columns of published runs", f"no {sorted(missing)}")
+    rows.fieldnames = header
+    return [
+        {k: (v or "").strip() for k, v in row.items() if isinstance(k, str) and not isinstance(v, list)}
+        for row in rows
+    ]
+
+
+def read_models(path: Path) -> dict[str, Any]:
+    """The descriptions of a models file, by key. Raises `FileInputError`."""
+    try:
+        models = json.loads(_read_text(path))
+    except ValueError as error:
+        raise FileInputError(str(path), "must be valid JSON", str(error)) from None
+    if not isinstance(models, dict):
+        raise FileInputError(str(path), "must map model keys to descriptions", type(models).__name__)
+    return models
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise FileInputError(str(path), "the file must exist", hint="check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
+
+
+@dataclass
+class RunReader:
+    """Rows to runs; equal models, clusters, jobs and stacks become one `Problem` object."""
+
+    models: Mapping[str, Any]
+    _specs: dict[str, ModelSpec] = field(default_factory=dict)
+    _clusters: dict[tuple[Any, ...], tuple[Cluster, tuple[str, ...]]] = field(default_factory=dict)
+    _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
+    _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
+
+    def read(self, row: Row) -> Run:
+        """The question of one row. Raises `PlannerError` where it cannot be asked."""
+        cells = {name: str(row.get(name) or "").strip() for name in INPUT_COLUMNS}
+        if _LORA.search(cells["extras"]):
+            raise UnsupportedError(
+                "a row must train all parameters", "LoRA in extras", "adapters are not modelled"
+            )
+        assumed: list[str] = []
+        model = self._model(cells["model"])
+        cluster = self._cluster(cells, assumed)
+        choice = stack_of(
+            cells["framework"], cells["source"], cluster.accelerator.architecture, DEFAULT_STACK
+        )
+        assumed += choice.assumed
+        stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
+        degrees = _degrees(cells, cluster.num_devices, assumed)
+        job, batches = _job(cells, degrees["dp"], assumed)
+        config = _config(cells, model, stack, degrees, batches, cluster.devices_per_node, assumed)
+        key = (id(model), id(cluster), job, id(stack))
+        problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
+        assumed += [f"model: {what}" for what in model.assumed]
+        return Run(problem, config, choice.name, choice.kin, tuple(dict.fromkeys(assumed)))
+
+    def _model(self, key: str) -> ModelSpec:
+        if key not in self._specs:
+            if key not in self.models:
+                raise UnsupportedError("the model must be described in the models file", repr(key))
+            fields = self.models[key]
+            if not isinstance(fields, Mapping) or not fields.get("layers"):
+                raise UnsupportedError(
+                    "a model must state its layers", f"{key!r} has none", "describe its architecture"
+                )
+            self._specs[key] = spec_from_description(fields, key, ignore_unknown=True)
+        return self._specs[key]
+
+    def _cluster(self, cells: Row, assumed: list[str]) -> Cluster:
+        chip = load_accelerator(cells["gpu"])
+        gpus = count_in(cells, "gpus")
+        if gpus is None:
+            raise UnsupportedError("a row must state how many GPUs ran", "gpus is empty")
+        key = (chip.name, gpus, cells["gpus_per_node"], cells["nvlink_domain"], cells["internode"])
+        if key not in self._clusters:
+            said: list[str] = []
+            self._clusters[key] = (_build(cells, chip, gpus, said), tuple(said))
+        cluster, said_before = self._clusters[key]
+        assumed += said_before
+        return cluster
+
+    def _stack(self, name: str, kin: bool, cells: Row, assumed: list[str]) -> Stack:
+        text = f"{cells['extras']} | {cells['recompute']}"
+        key = (name + "~" * kin, text)
+        if key not in self._stacks:
+            stack, said = apply_switches(load_stack(name), text)
+            if kin:
+                stack = stack.model_copy(update={"band": min(2.0, stack.band * KIN_BAND_FACTOR)})
+            same = next((s for s, _ in self._stacks.values() if s == stack), stack)
+            self._stacks[key] = same, said
+        stack, said = self._stacks[key]
+        assumed += said
+        return stack
+
+
+def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Cluster:
+    node = chip.typical_node
+    per_node = count_in(cells, "gpus_per_node")
+    if per_node is None:
+        per_node = node.accelerators if node else 8
+        assumed.append(f"{per_node} devices per node")
+    if gpus > per_node and gpus % per_node:
+        whole = math.gcd(gpus, per_node)
+        assumed.append(f"{gpus} devices are no whole nodes of {per_node}: nodes of {whole}")
+        per_node = whole
+    domain = count_in(cells, "nvlink_domain")
+    if domain is not None and max(domain, per_node) % min(domain, per_node):
+        assumed.append(f"a scale-up domain of {domain} does not fit nodes of {per_node}: {per_node}")
+        domain = per_node
+    if gpus <= max(per_node, domain or 0):  # no fabric is crossed
+        return build_cluster(chip, gpus, per_node, domain)
+    kind, injection, note = parse_fabric(cells["internode"], chip, per_node)
+    if note:
+        assumed.append(note)
+    return build_cluster(chip, gpus, per_node, domain, kind, injection)
+
+
+def _degrees(cells: Row, gpus: int, assumed: list[str]) -> dict[str, int]:
+    """tp, cp, pp, ep as stated (1 where not), dp from the device count."""
+    degrees = {}
+    for axis in ("tp", "cp", "pp", "ep"):
+        value = count_in(cells, axis)
+        if value is None and axis != "ep":
+            assumed.append(f"{axis} not stated: 1")
+        degrees[axis] = value or 1
+    product = degrees["tp"] * degrees["cp"] * degrees["pp"]
+    if gpus % product:
+        raise UnsupportedError(
+            "tp x cp x pp must divide the device count", f"{product} of {gpus} devices", "check the row"
+        )
+    stated = count_in(cells, "dp")
+    degrees["dp"] = gpus // product
+    if stated is not None and stated != degrees["dp"]:
+        assumed.append(f"dp {stated} contradicts {gpus} devices: {degrees['dp']}")
+    return degrees
+
+
+def _job(cells: Row, dp: int, assumed: list[str]) -> tuple[Job, tuple[int, int]]:
+    """The job, and (micro-batch, number of micro-batches)."""
+    seq_len = count_in(cells, "seq_len")
+    if seq_len is None:
+        raise UnsupportedError("a row must state its sequence length", "seq_len is empty")
+    batch, micro = count_in(cells, "global_batch"), count_in(cells, "micro_batch")
+    stated = _MICROBATCHES_IN_TEXT.search(cells["extras"])
+    count = int(stated[1]) if stated else 0
+    if batch is None and micro is not None and count:
+        batch = micro * dp * count
+        assumed.append(f"global_batch not stated: {batch} = micro-batch x dp x {count} accumulated")
+    if batch is None:
+        raise UnsupportedError("a row must state its global batch", "global_batch is empty")
+    if micro is None:
+        share = batch // dp
+        micro = share // count if count and share and share % count == 0 else 1
+        assumed.append(f"micro_batch not stated: {micro}")
+    number = -(-batch // (dp * micro))
+    if number * dp * micro != batch:
+        assumed.append(
+            f"{batch} sequences do not divide into dp {dp} x micro-batch {micro}: {number} micro-batches"
+        )
+    job = Job(
+        seq_len, batch, precision_in(cells["precision"], assumed), optimizer_in(cells["optimizer"], assumed)
+    )
+    return job, (micro, number)
+
+
+def _config(
+    cells: Row,
+    model: ModelSpec,
+    stack: Stack,
+    degrees: dict[str, int],
+    batches: tuple[int, int],
+    devices_per_node: int,
+    assumed: list[str],
+) -> ParallelConfig:
+    tp, cp, pp, dp = (degrees[axis] for axis in ("tp", "cp", "pp", "dp"))
+    schedule, vpp = schedule_in(cells, model.num_layers, pp, assumed)
+    zero, hsdp = sharding_in(cells["dp_sharding"], stack, dp * cp, devices_per_node, tp, assumed)
+    kind, layers, modules = recompute_in(cells["recompute"], model, stack, pp, assumed)
+    return ParallelConfig(
+        tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, ep=degrees["ep"],
+        etp=expert_tp_in(cells, model, degrees, assumed),
+        micro_batch=batches[0], num_microbatches=batches[1],
+        sp=sequence_parallel_in(cells["sequence_parallel"], tp, stack, assumed),
+        zero=zero, hsdp=hsdp, recompute=kind, recompute_layers=layers, recompute_modules=modules,
+        cp_kind=context_kind_in(cells, stack), schedule=schedule,
+    )  # fmt: skip
+
+
+def refusal(error: Exception) -> str:
+    """Why a row is not answered, in one line."""
+    text = str(error) if isinstance(error, PlannerError) else f"{type(error).__name__}: {error}"
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())

@@ -1,0 +1,252 @@
+"""Which stack ran a published row, and which of its switches did the row set?
+
+A framework is free text ("NeMo 2.0/Megatron-Core"), its release stands there or in the name of the source. A
+framework that has no stack of its own is answered with its nearest kin and says so. Left out: everything measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from planner.spec.accelerator import Architecture
+from planner.spec.stack import AttentionKernel, CrossEntropy, Stack
+
+# Nearest kin doubles the error band: a stack that no row identified was up to 2x apart (research, "stacks").
+KIN_BAND_FACTOR: Final = 2.0
+# FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
+FLASH1_SLOWDOWN: Final = 2.0
+LATEST: Final = 10**6
+
+
+@dataclass(frozen=True)
+class StackChoice:
+    """The stack of a row. `kin`: the framework it stands in for, empty if it is the stack itself."""
+
+    name: str
+    kin: str = ""
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Frameworks matching `pattern` run on the stacks in `eras`: (last release as yyyymm, stack), in time order.
+
+    `kin`: the text is a framework of its own, the stacks only its relatives.
+    """
+
+    pattern: str
+    eras: tuple[tuple[int, str], ...]
+    kin: bool = False
+
+
+_MEGATRON: Final = (
+    (202112, "megatron-2021"),
+    (202312, "megatron-2022"),
+    (202503, "megatron-2024"),
+    (202512, "megatron-2025"),
+    (LATEST, "megatron-2026"),
+)
+_TORCHTITAN: Final = ((202506, "torchtitan-2024"), (LATEST, "torchtitan-2026"))
+_NANOTRON: Final = ((LATEST, "nanotron-2024"),)
+_FSDP1: Final = ((LATEST, "fsdp1-2023"),)
+
+# the first family whose pattern is found in the framework's text; order matters
+_FAMILIES: Final = (
+    _Family(r"nanotron", _NANOTRON),
+    _Family(r"aa-scaling|aleph", ((LATEST, "aa-scaling-2023"),)),
+    _Family(r"megatron-?deepspeed", ((LATEST, "megatron-deepspeed-2022"),)),
+    _Family(r"gpt-neox", ((LATEST, "megatron-deepspeed-2022"),), kin=True),
+    _Family(r"llm-foundry|composer|mosaic", ((LATEST, "llm-foundry-2023"),)),
+    _Family(r"primus.*torchtitan|torchtitan.*primus", _TORCHTITAN, kin=True),
+    _Family(r"torchtitan", _TORCHTITAN),
+    _Family(r"maxtext|paxml|\bpax\b|\bjax\b", ((LATEST, "maxtext-2024"),)),
+    _Family(r"primus|megascale|hai-llm|internevo|internlm|colossal|oneflow|libai|mindspeed|pai-megatron|flagscale",
+            _MEGATRON, kin=True),
+    _Family(r"megatron|nemo", _MEGATRON),
+    _Family(r"meta internal|4d\b", _TORCHTITAN, kin=True),
+    _Family(r"fms-fsdp|fsdp ?1|fsdp v1", _FSDP1),
+    _Family(r"fsdp ?2|fully_shard|torchtune|transformers|accelerate|hugging", _TORCHTITAN, kin=True),
+    _Family(r"fairscale|metaseq|fsdp", _FSDP1, kin=True),
+    _Family(r"deepspeed|zero", ((LATEST, "deepspeed-2025"),)),
+)  # fmt: skip
+
+# releases whose number is not a date: first matching pattern gives yyyymm
+_RELEASES: Final = (
+    (r"megatron-core r?0\.(?:[0-8])\b", 202408),
+    (r"megatron-core r?0\.(?:9|10|11)\b", 202502),
+    (r"megatron-core r?0\.1[2-4]\b", 202510),
+    (r"megatron-core r?0\.(?:1[5-9]|[2-9]\d)\b", 202604),
+    (r"nemo 1\.|nemo 1\.x", 202411),
+    (r"nemo 2\.", 202504),
+    (r"\bdev\b|\bmain\b", LATEST),
+    (r"\bte 2\.(?:[0-4])\b", 202506),
+    (r"\bte 2\.", 202603),
+    (r"megatron-bridge|\bbridge\b", LATEST),
+)
+# An undated Megatron is of the time of its machine.
+_TIME_OF_MACHINE: Final = {
+    Architecture.VOLTA: 202006,
+    Architecture.AMPERE: 202306,
+    Architecture.HOPPER: 202412,
+    Architecture.BLACKWELL: LATEST,
+}
+
+
+def release_of(framework: str, source: str) -> int | None:
+    """Release date of the software as yyyymm, from the framework's text or the source's name; None if neither says."""
+    text = framework.lower()
+    if match := re.search(r"\((20[12]\d)\)", text):
+        return int(match[1]) * 100 + 6
+    for name in (text, source.lower()):
+        if match := re.search(r"(?<![\d.])(2[2-9])\.(0[1-9]|1[0-2])(?!\d)", name):  # 24.07, 26.04.01
+            return (2000 + int(match[1])) * 100 + int(match[2])
+    for pattern, date in _RELEASES:
+        if re.search(pattern, text):
+            return date
+    if match := re.search(r"_(20[12]\d)(0[1-9]|1[0-2])?(?:_|$)", source.lower()):  # torchtitan_202412
+        return int(match[1]) * 100 + int(match[2] or 6)
+    return None
+
+
+def stack_of(framework: str, source: str, architecture: Architecture, default: str) -> StackChoice:
+    """The stack that ran a row; `default` where the framework is unknown or not stated."""
+    text = framework.strip().lower()
+    if not text:
+        return StackChoice(default, "an unnamed framework", (f"framework not stated: {default}",))
+    for family in _FAMILIES:
+        if not re.search(family.pattern, text):
+            continue
+        date = release_of(framework, source)
+        assumed = []
+        if date is None and len(family.eras) > 1:
+            date = _TIME_OF_MACHINE.get(architecture, LATEST)
+            assumed.append(f"release not stated: of the time of {architecture} devices")
+        name = next(stack for last, stack in family.eras if (date or LATEST) <= last)
+        kin = framework.strip() if family.kin else ""
+        if kin:
+            assumed.append(f"no stack for {kin!r}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}")
+        return StackChoice(name, kin, tuple(assumed))
+    said = f"unknown framework {framework.strip()!r}: {default}, error band x{KIN_BAND_FACTOR:g}"
+    return StackChoice(default, framework.strip(), (said,))
+
+
+Update = dict[str, dict[str, Any]]  # section of a stack -> fields to replace
+
+
+def _aleph_kernels(text: str, stack: Stack) -> tuple[Update, str] | None:
+    match = re.search(r"kernel=([\w.]+)(.*)", text)
+    if match is None:
+        return None
+    name, rest = match[1].lower(), match[2].lower()
+    kernels: dict[str, Any] = {"fused_norm": "rms" in rest}
+    update: Update = {"kernels": kernels}
+    if "torch" in name or "eager" in name:
+        kernels["attention"] = AttentionKernel.EAGER
+    elif "fused" in name:
+        kernels["attention"] = AttentionKernel.FUSED_SOFTMAX
+    else:
+        kernels["attention"] = AttentionKernel.FLASH
+        if re.search(r"v?1\.|attention1\b", name):
+            update["compute"] = {"attention": min(6.0, stack.compute.attention * FLASH1_SLOWDOWN)}
+    return update, f"attention kernel {kernels['attention']}, norms {'fused' if 'rms' in rest else 'eager'}"
+
+
+def _no_flash(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if not re.search(r"no flash|without flash|flash[ -]?attn=false|attn_impl[:=] ?torch", text):
+        return None
+    kernel = AttentionKernel.EAGER if "torch" in text else AttentionKernel.FUSED_SOFTMAX
+    return {"kernels": {"attention": kernel}}, f"attention kernel {kernel}"
+
+
+def _cuda_graphs(text: str, stack: Stack) -> tuple[Update, str] | None:
+    impl = re.search(r"cuda_graph_impl=(\w+)", text)
+    if impl is None and not re.search(r"cuda graph|cudagraph", text):
+        return None
+    if impl and impl[1] == "none":
+        return None
+    whole = "full_iteration" in text or (impl is not None and impl[1] in ("on", "local"))
+    keep = 0.0 if whole else 0.5
+    host = stack.host
+    update = {
+        "layer_floor": host.layer_floor * keep,
+        "layer_floor_tp": host.layer_floor_tp * keep,
+    }
+    what = "whole iteration: no host floor" if whole else "part of a layer: half the host floor"
+    return {"host": update}, f"CUDA graphs, {what}"
+
+
+def _no_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if re.search(r"no comm(unication)? overlap", text):
+        update = {"dp_overlap": 0.0, "tp_exposed": 1.0, "p2p_exposed": 1.0, "ep_exposed": 1.0}
+        return {"communication": update}, "no communication overlap"
+    if re.search(r"no dp overlap|no gradient bucketing", text):
+        return {"communication": {"dp_overlap": 0.0}}, "no data-parallel overlap"
+    return None
+
+
+def _tp_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if not re.search(r"async tp|tp[ -]comm[ -]overlap|tp comm overlap", text) or "no tp comm" in text:
+        return None
+    exposed = min(stack.communication.tp_exposed, 0.6)
+    return {"communication": {"tp_exposed": exposed}}, "tensor-parallel communication overlapped"
+
+
+def _ep_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if not re.search(r"moe_a2a_overlap=true|ep overlap on|ep overlap,|overlap-moe-expert", text):
+        return None
+    exposed = min(stack.communication.ep_exposed, 0.3)
+    return {"communication": {"ep_exposed": exposed}}, "expert all-to-all overlapped"
+
+
+def _eager_torch(text: str, stack: Stack) -> tuple[Update, str] | None:
+    """torchtitan without torch.compile runs norms and activations as single operations."""
+    if not stack.name.startswith("torchtitan") or "compile" in text or "fsdp" not in text:
+        return None
+    return {"kernels": {"fused_norm": False, "fused_activation": False}}, "no torch.compile"
+
+
+def _pure_bf16(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if "mixed_precision=pure" not in text:
+        return None
+    states = {"gradient": 2.0, "master": 0.0}
+    return {"states": states, "communication": {"gradient_bytes": 2.0}}, "all states in 16 bits"
+
+
+def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if not re.search(r"cross[- ]entropy fusion|fused cross|liger", text):
+        return None
+    return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"
+
+
+_SWITCHES: Final[tuple[Callable[[str, Stack], tuple[Update, str] | None], ...]] = (
+    _aleph_kernels, _no_flash, _cuda_graphs, _no_overlap, _tp_overlap, _ep_overlap, _eager_torch, _pure_bf16,
+    _fused_loss,
+)  # fmt: skip
+_NOT_MODELLED: Final = (
+    (r"cpu_offloading_num_layers=[1-9]", "activation offload to the host is not modelled"),
+    (r"cpu_offload=true", "offload to the host is not modelled"),
+    (r"sliding window", "sliding-window attention of the row is not modelled"),
+    (r"parallel transformer block", "the parallel block of the row is not modelled"),
+    (r"fp8_dot_product_attention=true", "attention in fp8 is timed as bf16"),
+    (r"\bmtp\b", "multi-token prediction of the row is not modelled"),
+)
+
+
+def apply_switches(stack: Stack, text: str) -> tuple[Stack, tuple[str, ...]]:
+    """The stack with the switches that free text sets, and what was read from it or could not be modelled."""
+    lower, said = text.lower(), []
+    changed: dict[str, Any] = {}
+    for switch in _SWITCHES:
+        found = switch(lower, stack)
+        if found is None:
+            continue
+        update, what = found
+        for section, fields in update.items():
+            before = changed.get(section, getattr(stack, section))
+            changed[section] = before.model_copy(update=fields)
+        said.append(what)
+    said += [what for pattern, what in _NOT_MODELLED if re.search(pattern, lower)]
+    return (stack.model_copy(update=changed) if changed else stack), tuple(said)

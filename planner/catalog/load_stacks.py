@@ -1,0 +1,62 @@
+"""Which numbers does a training stack have? Reads `catalog/stacks/NAME.yaml`.
+
+Left out: which stack a published run was made with (`calibrate/stack_of.py`), and fitting.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from planner.errors import FileInputError, UnknownNameError
+from planner.spec.stack import Stack
+
+STACKS_FOLDER: Final = Path(__file__).with_name("stacks")
+DEFAULT_STACK: Final = "megatron-2026"
+
+
+def stack_names() -> list[str]:
+    """Names of the shipped stacks."""
+    return sorted(path.stem for path in STACKS_FOLDER.glob("*.yaml"))
+
+
+@lru_cache(maxsize=64)
+def load_stack(name: str) -> Stack:
+    """The stack of that name; capitals, `_` and spaces don't matter, and a path to a YAML file is read as one.
+
+    Raises `UnknownNameError` for a name that is none, `FileInputError` for a file that cannot be understood.
+    """
+    key = "-".join(name.strip().lower().replace("_", " ").split())
+    if key in stack_names():
+        return read_stack(STACKS_FOLDER / f"{key}.yaml")
+    if name.endswith((".yaml", ".yml")):
+        return read_stack(Path(name))
+    raise UnknownNameError("stack", name, stack_names())
+
+
+def read_stack(path: Path) -> Stack:
+    """The stack in a file. Raises `FileInputError` naming file and field."""
+    document = _read_yaml(path)
+    try:
+        return Stack.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        given = "" if isinstance(first["input"], dict) else repr(first["input"])
+        raise FileInputError(str(path), first["msg"], given, field=field) from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
+    except yaml.YAMLError as error:
+        raise FileInputError(str(path), "must be valid YAML", " ".join(str(error).split())) from None
+    if not isinstance(document, dict):
+        raise FileInputError(str(path), "must hold a YAML mapping", type(document).__name__)
+    return document

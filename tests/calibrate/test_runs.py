@@ -1,0 +1,170 @@
+"""Rows of published runs as problems and configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.calibrate.runs import INPUT_COLUMNS, Run, RunReader, read_models, read_rows
+from planner.errors import FileInputError, PlannerError, UnsupportedError
+from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
+from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
+
+MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"
+MODELS = {
+    "small": {
+        "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head_dim": 128, "vocab": 128256,
+        "tied_embeddings": False, "gated_mlp": True, "attention": "gqa", "source": "a test",
+    },
+    "unknown": {"params_total_b": 100},
+    "moe": {
+        "layers": 4, "hidden": 1024, "ffn": 4096, "heads": 16, "kv_heads": 16, "head_dim": 64, "vocab": 32000,
+        "tied_embeddings": False, "gated_mlp": True, "attention": "mha",
+        "moe": {"experts": 8, "top_k": 2, "expert_ffn": 4096, "shared_ffn": 0, "first_dense_layers": 0, "moe_every": 1},
+    },
+}  # fmt: skip
+ROW = {
+    "source": "bench_24.11", "model": "small", "gpu": "h100_sxm_80g", "gpus": "64", "gpus_per_node": "8",
+    "nvlink_domain": "8", "internode": "IB 8x400G", "seq_len": "8192.0", "global_batch": "128.0", "micro_batch": "1.0",
+    "tp": "4.0", "cp": "1.0", "pp": "2.0", "vpp": "1.0", "ep": "1.0", "dp": "8.0", "dp_sharding": "zero1",
+    "sequence_parallel": "True", "recompute": "none", "schedule": "1f1b", "precision": "bf16", "optimizer": "adam",
+    "framework": "NeMo/Megatron-Core",
+}  # fmt: skip
+
+
+def read(**changed: str) -> Run:
+    return RunReader(MODELS).read({**ROW, **changed})
+
+
+def test_a_full_row_assumes_only_its_model() -> None:
+    run = read()
+    assert run.config.describe() == "tp4 pp2 dp8 mbs1 zero1 sp"
+    assert run.config.num_microbatches == 16
+    assert run.problem.job.seq_len == 8192
+    assert run.stack == "megatron-2024"
+    assert all(text.startswith("model: ") for text in run.assumed)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "layers", "modules"),
+    [
+        ("none", Recompute.NONE, 0, ()),
+        ("", Recompute.NONE, 0, ()),
+        ("full", Recompute.FULL, 16, ()),
+        ("full:5", Recompute.FULL, 5, ()),
+        ("full:99", Recompute.FULL, 16, ()),
+        ("selective", Recompute.SELECTIVE, 0, ("core_attn",)),
+        ("selective:mla_up_proj+mlp", Recompute.SELECTIVE, 0, ("mla_up_proj", "mlp")),
+        ("selective:moe_act+layernorm", Recompute.SELECTIVE, 0, ("moe_act", "layernorm")),
+        ("selective: 1/2 of layers checkpointed", Recompute.FULL, 8, ()),
+        ("minimal_flash (save all but attention)", Recompute.SELECTIVE, 0, ("core_attn",)),
+    ],
+)
+def test_recompute_texts(text: str, kind: Recompute, layers: int, modules: tuple[str, ...]) -> None:
+    config = read(recompute=text).config
+    bits = sum(1 << RECOMPUTE_MODULES.index(name) for name in modules)
+    assert (config.recompute, config.recompute_layers, config.recompute_modules) == (kind, layers, bits)
+
+
+def test_empty_cells_follow_from_the_others() -> None:
+    run = read(
+        dp="",
+        ep="",
+        vpp="",
+        cp="",
+        schedule="interleaved",
+        micro_batch="",
+        sequence_parallel="",
+        gpus_per_node="",
+    )
+    assert (run.config.dp, run.config.cp, run.config.vpp, run.config.micro_batch, run.config.sp) == (
+        8,
+        1,
+        2,
+        1,
+        1,
+    )
+    assert run.config.schedule == Schedule.INTERLEAVED
+    for word in ("cp not stated", "virtual stages", "micro_batch", "sequence parallelism", "per node"):
+        assert any(word in text for text in run.assumed), word
+
+
+def test_batch_follows_from_accumulation() -> None:
+    run = read(global_batch="", extras="grad_accum=4")
+    assert run.problem.job.global_batch == 32
+
+
+def test_zero_pipeline_and_optimizer_texts() -> None:
+    assert read(dp_sharding="hsdp", framework="torchtitan", tp="1", pp="1", dp="64").config.hsdp == 8
+    assert read(dp_sharding="none").config.zero == 0
+    assert (
+        read(optimizer="adam (bf16 moments: precision-aware)").problem.job.optimizer is Optimizer.ADAMW_BF16
+    )
+    assert read(optimizer="adam_8bit").problem.job.optimizer is Optimizer.ADAMW_8BIT
+    assert read(precision="fp8_mx", gpu="b200").problem.job.precision is Precision.FP8_MX
+    zbv = read(schedule="zbv").config
+    assert (zbv.schedule, zbv.vpp) == (Schedule.ZB_V, 2)
+
+
+def test_experts_default_to_tensor_parallel_width() -> None:
+    assert read(model="moe", ep="2").config.etp == 4
+    assert read(model="moe", ep="2", etp="1").config.etp == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model": "nobody"}, {"model": "unknown"}, {"gpu": "h900"}, {"gpus": ""}, {"gpus": "x"}, {"seq_len": ""},
+        {"global_batch": ""}, {"tp": "3"}, {"tp": "0"}, {"tp": "1.5"}, {"precision": "int3"}, {"optimizer": "magic"},
+        {"extras": "LoRA, rank 8"}, {"dp_sharding": "sideways"}, {"gpus": "1e300"}, {"seq_len": "nan"},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(changed: dict[str, str]) -> None:
+    with pytest.raises(PlannerError):
+        read(**changed)
+
+
+def test_equal_rows_share_one_problem() -> None:
+    reader = RunReader(MODELS)
+    first, second = reader.read(ROW), reader.read({**ROW, "tp": "8", "dp": "4"})
+    assert first.problem is second.problem
+    assert reader.read({**ROW, "seq_len": "4096"}).problem is not first.problem
+
+
+def test_files_with_bom_crlf_and_extra_columns(tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+    header = [*INPUT_COLUMNS, "more"]
+    cells = [ROW.get(name, "x" if name == "more" else "") for name in header]
+    file.write_bytes(("﻿" + ",".join(header) + "\r\n" + ",".join(cells) + ",surplus\r\n").encode())
+    rows = read_rows(file)
+    assert len(rows) == 1
+    assert RunReader(MODELS).read(rows[0]).config == read().config
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bad"
+    with pytest.raises(FileInputError):
+        read_rows(file)
+    file.write_text("a,b\n1,2\n")
+    with pytest.raises(FileInputError):
+        read_rows(file)
+    with pytest.raises(FileInputError):
+        read_models(file)
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
+def test_most_published_rows_are_understood() -> None:
+    rows = read_rows(MEASURED / "runs.csv")
+    reader = RunReader(read_models(MEASURED / "models.json"))
+    refused = 0
+    for row in rows:
+        try:
+            run = reader.read(row)
+        except UnsupportedError:
+            refused += 1
+            continue
+        degrees = run.config.tp * run.config.cp * run.config.pp * run.config.dp
+        assert degrees == run.problem.cluster.num_devices
+    assert refused <= 0.03 * len(rows)

@@ -1,0 +1,86 @@
+"""Frameworks and releases as published rows write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.calibrate.stack_of import FLASH1_SLOWDOWN, apply_switches, release_of, stack_of
+from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+from planner.spec.accelerator import Architecture
+from planner.spec.stack import AttentionKernel, CrossEntropy
+
+
+@pytest.mark.parametrize(
+    ("framework", "source", "expected"),
+    [
+        ("nanotron", "ultrascale_playbook", "nanotron-2024"),
+        ("AA-Scaling", "aleph_alpha_layouts", "aa-scaling-2023"),
+        ("Megatron-DeepSpeed", "vtrain_single", "megatron-deepspeed-2022"),
+        ("Megatron-LM (2021)", "megatron_lm_a100_2021", "megatron-2021"),
+        ("Megatron-LM (2022)", "korthikanti2022", "megatron-2022"),
+        ("NeMo/Megatron-Core (NeMo 1.x yaml)", "dgxc_benchmarking_24.11", "megatron-2024"),
+        ("Megatron-Core r0.8.0", "", "megatron-2024"),
+        ("Megatron-Bridge/Megatron-Core", "megatron_bridge_25.09", "megatron-2025"),
+        ("Megatron-Bridge/Megatron-Core", "megatron_bridge_26.04.01", "megatron-2026"),
+        ("Megatron-LM 23e00ed + TE 2.11", "simumax_b200", "megatron-2026"),
+        ("llm-foundry/composer FSDP", "", "llm-foundry-2023"),
+        ("torchtitan FSDP2", "torchtitan_202412", "torchtitan-2024"),
+        ("torchtitan", "torchtitan_202607", "torchtitan-2026"),
+        ("PaxML (JAX)", "", "maxtext-2024"),
+        ("PyTorch FSDP1 (fms-fsdp)", "", "fsdp1-2023"),
+    ],
+)
+def test_framework_has_its_stack(framework: str, source: str, expected: str) -> None:
+    choice = stack_of(framework, source, Architecture.HOPPER, DEFAULT_STACK)
+    assert (choice.name, choice.kin) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    "framework", ["InternEvo", "OneFlow LiBai", "FSDP2 + transformers", "Primus", "something new", ""]
+)
+def test_other_frameworks_name_their_kin(framework: str) -> None:
+    choice = stack_of(framework, "source", Architecture.CDNA3, DEFAULT_STACK)
+    assert choice.kin
+    assert choice.name in stack_names()
+    assert choice.assumed
+
+
+def test_undated_megatron_is_of_the_time_of_its_machine() -> None:
+    names = [
+        stack_of("Megatron-LM", "x", a, DEFAULT_STACK).name
+        for a in (Architecture.AMPERE, Architecture.BLACKWELL)
+    ]
+    assert names == ["megatron-2022", "megatron-2026"]
+
+
+def test_only_a_release_is_read_from_the_source() -> None:
+    assert release_of("NeMo", "dgxc_benchmarking_25.05") == 202505
+    assert release_of("NeMo", "any_other_name") is None
+
+
+def test_flash1_doubles_attention_and_rms_kernel_fuses_norms() -> None:
+    stack = load_stack("aa-scaling-2023")
+    first, _ = apply_switches(stack, "kernel=flash_attentionv1.0.8")
+    second, said = apply_switches(stack, "kernel=flash_attention2 + RMS kernel")
+    assert first.compute.attention == FLASH1_SLOWDOWN * second.compute.attention
+    assert second.kernels.fused_norm
+    assert not first.kernels.fused_norm
+    assert said
+    eager, _ = apply_switches(stack, "kernel=torch")
+    assert eager.kernels.attention is AttentionKernel.EAGER
+
+
+def test_switches_of_recipes() -> None:
+    stack = load_stack("megatron-2026")
+    graphs, _ = apply_switches(stack, "cuda_graph_impl=full_iteration; moe_a2a_overlap=True")
+    assert graphs.host.layer_floor == 0
+    assert graphs.communication.ep_exposed < stack.communication.ep_exposed
+    assert apply_switches(stack, "cuda_graph_impl=none; cuda_graph_scope=full_iteration")[0] is stack
+    serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
+    assert serial.communication.dp_overlap == 0
+    assert serial.kernels.cross_entropy is CrossEntropy.FUSED
+
+
+def test_what_is_not_modelled_is_said() -> None:
+    _, said = apply_switches(load_stack("megatron-2026"), "cpu_offloading_num_layers=20")
+    assert any("offload" in text for text in said)

@@ -1,0 +1,53 @@
+"""Stack files: all readable, all with a source, bad ones refused with their field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, read_stack, stack_names
+from planner.errors import FileInputError, UnknownNameError
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_every_stack_is_complete(name: str) -> None:
+    stack = load_stack(name)
+    assert stack.name == name
+    assert stack.source
+    assert not stack.kin or stack.kin in stack_names()
+
+
+def test_default_is_the_newest_megatron() -> None:
+    assert max(name for name in stack_names() if name[:10] == "megatron-2") == DEFAULT_STACK
+
+
+def test_names_are_forgiving_and_unknown_ones_are_listed() -> None:
+    assert load_stack("Megatron_2026") is load_stack("Megatron_2026")
+    with pytest.raises(UnknownNameError, match="nanotron-2024"):
+        load_stack("nanotron")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("host: {layer_floor: 3}", "host.layer_floor"),
+        ("host: {typo: 3 ms}", "host.typo"),
+        ("band: -1", "band"),
+    ],
+)
+def test_bad_fields_are_named(tmp_path: Path, text: str, field: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"name: mine\ndescription: d\nframework: f\nreleased: r\nsource: s\n{text}\n")
+    with pytest.raises(FileInputError, match=field):
+        read_stack(file)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    for text in ("[1, 2", "- a", "\x00"):
+        file.write_text(text)
+        with pytest.raises(FileInputError):
+            read_stack(file)
+    with pytest.raises(FileInputError):
+        load_stack(str(tmp_path / "none.yaml"))
