@@ -1,8 +1,8 @@
 """Which model does a name or a path on the command line mean?
 
 Looks in this order: the catalog (names, Hugging Face ids, other spellings), then the file system: a
-`config.json`, a folder holding one, or a description by hand (`planner/spec/description.py`) in YAML. Put `./`
-before the path of a folder that is called like a catalog model. Left out: downloading; nothing is fetched.
+`config.json`, a folder holding one, or a description by hand (`planner/spec/description.py`) in YAML. Put
+`./` before the path of a folder that is called like a catalog model. Left out: downloading; nothing is fetched.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _names() -> Mapping[str, str]:
 
 
 def resolve_catalog_name(name: str) -> str | None:
-    """The catalog name behind a name, a Hugging Face id or another spelling of either; None if there is none."""
+    """The catalog name behind a name, a Hugging Face id or another spelling of either, or None."""
     names = _names()
     return names.get(name.lower()) or names.get(_folded(name)) if _folded(name) else None
 

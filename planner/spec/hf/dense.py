@@ -40,7 +40,7 @@ def head_width(f: ConfigFields, hidden: int, heads: int, default: int | None = N
     given = f.optional_integer("head_dim")
     if given is not None:
         return given
-    if default is not None:
+    if default is not None and "head_dim" not in f.values:
         f.assume("head_dim", default)
         return default
     f.divides("num_attention_heads", heads, "hidden_size", hidden)
@@ -58,11 +58,15 @@ def grouped_attention(
     head_dim: int | None = None,
     heads: int | None = None,
 ) -> Attention:
-    """MHA or GQA from the usual field names; `heads`, `kv_heads`, `head_dim` are the library's defaults."""
+    """MHA or GQA from the usual field names; `heads`, `kv_heads`, `head_dim` are the library's defaults.
+
+    A null is not a default: it means as many kv heads as heads, and head_dim = hidden / heads.
+    """
     q_heads = f.integer("num_attention_heads", default=heads)
     kv = f.optional_integer("num_key_value_heads")
     if kv is None:
-        kv = q_heads if kv_heads is None else kv_heads
+        stated_null = "num_key_value_heads" in f.values
+        kv = q_heads if kv_heads is None or stated_null else kv_heads
         f.assume("num_key_value_heads", kv)
     f.divides("num_key_value_heads", kv, "num_attention_heads", q_heads)
     width = head_width(f, hidden, q_heads, head_dim)

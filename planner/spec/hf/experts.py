@@ -258,13 +258,16 @@ def _llama4_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
 
 def read_dbrx(f: ConfigFields, name: str) -> ModelSpec:
     """DBRX: nested `attn_config` and `ffn_config`, layer norms without bias."""
-    hidden = f.integer("d_model")
-    core = Core(hidden, f.integer("n_layers"), f.integer("vocab_size"))
-    heads = f.integer("n_heads")
+    hidden = f.integer("d_model", "hidden_size")
+    core = Core(hidden, f.integer("n_layers", "num_hidden_layers"), f.integer("vocab_size"))
+    heads = f.integer("n_heads", "num_attention_heads")
     f.divides("n_heads", heads, "d_model", hidden)
     inner, ffn = f.section("attn_config"), f.section("ffn_config")
     kv_heads = inner.integer("kv_n_heads", default=1)
     inner.divides("kv_n_heads", kv_heads, "n_heads", heads)
+    width = ffn.optional_integer("hidden_size") or hidden
+    if width != hidden:
+        raise ffn.error("hidden_size", f"must equal d_model, {hidden}", width, "correct one of the two")
     renamed = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
     attention = grouped_attention(ConfigFields(renamed, f.file, "attn_config."), hidden)
     moe = read_moe(

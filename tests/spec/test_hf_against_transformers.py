@@ -1,0 +1,324 @@
+"""Random configurations of every family, counted by planner and by the transformers library on its meta device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.cost.params import model_parameters
+from planner.spec.hf import MTP_READERS, READERS, read_hf_config
+
+CONFIGS_PER_FAMILY = 12
+Fields = dict[str, Any]
+
+
+class Draw:
+    """A seeded source of small, legal dimensions."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def one_of(self, *options: Any) -> Any:
+        return options[int(self.rng.integers(len(options)))]
+
+    def flag(self) -> bool:
+        return bool(self.rng.integers(2))
+
+    def maybe(self, **fields: Any) -> Fields:
+        """Each field with even odds: left out, the library's default must hold."""
+        return {name: value for name, value in fields.items() if self.flag()}
+
+    def transformer(
+        self, kv: bool = True, head_dim: bool = True, heads: tuple[int, ...] = (4, 6, 8)
+    ) -> Fields:
+        a = self.one_of(*heads)
+        fields = {
+            "num_attention_heads": a,
+            "hidden_size": a * self.one_of(8, 16, 24),
+            "num_hidden_layers": self.one_of(1, 2, 5, 8),
+            "vocab_size": self.one_of(64, 99, 128),
+            "intermediate_size": self.one_of(32, 40, 56),
+            **self.maybe(tie_word_embeddings=self.flag()),
+        }
+        if kv:
+            fields["num_key_value_heads"] = self.one_of(*[k for k in (1, 2, 3, 4, 6, 8) if a % k == 0])
+        if head_dim:
+            fields |= self.maybe(head_dim=self.one_of(4, 16, 32))
+        return fields
+
+    def experts(self, count: str, width: str | None, top_k: str = "num_experts_per_tok") -> Fields:
+        n = self.one_of(2, 4, 8)
+        fields = {count: n, top_k: self.one_of(1, 2)}
+        return fields | ({width: self.one_of(16, 24)} if width else {})
+
+
+def llama(d: Draw) -> Fields:
+    fields = d.transformer() | d.maybe(attention_bias=d.flag(), mlp_bias=d.flag())
+    if d.flag():
+        del fields["num_key_value_heads"]
+    return fields
+
+
+def mistral(d: Draw) -> Fields:
+    return d.transformer() | d.maybe(sliding_window=d.one_of(None, 16))
+
+
+def mixtral(d: Draw) -> Fields:
+    return d.transformer() | d.experts("num_local_experts", None) | d.maybe(sliding_window=16)
+
+
+def qwen2(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | d.maybe(max_window_layers=d.one_of(0, 2))
+    return fields | ({"use_sliding_window": True, "sliding_window": 16} if d.flag() else {})
+
+
+def qwen3(d: Draw) -> Fields:
+    return qwen2(d) | d.maybe(attention_bias=d.flag(), head_dim=16)
+
+
+def sparse_steps(d: Draw, layers: int) -> Fields:
+    return d.maybe(decoder_sparse_step=d.one_of(1, 2, 3), mlp_only_layers=d.one_of([], [0], [layers - 1]))
+
+
+def qwen2_moe(d: Draw) -> Fields:
+    fields = qwen2(d) | d.experts("num_experts", "moe_intermediate_size") | d.maybe(qkv_bias=d.flag())
+    fields |= d.maybe(shared_expert_intermediate_size=d.one_of(16, 48))
+    return fields | sparse_steps(d, fields["num_hidden_layers"])
+
+
+def qwen3_moe(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size")
+    return fields | d.maybe(attention_bias=d.flag()) | sparse_steps(d, fields["num_hidden_layers"])
+
+
+def gemma2(d: Draw) -> Fields:
+    fields = d.transformer() | d.maybe(attention_bias=d.flag(), sliding_window=16)
+    kinds = ["full_attention", "sliding_attention"]
+    return fields | d.maybe(layer_types=[d.one_of(*kinds) for _ in range(fields["num_hidden_layers"])])
+
+
+def gemma3(d: Draw) -> Fields:
+    return d.transformer() | d.maybe(
+        attention_bias=d.flag(), sliding_window=16, sliding_window_pattern=d.one_of(2, 3)
+    )
+
+
+def phi3(d: Draw) -> Fields:
+    return d.transformer(head_dim=False) | d.maybe(sliding_window=16)
+
+
+def phimoe(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | d.experts("num_local_experts", None)
+    return fields | d.maybe(attention_bias=d.flag(), lm_head_bias=d.flag())
+
+
+def olmo2(d: Draw) -> Fields:
+    return d.transformer(head_dim=False) | d.maybe(attention_bias=d.flag())
+
+
+def olmoe(d: Draw) -> Fields:
+    return olmo2(d) | d.experts("num_experts", None)
+
+
+def starcoder2(d: Draw) -> Fields:
+    return d.transformer(head_dim=False) | d.maybe(use_bias=d.flag(), sliding_window=16)
+
+
+def cohere(d: Draw) -> Fields:
+    return d.transformer(head_dim=False) | d.maybe(attention_bias=d.flag(), use_qk_norm=d.flag())
+
+
+def nemotron(d: Draw) -> Fields:
+    return d.transformer() | d.maybe(attention_bias=d.flag(), mlp_bias=d.flag())
+
+
+def dbrx(d: Draw) -> Fields:
+    heads = d.one_of(4, 8)
+    ffn = d.experts("moe_num_experts", "ffn_hidden_size", "moe_top_k")
+    return {
+        "d_model": heads * 8,
+        "n_heads": heads,
+        "n_layers": d.one_of(1, 3),
+        "vocab_size": 96,
+        "attn_config": {"rope_theta": 10000.0} | d.maybe(kv_n_heads=d.one_of(1, 2, 4)),
+        "ffn_config": ffn | {"hidden_size": heads * 8},
+    }
+
+
+def gpt_oss(d: Draw) -> Fields:
+    fields = d.transformer(heads=(8, 16)) | d.experts("num_local_experts", None)
+    return fields | d.maybe(attention_bias=d.flag(), sliding_window=16)
+
+
+def glm4_moe(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("n_routed_experts", "moe_intermediate_size")
+    fields |= d.maybe(n_shared_experts=d.one_of(1, 2), first_k_dense_replace=d.one_of(0, 1, 3))
+    return fields | d.maybe(use_qk_norm=d.flag(), attention_bias=d.flag())
+
+
+def llama4(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_local_experts", None) | d.maybe(attention_bias=d.flag())
+    fields |= d.maybe(intermediate_size_mlp=48, interleave_moe_layer_step=d.one_of(1, 2, 3))
+    return fields | d.maybe(no_rope_layer_interval=d.one_of(2, 3), attention_chunk_size=16)
+
+
+def latent(d: Draw) -> Fields:
+    ranks = {"kv_lora_rank": d.one_of(8, 16), "q_lora_rank": d.one_of(None, 12)}
+    dims = {"qk_nope_head_dim": d.one_of(8, 16), "qk_rope_head_dim": 8, "v_head_dim": d.one_of(8, 24)}
+    fields = d.transformer(kv=False, head_dim=False) | ranks | dims
+    fields["num_key_value_heads"] = fields["num_attention_heads"]
+    fields |= d.experts("n_routed_experts", "moe_intermediate_size")
+    fields |= d.maybe(n_shared_experts=d.one_of(1, 2), first_k_dense_replace=d.one_of(0, 1, 3))
+    return fields | d.maybe(attention_bias=d.flag())
+
+
+def deepseek_v2(d: Draw) -> Fields:
+    return latent(d) | d.maybe(mlp_bias=d.flag())
+
+
+def deepseek_v3(d: Draw) -> Fields:
+    return latent(d) | {"n_group": 1, "topk_group": 1}
+
+
+def gpt2(d: Draw) -> Fields:
+    heads = d.one_of(2, 4)
+    fields = {"n_embd": heads * 8, "n_head": heads, "n_layer": d.one_of(1, 3), "vocab_size": 96}
+    return fields | d.maybe(n_positions=32, n_inner=40, tie_word_embeddings=d.flag())
+
+
+def gpt_neox(d: Draw) -> Fields:
+    fields = d.transformer(kv=False, head_dim=False)
+    return fields | d.maybe(attention_bias=d.flag(), use_parallel_residual=d.flag())
+
+
+def opt(d: Draw) -> Fields:
+    fields = d.transformer(kv=False, head_dim=False)
+    fields["ffn_dim"] = fields.pop("intermediate_size")
+    fields["word_embed_proj_dim"] = d.one_of(fields["hidden_size"], 16)
+    options = d.maybe(
+        enable_bias=d.flag(), layer_norm_elementwise_affine=d.flag(), max_position_embeddings=64
+    )
+    return fields | options | d.maybe(do_layer_norm_before=d.flag())
+
+
+def bloom(d: Draw) -> Fields:
+    heads = d.one_of(2, 4)
+    return {"hidden_size": heads * 8, "n_head": heads, "n_layer": d.one_of(1, 3), "vocab_size": 96}
+
+
+def falcon(d: Draw) -> Fields:
+    fields = d.transformer(kv=False, head_dim=False)
+    del fields["intermediate_size"]
+    fields |= d.maybe(bias=d.flag(), multi_query=d.flag(), parallel_attn=d.flag(), alibi=d.flag())
+    fields |= d.maybe(ffn_hidden_size=40)
+    if d.flag():
+        fields |= {"new_decoder_architecture": True, "num_kv_heads": 2}
+        fields |= d.maybe(num_ln_in_parallel_attn=d.one_of(1, 2))
+    return fields
+
+
+FAMILIES: dict[str, Callable[[Draw], Fields]] = {
+    "bloom": bloom,
+    "cohere": cohere,
+    "dbrx": dbrx,
+    "deepseek_v2": deepseek_v2,
+    "deepseek_v3": deepseek_v3,
+    "falcon": falcon,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "glm4_moe": glm4_moe,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "gpt_oss": gpt_oss,
+    "llama": llama,
+    "llama4_text": llama4,
+    "mistral": mistral,
+    "mixtral": mixtral,
+    "nemotron": nemotron,
+    "olmo2": olmo2,
+    "olmoe": olmoe,
+    "opt": opt,
+    "phi3": phi3,
+    "phimoe": phimoe,
+    "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe,
+    "qwen3": qwen3,
+    "qwen3_moe": qwen3_moe,
+    "starcoder2": starcoder2,
+}
+# read like another family, and not part of the library
+READ_ALIKE = {"kimi_k2"}
+
+_OUTSIDE = (
+    (r"lm_head|embed_out|project_out", "head"),
+    (r"embed_positions|wpe", "position"),
+    (r"norm|ln_f", "final_norm"),
+    (r"embed|wte|project_in", "embedding"),
+)
+_INSIDE = (
+    (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
+    (r"shared_expert", "shared_experts"),
+    (r"\.experts\.", "experts"),
+    (r"\.gate\.(weight|bias)|\.router\.", "router"),
+    (r"attn\.|attention\.|self_attn\.sinks", "attention"),
+    (r"", "mlp"),
+)
+
+
+def kind_of(parameter: str) -> str:
+    """planner's kind of a parameter of the library, from its name."""
+    inside = re.search(r"\.(layers|h|blocks)\.\d+\.", parameter)
+    rules = _INSIDE if inside else _OUTSIDE
+    return next(kind for pattern, kind in rules if re.search(pattern, parameter))
+
+
+def library_counts(config: Any) -> Counter[str]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    counts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        counts[kind_of(name)] += parameter.numel()
+    return counts
+
+
+def windows_of(config: Any, layers: int) -> list[bool]:
+    types = getattr(config, "layer_types", None)
+    if types is not None:
+        return [kind != "full_attention" for kind in types]
+    return [bool(getattr(config, "sliding_window", None))] * layers
+
+
+def test_every_reader_is_compared() -> None:
+    assert set(FAMILIES) | READ_ALIKE == {*READERS, *MTP_READERS}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None and not os.environ.get("CI"),
+    reason="the transformers library is not installed, and this is not CI",
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_counts_equal_the_library(family: str) -> None:
+    from transformers import AutoConfig
+
+    for seed in range(CONFIGS_PER_FAMILY):
+        fields = FAMILIES[family](Draw(seed))
+        config = AutoConfig.for_model(family, **fields, pad_token_id=0)
+        spec = read_hf_config({"model_type": family, **fields}, "config.json", family)
+        expected = library_counts(config)
+        ours = Counter({kind: n for kind, n in model_parameters(spec).by_kind.items() if n})
+        assert ours == expected, fields
+        windows = [layer.attention.window is not None for layer in spec.layers]
+        assert windows == windows_of(config, len(windows)), fields
