@@ -4,16 +4,19 @@
     python -m benchmarks.fit_links --write    and write planner/catalog/links.yaml
 
 Input: ../shared/data/hardware/collectives.csv.gz (columns gpu, node_type, op, n_gpus, n_nodes, size_bytes,
-latency_us, source). Per accelerator and operation: base and hop from messages up to 16 KiB, then for each
-group size the bandwidth fraction and the ramp with the least mean |log error|. Left out: vidur's all-reduce
-rows (time of a torch call with skew between ranks, on a fabric that is not named), forced-ring rows.
+latency_us, source) and deepep_aiconfigurator.csv.gz beside it. Per accelerator and operation: base and hop
+from messages up to 16 KiB, then for each group size the bandwidth fraction and the ramp with the least mean
+|log error|. Left out: vidur's all-reduce rows (time of a torch call with skew between ranks, on a fabric
+that is not named), forced-ring rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import gzip
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -27,15 +30,18 @@ from numpy.typing import NDArray
 
 from planner.catalog.load_links import (
     LINKS_FILE,
+    PUBLISHED_FILE,
     FabricEntry,
     LinksFile,
     ScaleUpEntry,
     combine,
+    read_links_file,
 )
 from planner.cost import collectives
 from planner.spec.links import LinkRates
 
 TABLE: Final = Path(__file__).parents[2] / "shared/data/hardware/collectives.csv.gz"
+DISPATCH_TABLE: Final = TABLE.with_name("deepep_aiconfigurator.csv.gz")
 KIB, MIB = 2.0**10, 2.0**20
 OPERATIONS: Final = {
     "all_reduce": "all_reduce",
@@ -185,6 +191,95 @@ def fill_from_kin(curves: Curves, kin: Curves) -> Curves:
     return dict(sorted(filled.items()))
 
 
+@functools.cache
+def read_dispatch(path: Path = DISPATCH_TABLE) -> list[dict[str, str]]:
+    """Rows of DeepEP's normal kernels on 20 multiprocessors, its default."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [
+            row
+            for row in csv.DictReader(file)
+            if row["op_name"] == "normal" and row["dispatch_sms"] == "20.0" and row["num_topk"] != "1"
+        ]
+
+
+def _operation_fields(base: float, hop: float, curves: Curves) -> dict[str, Any]:
+    """The fields of an `OperationEntry`."""
+    return {
+        "base": base,
+        "hop": hop,
+        "ranks": tuple(curves),
+        "fraction": tuple(fraction for fraction, _ in curves.values()),
+        "ramp": tuple(ramp for _, ramp in curves.values()),
+    }
+
+
+@functools.cache
+def dispatch_columns(gpu: str, nodes: int) -> tuple[Column, ...]:
+    """Token bytes, experts per token, experts, time [s] of one accelerator; dispatch in fp8, combine in bf16."""
+    columns: list[tuple[float, float, float, float]] = []
+    for row in read_dispatch():
+        name = row["device"].removeprefix("NVIDIA ").split()[0].lower()
+        if name != gpu.split("_")[0] or int(row["node_num"]) != nodes or float(row["num_token"]) < 64:
+            continue
+        values = float(row["num_token"]) * float(row["hidden_size"])
+        for kind, width in (("dispatch", 1 + 4 / 128), ("combine", 2.0)):
+            time = float(row[f"{kind}_transmit_us"]) + float(row[f"{kind}_notify_us"] or 0)
+            columns.append((values * width, float(row["num_topk"]), float(row["num_experts"]), time / 1e6))
+    return tuple(np.array(columns).T) if columns else ()
+
+
+@functools.cache
+def fit_dispatch(gpu: str) -> dict[str, Any] | None:
+    """Floor, fraction and ramp of the dispatch inside one node, or nothing without rows."""
+    columns = dispatch_columns(gpu, 1)
+    if not columns:
+        return None
+    token_bytes, top_k, experts, time = columns
+    ranks = 4.0 if gpu in ("gb200", "gb300") else 8.0
+    wire = token_bytes * collectives.remote_copies(top_k, ranks, experts) / DEVICES[gpu].nominal
+    best = (math.inf, 0.0, 0.0, 0.0)
+    for floor in np.linspace(5e-6, 40e-6, 8):
+        fraction, ramp = fit_curve(wire, float(floor), time, np.geomspace(0.1, 1.0, 80))
+        reached = wire / fraction
+        predicted = floor + reached + 2 * np.sqrt(ramp * reached)
+        error = float(np.abs(np.log(predicted / time)).mean())
+        best = min(best, (error, float(floor), fraction, ramp))
+    _, floor, fraction, ramp = best
+    curves = {ranks: (fraction, ramp)}
+    if ranks < 8:
+        # four devices of a GB200 tray were timed, eight only of a B200 board
+        board = fit_dispatch("b200") or {}
+        curves[8.0] = (board["fraction"][0], board["ramp"][0])
+    return _operation_fields(floor, 0.0, curves)
+
+
+def print_dispatch_errors(file: LinksFile) -> None:
+    """Dispatch and combine by accelerator and nodes; one node is fitted, more are predicted."""
+    print(
+        f"\nexpert dispatch and combine\n{'accelerator':14} {'nodes':>5} {'rows':>5} {'median':>7} {'p90':>7}"
+    )
+    fabric = read_links_file(PUBLISHED_FILE).fabric[0]
+    for (gpu, device), nodes in itertools.product(DEVICES.items(), (1, 2, 4, 8)):
+        columns = dispatch_columns(gpu, nodes)
+        if not columns:
+            continue
+        token_bytes, top_k, experts, time = columns
+        entry = next(entry for entry in file.scale_up if entry.accelerator == device.name)
+        local = 4.0 if gpu in ("gb200", "gb300") else 8.0
+        predicted = collectives.dispatch_time(
+            token_bytes,
+            top_k,
+            experts,
+            local * nodes,
+            local,
+            device.nominal,
+            50e9,
+            combine(entry, fabric, ""),
+        )
+        error = np.abs(predicted / time - 1)
+        print(f"{gpu:14} {nodes:5d} {len(time):5d} {np.median(error):7.1%} {np.quantile(error, 0.9):7.1%}")
+
+
 def scale_up_entry(rows: list[Row], gpu: str) -> ScaleUpEntry:
     """The fitted entry of one accelerator."""
     device = DEVICES[gpu]
@@ -193,13 +288,9 @@ def scale_up_entry(rows: list[Row], gpu: str) -> ScaleUpEntry:
         base, hop, curves = fit_operation(rows, gpu, operation)
         for kin in device.kin:
             curves = fill_from_kin(curves, fit_operation(rows, kin, operation)[2])
-        operations[operation] = {
-            "base": base,
-            "hop": hop,
-            "ranks": tuple(curves),
-            "fraction": tuple(fraction for fraction, _ in curves.values()),
-            "ramp": tuple(ramp for _, ramp in curves.values()),
-        }
+        operations[operation] = _operation_fields(base, hop, curves)
+    # without rows, a dispatch is an all-to-all
+    operations["dispatch"] = fit_dispatch(gpu) or operations["all_to_all"]
     operations["p2p"] = P2P[device.kind]
     return ScaleUpEntry(
         accelerator=device.name,
@@ -381,6 +472,7 @@ def main() -> None:
     rows = read_rows()
     file = fit_file(rows)
     print_errors("fitted", fitted_errors(rows, file))
+    print_dispatch_errors(file)
     print_errors("each (accelerator, ranks, nodes) left out in turn", held_out_errors(rows))
     if arguments.write:
         header = "# Derived by `python -m benchmarks.fit_links --write`; seconds, fractions of bandwidth.\n"

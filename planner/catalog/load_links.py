@@ -74,6 +74,7 @@ class ScaleUpEntry(_Model):
     all_gather: OperationEntry
     reduce_scatter: OperationEntry
     all_to_all: OperationEntry
+    dispatch: OperationEntry
     p2p: OperationEntry
     switch_floor: float
     source: str
@@ -165,6 +166,7 @@ def combine(scale_up: ScaleUpEntry, fabric: FabricEntry, kin: str) -> LinkRates:
         all_gather=scale_up.all_gather.rates(),
         reduce_scatter=scale_up.reduce_scatter.rates(),
         all_to_all=scale_up.all_to_all.rates(),
+        dispatch=scale_up.dispatch.rates(),
         p2p=scale_up.p2p.rates(),
         switch_floor=scale_up.switch_floor,
         fabric=fabric.rates(),

@@ -54,7 +54,8 @@ class FabricRates:
 class LinkRates:
     """Everything that `cost.collectives` needs to know of a machine besides its nominal bandwidths.
 
-    `switch_floor`: latency of an all-reduce inside the switch, whatever the number of ranks [s]; infinite
+    `dispatch`: fused dispatch or combine of tokens to experts (DeepEP), with the few multiprocessors that it
+    is given. `switch_floor`: latency of an all-reduce inside the switch, whatever the number of ranks [s]; infinite
     where the switch does not reduce. `kin`: empty, or whose numbers stand in for links without any of their
     own. `measured`: both the scale-up link and the fabric have rows of their own.
     """
@@ -63,6 +64,7 @@ class LinkRates:
     all_gather: OperationRates
     reduce_scatter: OperationRates
     all_to_all: OperationRates
+    dispatch: OperationRates
     p2p: OperationRates
     switch_floor: float
     fabric: FabricRates

@@ -45,9 +45,7 @@ def ideal_rates() -> LinkRates:
     """Links without latency that reach their nominal bandwidth."""
     operation = OperationRates(0.0, 0.0, (2.0,), (1.0,), (0.0,))
     fabric = FabricRates(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0)
-    return LinkRates(
-        operation, operation, operation, operation, operation, float("inf"), fabric, "", "", False, ""
-    )
+    return LinkRates(*[operation] * 6, float("inf"), fabric, "", "", False, "")
 
 
 IDEAL = ideal_rates()
@@ -85,6 +83,22 @@ def test_all_to_all_shares_by_hand() -> None:
     assert collectives.all_to_all_time(1.6e9, 16, 8, 400e9, 40e9, IDEAL, True, 0.5) == pytest.approx(10e-3)
 
 
+def test_dispatch_sends_each_token_once_per_node() -> None:
+    # 2 nodes of 8, 1 expert per token: half of 1.6 GB crosses at 40 GB/s
+    assert collectives.dispatch_time(1.6e9, 1, 64, 16, 8, 400e9, 40e9, IDEAL) == pytest.approx(
+        collectives.DISPATCH_BASE + collectives.DISPATCH_LEVEL + 20e-3
+    )
+    # one node, all 8 ranks hit: 7 copies over the link
+    assert collectives.dispatch_time(1e9, 8, 8, 8, 8, 700e9, 40e9, IDEAL) == pytest.approx(10e-3)
+    one_node = collectives.dispatch_time(1e9, 8, 256, np.array([1, 8]), np.array([1, 8]), NVLINK, CARD, H100)
+    assert np.asarray(one_node)[0] == 0.0 < np.asarray(one_node)[1]
+    # DeepEP, 20 multiprocessors, 4096 tokens of 7168 fp8 with scales: 491 us on one H100 node, 1860 us on four
+    tokens = 4096 * 7168 * (1 + 4 / 128)
+    for nodes, measured, band in ((1, 491e-6, 0.15), (2, 893e-6, 0.25), (4, 1860e-6, 0.15)):
+        time = collectives.dispatch_time(tokens, 8, 256, 8 * nodes, 8, NVLINK, CARD, H100)
+        assert time == pytest.approx(measured, rel=band)
+
+
 def test_moved_bytes() -> None:
     assert collectives.moved_bytes(CollectiveKind.ALL_REDUCE, 800.0, 8) == 1400.0
     assert collectives.moved_bytes(CollectiveKind.ALL_GATHER, 800.0, 8) == 700.0
@@ -101,6 +115,7 @@ def test_remote_copies_equals_enumeration() -> None:
     assert collectives.remote_copies(1, 4) == pytest.approx(0.75)
     assert collectives.remote_copies(8, 1) == 0.0
     assert collectives.remote_copies(8, 8, 256, 4) < 3.5 < collectives.remote_copies(8, 8, 256)
+    assert collectives.remote_copies(8, 4, 8) == pytest.approx(3.0)  # every expert chosen
     column = collectives.remote_copies(np.array([2.0, 8.0]), np.array([4.0, 16.0]), 64)
     assert column == pytest.approx(
         [collectives.remote_copies(2, 4, 64), collectives.remote_copies(8, 16, 64)]
