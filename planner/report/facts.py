@@ -92,15 +92,14 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
     """What was asked about, in a few short lines."""
     model, cluster = plan.subject.model, plan.subject.cluster
     job, stack = plan.subject.job, plan.subject.stack
-    size = f"{format_count(model.params_total)} parameters"
+    size = f"{count(model.params_total)} parameters"
     if model.params_active != model.params_total:
-        size += f", {format_count(model.params_active)} active"
+        size += f", {count(model.params_active)} active"
     return (
         f"{model.name}: {size}, {model.layers} layers",
         f"{_devices(cluster)} of {cluster.name}, {format_capacity(cluster.memory_per_device)} each",
         f"sequences of {job.seq_len:,} tokens, {job.global_batch:,} per step, "
-        f"{job.precision}, {job.optimizer}"
-        + (f", {format_count(job.tokens)} tokens in all" if job.tokens else ""),
+        f"{job.precision}, {job.optimizer}" + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",
     )
 
@@ -138,11 +137,11 @@ def key_figures(choice: Choice) -> tuple[Figure, ...]:
 def _run_figures(run: Run) -> tuple[Figure, ...]:
     money = ""
     if run.cost is not None:
-        money = f"${format_count(run.cost)}"
+        money = f"${count(run.cost)}"
         if run.price_per_device_hour is not None:
             money += f" at ${run.price_per_device_hour:.2f} per GPU-hour"
     days = f"{run.days:.1f} days" if run.days >= 1 else format_time(run.days * 86400)
-    note = f"{run.steps:,.0f} steps without a stop, {format_count(run.gpu_hours)} GPU-hours"
+    note = f"{run.steps:,.0f} steps without a stop, {count(run.gpu_hours)} GPU-hours"
     return (Figure("whole run", days, f"{note}, {money}" if money else note),)
 
 
@@ -158,10 +157,20 @@ def memory_sentence(memory: Memory) -> str:
 
 
 def precise_time(seconds: float) -> str:
-    """A step time with four significant digits."""
-    if seconds >= 1:
-        return f"{seconds:.4g} s" if seconds < 10000 else f"{seconds:,.0f} s"
-    return f"{seconds * 1e3:.4g} ms"
+    """A step time with four digits."""
+    value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1e3, "ms")
+    decimals = 3 if value < 10 else 2 if value < 100 else 1 if value < 1000 else 0
+    return f"{value:,.{decimals}f} {unit}"
+
+
+def aligned_time(seconds: float, largest: float) -> str:
+    """A time in the unit of the largest of its column, with as many decimals as all others there."""
+    return f"{seconds:,.3f} s" if largest >= 1 else f"{seconds * 1e3:,.1f} ms"
+
+
+def count(number: float) -> str:
+    """A large number as 405B."""
+    return format_count(number).replace(" ", "")
 
 
 def recompute_word(config: ParallelConfig | PlannedConfig) -> str:

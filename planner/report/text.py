@@ -7,7 +7,7 @@ out: what to say, which is decided in `facts`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -48,7 +48,7 @@ def render(document: RenderableType, console: Console) -> str:
     """The document as text for that console, with its colours."""
     with console.capture() as capture:
         console.print(document)
-    return capture.get()
+    return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
 
 def section(title: str, *content: RenderableType) -> RenderableType:
@@ -135,7 +135,7 @@ def _choices(plan: Plan) -> list[RenderableType]:
     blocks = [section(best.config.text, _figures(best))]
     if len(plan.choices) > 1:
         blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices)))
-    blocks.append(section("Where the step goes", _bars(best.time, facts.precise_time)))
+    blocks.append(section("Where the step goes", _bars(best.time, _seconds_like(best.time))))
     blocks.append(section(_memory_title(best.memory), _bars(best.memory.terms, _gib), *_stages(best)))
     reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
     if len(plan.choices) > 1:
@@ -152,16 +152,18 @@ def _figures(choice: Choice) -> RenderableType:
 
 def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
     grid = facts.configuration_grid(choices)
-    table = listing(("#", *grid.axes, "step time", "tokens/s/GPU", "MFU", "peak GiB", ""), (), left=0)
+    table = listing(("#", *grid.axes, "step", "slower", "tok/s/GPU", "MFU %", "GiB", "memory"), (), left=0)
     table.columns[-1].justify = "left"
+    best, slowest = choices[0].step_time, max(choice.step_time for choice in choices)
     for index, (choice, axes) in enumerate(zip(choices, grid.rows, strict=True)):
         verdict = choice.memory.verdict
         table.add_row(
             str(index + 1),
             *axes,
-            facts.precise_time(choice.step_time),
+            facts.aligned_time(choice.step_time, slowest),
+            f"{100 * (choice.step_time / best - 1):.1f} %" if index else "",
             f"{choice.tokens_per_second_per_device:,.0f}",
-            f"{100 * choice.mfu:.1f} %",
+            f"{100 * choice.mfu:.1f}",
             f"{choice.memory.peak / GIB:.1f}",
             Text(facts.MEMORY_WORDS[verdict], _MEMORY_STYLE[verdict]),
         )
@@ -171,6 +173,11 @@ def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
 def _memory_title(memory: Memory) -> str:
     where = f" of stage {memory.stage}" if memory.stages > 1 else ""
     return f"Memory{where} at its peak, in {facts.term_name(memory.phase)}"
+
+
+def _seconds_like(terms: Mapping[str, float]) -> Callable[[float], str]:
+    largest = max(terms.values(), default=0.0)
+    return lambda seconds: facts.aligned_time(seconds, largest)
 
 
 def _gib(amount: float) -> str:

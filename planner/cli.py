@@ -1,0 +1,417 @@
+"""The command line: which verb was asked for, with what, and how does its answer leave the process?
+
+Exit codes: 0 found, 1 well-formed but illegal or nothing fits, 2 malformed input. The result goes to stdout,
+progress and errors to stderr. Heavy imports wait inside the verbs, so that --help is quick. Left out: any
+knowledge of models, clusters or plans.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner import __version__
+from planner.errors import InputError, PlannerError, UnknownNameError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.plan import Request
+    from planner.spec.planfile import Plan
+
+INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a process ended by SIGINT, SIGPIPE
+_LONGEST_LINE, _MOST_LINES = 600, 20  # of an error message: one screen, whatever a file holds
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: quicker, and examples stay as written
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="How should this model be trained on this cluster? The fastest parallel configuration that fits, "
+    "with its reasons and error bars.",
+)
+
+
+def _answers(verb: Callable[..., int]) -> Callable[..., None]:
+    """Turn a verb's result, or its error, into the exit code of the process."""
+
+    @functools.wraps(verb)
+    def run(*args: Any, **options: Any) -> None:
+        try:
+            code = verb(*args, **options)
+            sys.stdout.flush()
+        except PlannerError as error:
+            _complain(str(error))
+            code = error.exit_code
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit
+            code = BROKEN_PIPE
+        raise SystemExit(code)
+
+    return run
+
+
+def _complain(message: str) -> None:
+    """An error on stderr, at most a screen of it."""
+    from planner.report.text import prose, terminal
+
+    lines = [_shortened(line) for line in message.splitlines()]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], "..."]
+    terminal(stderr=True).print(prose("error: ", "bold red") + prose("\n".join(lines)), soft_wrap=True)
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "..."
+
+
+def _say(document: RenderableType) -> None:
+    """Print a document to stdout."""
+    from planner.report.text import render, terminal
+
+    sys.stdout.write(render(document, terminal()))
+
+
+def _say_json(facts: object) -> None:
+    import json
+
+    sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _progress(what: str) -> AbstractContextManager[object]:
+    """A spinner on stderr, on a terminal only."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from planner.report.text import terminal
+
+    return terminal(stderr=True).status(what)
+
+
+def parse_restriction(settings: list[str]) -> dict[str, tuple[int, ...]]:
+    """The values that `--set axis=v[,v...]` leaves to each axis. Raises `InputError`."""
+    from planner.space.enumerate import RESTRICTABLE
+
+    restrict: dict[str, tuple[int, ...]] = {}
+    for setting in settings:
+        name, equals, values = setting.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        axis = {"mbs": "micro_batch"}.get(name, name)
+        if not equals or not values.strip():
+            raise InputError("--set must look like axis=value", setting, "write it like --set pp=8,16")
+        if axis not in RESTRICTABLE:
+            raise UnknownNameError("axis of --set", name, (*RESTRICTABLE, "mbs"))
+        if axis in restrict:
+            raise InputError(f"--set {name} must be given once", setting, f"write it like --set {name}=1,2")
+        restrict[axis] = tuple(
+            dict.fromkeys(_degree(axis, value.strip(), setting) for value in values.split(","))
+        )
+    return restrict
+
+
+def _degree(axis: str, value: str, setting: str) -> int:
+    if axis == "recompute":
+        words = {"none": 0, "selective": 1, "full": 2}
+        if value.lower() in words:
+            return words[value.lower()]
+        raise InputError("recompute must be none, selective or full", setting)
+    if not (value.isascii() and value.isdigit() and len(value) <= 9):
+        raise InputError(f"{axis} must be a whole number, 0 or more", setting, "write it like --set pp=8,16")
+    return int(value)
+
+
+def parse_headroom(text: str) -> float:
+    """The fraction that "5%" stands for. Raises `InputError`."""
+    number = text.strip().removesuffix("%").strip()
+    try:
+        fraction = float(number) / 100
+    except ValueError:
+        fraction = -1.0
+    if not text.strip().endswith("%") or not 0 <= fraction < 1:
+        raise InputError("headroom must be a percentage from 0% to below 100%", text, "write it like 5%")
+    return fraction
+
+
+def _request(
+    model: str,
+    cluster: str,
+    gpus: int | None,
+    seq_len: int | None,
+    global_batch: str | None,
+    precision: str,
+    optimizer: str,
+    stack: str | None,
+    tokens: str | None,
+    settings: list[str],
+    headroom: str,
+    mtp: bool,
+) -> Request:
+    from planner.plan import Request
+    from planner.units import parse_count
+
+    return Request(
+        model=model,
+        cluster=cluster,
+        gpus=gpus,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        precision=precision,
+        optimizer=optimizer,
+        stack=stack,
+        tokens=parse_count(tokens, "tokens") if tokens is not None else None,
+        restrict=parse_restriction(settings),
+        headroom=parse_headroom(headroom),
+        with_mtp=mtp,
+    )
+
+
+def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
+    """Print the plan, write it where asked, and say with the exit code whether something was found."""
+    from planner.report.text import plan_document
+    from planner.spec.load_plan import plan_json, save_plan
+
+    if output is not None:
+        save_plan(plan, output)
+        print(f"plan written to {output}", file=sys.stderr)
+    if as_json:
+        sys.stdout.write(plan_json(plan))
+    else:
+        _say(plan_document(plan))
+    return 0 if plan.found else 1
+
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Catalog name, Hugging Face id, config.json or its folder.")
+]
+ClusterArgument = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help='Cluster name, YAML file, or "64x8 h100 400G-ib".')
+]
+GpusOption = Annotated[int | None, typer.Option(help="Devices to use (default: the whole cluster).")]
+SeqLenOption = Annotated[
+    int | None, typer.Option(help="Tokens in a sequence (default: the model's context, at most 8192).")
+]
+BatchOption = Annotated[
+    str | None,
+    typer.Option(help="Sequences per step, or tokens as 16Mtok (default: about 4M tokens)."),
+]
+PrecisionOption = Annotated[str, typer.Option(help="Number formats of the training.")]
+OptimizerOption = Annotated[str, typer.Option(help="Optimizer.")]
+StackOption = Annotated[
+    str | None, typer.Option(help="Training software (default: the newest Megatron); see planner stacks.")
+]
+TokensOption = Annotated[
+    str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days and GPU-hours.")
+]
+HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
+MtpOption = Annotated[bool, typer.Option("--mtp", help="Train multi-token-prediction modules along.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"planner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(
+    epilog="\b\nExample:\n  planner plan llama-3.1-405b h100-sxm-roce --gpus 16384 \\\n"
+    "    --seq-len 8192 --global-batch 2048 --tokens 15.6T"
+)
+@_answers
+def plan(
+    model: ModelArgument,
+    cluster: ClusterArgument,
+    gpus: GpusOption = None,
+    seq_len: SeqLenOption = None,
+    global_batch: BatchOption = None,
+    precision: PrecisionOption = "bf16",
+    optimizer: OptimizerOption = "adamw",
+    stack: StackOption = None,
+    tokens: TokensOption = None,
+    objective: Annotated[str, typer.Option(help="What to minimise.")] = "step_time",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="AXIS=V[,V...]", help="Allow only these values of an axis; repeatable."
+        ),
+    ] = None,
+    headroom: HeadroomOption = "5%",
+    top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
+    mtp: MtpOption = False,
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+) -> int:
+    """Find the fastest configuration that fits, and say why it is."""
+    from dataclasses import replace
+
+    request = _request(
+        model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
+        headroom, mtp,
+    )  # fmt: skip
+    _check_output(output)
+    from planner.plan import make_plan
+
+    with _progress("searching"):
+        found = make_plan(replace(request, objective=objective, top=top))
+    return _deliver(found, as_json, output)
+
+
+@app.command(
+    epilog='\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8'
+)
+@_answers
+def estimate(
+    model: ModelArgument,
+    cluster: ClusterArgument,
+    gpus: GpusOption = None,
+    seq_len: SeqLenOption = None,
+    global_batch: BatchOption = None,
+    precision: PrecisionOption = "bf16",
+    optimizer: OptimizerOption = "adamw",
+    stack: StackOption = None,
+    tokens: TokensOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="AXIS=V", help="Value of an axis, such as tp=8; repeatable."),
+    ] = None,
+    headroom: HeadroomOption = "5%",
+    mtp: MtpOption = False,
+    as_json: JsonOption = False,
+    output: OutputOption = None,
+) -> int:
+    """Predict time and memory of one named configuration, or say which rule it breaks."""
+    request = _request(
+        model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
+        headroom, mtp,
+    )  # fmt: skip
+    for axis, values in request.restrict.items():
+        if len(values) > 1:
+            given = ",".join(map(str, values))
+            raise InputError(
+                f"an estimate must have one value of {axis}", given, "use planner plan to choose"
+            )
+    _check_output(output)
+    from planner.plan import make_estimate
+
+    with _progress("estimating"):
+        found = make_estimate(request)
+    return _deliver(found, as_json, output)
+
+
+def _check_output(output: Path | None) -> None:
+    """Refuse a target that cannot be written before any work is done."""
+    if output is not None:
+        from planner.spec.load_plan import check_plan_target
+
+        check_plan_target(output)
+
+
+@app.command(epilog="\b\nExample:\n  planner model deepseek-ai/DeepSeek-V3 --seq-len 4096 --json")
+@_answers
+def model(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Name, id or config.json; none lists the catalog."),
+    ] = None,
+    seq_len: SeqLenOption = None,
+    batch: Annotated[int, typer.Option(help="Sequences the FLOPs are counted for.")] = 1,
+    mtp: MtpOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Count a model's parameters and FLOPs, or list the models that planner ships."""
+    for name, value in (("seq-len", seq_len), ("batch", batch)):
+        if value is not None and value < 1:
+            raise InputError(
+                f"--{name} must be a whole number above 0", str(value), f"write it like --{name} 8"
+            )
+    from planner.report.listings import catalog_facts, model_facts
+    from planner.report.listings_text import catalog_document, model_document
+    from planner.spec.load_model import load_model
+
+    if model is None:
+        models = catalog_facts()
+        _say_json({"models": models}) if as_json else _say(catalog_document(models))
+    else:
+        facts = model_facts(load_model(model, mtp), seq_len, batch)
+        _say_json(facts) if as_json else _say(model_document(facts))
+    return 0
+
+
+@app.command(epilog="\b\nExample:\n  planner clusters dgx-h100 --gpus 64")
+@_answers
+def clusters(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[CLUSTER]", help="Name, YAML file or shorthand; none lists all."),
+    ] = None,
+    gpus: GpusOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show a cluster with its links, sources and unverified numbers, or list those that planner ships."""
+    from planner.report.listings import named_cluster, shipped_clusters
+    from planner.report.listings_text import cluster_document, clusters_document
+
+    if name is None:
+        every = shipped_clusters()
+        _say_json({"clusters": every}) if as_json else _say(clusters_document(every))
+    else:
+        facts = named_cluster(name, gpus)
+        _say_json(facts) if as_json else _say(cluster_document(facts))
+    return 0
+
+
+@app.command(epilog="\b\nExample:\n  planner stacks megatron-2026")
+@_answers
+def stacks(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[STACK]", help="Name or YAML file; none lists all.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show the numbers of a training stack, or list those that planner ships."""
+    from planner.catalog.load_stacks import load_stack
+    from planner.report.listings import shipped_stacks, stack_facts
+    from planner.report.listings_text import stack_document, stacks_document
+
+    if name is None:
+        every = shipped_stacks()
+        _say_json({"stacks": every}) if as_json else _say(stacks_document(every))
+    else:
+        facts = stack_facts(load_stack(name))
+        _say_json(facts) if as_json else _say(stack_document(facts))
+    return 0
+
+
+def main() -> None:
+    """The `planner` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal that cannot show a character is no reason to fail
+    app(prog_name="planner")
+
+
+if __name__ == "__main__":
+    main()

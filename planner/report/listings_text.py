@@ -1,0 +1,200 @@
+"""How do models, clusters and stacks look in a terminal? Draws the facts of `report.listings`.
+
+Left out: the facts themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.report.facts import count
+from planner.report.listings import Facts, flattened
+from planner.report.text import bullets, labelled, listing, prose, section
+from planner.units import (
+    format_bandwidth,
+    format_capacity,
+    format_compute,
+    format_time,
+)
+
+# fields of a stack that are not plain factors or bytes per parameter
+_TIMES = (
+    "layer_floor", "layer_floor_tp", "layer_floor_tp_nodes", "pipeline_tp_floor", "step_overhead",
+    "bucket_latency",
+)  # fmt: skip
+_CAPACITIES = ("context", "per_group", "workspace", "bucket_bytes")
+NO_LIMIT = 10**6  # what a stack's limits say where there is none
+
+
+def model_document(facts: Facts) -> RenderableType:
+    """One model: parameters by kind and the FLOPs of a step."""
+    total = facts["params_total"]
+    rows = [
+        (kind.replace("_", " "), f"{number:,}", f"{100 * number / total:.1f} %")
+        for kind, number in facts["params_by_kind"].items()
+    ]
+    rows.append(("total", f"{total:,}", ""))
+    if facts["params_active"] != total:
+        rows.append(("active per token", f"{facts['params_active']:,}", ""))
+    flops = [
+        (key.removeprefix("flops_").replace("_", " "), f"{facts[key] / 1e12:,.3f} TFLOP")
+        for key in facts
+        if key.startswith("flops_")
+    ]
+    work = f"One step of {facts['batch']:,} x {facts['seq_len']:,} tokens, without recomputation"
+    shape = f"{facts['layers']} layers, hidden {facts['hidden']:,}, vocabulary {facts['vocab']:,}"
+    blocks: list[RenderableType] = [
+        prose(f"{facts['name']} ({facts['family']})", "bold"),
+        prose(shape + (f", context {facts['context']:,}" if facts["context"] else "")),
+        prose(f"source: {facts['source']}", "dim"),
+        section("Parameters", listing(("kind", "parameters", "share"), rows)),
+        section(
+            work,
+            listing(("part", "FLOPs"), flops),
+            prose("attention is counted over the full square, windows and masks ignored", "dim"),
+        ),
+    ]
+    if facts["assumed"]:
+        blocks.append(section("Assumed", bullets(facts["assumed"])))
+    return Group(*blocks)
+
+
+def catalog_document(models: Sequence[Facts]) -> RenderableType:
+    """The catalog of models."""
+    rows = [
+        (
+            facts["name"] + (" *" if facts["unverified"] else ""),
+            facts["family"],
+            str(facts["layers"]),
+            f"{facts['context']:,}" if facts["context"] else "",
+            count(facts["params_total"]),
+            count(facts["params_active"]) if facts["params_active"] != facts["params_total"] else "",
+        )
+        for facts in models
+    ]
+    table = listing(("model", "family", "layers", "context", "parameters", "active"), rows, left=2)
+    notes = []
+    if any(facts["unverified"] for facts in models):
+        notes.append(prose("* dimensions from memory, confirmed by no published total", "dim"))
+    return Group(table, *notes, prose("Hugging Face ids and paths to a config.json work as well.", "dim"))
+
+
+def cluster_document(facts: Facts) -> RenderableType:
+    """One cluster: its device, its tiers of links, price and power, sources."""
+    size = "as many as asked for; shown: " if facts["any_size"] else ""
+    peak = ", ".join(f"{dtype} {format_compute(rate)}" for dtype, rate in facts["peak_flops"].items())
+    rows = [
+        ("devices", f"{size}{facts['devices']:,} {facts['accelerator']}, {facts['devices_per_node']} per node"),
+        ("memory", f"{format_capacity(facts['memory_per_device'])} at {format_bandwidth(facts['memory_bandwidth'])}"),
+        ("dense peak", peak),
+    ]  # fmt: skip
+    for key, label, unit in (
+        ("host_memory", "host memory", "per node"),
+        ("price_per_device_hour", "price", "per GPU-hour"),
+        ("power_per_device", "power", "per device"),
+    ):
+        if facts[key] is not None:
+            rows.append((label, f"{_shown(key, facts[key])} {unit}"))
+    tiers = [
+        (
+            tier["name"],
+            tier["kind"],
+            f"{tier['devices']:,}",
+            format_bandwidth(tier["bandwidth"]),
+            format_bandwidth(tier["bandwidth_alone"]),
+            format_time(tier["latency"]),
+        )
+        for tier in facts["tiers"]
+    ]
+    heads = ("tier", "links", "devices", "all at once", "one alone", "per hop")
+    blocks: list[RenderableType] = [
+        prose(facts["name"], "bold"),
+        labelled_wrapped(rows),
+        section("Links, per device and direction", listing(heads, tiers, left=2)),
+        section("Sources", bullets(_sources(facts))),
+    ]
+    for title, key in (("Assumed", "assumed"), ("From memory, without a source", "unverified")):
+        if facts[key]:
+            blocks.append(section(title, bullets(facts[key])))
+    return Group(*blocks)
+
+
+def _sources(facts: Facts) -> list[str]:
+    return [source for source in (facts["source"], facts["accelerator_source"]) if source]
+
+
+def _shown(key: str, value: float) -> str:
+    if key == "host_memory":
+        return format_capacity(value)
+    return f"${value:.2f}" if key.startswith("price") else f"{value:,.0f} W"
+
+
+def labelled_wrapped(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    """Rows of label and a value that may need several lines."""
+    return labelled((label, "", value) for label, value in rows)
+
+
+def clusters_document(clusters: Sequence[Facts]) -> RenderableType:
+    """The shipped clusters."""
+    rows = []
+    for facts in clusters:
+        tiers = facts["tiers"]
+        outer: dict[str, Any] | None = tiers[1] if len(tiers) > 1 else None
+        rows.append(
+            (
+                facts["name"] + (" *" if facts["unverified"] else ""),
+                facts["accelerator"],
+                "any" if facts["any_size"] else f"{facts['devices']:,}",
+                str(tiers[0]["devices"]),
+                _gigabytes(tiers[0]["bandwidth"]),
+                f"{outer['kind']} {_gigabytes(outer['bandwidth'])}" if outer else "",
+            )
+        )
+    heads = ("cluster", "accelerator", "devices", "domain", "GB/s", "between, GB/s")
+    return Group(
+        listing(heads, rows, left=2),
+        prose("GB/s per device and direction, inside the scale-up domain and between domains", "dim"),
+        prose("* some numbers come from memory: `planner clusters NAME` says which, with all sources", "dim"),
+    )
+
+
+def _gigabytes(rate: float) -> str:
+    return f"{rate / 1e9:,.4g}"
+
+
+def stack_document(facts: Facts) -> RenderableType:
+    """One stack with all its numbers."""
+    head = ("name", "framework", "released", "description", "source", "fitted", "kin")
+    rest = {key: value for key, value in facts.items() if key not in head}
+    lines = [
+        prose(f"{key}: {facts[key]}", "" if key != "source" else "dim") for key in head[1:] if facts[key]
+    ]
+    return Group(
+        prose(facts["name"], "bold"),
+        *lines,
+        section("Numbers", labelled_wrapped([(key, _stack_value(key, v)) for key, v in flattened(rest)])),
+    )
+
+
+def _stack_value(key: str, value: str) -> str:
+    """A stack's number with its unit; shares and factors have none."""
+    last = key.rpartition(".")[2]
+    if last in _TIMES:
+        return format_time(float(value))
+    if last in _CAPACITIES:
+        return format_capacity(float(value))
+    return "no limit" if value == str(NO_LIMIT) else value
+
+
+def stacks_document(stacks: Sequence[Facts]) -> RenderableType:
+    """The shipped stacks."""
+    rows = [
+        (f["name"], f["framework"], f["released"], f"{100 * f['band']:.0f} %", f["description"])
+        for f in stacks
+    ]
+    table = listing(("stack", "framework", "released", "band", "what it is"), rows, left=5)
+    return Group(table, Text("band: 8 of 10 step times lie within +- this", "dim"))
