@@ -1,7 +1,7 @@
 """Which kernel efficiencies does planner ship, and how well do they predict shapes that were left out?
 
-Derives planner/catalog/kernels/*.npz and *.json from the public measurements in ../shared/data/hardware and prints
-the held-out errors. Run in the repository's root:
+Derives planner/catalog/kernels/*.npz and *.json from the public measurements in ../shared/data/hardware and
+prints the held-out errors. Run in the repository's root:
 
     python -m benchmarks.build_kernel_tables [--data ../shared/data/hardware] [--check]
 
@@ -17,6 +17,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def read_rows(path: Path, source: str) -> Iterator[dict[str, str]]:
 
 
 def roofline(plateau: float, units: int, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Efficiency of tile and wave quantisation, scaled to reach `plateau` in the median of the large shapes."""
+    """Efficiency by tile and wave quantisation whose median over the large shapes is `plateau`."""
     shape = tile_efficiency(m, n, k, units)
     return np.asarray(shape * plateau / np.median(shape[(m >= 4096) & (n >= 4096) & (k >= 4096)]))
 
@@ -69,20 +70,20 @@ class GemmGrid:
         self.axes = [np.log2(np.array(extent, dtype=float)) for extent in self.extents]
         self.values = np.full([len(extent) for extent in self.extents], np.nan)
         for (m, n, k), value in cells.items():
-            i, j, l = (extent.index(x) for extent, x in zip(self.extents, (m, n, k), strict=True))  # noqa: E741
-            self.values[i, j, l] = value
+            at = tuple(extent.index(x) for extent, x in zip(self.extents, (m, n, k), strict=True))
+            self.values[at] = value
         self.filled = int(np.isnan(self.values).sum())
         self._fill()
 
     def _fill(self) -> None:
         """Missing corners (n = k = 65536 was too large to run) take the mean of their lower neighbours."""
-        for i, j, l in np.argwhere(np.isnan(self.values)):  # noqa: E741
+        for i, j, last in np.argwhere(np.isnan(self.values)):
             near = [
-                self.values[i, max(j - 1, 0), l],
-                self.values[i, j, max(l - 1, 0)],
-                self.values[max(i - 1, 0), j, l],
+                self.values[i, max(j - 1, 0), last],
+                self.values[i, j, max(last - 1, 0)],
+                self.values[max(i - 1, 0), j, last],
             ]
-            self.values[i, j, l] = np.nanmean(near)
+            self.values[i, j, last] = np.nanmean(near)
 
     def mesh(self) -> list[FloatArray]:
         return [
@@ -119,7 +120,8 @@ class GemmGrid:
         """Relative error of tile and wave quantisation times the plateau, above 1e10 FLOP."""
         m, n, k = self.mesh()
         guess = roofline(self.plateau(), units, m, n, k)
-        return np.abs(guess / self.values - 1)[2 * m * n * k > 1e10]
+        error: FloatArray = np.abs(guess / self.values - 1)[2 * m * n * k > 1e10]
+        return error
 
 
 def read_gemm(data: Path) -> dict[str, dict[str, GemmGrid]]:
@@ -141,37 +143,47 @@ def read_gemm(data: Path) -> dict[str, dict[str, GemmGrid]]:
     return grids
 
 
-# --- sustained clocks ---------------------------------------------------------------------------------------------
+# --- sustained clocks
 
-# Highest sustained bf16 efficiency over shapes (MAMF: mean of 100 iterations after 50 warm-ups), fraction of peak.
+# Highest sustained bf16 efficiency over shapes (MAMF: mean of 100 iterations after 50 warm-ups), fraction of
+# peak.
 MAMF_BEST = {"a100_sxm_80g": 0.8692, "h100_sxm_80g": 0.8033, "h200_sxm": 0.8378, "b200": 0.7756, "b300": 0.7862,
              "gb200": 0.7288}  # fmt: skip
 NO_MAMF = {"gb300": "gb200", "l40s": "a100_sxm_80g"}
 
 
 def sustained_fraction(gpu: str, grids: dict[str, dict[str, GemmGrid]]) -> float:
-    """Sustained over burst: the best sustained shape over the best burst shape of the same device and format."""
+    """Sustained over burst: the best sustained shape over the best burst shape of the same device."""
     source = NO_MAMF.get(gpu, gpu)
     return MAMF_BEST[source] / float(grids[source]["bf16"].values.max())
 
 
-# --- attention ----------------------------------------------------------------------------------------------------
+# --- attention
 
-# FLOP rate of the backward pass over the forward pass at a span, and where it is from.
-BACKWARD: dict[str, tuple[dict[int, float], str]] = {
+# FLOP rate of the backward pass over the forward pass, at head width 128, by span
+BACKWARD: dict[str, dict[int, float]] = {
+    "ampere": {4096: 0.86},
+    "hopper": {1024: 0.68, 2048: 0.75, 4096: 0.80, 8192: 0.85, 16384: 0.865, 32768: 0.866},
+    "blackwell": {4096: 0.97, 32768: 0.77, 131072: 0.83},
+}
+# ... and at widths 64 and 160 (MLA: 192 and 128) relative to that at 128
+BACKWARD_WIDTHS = (64, 128, 160)
+BACKWARD_WIDTH = {"ampere": (1.0, 1.0, 0.88), "hopper": (1.15, 1.0, 0.85), "blackwell": (1.0, 1.0, 0.80)}
+SIMUMAX = "MooreThreads/SimuMax@4dcaae5 {} (Apache-2.0)"
+BACKWARD_SOURCE = {
+    "ampere": SIMUMAX.format("A100 PCIe, sequence 4096, 16 to 64 heads of widths 128 and 192/128"),
+    "hopper": "FlashAttention-3 (arXiv:2407.08608), full square of half the span, backward plot over forward "
+    "plot, bar labels read by eye; width 160 unverified, between A100 and B200",
+    "blackwell": SIMUMAX.format("B200, 16 to 128 heads of widths 128 and 192/128"),
+}
+# What continuous load leaves of the burst rate: attention draws less power than a GEMM.
+ATTENTION_SUSTAINED = {
     "ampere": (
-        {4096: 0.86},
-        "MooreThreads/SimuMax@4dcaae5 A100 PCIe, sequence 4096, 16 to 64 heads (Apache-2.0)",
+        1.0,
+        SIMUMAX.format("A100 PCIe forward over the burst table: 1.04; FlashAttention-2 plots: 1.04"),
     ),
-    "hopper": (
-        {1024: 0.68, 2048: 0.75, 4096: 0.80, 8192: 0.85, 16384: 0.865, 32768: 0.866},
-        "FlashAttention-3 (arXiv:2407.08608) head width 128, full square of half the span: backward plot over "
-        "forward plot (Dao-AILab/flash-attention@0251105 assets), bar labels",
-    ),
-    "blackwell": (
-        {4096: 0.97, 32768: 0.77, 131072: 0.83},
-        "MooreThreads/SimuMax@4dcaae5 B200, 16 to 128 heads of width 128 (Apache-2.0)",
-    ),
+    "hopper": (0.95, "FlashAttention-3 plots (Dao-AILab/flash-attention@0251105) over the burst table: 0.96"),
+    "blackwell": (0.92, SIMUMAX.format("B200 forward over the burst table, sequence 4096: 0.92")),
 }
 ARCHITECTURE = {"a100_sxm_80g": "ampere", "l40s": "ampere", "h100_sxm_80g": "hopper", "h200_sxm": "hopper"}
 # FlashAttention-2 on A100, forward and backward, causal: width 64 over width 128 at 512 ... 16384 (median)
@@ -179,7 +191,7 @@ A100_WIDTH_64 = 0.896
 
 
 def read_attention(data: Path) -> dict[str, dict[tuple[int, int, int], list[float]]]:
-    """Per device: burst efficiencies (best version) of each (span, rows, head width), one per kv-head count."""
+    """Per device: burst efficiencies (best version) by (span, rows, head width), one per kv-head count."""
     cells: dict[str, dict[tuple[int, int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in read_rows(data / "attention_efficiency.csv.gz", "aiconfigurator"):
         width = int(row["head_dim_qk"])
@@ -197,12 +209,12 @@ def attention_grid(
     widths = [w for w in HEAD_DIMS if any(key[2] == w for key in cells)]
     table = np.full((len(SPANS), len(ROWS), len(widths)), np.nan)
     for i, span in enumerate(SPANS):
-        for l, width in enumerate(widths):  # noqa: E741
+        for last, width in enumerate(widths):
             for j, rows in enumerate(ROWS):
                 if found := cells.get((span, rows, width)):
-                    table[i, j, l] = float(np.median(found))
+                    table[i, j, last] = float(np.median(found))
                 elif j:
-                    table[i, j, l] = table[i, j - 1, l]
+                    table[i, j, last] = table[i, j - 1, last]
     if widths == [128]:
         widths, table = [64, 128], np.concatenate([table * A100_WIDTH_64, table], axis=2)
     axes = [np.log2(np.array(x, dtype=float)) for x in (SPANS, ROWS, widths)]
@@ -213,37 +225,50 @@ def attention_grid(
 def attention_held_out(
     axes: list[FloatArray], table: FloatArray, cells: dict[tuple[int, int, int], list[float]]
 ) -> FloatArray:
-    """Relative error on every shape whose batch x heads is not on the grid (all were left out of the table)."""
+    """Relative error on every shape whose batch x heads is not on the grid: none is in the table."""
     out = [(key, value) for key, found in cells.items() if key[1] not in ROWS for value in found]
     out = [(key, value) for key, value in out if 2.0 * key[0] ** 2 * key[1] * key[2] > 1e10]
     points = [np.log2(np.array([key[i] for key, _ in out], dtype=float)) for i in range(3)]
-    return np.abs(interpolate(axes, table, points) / np.array([value for _, value in out]) - 1)
+    error: FloatArray = np.abs(interpolate(axes, table, points) / np.array([value for _, value in out]) - 1)
+    return error
 
 
-def backward_column(gpu: str) -> tuple[list[float], str]:
-    curve, source = BACKWARD[ARCHITECTURE.get(gpu, "blackwell")]
+def backward_grid(family: str) -> FloatArray:
+    """Backward over forward rate on SPANS x BACKWARD_WIDTHS."""
+    curve = BACKWARD[family]
     spans = np.log2(np.array(sorted(curve), dtype=float))
-    ratios = np.array([curve[s] for s in sorted(curve)])
-    return [float(r) for r in np.interp(np.log2(np.array(SPANS, dtype=float)), spans, ratios)], source
+    ratios = np.interp(np.log2(np.array(SPANS, dtype=float)), spans, [curve[s] for s in sorted(curve)])
+    return np.outer(ratios, np.array(BACKWARD_WIDTH[family]))
 
 
-# --- the files ----------------------------------------------------------------------------------------------------
+# --- the files
 
-SIMUMAX_GEMM = (
-    "MooreThreads/SimuMax@4dcaae5 {} GEMMs by layout over the forward table at the same extents (Apache-2.0)"
-)
-GRADIENTS: dict[str, tuple[float, float, float, str]] = {  # dgrad, wgrad, grouped, source
-    "ampere": (1.0, 0.97, 1.0, SIMUMAX_GEMM.format("A100 PCIe")),
-    "hopper": (
-        1.0,
-        0.96,
-        1.0,
-        "between A100 and B200; grouped: deepseek-ai/DeepGEMM@55ab91f H800 contiguous rows",
+
+@dataclass(frozen=True)
+class Gradients:
+    """Measured ratios of the GEMMs that the tables do not hold."""
+
+    dgrad: float
+    wgrad: float
+    grouped: float
+    grouped_wgrad: float
+    source: str
+
+
+GRADIENTS = {
+    "ampere": Gradients(
+        1.0, 0.97, 1.0, 0.95, SIMUMAX.format("A100 PCIe: rows by layout over the forward table")
     ),
-    "blackwell": (1.0, 0.955, 0.90, SIMUMAX_GEMM.format("B200")),
+    "hopper": Gradients(1.0, 0.96, 0.93, 0.85, "unverified: between A100 and B200"),
+    "blackwell": Gradients(
+        1.0, 0.955, 0.82, 0.67, SIMUMAX.format("B200: rows by layout over the forward table")
+    ),
 }
 # Lower bounds seen in the GEMM tables with more than 1 GB moved: H100 0.91, GB200 0.82, B200 0.77, L40S 0.73.
 MEMORY_EFFICIENCY = 0.85
+
+
+GRADIENT_FIELDS = ("dgrad_ratio", "wgrad_ratio", "grouped_gemm_ratio", "grouped_wgrad_ratio")
 
 
 def quantiles(error: FloatArray) -> dict[str, float]:
@@ -278,33 +303,40 @@ def build_device(
             f"{grid.monotonic_fraction():.4f}  roofline {roof['median']:.3f} / {roof['p90']:.3f}"
         )
     axes, attention = attention_grid(gpu, cells[gpu])
-    ratio, ratio_source = backward_column(gpu)
-    arrays |= {"attention": attention, "attention_backward": np.array(ratio)}
+    arrays |= {"attention": attention, "attention_backward": backward_grid(family)}
+    arrays["axis_backward_width"] = np.log2(np.array(BACKWARD_WIDTHS, dtype=float))
     arrays |= {f"axis_{label}": axis for label, axis in zip(("span", "rows", "width"), axes, strict=True)}
     error = quantiles(attention_held_out(axes, attention, cells[gpu]))
     print(f"{name:14} attention forward   held out {error['median']:.3f} / {error['p90']:.3f}")
-    dgrad, wgrad, grouped, gradient_source = GRADIENTS[family]
+    gradients = GRADIENTS[family]
     m, n, k = grids[gpu]["bf16"].mesh()
     shortest = float(np.min(2 * m * n * k / grids[gpu]["bf16"].values)) / PEAKS[gpu]
     return arrays, {
         "accelerator": name,
         "gemm": tables,
-        "attention": {"source": AICONFIGURATOR, "backward_source": ratio_source, "held_out_error": error},
+        "attention": {
+            "source": AICONFIGURATOR,
+            "backward_source": BACKWARD_SOURCE[family],
+            "sustained_fraction": ATTENTION_SUSTAINED[family][0],
+            "sustained_source": ATTENTION_SUSTAINED[family][1],
+            "held_out_error": error,
+        },
         "sustained_fraction": round(sustained, 4),
-        "dgrad_ratio": dgrad,
-        "wgrad_ratio": wgrad,
-        "grouped_gemm_ratio": grouped,
+        "dgrad_ratio": gradients.dgrad,
+        "wgrad_ratio": gradients.wgrad,
+        "grouped_gemm_ratio": gradients.grouped,
+        "grouped_wgrad_ratio": gradients.grouped_wgrad,
         "memory_efficiency": MEMORY_EFFICIENCY,
         "launch_latency": round(shortest, 9),
         "compute_units": units,
-        "unverified": ["memory_efficiency"] + (["sustained_fraction"] if gpu in NO_MAMF else []),
+        "unverified": ["memory_efficiency"]
+        + (["sustained_fraction"] if gpu in NO_MAMF else [])
+        + (list(GRADIENT_FIELDS) if family == "hopper" else []),
         "sources": {
             "sustained_fraction": f"best sustained over best burst bf16 shape; sustained: {MAMF}"
             + (f"; no row of its own, {NO_MAMF[gpu]} stands in" if gpu in NO_MAMF else "")
             + ("; row of GH200, the same chip and memory" if gpu == "h200_sxm" else ""),
-            "dgrad_ratio": gradient_source,
-            "wgrad_ratio": gradient_source,
-            "grouped_gemm_ratio": gradient_source,
+            **dict.fromkeys(GRADIENT_FIELDS, gradients.source),
             "memory_efficiency": "GEMMs moving over 1 GB reach at least 0.73 to 0.91 of the bandwidth in the same data",
             "launch_latency": "shortest GEMM of the table",
         },
@@ -315,7 +347,7 @@ PEAKS = {"a100_sxm_80g": 312e12, "h100_sxm_80g": 989.4e12, "h200_sxm": 989.4e12,
          "gb200": 2500e12, "gb300": 2500e12, "l40s": 362e12}  # fmt: skip
 
 
-# --- accelerators without measurements ----------------------------------------------------------------------------
+# --- accelerators without measurements
 
 # A plateau is lower than the best shape: median of plateau over best on A100, H100, H200, B200, B300, GB200.
 PLATEAU_OVER_BEST = 0.83
@@ -395,7 +427,7 @@ def build_roofline(
     gemm = roofline(plateau, units, m, n, k)
     kin_sustained = float(kin_about["sustained_fraction"])
     large = (m >= 4096) & (n >= 4096) & (k >= 4096)
-    scale = plateau / float(np.median(kin_arrays["gemm_bf16"][large]))
+    scale = plateau / (kin_sustained * float(np.median(kin_arrays["gemm_bf16"][large])))
     arrays = {key: a for key, a in kin_arrays.items() if not key.startswith("gemm_")} | {"gemm_bf16": gemm}
     arrays["attention"] = kin_arrays["attention"] * scale
     about = dict(kin_about) | {
@@ -404,7 +436,9 @@ def build_roofline(
             "bf16": {"source": f"roofline, plateau {plateau:.3f} sustained: {source}", "measured": False}
         },
         "attention": {
-            "source": f"{kin} times the ratio of the GEMM plateaus",
+            "source": f"{kin} times the ratio of the sustained GEMM plateaus",
+            "sustained_fraction": kin_about["attention"]["sustained_fraction"],
+            "sustained_source": kin_about["attention"]["sustained_source"],
             "backward_source": kin_about["attention"]["backward_source"],
             "measured": False,
         },
@@ -421,12 +455,12 @@ def build_roofline(
         "sources": dict.fromkeys(kin_about["sources"], f"{kin}, no measurement of its own")
         | {"sustained_fraction": "inside the plateau"},
     }
-    print(f"{name:19} roofline plateau {plateau:.3f}, attention of {kin} times {scale / kin_sustained:.2f}")
+    print(f"{name:19} roofline plateau {plateau:.3f}, attention of {kin} times {scale:.2f}")
     return arrays, about
 
 
 def write(name: str, arrays: dict[str, FloatArray], about: dict[str, Any]) -> None:
-    packed = {
+    packed: dict[str, Any] = {
         key: a.astype(np.float32 if key.startswith("axis") else np.float16) for key, a in arrays.items()
     }
     np.savez(OUT / f"{name}.npz", **packed)

@@ -25,9 +25,9 @@ FALLBACK = "generic"
 def load_kernel_rates(accelerator_name: str, architecture: Architecture | None = None) -> KernelRates:
     """The kernel rates of an accelerator, from its own tables or those of its nearest kin.
 
-    `architecture` is for an accelerator that the catalog does not know: it then borrows from the best-measured
-    device of that generation, or from a generic roofline. Without it an unknown name raises UnknownNameError.
-    `kin` and `note` of the result say what was borrowed.
+    `architecture` is for an accelerator that the catalog does not know: it then borrows from the
+    best-measured device of that generation, or from a generic roofline. Without it an unknown name raises
+    UnknownNameError. `kin` and `note` of the result say what was borrowed.
     """
     name = accelerator_name.lower().replace("_", "-")
     index = _index()
@@ -66,10 +66,11 @@ def _load(name: str, table: str, sustained: float | None, note: str) -> KernelRa
     return KernelRates(
         accelerator=name,
         gemm=_gemm_tables(arrays, about, fraction),
-        attention=_attention_table(arrays, about, fraction),
-        grouped_gemm_ratio=about["grouped_gemm_ratio"],
+        attention=_attention_table(arrays, about),
         dgrad_ratio=about["dgrad_ratio"],
         wgrad_ratio=about["wgrad_ratio"],
+        grouped_gemm_ratio=about["grouped_gemm_ratio"],
+        grouped_wgrad_ratio=about["grouped_wgrad_ratio"],
         memory_efficiency=about["memory_efficiency"],
         launch_latency=about["launch_latency"],
         compute_units=about["compute_units"],
@@ -108,7 +109,8 @@ STAND_INS: tuple[tuple[Dtype, float, str], ...] = (
     (Dtype.FP16, 1.0, "bf16 table: same tensor-core rate"),
     (Dtype.TF32, 1.0, "bf16 table: no measurement of tf32"),
     (Dtype.FP32, 1.0, "bf16 table: no measurement of fp32"),
-    # plateau fp8 (tensor-wise, quantisation included) over bf16: H100 0.82, H200 0.89, B200 0.76, GB200 0.74, GB300 0.73
+    # plateau of fp8 (tensor-wise, quantisation included) over bf16: H100 0.82, H200 0.89, B200 0.76, GB300
+    # 0.73
     (
         Dtype.FP8,
         0.78,
@@ -123,16 +125,16 @@ STAND_INS: tuple[tuple[Dtype, float, str], ...] = (
 )
 
 
-def _attention_table(
-    arrays: dict[str, FloatArray], about: dict[str, Any], sustained: float
-) -> AttentionTable:
+def _attention_table(arrays: dict[str, FloatArray], about: dict[str, Any]) -> AttentionTable:
     facts = about["attention"]
     return AttentionTable(
         log2_span=arrays["axis_span"],
         log2_rows=arrays["axis_rows"],
         log2_head_dim=arrays["axis_width"],
-        efficiency=arrays["attention"] * sustained,
+        efficiency=arrays["attention"] * facts["sustained_fraction"],
+        log2_backward_head_dim=arrays["axis_backward_width"],
         backward_ratio=arrays["attention_backward"],
         source=f"forward: {facts['source']}; backward: {facts['backward_source']}",
         measured=facts.get("measured", True),
+        note=facts["sustained_source"],
     )

@@ -1,7 +1,7 @@
 """How long do the GEMMs, the attention and the memory-bound operations of a step take on one device?
 
-Measured efficiencies (`spec/rates.py`) interpolated in shape; every function takes floats or numpy columns. Left
-out: host launch gaps (the step model has its own floor) and the slowdown under overlapped communication.
+Measured efficiencies (`spec/rates.py`) interpolated in shape; every function takes floats or numpy columns.
+Left out: host launch gaps (the step model has its own floor) and the slowdown under overlapped communication.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import FloatArray, GemmKey, GemmTable, KernelRates
 
 Quantity = Any  # a float or a float64 column: the same text serves both
-BACKWARD_FLOPS_RATIO = (
-    2.5  # five products in the backward pass against two (Dao 2023, arXiv:2307.08691, section 4)
-)
+BACKWARD_FLOPS_RATIO = 2.5  # five matrix products in the backward pass against two (arXiv:2307.08691)
 TILE_OVERHEAD = 128.0  # extent of m or n that one tile pads at worst
+GROUPED_STREAMS = 4.0  # of Transformer Engine's grouped linear, from memory: unverified
 K_OVERHEAD = 400.0  # length of k that filling and draining a tile's pipeline costs; see tile_efficiency
 
 _INPUT_BYTES = {
@@ -37,8 +36,8 @@ _OUTPUT_BYTES = {Dtype.FP32: 4.0, Dtype.TF32: 4.0}
 def interpolate(axes: Sequence[FloatArray], values: FloatArray, points: Sequence[Quantity]) -> FloatArray:
     """Multilinear interpolation in a table, held at its edge outside [unit of `values`].
 
-    `axes[i]` rises; `values` has one dimension per axis; `points[i]` is a float or a column. A point on a node
-    returns the node.
+    `axes[i]` rises; `values` has one dimension per axis; `points[i]` is a float or a column. A point on a
+    node returns the node.
     """
     columns = np.broadcast_arrays(*[np.asarray(p, dtype=np.float64) for p in points])
     result: FloatArray | None = None
@@ -66,11 +65,11 @@ def interpolate(axes: Sequence[FloatArray], values: FloatArray, points: Sequence
 def tile_efficiency(m: Quantity, n: Quantity, k: Quantity, compute_units: float) -> Quantity:
     """Share of the compute units' time that a tiled GEMM turns into wanted FLOPs [fraction].
 
-    max over tiles of m n / (waves x units x tile) x k / (k + 400), waves = ceil(tiles / units); tiles 128 x 128,
-    128 x 256, 256 x 128. Source: wave quantisation as in NVIDIA's matrix multiplication guide (DU-09797); the
-    k overhead from the k = 512 column of the A100 and H100 tables, where the large GEMMs reach 0.55 of their
-    plateau. Validity: ordinary tiles, no split-k. Its error against the measured tables is printed by
-    benchmarks/build_kernel_tables.py.
+    max over tiles of m n / (waves x units x tile) x k / (k + 400), waves = ceil(tiles / units); tiles 128 x
+    128, 128 x 256, 256 x 128. Source: NVIDIA's matrix multiplication background guide, tile and wave
+    quantisation (unverified); the k overhead from the k = 512 column of the A100 and H100 tables, where the large GEMMs
+    reach 0.55 of their plateau. Validity: ordinary tiles, no split-k. Its error against the measured tables
+    is printed by benchmarks/build_kernel_tables.py.
     """
     best: Quantity = 0.0
     for tile_m, tile_n in ((128.0, 128.0), (128.0, 256.0), (256.0, 128.0)):
@@ -98,8 +97,9 @@ def gemm_efficiency(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates
     """Fraction of the dense peak that a forward GEMM reaches [fraction].
 
     Trilinear in log2(m), log2(n), log2(k). Below the grid, the edge times x / (x + x0) over its value at the
-    edge, per extent: part of a tile is padding (x0 = 128 in m and n), and a short k does not fill the pipeline
-    (x0 = 400); the time so stays monotonic. Above the grid, the edge: large GEMMs sit on their plateau.
+    edge, per extent: part of a tile is padding (x0 = 128 in m and n), and a short k does not fill the
+    pipeline (x0 = 400); the time so stays monotonic. Above the grid, the edge: large GEMMs sit on their
+    plateau.
     """
     table = gemm_table(dtype, rates)
     efficiency = interpolate(table.axes, table.efficiency, (np.log2(m), np.log2(n), np.log2(k)))
@@ -124,8 +124,9 @@ def gemm_time(
     """Time of one forward GEMM: m tokens, n outputs, k inputs [s].
 
     max(2 m n k / (peak x efficiency), bytes / (bandwidth x memory_efficiency)); each operand moves once.
-    `peak_flops`: dense peak of `dtype` [FLOP/s]. Source: roofline (Williams 2009, doi:10.1145/1498765.1498785)
-    with measured efficiencies. Validity: one kernel; launches are the step model's.
+    `peak_flops`: dense peak of `dtype` [FLOP/s]. Source: roofline (Williams 2009,
+    doi:10.1145/1498765.1498785) with measured efficiencies. Validity: one kernel; launches are the step
+    model's.
     """
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
     compute = 2.0 * m * n * k / (peak_flops * gemm_efficiency(m, n, k, dtype, rates))
@@ -145,8 +146,9 @@ def gemm_backward_time(
 ) -> tuple[Quantity, Quantity]:
     """Times of the input gradient and of the weight gradient of `gemm_time`'s GEMM [s].
 
-    dgrad is a GEMM of (m, k, n), wgrad one of (n, k, m); each at the forward efficiency of those extents times
-    the accelerator's `dgrad_ratio` or `wgrad_ratio` (NN and NT layouts, fp32 accumulation of the gradient).
+    dgrad is a GEMM of (m, k, n), wgrad one of (n, k, m); each at the forward efficiency of those extents
+    times the accelerator's `dgrad_ratio` or `wgrad_ratio` (NN and NT layouts, fp32 accumulation of the
+    gradient).
     """
     dgrad = gemm_time(m, k, n, dtype, peak_flops, memory_bandwidth, rates) / rates.dgrad_ratio
     wgrad = gemm_time(n, k, m, dtype, peak_flops, memory_bandwidth, rates) / rates.wgrad_ratio
@@ -165,13 +167,53 @@ def grouped_gemm_time(
 ) -> Quantity:
     """Time of one grouped forward GEMM: `rows_total` tokens over `groups` experts of n outputs, k inputs [s].
 
-    groups x gemm_time(rows_total / groups, n, k) / grouped_gemm_ratio: the groups one after the other, which fits
-    the grouped GEMMs of SimuMax (A100, B200) and DeepGEMM (H800) better than one wide or one tall GEMM.
-    Validity: balanced groups; the imbalance factor belongs to the caller.
+    The groups run one after the other, up to four at once where a single one leaves units idle (the streams
+    of Transformer Engine's grouped linear): concurrent = clip(units / tiles of one group, 1, min(4, groups));
+    groups / concurrent x gemm_time(rows_total / groups, concurrent x n, k) / grouped_gemm_ratio. Source: fits
+    the grouped GEMMs of SimuMax (A100, B200) better than one wide or one tall GEMM. Validity: balanced
+    groups; the imbalance factor belongs to the caller.
     """
     rows = np.asarray(rows_total, dtype=np.float64) / groups
-    each = gemm_time(rows, n, k, dtype, peak_flops, memory_bandwidth, rates)
-    return groups * each / rates.grouped_gemm_ratio
+    each = _grouped(rows, n, k, groups, dtype, peak_flops, memory_bandwidth, rates)
+    return each / rates.grouped_gemm_ratio
+
+
+def grouped_gemm_backward_time(
+    rows_total: Quantity,
+    n: Quantity,
+    k: Quantity,
+    groups: Quantity,
+    dtype: GemmKey,
+    peak_flops: float,
+    memory_bandwidth: float,
+    rates: KernelRates,
+) -> tuple[Quantity, Quantity]:
+    """Times of the input and of the weight gradient of `grouped_gemm_time`'s GEMM [s].
+
+    The same model on (rows, k, n) and on (n, k, rows), divided by `grouped_gemm_ratio` and by
+    `grouped_wgrad_ratio`: each expert's weight gradient has a short inner extent and an fp32 accumulation.
+    """
+    rows = np.asarray(rows_total, dtype=np.float64) / groups
+    dgrad = _grouped(rows, k, n, groups, dtype, peak_flops, memory_bandwidth, rates)
+    wgrad = _grouped(n, k, rows, groups, dtype, peak_flops, memory_bandwidth, rates)
+    return dgrad / rates.grouped_gemm_ratio, wgrad / rates.grouped_wgrad_ratio
+
+
+def _grouped(
+    m: Quantity,
+    n: Quantity,
+    k: Quantity,
+    groups: Quantity,
+    dtype: GemmKey,
+    peak_flops: float,
+    memory_bandwidth: float,
+    rates: KernelRates,
+) -> Quantity:
+    """Time of `groups` GEMMs of (m, n, k), side by side where units would idle [s]."""
+    tiles = np.ceil(m / 128.0) * np.ceil(n / 128.0)
+    concurrent = np.clip(rates.compute_units / tiles, 1.0, np.minimum(GROUPED_STREAMS, groups))
+    each = gemm_time(m, n * concurrent, k, dtype, peak_flops, memory_bandwidth, rates)
+    return groups / concurrent * each
 
 
 def attended_pairs(
@@ -179,8 +221,9 @@ def attended_pairs(
 ) -> Quantity:
     """Query-key pairs that attend, of one head and sequence [pairs].
 
-    Full: q kv. Causal (the last query sees the last key): q kv - q^2 / 2. A causal window of w keys removes the
-    triangle beyond it: w (kv - w / 2) of the square case. The diagonal counts half, as in FlashAttention's plots.
+    Full: q kv. Causal (the last query sees the last key): q kv - q^2 / 2. A causal window of w keys removes
+    the triangle beyond it: w (kv - w / 2) of the square case. The diagonal counts half, as in
+    FlashAttention's plots.
     """
     reach = np.minimum(np.asarray(window, dtype=np.float64), seq_kv)
     full = seq_q * reach
@@ -208,8 +251,8 @@ def attention_time(
 
     forward = max(2 batch heads pairs (d_qk + d_v) / (peak x efficiency), bytes / (bandwidth x
     memory_efficiency)); backward = 2.5 times the FLOPs at `backward_ratio` of that rate, twice the bytes. The
-    efficiency is trilinear in the log2 of the span (twice the mean keys per query), of batch x heads (scaled by
-    seq_q / span: shorter query blocks fill fewer units) and of the mean head width. Source: FlashAttention
+    efficiency is trilinear in the log2 of the span (twice the mean keys per query), of batch x heads (scaled
+    by seq_q / span: shorter query blocks fill fewer units) and of the mean head width. Source: FlashAttention
     FLOP convention (arXiv:2307.08691). Validity: bf16 kernels of the FlashAttention kind; `window` only with
     `causal`.
     """
@@ -223,13 +266,16 @@ def attention_time(
     efficiency = efficiency * np.minimum(span / 2.0 ** table.log2_span[0], 1.0)
     forward = 2.0 * batch * heads * pairs * (d_qk + d_v) / (peak_flops * efficiency)
     moved = 2.0 * batch * (seq_q * heads + seq_kv * kv_heads) * (d_qk + d_v)
-    ratio = interpolate((table.log2_span,), table.backward_ratio, (np.log2(span),))
+    ratio = interpolate(
+        (table.log2_span, table.log2_backward_head_dim), table.backward_ratio, (points[0], points[2])
+    )
     io = memory_bound_time(moved, memory_bandwidth, rates)
     return np.maximum(forward, io)[()], np.maximum(BACKWARD_FLOPS_RATIO * forward / ratio, 2.0 * io)[()]
 
 
 def memory_bound_time(moved: Quantity, memory_bandwidth: float, rates: KernelRates) -> Quantity:
-    """Time of an operation that only moves `moved` bytes through HBM: bytes / (bandwidth x efficiency) [s]."""
+    """Time of an operation that only moves `moved` bytes through HBM: bytes / (bandwidth x efficiency)
+    [s]."""
     return moved / (memory_bandwidth * rates.memory_efficiency)
 
 

@@ -1,7 +1,7 @@
 """How fast does one accelerator run the operations of a training step, as measured?
 
-Plain tables: `catalog/loader.py` reads them, `cost/kernels.py` interpolates in them. Left out: what a training
-stack adds on top (host launch gaps, unfused operations, slow kernels), which belongs to the stack.
+Plain tables: `catalog/loader.py` reads them, `cost/kernels.py` interpolates in them. Left out: what a
+training stack adds on top (host launch gaps, unfused operations, slow kernels): it belongs to the stack.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ GemmKey = Dtype | Precision
 class GemmTable:
     """Forward GEMM of m tokens, n outputs, k inputs: the fraction of the dense peak over a grid of shapes.
 
-    `log2_m`, `log2_n`, `log2_k`: grid axes, rising [log2 of a count]. `efficiency[i, j, l]`: fraction of the dense
-    peak of its number format, at sustained clocks, TN layout. `measured`: False for a roofline estimate.
-    `includes_quantisation`: the time holds casting the input to the narrow format.
+    `log2_m`, `log2_n`, `log2_k`: grid axes, rising [log2 of a count]. `efficiency[i, j, l]`: fraction of
+    the dense peak of its number format, at sustained clocks, TN layout. `measured`: False for a roofline
+    estimate. `includes_quantisation`: the time holds casting the input to the narrow format.
     """
 
     log2_m: FloatArray
@@ -51,16 +51,18 @@ class AttentionTable:
     """Fused attention, forward: the fraction of the dense bf16 peak over a grid of shapes.
 
     FLOPs are those of the pairs that attend (causal counts half of the square).
-    `log2_span`: twice the mean number of keys per query, which is the length of a causal sequence.
-    `log2_rows`: batch times query heads. `log2_head_dim`: mean of the query-key and value head widths.
-    `efficiency[i, j, l]` in that order, at sustained clocks. `backward_ratio[i]`: FLOP rate of the backward pass
-    (2.5 times the forward FLOPs) over that of the forward pass, at each span.
+    `log2_span`: twice the mean number of keys per query: the length of a causal sequence.
+    `log2_rows`: batch times query heads. `log2_head_dim`: mean of the query-key and value widths.
+    `efficiency[i, j, l]` in that order, under continuous load. `backward_ratio[i, j]`: FLOP rate of
+    the backward pass (2.5 times the forward FLOPs) over that of the forward pass, over `log2_span`
+    and `log2_backward_head_dim`.
     """
 
     log2_span: FloatArray
     log2_rows: FloatArray
     log2_head_dim: FloatArray
     efficiency: FloatArray
+    log2_backward_head_dim: FloatArray
     backward_ratio: FloatArray
     source: str
     measured: bool
@@ -76,20 +78,23 @@ class KernelRates:
     """What one accelerator's kernels reach.
 
     `gemm`: by number format; a recipe with a table of its own (fp8_blockwise) has its own key.
-    `attention`: bf16 and fp16. `grouped_gemm_ratio`: efficiency of a grouped GEMM over that of one GEMM of the
-    tokens per group. `dgrad_ratio`, `wgrad_ratio`: efficiency of the input and weight gradient over a forward
-    GEMM of the same extents. `memory_efficiency`: fraction of the HBM bandwidth that memory-bound kernels reach.
-    `launch_latency`: shortest time of a kernel on the device [s]. `compute_units`: SMs or CUs.
-    `sustained_fraction`: clock under continuous load over the clock of a short burst; already inside the tables.
-    `kin`: the accelerator whose tables were borrowed, empty if its own. `sources`: per figure, where it is from.
+    `attention`: bf16 and fp16. `dgrad_ratio`, `wgrad_ratio`: efficiency of the input and weight
+    gradient over a forward GEMM of the same extents. `grouped_gemm_ratio`, `grouped_wgrad_ratio`: of
+    a grouped GEMM over the model of `cost.kernels.grouped_gemm_time`, forward and input gradient,
+    and weight gradient. `memory_efficiency`: fraction of the HBM bandwidth that memory-bound kernels
+    reach. `launch_latency`: shortest time of a kernel on the device [s]. `compute_units`: SMs or CUs.
+    `sustained_fraction`: clock under continuous GEMM load over the clock of a short burst; already
+    inside the tables. `kin`: the accelerator whose tables were borrowed, empty if its own.
+    `unverified`: figures that rest on no measurement. `sources`: per figure, where it is from.
     """
 
     accelerator: str
     gemm: Mapping[GemmKey, GemmTable]
     attention: AttentionTable
-    grouped_gemm_ratio: float
     dgrad_ratio: float
     wgrad_ratio: float
+    grouped_gemm_ratio: float
+    grouped_wgrad_ratio: float
     memory_efficiency: float
     launch_latency: float
     compute_units: int

@@ -15,6 +15,7 @@ from planner.cost.kernels import (
     gemm_backward_time,
     gemm_efficiency,
     gemm_time,
+    grouped_gemm_backward_time,
     grouped_gemm_time,
     interpolate,
     memory_bound_time,
@@ -100,7 +101,8 @@ class TestGemm:
         shape = [float(m), float(n), float(k)]
         base = gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100)
         shape[axis] /= 2
-        # halving may land on a better tile: the tables hold cells up to a third more efficient at half the size
+        # halving may land on a better tile: the tables hold cells up to a third more efficient at half the
+        # size
         assert gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, H100) >= 0.5 * base / 1.4
 
     def test_small_shapes_lose_efficiency_below_the_grid(self) -> None:
@@ -153,6 +155,19 @@ class TestGroupedGemm:
         times = grouped_gemm_time(16384.0, 2048, 7168, groups, Dtype.BF16, PEAK, BANDWIDTH, H100)
         assert np.all(np.diff(times) > -0.05 * times[:-1])
 
+    def test_idle_units_are_shared_by_at_most_four_groups(self) -> None:
+        # one group of 128 x 128 is one tile of 132: four run in the time of one of four times the width
+        rates = replace(flat_rates(0.5), grouped_gemm_ratio=1.0)
+        alone = gemm_time(128, 4 * 128, 4096, Dtype.BF16, PEAK, BANDWIDTH, rates)
+        grouped = grouped_gemm_time(128.0 * 8, 128, 4096, 8, Dtype.BF16, PEAK, BANDWIDTH, rates)
+        assert grouped == pytest.approx(2 * alone)
+
+    def test_gradients_take_longer_than_the_forward_pass(self) -> None:
+        blackwell = load_kernel_rates("b200")
+        shape = (65536.0, 2048, 7168, 32, Dtype.BF16, 2250e12, 8e12, blackwell)
+        forward, (dgrad, wgrad) = grouped_gemm_time(*shape), grouped_gemm_backward_time(*shape)
+        assert 0.8 * forward < dgrad < wgrad < 2 * forward
+
     def test_every_expert_s_weights_move(self) -> None:
         slow = grouped_gemm_time(64.0, 2048, 7168, 64, Dtype.BF16, PEAK, 1e10, flat_rates(0.5))
         assert slow >= 64 * 2048 * 7168 * 2 / 0.8e10
@@ -186,6 +201,16 @@ class TestAttention:
 
         assert forward(True, 1024) < 0.3 * forward(True) < forward(True) < forward(False)
 
+    def test_latent_attention_has_a_slower_backward_pass(self) -> None:
+        def ratio(d_qk: int, d_v: int) -> float:
+            forward, backward = attention_time(
+                1, 4096, 4096, 32, 32, d_qk, d_v, True, PEAK, BANDWIDTH, load_kernel_rates("b200")
+            )
+            return float(backward / forward)
+
+        assert ratio(128, 128) == pytest.approx(2.5 / 0.97, rel=1e-3)
+        assert ratio(192, 128) == pytest.approx(2.5 / (0.97 * 0.80), rel=1e-3)
+
     def test_row_alone_equals_row_in_column(self) -> None:
         sequence = np.array([512.0, 4096, 5000, 131072])
         column = attention_time(1, sequence, sequence, 16, 4, 128, 128, True, PEAK, BANDWIDTH, H100)
@@ -201,7 +226,7 @@ class TestRates:
         assert rates.measured
         assert rates.kin == ""
         for table in rates.gemm.values():
-            assert 0 < table.efficiency.min()
+            assert table.efficiency.min() > 0
             assert table.efficiency.max() <= 1
         assert 0 < rates.attention.efficiency.min() < rates.attention.efficiency.max() < 1
         assert 0 < rates.sustained_fraction <= 1
