@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 
 PHASES: Final = ("loss", "backward", "optimizer")
 OPTIMIZER_PHASE: Final = 2
+KEPT_ROWS: Final = 4096  # tables longer than this are searched, not read: their terms are not gathered
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,18 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
 
 @dataclass(frozen=True)
 class MemoryInputs:
-    """What the peak is made of. (n, C) unless said; C classes of stages.
+    """What the peak is made of, before recomputation. (n, C) unless said; C classes of stages.
 
     `dense`, `expert`: parameters on a rank. `alive`: stages of the class (0: padding). `in_flight`:
-    micro-batches. `kept`: bytes of one micro-batch on the stage. `working` (n,): of one layer's backward.
-    `head_kept`, `head_transient`: of the loss, zero but on the last stage. `gathered` (n,): largest layer's
-    parameters that ZeRO-3 gathers. `states`, `expert_states`: bytes per parameter. `groups` (n,): process
-    groups of a rank.
+    micro-batches. `head_kept`, `head_transient`: bytes of the loss, zero but on the last stage. `gathered` (n,):
+    parameters that ZeRO-3 gathers [bytes]. `states`, `expert_states` (n,): bytes per parameter. `groups` (n,):
+    process groups of a rank.
     """
 
     dense: Array
     expert: Array
     alive: Array
     in_flight: Array
-    kept: Array
-    working: Array
     head_kept: Array
     head_transient: Array
     gathered: Array
@@ -102,9 +100,12 @@ def _per_class(dense: Array, expert: Array, dense_bytes: Array, expert_bytes: Ar
     return dense * dense_bytes[:, None] + expert * expert_bytes[:, None]
 
 
-def memory_cost(x: MemoryInputs, stack: Stack) -> MemoryCost:
+def memory_cost(
+    x: MemoryInputs, stem: NDArray[np.intp], kept: Array, working: Array, stack: Stack
+) -> MemoryCost:
     """Terms and peak of memory for every candidate, stage class and phase [bytes].
 
+    Row i has the stem `stem[i]` of `x`, keeps `kept[i]` (C,) bytes of a micro-batch and works in `working[i]`.
     loss: states + activations in flight + what the loss keeps and its transient.
     backward: states + activations in flight + working set of a layer.
     optimizer: states + temporaries of the update.
@@ -114,34 +115,32 @@ def memory_cost(x: MemoryInputs, stack: Stack) -> MemoryCost:
         "gradients": _per_class(x.dense, x.expert, x.states.gradients, x.expert_states.gradients),
         "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
-        "gathered_parameters": np.broadcast_to(x.gathered[:, None], x.dense.shape),
-        "workspace": np.full((1, 1), stack.overhead.workspace),
+        "gathered_parameters": x.gathered[:, None] * np.ones_like(x.dense),
+        "workspace": np.full_like(x.dense, stack.overhead.workspace),
     }
-    activations = x.in_flight * x.kept
-    transient = stack.states.optimizer_transient
-    update = {
-        "optimizer_temporaries": transient * (static["optimizer"] / max(stack.states.master + 8.0, 1.0)),
-    }
-    phases: dict[str, dict[str, Array]] = {
-        "loss": {**static, "activations": activations, "logits": x.head_kept + x.head_transient},
-        "backward": {**static, "activations": activations, "working_set": x.working[:, None] * np.ones_like(x.dense)},
-        "optimizer": {**static, **update},
-    }
-    base = sum(static.values(), np.zeros((1, 1)))
-    per_phase = np.stack(
-        [
-            base + activations + phases["loss"]["logits"],
-            base + activations + phases["backward"]["working_set"],
-            base + update["optimizer_temporaries"],
-        ]
-    )
-    per_phase = np.where(x.alive > 0, per_phase, -np.inf)
-    by_class = per_phase.max(axis=0)
+    share = stack.states.optimizer_transient / (stack.states.master + 8.0)
+    base = sum(static.values(), np.zeros_like(x.dense))
+    # a padded class must never bind
+    base = np.where(x.alive > 0, base, -np.inf)
+    update, logits = share * static["optimizer"], x.head_kept + x.head_transient
+    activations = x.in_flight[stem] * kept
+    base_row, logits_row = base[stem], logits[stem]
+    during = base_row + activations
+    loss, backward = during + logits_row, during + working[:, None]
+    optimizer = base_row + update[stem]
+    by_class = np.maximum(np.maximum(loss, backward), optimizer)
     stage_class = by_class.argmax(axis=1)
-    rows = np.arange(len(stage_class))
+    rows = np.arange(len(stem))
     allocated = by_class[rows, stage_class]
-    phase = per_phase[:, rows, stage_class].argmax(axis=0)
+    at_backward = (backward[rows, stage_class] >= allocated).astype(np.intp)
+    phase = np.where(optimizer[rows, stage_class] >= allocated, OPTIMIZER_PHASE, at_backward)
     wasted = stack.overhead.fragmentation * activations[rows, stage_class]
     peak = allocated + (wasted if stack.overhead.logs_reserved else 0.0)
-    outside = stack.overhead.context + stack.overhead.per_group * x.groups
-    return MemoryCost(peak, allocated + wasted + outside, stage_class, phase, by_class, phases)
+    outside = stack.overhead.context + stack.overhead.per_group * x.groups[stem]
+    static = {name: value[stem] for name, value in static.items()} if len(stem) < KEPT_ROWS else {}
+    terms = {
+        "loss": {**static, "activations": activations, "logits": logits_row},
+        "backward": {**static, "activations": activations, "working_set": working[:, None] * np.ones_like(kept)},
+        "optimizer": {**static, "optimizer_temporaries": update[stem]},
+    } if static else {}  # fmt: skip
+    return MemoryCost(peak, allocated + wasted + outside, stage_class, phase, by_class, terms)

@@ -7,6 +7,7 @@ million. Left out: exact simulation of uneven pipelines, for which a bound stand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +30,7 @@ from planner.cost.stages import StageClasses, stage_classes
 from planner.cost.step import exposed_data_parallel, straggling
 from planner.cost.traffic import group_links, neighbour_links
 from planner.schedule.formulas import fill_and_drain, hop_time, in_flight
-from planner.spec.config import ConfigTable, distinct
+from planner.spec.config import ConfigTable, IntColumn, distinct
 from planner.spec.job import OPTIMIZERS
 from planner.spec.links import LinkRates
 from planner.spec.rates import KernelRates
@@ -39,6 +40,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 CHUNK_ROWS = 16384
+STAGE_TERMS = (*TIME_TERMS, "recompute", "host_bound", "embedding_and_loss")
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class _Pipelines:
     layer_key: Index
     stage_key: Index
     time: Array  # (q, C) one micro-batch, forward and backward, before full recomputation
+    terms: Array  # (q, C, T + 3) its terms: TIME_TERMS, recompute, host_bound, embedding_and_loss
     kept: Array  # (q, C)
     in_flight: Array  # (q, C)
     hops: Array  # (q,) seconds of point-to-point on the critical path
@@ -121,26 +124,26 @@ class CostModel:
         self.head_in_layers = gemm_flops(head_gemm(model), 1.0) / mean + model.mtp_layers
         self.embedding_in_layers = 0.05
 
+    def prepare(self, stems: ConfigTable) -> PreparedCosts:
+        """Evaluate everything that does not depend on the number of fully recomputed layers."""
+        classes = self._stage_classes(stems)
+        layers = self._layer_level(stems)
+        pipelines = self._pipeline_level(stems, layers, classes)
+        return PreparedCosts(self, stems, classes, layers, pipelines, self._shard_level(stems, classes))
+
     def evaluate(self, table: ConfigTable, keep_terms: bool = False) -> CostTable:
-        """Cost of every row of `table`; all terms of a row do not depend on the other rows."""
+        """Cost of every row of `table`; a row's cost does not depend on the other rows."""
         if not len(table):
-            empty = np.zeros(0)
-            none = np.zeros(0, dtype=np.intp)
+            empty, none = np.zeros(0), np.zeros(0, dtype=np.intp)
             return CostTable(empty, empty, empty, none, none)
-        classes = self._stage_classes(table)
-        layers = self._layer_level(table)
-        pipelines = self._pipeline_level(table, layers, classes)
-        shards = self._shard_level(table, classes)
-        if keep_terms:
-            return self._rows(table, slice(0, len(table)), classes, layers, pipelines, shards, True)
-        parts = [
-            self._rows(part, rows, classes, layers, pipelines, shards, False)
-            for rows, part in table.chunks(CHUNK_ROWS)
-        ]
-        return CostTable(
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in
-              ("step_time", "peak_memory", "device_memory", "stage", "phase"))
-        )  # fmt: skip
+        prepared = self.prepare(table)
+        step = len(table) if keep_terms else CHUNK_ROWS
+        parts = []
+        for start in range(0, len(table), step):
+            part = slice(start, min(start + step, len(table)))
+            rows = np.arange(part.stop - part.start)
+            parts.append(prepared.evaluate(part, rows, table["recompute_layers"][part], keep_terms))
+        return parts[0] if len(parts) == 1 else join(parts)
 
     def mfu(self, step_time: Array | float, flops_per_token: float | None = None) -> Array | float:
         """Model FLOPs utilisation: model FLOPs per second over the peak of the GEMM format [1]."""
@@ -195,13 +198,17 @@ class CostModel:
         first, inverse = distinct(*columns, table["num_microbatches"], table["dp"])
         keys, key, stage = table.take(first), layers.of_row[first], classes.of_row[first]
         counts = classes.layers[stage]  # (q, C, K)
-        time = np.einsum("qck,kq->qc", counts, layers.time[:, key])
-        time += classes.first[stage] * layers.embedding[key][:, None]
-        time += classes.last[stage] * layers.head[key][:, None]
+        embedding = classes.first[stage] * layers.embedding[key][:, None]
+        edges = embedding + classes.last[stage] * layers.head[key][:, None]
+        device = np.einsum("qck,ktq->qct", counts, layers.terms[:, :, key])
+        again = np.einsum("qck,kq->qc", counts, layers.again[:, key])
+        total = np.einsum("qck,kq->qc", counts, layers.time[:, key])
+        host = total - device.sum(axis=2) - again
+        terms = np.concatenate([device, np.stack([again, host, edges], axis=2)], axis=2)
         kept = np.einsum("qck,kq->qc", counts, layers.kept[:, key])
         p, v, m = (keys[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
         held = in_flight(classes.stage[stage], p[:, None], v[:, None], m[:, None])
-        return _Pipelines(inverse, key, stage, time, kept, held, self._hops(keys, p, v, m))
+        return _Pipelines(inverse, key, stage, total + edges, terms, kept, held, self._hops(keys, p, v, m))
 
     def _hops(self, keys: ConfigTable, p: Array, v: Array, m: Array) -> Array:
         """Seconds of point-to-point messages on the critical path of a step."""
@@ -244,7 +251,9 @@ class CostModel:
             gather = gather + comm.dp_time * all_gather_time(half * size, *where)
         largest = np.max(dense_of_kind + expert_of_kind, axis=0)
         gathered = self.problem.stack.states.prefetch_layers * self.layers.recipe.weight_bytes * largest
-        buckets = gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
+        buckets = (
+            gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
+        )
         return _Shards(inverse, dense, expert, scatter, reduce, gather, gathered, buckets)
 
     def _parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
@@ -267,111 +276,122 @@ class CostModel:
         extra = mtp_parameters(model) - model.mtp_layers * self.parameters[model.layer_kind_of[-1]].total
         return head_parameters(model) * padding / t + outer_norm_parameters(model) + max(extra, 0)
 
-    def _rows(
-        self, table: ConfigTable, rows: slice, classes: StageClasses, layers: _Layers, pipelines: _Pipelines,
-        shards: _Shards, keep_terms: bool,
-    ) -> CostTable:  # fmt: skip
-        """Level three: one chunk of rows."""
-        p_row = pipelines.of_row[rows]
-        l_row, c_row, s_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row], shards.of_row[rows]
-        n = np.minimum(table["recompute_layers"], classes.leading.shape[2] - 1)
-        leading = classes.leading[c_row, :, n, :]  # (n, C, K)
-        slower = (layers.time_full - layers.time)[:, l_row]
-        time = pipelines.time[p_row] + np.einsum("nck,kn->nc", leading, slower)
-        alive = classes.count[c_row]
-        slowest_class = np.where(alive > 0, time, -1.0).argmax(axis=1)
-        index = np.arange(len(p_row))
-        slowest = time[index, slowest_class]
-        m = table["num_microbatches"].astype(float)
-        v = table["vpp"].astype(float)
-        bubble = fill_and_drain((alive * time).sum(axis=1), slowest, v)
-        terms = self._compute_terms(l_row, c_row, slowest_class, leading, classes, layers, m)
-        terms["pipeline_bubble"] = bubble
-        terms["pp_comm"] = pipelines.hops[p_row]
-        terms.update(self._once_per_step(table, s_row, slowest, shards, classes, c_row))
-        subtotal = sum(terms.values(), np.zeros(len(p_row)))
-        terms["stragglers"] = straggling(
-            subtotal, float(self.problem.cluster.num_nodes), self.problem.stack.communication
-        )
-        step_time = subtotal + terms["stragglers"]
-        memory = memory_cost(
-            self._memory_inputs(table, p_row, l_row, c_row, s_row, leading, classes, layers, pipelines, shards),
-            self.problem.stack,
-        )
-        stage = classes.stage[c_row, memory.stage_class].astype(np.intp)
-        kept = (terms, memory.terms, memory.by_class, memory.stage_class, classes) if keep_terms else ()
-        return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, *kept)
 
-    def _compute_terms(
-        self, l_row: Index, c_row: Index, slowest: Index, leading: Array, classes: StageClasses, layers: _Layers, m: Array
-    ) -> dict[str, Array]:
-        """Terms of the slowest stage, times the micro-batches."""
-        index = np.arange(len(l_row))
-        counts = classes.layers[c_row, slowest]  # (n, K)
-        again = leading[index, slowest]  # (n, K)
-        terms = {}
-        device = np.zeros(len(l_row))
-        for i, name in enumerate(TIME_TERMS):
-            value = sum((counts[:, k] * layers.terms[k, i, l_row] for k in range(len(self.kinds))), np.zeros(len(l_row)))
-            terms[name] = m * value
-            device = device + value
-        recompute = total = np.zeros(len(l_row))
-        for k in range(len(self.kinds)):
-            recompute = recompute + (counts[:, k] - again[:, k]) * layers.again[k, l_row]
-            recompute = recompute + again[:, k] * layers.again_full[k, l_row]
-            total = total + (counts[:, k] - again[:, k]) * layers.time[k, l_row]
-            total = total + again[:, k] * layers.time_full[k, l_row]
-        terms["recompute"] = m * recompute
-        terms["host_bound"] = m * (total - device - recompute)
-        edges = classes.first[c_row, slowest] * layers.embedding[l_row]
-        terms["embedding_and_loss"] = m * (edges + classes.last[c_row, slowest] * layers.head[l_row])
-        return terms
+@dataclass(frozen=True)
+class _Stems:
+    """Columns of a batch of stems that its leaves share; C stage classes."""
 
-    def _once_per_step(
-        self, table: ConfigTable, s_row: Index, stage_time: Array, shards: _Shards, classes: StageClasses, c_row: Index
-    ) -> dict[str, Array]:
-        """Data parallelism, the optimizer and the host's work once a step."""
-        zero, m = table["zero"], table["num_microbatches"].astype(float)
+    microbatches: Array
+    v: Array
+    zero: NDArray[np.int32]
+    replicas: Array
+    scatter: Array
+    gather: Array
+    layers: Array
+    buckets: Array
+    once: Array  # optimizer update [s]
+    memory: MemoryInputs
+
+
+class PreparedCosts:
+    """Costs of stems, ready to be completed by their leaves. See `CostModel.prepare`."""
+
+    def __init__(
+        self, model: CostModel, stems: ConfigTable, classes: StageClasses, layers: _Layers, pipelines: _Pipelines,
+        shards: _Shards,
+    ) -> None:  # fmt: skip
+        self.model, self.stems, self.classes = model, stems, classes
+        self.layers, self.pipelines, self.shards = layers, pipelines, shards
+        # what full recomputation of one layer adds and frees, per kind and layer key: (l, K)
+        self.slower = np.ascontiguousarray((layers.time_full - layers.time).T)
+        self.again = np.ascontiguousarray((layers.again_full - layers.again).T)
+        self.freed = np.ascontiguousarray((layers.kept - layers.kept_full).T)
+
+    def _stem_batch(self, part: slice) -> _Stems:
+        """Everything of a batch of stems that needs no leaf."""
+        problem, shards = self.model.problem, self.shards
+        table, s_row = self.stems.part(part), shards.of_row[part]
+        p_row = self.pipelines.of_row[part]
+        l_row, c_row = self.pipelines.layer_key[p_row], self.pipelines.stage_key[p_row]
         t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
-        replicas = d * c
+        zero, replicas = table["zero"], c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-        scatter = np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row])
-        layers = classes.layers[c_row].sum(axis=2).max(axis=1)
-        data = exposed_data_parallel(
-            scatter, shards.gather[s_row], stage_time, m, zero, layers, shards.buckets[s_row], replicas,
-            self.problem.stack.communication,
-        )  # fmt: skip
         sharded = zero >= 1
         dense = shards.dense.max(axis=1)[s_row] / np.where(sharded, replicas, 1.0)
         expert = shards.expert.max(axis=1)[s_row] / np.where(sharded, expert_replicas, 1.0)
-        moved = OPTIMIZERS[self.problem.job.optimizer].step_bytes * (dense + expert)
-        update = memory_bound_time(moved, self.layers.bandwidth, self.kernels)
-        overhead = np.full(len(s_row), self.problem.stack.host.step_overhead)
-        return {"dp_comm": data, "optimizer": update, "step_overhead": overhead}
-
-    def _memory_inputs(
-        self, table: ConfigTable, p_row: Index, l_row: Index, c_row: Index, s_row: Index, leading: Array,
-        classes: StageClasses, layers: _Layers, pipelines: _Pipelines, shards: _Shards,
-    ) -> MemoryInputs:  # fmt: skip
-        stack, job = self.problem.stack, self.problem.job
-        t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
-        zero, replicas = table["zero"].astype(float), d * c
-        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-        freed = np.einsum("nck,kn->nc", leading, (layers.kept - layers.kept_full)[:, l_row])
-        last = classes.last[c_row]
-        some = table["recompute_layers"] > 0
-        groups = sum(((table[axis] > 1).astype(float) for axis in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
-        return MemoryInputs(
+        moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
+        groups = sum(((table[a] > 1).astype(float) for a in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
+        last = self.classes.last[c_row]
+        stack, job = problem.stack, problem.job
+        memory = MemoryInputs(
             dense=shards.dense[s_row],
             expert=shards.expert[s_row],
-            alive=classes.count[c_row],
-            in_flight=pipelines.in_flight[p_row],
-            kept=pipelines.kept[p_row] - freed,
-            working=np.where(some, layers.working_full[l_row], layers.working[l_row]),
-            head_kept=last * layers.head_kept[l_row][:, None],
-            head_transient=last * layers.head_transient[l_row][:, None],
+            alive=self.classes.count[c_row],
+            in_flight=self.pipelines.in_flight[p_row],
+            head_kept=last * self.layers.head_kept[l_row][:, None],
+            head_transient=last * self.layers.head_transient[l_row][:, None],
             gathered=np.where(zero >= 3, shards.gathered[s_row], 0.0),
             states=state_bytes(zero, replicas, replicas, stack, job),
             expert_states=state_bytes(zero, expert_replicas, expert_replicas, stack, job),
             groups=groups,
         )
+        return _Stems(
+            microbatches=table["num_microbatches"].astype(float),
+            v=table["vpp"].astype(float),
+            zero=zero,
+            replicas=replicas,
+            scatter=np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row]),
+            gather=shards.gather[s_row],
+            layers=self.classes.layers[c_row].sum(axis=2).max(axis=1),
+            buckets=shards.buckets[s_row],
+            once=memory_bound_time(moved, self.model.layers.bandwidth, self.model.kernels),
+            memory=memory,
+        )
+
+    def evaluate(
+        self, part: slice, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
+    ) -> CostTable:
+        """Complete the stems of `part`: row i is stem `stem[i]` of them with `recompute_layers[i]` layers."""
+        model, classes, layers, pipelines = self.model, self.classes, self.layers, self.pipelines
+        batch = self._stem_batch(part)
+        p_row = pipelines.of_row[part][stem]
+        l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
+        n = np.minimum(recompute_layers, classes.leading.shape[2] - 1)
+        leading = classes.leading[c_row, :, n, :]  # (rows, C, K)
+        slower = np.einsum("nck,nk->nc", leading, self.slower[l_row])
+        time = pipelines.time[p_row] + slower
+        count = classes.count[c_row]
+        index = np.arange(len(stem))
+        binding = np.where(count > 0, time, -1.0).argmax(axis=1)
+        slowest = time[index, binding]
+        m, v = batch.microbatches[stem], batch.v[stem]
+        block = pipelines.terms[p_row, binding]  # (rows, T + 3)
+        again = np.einsum("nk,nk->n", leading[index, binding], self.again[l_row])
+        terms = {name: m * block[:, i] for i, name in enumerate(STAGE_TERMS)}
+        terms["recompute"] = terms["recompute"] + m * again
+        terms["host_bound"] = terms["host_bound"] + m * (slower[index, binding] - again)
+        terms["pipeline_bubble"] = fill_and_drain((count * time).sum(axis=1), slowest, v)
+        terms["pp_comm"] = pipelines.hops[p_row]
+        terms["dp_comm"] = exposed_data_parallel(
+            batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
+            batch.buckets[stem], batch.replicas[stem], model.problem.stack.communication,
+        )  # fmt: skip
+        terms["optimizer"] = batch.once[stem]
+        terms["step_overhead"] = np.full(len(stem), model.problem.stack.host.step_overhead)
+        subtotal = sum(terms.values(), np.zeros(len(stem)))
+        nodes = float(model.problem.cluster.num_nodes)
+        terms["stragglers"] = straggling(subtotal, nodes, model.problem.stack.communication)
+        kept = pipelines.kept[p_row] - np.einsum("nck,nk->nc", leading, self.freed[l_row])
+        working = np.where(recompute_layers > 0, layers.working_full[l_row], layers.working[l_row])
+        memory = memory_cost(batch.memory, stem, kept, working, model.problem.stack)
+        stage = classes.stage[c_row, memory.stage_class].astype(np.intp)
+        details = (terms, memory.terms, memory.by_class, memory.stage_class, classes) if keep_terms else ()
+        return CostTable(
+            subtotal + terms["stragglers"], memory.peak, memory.device, stage, memory.phase, *details
+        )
+
+
+def join(parts: Sequence[CostTable]) -> CostTable:
+    """Consecutive tables as one, without terms."""
+    names = ("step_time", "peak_memory", "device_memory", "stage", "phase")
+    return CostTable(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -7,16 +7,18 @@ The space is the product of these axes; every value is a whole number, not only 
   vpp              1 .. layers / pp
   micro_batch      divisors of the sequences per data-parallel rank
   zero             0 .. 3
-  recompute        none, selective, full with 1 .. layers / pp layers of each stage
-Axes are expanded one after another and a rule is applied as soon as its columns exist, but each removed
-row counts for all the candidates it stands for: the counts are those of the whole product.
+  recompute        none, selective, full with vpp, 2 vpp .. layers / pp layers of each stage
+A configuration is a stem (everything but the number of fully recomputed layers) and a leaf (that number): stems
+are held as columns, leaves are made in small batches that stay in a core's cache. Axes are expanded one after
+another and a rule is applied as soon as its columns exist, but each removed row counts for all the candidates
+it stands for: the counts are those of the whole product.
 Left out: HSDP shard sizes below dp x cp, module lists, offload and other schedules, which are columns with
 one value so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +34,7 @@ from planner.spec.config import (
     ParallelConfig,
     Recompute,
     Schedule,
+    distinct,
 )
 from planner.spec.rule import Problem, Rule, Violation
 
@@ -53,12 +56,67 @@ class Removed:
 
 
 @dataclass(frozen=True)
-class Enumeration:
-    """The legal configurations, the size of the whole space, and what each rule removed from it."""
+class Leaves:
+    """A batch of configurations: consecutive stems and, for each configuration, its stem and recomputed layers."""
 
-    table: ConfigTable
+    stems: slice
+    stem: NDArray[np.intp]  # counted from stems.start
+    recompute_layers: IntColumn
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """The legal configurations, the size of the whole space, and what each rule removed from it.
+
+    `stems`: everything but the recomputed layers. `counts`: how many leaves each stem has; `layer_choices[j]`
+    the recomputed layers of the leaves of stems of kind j, `kind` the kind of every stem.
+    """
+
+    stems: ConfigTable
+    kind: NDArray[np.intp]
+    layer_choices: tuple[IntColumn, ...]
     total: int
     removed: tuple[Removed, ...]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Leaves per stem."""
+        return np.array([len(c) for c in self.layer_choices], dtype=np.int64)[self.kind]
+
+    def __len__(self) -> int:
+        return int(self.counts.sum()) if len(self.stems) else 0
+
+    def batches(self, rows: int = 16384) -> Iterator[Leaves]:
+        """All configurations, about `rows` at a time, in a fixed order."""
+        counts = self.counts
+        ends = np.cumsum(counts)
+        flat = np.concatenate(self.layer_choices) if self.layer_choices else np.zeros(0, dtype=np.int32)
+        starts = np.cumsum([0, *(len(c) for c in self.layer_choices)])[self.kind]
+        start = 0
+        while start < len(counts):
+            done = ends[start - 1] if start else 0
+            stop = max(int(np.searchsorted(ends, done + rows, side="right")), start + 1)
+            part = counts[start:stop]
+            stem = np.repeat(np.arange(stop - start), part)
+            within = np.arange(len(stem)) - (ends[start:stop] - part - done)[stem]
+            yield Leaves(slice(start, stop), stem, flat[starts[start:stop][stem] + within])
+            start = stop
+
+    def table(self) -> ConfigTable:
+        """All configurations as one table; for small spaces and for tests."""
+        parts = []
+        for batch in self.batches():
+            part = self.stems.part(batch.stems).take(batch.stem)
+            parts.append(with_recomputed_layers(part, batch.recompute_layers))
+        if not parts:
+            return self.stems
+        return ConfigTable({a: np.concatenate([part[a] for part in parts]) for a in AXES})
+
+
+def with_recomputed_layers(table: ConfigTable, layers: IntColumn) -> ConfigTable:
+    """The table with `recompute_layers` set, and recompute FULL where there are any."""
+    full = np.where(layers > 0, np.int32(Recompute.FULL), table["recompute"])
+    return ConfigTable({**table.columns, "recompute_layers": layers, "recompute": full})
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -89,6 +147,7 @@ class _Axes:
         self.batch = problem.job.global_batch
         self.moe = model.is_moe
         experts = [layer.moe.experts for layer in model.layer_kinds if layer.moe]
+        self.partial = problem.stack.limits.partial_full_recompute
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
 
     def _restricted(self, axis: str, values: Sequence[int]) -> Domain:
@@ -114,27 +173,42 @@ class _Axes:
         return self._restricted("zero", (0, 1, 2, 3))
 
     def recompute(self, pp: int) -> Domain:
-        most = -(-self.layers // pp)
+        """NONE stands for none and full, which are told apart by the recomputed layers."""
         kinds = self.restrict.get("recompute", (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL))
-        counts = self.restrict.get("recompute_layers")
-        if counts is None:
-            counts = (most,) if "recompute" in self.restrict else tuple(range(1, most + 1))
-        partial = sorted({min(count, most) for count in counts if count > 0})
-        pairs: list[tuple[int, int]] = [(int(k), 0) for k in kinds if k != Recompute.FULL]
+        selective = ((int(Recompute.SELECTIVE),),) if Recompute.SELECTIVE in kinds else ()
+        return (*selective, *(((int(Recompute.NONE),),) if set(kinds) - {Recompute.SELECTIVE} else ()))
+
+    def recompute_layers(self, pp: int, vpp: int, recompute: int) -> tuple[int, ...]:
+        """Leaves: 0 for none and selective, then the multiples of vpp up to the largest stage, and all of it."""
+        if recompute == Recompute.SELECTIVE:
+            return (0,)
+        most = -(-self.layers // pp)
+        kinds = self.restrict.get("recompute", (Recompute.NONE, Recompute.FULL))
+        choices: list[int] = [0] if Recompute.NONE in kinds else []
         if Recompute.FULL in kinds:
-            pairs += [(int(Recompute.FULL), count) for count in partial]
-        return tuple(pairs)
+            wanted = self.restrict.get("recompute_layers")
+            if wanted is not None:
+                choices += [min(count, most) for count in wanted if count > 0]
+            elif "recompute" in self.restrict or not self.partial:
+                choices.append(most)
+            else:
+                choices += [*range(vpp, most, vpp), most]
+        return tuple(sorted(set(choices)))
+
+    def recomputations(self, pp: int, vpp: int) -> int:
+        """How many ways to recompute a stage there are."""
+        return sum(len(self.recompute_layers(pp, vpp, kind)) for (kind,) in self.recompute(pp))
 
 
-# (axes it sets, the column its values depend on, method of _Axes)
-_STEPS: Final[tuple[tuple[tuple[str, ...], str, Callable[[_Axes, int], Domain]], ...]] = (
-    (("sp",), "tp", _Axes.sp),
-    (("ep",), "tp", _Axes.ep),
-    (("etp",), "tp", _Axes.etp),
-    (("vpp",), "pp", _Axes.vpp),
-    (("micro_batch",), "dp", _Axes.micro_batch),
-    (("zero",), "tp", _Axes.zero),
-    (("recompute", "recompute_layers"), "pp", _Axes.recompute),
+# (axis, the column its values depend on, method of _Axes)
+_STEPS: Final[tuple[tuple[str, str, Callable[[_Axes, int], Domain]], ...]] = (
+    ("sp", "tp", _Axes.sp),
+    ("ep", "tp", _Axes.ep),
+    ("etp", "tp", _Axes.etp),
+    ("vpp", "pp", _Axes.vpp),
+    ("micro_batch", "dp", _Axes.micro_batch),
+    ("zero", "tp", _Axes.zero),
+    ("recompute", "pp", _Axes.recompute),
 )
 
 
@@ -159,23 +233,31 @@ def _degree_grid(problem: Problem, restrict: Restriction) -> dict[str, IntColumn
     return {axis: column[keep].astype(np.int32) for axis, column in named.items()}
 
 
+def _per_value(column: IntColumn, size: Callable[[int], float]) -> NDArray[np.float64]:
+    """`size` of every value of a column of small whole numbers, asked once per distinct value."""
+    table = np.zeros(int(column.max(initial=0)) + 1)
+    for value in np.flatnonzero(np.bincount(column, minlength=1)) if len(column) else ():
+        table[value] = size(int(value))
+    return table[column]
+
+
 def _expand(
-    columns: dict[str, IntColumn], axes: tuple[str, ...], key: str, domain: Callable[[int], Domain]
+    columns: dict[str, IntColumn], axis: str, key: str, domain: Callable[[int], Domain]
 ) -> dict[str, IntColumn]:
-    """Repeat every row once per value of `axes`, whose values depend on column `key`."""
-    keys, inverse = np.unique(columns[key], return_inverse=True)
-    domains = [domain(int(k)) for k in keys]
-    counts = np.array([len(d) for d in domains], dtype=np.int64)
-    starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
-    values = np.array([v for d in domains for v in d], dtype=np.int32).reshape(-1, len(axes))
-    repeats = counts[inverse]
-    ends = np.cumsum(repeats)
-    total = int(ends[-1]) if len(ends) else 0
-    source = np.repeat(np.arange(len(inverse)), repeats)
-    within = np.arange(total) - np.repeat(ends - repeats, repeats)
-    picked = values[starts[inverse][source] + within]
-    grown = {axis: column[source] for axis, column in columns.items()}
-    grown.update({axis: np.ascontiguousarray(picked[:, i]) for i, axis in enumerate(axes)})
+    """Repeat every row once per value of `axis`, whose values depend on column `key`."""
+    if not len(columns[key]):
+        return {**columns, axis: columns[key]}
+    keys = np.flatnonzero(np.bincount(columns[key]))
+    domains = {int(k): np.array([v for (v,) in domain(int(k))], dtype=np.int32) for k in keys}
+    counts, starts = np.zeros(int(keys[-1]) + 1, dtype=np.int64), np.zeros(int(keys[-1]) + 1, dtype=np.int64)
+    counts[keys] = [len(d) for d in domains.values()]
+    starts[keys] = np.cumsum([0, *counts[keys][:-1]])
+    repeats = counts[columns[key]]
+    source = np.repeat(np.arange(len(repeats)), repeats)
+    within = np.arange(len(source)) - (np.cumsum(repeats) - repeats)[source]
+    flat = np.concatenate(list(domains.values()))
+    grown = {name: column[source] for name, column in columns.items()}
+    grown[axis] = flat[starts[columns[key]][source] + within]
     return grown
 
 
@@ -217,10 +299,24 @@ def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigT
     columns["schedule"] = np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B).astype(
         np.int32
     )
+    # the leaf: full recomputation of some layers
     for axis in AXES:
         if axis not in columns:
             columns[axis] = np.zeros(len(columns["tp"]), dtype=np.int32)
     return ConfigTable({axis: columns[axis] for axis in AXES})
+
+
+def _stem_kinds(columns: dict[str, IntColumn], axes: _Axes) -> tuple[NDArray[np.intp], tuple[IntColumn, ...]]:
+    """Stems with the same choices of recomputed layers: the kind of each, and the choices per kind."""
+    first, kind = distinct(columns["pp"], columns["vpp"], columns["recompute"])
+    choices = tuple(
+        np.array(
+            axes.recompute_layers(*(int(columns[axis][row]) for axis in ("pp", "vpp", "recompute"))),
+            dtype=np.int32,
+        )
+        for row in first
+    )
+    return kind, choices
 
 
 def enumerate_configs(
@@ -237,20 +333,37 @@ def enumerate_configs(
     sieve = _Filter(problem, rules)
 
     def sizes(step: int) -> NDArray[np.float64]:
+        """Candidates that each row stands for before step `step`."""
         weight = np.ones(len(columns["tp"]))
-        for _, key, domain in _STEPS[step:]:
-            keys, inverse = np.unique(columns[key], return_inverse=True)
-            weight *= np.array([len(domain(axes, int(k))) for k in keys], dtype=np.float64)[inverse]
-        return weight
+        for axis, key, domain in _STEPS[step:]:
+            if axis in ("vpp", "recompute"):
+                continue
+            weight *= _per_value(columns[key], lambda value, domain=domain: len(domain(axes, value)))  # type: ignore[misc]
+        if "vpp" not in columns:
+            ways = {
+                int(pp): sum(axes.recomputations(int(pp), v) for (v,) in axes.vpp(int(pp)))
+                for pp in np.flatnonzero(np.bincount(columns["pp"], minlength=1))
+            }
+            return weight * _per_value(columns["pp"], ways.__getitem__)
+        first, inverse = distinct(columns["pp"], columns["vpp"], columns.get("recompute", columns["pp"]))
+        if "recompute" in columns:
+            left = [
+                len(axes.recompute_layers(*(int(columns[a][row]) for a in ("pp", "vpp", "recompute"))))
+                for row in first
+            ]
+        else:
+            left = [axes.recomputations(int(columns["pp"][row]), int(columns["vpp"][row])) for row in first]
+        return weight * np.array(left, dtype=np.float64)[inverse]
 
     total = int(sizes(0).sum())
     columns = sieve.apply(columns, sizes(0))
-    for step, (names, key, domain) in enumerate(_STEPS, start=1):
-        columns = _expand(columns, names, key, lambda value, domain=domain: domain(axes, value))  # type: ignore[misc]
+    for step, (name, key, domain) in enumerate(_STEPS, start=1):
+        columns = _expand(columns, name, key, lambda value, domain=domain: domain(axes, value))  # type: ignore[misc]
         _derive(columns, problem)
         columns = sieve.apply(columns, sizes(step))
     removed = tuple(Removed(rule, count) for rule, count in sieve.removed.items() if count)
-    return Enumeration(complete_columns(columns, problem), total, removed)
+    kind, choices = _stem_kinds(columns, axes)
+    return Enumeration(complete_columns(columns, problem), kind, choices, total, removed)
 
 
 def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> tuple[Violation, ...]:
@@ -263,7 +376,7 @@ def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rul
 
 def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
     """The legal configuration that changes the fewest axes, then by the smallest factors; None if none is legal."""
-    table = enumerate_configs(problem, rules).table
+    table = enumerate_configs(problem, rules).table()
     if not len(table):
         return None
     free = (

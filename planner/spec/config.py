@@ -7,10 +7,10 @@ from it, the cluster and the job, and are kept as columns so that nobody derives
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,10 @@ class ParallelConfig:
         return " ".join(parts)
 
 
+COUNTED_RANGE: Final = (
+    2**22
+)  # codes up to here are numbered by counting (32 MB of scratch), wider ones by sorting
+
 AXES: Final[tuple[str, ...]] = tuple(field.name for field in fields(ParallelConfig))
 
 
@@ -140,14 +144,20 @@ class ConfigTable:
         """One row as a configuration."""
         return ParallelConfig(**{axis: int(column[index]) for axis, column in self.columns.items()})
 
-    def chunks(self, size: int) -> Iterator[tuple[slice, ConfigTable]]:
-        """Consecutive slices of at most `size` rows, small enough to stay in a core's cache."""
-        for start in range(0, len(self), size):
-            part = slice(start, min(start + size, len(self)))
-            yield part, ConfigTable({axis: column[part] for axis, column in self.columns.items()})
+    def part(self, rows: slice) -> ConfigTable:
+        """Consecutive rows, without copying."""
+        return ConfigTable({axis: column[rows] for axis, column in self.columns.items()})
 
 
-def distinct(*columns: IntColumn) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _number_densely(code: NDArray[np.int64], span: int) -> tuple[NDArray[np.int64], int]:
+    """Renumber codes in [0, span) without gaps, by counting."""
+    present = np.zeros(span, dtype=np.bool_)
+    present[code] = True
+    number = np.cumsum(present) - 1
+    return number[code], int(number[-1]) + 1
+
+
+def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows that are the first of their kind, and for every row the number of its kind.
 
     `columns` are equally long integer arrays. Returns (`first`, `inverse`): `first[j]` is a row index,
@@ -165,19 +175,23 @@ def distinct(*columns: IntColumn) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         if high == low:
             continue
         width = high - low + 1
-        if width > 64:
-            values, small = np.unique(column, return_inverse=True)
-            width, low = len(values), 0
-            column = small.reshape(-1).astype(np.int32)
-        if span * width > 2**22:
-            _, code = np.unique(code, return_inverse=True)
-            code = code.reshape(-1).astype(np.int64)
-            span = int(code.max()) + 1
-        code = code * width + (column - low)
+        part = column.astype(np.int64) - low
+        if width > 64 and width <= COUNTED_RANGE:
+            part, width = _number_densely(part, width)
+        elif width > COUNTED_RANGE:
+            values, part = np.unique(part, return_inverse=True)
+            width = len(values)
+        if span * width > COUNTED_RANGE:
+            code, span = _number_densely(code, span)
+        if span * width > COUNTED_RANGE:
+            values, code = np.unique(code * width + part, return_inverse=True)
+            span = len(values)
+            continue
+        code = code * width + part
         span *= width
-    if span > 2**22:
+    if span > COUNTED_RANGE:
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        return first, inverse.reshape(-1)
+        return first, inverse
     first_of = np.full(span, -1, dtype=np.intp)
     first_of[code[::-1]] = np.arange(length - 1, -1, -1)
     present = np.flatnonzero(first_of >= 0)

@@ -1,0 +1,41 @@
+"""Which values does `--set tp=8` or `--set pp=8,16` leave to an axis?
+
+Left out: whether the values are legal, which the rules decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planner.errors import InputError, UnknownNameError
+from planner.space.enumerate import RESTRICTABLE
+from planner.spec.config import Recompute
+
+
+def parse_restriction(settings: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The values that `--set axis=v[,v...]` leaves to each axis. Raises `InputError`."""
+    restrict: dict[str, tuple[int, ...]] = {}
+    for setting in settings:
+        name, equals, values = setting.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        axis = {"mbs": "micro_batch"}.get(name, name)
+        if not equals or not values.strip():
+            raise InputError("--set must look like axis=value", setting, "write it like --set pp=8,16")
+        if axis not in RESTRICTABLE:
+            raise UnknownNameError("axis of --set", name, (*RESTRICTABLE, "mbs"))
+        if axis in restrict:
+            raise InputError(f"--set {name} must be given once", setting, f"write it like --set {name}=1,2")
+        restrict[axis] = tuple(
+            dict.fromkeys(_degree(axis, value.strip(), setting) for value in values.split(","))
+        )
+    return restrict
+
+
+def _degree(axis: str, value: str, setting: str) -> int:
+    if axis == "recompute":
+        if value.upper() in Recompute.__members__:
+            return int(Recompute[value.upper()])
+        raise InputError("recompute must be none, selective or full", setting)
+    if not (value.isascii() and value.isdigit() and len(value) <= 9):
+        raise InputError(f"{axis} must be a whole number, 0 or more", setting, "write it like --set pp=8,16")
+    return int(value)
