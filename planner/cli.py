@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner import __version__
-from planner.errors import InputError, PlannerError, UnknownNameError
+from planner.errors import InputError, PlannerError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,38 +97,6 @@ def _progress(what: str) -> AbstractContextManager[object]:
     return terminal(stderr=True).status(what)
 
 
-def parse_restriction(settings: list[str]) -> dict[str, tuple[int, ...]]:
-    """The values that `--set axis=v[,v...]` leaves to each axis. Raises `InputError`."""
-    from planner.space.enumerate import RESTRICTABLE
-
-    restrict: dict[str, tuple[int, ...]] = {}
-    for setting in settings:
-        name, equals, values = setting.partition("=")
-        name = name.strip().lower().replace("-", "_")
-        axis = {"mbs": "micro_batch"}.get(name, name)
-        if not equals or not values.strip():
-            raise InputError("--set must look like axis=value", setting, "write it like --set pp=8,16")
-        if axis not in RESTRICTABLE:
-            raise UnknownNameError("axis of --set", name, (*RESTRICTABLE, "mbs"))
-        if axis in restrict:
-            raise InputError(f"--set {name} must be given once", setting, f"write it like --set {name}=1,2")
-        restrict[axis] = tuple(
-            dict.fromkeys(_degree(axis, value.strip(), setting) for value in values.split(","))
-        )
-    return restrict
-
-
-def _degree(axis: str, value: str, setting: str) -> int:
-    if axis == "recompute":
-        words = {"none": 0, "selective": 1, "full": 2}
-        if value.lower() in words:
-            return words[value.lower()]
-        raise InputError("recompute must be none, selective or full", setting)
-    if not (value.isascii() and value.isdigit() and len(value) <= 9):
-        raise InputError(f"{axis} must be a whole number, 0 or more", setting, "write it like --set pp=8,16")
-    return int(value)
-
-
 def parse_headroom(text: str) -> float:
     """The fraction that "5%" stands for. Raises `InputError`."""
     number = text.strip().removesuffix("%").strip()
@@ -156,6 +124,7 @@ def _request(
     mtp: bool,
 ) -> Request:
     from planner.plan import Request
+    from planner.space.restriction import parse_restriction
     from planner.units import parse_count
 
     return Request(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from planner.spec.config import ParallelConfig
@@ -69,6 +71,12 @@ def make_choice(
         run=Run(steps=929836, days=53.8, gpu_hours=21.2e6, cost=53e6, price_per_device_hour=2.5),
         why=("tp stays inside the node",),
     )
+
+
+@pytest.fixture
+def choice_of() -> Callable[..., Choice]:
+    """Makes a choice with round numbers of a configuration."""
+    return make_choice
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
@@ -150,24 +152,52 @@ def _figures(choice: Choice) -> RenderableType:
     return labelled((figure.label, figure.value, figure.note) for figure in facts.key_figures(choice))
 
 
+@dataclass(frozen=True)
+class _Widest:
+    """The first of two renderables that fits the terminal."""
+
+    wide: RenderableType
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = Measurement.get(console, options.update(max_width=10_000), self.wide).maximum
+        yield self.wide if needed <= options.max_width else self.narrow
+
+
 def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
+    """The configurations by axis; where that is too wide, each as a line of text beside its figures."""
     grid = facts.configuration_grid(choices)
-    table = listing(("#", *grid.axes, "step", "slower", "tok/s/GPU", "MFU %", "GiB", "memory"), (), left=0)
-    table.columns[-1].justify = "left"
-    best, slowest = choices[0].step_time, max(choice.step_time for choice in choices)
+    figures = _choice_figures(choices)
+    wide = listing(("#", *grid.axes, *_FIGURE_HEADS), (), left=0)
+    narrow = listing(("#", *(_FIGURE_HEADS[i] for i in _KEPT), "configuration"), (), left=0)
     for index, (choice, axes) in enumerate(zip(choices, grid.rows, strict=True)):
-        verdict = choice.memory.verdict
-        table.add_row(
-            str(index + 1),
-            *axes,
+        wide.add_row(str(index + 1), *axes, *figures[index])
+        narrow.add_row(str(index + 1), *(figures[index][i] for i in _KEPT), prose(choice.config.text))
+    for table in (wide, narrow):
+        for column in table.columns:
+            column.no_wrap = column.header != prose("configuration")
+            column.justify = "left" if str(column.header) in ("memory", "configuration") else "right"
+    common = [prose(f"all with {grid.common}")] if grid.common else []
+    return [_Widest(Group(*common, wide), narrow)]
+
+
+_FIGURE_HEADS = ("step", "slower", "tok/s/GPU", "MFU %", "GiB", "memory")
+_KEPT = (0, 1, 4, 5)  # the figures that a narrow table keeps
+
+
+def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str | Text, ...]]:
+    best, slowest = choices[0].step_time, max(choice.step_time for choice in choices)
+    return [
+        (
             facts.aligned_time(choice.step_time, slowest),
             f"{100 * (choice.step_time / best - 1):.1f} %" if index else "",
             f"{choice.tokens_per_second_per_device:,.0f}",
             f"{100 * choice.mfu:.1f}",
             f"{choice.memory.peak / GIB:.1f}",
-            Text(facts.MEMORY_WORDS[verdict], _MEMORY_STYLE[verdict]),
+            Text(facts.MEMORY_WORDS[choice.memory.verdict], _MEMORY_STYLE[choice.memory.verdict]),
         )
-    return [*([prose(f"all with {grid.common}")] if grid.common else []), table]
+        for index, choice in enumerate(choices)
+    ]
 
 
 def _memory_title(memory: Memory) -> str:

@@ -86,8 +86,8 @@ def _parse_json(text: str, name: str) -> dict[str, Any]:
 
 def check_plan_target(path: Path | str) -> None:
     """Raise `FileInputError` unless a plan can be written there; called before the work is done."""
-    target = Path(path)
     try:
+        target = Path(path).resolve()
         if target.is_dir():
             raise FileInputError(str(path), "must be a file to write", "a folder", "add a file name")
         if target.exists() and not target.is_file():

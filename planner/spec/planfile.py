@@ -214,7 +214,7 @@ class RemovedBy(_Record):
     """How many candidates a rule removed."""
 
     rule: str
-    candidates: int = Field(ge=0)
+    candidates: int = Field(ge=0, description="candidates that this rule was the first to remove [1]")
 
 
 class Search(_Record):

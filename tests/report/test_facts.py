@@ -1,0 +1,88 @@
+"""Figures and sentences computed from a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from planner.report import facts
+from planner.spec.config import ParallelConfig
+from planner.spec.planfile import Choice, MemoryVerdict, Plan
+
+
+def test_key_figures_name_band_formula_and_margin(example_plan: Plan) -> None:
+    figures = {figure.label: figure for figure in facts.key_figures(example_plan.choices[0])}
+    assert figures["step time"].value == "5.000 s"
+    assert "4.500 s" in figures["step time"].note
+    assert "5.500 s" in figures["step time"].note
+    assert "causal half" in figures["MFU"].note
+    assert "989 TFLOP/s" in figures["MFU"].note
+    assert "14.0 GiB spare of 76.0 GiB" in figures["peak memory"].note
+    assert figures["whole run"].value == "53.8 days"
+    assert "21.2M GPU-hours" in figures["whole run"].note
+
+
+def test_too_much_memory_says_by_how_much(example_plan: Plan) -> None:
+    memory = example_plan.choices[0].memory.model_copy(
+        update={"limit": 60 * 2.0**30, "verdict": MemoryVerdict.DOES_NOT_FIT}
+    )
+    assert facts.memory_sentence(memory).startswith("does not fit: 2.0 GiB too much")
+
+
+def test_grid_shows_only_what_differs(example_plan: Plan) -> None:
+    grid = facts.configuration_grid(example_plan.choices)
+    assert grid.axes == ("pp", "dp", "vpp")
+    assert grid.rows == (("16", "128", "8"), ("8", "256", "1"))
+    assert grid.common == "tp 8, mbs 1, zero 1, sp 1"
+
+
+def test_parts_are_ordered_and_complete() -> None:
+    parts = facts.parts({"small": 0.0004, "b": 1.0, "a": 1.0, "tiny": 0.0003})
+    assert [part.name for part in parts] == ["a", "b", "the rest"]
+    assert sum(part.share for part in parts) == pytest.approx(1.0)
+    assert facts.parts({}) == ()
+    assert facts.parts({"a": 0.0}) == ()
+
+
+def test_comparison_names_axes_and_terms(choice_of: Callable[..., Choice]) -> None:
+    best = choice_of(ParallelConfig(tp=8, pp=4))
+    other = choice_of(ParallelConfig(tp=8, pp=8), scale=1.2)
+    first, *terms = facts.comparison(best, other, 2)
+    assert "pp 4 -> 8" in first
+    assert "700.0 ms longer" in first
+    assert terms == ["compute layers +700.0 ms"]
+
+
+def test_space_account_closes(example_plan: Plan) -> None:
+    account = facts.space_account(example_plan.search)
+    running = 0
+    for line in account:
+        if line.taken_away:
+            running -= line.candidates
+        else:
+            assert line.label == "candidates" or running == line.candidates
+            running = line.candidates
+
+
+def test_cautions(example_plan: Plan, choice_of: Callable[..., Choice]) -> None:
+    assert facts.cautions(example_plan) == ()
+    tight = choice_of(ParallelConfig(), verdict=MemoryVerdict.BORDERLINE)
+    cluster = example_plan.subject.cluster.model_copy(update={"unverified": ("price",)})
+    plan = example_plan.model_copy(
+        update={
+            "choices": (tight,),
+            "subject": example_plan.subject.model_copy(update={"cluster": cluster}),
+        }
+    )
+    borderline, unverified = facts.cautions(plan)
+    assert "borderline" in borderline
+    assert "price" in unverified
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5.0, "5.000 s"), (12.3456, "12.35 s"), (12345.0, "12,345 s"), (0.0123, "12.30 ms"), (0.75, "750.0 ms")],
+)
+def test_precise_time(seconds: float, text: str) -> None:
+    assert facts.precise_time(seconds) == text

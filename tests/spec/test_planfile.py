@@ -1,0 +1,141 @@
+"""The plan file: what it accepts, how it is written, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from planner.errors import FileInputError
+from planner.spec.config import AXES, ParallelConfig
+from planner.spec.load_plan import check_plan_target, load_plan, plan_json, save_plan
+from planner.spec.planfile import Plan, PlannedConfig
+
+
+def written(folder: Path, plan: Plan, **changes: Any) -> Path:
+    document = json.loads(plan_json(plan)) | changes
+    path = folder / "plan.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_round_trip(tmp_path: Path, example_plan: Plan) -> None:
+    save_plan(example_plan, tmp_path / "plan.json")
+    again = load_plan(tmp_path / "plan.json")
+    assert again == example_plan
+    assert plan_json(again) == plan_json(example_plan)
+
+
+def test_configuration_round_trip() -> None:
+    config = ParallelConfig(**dict.fromkeys(AXES, 1) | {"tp": 8, "recompute": 2, "recompute_layers": 3})
+    record = PlannedConfig.of(config)
+    assert record.parallel() == config
+    assert record.text == config.describe()
+
+
+def test_every_number_says_its_unit() -> None:
+    schema = Plan.model_json_schema()
+    for name, record in schema["$defs"].items():
+        for key, field in record.get("properties", {}).items():
+            kinds = {field.get("type")} | {option.get("type") for option in field.get("anyOf", ())}
+            if kinds & {"number", "integer"}:
+                assert "description" in field, f"{name}.{key}"
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"verdict": "maybe"}, "verdict"),
+        ({"headroom": "5%"}, "headroom"),
+        ({"headroom": 1.5}, "headroom"),
+        ({"schema_version": 2}, "schema_version"),
+        ({"schema_version": True}, "schema_version"),
+        ({"schema_version": "1"}, "schema_version"),
+        ({"search": {}}, "search.candidates"),
+        ({"choices": []}, "choice"),
+    ],
+)
+def test_bad_content_names_the_key(
+    tmp_path: Path, example_plan: Plan, change: dict[str, Any], key: str
+) -> None:
+    path = written(tmp_path, example_plan, **change)
+    with pytest.raises(FileInputError, match=key) as raised:
+        load_plan(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_key_is_named(tmp_path: Path, example_plan: Plan) -> None:
+    document = json.loads(plan_json(example_plan))
+    del document["choices"][0]["memory"]["limit"]
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(FileInputError, match=r"choices\.0\.memory\.limit"):
+        load_plan(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"schema_version": NaN}', '{"a": 1, "a": 2}', "[" * 100_000, "\x00", "{}"],
+)
+def test_broken_files_are_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(FileInputError):
+        load_plan(path)
+
+
+def test_unreadable_paths_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin.json").write_bytes(b'{"a": "\xff"}')
+    for path in (tmp_path, tmp_path / "none.json", tmp_path / "latin.json", "a\0b", "x" * 5000):
+        with pytest.raises(FileInputError):
+            load_plan(path)
+
+
+def test_terms_must_add_up(example_plan: Plan) -> None:
+    document = json.loads(plan_json(example_plan))
+    document["choices"][0]["time"]["tp_exposed"] += 0.1
+    with pytest.raises(ValidationError, match="time must add up to step_time"):
+        Plan.model_validate(document)
+    document = json.loads(plan_json(example_plan))
+    document["choices"][0]["memory"]["terms"]["weights"] *= 2
+    with pytest.raises(ValidationError, match=r"memory\.terms must add up"):
+        Plan.model_validate(document)
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, example_plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("planner.spec.load_plan.os.fsync", full)
+    with pytest.raises(FileInputError, match="No space left"):
+        save_plan(example_plan, path)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_writing_follows_a_link_and_keeps_the_mode(tmp_path: Path, example_plan: Plan) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    save_plan(example_plan, link)
+    assert link.is_symlink()
+    assert load_plan(target) == example_plan
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_targets_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "no" / "plan.json", "/dev/null", "a\0b"):
+        with pytest.raises(FileInputError):
+            check_plan_target(path)
+    check_plan_target(tmp_path / "plan.json")
+    assert list(tmp_path.iterdir()) == []
