@@ -13,21 +13,17 @@ that is not named), forced-ring rows.
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
-import gzip
 import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
+from benchmarks.link_tables import DEVICES, FABRICS, KIB, MIB, Column, Row, dispatch_columns, read_rows
 from planner.catalog.load_links import (
     LINKS_FILE,
     PUBLISHED_FILE,
@@ -40,15 +36,6 @@ from planner.catalog.load_links import (
 from planner.cost import collectives
 from planner.spec.links import LinkRates
 
-TABLE: Final = Path(__file__).parents[2] / "shared/data/hardware/collectives.csv.gz"
-DISPATCH_TABLE: Final = TABLE.with_name("deepep_aiconfigurator.csv.gz")
-KIB, MIB = 2.0**10, 2.0**20
-OPERATIONS: Final = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
 TIMES: Final = {
     "all_reduce": collectives.all_reduce_time,
     "all_gather": collectives.all_gather_time,
@@ -64,66 +51,7 @@ SIZE_CLASSES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Device:
-    """An accelerator of the table; `nominal`: scale-up bytes/s per direction. Kin fill the sizes it lacks."""
-
-    name: str
-    architecture: str
-    kind: str
-    nominal: float
-    kin: tuple[str, ...] = ()
-
-
-# the first of a kind stands in for links without rows: the switch of the A100 does not reduce
-DEVICES: Final = {
-    "a100_sxm_80g": Device("a100-sxm", "ampere", "nvlink", 300e9, ("h100_sxm_80g",)),
-    "h100_sxm_80g": Device("h100-sxm", "hopper", "nvlink", 450e9, ("h200_sxm", "b200")),
-    "h200_sxm": Device("h200-sxm", "hopper", "nvlink", 450e9, ("h100_sxm_80g", "b200")),
-    "b200": Device("b200", "blackwell", "nvlink", 900e9, ("b300", "h100_sxm_80g")),
-    "b300": Device("b300", "blackwell", "nvlink", 900e9, ("b200", "h100_sxm_80g")),
-    "gb200": Device("gb200", "blackwell", "nvlink", 900e9, ("gb300", "b200")),
-    "gb300": Device("gb300", "blackwell", "nvlink", 900e9, ("gb200", "b200")),
-    "rtx_pro_6000_server": Device("rtx-pro-6000-server", "blackwell", "pcie", 63e9, ()),
-    "l40s": Device("l40s", "ada", "pcie", 31e9, ("rtx_pro_6000_server",)),
-}
-# line rate per device of the fabrics in the table [bytes/s]: 8 devices on 4 x 100, 32 x 100, 8 x 400 Gbit/s
-FABRICS: Final = {"a100_sxm_80g": 6.25e9, "h100_sxm_80g": 50e9, "h200_sxm": 50e9, "b200": 50e9}
-
-Column = NDArray[np.float64]
-Row = tuple[str, str, int, int, float, float]  # gpu, operation, ranks, nodes, size [bytes], time [s]
 Curves = dict[float, tuple[float, float]]  # ranks -> (fraction, ramp)
-
-
-def read_rows(path: Path = TABLE) -> list[Row]:
-    """Usable rows of the table."""
-    rows: list[Row] = []
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            operation = OPERATIONS.get(row["op"])
-            if operation is None or row["gpu"] not in DEVICES or not row["latency_us"]:
-                continue
-            if "vidur" in row["source"] or "Ring" in row["lib"]:
-                continue
-            size, nodes = float(row["size_bytes"]), int(float(row["n_nodes"]))
-            ranks = int(float(row["n_gpus"]))
-            if ranks == 0:
-                # p5en row without a rank count: bus / algorithm bandwidth = 2 (N-1)/N = 1.984, so N = 128
-                ranks, nodes = 128, 16
-            # below 256 KiB that run took 0.4 to 6 ms, falling with size: start-up of the job, not the fabric
-            if row["gpu"] == "b200" and nodes > 1 and size < 256 * KIB:
-                continue
-            rows.append(
-                (
-                    row["gpu"],
-                    operation,
-                    ranks,
-                    nodes,
-                    size,
-                    float(row["latency_us"]) / 1e6,
-                )
-            )
-    return rows
 
 
 def fit_floor(rows: Iterable[Row], kin_hop: float) -> tuple[float, float]:
@@ -191,17 +119,6 @@ def fill_from_kin(curves: Curves, kin: Curves) -> Curves:
     return dict(sorted(filled.items()))
 
 
-@functools.cache
-def read_dispatch(path: Path = DISPATCH_TABLE) -> list[dict[str, str]]:
-    """Rows of DeepEP's normal kernels on 20 multiprocessors, its default."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [
-            row
-            for row in csv.DictReader(file)
-            if row["op_name"] == "normal" and row["dispatch_sms"] == "20.0" and row["num_topk"] != "1"
-        ]
-
-
 def _operation_fields(base: float, hop: float, curves: Curves) -> dict[str, Any]:
     """The fields of an `OperationEntry`."""
     return {
@@ -211,21 +128,6 @@ def _operation_fields(base: float, hop: float, curves: Curves) -> dict[str, Any]
         "fraction": tuple(fraction for fraction, _ in curves.values()),
         "ramp": tuple(ramp for _, ramp in curves.values()),
     }
-
-
-@functools.cache
-def dispatch_columns(gpu: str, nodes: int) -> tuple[Column, ...]:
-    """Token bytes, experts per token, experts, time [s] of one accelerator; dispatch in fp8, combine in bf16."""
-    columns: list[tuple[float, float, float, float]] = []
-    for row in read_dispatch():
-        name = row["device"].removeprefix("NVIDIA ").split()[0].lower()
-        if name != gpu.split("_")[0] or int(row["node_num"]) != nodes or float(row["num_token"]) < 64:
-            continue
-        values = float(row["num_token"]) * float(row["hidden_size"])
-        for kind, width in (("dispatch", 1 + 4 / 128), ("combine", 2.0)):
-            time = float(row[f"{kind}_transmit_us"]) + float(row[f"{kind}_notify_us"] or 0)
-            columns.append((values * width, float(row["num_topk"]), float(row["num_experts"]), time / 1e6))
-    return tuple(np.array(columns).T) if columns else ()
 
 
 @functools.cache

@@ -118,8 +118,8 @@ def all_reduce_time(
     moved = moved_bytes(CollectiveKind.ALL_REDUCE, size, ranks)
     intra = _intra_wire(moved, local, intra_bandwidth, operation)
     cards = inter_bandwidth * fabric.fraction * local
-    ring_wire = np.maximum(intra, np.where(nodes > 1, moved / cards, 0.0))
-    tree_wire = np.maximum(intra, np.where(nodes > 1, size * np.where(nodes > 2, 2.0, 1.0) / cards, 0.0))
+    ring_wire = np.maximum(intra, _inter_wire(moved, nodes, cards))
+    tree_wire = np.maximum(intra, _inter_wire(size * np.where(nodes > 2, 2.0, 1.0), nodes, cards))
     ring_floor = operation.base + operation.hop * (ranks - nodes) + 2 * (nodes - 1) * fabric.ring_hop
     domain_floor = np.minimum(operation.base + operation.hop * (local - 1), rates.switch_floor)
     tree_floor = domain_floor + 2 * levels * fabric.tree_hop
@@ -152,8 +152,8 @@ def all_to_all_time(
     divisor, peers = (local, nodes - 1) if hierarchical else (ranks, ranks - local)
     intra = _intra_wire(size * (local - 1) / divisor, local, intra_bandwidth, operation)
     crossing = size * remote_share * (ranks - local) / ranks
-    inter = crossing / (inter_bandwidth * fabric.all_to_all_fraction)
-    wire = np.maximum(intra, np.where(nodes > 1, inter, 0.0))
+    inter = _inter_wire(crossing, nodes, inter_bandwidth * fabric.all_to_all_fraction)
+    wire = np.maximum(intra, inter)
     floor = operation.base + operation.hop * (local - 1) + np.where(nodes > 1, fabric.tree_hop, 0.0)
     transfer = _transfer(wire, local, np.where(nodes > 1, 1.0, 0.0), operation, fabric)
     return _unless_alone(floor + peers * fabric.message + transfer, ranks)
@@ -182,7 +182,7 @@ def dispatch_time(
     to_ranks = remote_copies(top_k, ranks, experts, np.asarray(node_limit) * local)
     intra = _intra_wire(token_bytes * to_ranks, local, intra_bandwidth, operation)
     to_nodes = remote_copies(top_k, nodes, experts, node_limit)
-    inter = token_bytes * to_nodes / (inter_bandwidth * fabric.all_to_all_fraction)
+    inter = _inter_wire(token_bytes * to_nodes, nodes, inter_bandwidth * fabric.all_to_all_fraction)
     floor = operation.base + operation.hop * (local - 1)
     floor = floor + np.where(nodes > 1, DISPATCH_BASE + DISPATCH_LEVEL * np.log2(nodes), 0.0)
     levels = np.where(nodes > 1, 1.0, 0.0)
@@ -199,11 +199,12 @@ def p2p_time(
 ) -> Quantity:
     """Time from a send to its completed receive [s]: floor + W + 2 sqrt(ramp W), W = size / bandwidth."""
     operation, fabric = rates.p2p, rates.fabric
-    inside_wire = size / (intra_bandwidth * operation.fraction[0])
-    outside_wire = size / (inter_bandwidth * fabric.p2p_fraction)
+    crosses = np.asarray(crosses_domain, dtype=bool)
+    inside_wire = size / np.where(crosses, 1.0, intra_bandwidth * operation.fraction[0])
+    outside_wire = size / np.where(crosses, inter_bandwidth * fabric.p2p_fraction, 1.0)
     inside = operation.base + inside_wire + _filling(inside_wire, operation.ramp[0])
     outside = fabric.p2p_base + outside_wire + _filling(outside_wire, fabric.p2p_ramp)
-    return _scalar_or_column(np.where(crosses_domain, outside, inside))
+    return _scalar_or_column(np.where(crosses, outside, inside))
 
 
 def _one_way_time(
@@ -225,7 +226,7 @@ def _one_way_time(
     nodes = ranks / local
     moved = size * (ranks - 1) / ranks
     intra = _intra_wire(moved, local, intra_bandwidth, operation)
-    inter = np.where(nodes > 1, moved / (local * inter_bandwidth * fabric.fraction), 0.0)
+    inter = _inter_wire(moved, nodes, local * inter_bandwidth * fabric.fraction)
     levels = np.log2(nodes)
     floor = operation.base + operation.hop * (ranks - nodes) + (nodes - 1) * fabric.ring_hop
     ring = floor + _transfer(np.maximum(intra, inter), local, levels, operation, fabric)
@@ -236,8 +237,15 @@ def _one_way_time(
 
 def _intra_wire(moved: Quantity, local: Quantity, bandwidth: Quantity, operation: OperationRates) -> Quantity:
     """Wire time on the scale-up link [s]; 0 for a rank alone in its domain."""
+    inside = np.asarray(local) > 1
     reached = bandwidth * np.interp(np.log2(local), np.log2(operation.ranks), operation.fraction)
-    return np.where(np.asarray(local) > 1, moved / reached, 0.0)
+    return np.where(inside, moved / np.where(inside, reached, 1.0), 0.0)
+
+
+def _inter_wire(moved: Quantity, nodes: Quantity, bandwidth: Quantity) -> Quantity:
+    """Wire time on the fabric [s]; 0 for a group inside one domain, whatever its (absent) cards."""
+    across = np.asarray(nodes) > 1
+    return np.where(across, moved / np.where(across, bandwidth, 1.0), 0.0)
 
 
 def _transfer(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,6 +138,16 @@ def test_only_the_links_in_use_count(name: str) -> None:
     assert time(GIB, 16, 8, NVLINK, CARD, P5) > time(GIB, 16, 16, NVLINK, CARD, P5)
 
 
+@pytest.mark.parametrize("name", GROUP_TIMES)
+def test_a_link_that_is_absent_is_not_asked(name: str) -> None:
+    time = GROUP_TIMES[name]
+    assert time(GIB, 8, 8, NVLINK, 0.0, P5) == time(GIB, 8, 8, NVLINK, CARD, P5)
+    assert time(GIB, 8, 1, 0.0, CARD, P5) == time(GIB, 8, 1, NVLINK, CARD, P5)
+    assert collectives.p2p_time(GIB, False, NVLINK, 0.0, P5) > 0.0
+    column = time(GIB, np.array([8.0, 1.0]), np.array([8.0, 1.0]), NVLINK, np.zeros(2), P5)
+    assert np.isfinite(column).all()
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", GROUP_TIMES)
 def test_more_bytes_or_less_bandwidth_is_never_faster(name: str, machine: str) -> None:
@@ -258,3 +271,32 @@ def test_a_switch_bounds_the_latency_of_large_domains() -> None:
     assert collectives.all_reduce_time(8.0, 72, 72, 900e9, CARD, gb200) < 40e-6
     unbounded = replace(gb200, switch_floor=float("inf"))
     assert collectives.all_reduce_time(8.0, 72, 72, 900e9, CARD, unbounded) > 100e-6
+
+
+TABLE = Path(__file__).parents[3] / "shared/data/hardware/collectives.csv.gz"
+
+
+@pytest.mark.skipif(not TABLE.exists(), reason="the published tables lie outside the repository")
+@pytest.mark.parametrize(
+    ("gpu", "name", "architecture", "nominal"),
+    [
+        ("h100_sxm_80g", "h100-sxm-80g", "hopper", 450e9),
+        ("b200", "b200", "blackwell", 900e9),
+        ("a100_sxm_80g", "a100-sxm-80g", "ampere", 300e9),
+    ],
+)
+def test_shipped_rates_reproduce_the_tables(gpu: str, name: str, architecture: str, nominal: float) -> None:
+    rates = load_link_rates(name, architecture, "nvlink", "efa")
+    with gzip.open(TABLE, "rt", encoding="utf-8") as file:
+        rows = [
+            row for row in csv.DictReader(file) if row["gpu"] == gpu and "aiconfigurator" in row["source"]
+        ]
+    assert len(rows) > 200
+    errors = []
+    for row in rows:
+        time = GROUP_TIMES[{"alltoall": "all_to_all"}.get(row["op"], row["op"])]
+        ranks = float(row["n_gpus"])
+        predicted = time(float(row["size_bytes"]), ranks, ranks, nominal, CARD, rates)
+        errors.append(abs(predicted / (float(row["latency_us"]) / 1e6) - 1))
+    assert np.median(errors) < 0.06
+    assert np.quantile(errors, 0.9) < 0.25
