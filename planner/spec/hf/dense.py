@@ -68,6 +68,9 @@ def grouped_attention(
         stated_null = "num_key_value_heads" in f.values
         kv = q_heads if kv_heads is None or stated_null else kv_heads
         f.assume("num_key_value_heads", kv)
+        if q_heads % kv:
+            must = f"must be given where the library's default, {kv}, does not divide num_attention_heads"
+            raise f.error("num_key_value_heads", must, f"num_attention_heads={q_heads}", "state it")
     f.divides("num_key_value_heads", kv, "num_attention_heads", q_heads)
     width = head_width(f, hidden, q_heads, head_dim)
     kind = AttentionKind.MHA if kv == q_heads else AttentionKind.GQA

@@ -1,0 +1,228 @@
+"""What the readers make of configuration files: patterns per layer, defaults, and refusals by field."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import FileInputError, PlannerError, UnsupportedError
+from planner.spec.hf import known_model_types, read_hf_config
+from planner.spec.hf.refused import REFUSED
+from planner.spec.model import AttentionKind, ModelSpec, NormKind, QkNorm
+
+DENSE: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "vocab_size": 100,
+    "intermediate_size": 96,
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "kv_lora_rank": 16,
+    "q_lora_rank": None,
+}
+
+
+def read(model_type: str, *, with_mtp: bool = False, **fields: Any) -> ModelSpec:
+    return read_hf_config({"model_type": model_type, **DENSE, **fields}, "config.json", "m", with_mtp)
+
+
+def sparse(spec: ModelSpec) -> list[bool]:
+    return [layer.moe is not None for layer in spec.layers]
+
+
+def windows(spec: ModelSpec) -> list[int | None]:
+    return [layer.attention.window for layer in spec.layers]
+
+
+class TestPatterns:
+    def test_qwen_sparse_step_counts_from_one(self) -> None:
+        assert sparse(read("qwen3_moe", **EXPERTS, decoder_sparse_step=2)) == [False, True] * 3
+
+    def test_qwen_mlp_only_layers_stay_dense(self) -> None:
+        spec = read("qwen2_moe", **EXPERTS, num_key_value_heads=8, mlp_only_layers=[0, 5])
+        assert sparse(spec) == [False, True, True, True, True, False]
+
+    def test_dense_width_is_not_needed_without_dense_layers(self) -> None:
+        assert all(sparse(read("qwen3_moe", **EXPERTS, intermediate_size=None)))
+
+    def test_llama4_interleaves_and_chunks_all_but_every_fourth_layer(self) -> None:
+        spec = read("llama4_text", num_local_experts=4, interleave_moe_layer_step=2, attention_chunk_size=16)
+        assert sparse(spec) == [False, True] * 3
+        assert windows(spec) == [16, 16, 16, None, 16, 16]
+        assert spec.layers[0].attention.chunked
+        assert spec.layers[0].mlp is not None
+        assert spec.layers[0].mlp.ffn == 16384  # intermediate_size is the experts' width in this family
+
+    def test_gemma2_starts_with_a_sliding_layer(self) -> None:
+        assert windows(read("gemma2", sliding_window=16)) == [16, None] * 3
+
+    def test_gemma3_has_one_full_layer_in_six(self) -> None:
+        assert windows(read("gemma3_text", sliding_window=16)) == [16] * 5 + [None]
+        assert windows(read("gemma3_text", sliding_window=16, sliding_window_pattern=3)) == [16, 16, None] * 2
+
+    def test_layer_types_overrule_the_pattern(self) -> None:
+        types = ["full_attention"] * 5 + ["sliding_attention"]
+        assert windows(read("gpt_oss", layer_types=types)) == [None] * 5 + [128]
+
+    def test_gpt_oss_alternates(self) -> None:
+        spec = read("gpt_oss")
+        assert windows(spec) == [128, None] * 3
+        assert spec.layers[0].attention.sinks
+
+    def test_qwen2_slides_only_if_told_and_only_from_max_window_layers_on(self) -> None:
+        fields = {"num_key_value_heads": 8, "sliding_window": 16, "max_window_layers": 4}
+        assert windows(read("qwen2", **fields)) == [None] * 6
+        spec = read("qwen2", **fields, use_sliding_window=True)
+        assert windows(spec) == [None] * 4 + [16] * 2
+
+    def test_mistral_null_window_is_full_and_missing_is_4096(self) -> None:
+        assert windows(read("mistral", sliding_window=None)) == [None] * 6
+        assert windows(read("mistral")) == [4096] * 6
+
+    def test_deepseek_leads_with_dense_layers(self) -> None:
+        spec = read("deepseek_v3", **LATENT, n_group=1, first_k_dense_replace=2)
+        assert sparse(spec) == [False, False, True, True, True, True]
+        assert spec.layers[0].attention.kind is AttentionKind.MLA
+        assert spec.layers[0].attention.head_dim == 128 + 64
+
+    def test_mtp_is_an_option(self) -> None:
+        fields = {**LATENT, "n_group": 1, "num_nextn_predict_layers": 2}
+        assert read("deepseek_v3", **fields).mtp_layers == 0
+        assert read("deepseek_v3", with_mtp=True, **fields).mtp_layers == 2
+        assert read("llama", with_mtp=True).mtp_layers == 0
+
+    def test_falcon_generations(self) -> None:
+        new = read("falcon", new_decoder_architecture=True, num_kv_heads=2)
+        single, old = read("falcon"), read("falcon", multi_query=False, parallel_attn=False)
+        assert [m.layers[0].norms for m in (new, single, old)] == [2, 1, 2]
+        assert [m.layers[0].attention.kv_heads for m in (new, single, old)] == [2, 1, 8]
+        assert [m.layers[0].parallel for m in (new, single, old)] == [True, True, False]
+
+    @pytest.mark.parametrize(("outer", "inner"), [("gemma3", "gemma3_text"), ("llama4", "llama4_text")])
+    def test_text_towers(self, outer: str, inner: str) -> None:
+        spec = read_hf_config({"model_type": outer, "text_config": DENSE}, "config.json", "m")
+        assert spec.family == inner
+        assert any("vision" in note for note in spec.assumed)
+        assert spec.layers == read(inner).layers
+
+    def test_gemma3_vision_file_leaves_out_heads_and_vocabulary(self) -> None:
+        inner = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+        spec = read_hf_config({"model_type": "gemma3", "text_config": inner}, "config.json", "m")
+        assert (spec.vocab, spec.layers[0].attention.heads, spec.layers[0].attention.head_dim) == (
+            262208,
+            8,
+            256,
+        )
+
+
+class TestDefaults:
+    def test_what_is_left_out_is_noted(self) -> None:
+        spec = read("llama")
+        assert spec.layers[0].attention.kv_heads == 8
+        assert any(note.startswith("num_key_value_heads = 8") for note in spec.assumed)
+        assert not any("hidden_size" in note for note in spec.assumed)
+
+    def test_null_is_not_the_default(self) -> None:
+        assert read("mixtral").layers[0].attention.kv_heads == 8
+        spec = read("mixtral", num_attention_heads=16, num_key_value_heads=None)
+        assert spec.layers[0].attention.kv_heads == 16
+
+    def test_head_dim_of_the_families(self) -> None:
+        assert read("llama").layers[0].attention.head_dim == 8
+        assert read("qwen3", num_key_value_heads=8).layers[0].attention.head_dim == 128
+        assert read("qwen3_moe", **EXPERTS).layers[0].attention.head_dim == 8
+        assert read("gpt_oss").layers[0].attention.head_dim == 64
+
+    def test_norms_of_the_families(self) -> None:
+        assert read("qwen3", num_key_value_heads=8).layers[0].attention.qk_norm is QkNorm.HEAD
+        assert read("olmo2").layers[0].attention.qk_norm is QkNorm.FULL
+        assert read("cohere").layers[0].norms == 1
+        assert read("cohere").norm_kind is NormKind.LAYER
+        assert read("gemma2").layers[0].norms == 4
+
+    def test_opt_350m_projects_its_embedding_and_has_no_final_norm(self) -> None:
+        spec = read("opt", ffn_dim=96, word_embed_proj_dim=16, do_layer_norm_before=False)
+        assert (spec.embedding_width, spec.final_norm, spec.position_rows) == (16, False, 2050)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("model_type", "change", "field"),
+        [
+            ("llama", {"hidden_size": None}, "hidden_size"),
+            ("llama", {"vocab_size": "100"}, "vocab_size"),
+            ("llama", {"hidden_size": 64.0}, "hidden_size"),
+            ("llama", {"hidden_size": True}, "hidden_size"),
+            ("llama", {"hidden_size": -64}, "hidden_size"),
+            ("llama", {"hidden_size": 10**30}, "hidden_size"),
+            ("llama", {"hidden_size": 65}, "hidden_size"),
+            ("llama", {"num_attention_heads": 0}, "num_attention_heads"),
+            ("llama", {"num_key_value_heads": 3}, "num_attention_heads"),
+            ("llama", {"num_key_value_heads": 16}, "num_attention_heads"),
+            ("qwen2", {}, "num_key_value_heads"),
+            ("llama", {"num_hidden_layers": [2]}, "num_hidden_layers"),
+            ("llama", {"attention_bias": 1}, "attention_bias"),
+            ("llama", {"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+            ("llama", {"hidden_act": "wiggle"}, "hidden_act"),
+            ("llama", {"intermediate_size": None}, "intermediate_size"),
+            ("mixtral", {"num_local_experts": 1}, "num_experts_per_tok"),
+            ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok"),
+            ("qwen3_moe", {**EXPERTS, "moe_intermediate_size": None}, "moe_intermediate_size"),
+            ("qwen3_moe", {**EXPERTS, "mlp_only_layers": ["0"]}, "mlp_only_layers"),
+            ("qwen3_moe", {**EXPERTS, "decoder_sparse_step": 0}, "decoder_sparse_step"),
+            ("gpt_oss", {"layer_types": ["full_attention"]}, "layer_types"),
+            ("gpt_oss", {"layer_types": ["linear_attention"] * 6}, "layer_types"),
+            ("deepseek_v3", {**LATENT, "n_group": 3}, "n_group"),
+            ("deepseek_v3", {**LATENT, "n_group": 4, "topk_group": 5}, "topk_group"),
+            ("deepseek_v2", {**LATENT, "num_experts_per_tok": None}, "num_experts_per_tok"),
+            ("dbrx", {"d_model": 64, "n_heads": 8, "n_layers": 2, "attn_config": []}, "attn_config"),
+            ("gpt2", {"n_embd": 64, "n_head": 7, "n_layer": 2}, "n_head|hidden"),
+        ],
+    )
+    def test_a_wrong_field_is_named(self, model_type: str, change: dict[str, Any], field: str) -> None:
+        with pytest.raises(FileInputError, match=field) as caught:
+            read(model_type, **change)
+        assert "config.json" in str(caught.value)
+        assert caught.value.hint
+
+    def test_an_unknown_type_lists_the_nearest(self) -> None:
+        with pytest.raises(FileInputError, match=r"nearest known: .*llama"):
+            read("lama")
+
+    @pytest.mark.parametrize("model_type", ["mamba2", "t5", "qwen3_next", "bert", "llava", "whisper"])
+    def test_other_kinds_of_model_are_unsupported_with_a_reason(self, model_type: str) -> None:
+        with pytest.raises(UnsupportedError, match="not modelled"):
+            read(model_type)
+
+    def test_no_type_is_both_known_and_refused(self) -> None:
+        assert not set(known_model_types()) & set(REFUSED)
+
+    def test_bidirectional_gemma_is_unsupported(self) -> None:
+        with pytest.raises(UnsupportedError, match="bidirectional"):
+            read("gemma3_text", use_bidirectional_attention=True)
+
+
+FIELD_NAMES = st.sampled_from([*DENSE, *EXPERTS, *LATENT, "head_dim", "num_key_value_heads", "layer_types"])
+JSON_VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.text(max_size=3), st.just([]), st.just({})
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(known_model_types()), st.dictionaries(FIELD_NAMES, JSON_VALUES, max_size=4))
+def test_any_field_values_give_a_model_or_an_error_of_ours(model_type: str, change: dict[str, Any]) -> None:
+    base = {"ffn_dim": 96, "n_embd": 64, "n_head": 8, "n_layer": 2, **EXPERTS, **LATENT, **DENSE, **change}
+    with contextlib.suppress(PlannerError):
+        spec = read_hf_config({"model_type": model_type, **base, "text_config": base}, "config.json", "m")
+        assert spec.num_layers >= 1
+        assert json.dumps(spec.assumed)

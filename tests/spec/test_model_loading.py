@@ -1,0 +1,157 @@
+"""Names, paths and files: what load_model finds, and how it refuses the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.cost.params import model_parameters
+from planner.errors import FileInputError, UnknownNameError, UnsupportedError
+from planner.spec.load_model import catalog_index, catalog_models, load_model
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+    "intermediate_size": 96,
+}
+
+
+def test_the_catalog_is_large_enough_and_every_entry_loads() -> None:
+    assert len(catalog_models()) >= 40
+    for name, entry in catalog_index().items():
+        spec = load_model(name)
+        assert spec.name == name
+        assert spec.max_position >= 1024
+        total = model_parameters(spec).total
+        if entry.published_params is not None:
+            assert total == entry.published_params, name
+
+
+def test_each_catalog_folder_has_an_index_entry() -> None:
+    folder = Path(__file__).parents[2] / "planner" / "catalog" / "models"
+    assert {path.parent.name for path in folder.glob("*/config.json")} == set(catalog_models())
+
+
+def test_aliases_lead_to_their_model_whatever_the_case() -> None:
+    for name, entry in catalog_index().items():
+        for alias in entry.aliases:
+            assert load_model(alias).name == name
+            assert load_model(alias.upper()).name == name
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("meta-llama/Llama-3.1-70B", "llama-3.1-70b"),
+        ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("llama3.1_405b", "llama-3.1-405b"),
+        ("DeepSeek_V3", "deepseek-v3"),
+    ],
+)
+def test_common_spellings(spelling: str, name: str) -> None:
+    assert load_model(spelling).name == name
+
+
+def test_a_file_and_its_folder_give_the_same_model(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    by_folder, by_file = load_model(str(folder)), load_model(str(folder / "config.json"))
+    assert by_folder == by_file
+    assert by_folder.name == "mine"
+    assert by_folder.num_layers == 2
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(LLAMA).encode())
+    assert load_model(str(path)).hidden == 64
+
+
+def test_mtp_is_counted_only_when_asked() -> None:
+    assert load_model("deepseek-v3").mtp_layers == 0
+    assert load_model("deepseek-v3", with_mtp=True).mtp_layers == 1
+    assert load_model("deepseek-v3").mtp_layers == 0
+
+
+def test_a_description_in_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text("layers: 2\nhidden: 64\nheads: 4\nffn: 96\nvocab: 100\ngated_mlp: true\n")
+    described = load_model(str(path))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert model_parameters(described).total == model_parameters(load_model(str(tmp_path))).total
+    assert described.name == "small"
+
+
+@pytest.mark.parametrize("name", ["lama-3.1-70b", "", " ", "meta-llama/Llama-9", "x" * 5000, "\0", "?*"])
+def test_an_unknown_name_lists_known_ones(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="nearest known"):
+        load_model(name)
+
+
+def test_the_nearest_names_are_near() -> None:
+    with pytest.raises(UnknownNameError, match=r"llama-3\.1-70b"):
+        load_model("lama-3.1-70b")
+
+
+@pytest.mark.parametrize("path", ["./nothing", "/nothing/config.json", "nothing.json", "~nobody/x"])
+def test_a_missing_file_is_named(path: str) -> None:
+    with pytest.raises(FileInputError, match="must exist"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "an empty file"),
+        (b"{", "valid JSON"),
+        (b"[1, 2]", "one object"),
+        (b'"llama"', "one object"),
+        (b"null", "one object"),
+        (b"\xff\xfe{}", "UTF-8"),
+        (b'{"model_type": "llama", "hidden_size": NaN}', "valid JSON"),
+        (b'{"model_type": "llama", "hidden_size": -Infinity}', "valid JSON"),
+        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "valid JSON"),
+        (b"[" * 100_000, "valid JSON"),
+        (b"{}", "model_type"),
+        (b'{"model_type": 3}', "model_type"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(FileInputError, match=complaint) as caught:
+        load_model(str(path))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1\n- 2", "a: &x [*x]", "\t"])
+def test_broken_yaml_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(content)
+    with pytest.raises(FileInputError):
+        load_model(str(path))
+
+
+def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileInputError, match=r"config\.json"):
+        load_model(str(tmp_path))
+
+
+def test_weights_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_bytes(b" " * (9 * 2**20))
+    with pytest.raises(FileInputError, match="8 MiB"):
+        load_model(str(path))
+
+
+def test_an_unsupported_architecture_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "mamba2"}))
+    with pytest.raises(UnsupportedError, match="state-space"):
+        load_model(str(path))
