@@ -173,8 +173,9 @@ BACKWARD_WIDTH = {"ampere": (1.0, 1.0, 0.88), "hopper": (1.15, 1.0, 0.85), "blac
 SIMUMAX = "MooreThreads/SimuMax@4dcaae5 {} (Apache-2.0)"
 BACKWARD_SOURCE = {
     "ampere": SIMUMAX.format("A100 PCIe, sequence 4096, 16 to 64 heads of widths 128 and 192/128"),
-    "hopper": "FlashAttention-3 (arXiv:2407.08608), full square of half the span, backward plot over forward "
-    "plot, bar labels read by eye; width 160 unverified, between A100 and B200",
+    "hopper": "FlashAttention-3 on H100, full square of half the span: backward bars over forward bars. Forward: "
+    "Dao-AILab/flash-attention@0251105 assets. Backward: a third party's transcription of the paper's figure "
+    "(arXiv:2407.08608, not opened): unverified. Width 160: between A100 and B200, unverified",
     "blackwell": SIMUMAX.format("B200, 16 to 128 heads of widths 128 and 192/128"),
 }
 # What continuous load leaves of the burst rate: attention draws less power than a GEMM.
@@ -345,7 +346,7 @@ def build_device(
         "compute_units": units,
         "unverified": ["memory_efficiency"]
         + (["sustained_fraction"] if gpu in NO_MAMF else [])
-        + (list(GRADIENT_FIELDS) if family == "hopper" else []),
+        + ([*GRADIENT_FIELDS, "attention.backward_ratio"] if family == "hopper" else []),
         "sources": {
             "sustained_fraction": f"best sustained over best burst bf16 shape; sustained: {MAMF}"
             + (f"; no row of its own, {NO_MAMF[gpu]} stands in" if gpu in NO_MAMF else "")

@@ -1,11 +1,13 @@
-"""How well do the shipped kernel rates predict measurements that did not go into them?
+"""How well do the shipped kernel rates predict the timings of other sources, on those sources' own shapes?
 
-Compares planner.cost.kernels with timings of other sources on their own shapes. Run in the repository's root:
+Run in the repository's root:
 
     python -m benchmarks.kernel_checks [--data ../shared/data/hardware]
 
-The SimuMax rows set the gradient and grouped ratios and the FlashAttention plots the sustained attention, as one
-figure per architecture: there only the spread is independent. Left out: fp8, which no other source times alike.
+None of these rows is in the tables, but they are no blind test: SimuMax set the gradient, grouped and attention
+ratios of A100 and B200 and the A100 PCIe clock, the FlashAttention plots the attention load of A100 and H100, one
+figure per architecture each, and vidur was looked at when the best software version was preferred to the median.
+Left out: fp8, which no other source times alike.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Quantity = Any  # a float or a float64 column: the same text serves both
 BACKWARD_FLOPS_RATIO = 2.5  # five matrix products in the backward pass against two (arXiv:2307.08691)
 TILE_OVERHEAD = 128.0  # extent of m or n that one tile pads at worst
 GROUPED_STREAMS = 4.0  # of Transformer Engine's grouped linear, from memory: unverified
-K_OVERHEAD = 400.0  # length of k that filling and draining a tile's pipeline costs; see tile_efficiency
+K_OVERHEAD = 140.0  # length of k that filling and draining a tile's pipeline costs; see tile_efficiency
 
 _INPUT_BYTES = {
     Dtype.FP32: 4.0,
@@ -65,11 +65,11 @@ def interpolate(axes: Sequence[FloatArray], values: FloatArray, points: Sequence
 def tile_efficiency(m: Quantity, n: Quantity, k: Quantity, compute_units: float) -> Quantity:
     """Share of the compute units' time that a tiled GEMM turns into wanted FLOPs [fraction].
 
-    max over tiles of m n / (waves x units x tile) x k / (k + 400), waves = ceil(tiles / units); tiles 128 x
+    max over tiles of m n / (waves x units x tile) x k / (k + 140), waves = ceil(tiles / units); tiles 128 x
     128, 128 x 256, 256 x 128. Source: NVIDIA's matrix multiplication background guide, tile and wave
-    quantisation (unverified); the k overhead from the k = 512 column of the A100 and H100 tables, where the large GEMMs
-    reach 0.55 of their plateau. Validity: ordinary tiles, no split-k. Its error against the measured tables
-    is printed by benchmarks/build_kernel_tables.py.
+    quantisation (from memory, unverified); the 140 from the A100 and H100 tables, where GEMMs of m, n >= 4096
+    reach at k = 512 0.81 and 0.78 of their efficiency at k = 8192. Validity: ordinary tiles, no split-k. Its
+    error against the measured tables is printed by benchmarks/build_kernel_tables.py.
     """
     best: Quantity = 0.0
     for tile_m, tile_n in ((128.0, 128.0), (128.0, 256.0), (256.0, 128.0)):
@@ -98,7 +98,7 @@ def gemm_efficiency(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates
 
     Trilinear in log2(m), log2(n), log2(k). Below the grid, the edge times x / (x + x0) over its value at the
     edge, per extent: part of a tile is padding (x0 = 128 in m and n), and a short k does not fill the
-    pipeline (x0 = 400); the time so stays monotonic. Above the grid, the edge: large GEMMs sit on their
+    pipeline (x0 = 140); the time so stays monotonic. Above the grid, the edge: large GEMMs sit on their
     plateau.
     """
     table = gemm_table(dtype, rates)
@@ -169,9 +169,11 @@ def grouped_gemm_time(
 
     The groups run one after the other, up to four at once where a single one leaves units idle (the streams
     of Transformer Engine's grouped linear): concurrent = clip(units / tiles of one group, 1, min(4, groups));
-    groups / concurrent x gemm_time(rows_total / groups, concurrent x n, k) / grouped_gemm_ratio. Source: fits
-    the grouped GEMMs of SimuMax (A100, B200) better than one wide or one tall GEMM. Validity: balanced
-    groups; the imbalance factor belongs to the caller.
+    groups / concurrent x gemm_time(rows_total / groups, concurrent x n, k) / grouped_gemm_ratio. Source: on
+    SimuMax's grouped GEMMs (A100, B200: groups of 128 rows and more) both one group at a time and this fit
+    better than one wide or one tall GEMM; four at once was chosen for narrow experts, where one at a time is up
+    to twice as slow as aiconfigurator's fused MoE kernels. Validity: balanced groups; the imbalance factor
+    belongs to the caller.
     """
     rows = np.asarray(rows_total, dtype=np.float64) / groups
     each = _grouped(rows, n, k, groups, dtype, peak_flops, memory_bandwidth, rates)

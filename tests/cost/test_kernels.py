@@ -266,8 +266,8 @@ class TestPieces:
         assert got.tolist() == [1.5, 2.5, 5.0, 0.0]
 
     def test_wave_quantisation_by_hand(self) -> None:
-        # 133 tiles of 128 x 128 on 132 units take two waves: 133 / 264, times k / (k + 400)
-        assert tile_efficiency(128.0, 128.0 * 133, 3600.0, 132) == pytest.approx(133 / 264 * 0.9)
+        # 133 tiles of 128 x 128 on 132 units take two waves: 133 / 264, times k / (k + 140)
+        assert tile_efficiency(128.0, 128.0 * 133, 1260.0, 132) == pytest.approx(133 / 264 * 0.9)
 
     def test_distance_is_zero_inside_and_grows_outside(self) -> None:
         assert shape_distance(4096, 4096, 4096, Dtype.BF16, H100) == 0
