@@ -1,0 +1,59 @@
+"""How accurate is planner on published runs? A thin wrapper of `planner validate`.
+
+    python -m benchmarks.accuracy RUNS.csv MODELS.json --json OUT.json [--results]
+
+`--results` also writes the dated table into benchmarks/RESULTS.md. Left out: fitting (benchmarks/fit_stacks.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from planner.calibrate.tables import markdown_table, text_table
+from planner.calibrate.validate import validate_files
+from planner.errors import PlannerError
+
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+BEGIN: Final = "<!-- accuracy:begin -->"
+END: Final = "<!-- accuracy:end -->"
+
+
+def write_results(table: str, path: Path = RESULTS) -> None:
+    """Replace what stands between the markers of `path`; add them at its end where there are none."""
+    text = path.read_text(encoding="utf-8") if path.exists() else "# Results\n"
+    if BEGIN not in text or END not in text:
+        text = f"{text.rstrip()}\n\n## Accuracy on published runs\n\n{BEGIN}\n{END}\n"
+    before, after = text.split(BEGIN, 1)[0], text.split(END, 1)[1]
+    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0, or 2 for files that cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("models", type=Path)
+    parser.add_argument("--json", type=Path, help="where to write rows and summary")
+    parser.add_argument("--results", action="store_true", help="update benchmarks/RESULTS.md")
+    given = parser.parse_args(arguments)
+    try:
+        validation = validate_files(given.runs, given.models)
+        if given.json:
+            given.json.write_text(
+                json.dumps(validation.document(), allow_nan=False, indent=1), encoding="utf-8"
+            )
+    except (PlannerError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(text_table(validation.summary))
+    if given.results:
+        write_results(markdown_table(validation.summary, datetime.date.today().isoformat()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

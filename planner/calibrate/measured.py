@@ -1,0 +1,83 @@
+"""What did a published row measure? The only place that reads measured columns and notes.
+
+Left out: MFU and TFLOPS, which follow each framework's own convention.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from planner.units import GIB
+
+Row = Mapping[str, str]
+
+# Papers whose measurements, not only settings, are quoted from memory: listed, not judged.
+FROM_MEMORY: Final = ("korthikanti2022", "megascale_paper", "mt_nlg_530b")
+# Above this many devices most nanotron runs are in a slow mode that nothing in the row announces.
+NANOTRON_DEVICES: Final = 128
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Step time [s] and peak of the stack's own counter [bytes], None where not published.
+
+    `oom`: a recorded out-of-memory. `crashed`: failed without saying whether it was that; `told_apart`: a note
+    explains that this failure was none.
+    """
+
+    step_time: float | None
+    peak_memory: float | None
+    oom: bool
+    crashed: bool
+    told_apart: bool
+
+    @property
+    def ran(self) -> bool:
+        """Whether the run finished a step."""
+        return not (self.oom or self.crashed) and (self.step_time is not None or self.peak_memory is not None)
+
+
+def _number(row: Row, name: str) -> float | None:
+    try:
+        value = float(row.get(name) or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def measurement_of(row: Row) -> Measurement:
+    """The step time as published, else global batch x sequence length / (tokens/s per device x devices)."""
+    step, rate = _number(row, "step_time_s"), _number(row, "tokens_per_s_per_gpu")
+    tokens = [_number(row, name) for name in ("global_batch", "seq_len", "gpus")]
+    if step is None and rate is not None and None not in tokens:
+        batch, length, gpus = (value or 0.0 for value in tokens)
+        step = batch * length / (rate * gpus)
+    peak, notes = _number(row, "peak_mem_gib"), (row.get("notes") or "").strip()
+    crashed = notes.startswith("FAILED")
+    told = crashed and not re.match(r"FAILED crashed/oom \(source does not distinguish\)\s*$", notes)
+    return Measurement(step, peak * GIB if peak else None, notes.startswith("OOM"), crashed, told)
+
+
+def group_of(row: Row) -> str:
+    """The source, with nanotron's large runs apart."""
+    source = (row.get("source") or "").strip() or "no source"
+    devices = _number(row, "gpus") or 0
+    if "nanotron" in (row.get("framework") or "").lower() and devices > NANOTRON_DEVICES:
+        return f"{source} (above {NANOTRON_DEVICES} GPUs)"
+    return source
+
+
+def is_judged(group: str) -> bool:
+    """Whether a group's measurements are good enough to hold planner against them."""
+    return group not in FROM_MEMORY and not group.endswith(f"(above {NANOTRON_DEVICES} GPUs)")
+
+
+def sweep_of(row: Row) -> tuple[str, ...]:
+    """What the rows of one sweep share: everything but how the work is divided."""
+    kernel = re.search(r"kernel=([^;]*)", row.get("extras") or "")
+    names = ("source", "model", "gpu", "gpus", "seq_len", "global_batch", "precision")
+    return (*((row.get(name) or "").strip() for name in names), kernel[1].strip() if kernel else "")

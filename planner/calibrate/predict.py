@@ -1,0 +1,143 @@
+"""What does planner predict for a list of runs? Runs that share a problem are evaluated as one table.
+
+Left out: where runs come from, and how good the predictions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from planner.calibrate.runs import Run, refusal
+from planner.catalog.load_links import load_link_rates
+from planner.catalog.loader import load_kernel_rates
+from planner.cost.model import CostModel
+from planner.cost.stages import deal_layers
+from planner.errors import PlannerError
+from planner.space.rules import RULES
+from planner.spec.cluster import Cluster
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.links import LinkRates
+from planner.spec.planfile import MemoryVerdict
+from planner.spec.rates import KernelRates
+from planner.spec.rule import Problem
+from planner.spec.stack import PipelineSplit
+
+# What no run can break, whatever its framework; a framework's own limits are not held against a run that exists.
+BINDING_RULES: Final = ("heads-tp", "layers-pp", "experts-ep")
+# nanotron's embedding, final norm, head and loss fill the ranks after the last layer, two at most.
+NANOTRON_EMPTY_RANKS: Final = 2
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Step time [s], peak of the stack's counter and of the device [bytes]; `illegal`: the rule a run breaks.
+
+    `failed`: why nothing could be computed. `terms`: exposed seconds by name where they were asked for.
+    """
+
+    step_time: float | None = None
+    peak_memory: float | None = None
+    device_memory: float | None = None
+    verdict: MemoryVerdict | None = None
+    illegal: str = ""
+    failed: str = ""
+    unsupported: bool = False
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=256)
+def _rates(accelerator: str, architecture: str, scale_up: str, fabric: str) -> tuple[KernelRates, LinkRates]:
+    from planner.spec.accelerator import Architecture
+
+    kernels = load_kernel_rates(accelerator, Architecture(architecture))
+    return kernels, load_link_rates(accelerator, architecture, scale_up, fabric)
+
+
+def rates_of(cluster: Cluster) -> tuple[KernelRates, LinkRates]:
+    """The measured rates that hold on a cluster, its own or its kin's."""
+    chip = cluster.accelerator
+    return _rates(chip.name, str(chip.architecture), str(chip.scale_up_kind), str(cluster.fabric))
+
+
+def broken_rule(config: ParallelConfig, problem: Problem) -> str:
+    """The rule that makes a run impossible, with its values; empty if none."""
+    table = ConfigTable.of([config])
+    row = {axis: int(column[0]) for axis, column in table.columns.items()}
+    nanotron = problem.stack.split is PipelineSplit.NANOTRON
+    for rule in RULES:
+        if rule.id not in BINDING_RULES or (nanotron and rule.id == "layers-pp"):
+            continue
+        if not bool(rule.legal(table.columns, problem)[0]):
+            return f"{rule.id}: {rule.explain(row, problem)}"
+    if nanotron and config.pp > 1:
+        model = problem.model
+        head = model.vocab / (4 * model.hidden + 3 * (model.layers[0].mlp.ffn if model.layers[0].mlp else 0))
+        layers = deal_layers(model.num_layers, config.pp, 1, PipelineSplit.NANOTRON, 0.0, head)
+        empty = sum(count == 0 for count in layers)
+        if empty > NANOTRON_EMPTY_RANKS:
+            return (
+                f"layers-pp: {model.num_layers} layers and the blocks around them must leave no pipeline rank empty; "
+                f"pp={config.pp} leaves {empty} ranks without a layer"
+            )
+    return ""
+
+
+def verdict_of(device_memory: float, capacity: float, error: float) -> MemoryVerdict:
+    """Borderline where the capacity lies within `error` of the prediction."""
+    if device_memory * (1 + error) <= capacity:
+        return MemoryVerdict.FITS
+    return MemoryVerdict.DOES_NOT_FIT if device_memory * (1 - error) > capacity else MemoryVerdict.BORDERLINE
+
+
+def predict_runs(runs: Sequence[Run | None], keep_terms: bool = False) -> list[Prediction | None]:
+    """A prediction for every run, None for None. Never raises: what fails says why in its own prediction."""
+    groups: dict[int, list[int]] = {}
+    for index, run in enumerate(runs):
+        if run is not None:
+            groups.setdefault(id(run.problem), []).append(index)
+    results: list[Prediction | None] = [None] * len(runs)
+    for members in groups.values():
+        chosen = [run for i in members if (run := runs[i]) is not None]
+        for index, prediction in zip(members, _predict_group(chosen, keep_terms), strict=True):
+            results[index] = prediction
+    return results
+
+
+def _predict_group(runs: list[Run], keep_terms: bool) -> list[Prediction]:
+    """Predictions of runs with one problem; if the table fails, each row on its own."""
+    try:
+        return _predict_table(runs[0].problem, [run.config for run in runs], keep_terms)
+    except PlannerError as error:
+        return [Prediction(failed=refusal(error), unsupported=True)] * len(runs)
+    except Exception as error:
+        if len(runs) == 1:
+            return [Prediction(failed=refusal(error))]
+        return [part for run in runs for part in _predict_group([run], keep_terms)]
+
+
+def _predict_table(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:
+    illegal = [broken_rule(config, problem) for config in configs]
+    legal = [config for config, rule in zip(configs, illegal, strict=True) if not rule]
+    found = iter(_evaluate(problem, legal, keep_terms) if legal else [])
+    bad = MemoryVerdict.DOES_NOT_FIT
+    return [Prediction(verdict=bad, illegal=rule) if rule else next(found) for rule in illegal]
+
+
+def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:
+    cost = CostModel(problem, *rates_of(problem.cluster)).evaluate(ConfigTable.of(configs), keep_terms)
+    capacity, error = problem.cluster.accelerator.memory, problem.stack.overhead.error
+    rows = zip(cost.step_time, cost.peak_memory, cost.device_memory, strict=True)
+    results = []
+    for i, (step, peak, device) in enumerate(rows):
+        if not (np.isfinite(step) and np.isfinite(peak) and step > 0):
+            results.append(Prediction(failed=f"no finite prediction: {step} s, {peak} bytes"))
+            continue
+        terms = {name: float(values[i]) for name, values in cost.time.items()} if keep_terms else {}
+        verdict = verdict_of(float(device), capacity, error)
+        results.append(Prediction(float(step), float(peak), float(device), verdict, terms=terms))
+    return results

@@ -1,0 +1,239 @@
+"""How far are predictions from measurements? Errors by source, out-of-memory verdicts, and choices in sweeps.
+
+Left out: predicting (`predict.py`) and tables for people (`validate.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibrate.measured import Measurement, group_of, is_judged, sweep_of
+
+Array = NDArray[np.float64]
+
+SMALLEST_SOURCE: Final = 5
+SMALLEST_SWEEP: Final = 6
+SMALLEST_SPREAD: Final = 0.03
+_OOM_WEIGHT: Final = {"does_not_fit": 1.0, "borderline": 0.5, "fits": 0.0}
+_DIGITS: Final = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One row: what it says, what was predicted (an object of OUT.json), what was measured."""
+
+    row: dict[str, str]
+    output: dict[str, Any]
+    measured: Measurement
+    moe: bool
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Predicted over measured step time [1]."""
+        predicted = self.output["step_time_s"]
+        return predicted / self.measured.step_time if predicted and self.measured.step_time else None
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Predicted over measured peak memory [1]."""
+        predicted, measured = self.output["peak_mem_gib"], self.measured.peak_memory
+        return predicted * 2**30 / measured if predicted and measured else None
+
+
+def error_summary(ratios: Sequence[float]) -> dict[str, float | int] | None:
+    """Median, mean, 90th percentile of |ratio - 1|, and the median of ratio - 1 as bias; None without rows."""
+    if not ratios:
+        return None
+    signed = np.array(ratios) - 1
+    size = np.abs(signed)
+    return {
+        "rows": len(size),
+        "median": _rounded(np.median(size)),
+        "mean": _rounded(size.mean()),
+        "p90": _rounded(np.percentile(size, 90)),
+        "bias": _rounded(np.median(signed)),
+    }
+
+
+def _rounded(value: Any) -> float:
+    return round(float(value), _DIGITS)
+
+
+def oom_summary(answers: Sequence[Answer], crashes: bool = False) -> dict[str, float | int] | None:
+    """Precision and recall of "does not fit"; a borderline counts half. `crashes`: failures stand in for OOMs."""
+    hit = false = missed = 0.0
+    failures = ran = false_fits = 0
+    for answer in answers:
+        weight = _OOM_WEIGHT.get(answer.output["verdict"] or "")
+        if weight is None:
+            continue
+        m = answer.measured
+        if m.oom or (crashes and m.crashed and not m.told_apart):
+            failures, hit, missed = failures + 1, hit + weight, missed + 1 - weight
+            false_fits += weight == 0.0
+        elif m.ran:
+            ran, false = ran + 1, false + weight
+    if not failures:
+        return None
+    return {
+        "failures": failures,
+        "ran": ran,
+        "precision": _rounded(hit / (hit + false) if hit + false else 0.0),
+        "recall": _rounded(hit / failures),
+        "false_fits": _rounded(false_fits / failures),
+    }
+
+
+def ranks(values: Array) -> Array:
+    """Ranks from 1, ties sharing their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    result: Array = (last - (counts - 1) / 2)[inverse].astype(np.float64)
+    return result
+
+
+def spearman(a: Array, b: Array) -> float:
+    """Spearman's rank correlation [-1, 1]; 0 where one side is constant."""
+    x, y = ranks(a) - (len(a) + 1) / 2, ranks(b) - (len(b) + 1) / 2
+    norm = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum()) / norm if norm else 0.0
+
+
+def sweep_summaries(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Sweeps with enough configurations and spread: rank correlation, and what taking planner's pick would lose.
+
+    `regret`: measured time of the fastest predicted row over the best measured, less 1; `regret_of_five`: of the best
+    of its five fastest. `pick_ran`: whether the fastest of all rows said to fit, failed ones included, did run.
+    """
+    sweeps: dict[tuple[str, ...], list[Answer]] = defaultdict(list)
+    for answer in answers:
+        if answer.output["step_time_s"]:
+            sweeps[sweep_of(answer.row)].append(answer)
+    found = []
+    for key, members in sorted(sweeps.items()):
+        timed = [a for a in members if a.time_ratio is not None]
+        measured = np.array([a.measured.step_time for a in timed], dtype=np.float64)
+        if len(timed) < SMALLEST_SWEEP or measured.max() / measured.min() - 1 < SMALLEST_SPREAD:
+            continue
+        predicted = np.array([a.output["step_time_s"] for a in timed], dtype=np.float64)
+        order = np.argsort(predicted, kind="stable")
+        fitting = [a for a in members if a.output["verdict"] != "does_not_fit"] or members
+        pick = min(fitting, key=lambda a: float(a.output["step_time_s"]))
+        found.append(
+            {
+                "sweep": " ".join(part for part in key if part),
+                "source": group_of(timed[0].row),
+                "rows": len(timed),
+                "spearman": _rounded(spearman(predicted, measured)),
+                "regret": _rounded(measured[order[0]] / measured.min() - 1),
+                "regret_of_five": _rounded(measured[order[:5]].min() / measured.min() - 1),
+                "pick_ran": pick.measured.ran,
+            }
+        )
+    return found
+
+
+def source_summaries(answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
+    """By source: rows by status, errors of dense and MoE step times, of memory, and out-of-memory verdicts."""
+    groups: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        groups[group_of(answer.row)].append(answer)
+    return {name: _source_summary(name, members) for name, members in groups.items()}
+
+
+def _source_summary(name: str, answers: list[Answer]) -> dict[str, Any]:
+    status = Counter(a.output["status"] for a in answers)
+    reasons = Counter(a.output["reason"] for a in answers if a.output["status"] != "ok")
+    dense = [r for a in answers if not a.moe and (r := a.time_ratio) is not None]
+    moe = [r for a in answers if a.moe and (r := a.time_ratio) is not None]
+    memory = [r for a in answers if (r := a.memory_ratio) is not None]
+    return {
+        "rows": len(answers),
+        "status": dict(sorted(status.items())),
+        "reasons": dict(reasons.most_common()),
+        "judged": is_judged(name),
+        "step_time_dense": error_summary(dense),
+        "step_time_moe": error_summary(moe),
+        "memory": error_summary(memory),
+        "oom": oom_summary(answers),
+        "crashes": oom_summary(answers, crashes=True) if any(a.measured.crashed for a in answers) else None,
+    }
+
+
+def mean_of_sources(sources: dict[str, dict[str, Any]], key: str) -> dict[str, Any] | None:
+    """Mean over judged sources with enough timed rows of their median, 90th percentile and bias."""
+    judged = [
+        s[key] for s in sources.values() if s["judged"] and s[key] and s[key]["rows"] >= SMALLEST_SOURCE
+    ]
+    if not judged:
+        return None
+    means = {name: _rounded(np.mean([s[name] for s in judged])) for name in ("median", "p90", "bias")}
+    return {"sources": len(judged), "rows": sum(s["rows"] for s in judged), **means}
+
+
+def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The summary of OUT.json."""
+    sources = source_summaries(answers)
+    judged = [a for a in answers if is_judged(group_of(a.row))]
+    sweeps = sweep_summaries(answers)
+    status = Counter(a.output["status"] for a in answers)
+    told = [a for a in judged if not a.measured.crashed]
+    return {
+        "rows": len(answers),
+        "status": dict(sorted(status.items())),
+        "reasons": dict(
+            Counter(a.output["reason"] for a in answers if a.output["status"] != "ok").most_common()
+        ),
+        "headline_dense": mean_of_sources(sources, "step_time_dense"),
+        "headline_moe": mean_of_sources(sources, "step_time_moe"),
+        "step_time_dense": error_summary(
+            [r for a in judged if not a.moe and (r := a.time_ratio) is not None]
+        ),
+        "step_time_moe": error_summary([r for a in judged if a.moe and (r := a.time_ratio) is not None]),
+        "memory": error_summary([r for a in judged if (r := a.memory_ratio) is not None]),
+        "oom": oom_summary(told),
+        "sweeps": sweeps,
+        "sweep_means": _sweep_means(sweeps),
+        "sources": sources,
+        "worst": _worst(judged),
+    }
+
+
+def _sweep_means(sweeps: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians and means over sweeps that are judged."""
+    judged = [s for s in sweeps if is_judged(s["source"])]
+    if not judged:
+        return {}
+    columns = {name: np.array([s[name] for s in judged]) for name in ("spearman", "regret", "regret_of_five")}
+    return {
+        "sweeps": len(judged),
+        "median_spearman": _rounded(np.median(columns["spearman"])),
+        "median_regret": _rounded(np.median(columns["regret"])),
+        "mean_regret": _rounded(columns["regret"].mean()),
+        "worst_regret": _rounded(columns["regret"].max()),
+        "worst_regret_of_five": _rounded(columns["regret_of_five"].max()),
+    }
+
+
+def _worst(answers: Sequence[Answer], count: int = 15) -> list[dict[str, Any]]:
+    """The rows whose step time is furthest off."""
+    timed = [(abs(np.log(ratio)), a) for a in answers if (ratio := a.time_ratio) is not None]
+    timed.sort(key=lambda pair: -pair[0])
+    return [
+        {
+            "row": a.output["row"],
+            "source": group_of(a.row),
+            "model": a.row.get("model", ""),
+            "gpus": a.row.get("gpus", ""),
+            "config": a.output["config"],
+            "predicted_s": a.output["step_time_s"],
+            "measured_s": _rounded(a.measured.step_time),
+        }
+        for _, a in timed[:count]
+    ]

@@ -1,0 +1,109 @@
+"""What does a validation look like in text? Plain lines for a terminal, Markdown for benchmarks/RESULTS.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_HEADER = ("source", "rows", "step time", "p90", "bias", "memory", "p90", "bias")
+
+
+def _percent(part: dict[str, Any] | None, key: str, sign: bool = False) -> str:
+    if not part:
+        return ""
+    return f"{100 * part[key]:+.1f}" if sign else f"{100 * part[key]:.1f}"
+
+
+def _source_lines(sources: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    """One line per source and kind of model with anything measured: errors in percent."""
+    lines: list[tuple[str, ...]] = []
+    for name, source in sorted(sources.items()):
+        for key, suffix in (("step_time_dense", ""), ("step_time_moe", " (MoE)")):
+            time, memory = source[key], source["memory"] if key == "step_time_dense" else None
+            if not (time or memory):
+                continue
+            label = name + suffix + ("" if source["judged"] else " *")
+            counted = str(time["rows"]) if time else ""
+            errors = (_percent(time, "median"), _percent(time, "p90"), _percent(time, "bias", sign=True))
+            peak = (_percent(memory, "median"), _percent(memory, "p90"), _percent(memory, "bias", sign=True))
+            lines.append((label, counted, *errors, *peak))
+    return lines
+
+
+def _total_lines(summary: dict[str, Any]) -> list[str]:
+    status = ", ".join(f"{count} {name}" for name, count in summary["status"].items())
+    lines = [f"{summary['rows']} rows: {status}"]
+    for key, what in (("headline_dense", "dense"), ("headline_moe", "mixture of experts")):
+        part = summary[key]
+        if part:
+            lines.append(
+                f"step time, {what}, mean over {part['sources']} sources: median error {_percent(part, 'median')} %, "
+                f"p90 {_percent(part, 'p90')} %, bias {_percent(part, 'bias', sign=True)} %"
+            )
+    if memory := summary["memory"]:
+        lines.append(
+            f"peak memory, {memory['rows']} rows: median error {_percent(memory, 'median')} %, "
+            f"p90 {_percent(memory, 'p90')} %, bias {_percent(memory, 'bias', sign=True)} %"
+        )
+    if oom := summary["oom"]:
+        lines.append(
+            f"out of memory, {oom['failures']} recorded, {oom['ran']} that ran: precision {oom['precision']:.3f}, "
+            f"recall {oom['recall']:.3f}, false fits {100 * oom['false_fits']:.1f} %"
+        )
+    for name, source in summary["sources"].items():
+        if crashes := source["crashes"]:
+            lines.append(
+                f"{name}: {crashes['failures']} failures of unknown cause taken as out of memory: "
+                f"precision {crashes['precision']:.3f}, recall {crashes['recall']:.3f}"
+            )
+    if sweeps := summary["sweep_means"]:
+        lines.append(
+            f"{sweeps['sweeps']} sweeps: median Spearman {sweeps['median_spearman']:.3f}, regret median "
+            f"{_percent(sweeps, 'median_regret')} %, mean {_percent(sweeps, 'mean_regret')} %, worst "
+            f"{_percent(sweeps, 'worst_regret')} %, worst best-of-five {_percent(sweeps, 'worst_regret_of_five')} %"
+        )
+    return lines
+
+
+def _aligned(line: tuple[str, ...], widths: list[int]) -> list[str]:
+    """The first cell to the left, the others to the right."""
+    rest = zip(line[1:], widths[1:], strict=True)
+    return [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in rest)]
+
+
+def _sweep_line(sweep: dict[str, Any]) -> str:
+    regrets = f"{_percent(sweep, 'regret')} %, {_percent(sweep, 'regret_of_five')} %"
+    failed = "" if sweep["pick_ran"] else "; its pick among all rows failed"
+    return f"  {sweep['sweep']}: {sweep['rows']}, {sweep['spearman']:.3f}, {regrets}{failed}"
+
+
+def text_table(summary: dict[str, Any]) -> str:
+    """The summary as aligned columns; errors in percent, * marks sources that are listed, not judged."""
+    table = [_HEADER, *_source_lines(summary["sources"])]
+    widths = [max(len(line[i]) for line in table) for i in range(len(_HEADER))]
+    lines = ["  ".join(_aligned(line, widths)) for line in table]
+    lines += [
+        "",
+        *_total_lines(summary),
+        "",
+        "sweeps (rows, Spearman, regret of the pick, of the best of five):",
+    ]
+    lines += [_sweep_line(sweep) for sweep in summary["sweeps"]]
+    lines += ["", "furthest off:"]
+    lines += [
+        f"  row {w['row']} {w['source']} {w['model']} {w['gpus']} GPUs {w['config']}: {w['predicted_s']:.3g} s, "
+        f"measured {w['measured_s']:.3g} s"
+        for w in summary["worst"]
+    ]
+    return "\n".join(lines)
+
+
+def markdown_table(summary: dict[str, Any], date: str) -> str:
+    """The summary for RESULTS.md."""
+    lines = [
+        f"Measured {date} with `python -m benchmarks.accuracy`; errors in percent, * listed, not judged.",
+        "",
+    ]
+    lines += [f"- {line}" for line in _total_lines(summary)]
+    lines += ["", "| " + " | ".join(_HEADER) + " |", "|" + " --- |" * len(_HEADER)]
+    lines += ["| " + " | ".join(line) + " |" for line in _source_lines(summary["sources"])]
+    return "\n".join(lines)

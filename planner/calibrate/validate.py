@@ -1,0 +1,107 @@
+"""How good are planner's predictions on a file of published runs? `planner validate RUNS.csv MODELS.json`.
+
+Predictions are made first, from the input columns alone; then they are compared. Left out: fitting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.calibrate.measured import measurement_of
+from planner.calibrate.predict import Prediction, predict_runs
+from planner.calibrate.runs import Run, RunReader, read_models, read_rows, refusal
+from planner.calibrate.statistics import Answer, summarise
+from planner.errors import PlannerError
+from planner.units import GIB
+
+
+@dataclass(frozen=True)
+class Validation:
+    """`rows`: one object per row of the file, in its order. `summary`: see `statistics.summarise`."""
+
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+    def document(self) -> dict[str, Any]:
+        """What OUT.json holds."""
+        rows = [{key: value for key, value in row.items() if key != "config"} for row in self.rows]
+        return {"rows": rows, "summary": self.summary}
+
+
+def validate_files(runs: Path, models: Path) -> Validation:
+    """Predict every row of `runs` and compare. Raises `FileInputError` for files that cannot be read."""
+    return validate_rows(read_rows(runs), read_models(models))
+
+
+def validate_rows(rows: Sequence[dict[str, str]], models: Mapping[str, Any]) -> Validation:
+    """Predict every row and compare; a row that cannot be answered says why."""
+    runs, outputs = _predict(rows, models)
+    answers = [
+        Answer(row, output, measurement_of(row), run is not None and run.problem.model.is_moe)
+        for row, run, output in zip(rows, runs, outputs, strict=True)
+    ]
+    return Validation(outputs, summarise(answers))
+
+
+def predict_rows(rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One object of OUT.json per row."""
+    return _predict(rows, models)[1]
+
+
+def _predict(
+    rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]
+) -> tuple[list[Run | None], list[dict[str, Any]]]:
+    reader = RunReader(models)
+    runs: list[Run | None] = []
+    refused: dict[int, tuple[str, str]] = {}
+    for index, row in enumerate(rows):
+        run = None
+        try:
+            run = reader.read(row)
+        except PlannerError as error:
+            refused[index] = "unsupported", refusal(error)
+        except Exception as error:
+            refused[index] = "failed", refusal(error)
+        runs.append(run)
+    predictions = predict_runs(runs)
+    outputs = []
+    for index, (run, prediction) in enumerate(zip(runs, predictions, strict=True)):
+        if run is None or prediction is None:
+            status, reason = refused[index]
+            outputs.append(_output(index, status, reason))
+        else:
+            outputs.append(_answered(index, run, prediction))
+    return runs, outputs
+
+
+def _answered(index: int, run: Run, prediction: Prediction) -> dict[str, Any]:
+    if prediction.failed:
+        status = "unsupported" if prediction.unsupported else "failed"
+        return _output(index, status, prediction.failed, run, prediction)
+    return _output(index, "ok", prediction.illegal, run, prediction)
+
+
+def _output(
+    index: int, status: str, reason: str, run: Run | None = None, prediction: Prediction | None = None
+) -> dict[str, Any]:
+    """One row of OUT.json; null where there is no figure."""
+    step = prediction.step_time if prediction else None
+    tokens = run.problem.job.tokens_per_step if run else 0.0
+    devices = run.problem.cluster.num_devices if run else 1
+    peak = prediction.peak_memory if prediction else None
+    return {
+        "row": index,
+        "status": status,
+        "reason": reason,
+        "step_time_s": step,
+        "tokens_per_s_per_gpu": tokens / step / devices if step else None,
+        "peak_mem_gib": peak / GIB if peak is not None else None,
+        "verdict": str(prediction.verdict) if prediction and prediction.verdict else None,
+        "stack": run.stack if run else None,
+        "calibration_level": run.calibration_level if run else None,
+        "assumed": list(run.assumed) if run else [],
+        "config": run.config.describe() if run else "",
+    }

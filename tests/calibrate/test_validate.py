@@ -1,0 +1,140 @@
+"""Predictions of published rows, their statistics, and what they may not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.accuracy import BEGIN, END, main, write_results
+from planner.calibrate.measured import group_of, measurement_of
+from planner.calibrate.predict import verdict_of
+from planner.calibrate.runs import INPUT_COLUMNS, read_models, read_rows
+from planner.calibrate.statistics import error_summary, spearman
+from planner.calibrate.tables import markdown_table, text_table
+from planner.calibrate.validate import predict_rows, validate_rows
+from tests.calibrate.rows import MODELS, ROW
+
+MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"
+KEYS = {
+    "row", "status", "reason", "step_time_s", "tokens_per_s_per_gpu", "peak_mem_gib", "verdict", "stack",
+    "calibration_level",
+}  # fmt: skip
+
+
+def test_a_row_is_answered_with_all_keys() -> None:
+    row = {**ROW, "step_time_s": "10", "peak_mem_gib": "40"}
+    output = validate_rows([row], MODELS).document()["rows"][0]
+    assert set(output) >= KEYS
+    assert output["status"] == "ok"
+    assert output["step_time_s"] > 0
+    tokens = 8192 * 128 / output["step_time_s"] / 64
+    assert output["tokens_per_s_per_gpu"] == pytest.approx(tokens)
+    assert output["verdict"] in ("fits", "borderline", "does_not_fit")
+
+
+def test_rows_keep_their_order_and_none_raises() -> None:
+    rows = [ROW, {**ROW, "model": "nobody"}, {**ROW, "tp": "8", "dp": "4"}, {}, {**ROW, "gpu": "h900"}]
+    outputs = predict_rows(rows, MODELS)
+    assert [output["row"] for output in outputs] == [0, 1, 2, 3, 4]
+    assert [output["status"] for output in outputs] == [
+        "ok",
+        "unsupported",
+        "ok",
+        "unsupported",
+        "unsupported",
+    ]
+    assert all(output["reason"] for output in outputs if output["status"] != "ok")
+
+
+def test_an_impossible_pipeline_is_answered_with_its_rule() -> None:
+    row = {**ROW, "framework": "nanotron", "tp": "1", "pp": "64", "dp": "1"}
+    output = predict_rows([row], MODELS)[0]
+    assert (output["status"], output["verdict"], output["step_time_s"]) == ("ok", "does_not_fit", None)
+    assert output["reason"].startswith("layers-pp")
+
+
+def test_an_internal_error_becomes_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr("planner.calibrate.predict._evaluate", broken)
+    output = predict_rows([ROW], MODELS)[0]
+    assert output["status"] == "failed"
+    assert "broken" in output["reason"]
+
+
+def test_measured_step_time_and_failures() -> None:
+    row = {"global_batch": "128", "seq_len": "8192", "gpus": "64", "tokens_per_s_per_gpu": "1024"}
+    assert measurement_of(row).step_time == 16
+    assert measurement_of({**row, "step_time_s": "3"}).step_time == 3
+    assert measurement_of({"notes": "OOM; x"}).oom
+    failed = measurement_of({"notes": "FAILED crashed/oom (source does not distinguish)"})
+    assert (failed.crashed, failed.told_apart, failed.ran) == (True, False, False)
+    assert group_of({"source": "u", "framework": "nanotron", "gpus": "256"}) == "u (above 128 GPUs)"
+
+
+def test_statistics_by_hand() -> None:
+    assert error_summary([1.1, 0.8, 1.0]) == {"rows": 3, "median": 0.1, "mean": 0.1, "p90": 0.18, "bias": 0.0}
+    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0])) == pytest.approx(0.5)
+    assert verdict_of(90, 100, 0.05) == "fits"
+    assert verdict_of(98, 100, 0.05) == "borderline"
+    assert verdict_of(110, 100, 0.05) == "does_not_fit"
+
+
+def test_out_of_memory_counts_borderline_half() -> None:
+    rows = [{**ROW, "step_time_s": "10"}, {**ROW, "tp": "1", "pp": "1", "dp": "64", "dp_sharding": "none",
+            "sequence_parallel": "", "micro_batch": "2", "notes": "OOM"}]  # fmt: skip
+    oom = validate_rows(rows, MODELS).summary["oom"]
+    assert oom == {"failures": 1, "ran": 1, "precision": 1.0, "recall": 1.0, "false_fits": 0.0}
+
+
+def test_tables_and_results_file(tmp_path: Path) -> None:
+    rows = [{**ROW, "micro_batch": m, "step_time_s": t} for m, t in zip("124", ("10", "9", "8"), strict=True)]
+    summary = validate_rows(rows * 2, MODELS).summary
+    assert "bench_24.11" in text_table(summary)
+    file = tmp_path / "RESULTS.md"
+    file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_results(markdown_table(summary, "2026-01-01"), file)
+    text = file.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "2026-01-01" in text
+
+
+def test_command_writes_json_and_refuses_bad_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, models, out = tmp_path / "runs.csv", tmp_path / "models.json", tmp_path / "out.json"
+    runs.write_text(",".join(ROW) + "\n" + ",".join(ROW.values()) + "\n")
+    models.write_text(json.dumps(MODELS))
+    assert main([str(runs), str(models), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["summary"]["rows"] == 1
+    assert main([str(tmp_path / "none.csv"), str(models)]) == 2
+    assert "none.csv" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
+def test_predictions_read_nothing_measured() -> None:
+    rows = read_rows(MEASURED / "runs.csv")[::9]
+    models = read_models(MEASURED / "models.json")
+    hidden = [name for name in rows[0] if name not in INPUT_COLUMNS]
+    assert {"source_ref", "split", "notes", "step_time_s", "mfu", "peak_mem_gib"} <= set(hidden)
+    other = [{**row, **{name: rows[i - 1][name] for name in hidden}} for i, row in enumerate(rows)]
+    blank = [{**row, **dict.fromkeys(hidden, "")} for row in rows]
+    expected = predict_rows(rows, models)
+    assert predict_rows(other, models) == expected
+    assert predict_rows(blank, models) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="published runs are not here")
+def test_published_runs_are_answered_within_the_error_band() -> None:
+    validation = validate_rows(read_rows(MEASURED / "runs.csv"), read_models(MEASURED / "models.json"))
+    status = validation.summary["status"]
+    assert status.get("failed", 0) == 0
+    assert status["ok"] >= 0.95 * validation.summary["rows"]
+    assert validation.summary["headline_dense"]["median"] <= 0.20
