@@ -274,12 +274,6 @@ def estimate(
         model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
         headroom, mtp,
     )  # fmt: skip
-    for axis, values in request.restrict.items():
-        if len(values) > 1:
-            given = ",".join(map(str, values))
-            raise InputError(
-                f"an estimate must have one value of {axis}", given, "use planner plan to choose"
-            )
     _check_output(output)
     from planner.plan import make_estimate
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.planfile import (
@@ -19,11 +20,13 @@ from planner.spec.planfile import (
     PlannedConfig,
     Run,
     Search,
+    StageMemory,
 )
 from planner.units import GIB, format_capacity, format_compute, format_count, format_time
 
 # A difference between two configurations that is smaller than this share of the step is not worth a line.
 _WORTH_SAYING = 0.002
+_MOST_STAGES = 8
 
 MEMORY_WORDS: Mapping[MemoryVerdict, str] = {
     MemoryVerdict.FITS: "fits",
@@ -98,7 +101,8 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
     return (
         f"{model.name}: {size}, {model.layers} layers",
         f"{_devices(cluster)} of {cluster.name}, {format_capacity(cluster.memory_per_device)} each",
-        f"sequences of {job.seq_len:,} tokens, {job.global_batch:,} per step, "
+        f"{job.global_batch:,} sequences of {job.seq_len:,} tokens per step "
+        f"({count(job.tokens_per_step)} tokens), "
         f"{job.precision}, {job.optimizer}" + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",
     )
@@ -154,6 +158,30 @@ def memory_sentence(memory: Memory) -> str:
         f"{MEMORY_WORDS[memory.verdict]}: {margin} of {memory.limit / GIB:.1f} GiB usable; "
         f"{where}binds, in {term_name(memory.phase)}"
     )
+
+
+def logged_sentence(memory: Memory) -> str:
+    """What the training log will show, which counts less than the device holds."""
+    return f"this stack's own log would show {memory.logged / GIB:.1f} GiB"
+
+
+def largest_stages(memory: Memory) -> tuple[tuple[StageMemory, ...], str]:
+    """The stages that need most, in pipeline order, and what is said of the others."""
+    stages = memory.per_stage
+    kept = sorted(range(len(stages)), key=lambda i: (-stages[i].peak, i))[:_MOST_STAGES]
+    hidden = len(stages) - len(kept)
+    note = f"{hidden} more groups of stages need less" if hidden else ""
+    return tuple(stages[i] for i in sorted(kept)), note
+
+
+def layers_sentence(choice: Choice) -> str:
+    """Layers of each pipeline rank, equal neighbours joined; empty without a pipeline."""
+    layers = choice.layers_per_stage
+    if len(layers) < 2:
+        return ""
+    runs = [(number, len(list(group))) for number, group in groupby(layers)]
+    text = ", ".join(f"{number} on {times} ranks" if times > 1 else str(number) for number, times in runs)
+    return f"layers by pipeline rank: {text}" + (f" ({choice.layout})" if choice.layout else "")
 
 
 def precise_time(seconds: float) -> str:

@@ -102,7 +102,7 @@ def plan_document(plan: Plan) -> RenderableType:
     blocks += _nearest(plan)
     blocks.append(_space(plan))
     for title, lines in (
-        ("Mind", facts.cautions(plan)),
+        ("Caution", facts.cautions(plan)),
         ("Assumed", plan.assumptions),
         ("Not modelled", plan.not_modelled),
         ("Confidence", (facts.confidence_sentence(plan),)),
@@ -236,13 +236,16 @@ def _bar(share: float, width: int = 24) -> str:
 
 
 def _stages(choice: Choice) -> list[RenderableType]:
-    per_stage = choice.memory.per_stage
-    if len(per_stage) < 2:
-        return []
-    rows = [(s.stages, str(s.layers), f"{s.peak / GIB:.1f}", facts.term_name(s.phase)) for s in per_stage]
-    table = listing(("stage", "layers", "peak GiB", "phase"), rows)
-    table.columns[-1].justify = "left"
-    return [Text(""), table, *([prose(choice.layout, "dim")] if choice.layout else [])]
+    notes = [facts.logged_sentence(choice.memory)]
+    blocks: list[RenderableType] = []
+    if len(choice.memory.per_stage) > 1:
+        stages, others = facts.largest_stages(choice.memory)
+        rows = [(s.stages, str(s.layers), f"{s.peak / GIB:.1f}", facts.term_name(s.phase)) for s in stages]
+        table = listing(("stage", "layers", "peak GiB", "phase"), rows)
+        table.columns[-1].justify = "left"
+        blocks = [Text(""), table]
+        notes += [others]
+    return [*blocks, *(prose(note, "dim") for note in (*notes, facts.layers_sentence(choice)) if note)]
 
 
 def _space(plan: Plan) -> RenderableType:

@@ -8,7 +8,7 @@ import pytest
 
 from planner.report import facts
 from planner.spec.config import ParallelConfig
-from planner.spec.planfile import Choice, MemoryVerdict, Plan
+from planner.spec.planfile import Choice, MemoryVerdict, Plan, StageMemory
 
 
 def test_key_figures_name_band_formula_and_margin(example_plan: Plan) -> None:
@@ -86,3 +86,20 @@ def test_cautions(example_plan: Plan, choice_of: Callable[..., Choice]) -> None:
 )
 def test_precise_time(seconds: float, text: str) -> None:
     assert facts.precise_time(seconds) == text
+
+
+def test_layers_are_counted_in_runs(example_plan: Plan) -> None:
+    choice = example_plan.choices[0]
+    assert facts.layers_sentence(choice) == "layers by pipeline rank: 7, 8 on 15 ranks"
+    assert facts.layers_sentence(choice.model_copy(update={"layers_per_stage": (32,)})) == ""
+
+
+def test_only_the_largest_stages_are_listed(example_plan: Plan) -> None:
+    memory = example_plan.choices[0].memory
+    stages = tuple(
+        StageMemory(stages=str(i), layers=1, peak=(i * 7 % 20) * 2.0**30, phase="forward") for i in range(20)
+    )
+    shown, note = facts.largest_stages(memory.model_copy(update={"per_stage": stages}))
+    assert note == "12 more groups of stages need less"
+    assert min(stage.peak for stage in shown) == 12 * 2.0**30
+    assert [int(stage.stages) for stage in shown] == sorted(int(stage.stages) for stage in shown)

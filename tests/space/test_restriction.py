@@ -1,0 +1,41 @@
+"""Text of --set to values of axes."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.errors import InputError
+from planner.space.restriction import parse_restriction
+
+
+@pytest.mark.parametrize(
+    ("settings", "restrict"),
+    [
+        ([], {}),
+        (["tp=8"], {"tp": (8,)}),
+        (["pp=8,16", "dp=2"], {"pp": (8, 16), "dp": (2,)}),
+        (["mbs=2"], {"micro_batch": (2,)}),
+        (["micro-batch=1, 2,2"], {"micro_batch": (1, 2)}),
+        (["recompute=none,selective,FULL"], {"recompute": (0, 1, 2)}),
+        (["sp=0", "zero=3"], {"sp": (0,), "zero": (3,)}),
+    ],
+)
+def test_reads(settings: list[str], restrict: dict[str, tuple[int, ...]]) -> None:
+    assert parse_restriction(settings) == restrict
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["tp"], ["tp="], ["=8"], ["tp=-1"], ["tp=1.5"], ["tp=8,"], ["tp=eight"], ["tp=²"], ["tp=" + "9" * 50],
+        ["tq=8"], ["tp=8", "tp=4"], ["mbs=1", "micro_batch=2"], ["recompute=some"], ["schedule=1"],
+    ],
+)  # fmt: skip
+def test_refuses(settings: list[str]) -> None:
+    with pytest.raises(InputError):
+        parse_restriction(settings)
+
+
+def test_an_unknown_axis_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="micro_batch"):
+        parse_restriction(["microbatch=1"])

@@ -1,0 +1,433 @@
+"""The command line: exit codes, what goes to stdout and stderr, and that bad input is told and not thrown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner import cli
+from planner.spec.config import ParallelConfig
+from planner.spec.load_plan import load_plan
+from planner.spec.planfile import Plan, PlannedConfig, Verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call of the command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def planner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Calls the command in this process."""
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["planner", *arguments])
+        monkeypatch.setenv("COLUMNS", "100")
+        with pytest.raises(SystemExit) as raised:
+            cli.main()
+        captured = capsys.readouterr()
+        code = raised.value.code
+        return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], list[Any]]:
+    """Makes the two planning verbs answer with a given plan; returns the requests they got."""
+
+    def answer(plan: Plan) -> list[Any]:
+        requests: list[Any] = []
+
+        def make(request: Any) -> Plan:
+            requests.append(request)
+            return plan
+
+        monkeypatch.setattr("planner.plan.make_plan", make)
+        monkeypatch.setattr("planner.plan.make_estimate", make)
+        return requests
+
+    return answer
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Calls the command in a process of its own."""
+    command = [sys.executable, "-m", "planner.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, **options)
+
+
+# --- help
+
+
+@pytest.mark.parametrize("verb", ["plan", "estimate", "model", "clusters", "stacks"])
+def test_help_ends_with_an_example(planner: Callable[..., Outcome], verb: str) -> None:
+    outcome = planner(verb, "--help")
+    assert outcome.code == 0
+    example = outcome.out.rstrip().partition("Example:\n")[2]
+    assert example.strip().startswith(f"planner {verb} ")
+    assert max(map(len, example.splitlines())) <= 80
+
+
+def test_help_needs_no_heavy_library() -> None:
+    heavy = ("numpy", "pydantic", "ortools", "networkx", "yaml")
+    code = (
+        "import sys; sys.argv = ['planner', '--help']\n"
+        "from planner import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_version(planner: Callable[..., Outcome]) -> None:
+    assert planner("--version").out.startswith("planner ")
+
+
+# --- delivery of a plan
+
+
+def test_a_found_plan_exits_0_and_is_printed(
+    planner: Callable[..., Outcome], answering: Callable[[Plan], list[Any]], example_plan: Plan
+) -> None:
+    requests = answering(example_plan)
+    outcome = planner(
+        "plan", "m", "c", "--gpus", "64", "--seq-len", "4096", "--global-batch", "16Mtok", "--tokens", "15.6T",
+        "--set", "tp=8", "--set", "recompute=none,full", "--headroom", "10%", "--top", "3", "--mtp",
+        "--precision", "fp8", "--optimizer", "muon", "--stack", "s",
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (0, "")
+    assert example_plan.headline in outcome.out
+    (request,) = requests
+    assert (request.model, request.cluster, request.gpus, request.seq_len) == ("m", "c", 64, 4096)
+    assert (request.global_batch, request.tokens, request.headroom) == ("16Mtok", 15.6e12, 0.1)
+    assert request.restrict == {"tp": (8,), "recompute": (0, 2)}
+    assert (request.top, request.with_mtp, request.objective) == (3, True, "step_time")
+    assert (request.precision, request.optimizer, request.stack) == ("fp8", "muon", "s")
+
+
+@pytest.mark.parametrize("verb", ["plan", "estimate"])
+def test_json_is_one_document_and_nothing_else(
+    planner: Callable[..., Outcome],
+    answering: Callable[[Plan], list[Any]],
+    example_plan: Plan,
+    tmp_path: Path,
+    verb: str,
+) -> None:
+    answering(example_plan)
+    path = tmp_path / "plan.json"
+    outcome = planner(verb, "m", "c", "--json", "-o", str(path))
+    assert outcome.code == 0
+    assert Plan.model_validate(json.loads(outcome.out)) == example_plan
+    assert load_plan(path) == example_plan
+    assert str(path) in outcome.err
+
+
+@pytest.mark.parametrize(
+    "verdict", [Verdict.NOTHING_FITS, Verdict.NOTHING_LEGAL, Verdict.DOES_NOT_FIT, Verdict.ILLEGAL]
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_found_exits_1(
+    planner: Callable[..., Outcome],
+    answering: Callable[[Plan], list[Any]],
+    example_plan: Plan,
+    verdict: Verdict,
+    as_json: bool,
+) -> None:
+    update = {
+        "verdict": verdict,
+        "choices": (),
+        "nearest_config": PlannedConfig.of(ParallelConfig(tp=4)),
+    }
+    answering(example_plan.model_copy(update=update))
+    outcome = planner("plan", "m", "c", *(["--json"] if as_json else []))
+    assert outcome.code == 1
+    assert outcome.err == ""
+    if as_json:
+        assert json.loads(outcome.out)["verdict"] == verdict
+    else:
+        assert "tp4 " in outcome.out
+
+
+@pytest.mark.parametrize("name", ["", "none/plan.json"])
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(
+    planner: Callable[..., Outcome],
+    answering: Callable[[Plan], list[Any]],
+    example_plan: Plan,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    requests = answering(example_plan)
+    outcome = planner("plan", "m", "c", "-o", str(tmp_path / name))
+    assert (outcome.code, outcome.out, requests) == (2, "", [])
+    assert str(tmp_path) in outcome.err
+
+
+def test_markup_in_a_message_is_printed_as_it_is(planner: Callable[..., Outcome]) -> None:
+    outcome = planner("model", "[red]nosuch[/red]\x1b[2J")
+    assert outcome.code == 2
+    assert "[red]nosuch[/red]" in outcome.err
+    assert "\x1b[2J" not in outcome.err
+
+
+def test_a_message_is_at_most_a_screen(planner: Callable[..., Outcome]) -> None:
+    outcome = planner("stacks", "\n".join(["x" * 5000] * 100))
+    assert outcome.code == 2
+    assert len(outcome.err) < 20_000
+    assert outcome.err.count("\n") <= 24
+
+
+# --- malformed input: exit 2, told on stderr, no traceback
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan"], "MODEL"),
+        (["plan", "llama-3.1-8b"], "CLUSTER"),
+        (["frobnicate"], "frobnicate"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--frob"], "--frob"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "many"], "--gpus"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "0"], "above 0"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "-8"], "above 0"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "12"], "8 or 16"),
+        (["plan", "llama-3.1-8b", "dgx-h100"], "--gpus"),
+        (["plan", "llama-3.1-8b", "dgx-h1000", "--gpus", "8"], "dgx-h100"),
+        (["plan", "llama-3.1-8c", "dgx-h100", "--gpus", "8"], "llama-3.1-8b"),
+        (["plan", "./none/config.json", "dgx-h100", "--gpus", "8"], "none/config.json"),
+        (["plan", "llama-3.1-8b", "none.yaml"], "none.yaml"),
+        (["plan", "llama-3.1-8b", "2x8 h100 400-ib"], "400"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--seq-len", "0"], "seq"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--seq-len", "-4096"], "seq"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "0"], "batch"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "-8"], "batch"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "16Mtoken"], "16Mtoken"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "1.5"], "1.5"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--tokens", "lots"], "lots"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--tokens", "-1T"], "tokens"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--precision", "bf17"], "bf16"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--optimizer", "adamx"], "adamw"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--stack", "megatron-1999"], "megatron-2"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--objective", "joy"], "step_time"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--headroom", "5"], "5%"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--headroom", "100%"], "headroom"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--headroom", "nan%"], "headroom"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--top", "0"], "top"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--set", "tq=8"], "tq"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--set", "tp=0"], "tp"),
+        (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--set", "zero=4"], "zero"),
+        (["estimate", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--set", "tp=1,2"], "one value"),
+        (["model", "nosuch"], "nosuch"),
+        (["model", "gpt2", "--seq-len", "0"], "seq-len"),
+        (["model", "gpt2", "--batch", "-1"], "batch"),
+        (["clusters", "nosuch"], "nosuch"),
+        (["stacks", "nosuch"], "nosuch"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_malformed_input(
+    planner: Callable[..., Outcome], arguments: list[str], words: str, as_json: bool
+) -> None:
+    outcome = planner(*arguments, *(["--json"] if as_json and len(arguments) > 1 else []))
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+    assert len(outcome.err.splitlines()) < 25
+
+
+CLUSTER = """
+name: mine
+accelerator: h100-sxm-80g
+nodes: 2
+node:
+  accelerators: 8
+  nics: 8
+  nic_bandwidth: {bandwidth}
+  scale_up: {{kind: nvlink, domain: 8}}
+fabric: {{kind: infiniband}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.json", "{", "JSON"),
+        ("config.json", "[1, 2]", "object"),
+        ("config.json", "", "config.json"),
+        ("config.json", '{"model_type": "mamba-9"}', "mamba-9"),
+        ("config.json", '{"hidden_size": 8}', "model_type"),
+        ("config.json", '{"model_type": "llama", "hidden_size": -8}', "hidden_size"),
+        ("cluster.yaml", "a: [", "YAML"),
+        ("cluster.yaml", "- 1", "mapping"),
+        ("cluster.yaml", "name: mine", "accelerator"),
+        ("cluster.yaml", CLUSTER.format(bandwidth=400), "nic_bandwidth"),
+        ("cluster.yaml", CLUSTER.format(bandwidth="400 parsec"), "nic_bandwidth"),
+        ("cluster.yaml", CLUSTER.format(bandwidth="-400 Gbit/s"), "nic_bandwidth"),
+        ("cluster.yaml", CLUSTER.format(bandwidth="400 Gbit/s") + "colour: red\n", "colour"),
+        ("cluster.yaml", CLUSTER.format(bandwidth="400 Gbit/s").replace("h100-sxm-80g", "h101"), "h101"),
+    ],
+)
+def test_bad_files_are_named_with_the_key(
+    planner: Callable[..., Outcome], tmp_path: Path, file: str, content: str, words: str
+) -> None:
+    path = tmp_path / file
+    path.write_text(content)
+    is_model = file.endswith(".json")
+    subject = [str(path), "dgx-h100", "--gpus", "8"] if is_model else ["llama-3.1-8b", str(path)]
+    outcome = planner("plan", *subject)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert str(path) in outcome.err
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_folder_without_config_is_refused(planner: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = planner("model", str(tmp_path))
+    assert outcome.code == 2
+    assert "config.json" in outcome.err
+
+
+# --- real answers
+
+
+def test_a_batch_that_does_not_divide_exits_1_with_rule_and_nearest(planner: Callable[..., Outcome]) -> None:
+    outcome = planner(
+        "estimate", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "9",
+        "--set", "tp=1", "--set", "dp=8",
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (1, "")
+    for words in ("batch-dp", "dp must divide the global batch", "to do:", "Nearest legal"):
+        assert words in outcome.out
+
+
+def test_a_tp_that_does_not_divide_heads_exits_1_with_rule_and_nearest(
+    planner: Callable[..., Outcome],
+) -> None:
+    arguments = ("estimate", "llama-3.1-8b", "dgx-h100", "--gpus", "24", "--set", "tp=3")
+    outcome = planner(*arguments)
+    assert (outcome.code, outcome.err) == (1, "")
+    for words in ("heads-tp", "tp must divide the attention heads, 32; tp=3", "Nearest legal"):
+        assert words in outcome.out
+    document = json.loads(planner(*arguments, "--json").out)
+    assert document["verdict"] == "illegal"
+    assert document["violations"][0]["rule"] == "heads-tp"
+    assert document["nearest"] or document["nearest_config"]
+
+
+def test_a_plan_that_nothing_fits_exits_1(planner: Callable[..., Outcome]) -> None:
+    outcome = planner("plan", "llama-3.1-405b", "dgx-h100", "--gpus", "8", "--json")
+    assert outcome.code == 1
+    assert json.loads(outcome.out)["verdict"] == "nothing_fits"
+
+
+def test_a_small_plan_from_end_to_end(planner: Callable[..., Outcome], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    outcome = planner(
+        "plan", "llama-3.1-8b", "2x8 h100 400G-ib", "--seq-len", "4096", "--global-batch", "128",
+        "--tokens", "1T", "--top", "3", "-o", str(path),
+    )  # fmt: skip
+    assert outcome.code == 0
+    for words in ("tokens/s/GPU", "MFU", "days", "GPU-hours", "candidates", "Not modelled", "Confidence"):
+        assert words in outcome.out
+    plan = load_plan(path)
+    assert plan.found
+    assert 1 <= len(plan.choices) <= 3
+    assert [c.step_time for c in plan.choices] == sorted(c.step_time for c in plan.choices)
+    assert plan.choices[0].run is not None
+
+
+def test_model_counts_exactly(planner: Callable[..., Outcome]) -> None:
+    facts = json.loads(planner("model", "meta-llama/Llama-3.1-8B", "--seq-len", "8192", "--json").out)
+    assert facts["params_total"] == facts["params_active"] == 8_030_261_248
+    linear, attention = facts["flops_forward_linear"], facts["flops_forward_attention"]
+    assert attention == 32 * 4 * 8192**2 * 4096
+    assert linear == 2 * 8192 * (8_030_261_248 - 128256 * 4096 - 65 * 4096)
+    assert facts["flops_backward"] == 2 * (linear + attention)
+
+
+def test_listings(planner: Callable[..., Outcome]) -> None:
+    for verb, name in (
+        ("model", "llama-3.1-405b"),
+        ("clusters", "h100-sxm-roce"),
+        ("stacks", "megatron-2026"),
+    ):
+        listed = planner(verb)
+        assert (listed.code, listed.err) == (0, "")
+        assert name in listed.out
+        assert max(map(len, listed.out.splitlines())) <= 100
+        everything = json.loads(planner(verb, "--json").out)
+        assert name in [entry["name"] for entry in next(iter(everything.values()))]
+        alone = planner(verb, name)
+        assert alone.code == 0
+        assert name in alone.out
+        assert json.loads(planner(verb, name, "--json").out)["name"] == name
+
+
+def test_clusters_tell_sources_and_unverified_numbers(planner: Callable[..., Outcome]) -> None:
+    text = planner("clusters", "dgx-h100").out
+    assert "SuperPOD" in text
+    assert "node.host_memory" in text
+    assert "450 GB/s" in text
+
+
+# --- the process
+
+
+def test_a_broken_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m planner.cli model --json | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_an_interrupt_is_quiet() -> None:
+    code = (
+        "import sys, time, planner.cli as cli, planner.report.listings as listings\n"
+        "def slow(): print('ready', file=sys.stderr, flush=True); time.sleep(30)\n"
+        "listings.catalog_facts = slow\n"
+        "sys.argv = ['planner', 'model']; cli.main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_terminal_without_unicode_is_no_failure() -> None:
+    done = run("stacks", "megatron-2026", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_help_is_quick() -> None:
+    fastest = 1e9
+    for _ in range(5):
+        start = time.perf_counter()
+        run("--help")
+        fastest = min(fastest, time.perf_counter() - start)
+    assert fastest < 0.3
