@@ -270,6 +270,10 @@ class ModelSpec:
         index = {id(layer): i for i, layer in enumerate(kinds)}
         object.__setattr__(self, "_kind_of", tuple(index[id(layer)] for layer in self.layers))
 
+    def __hash__(self) -> int:
+        """Cheaper than over all fields, and the same in every process; equality decides."""
+        return hash((self.hidden, self.vocab, self.layer_kind_of, self.mtp_layers))
+
     @property
     def num_layers(self) -> int:
         return len(self.layers)

@@ -165,6 +165,8 @@ class TestRefusals:
             ("llama", {"hidden_size": True}, "hidden_size"),
             ("llama", {"hidden_size": -64}, "hidden_size"),
             ("llama", {"hidden_size": 10**30}, "hidden_size"),
+            ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+            ("gpt2", {"n_embd": 64, "n_head": 8, "n_layer": 10**9}, "n_layer"),
             ("llama", {"hidden_size": 65}, "hidden_size"),
             ("llama", {"num_attention_heads": 0}, "num_attention_heads"),
             ("llama", {"num_key_value_heads": 3}, "num_attention_heads"),

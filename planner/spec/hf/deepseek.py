@@ -62,7 +62,7 @@ def _stack_layers(
     f: ConfigFields, attention: Attention, moe: Moe, dense: int, bias: bool
 ) -> tuple[Layer, ...]:
     """`first_k_dense_replace` dense layers, then experts in every `moe_layer_freq`-th layer."""
-    num_layers = f.integer("num_hidden_layers", "n_layer")
+    num_layers = f.layer_count("num_hidden_layers", "n_layer")
     every = f.optional_integer("moe_layer_freq") or 1
     sparse = [i >= dense and i % every == 0 for i in range(num_layers)]
     mlp = None if all(sparse) else gated_mlp(f, bias=bias)

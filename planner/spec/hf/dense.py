@@ -32,7 +32,7 @@ class Core:
 
 def read_core(f: ConfigFields) -> Core:
     hidden = f.integer("hidden_size", "n_embd", "d_model")
-    return Core(hidden, f.integer("num_hidden_layers", "n_layer"), f.integer("vocab_size"))
+    return Core(hidden, f.layer_count("num_hidden_layers", "n_layer"), f.integer("vocab_size"))
 
 
 def head_width(f: ConfigFields, hidden: int, heads: int, default: int | None = None) -> int:
@@ -218,7 +218,7 @@ def read_gemma3(f: ConfigFields, name: str) -> ModelSpec:
     The published configurations of the vision models leave out heads and vocabulary, so these have defaults.
     """
     core = Core(
-        f.integer("hidden_size"), f.integer("num_hidden_layers"), f.integer("vocab_size", default=262208)
+        f.integer("hidden_size"), f.layer_count("num_hidden_layers"), f.integer("vocab_size", default=262208)
     )
     bias = f.boolean("attention_bias", False)
     attention = grouped_attention(

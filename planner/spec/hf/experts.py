@@ -230,9 +230,8 @@ def read_llama4(f: ConfigFields, name: str) -> ModelSpec:
     moe = replace(moe, shared_ffn=moe.expert_ffn)
     windows = _llama4_windows(f, core.num_layers)
     step = f.integer("interleave_moe_layer_step", default=1)
-    sparse_layers = f.integers("moe_layers")
-    if sparse_layers is None:
-        sparse_layers = list(range(step - 1, core.num_layers, step))
+    stated = f.integers("moe_layers")
+    sparse_layers = set(range(step - 1, core.num_layers, step) if stated is None else stated)
     mlp = Mlp(f.integer("intermediate_size_mlp", default=16384), True, False, moe.activation)
     layers = tuple(
         Layer(
@@ -259,7 +258,7 @@ def _llama4_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
 def read_dbrx(f: ConfigFields, name: str) -> ModelSpec:
     """DBRX: nested `attn_config` and `ffn_config`, layer norms without bias."""
     hidden = f.integer("d_model", "hidden_size")
-    core = Core(hidden, f.integer("n_layers", "num_hidden_layers"), f.integer("vocab_size"))
+    core = Core(hidden, f.layer_count("n_layers", "num_hidden_layers"), f.integer("vocab_size"))
     heads = f.integer("n_heads", "num_attention_heads")
     f.divides("n_heads", heads, "d_model", hidden)
     inner, ffn = f.section("attn_config"), f.section("ffn_config")
@@ -278,6 +277,7 @@ def read_dbrx(f: ConfigFields, name: str) -> ModelSpec:
         default_experts=4,
         default_top_k=1,
     )
+    moe = replace(moe, activation=ffn.section("ffn_act_fn").activation("name", default=Activation.SILU))
     layers = (Layer(attention, None, moe),) * core.num_layers
     f = ConfigFields(
         {**f.values, "max_position_embeddings": f.values.get("max_seq_len")}, f.file, "", f.assumed

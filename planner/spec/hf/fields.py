@@ -12,6 +12,7 @@ from planner.errors import FileInputError, nearest_names
 from planner.spec.model import Activation
 
 LARGEST = 2**40  # no dimension of a model comes near; above it the file is damaged
+MOST_LAYERS = 100_000
 
 _ACTIVATIONS = {
     "gelu": Activation.GELU,
@@ -47,7 +48,7 @@ class ConfigFields:
         """The first of several spellings that the file holds with a value."""
         return next((name for name in names if self.values.get(name) is not None), None)
 
-    def integer(self, *names: str, default: int | None = None, least: int = 1) -> int:
+    def integer(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
         """An integer under any of these spellings; required unless there is a `default`."""
         name = self.given(*names)
         if name is None:
@@ -57,10 +58,14 @@ class ConfigFields:
             raise self.error(
                 name, "must be an integer", value, "write it without quotes, decimals or true/false"
             )
-        if not least <= value <= LARGEST:
-            bounds = f"must be an integer from {least} to {LARGEST}"
+        if not least <= value <= most:
+            bounds = f"must be an integer from {least} to {most}"
             raise self.error(name, bounds, value, "correct the value")
         return value
+
+    def layer_count(self, *names: str) -> int:
+        """How many layers; required, and bounded because one object per layer is built."""
+        return self.integer(*names, most=MOST_LAYERS)
 
     def _missing(self, names: tuple[str, ...], default: int | None) -> int:
         if default is None:

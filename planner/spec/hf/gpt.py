@@ -32,7 +32,7 @@ def _plain_mlp(
 
 def read_gpt2(f: ConfigFields, name: str) -> ModelSpec:
     hidden = f.integer("n_embd", "hidden_size")
-    core = Core(hidden, f.integer("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
+    core = Core(hidden, f.layer_count("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
     attention = _full_attention(f, hidden, "n_head", "num_attention_heads")
     mlp = _plain_mlp(
         f, "n_inner", hidden=hidden, bias=True, activation=Activation.GELU_TANH, act="activation_function"
@@ -113,7 +113,7 @@ def read_opt(f: ConfigFields, name: str) -> ModelSpec:
 def read_bloom(f: ConfigFields, name: str) -> ModelSpec:
     """BLOOM: ALiBi positions, a norm after the embedding, MLP of 4 x hidden."""
     hidden = f.integer("hidden_size", "n_embed", "n_embd")
-    core = Core(hidden, f.integer("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
+    core = Core(hidden, f.layer_count("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
     attention = _full_attention(f, hidden, "n_head", "num_attention_heads")
     layer = Layer(attention, Mlp(4 * hidden, False, True, Activation.GELU_TANH), None, norm_bias=True)
     positions = f.integer("seq_length", "max_position_embeddings", default=2048)
@@ -138,7 +138,7 @@ def read_falcon(f: ConfigFields, name: str) -> ModelSpec:
     """Falcon: parallel attention and MLP with one norm (7B) or two (40B, 180B), or the serial RW layout."""
     core = Core(
         f.integer("hidden_size", "n_embed"),
-        f.integer("num_hidden_layers", "n_layer"),
+        f.layer_count("num_hidden_layers", "n_layer"),
         f.integer("vocab_size"),
     )
     bias = f.boolean("bias", False)
