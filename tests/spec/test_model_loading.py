@@ -155,3 +155,13 @@ def test_an_unsupported_architecture_says_why(tmp_path: Path) -> None:
     path.write_text(json.dumps({"model_type": "mamba2"}))
     with pytest.raises(UnsupportedError, match="state-space"):
         load_model(str(path))
+
+
+def test_published_totals_with_parts_that_planner_does_not_count() -> None:
+    """GLM-4.5: an MTP module with an embedding and a head of its own, and one correction value per expert."""
+    for name, published, routers in (("glm-4.5", 358337791296, 90), ("glm-4.5-air", 110468824832, 46)):
+        spec = load_model(name, with_mtp=True)
+        moe = spec.layers[-1].moe
+        assert moe is not None
+        own_tables = 2 * spec.vocab * spec.hidden
+        assert model_parameters(spec).total + own_tables + routers * moe.experts == published
