@@ -137,7 +137,7 @@ def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool)
         if not (np.isfinite(step) and np.isfinite(peak) and step > 0):
             results.append(Prediction(failed=f"no finite prediction: {step} s, {peak} bytes"))
             continue
-        terms = {name: float(values[i]) for name, values in cost.time.items()} if keep_terms else {}
+        terms = {name: float(values[i]) for name, values in cost.detail.time.items()} if cost.detail else {}
         verdict = verdict_of(float(device), capacity, error)
         results.append(Prediction(float(step), float(peak), float(device), verdict, terms=terms))
     return results

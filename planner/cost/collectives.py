@@ -192,7 +192,7 @@ def dispatch_time(
 
 def p2p_time(
     size: Quantity,
-    crosses_domain: Quantity | bool,
+    crosses_domain: Quantity | bool | NDArray[np.bool_],
     intra_bandwidth: Quantity,
     inter_bandwidth: Quantity,
     rates: LinkRates,

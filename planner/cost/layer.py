@@ -16,6 +16,7 @@ from planner.cost.collectives import (
     all_gather_time,
     all_reduce_time,
     all_to_all_time,
+    dispatch_time,
     p2p_time,
     reduce_scatter_time,
 )
@@ -24,6 +25,7 @@ from planner.cost.kernels import (
     attention_time,
     gemm_backward_time,
     gemm_time,
+    grouped_gemm_backward_time,
     grouped_gemm_time,
     memory_bound_time,
 )
@@ -35,7 +37,7 @@ from planner.spec.model import AttentionKind, Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import AttentionKernel
+from planner.spec.stack import AttentionKernel, Dispatcher
 
 Array = NDArray[np.float64]
 
@@ -196,8 +198,7 @@ class LayerModel:
             m = x.expert_tokens[first] * gemm.rows_per_token * et
             local = gemm.groups / x.e[first]
             forward = grouped_gemm_time(m, n, k, local, *rates)
-            dgrad = grouped_gemm_time(m, k, n, local, *rates) / self.kernels.dgrad_ratio
-            wgrad = forward / self.kernels.wgrad_ratio
+            dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates)
         else:
             forward = gemm_time(m, n, k, *rates)
             dgrad, wgrad = gemm_backward_time(m, n, k, *rates)
@@ -311,19 +312,29 @@ class LayerModel:
         return np.where(alone, 0.0, forward), np.where(alone, 0.0, backward)
 
     def _expert_parallel(self, layer: Layer, x: LayerShape) -> Array:
-        """Exposed forward seconds of dispatch and combine: all-to-all over e, all-gather and reduce-scatter over et."""
+        """Exposed forward seconds of dispatch and combine over e, and of gathering tokens over et.
+
+        Plain all-to-all: K copies of every token, wherever they go. Fused dispatch (DeepEP): a token crosses once
+        per node and once per rank that holds one of its experts.
+        """
         moe = layer.moe
         if moe is None:
             return np.zeros(len(x.t))
         cluster, act, h = self.problem.cluster, self.recipe.activation_bytes, float(self.problem.model.hidden)
         nvlink = cluster.tiers[0].bandwidth
-        rows = x.expert_tokens * moe.top_k * act * h
         across = group_links(x.et, x.e, cluster)
-        exchange = all_to_all_time(rows, x.e, across.local, nvlink, across.fabric, self.links)
+        where = (x.e, across.local, nvlink, across.fabric, self.links)
+        token_bytes = x.expert_tokens * act * h
+        comm = self.problem.stack.communication
+        if comm.dispatcher is Dispatcher.DEEPEP:
+            exchange = dispatch_time(token_bytes, float(moe.top_k), float(moe.experts), *where)
+        else:
+            exchange = all_to_all_time(token_bytes * moe.top_k, *where)
         inside = group_links(1.0, x.et, cluster)
-        where = (rows * x.et, x.et, inside.local, nvlink, inside.fabric, self.links)
-        both = all_gather_time(*where) + reduce_scatter_time(*where)
-        return self.problem.stack.communication.ep_exposed * (2 * exchange + both)
+        rows = token_bytes * moe.top_k * x.et
+        spread = (rows, x.et, inside.local, nvlink, inside.fabric, self.links)
+        both = all_gather_time(*spread) + reduce_scatter_time(*spread)
+        return np.asarray(comm.ep_exposed * (2 * exchange + both))
 
     def _recomputed(
         self,

@@ -85,11 +85,12 @@ class MemoryInputs:
 @dataclass(frozen=True)
 class MemoryCost:
     """Peak of every candidate. `peak` (n,): what the stack's counter logs [bytes]; `device` (n,): with everything
-    outside the allocator. `stage_class`, `phase` (n,): where it is reached. `terms`: named (n, C) or (n,) arrays
-    of every phase; see `phase_terms`. `by_class` (n, C): the peak of every class."""
+    outside the allocator, `outside` (n,) alone. `stage_class`, `phase` (n,): where it is reached. `terms`: named
+    (n, C) arrays of every phase. `by_class` (n, C): the allocator's peak of every class, fragmentation included."""
 
     peak: Array
     device: Array
+    outside: Array
     stage_class: NDArray[np.intp]
     phase: NDArray[np.intp]
     by_class: Array
@@ -125,22 +126,26 @@ def memory_cost(
     update, logits = share * static["optimizer"], x.head_kept + x.head_transient
     activations = x.in_flight[stem] * kept
     base_row, logits_row = base[stem], logits[stem]
-    during = base_row + activations
+    wasted = np.where(activations > 0, stack.overhead.fragmentation * activations, 0.0)
+    during = base_row + activations + wasted
     loss, backward = during + logits_row, during + working[:, None]
     optimizer = base_row + update[stem]
     by_class = np.maximum(np.maximum(loss, backward), optimizer)
     stage_class = by_class.argmax(axis=1)
     rows = np.arange(len(stem))
-    allocated = by_class[rows, stage_class]
-    at_backward = (backward[rows, stage_class] >= allocated).astype(np.intp)
-    phase = np.where(optimizer[rows, stage_class] >= allocated, OPTIMIZER_PHASE, at_backward)
-    wasted = stack.overhead.fragmentation * activations[rows, stage_class]
-    peak = allocated + (wasted if stack.overhead.logs_reserved else 0.0)
+    reserved = by_class[rows, stage_class]
+    at_backward = (backward[rows, stage_class] >= reserved).astype(np.intp)
+    phase = np.where(optimizer[rows, stage_class] >= reserved, OPTIMIZER_PHASE, at_backward)
+    unused = np.where(phase == OPTIMIZER_PHASE, 0.0, wasted[rows, stage_class])
+    peak = reserved - (0.0 if stack.overhead.logs_reserved else unused)
     outside = stack.overhead.context + stack.overhead.per_group * x.groups[stem]
     static = {name: value[stem] for name, value in static.items()} if len(stem) < KEPT_ROWS else {}
     terms = {
-        "loss": {**static, "activations": activations, "logits": logits_row},
-        "backward": {**static, "activations": activations, "working_set": working[:, None] * np.ones_like(kept)},
+        "loss": {**static, "activations": activations, "fragmentation": wasted, "logits": logits_row},
+        "backward": {
+            **static, "activations": activations, "fragmentation": wasted,
+            "working_set": working[:, None] * np.ones_like(kept),
+        },
         "optimizer": {**static, "optimizer_temporaries": update[stem]},
     } if static else {}  # fmt: skip
-    return MemoryCost(peak, allocated + wasted + outside, stage_class, phase, by_class, terms)
+    return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)

@@ -44,22 +44,32 @@ STAGE_TERMS = (*TIME_TERMS, "recompute", "host_bound", "embedding_and_loss")
 
 
 @dataclass(frozen=True)
+class CostDetail:
+    """The terms behind a table. `time`: by term, sums to the step time (n,) [s]. `memory[phase][term]` (n, C)
+    [bytes]. `by_class` (n, C): the allocator's peaks; `outside` (n,): bytes beside the allocator. `stage_class`
+    (n,): the binding class of `classes`, of which `class_row` (n,) is the pipeline of a row."""
+
+    time: dict[str, Array]
+    memory: dict[str, dict[str, Array]]
+    by_class: Array
+    outside: Array
+    stage_class: NDArray[np.intp]
+    class_row: NDArray[np.intp]
+    classes: StageClasses
+
+
+@dataclass(frozen=True)
 class CostTable:
     """Cost of every candidate (n,). `step_time` [s]; `peak_memory`: what the stack's counter logs, `device_memory`:
     with everything outside the allocator [bytes]. `stage`: earliest stage of the binding class, `phase`: index
-    into `cost.memory.PHASES`. With `keep_terms`: `time` by term (sums to `step_time`), `memory[phase][term]`
-    (n, C), `by_class` (n, C) peaks, `classes` the stages they stand for."""
+    into `cost.memory.PHASES`. `detail` only where it was asked for."""
 
     step_time: Array
     peak_memory: Array
     device_memory: Array
     stage: NDArray[np.intp]
     phase: NDArray[np.intp]
-    time: dict[str, Array] = field(default_factory=dict)
-    memory: dict[str, dict[str, Array]] = field(default_factory=dict)
-    by_class: Array | None = None
-    stage_class: NDArray[np.intp] | None = None
-    classes: StageClasses | None = None
+    detail: CostDetail | None = None
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,7 @@ class CostModel:
         terms = np.concatenate([device, np.stack([again, host, edges], axis=2)], axis=2)
         kept = np.einsum("qck,kq->qc", counts, layers.kept[:, key])
         p, v, m = (keys[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
-        held = in_flight(classes.stage[stage], p[:, None], v[:, None], m[:, None])
+        held = np.asarray(in_flight(classes.stage[stage], p[:, None], v[:, None], m[:, None]))
         return _Pipelines(inverse, key, stage, total + edges, terms, kept, held, self._hops(keys, p, v, m))
 
     def _hops(self, keys: ConfigTable, p: Array, v: Array, m: Array) -> Array:
@@ -218,7 +228,7 @@ class CostModel:
         tokens = keys["micro_batch"] * float(self.problem.job.seq_len) / c
         size = self.layers.recipe.activation_bytes * tokens * model.hidden / np.where(keys["sp"] > 0, t, 1.0)
         hop = p2p_time(size, crosses, cluster.tiers[0].bandwidth, fabric, self.links)
-        return self.problem.stack.communication.p2p_exposed * hop * hop_time(p, v, m)
+        return np.asarray(self.problem.stack.communication.p2p_exposed * hop * hop_time(p, v, m))
 
     def _shard_level(self, table: ConfigTable, classes: StageClasses) -> _Shards:
         first, inverse = distinct(
@@ -283,7 +293,7 @@ class _Stems:
 
     microbatches: Array
     v: Array
-    zero: NDArray[np.int32]
+    zero: Array
     replicas: Array
     scatter: Array
     gather: Array
@@ -307,14 +317,14 @@ class PreparedCosts:
         self.again = np.ascontiguousarray((layers.again_full - layers.again).T)
         self.freed = np.ascontiguousarray((layers.kept - layers.kept_full).T)
 
-    def _stem_batch(self, part: slice) -> _Stems:
+    def _stem_batch(self, part: slice | Index) -> _Stems:
         """Everything of a batch of stems that needs no leaf."""
         problem, shards = self.model.problem, self.shards
-        table, s_row = self.stems.part(part), shards.of_row[part]
+        table, s_row = self.stems.take(part), shards.of_row[part]
         p_row = self.pipelines.of_row[part]
         l_row, c_row = self.pipelines.layer_key[p_row], self.pipelines.stage_key[p_row]
         t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
-        zero, replicas = table["zero"], c * d
+        zero, replicas = table["zero"].astype(float), c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
         sharded = zero >= 1
         dense = shards.dense.max(axis=1)[s_row] / np.where(sharded, replicas, 1.0)
@@ -349,9 +359,9 @@ class PreparedCosts:
         )
 
     def evaluate(
-        self, part: slice, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
+        self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
     ) -> CostTable:
-        """Complete the stems of `part`: row i is stem `stem[i]` of them with `recompute_layers[i]` layers."""
+        """Complete the stems `part`: row i is the `stem[i]`-th of them with `recompute_layers[i]` layers."""
         model, classes, layers, pipelines = self.model, self.classes, self.layers, self.pipelines
         batch = self._stem_batch(part)
         p_row = pipelines.of_row[part][stem]
@@ -385,13 +395,18 @@ class PreparedCosts:
         working = np.where(recompute_layers > 0, layers.working_full[l_row], layers.working[l_row])
         memory = memory_cost(batch.memory, stem, kept, working, model.problem.stack)
         stage = classes.stage[c_row, memory.stage_class].astype(np.intp)
-        details = (terms, memory.terms, memory.by_class, memory.stage_class, classes) if keep_terms else ()
-        return CostTable(
-            subtotal + terms["stragglers"], memory.peak, memory.device, stage, memory.phase, *details
-        )
+        where = (memory.by_class, memory.outside, memory.stage_class, c_row, classes)
+        detail = CostDetail(terms, memory.terms, *where) if keep_terms else None
+        step_time = subtotal + terms["stragglers"]
+        return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
 
 
 def join(parts: Sequence[CostTable]) -> CostTable:
     """Consecutive tables as one, without terms."""
-    names = ("step_time", "peak_memory", "device_memory", "stage", "phase")
-    return CostTable(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return CostTable(
+        np.concatenate([part.step_time for part in parts]),
+        np.concatenate([part.peak_memory for part in parts]),
+        np.concatenate([part.device_memory for part in parts]),
+        np.concatenate([part.stage for part in parts]),
+        np.concatenate([part.phase for part in parts]),
+    )

@@ -26,6 +26,7 @@ class StageClasses:
     `of_row`: for each row of the table, its pipeline. `count` (P, C): stages in the class. `stage` (P, C): the
     earliest of them. `first`, `last` (P, C): 1.0 where the class holds the embedding, the head.
     `layers` (P, C, K): layers by kind. `leading` (P, C, N, K): layers by kind among the first N of the stage.
+    `members[P][C]`: the stages of each class.
     """
 
     of_row: NDArray[np.intp]
@@ -35,6 +36,7 @@ class StageClasses:
     last: FloatArray
     layers: FloatArray
     leading: FloatArray
+    members: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
 def split_evenly(num_layers: int, chunks: int) -> list[int]:
@@ -139,4 +141,5 @@ def stage_classes(
             for position, kind in enumerate(sequences[ranks[0]], start=1):
                 steps[position:, kind] += 1
             leading[i, j] = steps
-    return StageClasses(of_row, count, stage, first, last, layers, leading)
+    members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes in pipelines)
+    return StageClasses(of_row, count, stage, first, last, layers, leading, members)

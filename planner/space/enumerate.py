@@ -106,7 +106,7 @@ class Enumeration:
         """All configurations as one table; for small spaces and for tests."""
         parts = []
         for batch in self.batches():
-            part = self.stems.part(batch.stems).take(batch.stem)
+            part = self.stems.take(batch.stems).take(batch.stem)
             parts.append(with_recomputed_layers(part, batch.recompute_layers))
         if not parts:
             return self.stems
@@ -287,7 +287,8 @@ class _Filter:
         return columns if alive.all() else {axis: column[alive] for axis, column in columns.items()}
 
 
-def _stack_modules(problem: Problem) -> int:
+def stack_modules(problem: Problem) -> int:
+    """Bit mask of what the stack recomputes when asked to recompute selectively."""
     names = problem.stack.limits.selective_recompute
     return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
 
@@ -295,7 +296,7 @@ def _stack_modules(problem: Problem) -> int:
 def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigTable:
     """Add the columns that follow from the others or have one value so far."""
     selective = columns["recompute"] == Recompute.SELECTIVE
-    columns["recompute_modules"] = np.where(selective, _stack_modules(problem), 0).astype(np.int32)
+    columns["recompute_modules"] = np.where(selective, stack_modules(problem), 0).astype(np.int32)
     columns["schedule"] = np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B).astype(
         np.int32
     )

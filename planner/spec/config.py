@@ -144,10 +144,6 @@ class ConfigTable:
         """One row as a configuration."""
         return ParallelConfig(**{axis: int(column[index]) for axis, column in self.columns.items()})
 
-    def part(self, rows: slice) -> ConfigTable:
-        """Consecutive rows, without copying."""
-        return ConfigTable({axis: column[rows] for axis, column in self.columns.items()})
-
 
 def _number_densely(code: NDArray[np.int64], span: int) -> tuple[NDArray[np.int64], int]:
     """Renumber codes in [0, span) without gaps, by counting."""

@@ -50,6 +50,13 @@ class CrossEntropy(StrEnum):
     FUSED = "fused"
 
 
+class Dispatcher(StrEnum):
+    """How tokens reach their experts: NCCL all-to-all, or a fused kernel that sends each token once per node."""
+
+    ALL_TO_ALL = "all-to-all"
+    DEEPEP = "deepep"
+
+
 class PipelineSplit(StrEnum):
     """How layers are dealt to stages: evenly, by cost (an explicit layout), or nanotron's greedy rule."""
 
@@ -112,7 +119,8 @@ class Communication(_Section):
     cp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
     )
-    ep_exposed: float = Field(1.0, ge=0, le=3)
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
+    ep_exposed: float = Field(1.0, ge=0, le=3, description="exposed share of dispatch and combine")
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
     )

@@ -1,0 +1,337 @@
+"""What is the answer? Turns costs into the plan file: figures, reasons, confidence, what is left out.
+
+Left out: how the configurations were found (`plan.py`, `solve/`) and how they are drawn (`report/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from planner.campaign.duration import device_hours, run_cost, run_seconds, run_steps
+from planner.cost.flops import MfuConvention, mfu_flops_per_token
+from planner.cost.memory import PHASES
+from planner.cost.model import CostModel, CostTable
+from planner.cost.params import model_parameters
+from planner.solve.search import SearchResult
+from planner.space.enumerate import Enumeration, Removed
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.planfile import (
+    BrokenRule,
+    CalibrationLevel,
+    Choice,
+    ClusterFacts,
+    Confidence,
+    JobFacts,
+    Memory,
+    MemoryVerdict,
+    ModelFacts,
+    Plan,
+    PlannedConfig,
+    RemovedBy,
+    Run,
+    Search,
+    StackFacts,
+    StageMemory,
+    Subject,
+    Verdict,
+)
+from planner.spec.rule import Problem, Violation
+from planner.units import format_capacity, format_time
+
+NOT_MODELLED = (
+    "failures, restarts and checkpoint stalls: days and GPU-hours are without interruptions",
+    "network congestion from other jobs, and a pathological network state",
+    "imbalanced expert routing: every expert gets as many tokens",
+    "varying sequence lengths, padding and the data loader",
+    "uneven pipelines beyond a bound on their idle time; schedules other than 1F1B and interleaved 1F1B",
+    "memory of the first step, host memory, CUDA graphs",
+)
+# What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
+_COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
+
+
+class Answerer:
+    """Builds the plan of one problem."""
+
+    def __init__(
+        self, problem: Problem, model: CostModel, assumed: tuple[str, ...], headroom: float,
+        restricted: Mapping[str, tuple[int, ...]],
+    ) -> None:  # fmt: skip
+        self.problem, self.model, self.headroom, self.restricted = problem, model, headroom, dict(restricted)
+        self.assumed = assumed
+        self.limit = problem.cluster.accelerator.memory * (1 - headroom)
+
+    def plan(self, space: Enumeration, found: SearchResult, clock: Callable[[], float]) -> Plan:
+        """The answer to a search."""
+        choices = self.choices(found.best)
+        verdict, change, nearest = Verdict.FOUND, "", None
+        if not len(space):
+            verdict = Verdict.NOTHING_LEGAL
+            change = "; ".join(f"{r.rule} removed {r.candidates:,}" for r in _largest(space)[:3])
+        elif not choices:
+            verdict, nearest = Verdict.NOTHING_FITS, self.choices(found.smallest)[0]
+            over = nearest.memory.peak - self.limit
+            change = (
+                f"the smallest, {nearest.config.text}, needs {format_capacity(over)} more per device than there is: "
+                f"use more devices, shorter sequences, or a smaller optimizer state"
+            )
+        if choices:
+            why = (*choices[0].why, *self._against(choices))
+            choices = (choices[0].model_copy(update={"why": why}), *choices[1:])
+        search = Search(
+            candidates=space.total,
+            removed=tuple(RemovedBy(rule=r.rule, candidates=r.candidates) for r in _largest(space)),
+            legal=len(space),
+            too_large=found.too_large,
+            costed=found.costed,
+            seconds=clock(),
+            restricted=self.restricted,
+        )
+        return self._plan(verdict, choices, search, nearest=nearest, smallest_change=change)
+
+    def estimate(
+        self, config: ParallelConfig, broken: tuple[Violation, ...], nearest: ParallelConfig | None,
+        clock: Callable[[], float],
+    ) -> Plan:  # fmt: skip
+        """The answer to one named configuration."""
+        legal = not broken
+        choices = self.choices(ConfigTable.of([config])) if legal else ()
+        near = self.choices(ConfigTable.of([nearest]))[0] if nearest is not None else None
+        verdict = Verdict.ILLEGAL
+        if choices:
+            fits = choices[0].memory.verdict is not MemoryVerdict.DOES_NOT_FIT
+            verdict = Verdict.FOUND if fits else Verdict.DOES_NOT_FIT
+        search = Search(
+            candidates=1,
+            removed=tuple(RemovedBy(rule=b.rule, candidates=1) for b in broken[:1]),
+            legal=int(legal),
+            too_large=int(verdict is Verdict.DOES_NOT_FIT),
+            costed=int(legal),
+            seconds=clock(),
+            restricted=self.restricted,
+        )
+        rules = tuple(BrokenRule(rule=b.rule, reason=b.reason, hint=b.hint) for b in broken)
+        text = config.describe()
+        return self._plan(verdict, choices, search, violations=rules, nearest=near, named=text)
+
+    def choices(self, table: ConfigTable) -> tuple[Choice, ...]:
+        """Everything predicted about each row of a short table."""
+        if not len(table):
+            return ()
+        cost = self.model.evaluate(table, keep_terms=True)
+        return tuple(self._choice(table.row(row), cost, row) for row in range(len(table)))
+
+    def _choice(self, config: ParallelConfig, cost: CostTable, row: int) -> Choice:
+        job, cluster = self.problem.job, self.problem.cluster
+        step = float(cost.step_time[row])
+        rate = job.tokens_per_step / step / cluster.num_devices
+        convention = MfuConvention.FULL_SQUARE
+        flops = rate * float(mfu_flops_per_token(self.problem.model, float(job.seq_len), convention))
+        peak = self.model.layers.gemm_peak
+        band = self._confidence().band
+        memory, layers = self._memory(cost, row)
+        assert cost.detail is not None, "costed with keep_terms"
+        time = {name: float(value[row]) for name, value in cost.detail.time.items()}
+        return Choice(
+            config=PlannedConfig.of(config),
+            step_time=step,
+            step_time_low=step / (1 + band),
+            step_time_high=step * (1 + band),
+            tokens_per_second_per_device=rate,
+            flops_per_device=flops,
+            mfu=flops / peak,
+            mfu_convention="model FLOPs with attention over the full square (Megatron-LM), recomputation not counted",
+            peak_flops=peak,
+            time=time,
+            memory=memory,
+            layers_per_stage=layers,
+            layout=""
+            if len(set(layers)) == 1
+            else "layers per pipeline rank differ: needs an explicit layout",
+            run=self._run(step),
+            why=self._why(config, time, memory),
+        )
+
+    def _memory(self, cost: CostTable, row: int) -> tuple[Memory, tuple[int, ...]]:
+        detail = cost.detail
+        assert detail is not None, "costed with keep_terms"
+        pipeline, binding = int(detail.class_row[row]), int(detail.stage_class[row])
+        phase = PHASES[int(cost.phase[row])]
+        terms = {name: float(value[row, binding]) for name, value in detail.memory[phase].items()}
+        terms["outside_allocator"] = float(detail.outside[row])
+        peak = float(cost.device_memory[row])
+        members = detail.classes.members[pipeline]
+        stages = []
+        layers = [0] * sum(len(ranks) for ranks in members)
+        for j, ranks in enumerate(members):
+            by_phase = {
+                name: sum(float(v[row, j]) for v in parts.values()) for name, parts in detail.memory.items()
+            }
+            worst = max(by_phase, key=lambda name: by_phase[name])
+            count = int(detail.classes.layers[pipeline, j].sum())
+            total = by_phase[worst] + float(detail.outside[row])
+            stages.append(StageMemory(stages=_ranges(ranks), layers=count, peak=total, phase=worst))
+            for rank in ranks:
+                layers[rank] = count
+        memory = Memory(
+            peak=peak,
+            stage=int(cost.stage[row]),
+            stages=len(layers),
+            phase=phase,
+            limit=self.limit,
+            verdict=self.memory_verdict(peak),
+            logged=float(cost.peak_memory[row]),
+            terms={name: value for name, value in terms.items() if value},
+            per_stage=tuple(stages),
+        )
+        return memory, tuple(layers)
+
+    def memory_verdict(self, peak: float) -> MemoryVerdict:
+        """Fits within the limit; borderline up to the physical capacity as far as the stack's error reaches."""
+        error = self.problem.stack.overhead.error
+        if peak * (1 + error) <= self.problem.cluster.accelerator.memory or peak <= self.limit * (1 - error):
+            return MemoryVerdict.FITS
+        return MemoryVerdict.BORDERLINE if peak <= self.limit else MemoryVerdict.DOES_NOT_FIT
+
+    def _run(self, step: float) -> Run | None:
+        job, cluster = self.problem.job, self.problem.cluster
+        if job.tokens is None:
+            return None
+        steps = run_steps(job.tokens, job.tokens_per_step)
+        seconds = float(run_seconds(step, steps))
+        hours = float(device_hours(seconds, cluster.num_devices))
+        price = cluster.price_per_device_hour
+        return Run(
+            steps=steps,
+            days=seconds / 86400,
+            gpu_hours=hours,
+            price_per_device_hour=price,
+            cost=None if price is None else float(run_cost(hours, price)),
+        )
+
+    def _why(self, config: ParallelConfig, time: Mapping[str, float], memory: Memory) -> tuple[str, ...]:
+        total = sum(time.values())
+        largest = sorted(time, key=lambda name: -time[name])[:3]
+        shares = ", ".join(f"{name.replace('_', ' ')} {time[name] / total:.0%}" for name in largest)
+        exposed = sum(time[name] for name in _COMMUNICATION) / total
+        top = max(memory.terms, key=lambda name: memory.terms[name])
+        return (
+            f"the step is {shares}; exposed communication {exposed:.0%}",
+            f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
+            f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
+        )
+
+    def _against(self, choices: tuple[Choice, ...]) -> tuple[str, ...]:
+        if len(choices) < 2:
+            return ()
+        first, second = choices[0], choices[1]
+        gap = second.step_time / first.step_time - 1
+        change = {name: second.time[name] - first.time[name] for name in first.time}
+        worst = max(change, key=lambda name: change[name])
+        return (
+            f"the runner-up, {second.config.text}, is {gap:.1%} slower, "
+            f"most of it {worst.replace('_', ' ')} (+{format_time(change[worst])})",
+        )
+
+    def _confidence(self) -> Confidence:
+        stack, kernels, links = self.problem.stack, self.model.kernels, self.model.links
+        level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
+        notes = [stack.fitted or "the stack's numbers are start values, not fitted"]
+        if kernels.kin:
+            notes.append(f"kernel rates of {self.problem.cluster.accelerator.name} come from {kernels.kin}")
+        if links.kin:
+            notes.append(f"link rates come from {links.kin}")
+        if self.problem.cluster.unverified:
+            fields = ", ".join(self.problem.cluster.unverified)
+            notes.append(f"figures of the cluster from memory: {fields}")
+        return Confidence(level=level, band=stack.band, explanation="; ".join(notes))
+
+    def _plan(
+        self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, *,
+        violations: tuple[BrokenRule, ...] = (), nearest: Choice | None = None, smallest_change: str = "",
+        named: str = "",
+    ) -> Plan:  # fmt: skip
+        return Plan(
+            verdict=verdict,
+            headline=self._headline(verdict, choices, search, named),
+            subject=self._subject(),
+            choices=choices,
+            violations=violations,
+            nearest=nearest,
+            nearest_config=nearest.config if nearest else None,
+            smallest_change=smallest_change,
+            search=search,
+            assumptions=(*self.assumed, *self.problem.model.assumed),
+            not_modelled=NOT_MODELLED,
+            confidence=self._confidence(),
+            headroom=self.headroom,
+        )
+
+    def _headline(self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, named: str) -> str:
+        if verdict is Verdict.NOTHING_LEGAL:
+            return f"none of {search.candidates:,} configurations is legal"
+        if verdict is Verdict.NOTHING_FITS:
+            return f"none of {search.legal:,} legal configurations fits"
+        if verdict is Verdict.ILLEGAL:
+            return f"{named} is not legal"
+        best = choices[0]
+        free = best.memory.limit - best.memory.peak
+        room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'too much'}"
+        return (
+            f"{best.config.text}: {format_time(best.step_time)} a step, "
+            f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.memory.verdict.replace('_', ' ')}, "
+            f"{room} on pipeline rank {best.memory.stage}"
+        )
+
+    def _subject(self) -> Subject:
+        p = self.problem
+        parameters = model_parameters(p.model)
+        return Subject(
+            model=ModelFacts(
+                name=p.model.name,
+                family=p.model.family,
+                source=p.model.source,
+                params_total=parameters.total,
+                params_active=parameters.active,
+                layers=p.model.num_layers,
+            ),
+            cluster=ClusterFacts(
+                name=p.cluster.name,
+                accelerator=p.cluster.accelerator.name,
+                devices=p.cluster.num_devices,
+                devices_per_node=p.cluster.devices_per_node,
+                scale_up_domain=p.cluster.scale_up_domain,
+                memory_per_device=p.cluster.accelerator.memory,
+                source=p.cluster.source,
+                unverified=p.cluster.unverified,
+            ),
+            job=JobFacts(
+                seq_len=p.job.seq_len,
+                global_batch=p.job.global_batch,
+                precision=p.job.precision,
+                optimizer=p.job.optimizer,
+                tokens=p.job.tokens,
+                tokens_per_step=p.job.tokens_per_step,
+            ),
+            stack=StackFacts(
+                name=p.stack.name,
+                framework=p.stack.framework,
+                released=p.stack.released,
+                description=p.stack.description,
+            ),
+        )
+
+
+def _largest(space: Enumeration) -> list[Removed]:
+    return sorted(space.removed, key=lambda removed: -removed.candidates)
+
+
+def _ranges(ranks: tuple[int, ...]) -> str:
+    """(0, 1, 2, 5) as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

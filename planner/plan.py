@@ -1,0 +1,199 @@
+"""How should this model be trained on this cluster? The main path, in about a screen; read this first.
+
+    given     resolve(request)                 model, cluster, job, stack      -> Problem
+    legal     enumerate_configs(problem)       every configuration, as columns -> Enumeration
+    cost      CostModel(problem, rates)        step time and memory of each
+    best      search(model, space, limit)      the fastest that fit            -> SearchResult
+    answer    Plan                             what the report shows and the plan file holds
+
+Left out: what the whole run costs beyond days and GPU-hours, and launch files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+
+from planner.answer import Answerer
+from planner.catalog.load_links import load_link_rates
+from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
+from planner.catalog.loader import load_kernel_rates
+from planner.cost.model import CostModel
+from planner.errors import InputError
+from planner.solve.search import search
+from planner.space.enumerate import (
+    RESTRICTABLE,
+    check_restriction,
+    enumerate_configs,
+    explain_config,
+    nearest_legal,
+    stack_modules,
+)
+from planner.space.rules import RULES
+from planner.spec.config import ParallelConfig, Recompute, Schedule
+from planner.spec.job import Job, Optimizer
+from planner.spec.load_cluster import load_cluster
+from planner.spec.load_model import load_model
+from planner.spec.planfile import Plan
+from planner.spec.precision import RECIPES, Precision
+from planner.spec.rule import Problem
+from planner.units import parse_count
+
+Kind = TypeVar("Kind", Precision, Optimizer)
+
+DEFAULT_SEQ_LEN = 8192
+DEFAULT_BATCH_TOKENS = 4e6
+OBJECTIVES = ("step_time",)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A question, in the user's words. `global_batch`: "2048" sequences or "16Mtok" tokens."""
+
+    model: str
+    cluster: str
+    gpus: int | None = None
+    seq_len: int | None = None
+    global_batch: str | None = None
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    stack: str | None = None
+    tokens: float | None = None
+    objective: str = "step_time"
+    restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    headroom: float = 0.05
+    top: int = 10
+    with_mtp: bool = False
+
+
+def make_plan(request: Request) -> Plan:
+    """The fastest configurations that are legal and fit, or why there are none. Raises `PlannerError`."""
+    started = time.perf_counter()
+    _check(request)
+    problem, assumed = resolve(request)
+    model = cost_model(problem)
+    space = enumerate_configs(problem, RULES, request.restrict)
+    limit = problem.cluster.accelerator.memory * (1 - request.headroom)
+    found = search(model, space, limit, request.top)
+    answer = Answerer(problem, model, assumed, request.headroom, request.restrict)
+    return answer.plan(space, found, lambda: time.perf_counter() - started)
+
+
+def make_estimate(request: Request) -> Plan:
+    """What one named configuration costs; if it is illegal, the rules it breaks and the nearest legal one."""
+    started = time.perf_counter()
+    _check(request)
+    problem, assumed = resolve(request)
+    config, defaults = named_config(request.restrict, problem)
+    broken = explain_config(config, problem, RULES)
+    nearest = nearest_legal(config, problem, RULES) if broken else None
+    model = cost_model(problem)
+    answer = Answerer(problem, model, (*assumed, *defaults), request.headroom, request.restrict)
+    return answer.estimate(config, broken, nearest, lambda: time.perf_counter() - started)
+
+
+def cost_model(problem: Problem) -> CostModel:
+    """The cost model of a problem with the measured rates of its accelerator and links."""
+    device, tiers = problem.cluster.accelerator, problem.cluster.tiers
+    kernels = load_kernel_rates(device.name)
+    links = load_link_rates(device.name, device.architecture, tiers[0].kind, problem.cluster.fabric)
+    return CostModel(problem, kernels, links)
+
+
+def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
+    """Read everything a request names, fill in defaults, and say which. Raises `PlannerError`."""
+    model = load_model(request.model, with_mtp=request.with_mtp)
+    cluster = load_cluster(request.cluster, request.gpus)
+    assumed = [*cluster.assumed]
+    longest = model.max_position or DEFAULT_SEQ_LEN
+    seq_len = request.seq_len
+    if seq_len is None:
+        seq_len = min(longest, DEFAULT_SEQ_LEN)
+        assumed.append(f"sequence length {seq_len} (the model's context or {DEFAULT_SEQ_LEN}, the smaller)")
+    elif seq_len > longest and model.position_rows:
+        must = f"the sequence must not be longer than the model's learned positions, {model.position_rows}"
+        raise InputError(must, str(seq_len), f"use --seq-len {model.position_rows} or less")
+    elif seq_len > longest:
+        assumed.append(f"sequences of {seq_len} tokens although the config names a context of {longest}")
+    batch, said = _global_batch(request.global_batch, seq_len, cluster.num_devices)
+    assumed += said
+    if request.stack is None:
+        assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
+    precision = _choice("precision", request.precision, Precision)
+    cluster.accelerator.peak_flops(RECIPES[precision].gemm)
+    optimizer = _choice("optimizer", request.optimizer, Optimizer)
+    job = Job(seq_len, batch, precision, optimizer, request.tokens)
+    return Problem(model, cluster, job, load_stack(request.stack or DEFAULT_STACK)), tuple(assumed)
+
+
+def named_config(
+    values: Mapping[str, tuple[int, ...]], problem: Problem
+) -> tuple[ParallelConfig, tuple[str, ...]]:
+    """The one configuration that `--set` names; axes left out are neutral, dp follows. Raises `InputError`."""
+    check_restriction(values)
+    for axis, given in values.items():
+        if len(given) != 1:
+            raise InputError(f"an estimate needs one value of {axis}", ", ".join(map(str, given)), "name one")
+    named = {axis: given[0] for axis, given in values.items()}
+    tp, cp, pp = (named.get(axis, 1) for axis in ("tp", "cp", "pp"))
+    dp = named.get("dp", max(problem.cluster.num_devices // (tp * cp * pp), 1))
+    config = ParallelConfig(**{axis: named[axis] for axis in named if axis in RESTRICTABLE})
+    zeros = problem.stack.limits.zero_with_pp if pp > 1 else problem.stack.limits.zero
+    zero = 0 if dp * cp == 1 else (1 if 1 in zeros else max(zeros))
+    filled = {
+        "dp": dp,
+        "sp": int(tp > 1 and 1 in problem.stack.limits.sequence_parallel),
+        "etp": 1,
+        "zero": zero,
+    }
+    config = replace(config, **{axis: value for axis, value in filled.items() if axis not in named})
+    if config.recompute == Recompute.FULL and not config.recompute_layers:
+        config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
+    if config.recompute_layers and config.recompute == Recompute.NONE:
+        config = replace(config, recompute=int(Recompute.FULL))
+    modules = stack_modules(problem) if config.recompute == Recompute.SELECTIVE else 0
+    config = replace(
+        config,
+        num_microbatches=max(problem.job.global_batch // (config.dp * config.micro_batch), 1),
+        schedule=int(Schedule.INTERLEAVED if config.vpp > 1 else Schedule.ONE_F_ONE_B),
+        recompute_modules=modules,
+    )
+    said = ", ".join(f"{axis}={getattr(config, axis)}" for axis in RESTRICTABLE if axis not in named)
+    return config, (f"axes not named: {said}",)
+
+
+def _check(request: Request) -> None:
+    if request.objective not in OBJECTIVES:
+        raise InputError("the objective must be known", request.objective, "one of: " + ", ".join(OBJECTIVES))
+    if not 0 <= request.headroom < 1:
+        raise InputError("headroom must be a share from 0 to below 1", str(request.headroom), "write 5%")
+    if request.top < 1:
+        raise InputError("top must be 1 or more", str(request.top))
+
+
+def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
+    names = [str(kind) for kind in kinds]
+    if text.lower() not in names:
+        raise InputError(f"the {what} must be known", text, "one of: " + ", ".join(names))
+    return kinds(text.lower())
+
+
+def _global_batch(text: str | None, seq_len: int, devices: int) -> tuple[int, tuple[str, ...]]:
+    """Sequences per step: as given, from tokens, or about 4M tokens rounded so that dp can divide it."""
+    if text is not None and not text.lower().endswith("tok"):
+        count = parse_count(text, "the global batch")
+        if count != int(count):
+            raise InputError("the global batch must be a whole number of sequences", text)
+        return int(count), ()
+    wanted = parse_count(text[:-3], "the global batch") if text else DEFAULT_BATCH_TOKENS
+    sequences = wanted / seq_len
+    step = max(d for d in range(1, devices + 1) if devices % d == 0 and d <= max(sequences, 1))
+    batch = max(int(np.floor(sequences / step + 0.5)), 1) * step
+    what = "asked for as tokens" if text else "about 4M tokens"
+    return batch, (
+        f"global batch {batch} sequences, {batch * seq_len / 1e6:.3g}M tokens ({what}, rounded to a legal size)",
+    )

@@ -1,0 +1,1 @@
+"""Which configuration is best?"""
