@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from planner.spec.planfile import Plan
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a process ended by SIGINT, SIGPIPE
+LARGEST_COUNT = 10**9  # of tokens or sequences; above it a figure is a slip of the keyboard
 _LONGEST_LINE, _MOST_LINES = 600, 20  # of an error message: one screen, whatever a file holds
 
 app = typer.Typer(
@@ -109,6 +110,12 @@ def parse_headroom(text: str) -> float:
     return fraction
 
 
+def _check_count(option: str, value: int | None) -> None:
+    if value is not None and not 0 < value <= LARGEST_COUNT:
+        must = f"--{option} must be a whole number from 1 to {LARGEST_COUNT:,}"
+        raise InputError(must, str(value), f"write it like --{option} 4096")
+
+
 def _request(
     model: str,
     cluster: str,
@@ -127,6 +134,7 @@ def _request(
     from planner.space.restriction import parse_restriction
     from planner.units import parse_count
 
+    _check_count("seq-len", seq_len)
     return Request(
         model=model,
         cluster=cluster,
@@ -303,11 +311,8 @@ def model(
     as_json: JsonOption = False,
 ) -> int:
     """Count a model's parameters and FLOPs, or list the models that planner ships."""
-    for name, value in (("seq-len", seq_len), ("batch", batch)):
-        if value is not None and value < 1:
-            raise InputError(
-                f"--{name} must be a whole number above 0", str(value), f"write it like --{name} 8"
-            )
+    _check_count("seq-len", seq_len)
+    _check_count("batch", batch)
     from planner.report.listings import catalog_facts, model_facts
     from planner.report.listings_text import catalog_document, model_document
     from planner.spec.load_model import load_model

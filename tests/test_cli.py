@@ -347,7 +347,16 @@ def test_a_small_plan_from_end_to_end(planner: Callable[..., Outcome], tmp_path:
         "--tokens", "1T", "--top", "3", "-o", str(path),
     )  # fmt: skip
     assert outcome.code == 0
-    for words in ("tokens/s/GPU", "MFU", "days", "GPU-hours", "candidates", "Not modelled", "Confidence"):
+    for words in (
+        "tokens/s/GPU",
+        "MFU",
+        "days",
+        "GPU-hours",
+        "candidates",
+        "Not modelled",
+        "Confidence",
+        "from memory",
+    ):
         assert words in outcome.out
     plan = load_plan(path)
     assert plan.found

@@ -130,8 +130,8 @@ def key_figures(choice: Choice) -> tuple[Figure, ...]:
         Figure(
             "MFU",
             f"{100 * choice.mfu:.1f} %",
-            f"{format_compute(choice.flops_per_device)} of {format_compute(choice.peak_flops)} dense; "
-            f"FLOPs counted as {term_name(choice.mfu_convention)}",
+            f"{format_compute(choice.flops_per_device)} of {format_compute(choice.peak_flops)} dense: "
+            f"{term_name(choice.mfu_convention)}",
         ),
         Figure("peak memory", f"{choice.memory.peak / GIB:.1f} GiB", memory_sentence(choice.memory)),
     ]
@@ -153,10 +153,10 @@ def memory_sentence(memory: Memory) -> str:
     """Does it fit, by how much, and where does it bind."""
     spare = memory.limit - memory.peak
     margin = f"{abs(spare) / GIB:.1f} GiB {'spare' if spare >= 0 else 'too much'}"
-    where = f"stage {memory.stage} of {memory.stages} " if memory.stages > 1 else ""
+    where = f"stage {memory.stage} of {memory.stages} needs most" if memory.stages > 1 else "most is needed"
     return (
         f"{MEMORY_WORDS[memory.verdict]}: {margin} of {memory.limit / GIB:.1f} GiB usable; "
-        f"{where}binds, in {term_name(memory.phase)}"
+        f"{where} in {term_name(memory.phase)}"
     )
 
 
@@ -228,14 +228,14 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
 
 
 def parts(terms: Mapping[str, float], smallest: float = 0.001) -> tuple[Part, ...]:
-    """The terms of a sum, largest first; those below the share `smallest` are joined as "the rest"."""
+    """The terms of a sum, largest first; those below the share `smallest` are joined, or left out if tiny."""
     total = sum(terms.values())
     if total <= 0:
         return ()
     ordered = sorted(terms.items(), key=lambda item: (-item[1], item[0]))
     shown = [Part(term_name(k), v, v / total) for k, v in ordered if v >= smallest * total]
     rest = total - sum(part.amount for part in shown)
-    if rest > 1e-9 * total:
+    if rest >= smallest / 2 * total:
         shown.append(Part("the rest", rest, rest / total))
     return tuple(shown)
 
@@ -249,18 +249,18 @@ def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
     )
     slower = other.step_time - best.step_time
     share = 100 * slower / best.step_time
-    lines = [f"number {place} ({changed or 'same axes'}) takes {precise_time(abs(slower))} "
+    lines = [f"number {place} ({changed or 'same axes'}) takes {aligned_time(abs(slower), best.step_time)} "
              f"{'longer' if slower >= 0 else 'less'} ({share:+.2g} %)"]  # fmt: skip
     keys = sorted({*best.time, *other.time})
     gaps = {key: other.time.get(key, 0.0) - best.time.get(key, 0.0) for key in keys}
     worth = [key for key in keys if abs(gaps[key]) >= _WORTH_SAYING * best.step_time]
     worth.sort(key=lambda key: -abs(gaps[key]))
-    lines += [f"{term_name(key)} {_signed_time(gaps[key])}" for key in worth[:6]]
+    lines += [f"{term_name(key)} {_signed_time(gaps[key], best.step_time)}" for key in worth[:6]]
     return tuple(lines)
 
 
-def _signed_time(seconds: float) -> str:
-    return ("+" if seconds >= 0 else "-") + precise_time(abs(seconds))
+def _signed_time(seconds: float, step: float) -> str:
+    return ("+" if seconds >= 0 else "-") + aligned_time(abs(seconds), step)
 
 
 def space_account(search: Search) -> tuple[Remainder, ...]:
@@ -269,15 +269,19 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
     lines = [Remainder("candidates", search.candidates, False)]
     lines += [Remainder(entry.rule, entry.candidates, True) for entry in removed]
     lines.append(Remainder("legal", search.legal, False))
+    behind = search.legal - search.costed
+    if behind:
+        lines.append(Remainder("behind by a bound", behind, True))
+        lines.append(Remainder("costed in full", search.costed, False))
     if search.too_large:
         lines.append(Remainder("too much memory", search.too_large, True))
-        lines.append(Remainder("fit", search.legal - search.too_large, False))
+        lines.append(Remainder("fit", search.costed - search.too_large, False))
     return tuple(lines)
 
 
 def search_sentence(search: Search) -> str:
-    """How much was computed, how fast, and within which restriction."""
-    text = f"{search.costed:,} costed in full, {format_time(search.seconds)}"
+    """How long it took, and within which restriction."""
+    text = f"answered in {format_time(search.seconds)}"
     if search.restricted:
         fixed = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in search.restricted.items())
         text += f"; restricted to {fixed}"
@@ -293,10 +297,6 @@ def confidence_sentence(plan: Plan) -> str:
 
 def cautions(plan: Plan) -> tuple[str, ...]:
     """What the reader must not overlook before acting on the plan."""
-    found = []
     if plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE:
-        found.append("the best configuration's memory is borderline: try one step before a long run")
-    if plan.subject.cluster.unverified:
-        fields = ", ".join(plan.subject.cluster.unverified)
-        found.append(f"these figures of the cluster come from memory, without a source: {fields}")
-    return tuple(found)
+        return ("the best configuration's memory is borderline: try one step before a long run",)
+    return ()

@@ -98,9 +98,12 @@ def plan_document(plan: Plan) -> RenderableType:
     if plan.choices:
         blocks += _choices(plan)
     if plan.smallest_change:
-        blocks.append(section("What would help", prose(plan.smallest_change)))
+        legal = plan.verdict is not Verdict.NOTHING_LEGAL
+        title = "What would help" if legal else "What stood in the way"
+        blocks.append(section(title, prose(plan.smallest_change)))
     blocks += _nearest(plan)
-    blocks.append(_space(plan))
+    if plan.search.candidates > 1:
+        blocks.append(_space(plan))
     for title, lines in (
         ("Caution", facts.cautions(plan)),
         ("Assumed", plan.assumptions),
@@ -125,8 +128,9 @@ def _nearest(plan: Plan) -> list[RenderableType]:
     if plan.verdict is Verdict.NOTHING_FITS:
         title = "Needs least memory"
     if plan.nearest is not None:
-        config = plan.nearest.config.text
-        return [section(title, prose(config, "bold"), _figures(plan.nearest))]
+        near = plan.nearest
+        blocks = [section(title, prose(near.config.text, "bold"), _figures(near))]
+        return [*blocks, *([_memory_bars(near)] if plan.verdict is Verdict.NOTHING_FITS else [])]
     if plan.nearest_config is not None:
         return [section(title, prose(plan.nearest_config.text, "bold"))]
     return []
@@ -138,13 +142,13 @@ def _choices(plan: Plan) -> list[RenderableType]:
     if len(plan.choices) > 1:
         blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices)))
     blocks.append(section("Where the step goes", _bars(best.time, _seconds_like(best.time))))
-    blocks.append(section(_memory_title(best.memory), _bars(best.memory.terms, _gib), *_stages(best)))
+    blocks.append(_memory_bars(best))
     reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
-    if len(plan.choices) > 1:
-        first, *rest = facts.comparison(best, plan.choices[1], 2)
-        reasons += [bullets([first]), *([Padding(bullets(rest), (0, 0, 0, _INDENT))] if rest else [])]
     if reasons:
         blocks.append(section("Why this one", *reasons))
+    if len(plan.choices) > 1:
+        difference, *terms = facts.comparison(best, plan.choices[1], 2)
+        blocks.append(section("Against the runner-up", prose(difference), bullets(terms)))
     return blocks
 
 
@@ -154,38 +158,51 @@ def _figures(choice: Choice) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Widest:
-    """The first of two renderables that fits the terminal."""
+    """The first of several renderables that fits the terminal, or the last."""
 
-    wide: RenderableType
-    narrow: RenderableType
+    candidates: tuple[RenderableType, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        needed = Measurement.get(console, options.update(max_width=10_000), self.wide).maximum
-        yield self.wide if needed <= options.max_width else self.narrow
-
-
-def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
-    """The configurations by axis; where that is too wide, each as a line of text beside its figures."""
-    grid = facts.configuration_grid(choices)
-    figures = _choice_figures(choices)
-    wide = listing(("#", *grid.axes, *_FIGURE_HEADS), (), left=0)
-    narrow = listing(("#", *(_FIGURE_HEADS[i] for i in _KEPT), "configuration"), (), left=0)
-    for index, (choice, axes) in enumerate(zip(choices, grid.rows, strict=True)):
-        wide.add_row(str(index + 1), *axes, *figures[index])
-        narrow.add_row(str(index + 1), *(figures[index][i] for i in _KEPT), prose(choice.config.text))
-    for table in (wide, narrow):
-        for column in table.columns:
-            column.no_wrap = column.header != prose("configuration")
-            column.justify = "left" if str(column.header) in ("memory", "configuration") else "right"
-    common = [prose(f"all with {grid.common}")] if grid.common else []
-    return [_Widest(Group(*common, wide), narrow)]
+        free = options.update(max_width=10_000)
+        fitting = (
+            c for c in self.candidates if Measurement.get(console, free, c).maximum <= options.max_width
+        )
+        yield next(fitting, self.candidates[-1])
 
 
 _FIGURE_HEADS = ("step", "slower", "tok/s/GPU", "MFU %", "GiB", "memory")
-_KEPT = (0, 1, 4, 5)  # the figures that a narrow table keeps
+_FEWER, _FEWEST = (0, 1, 2, 4, 5), (0, 1, 4, 5)  # figures kept in narrower tables
 
 
-def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str | Text, ...]]:
+def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
+    """The configurations by axis; where that is too wide, each as a line of text beside fewer figures."""
+    grid = facts.configuration_grid(choices)
+    figures = _choice_figures(choices)
+    common = [prose(f"all with {grid.common}")] if grid.common else []
+    tables: list[RenderableType] = []
+    for kept, gap in ((range(len(_FIGURE_HEADS)), 1), (_FEWER, 1), (_FEWER, 0)):
+        rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
+        heads: tuple[str, ...] = (*grid.axes, *(_FIGURE_HEADS[i] for i in kept))
+        tables.append(Group(*common, _numbered(heads, rows, gap)))
+    rows = [(*(row[i] for i in _FEWEST), c.config.text) for row, c in zip(figures, choices, strict=True)]
+    heads = (*(_FIGURE_HEADS[i] for i in _FEWEST), "configuration")
+    return [_Widest((*tables, _numbered(heads, rows, 1)))]
+
+
+def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> Table:
+    """Rows with their number in front, columns `gap` + 1 apart, words coloured."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
+    table.add_column("#", justify="right")
+    for head in heads:
+        words = head in ("memory", "configuration")
+        table.add_column(head, justify="left" if words else "right", no_wrap=head != "configuration")
+    styles = {facts.MEMORY_WORDS[verdict]: style for verdict, style in _MEMORY_STYLE.items()}
+    for number, row in enumerate(rows, start=1):
+        table.add_row(str(number), *(prose(cell, styles.get(cell, "")) for cell in row))
+    return table
+
+
+def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
     best, slowest = choices[0].step_time, max(choice.step_time for choice in choices)
     return [
         (
@@ -194,15 +211,16 @@ def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str | Text, ...]]:
             f"{choice.tokens_per_second_per_device:,.0f}",
             f"{100 * choice.mfu:.1f}",
             f"{choice.memory.peak / GIB:.1f}",
-            Text(facts.MEMORY_WORDS[choice.memory.verdict], _MEMORY_STYLE[choice.memory.verdict]),
+            facts.MEMORY_WORDS[choice.memory.verdict],
         )
         for index, choice in enumerate(choices)
     ]
 
 
-def _memory_title(memory: Memory) -> str:
-    where = f" of stage {memory.stage}" if memory.stages > 1 else ""
-    return f"Memory{where} at its peak, in {facts.term_name(memory.phase)}"
+def _memory_bars(choice: Choice) -> RenderableType:
+    where = f" of stage {choice.memory.stage}" if choice.memory.stages > 1 else ""
+    title = f"Memory{where} at its peak, in {facts.term_name(choice.memory.phase)}"
+    return section(title, _bars(choice.memory.terms, _gib), *_stages(choice))
 
 
 def _seconds_like(terms: Mapping[str, float]) -> Callable[[float], str]:

@@ -223,8 +223,11 @@ class Search(_Record):
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     removed: tuple[RemovedBy, ...] = ()
     legal: int = Field(ge=0, description="candidates that no rule removed [1]")
-    too_large: int = Field(ge=0, description="legal candidates whose memory does not fit [1]")
-    costed: int = Field(ge=0, description="candidates whose memory and time were computed in full [1]")
+    too_large: int = Field(ge=0, description="costed candidates whose memory does not fit [1]")
+    costed: int = Field(
+        ge=0,
+        description="legal candidates whose memory and time were computed; a bound excludes the rest [1]",
+    )
     seconds: float = Field(ge=0, description="time the search took [s]")
     restricted: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="axis -> values allowed")
 

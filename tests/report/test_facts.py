@@ -38,9 +38,10 @@ def test_grid_shows_only_what_differs(example_plan: Plan) -> None:
 
 
 def test_parts_are_ordered_and_complete() -> None:
-    parts = facts.parts({"small": 0.0004, "b": 1.0, "a": 1.0, "tiny": 0.0003})
+    parts = facts.parts({"small": 0.0019, "b": 1.0, "a": 1.0, "tiny": 0.0019})
     assert [part.name for part in parts] == ["a", "b", "the rest"]
     assert sum(part.share for part in parts) == pytest.approx(1.0)
+    assert [part.name for part in facts.parts({"a": 1.0, "nothing": 0.0, "dust": 1e-5})] == ["a"]
     assert facts.parts({}) == ()
     assert facts.parts({"a": 0.0}) == ()
 
@@ -50,8 +51,8 @@ def test_comparison_names_axes_and_terms(choice_of: Callable[..., Choice]) -> No
     other = choice_of(ParallelConfig(tp=8, pp=8), scale=1.2)
     first, *terms = facts.comparison(best, other, 2)
     assert "pp 4 -> 8" in first
-    assert "700.0 ms longer" in first
-    assert terms == ["compute layers +700.0 ms"]
+    assert "0.700 s longer" in first
+    assert terms == ["compute layers +0.700 s"]
 
 
 def test_space_account_closes(example_plan: Plan) -> None:
@@ -68,16 +69,8 @@ def test_space_account_closes(example_plan: Plan) -> None:
 def test_cautions(example_plan: Plan, choice_of: Callable[..., Choice]) -> None:
     assert facts.cautions(example_plan) == ()
     tight = choice_of(ParallelConfig(), verdict=MemoryVerdict.BORDERLINE)
-    cluster = example_plan.subject.cluster.model_copy(update={"unverified": ("price",)})
-    plan = example_plan.model_copy(
-        update={
-            "choices": (tight,),
-            "subject": example_plan.subject.model_copy(update={"cluster": cluster}),
-        }
-    )
-    borderline, unverified = facts.cautions(plan)
-    assert "borderline" in borderline
-    assert "price" in unverified
+    (caution,) = facts.cautions(example_plan.model_copy(update={"choices": (tight,)}))
+    assert "borderline" in caution
 
 
 @pytest.mark.parametrize(
