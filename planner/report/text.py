@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from planner.report import facts
-from planner.spec.planfile import Choice, Memory, MemoryVerdict, Plan, Verdict
+from planner.spec.planfile import Choice, MemoryVerdict, Plan, Verdict
 from planner.units import GIB
 
 _VERDICT_STYLE = {
