@@ -5,9 +5,9 @@ Left out: how the configurations were found (`plan.py`, `solve/`) and how they a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from planner.campaign.duration import device_hours, run_cost, run_seconds, run_steps
+from planner.campaign.duration import run_duration
 from planner.cost.flops import MfuConvention, mfu_flops_per_token
 from planner.cost.memory import PHASES
 from planner.cost.model import CostModel, CostTable
@@ -61,13 +61,19 @@ class Answerer:
         self.assumed = assumed
         self.limit = problem.cluster.accelerator.memory * (1 - headroom)
 
-    def plan(self, space: Enumeration, found: SearchResult, clock: Callable[[], float]) -> Plan:
-        """The answer to a search."""
+    def fits(self, config: ParallelConfig) -> bool:
+        """Does the configuration fit within the limit?"""
+        return bool(self.model.evaluate(ConfigTable.of([config])).device_memory[0] <= self.limit)
+
+    def plan(
+        self, space: Enumeration, found: SearchResult, helps: Sequence[str], clock: Callable[[], float]
+    ) -> Plan:
+        """The answer to a search; `helps`: changes under which something would be legal."""
         choices = self.choices(found.best)
         verdict, change, nearest = Verdict.FOUND, "", None
         if not len(space):
             verdict = Verdict.NOTHING_LEGAL
-            change = "; ".join(f"{r.rule} removed {r.candidates:,}" for r in _largest(space)[:3])
+            change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
         elif not choices:
             verdict, nearest = Verdict.NOTHING_FITS, self.choices(found.smallest)[0]
             over = nearest.memory.peak - self.limit
@@ -75,9 +81,6 @@ class Answerer:
                 f"the smallest, {nearest.config.text}, needs {format_capacity(over)} more per device than there is: "
                 f"use more devices, shorter sequences, or a smaller optimizer state"
             )
-        if choices:
-            why = (*choices[0].why, *self._against(choices))
-            choices = (choices[0].model_copy(update={"why": why}), *choices[1:])
         search = Search(
             candidates=space.total,
             removed=tuple(RemovedBy(rule=r.rule, candidates=r.candidates) for r in _largest(space)),
@@ -197,16 +200,14 @@ class Answerer:
         job, cluster = self.problem.job, self.problem.cluster
         if job.tokens is None:
             return None
-        steps = run_steps(job.tokens, job.tokens_per_step)
-        seconds = float(run_seconds(step, steps))
-        hours = float(device_hours(seconds, cluster.num_devices))
         price = cluster.price_per_device_hour
+        whole = run_duration(step, job.tokens, job.tokens_per_step, cluster.num_devices, price)
         return Run(
-            steps=steps,
-            days=seconds / 86400,
-            gpu_hours=hours,
+            steps=whole.steps,
+            days=whole.days,
+            gpu_hours=whole.gpu_hours,
             price_per_device_hour=price,
-            cost=None if price is None else float(run_cost(hours, price)),
+            cost=whole.cost,
         )
 
     def _why(self, config: ParallelConfig, time: Mapping[str, float], memory: Memory) -> tuple[str, ...]:
@@ -219,18 +220,6 @@ class Answerer:
             f"the step is {shares}; exposed communication {exposed:.0%}",
             f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
             f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
-        )
-
-    def _against(self, choices: tuple[Choice, ...]) -> tuple[str, ...]:
-        if len(choices) < 2:
-            return ()
-        first, second = choices[0], choices[1]
-        gap = second.step_time / first.step_time - 1
-        change = {name: second.time[name] - first.time[name] for name in first.time}
-        worst = max(change, key=lambda name: change[name])
-        return (
-            f"the runner-up, {second.config.text}, is {gap:.1%} slower, "
-            f"most of it {worst.replace('_', ' ')} (+{format_time(change[worst])})",
         )
 
     def _confidence(self) -> Confidence:
@@ -278,9 +267,11 @@ class Answerer:
         free = best.memory.limit - best.memory.peak
         room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'too much'}"
         return (
-            f"{best.config.text}: {format_time(best.step_time)} a step, "
-            f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.memory.verdict.replace('_', ' ')}, "
-            f"{room} on pipeline rank {best.memory.stage}"
+            f"{best.config.text}: {format_time(best.step_time)} a step "
+            f"({format_time(best.step_time_low)} to {format_time(best.step_time_high)}), "
+            f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.mfu:.0%} MFU, "
+            f"{best.memory.verdict.replace('_', ' ')}, {room} on pipeline rank {best.memory.stage}"
+            + (f", {best.run.days:.1f} days" if best.run else "")
         )
 
     def _subject(self) -> Subject:

@@ -24,10 +24,12 @@ from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.errors import InputError
+from planner.solve.relax import legal_changes, nearest_fitting
 from planner.solve.search import search
 from planner.space.enumerate import (
     RESTRICTABLE,
     check_restriction,
+    divisors,
     enumerate_configs,
     explain_config,
     nearest_legal,
@@ -47,6 +49,8 @@ Kind = TypeVar("Kind", Precision, Optimizer)
 
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_BATCH_TOKENS = 4e6
+LONGEST_SEQUENCE = 2**30
+LARGEST_BATCH = 2**30  # sequences; columns of candidates hold 32-bit numbers
 OBJECTIVES = ("step_time",)
 
 
@@ -79,8 +83,9 @@ def make_plan(request: Request) -> Plan:
     space = enumerate_configs(problem, RULES, request.restrict)
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     found = search(model, space, limit, request.top)
+    helps = () if len(space) else legal_changes(problem, RULES, request.restrict)
     answer = Answerer(problem, model, assumed, request.headroom, request.restrict)
-    return answer.plan(space, found, lambda: time.perf_counter() - started)
+    return answer.plan(space, found, helps, lambda: time.perf_counter() - started)
 
 
 def make_estimate(request: Request) -> Plan:
@@ -90,9 +95,13 @@ def make_estimate(request: Request) -> Plan:
     problem, assumed = resolve(request)
     config, defaults = named_config(request.restrict, problem)
     broken = explain_config(config, problem, RULES)
-    nearest = nearest_legal(config, problem, RULES) if broken else None
     model = cost_model(problem)
     answer = Answerer(problem, model, (*assumed, *defaults), request.headroom, request.restrict)
+    nearest = None
+    if broken:
+        nearest = nearest_legal(config, problem, RULES)
+    elif not answer.fits(config):
+        nearest = nearest_fitting(config, problem, RULES, model, answer.limit)
     return answer.estimate(config, broken, nearest, lambda: time.perf_counter() - started)
 
 
@@ -127,7 +136,9 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     job = Job(seq_len, batch, precision, optimizer, request.tokens)
-    return Problem(model, cluster, job, load_stack(request.stack or DEFAULT_STACK)), tuple(assumed)
+    return Problem(
+        model, cluster, job, load_stack(DEFAULT_STACK if request.stack is None else request.stack)
+    ), tuple(assumed)
 
 
 def named_config(
@@ -173,6 +184,8 @@ def _check(request: Request) -> None:
         raise InputError("headroom must be a share from 0 to below 1", str(request.headroom), "write 5%")
     if request.top < 1:
         raise InputError("top must be 1 or more", str(request.top))
+    if request.seq_len is not None and not 1 <= request.seq_len <= LONGEST_SEQUENCE:
+        raise InputError(f"the sequence length must be from 1 to {LONGEST_SEQUENCE}", str(request.seq_len))
 
 
 def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
@@ -184,16 +197,23 @@ def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
 
 def _global_batch(text: str | None, seq_len: int, devices: int) -> tuple[int, tuple[str, ...]]:
     """Sequences per step: as given, from tokens, or about 4M tokens rounded so that dp can divide it."""
-    if text is not None and not text.lower().endswith("tok"):
-        count = parse_count(text, "the global batch")
-        if count != int(count):
-            raise InputError("the global batch must be a whole number of sequences", text)
-        return int(count), ()
-    wanted = parse_count(text[:-3], "the global batch") if text else DEFAULT_BATCH_TOKENS
-    sequences = wanted / seq_len
-    step = max(d for d in range(1, devices + 1) if devices % d == 0 and d <= max(sequences, 1))
-    batch = max(int(np.floor(sequences / step + 0.5)), 1) * step
-    what = "asked for as tokens" if text else "about 4M tokens"
-    return batch, (
-        f"global batch {batch} sequences, {batch * seq_len / 1e6:.3g}M tokens ({what}, rounded to a legal size)",
+    in_tokens = text is None or text.lower().endswith("tok")
+    wanted = (
+        DEFAULT_BATCH_TOKENS
+        if text is None
+        else parse_count(text[:-3] if in_tokens else text, "the global batch")
     )
+    sequences = wanted / seq_len if in_tokens else wanted
+    if sequences > LARGEST_BATCH:
+        raise InputError(
+            f"the global batch must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})"
+        )
+    if not in_tokens:
+        if sequences != int(sequences):
+            raise InputError("the global batch must be a whole number of sequences", str(text))
+        return int(sequences), ()
+    step = max(d for d in divisors(devices) if d <= max(sequences, 1))
+    batch = max(int(np.floor(sequences / step + 0.5)), 1) * step
+    what = "about 4M tokens" if text is None else "asked for as tokens"
+    size = f"{batch * seq_len / 1e6:.3g}M tokens"
+    return batch, (f"global batch {batch} sequences, {size} ({what}, rounded to a legal size)",)

@@ -98,9 +98,7 @@ def plan_document(plan: Plan) -> RenderableType:
     if plan.choices:
         blocks += _choices(plan)
     if plan.smallest_change:
-        legal = plan.verdict is not Verdict.NOTHING_LEGAL
-        title = "What would help" if legal else "What stood in the way"
-        blocks.append(section(title, prose(plan.smallest_change)))
+        blocks.append(section("What would help", prose(plan.smallest_change)))
     blocks += _nearest(plan)
     if plan.search.candidates > 1:
         blocks.append(_space(plan))

@@ -19,7 +19,7 @@ one value so far.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -101,6 +101,10 @@ class Enumeration:
             within = np.arange(len(stem)) - (ends[start:stop] - part - done)[stem]
             yield Leaves(slice(start, stop), stem, flat[starts[start:stop][stem] + within])
             start = stop
+
+    def part(self, stems: NDArray[np.intp]) -> Enumeration:
+        """Only these stems."""
+        return replace(self, stems=self.stems.take(stems), kind=self.kind[stems])
 
     def table(self) -> ConfigTable:
         """All configurations as one table; for small spaces and for tests."""
@@ -375,28 +379,26 @@ def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rul
     return tuple(Violation(rule.id, rule.explain(row, problem), rule.hint) for rule in broken)
 
 
-def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
-    """The legal configuration that changes the fewest axes, then by the smallest factors; None if none is legal."""
-    table = enumerate_configs(problem, rules).table()
-    if not len(table):
-        return None
-    free = (
-        "tp",
-        "cp",
-        "pp",
-        "ep",
-        "etp",
-        "vpp",
-        "micro_batch",
-        "sp",
-        "zero",
-        "recompute",
-        "recompute_layers",
-    )
-    changed = np.zeros(len(table))
+def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Axes in which each row differs from `config`, and the sum of the factors as |log2|; dp follows from others."""
+    free = ("tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch", "sp", "zero", "recompute_layers")
+    changed = np.zeros(len(table), dtype=np.int64)
     distance = np.zeros(len(table))
     for axis in free:
         wanted = getattr(config, axis)
         changed += table[axis] != wanted
         distance += np.abs(np.log2((table[axis] + 1.0) / (wanted + 1.0)))
-    return table.row(int(np.lexsort((distance, changed))[0]))
+    changed += (table["recompute"] == Recompute.SELECTIVE) != (config.recompute == Recompute.SELECTIVE)
+    return changed, distance
+
+
+def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
+    """The legal configuration that changes the fewest axes, then by the smallest factors; None if none is legal."""
+    space = enumerate_configs(problem, rules)
+    if not len(space):
+        return None
+    changed, distance = changed_axes(space.stems, config)
+    # a stem's leaves differ in recomputed layers only: stems within one change of the best hold the best leaf
+    near = space.part(np.flatnonzero(changed <= changed.min() + 1)).table()
+    changed, distance = changed_axes(near, config)
+    return near.row(int(np.lexsort((distance, changed))[0]))

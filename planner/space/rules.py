@@ -160,6 +160,13 @@ def _recompute_partial(columns: Columns, problem: Problem) -> Mask:
     return ~partial if not problem.stack.limits.partial_full_recompute else np.ones_like(partial)
 
 
+def _recompute_layers(columns: Columns, problem: Problem) -> Mask:
+    most = -(-problem.model.num_layers // columns["pp"])
+    full = columns["recompute"] == Recompute.FULL
+    layers = columns["recompute_layers"]
+    return np.where(full, (layers >= 1) & (layers <= most), layers == 0)
+
+
 def _recompute_vpp(columns: Columns, problem: Problem) -> Mask:
     most = -(-problem.model.num_layers // columns["pp"])
     layers = columns["recompute_layers"]
@@ -299,6 +306,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "zero-replicas", ("dp", "cp", "zero"), _zero_replicas,
         "ZeRO shards over dp x cp, which must be above 1; dp={dp} cp={cp} zero={zero}",
         "set zero=0", _ARITHMETIC,
+    ),
+    Rule(
+        "recompute-layers", ("pp", "recompute", "recompute_layers"), _recompute_layers,
+        "full recomputation covers 1 to layers / pp layers of a stage ({layers} layers), other kinds none; "
+        "recompute={recompute} recompute_layers={recompute_layers} pp={pp}",
+        "name at most as many layers as a stage has", _ARITHMETIC, lambda p: {"layers": p.model.num_layers},
     ),
     Rule(
         "recompute-vpp", ("pp", "vpp", "recompute", "recompute_layers"), _recompute_vpp,

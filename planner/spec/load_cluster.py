@@ -65,6 +65,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         if path.is_dir():
             raise FileInputError(name, "must be a file", "a folder", "name the YAML file in it")
+        if path.exists() and not path.is_file():
+            raise FileInputError(name, "must be a regular file", "a device, pipe or socket")
         if path.stat().st_size > _LARGEST_FILE:
             raise FileInputError(name, "must be smaller than 1 MB", f"{path.stat().st_size} bytes")
         text = path.read_text(encoding="utf-8")

@@ -124,6 +124,8 @@ def load_model_file(path: Path, with_mtp: bool = False) -> ModelSpec:
                 )
         elif path.name == "config.json":
             name = path.resolve().parent.name
+        if path.exists() and not path.is_file():
+            raise FileInputError(str(path), "must be a regular file", "a device, pipe or socket")
         if path.stat().st_size > LARGEST_FILE:
             must = "a model file must be at most 8 MiB"
             raise FileInputError(

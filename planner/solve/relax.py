@@ -1,0 +1,83 @@
+"""What is the smallest change that helps where nothing is legal, or the named configuration does not fit?
+
+Only single changes are tried: one pinned axis set free, or another global batch; for a configuration that does
+not fit, at most two axes. Left out: changes of the model or of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from planner.cost.model import CostModel
+from planner.space.enumerate import Restriction, changed_axes, divisors, enumerate_configs
+from planner.spec.config import ParallelConfig
+from planner.spec.rule import Problem, Rule
+
+NEAREST_BATCHES = 12
+LARGEST_REPAIR = 200_000  # legal configurations near the named one that are costed at most
+
+
+def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[str]:
+    """Single changes of the request under which something is legal, as sentences; empty if none was found."""
+    found = []
+    for axis, pinned in restrict.items():
+        others = {name: values for name, values in restrict.items() if name != axis}
+        if axis == "recompute":
+            others.pop("recompute_layers", None)
+        space = enumerate_configs(problem, rules, others)
+        if len(space):
+            values = np.unique(space.stems[axis]) if axis != "recompute_layers" else np.zeros(0)
+            near = sorted(
+                values.tolist(), key=lambda value: (abs(np.log2((value + 1) / (pinned[0] + 1))), value)
+            )[:3]
+            choice = ", ".join(str(value) for value in sorted(near))
+            found.append(f"{axis} of {choice} instead of {pinned[0]}" if near else f"leave {axis} free")
+    batches = _legal_batches(problem, rules, restrict)
+    if batches:
+        found.append("a global batch of " + " or ".join(str(b) for b in batches) + " sequences")
+    return found
+
+
+def _legal_batches(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[int]:
+    """The nearest smaller and larger global batch under which something is legal."""
+    batch = problem.job.global_batch
+    steps = [d for d in divisors(problem.cluster.num_devices) if d <= 4 * batch]
+    multiples = {k * d for d in steps for k in (batch // d, batch // d + 1) if k}
+    nearest: list[int] = []
+    for side in (
+        sorted((b for b in multiples if b < batch), reverse=True),
+        sorted(b for b in multiples if b > batch),
+    ):
+        for candidate in side[:NEAREST_BATCHES]:
+            job = replace(problem.job, global_batch=candidate)
+            if len(enumerate_configs(replace(problem, job=job), rules, restrict)):
+                nearest.append(candidate)
+                break
+    return nearest
+
+
+def nearest_fitting(
+    config: ParallelConfig, problem: Problem, rules: Sequence[Rule], model: CostModel, limit: float
+) -> ParallelConfig | None:
+    """The configuration that fits in `limit` bytes and is fastest among those that change the fewest axes, at most two.
+
+    dp and the number of micro-batches follow from the other axes and do not count as changes.
+    """
+    space = enumerate_configs(problem, rules)
+    changed, _ = changed_axes(space.stems, config)
+    close = np.flatnonzero(changed <= 2)[:LARGEST_REPAIR]
+    if not len(close):
+        return None
+    near = space.part(close).table()
+    changed, _ = changed_axes(near, config)
+    near = near.take(changed <= 2)
+    changed = changed[changed <= 2]
+    cost = model.evaluate(near)
+    fits = np.flatnonzero(cost.device_memory <= limit)
+    if not len(fits):
+        return None
+    order = np.lexsort((cost.step_time[fits], changed[fits]))
+    return near.row(int(fits[order[0]]))
