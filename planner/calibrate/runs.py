@@ -163,7 +163,7 @@ class RunReader:
         return cluster
 
     def _stack(self, name: str, kin: bool, cells: Row, assumed: list[str]) -> Stack:
-        text = f"{cells['extras']} | {cells['recompute']}"
+        text = switch_text(cells)
         key = (name + "~" * kin, text)
         if key not in self._stacks:
             stack, said = apply_switches(load_stack(name), text)
@@ -174,6 +174,11 @@ class RunReader:
         stack, said = self._stacks[key]
         assumed += said
         return stack
+
+
+def switch_text(cells: Row) -> str:
+    """The free text of a row in which a stack's switches are set."""
+    return f"{cells.get('extras') or ''} | {cells.get('recompute') or ''}"
 
 
 def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Cluster:
