@@ -53,12 +53,6 @@ class Parameter:
     sigma: float = 0.3
     log: bool = True
 
-    def read(self, stack: Stack) -> float:
-        """The value in a stack."""
-        if self.section == "gemm":
-            return stack.compute.gemm_factor(Dtype(self.name))
-        return float(getattr(getattr(stack, self.section), self.name))
-
     def inner(self, value: float) -> float:
         """The coordinate in which the search moves."""
         return float(np.log(max(value, self.low))) if self.log else value
@@ -114,6 +108,64 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
     "aa-scaling-2023": (*_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, _DATA[0]),
 }  # fmt: skip
 
+# Centres of the priors: start values from data sheets, published studies and defaults; see the stack files.
+STARTS: Final[dict[str, dict[str, float]]] = {
+    "megatron-2024": {
+        "gemm.bf16": 0.9, "gemm.fp8": 0.8, "compute.attention": 1, "compute.memory_bound": 1,
+        "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005, "host.step_overhead": 0.05,
+        "communication.tp_exposed": 0.92, "communication.dp_time": 1, "communication.dp_overlap": 0.8,
+        "communication.ep_exposed": 1, "communication.slowdown_per_doubling": 0.009,
+    },
+    "megatron-2025": {
+        "gemm.bf16": 0.9, "gemm.fp8": 0.8, "compute.attention": 1, "compute.memory_bound": 1,
+        "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005, "host.step_overhead": 0.05,
+        "communication.tp_exposed": 0.92, "communication.dp_time": 1, "communication.dp_overlap": 0.8,
+        "communication.ep_exposed": 1, "communication.slowdown_per_doubling": 0.009,
+    },
+    "megatron-2026": {
+        "gemm.bf16": 0.9, "gemm.fp8": 0.8, "gemm.fp4": 0.8, "compute.attention": 1,
+        "compute.memory_bound": 1, "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005,
+        "host.step_overhead": 0.03, "communication.tp_exposed": 0.92, "communication.dp_time": 1,
+        "communication.dp_overlap": 0.8, "communication.ep_exposed": 1,
+        "communication.slowdown_per_doubling": 0.009,
+    },
+    "megatron-deepspeed-2022": {
+        "gemm.fp16": 1, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0023,
+        "host.layer_floor_tp": 0.0025, "host.step_overhead": 0.1, "communication.tp_exposed": 1,
+        "communication.dp_time": 1.5,
+    },
+    "nanotron-2024": {
+        "gemm.bf16": 1.28, "compute.attention": 1, "compute.memory_bound": 1.7, "host.layer_floor": 0.0043,
+        "host.layer_floor_tp": 0.0043, "host.step_overhead": 0.05, "communication.tp_exposed": 0.83,
+        "communication.dp_time": 2, "communication.tp_exposed_nodes": 1.6, "communication.p2p_exposed": 1,
+        "communication.bucket_latency": 2.1e-06, "host.layer_floor_tp_nodes": 0.0042,
+        "host.pipeline_tp_floor": 0.003,
+    },
+    "llm-foundry-2023": {
+        "gemm.bf16": 1.1, "gemm.fp8": 1.1, "compute.attention": 1.8, "compute.memory_bound": 1,
+        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.fsdp_overlap": 0.95,
+        "communication.slowdown_per_doubling": 0.009,
+    },
+    "torchtitan-2024": {
+        "gemm.bf16": 1, "gemm.fp8": 1.1, "compute.attention": 1.1, "compute.memory_bound": 1,
+        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.tp_exposed": 1,
+        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+    },
+    "fsdp1-2023": {
+        "gemm.bf16": 1.05, "compute.attention": 1.1, "compute.memory_bound": 1,
+        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+    },
+    "maxtext-2024": {
+        "gemm.bf16": 1, "gemm.fp8": 1, "compute.attention": 1, "compute.memory_bound": 1,
+        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+    },
+    "aa-scaling-2023": {
+        "gemm.bf16": 1, "compute.attention": 1, "compute.memory_bound": 2, "host.layer_floor": 0.002,
+        "host.layer_floor_tp": 0.002, "host.step_overhead": 0.5, "communication.tp_exposed": 1.5,
+        "communication.dp_time": 2,
+    },
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -154,7 +206,8 @@ class Objective:
         for sample in samples:
             counts[sample.group] = counts.get(sample.group, 0) + 1
         self.weights = np.array([1.0 / counts[sample.group] for sample in samples])
-        self.start = np.array([p.inner(p.read(stack)) for p in parameters])
+        centres = STARTS[stack.name]
+        self.start = np.array([p.inner(centres[f"{p.section}.{p.name}"]) for p in parameters])
         self.sigma = np.array([p.sigma for p in parameters])
         low = [p.inner(p.low) for p in parameters]
         self.low, self.high = np.array(low), np.array([p.inner(p.high) for p in parameters])

@@ -6,7 +6,7 @@ Left out: where runs come from, and how good the predictions are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -37,7 +37,8 @@ NANOTRON_EMPTY_RANKS: Final = 2
 class Prediction:
     """Step time [s], peak of the stack's counter and of the device [bytes]; `illegal`: the rule a run breaks.
 
-    `failed`: why nothing could be computed. `terms`: exposed seconds by name where they were asked for.
+    `failed`: why nothing could be computed. `assumed`: what the run left open and the prediction filled in.
+    `terms`: exposed seconds by name where they were asked for.
     """
 
     step_time: float | None = None
@@ -47,6 +48,7 @@ class Prediction:
     illegal: str = ""
     failed: str = ""
     unsupported: bool = False
+    assumed: tuple[str, ...] = ()
     terms: dict[str, float] = field(default_factory=dict)
 
 
@@ -111,7 +113,7 @@ def predict_runs(runs: Sequence[Run | None], keep_terms: bool = False) -> list[P
 def _predict_group(runs: list[Run], keep_terms: bool) -> list[Prediction]:
     """Predictions of runs with one problem; if the table fails, each row on its own."""
     try:
-        return _predict_table(runs[0].problem, [run.config for run in runs], keep_terms)
+        return _predict_table(runs, keep_terms)
     except PlannerError as error:
         return [Prediction(failed=refusal(error), unsupported=True)] * len(runs)
     except Exception as error:
@@ -120,12 +122,29 @@ def _predict_group(runs: list[Run], keep_terms: bool) -> list[Prediction]:
         return [part for run in runs for part in _predict_group([run], keep_terms)]
 
 
-def _predict_table(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:
-    illegal = [broken_rule(config, problem) for config in configs]
-    legal = [config for config, rule in zip(configs, illegal, strict=True) if not rule]
+def _predict_table(runs: list[Run], keep_terms: bool) -> list[Prediction]:
+    problem = runs[0].problem
+    illegal = [broken_rule(run.config, problem) for run in runs]
+    legal = [run.config for run, rule in zip(runs, illegal, strict=True) if not rule]
     found = iter(_evaluate(problem, legal, keep_terms) if legal else [])
     bad = MemoryVerdict.DOES_NOT_FIT
-    return [Prediction(verdict=bad, illegal=rule) if rule else next(found) for rule in illegal]
+    first = [Prediction(verdict=bad, illegal=rule) if rule else next(found) for rule in illegal]
+    return [_completed(run, part, keep_terms) for run, part in zip(runs, first, strict=True)]
+
+
+def _completed(run: Run, prediction: Prediction, keep_terms: bool) -> Prediction:
+    """The prediction once what the run leaves open is chosen so that it fits, if it can."""
+    if prediction.verdict is not MemoryVerdict.DOES_NOT_FIT or prediction.illegal:
+        return prediction
+    if run.offloads:
+        return replace(prediction, verdict=MemoryVerdict.BORDERLINE)
+    if run.fallback is None:
+        return prediction
+    again = _evaluate(run.problem, [run.fallback], keep_terms)[0]
+    if again.verdict is MemoryVerdict.DOES_NOT_FIT:
+        return prediction
+    said = "recomputation not stated, and without any it would not fit: all layers"
+    return replace(again, assumed=(said,))
 
 
 def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:

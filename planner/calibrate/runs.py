@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +29,12 @@ from planner.calibrate.cells import (
     sequence_parallel_in,
     sharding_in,
 )
-from planner.calibrate.stack_of import KIN_BAND_FACTOR, apply_switches, stack_of
+from planner.calibrate.stack_of import KIN_BAND_FACTOR, OFFLOAD, apply_switches, stack_of
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.accelerator import Accelerator
 from planner.spec.cluster import Cluster
-from planner.spec.config import ParallelConfig
+from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.description import spec_from_description
 from planner.spec.job import Job
 from planner.spec.load_cluster import build_cluster, load_accelerator, parse_fabric
@@ -56,13 +56,19 @@ _MICROBATCHES_IN_TEXT: Final = re.compile(
 
 @dataclass(frozen=True)
 class Run:
-    """A row as a question. `stack` is the stack's name, `kin` the framework it stands in for (empty: itself)."""
+    """A row as a question. `stack` is the stack's name, `kin` the framework it stands in for (empty: itself).
+
+    `fallback`: the configuration to assume where what the row leaves open would not fit; None if it is complete.
+    `offloads`: the row keeps part of its memory on the host, which is not modelled.
+    """
 
     problem: Problem
     config: ParallelConfig
     stack: str
     kin: str
     assumed: tuple[str, ...]
+    fallback: ParallelConfig | None = None
+    offloads: bool = False
 
     @property
     def calibration_level(self) -> str:
@@ -135,7 +141,13 @@ class RunReader:
         key = (id(model), id(cluster), job, id(stack))
         problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
         assumed += [f"model: {what}" for what in model.assumed]
-        return Run(problem, config, choice.name, choice.kin, tuple(dict.fromkeys(assumed)))
+        fallback = None
+        if not cells["recompute"]:
+            most = -(-model.num_layers // config.pp)
+            fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most)
+        offloads = bool(OFFLOAD.search(cells["extras"]))
+        told = tuple(dict.fromkeys(assumed))
+        return Run(problem, config, choice.name, choice.kin, told, fallback, offloads)
 
     def _model(self, key: str) -> ModelSpec:
         if key not in self._specs:

@@ -102,6 +102,6 @@ def _output(
         "verdict": str(prediction.verdict) if prediction and prediction.verdict else None,
         "stack": run.stack if run else None,
         "calibration_level": run.calibration_level if run else None,
-        "assumed": list(run.assumed) if run else [],
+        "assumed": [*(run.assumed if run else ()), *(prediction.assumed if prediction else ())],
         "config": run.config.describe() if run else "",
     }
