@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from planner.errors import UnsupportedError
+from planner.spec.accelerator import Accelerator
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
-from planner.spec.precision import Precision
+from planner.spec.precision import Dtype, Precision
 from planner.spec.stack import Stack
 
 Row = Mapping[str, str]
@@ -87,11 +88,14 @@ def count_in(cells: Row, name: str) -> int | None:
     return int(value)
 
 
-def precision_in(text: str, assumed: list[str]) -> Precision:
+def precision_in(text: str, accelerator: Accelerator, assumed: list[str]) -> Precision:
+    """The recipe; not stated: bf16, or fp16 on a device without bf16."""
     key = text.lower().replace("-", "_").replace(" ", "_")
     if not key:
-        assumed.append("precision not stated: bf16")
-        return Precision.BF16
+        formats = [dtype for dtype, _ in accelerator.peak]
+        usual = Precision.BF16 if Dtype.BF16 in formats else Precision.FP16
+        assumed.append(f"precision not stated: {usual}")
+        return usual
     if key in _PRECISIONS:
         return _PRECISIONS[key]
     try:
@@ -125,6 +129,8 @@ def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[S
     if known is None and text:
         assumed.append(f"schedule {text!r}: " + ("interleaved" if (vpp or 1) > 1 else "1f1b"))
     if known not in (None, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
+        # the cost equations know 1F1B and interleaving; the others are within their own bubble of these
+        assumed.append(f"schedule {text!r}: bubble and memory as 1f1b, interleaved where it has two chunks")
         return known, 2 if known in (
             Schedule.ZB_V,
             Schedule.V_HALF,

@@ -136,7 +136,10 @@ class RunReader:
         assumed += choice.assumed
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
         degrees = _degrees(cells, cluster.num_devices, assumed)
-        job, batches = _job(cells, degrees["dp"], assumed)
+        if degrees["ep"] > 1 and not model.is_moe:
+            assumed.append(f"ep {degrees['ep']} for a model without experts: 1")
+            degrees["ep"] = 1
+        job, batches = _job(cells, degrees["dp"], cluster.accelerator, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.devices_per_node, assumed)
         key = (id(model), id(cluster), job, id(stack))
         problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
@@ -235,7 +238,7 @@ def _degrees(cells: Row, gpus: int, assumed: list[str]) -> dict[str, int]:
     return degrees
 
 
-def _job(cells: Row, dp: int, assumed: list[str]) -> tuple[Job, tuple[int, int]]:
+def _job(cells: Row, dp: int, chip: Accelerator, assumed: list[str]) -> tuple[Job, tuple[int, int]]:
     """The job, and (micro-batch, number of micro-batches)."""
     seq_len = count_in(cells, "seq_len")
     if seq_len is None:
@@ -258,7 +261,10 @@ def _job(cells: Row, dp: int, assumed: list[str]) -> tuple[Job, tuple[int, int]]
             f"{batch} sequences do not divide into dp {dp} x micro-batch {micro}: {number} micro-batches"
         )
     job = Job(
-        seq_len, batch, precision_in(cells["precision"], assumed), optimizer_in(cells["optimizer"], assumed)
+        seq_len,
+        batch,
+        precision_in(cells["precision"], chip, assumed),
+        optimizer_in(cells["optimizer"], assumed),
     )
     return job, (micro, number)
 

@@ -51,6 +51,7 @@ _MEGATRON: Final = (
 )
 _TORCHTITAN: Final = ((202506, "torchtitan-2024"), (LATEST, "torchtitan-2026"))
 _NANOTRON: Final = ((LATEST, "nanotron-2024"),)
+_DEEPSPEED: Final = ((LATEST, "deepspeed-2025"),)
 _FSDP1: Final = ((LATEST, "fsdp1-2023"),)
 
 # the first family whose pattern is found in the framework's text; order matters
@@ -68,9 +69,11 @@ _FAMILIES: Final = (
     _Family(r"megatron|nemo", _MEGATRON),
     _Family(r"meta internal|4d\b", _TORCHTITAN, kin=True),
     _Family(r"fms-fsdp|fsdp ?1|fsdp v1", _FSDP1),
-    _Family(r"fsdp ?2|fully_shard|torchtune|transformers|accelerate|hugging", _TORCHTITAN, kin=True),
+    _Family(r"deepspeed.*transformers|transformers.*deepspeed", _DEEPSPEED),
+    _Family(r"transformers|accelerate|hugging|\btrl\b|axolotl|llama-?factory", _DEEPSPEED, kin=True),
+    _Family(r"fsdp ?2|fully_shard|torchtune", _TORCHTITAN, kin=True),
     _Family(r"fairscale|metaseq|fsdp", _FSDP1, kin=True),
-    _Family(r"deepspeed|zero", ((LATEST, "deepspeed-2025"),)),
+    _Family(r"deepspeed|zero", _DEEPSPEED),
 )  # fmt: skip
 
 # releases whose number is not a date: first matching pattern gives yyyymm
