@@ -71,7 +71,7 @@ def _attention_parts(
         k = act * x.tokens * a.kv_heads * a.head_dim / x.kv_split
         parts = {"qkv": q * copies + kv + (copies - 1) * k}
     heads = a.heads / x.t
-    if kernels.attention is AttentionKernel.FLASH:
+    if kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
         core = STATISTIC_BYTES * heads * x.tokens
     else:
         square = heads * x.tokens * x.seq_kv

@@ -31,6 +31,7 @@ from planner.cost.kernels import (
 )
 from planner.cost.traffic import group_links
 from planner.errors import UnsupportedError
+from planner.spec.accelerator import Architecture
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, distinct
 from planner.spec.links import LinkRates
 from planner.spec.model import AttentionKind, Layer, QkNorm
@@ -46,6 +47,9 @@ TIME_TERMS = ("gemm", "attention", "memory_bound", "tp_comm", "cp_comm", "ep_com
 # Passes over the s^2 scores of unfused attention, forward: scores written, scaled and masked (read, write),
 # softmax (read, write), read by the product with V; a fused softmax kernel saves the middle pair.
 SQUARE_PASSES = {AttentionKernel.EAGER: 6.0, AttentionKernel.FUSED_SOFTMAX: 4.0}
+# FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
+# to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
+FLASH_2_SLOWDOWN = (1.75, 1.62)
 # Unfused RMSNorm in fp32: upcast, square and mean, scale, downcast, weight: passes over the stream in units of
 # its 2-byte size, against one read and one write when fused.
 NORM_PASSES = {True: 2.0, False: 12.0}
@@ -141,6 +145,10 @@ class LayerModel:
         peaks = dict(self.problem.cluster.accelerator.peak)
         return Dtype.BF16 if peaks.get(Dtype.BF16) else Dtype.FP16
 
+    def _has_async_attention(self) -> bool:
+        """Is the tables' attention kernel newer than FlashAttention-2?"""
+        return self.problem.cluster.accelerator.architecture in (Architecture.HOPPER, Architecture.BLACKWELL)
+
     def _table_key(self, wanted: Dtype) -> Dtype:
         """The format whose table stands for `wanted`: 16- and 32-bit formats reach like fractions of their peaks."""
         wide = (Dtype.BF16, Dtype.FP16, Dtype.TF32, Dtype.FP32)
@@ -219,6 +227,9 @@ class LayerModel:
         factor = stack.compute.attention
         if stack.kernels.attention is AttentionKernel.FLASH:
             return factor * forward, factor * backward
+        if stack.kernels.attention is AttentionKernel.FLASH_2:
+            slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
+            return factor * slower[0] * forward, factor * slower[1] * backward
         square = batch * heads * seq * seq
         products = 2 * square * (a.head_dim + a.v_head_dim) / (0.6 * self.attention_peak)
         width = self.recipe.activation_bytes
@@ -365,7 +376,7 @@ class LayerModel:
             total = total + np.where(mask & (1 << bit) > 0, seconds[name], 0.0)
         return total
 
-    def _host_floor(self, keys: ConfigTable) -> Array:
+    def _host_floor(self, layer: Layer, keys: ConfigTable) -> Array:
         """Seconds the host needs to launch a layer's forward and backward kernels."""
         host, cluster = self.problem.stack.host, self.problem.cluster
         t = keys["tp"].astype(float)
@@ -373,7 +384,8 @@ class LayerModel:
         beyond = np.maximum(np.log2(t / cluster.tiers[0].size), 0.0)
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
-        return floor + beyond * host.layer_floor_tp_nodes + pipeline
+        routing = host.moe_layer_floor if layer.moe else 0.0
+        return floor + beyond * host.layer_floor_tp_nodes + pipeline + routing
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         """Cost of one kind of layer for every key."""
@@ -419,7 +431,7 @@ class LayerModel:
         )
         again_full = sum(forward.values(), zero)
         device = again_full + sum(backward.values(), zero)
-        host, softness = self._host_floor(keys), self.problem.stack.host.softness
+        host, softness = self._host_floor(layer, keys), self.problem.stack.host.softness
         share = np.divide(again, again_full, out=np.zeros_like(again), where=again_full > 0)
         time = soft_maximum(device + again, host * (1 + share / 3), softness)
         time_full = soft_maximum(device + again_full, host * (4 / 3), softness)

@@ -35,9 +35,11 @@ Bytes = Annotated[float, _quantity("capacity")]
 
 
 class AttentionKernel(StrEnum):
-    """Which attention kernel runs."""
+    """Which attention kernel runs. FLASH is the fastest the accelerator has, the one the kernel tables timed;
+    FLASH_2 is FlashAttention-2, which leaves Hopper and later half idle."""
 
     FLASH = "flash"
+    FLASH_2 = "flash-2"
     FUSED_SOFTMAX = "fused-softmax"
     EAGER = "eager"
 
@@ -99,6 +101,7 @@ class Host(_Section):
 
     layer_floor: Seconds = Field(0.0005, ge=0, le=0.05, description="forward + backward of a layer at tp 1")
     layer_floor_tp: Seconds = Field(0.0005, ge=0, le=0.05, description="the same at tp > 1")
+    moe_layer_floor: Seconds = Field(0.0, ge=0, le=0.1, description="added where the layer routes to experts")
     layer_floor_tp_nodes: Seconds = Field(
         0.0, ge=0, le=0.05, description="added per doubling of tp beyond a node"
     )
@@ -120,7 +123,8 @@ class Communication(_Section):
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
     )
     dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
-    ep_exposed: float = Field(1.0, ge=0, le=3, description="exposed share of dispatch and combine")
+    ep_exposed: float = Field(1.0, ge=0, le=3, description="time of dispatch and combine over the link model")
+    ep_overlap: float = Field(0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine")
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
     )
