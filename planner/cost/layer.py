@@ -398,34 +398,15 @@ class LayerModel:
         experts = self._expert_parallel(layer, x)
         zero = np.zeros(len(keys))
         moved = sum(memory.values(), zero)
-        forward = dict(
-            zip(
-                TIME_TERMS,
-                (
-                    sum((f for f, _ in products.values()), zero),
-                    attention[0],
-                    moved,
-                    tensor,
-                    context[0],
-                    experts,
-                ),
-                strict=True,
-            )
-        )
-        backward = dict(
-            zip(
-                TIME_TERMS,
-                (
-                    sum((b for _, b in products.values()), zero),
-                    attention[1],
-                    2 * moved,
-                    tensor,
-                    context[1],
-                    experts,
-                ),
-                strict=True,
-            )
-        )
+        linear = sum((f for f, _ in products.values()), zero), sum((b for _, b in products.values()), zero)
+        hides = self.problem.stack.communication.ep_overlap
+        exposed = [
+            np.maximum(experts - hides * (linear[i] + attention[i] + (1 + i) * moved), 0.0) for i in (0, 1)
+        ]
+        ahead = (linear[0], attention[0], moved, tensor, context[0], exposed[0])
+        back = (linear[1], attention[1], 2 * moved, tensor, context[1], exposed[1])
+        forward = dict(zip(TIME_TERMS, ahead, strict=True))
+        backward = dict(zip(TIME_TERMS, back, strict=True))
         again = self._recomputed(
             keys, {n: f for n, (f, _) in products.items()}, attention[0], memory, experts
         )
