@@ -8,7 +8,7 @@ million. Left out: exact simulation of uneven pipelines, for which a bound stand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
