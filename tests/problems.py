@@ -1,0 +1,83 @@
+"""Small problems for tests of the space, the cost and the search: models, clusters, stacks, random rows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.catalog.load_stacks import load_stack
+from planner.cost.model import CostModel
+from planner.plan import cost_model
+from planner.space.enumerate import enumerate_configs
+from planner.space.rules import RULES
+from planner.spec.cluster import Cluster
+from planner.spec.config import ConfigTable
+from planner.spec.job import Job, Optimizer
+from planner.spec.load_cluster import load_cluster
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+from planner.spec.stack import Stack
+
+
+def attention(heads: int = 16, kv_heads: int = 8, head_dim: int = 128) -> Attention:
+    kind = AttentionKind.MHA if heads == kv_heads else AttentionKind.GQA
+    return Attention(kind, heads, kv_heads, head_dim, head_dim)
+
+
+def dense_model(
+    layers: int = 8, hidden: int = 2048, heads: int = 16, kv_heads: int = 8, ffn: int = 7168,
+    vocab: int = 32000, tied: bool = False,
+) -> ModelSpec:  # fmt: skip
+    """A Llama-like model."""
+    layer = Layer(attention(heads, kv_heads, hidden // heads), Mlp(ffn, True, False, Activation.SILU), None)
+    return ModelSpec("small-dense", "llama", hidden, vocab, (layer,) * layers, tied, max_position=131072)
+
+
+def moe_model(
+    layers: int = 8, leading_dense: int = 1, hidden: int = 2048, heads: int = 16, kv_heads: int = 8,
+    experts: int = 16, top_k: int = 4, expert_ffn: int = 1024, shared_ffn: int = 1024, vocab: int = 32000,
+) -> ModelSpec:  # fmt: skip
+    """A mixture of experts whose first layers are dense."""
+    attends = attention(heads, kv_heads, hidden // heads)
+    dense = Layer(attends, Mlp(4 * hidden, True, False, Activation.SILU), None)
+    sparse = Layer(attends, None, Moe(experts, top_k, expert_ffn, True, False, shared_ffn, False, False))
+    blocks = (dense,) * leading_dense + (sparse,) * (layers - leading_dense)
+    return ModelSpec("small-moe", "qwen3_moe", hidden, vocab, blocks, False, max_position=131072)
+
+
+@lru_cache(maxsize=64)
+def cluster(text: str = "2x8 h100 400G-ib") -> Cluster:
+    return load_cluster(text)
+
+
+def problem(
+    model: ModelSpec | None = None, machine: str | Cluster = "2x8 h100 400G-ib", *, seq_len: int = 4096,
+    global_batch: int = 64, precision: Precision = Precision.BF16, optimizer: Optimizer = Optimizer.ADAMW,
+    stack: str | Stack = "megatron-2026",
+) -> Problem:  # fmt: skip
+    """A problem of a model (default: the small dense one) on a cluster or a shorthand."""
+    return Problem(
+        model or dense_model(),
+        cluster(machine) if isinstance(machine, str) else machine,
+        Job(seq_len, global_batch, precision, optimizer),
+        load_stack(stack) if isinstance(stack, str) else stack,
+    )
+
+
+def costs(subject: Problem) -> CostModel:
+    """The cost model of a problem with the shipped rates."""
+    return cost_model(subject)
+
+
+def legal_table(subject: Problem) -> ConfigTable:
+    """Every legal configuration of a problem."""
+    return enumerate_configs(subject, RULES).table()
+
+
+def random_rows(table: ConfigTable, count: int, seed: int) -> ConfigTable:
+    """Some rows of a table, without repetition, in random order."""
+    rows: NDArray[np.intp] = np.random.default_rng(seed).permutation(len(table))[:count]
+    return table.take(rows)
