@@ -138,13 +138,14 @@ def _completed(run: Run, prediction: Prediction, keep_terms: bool) -> Prediction
         return prediction
     if run.offloads:
         return replace(prediction, verdict=MemoryVerdict.BORDERLINE)
-    if run.fallback is None:
+    if not run.fallback:
         return prediction
-    again = _evaluate(run.problem, [run.fallback], keep_terms)[0]
-    if again.verdict is MemoryVerdict.DOES_NOT_FIT:
-        return prediction
-    said = "recomputation not stated, and without any it would not fit: all layers"
-    return replace(again, assumed=(said,))
+    tried = _evaluate(run.problem, list(run.fallback), keep_terms)
+    for config, again in zip(run.fallback, tried, strict=True):
+        if again.verdict in (MemoryVerdict.FITS, MemoryVerdict.BORDERLINE):
+            layers = f"{config.recompute_layers} layers of each stage"
+            return replace(again, assumed=(f"recomputation not stated and none does not fit: {layers}",))
+    return prediction
 
 
 def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.spec.accelerator import Architecture
-from planner.spec.stack import AttentionKernel, CrossEntropy, Stack
+from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher, Stack
 
 # Nearest kin doubles the error band: a stack that no row identified was up to 2x apart (research, "stacks").
 KIN_BAND_FACTOR: Final = 2.0
 # FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
 FLASH1_SLOWDOWN: Final = 2.0
+# One layer's exchange runs beside another's compute; what remains is its start and its end (start value).
+EP_OVERLAP: Final = 0.8
 LATEST: Final = 10**6
 
 
@@ -176,6 +178,7 @@ def _cuda_graphs(text: str, stack: Stack) -> tuple[Update, str] | None:
     update = {
         "layer_floor": host.layer_floor * keep,
         "layer_floor_tp": host.layer_floor_tp * keep,
+        "moe_layer_floor": host.moe_layer_floor * keep,
     }
     what = "whole iteration: no host floor" if whole else "part of a layer: half the host floor"
     return {"host": update}, f"CUDA graphs, {what}"
@@ -200,8 +203,13 @@ def _tp_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
 def _ep_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
     if not re.search(r"moe_a2a_overlap=true|ep overlap on|ep overlap,|overlap-moe-expert", text):
         return None
-    exposed = min(stack.communication.ep_exposed, 0.3)
-    return {"communication": {"ep_exposed": exposed}}, "expert all-to-all overlapped"
+    return {"communication": {"ep_overlap": EP_OVERLAP}}, "expert all-to-all overlapped"
+
+
+def _dispatcher(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if not re.search(r"hybrid-?ep|deep-?ep", text):
+        return None
+    return {"communication": {"dispatcher": Dispatcher.DEEPEP}}, "tokens dispatched once per node"
 
 
 def _eager_torch(text: str, stack: Stack) -> tuple[Update, str] | None:
@@ -225,7 +233,7 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 _SWITCHES: Final[tuple[Callable[[str, Stack], tuple[Update, str] | None], ...]] = (
-    _aleph_kernels, _no_flash, _cuda_graphs, _no_overlap, _tp_overlap, _ep_overlap, _eager_torch,
+    _aleph_kernels, _no_flash, _cuda_graphs, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
     _low_precision_reduction, _fused_loss,
 )  # fmt: skip
 OFFLOAD: Final = re.compile(r"cpu_offloading_num_layers=[1-9]|cpu_offload=true", re.IGNORECASE)

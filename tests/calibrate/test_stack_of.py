@@ -7,7 +7,7 @@ import pytest
 from planner.calibrate.stack_of import FLASH1_SLOWDOWN, apply_switches, release_of, stack_of
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
 from planner.spec.accelerator import Architecture
-from planner.spec.stack import AttentionKernel, CrossEntropy
+from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,10 @@ def test_switches_of_recipes() -> None:
     stack = load_stack("megatron-2026")
     graphs, _ = apply_switches(stack, "cuda_graph_impl=full_iteration; moe_a2a_overlap=True")
     assert graphs.host.layer_floor == 0
-    assert graphs.communication.ep_exposed < stack.communication.ep_exposed
+    assert graphs.host.moe_layer_floor == 0
+    assert graphs.communication.ep_overlap > stack.communication.ep_overlap
+    fused, _ = apply_switches(stack, "moe_flex_dispatcher_backend=hybridep")
+    assert fused.communication.dispatcher is Dispatcher.DEEPEP
     assert apply_switches(stack, "cuda_graph_impl=none; cuda_graph_scope=full_iteration")[0] is stack
     serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
     assert serial.communication.dp_overlap == 0
