@@ -184,6 +184,7 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
     sweeps = sweep_summaries(answers)
     status = Counter(a.output["status"] for a in answers)
     told = [a for a in judged if not a.measured.crashed]
+    recorded = {group_of(a.row) for a in told if a.measured.oom}
     return {
         "rows": len(answers),
         "status": dict(sorted(status.items())),
@@ -198,6 +199,7 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
         "step_time_moe": error_summary([r for a in judged if a.moe and (r := a.time_ratio) is not None]),
         "memory": error_summary([r for a in judged if (r := a.memory_ratio) is not None]),
         "oom": oom_summary(told),
+        "oom_where_recorded": oom_summary([a for a in told if group_of(a.row) in recorded]),
         "sweeps": sweeps,
         "sweep_means": _sweep_means(sweeps),
         "sources": sources,
@@ -221,10 +223,17 @@ def _sweep_means(sweeps: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _worst(answers: Sequence[Answer], count: int = 15) -> list[dict[str, Any]]:
-    """The rows whose step time is furthest off."""
+def _worst(answers: Sequence[Answer], count: int = 20, of_source: int = 2) -> list[dict[str, Any]]:
+    """The rows whose step time is furthest off, at most `of_source` of each source."""
     timed = [(abs(np.log(ratio)), a) for a in answers if (ratio := a.time_ratio) is not None]
     timed.sort(key=lambda pair: -pair[0])
+    taken: Counter[str] = Counter()
+    chosen = []
+    for _, answer in timed:
+        source = group_of(answer.row)
+        taken[source] += 1
+        if taken[source] <= of_source:
+            chosen.append(answer)
     return [
         {
             "row": a.output["row"],
@@ -235,5 +244,5 @@ def _worst(answers: Sequence[Answer], count: int = 15) -> list[dict[str, Any]]:
             "predicted_s": a.output["step_time_s"],
             "measured_s": _rounded(a.measured.step_time),
         }
-        for _, a in timed[:count]
+        for a in chosen[:count]
     ]

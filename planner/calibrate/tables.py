@@ -44,11 +44,12 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
             f"peak memory, {memory['rows']} rows: median error {_percent(memory, 'median')} %, "
             f"p90 {_percent(memory, 'p90')} %, bias {_percent(memory, 'bias', sign=True)} %"
         )
-    if oom := summary["oom"]:
-        lines.append(
-            f"out of memory, {oom['failures']} recorded, {oom['ran']} that ran: precision {oom['precision']:.3f}, "
-            f"recall {oom['recall']:.3f}, false fits {100 * oom['false_fits']:.1f} %"
-        )
+    for key, where in (("oom_where_recorded", "sources that record it"), ("oom", "all sources")):
+        if oom := summary[key]:
+            lines.append(
+                f"out of memory, {where}, {oom['failures']} recorded, {oom['ran']} that ran: precision "
+                f"{oom['precision']:.3f}, recall {oom['recall']:.3f}, false fits {_percent(oom, 'false_fits')} %"
+            )
     for name, source in summary["sources"].items():
         if crashes := source["crashes"]:
             lines.append(
