@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from planner.campaign.duration import run_duration
+from planner.campaign.run import run_assumptions, run_facts
 from planner.cost.flops import MfuConvention, mfu_flops_per_token
 from planner.cost.memory import PHASES
 from planner.cost.model import CostModel, CostTable
 from planner.cost.params import model_parameters
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Enumeration, Removed
+from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import (
     BrokenRule,
@@ -28,7 +29,6 @@ from planner.spec.planfile import (
     Plan,
     PlannedConfig,
     RemovedBy,
-    Run,
     Search,
     StackFacts,
     StageMemory,
@@ -39,7 +39,7 @@ from planner.spec.rule import Problem, Violation
 from planner.units import format_capacity, format_time
 
 NOT_MODELLED = (
-    "failures, restarts and checkpoint stalls: days and GPU-hours are without interruptions",
+    "queueing, evaluation and planned maintenance: they add to the days of a run",
     "network congestion from other jobs, and a pathological network state",
     "imbalanced expert routing: every expert gets as many tokens",
     "varying sequence lengths, padding and the data loader",
@@ -55,10 +55,10 @@ class Answerer:
 
     def __init__(
         self, problem: Problem, model: CostModel, assumed: tuple[str, ...], headroom: float,
-        restricted: Mapping[str, tuple[int, ...]],
+        restricted: Mapping[str, tuple[int, ...]], campaign: Assumptions,
     ) -> None:  # fmt: skip
         self.problem, self.model, self.headroom, self.restricted = problem, model, headroom, dict(restricted)
-        self.assumed = assumed
+        self.assumed, self.campaign = assumed, campaign
         self.limit = problem.cluster.accelerator.memory * (1 - headroom)
 
     def fits(self, config: ParallelConfig) -> bool:
@@ -151,7 +151,7 @@ class Answerer:
             layout=""
             if len(set(layers)) == 1
             else "layers per pipeline rank differ: needs an explicit layout",
-            run=self._run(step),
+            run=run_facts(step, self.problem, self.campaign),
             why=self._why(config, time, memory),
         )
 
@@ -196,19 +196,8 @@ class Answerer:
             return MemoryVerdict.FITS
         return MemoryVerdict.BORDERLINE if peak <= self.limit else MemoryVerdict.DOES_NOT_FIT
 
-    def _run(self, step: float) -> Run | None:
-        job, cluster = self.problem.job, self.problem.cluster
-        if job.tokens is None:
-            return None
-        price = cluster.price_per_device_hour
-        whole = run_duration(step, job.tokens, job.tokens_per_step, cluster.num_devices, price)
-        return Run(
-            steps=whole.steps,
-            days=whole.days,
-            gpu_hours=whole.gpu_hours,
-            price_per_device_hour=price,
-            cost=whole.cost,
-        )
+    def _run_assumptions(self) -> tuple[str, ...]:
+        return run_assumptions(self.campaign) if self.problem.job.tokens is not None else ()
 
     def _why(self, config: ParallelConfig, time: Mapping[str, float], memory: Memory) -> tuple[str, ...]:
         total = sum(time.values())
@@ -250,7 +239,7 @@ class Answerer:
             nearest_config=nearest.config if nearest else None,
             smallest_change=smallest_change,
             search=search,
-            assumptions=(*self.assumed, *self.problem.model.assumed),
+            assumptions=(*self.assumed, *self.problem.model.assumed, *self._run_assumptions()),
             not_modelled=NOT_MODELLED,
             confidence=self._confidence(),
             headroom=self.headroom,
@@ -271,7 +260,7 @@ class Answerer:
             f"({format_time(best.step_time_low)} to {format_time(best.step_time_high)}), "
             f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.mfu:.0%} MFU, "
             f"{best.memory.verdict.replace('_', ' ')}, {room} on pipeline rank {best.memory.stage}"
-            + (f", {best.run.days:.1f} days" if best.run else "")
+            + (f", {best.run.effective_days or best.run.days:.1f} days" if best.run else "")
         )
 
     def _subject(self) -> Subject:

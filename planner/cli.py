@@ -129,6 +129,7 @@ def _request(
     settings: list[str],
     headroom: str,
     mtp: bool,
+    assume: list[str] | None = None,
 ) -> Request:
     from planner.plan import Request
     from planner.space.restriction import parse_restriction
@@ -148,6 +149,7 @@ def _request(
         restrict=parse_restriction(settings),
         headroom=parse_headroom(headroom),
         with_mtp=mtp,
+        assume=tuple(assume or ()),
     )
 
 
@@ -186,7 +188,15 @@ StackOption = Annotated[
     str | None, typer.Option(help="Training software (default: the newest Megatron); see planner stacks.")
 ]
 TokensOption = Annotated[
-    str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days and GPU-hours.")
+    str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days, money and energy.")
+]
+AssumeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume",
+        metavar="KEY=VALUE",
+        help="Change an assumption about the whole run, such as pue=1.3; repeatable.",
+    ),
 ]
 HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
 MtpOption = Annotated[bool, typer.Option("--mtp", help="Train multi-token-prediction modules along.")]
@@ -236,6 +246,7 @@ def plan(
     headroom: HeadroomOption = "5%",
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
     mtp: MtpOption = False,
+    assume: AssumeOption = None,
     as_json: JsonOption = False,
     output: OutputOption = None,
 ) -> int:
@@ -244,7 +255,7 @@ def plan(
 
     request = _request(
         model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
-        headroom, mtp,
+        headroom, mtp, assume,
     )  # fmt: skip
     _check_output(output)
     from planner.plan import make_plan
@@ -274,13 +285,14 @@ def estimate(
     ] = None,
     headroom: HeadroomOption = "5%",
     mtp: MtpOption = False,
+    assume: AssumeOption = None,
     as_json: JsonOption = False,
     output: OutputOption = None,
 ) -> int:
     """Predict time and memory of one named configuration, or say which rule it breaks."""
     request = _request(
         model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
-        headroom, mtp,
+        headroom, mtp, assume,
     )  # fmt: skip
     _check_output(output)
     from planner.plan import make_estimate

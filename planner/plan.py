@@ -6,7 +6,7 @@
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
     answer    Plan                             what the report shows and the plan file holds
 
-Left out: what the whole run costs beyond days and GPU-hours, and launch files.
+Left out: what the whole run takes (`campaign/`), and launch files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from planner.answer import Answerer
+from planner.catalog.load_campaign import load_assumptions
 from planner.catalog.load_links import load_link_rates
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.catalog.loader import load_kernel_rates
@@ -72,6 +73,7 @@ class Request:
     headroom: float = 0.05
     top: int = 10
     with_mtp: bool = False
+    assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
 
 
 def make_plan(request: Request) -> Plan:
@@ -84,7 +86,9 @@ def make_plan(request: Request) -> Plan:
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     found = search(model, space, limit, request.top)
     helps = () if len(space) else legal_changes(problem, RULES, request.restrict)
-    answer = Answerer(problem, model, assumed, request.headroom, request.restrict)
+    answer = Answerer(
+        problem, model, assumed, request.headroom, request.restrict, load_assumptions(request.assume)
+    )
     return answer.plan(space, found, helps, lambda: time.perf_counter() - started)
 
 
@@ -96,7 +100,14 @@ def make_estimate(request: Request) -> Plan:
     config, defaults = named_config(request.restrict, problem)
     broken = explain_config(config, problem, RULES)
     model = cost_model(problem)
-    answer = Answerer(problem, model, (*assumed, *defaults), request.headroom, request.restrict)
+    answer = Answerer(
+        problem,
+        model,
+        (*assumed, *defaults),
+        request.headroom,
+        request.restrict,
+        load_assumptions(request.assume),
+    )
     nearest = None
     if broken:
         nearest = nearest_legal(config, problem, RULES)
@@ -184,6 +195,7 @@ def _check(request: Request) -> None:
         raise InputError("headroom must be a share from 0 to below 1", str(request.headroom), "write 5%")
     if request.top < 1:
         raise InputError("top must be 1 or more", str(request.top))
+    load_assumptions(request.assume)
     if request.seq_len is not None and not 1 <= request.seq_len <= LONGEST_SEQUENCE:
         raise InputError(f"the sequence length must be from 1 to {LONGEST_SEQUENCE}", str(request.seq_len))
 

@@ -1,6 +1,6 @@
 """Which number does "400 Gbit/s" stand for, and how is 5e10 shown? The only place that converts units.
 
-Inside planner: seconds, bytes, FLOP, bytes/s per direction per device, dense FLOP/s, watts, US dollars.
+Inside planner: seconds, bytes, FLOP, bytes/s per direction per device, dense FLOP/s, watts, joules, US dollars.
 GiB = 2^30 bytes is for capacity, GB = 1e9 bytes for bandwidth and file sizes. Left out: anything that is
 not needed to read a specification or to show a result.
 """
@@ -24,7 +24,9 @@ _TIME: Final = {
     "min": 60.0,
     "h": 3600.0,
     "d": 86400.0,
+    "yr": 365.25 * 86400.0,
 }
+_KWH: Final = 3.6e6  # joules
 _NUMBER: Final = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 GIB: Final = 2.0**30
@@ -55,15 +57,20 @@ _KINDS: Final[dict[str, tuple[dict[str, float], str]]] = {
     "power": ({"W": 1.0, "kW": 1e3, "MW": 1e6}, "700 W"),
     "frequency": ({"MHz": 1e6, "GHz": 1e9}, "1830 MHz"),
     "price": ({"$/h": 1.0, "USD/h": 1.0}, "2.50 $/h"),
-    "money": ({"$": 1.0, "USD": 1.0}, "250000 $"),
+    "money": ({"$": 1.0, "USD": 1.0, "k$": 1e3, "M$": 1e6}, "250000 $"),
+    "fraction": ({"%": 0.01}, "75 %"),
+    "rate": ({"/h": 1 / 3600, "/d": 1 / 86400, "/day": 1 / 86400, "/yr": 1 / _TIME["yr"]}, "0.003 /day"),
+    "energy price": ({"$/kWh": 1 / _KWH, "$/MWh": 1e-3 / _KWH}, "0.08 $/kWh"),
+    "carbon intensity": ({"kg/kWh": 1 / _KWH, "g/kWh": 1e-3 / _KWH}, "390 g/kWh"),
 }
 
 
 def parse_quantity(text: str, kind: str) -> float:
     """Read `text` as a quantity of `kind`, in planner's inner unit.
 
-    `kind` is one of capacity, bandwidth, compute, time, power, frequency, price, money. A bare number
-    is refused, because a bandwidth in bits is eight times one in bytes. Raises `UnitError`.
+    `kind` is one of capacity, bandwidth, compute, time, power, frequency, price, money, fraction, rate,
+    energy price, carbon intensity. A bare number is refused, because a bandwidth in bits is eight times
+    one in bytes. Raises `UnitError`.
     """
     units, example = _KINDS[kind]
     match = _NUMBER.match(text) if isinstance(text, str) else None
@@ -128,6 +135,11 @@ def format_time(value: float) -> str:
     if value >= 2 * 3600:
         return f"{value / 3600:.1f} h"
     return _scaled(value, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+
+
+def format_energy(value: float) -> str:
+    """Joules as kWh (or MWh, GWh)."""
+    return _scaled(value / _KWH, ((1e6, "GWh"), (1e3, "MWh"), (1.0, "kWh")))
 
 
 def format_count(value: float) -> str:

@@ -1,7 +1,7 @@
 """How many steps, days, device-hours and dollars does a whole run take?
 
 Pure arithmetic on a step time, for one configuration or a column of them. Left out: failures, restarts,
-checkpoint stalls and evaluation, which the caller states together as `goodput_fraction`, and energy.
+checkpoint stalls and evaluation, which the caller states together as `goodput_fraction` (`goodput.py`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def run_steps(tokens: float, tokens_per_step: float) -> float:
     return float(np.ceil(tokens / tokens_per_step))
 
 
-def run_seconds(step_time: Quantity, steps: float, goodput_fraction: float = 1.0) -> Quantity:
+def run_seconds(step_time: Quantity, steps: float, goodput_fraction: Quantity | float = 1.0) -> Quantity:
     """Wall-clock time of a run [s].
 
     steps x step_time / goodput_fraction. Definition; goodput: share of the wall clock spent on steps that
     count, 1 for a run without interruptions. Raises `InputError` outside 0 < goodput_fraction <= 1.
     """
-    if not 0 < goodput_fraction <= 1:
+    if not np.all((np.asarray(goodput_fraction) > 0) & (np.asarray(goodput_fraction) <= 1)):
         raise InputError("goodput_fraction must be above 0 and at most 1", str(goodput_fraction))
     return step_time * steps / goodput_fraction
 
@@ -68,7 +68,7 @@ def run_duration(
     tokens_per_step: float,
     devices: int,
     price_per_device_hour: float | None = None,
-    goodput_fraction: float = 1.0,
+    goodput_fraction: Quantity | float = 1.0,
 ) -> Duration[Quantity]:
     """The whole run of `tokens` at `step_time` on `devices`. `step_time` [s] is a float or a column."""
     steps = run_steps(tokens, tokens_per_step)

@@ -22,7 +22,7 @@ from planner.spec.planfile import (
     Search,
     StageMemory,
 )
-from planner.units import GIB, format_capacity, format_compute, format_count, format_time
+from planner.units import GIB, format_capacity, format_compute, format_count, format_energy, format_time
 
 # A difference between two configurations that is smaller than this share of the step is not worth a line.
 _WORTH_SAYING = 0.002
@@ -135,18 +135,70 @@ def key_figures(choice: Choice) -> tuple[Figure, ...]:
         ),
         Figure("peak memory", f"{choice.memory.peak / GIB:.1f} GiB", memory_sentence(choice.memory)),
     ]
-    return (*figures, *(_run_figures(choice.run) if choice.run else ()))
+    return (*figures, *(_run_figures(choice, choice.run) if choice.run else ()))
 
 
-def _run_figures(run: Run) -> tuple[Figure, ...]:
-    money = ""
-    if run.cost is not None:
-        money = f"${count(run.cost)}"
-        if run.price_per_device_hour is not None:
-            money += f" at ${run.price_per_device_hour:.2f} per GPU-hour"
-    days = f"{run.days:.1f} days" if run.days >= 1 else format_time(run.days * 86400)
-    note = f"{run.steps:,.0f} steps without a stop, {count(run.gpu_hours)} GPU-hours"
-    return (Figure("whole run", days, f"{note}, {money}" if money else note),)
+def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
+    """Days, money and energy of the whole run; goodput and checkpoints where the plan knows them."""
+    if run.goodput is None or run.effective_days is None or run.held_gpu_hours is None:
+        note = f"{run.steps:,.0f} steps without a stop, {count(run.gpu_hours)} GPU-hours"
+        price = f" at ${run.price_per_device_hour:.2f} per GPU-hour" if run.price_per_device_hour else ""
+        money = f", ${count(run.cost)}{price}" if run.cost is not None else ""
+        return (Figure("whole run", days(run.days), note + money),)
+    low, high = (
+        days(run.effective_days * s / choice.step_time) for s in (choice.step_time_low, choice.step_time_high)
+    )
+    held = f"{run.steps:,.0f} steps, {count(run.held_gpu_hours)} GPU-hours"
+    spares = f" with {run.spare_nodes} spare nodes" if run.spare_nodes else ""
+    figures = [
+        Figure("whole run", days(run.effective_days), f"between {low} and {high}: {held}{spares}"),
+        Figure("goodput", f"{100 * run.goodput:.1f} %", goodput_sentence(run)),
+    ]
+    if run.checkpoint_size and run.checkpoint_interval and run.storage:
+        size = f"{format_capacity(run.checkpoint_size)} each, {format_capacity(run.storage)} kept by the end"
+        wait = f"; training waits {precise_time(run.checkpoint_stall or 0.0)}"
+        figures.append(Figure("checkpoints", f"every {duration(run.checkpoint_interval)}", size + wait))
+    if run.cost is not None and run.price_per_device_hour is not None:
+        figures.append(Figure("money", f"${count(run.cost)}", price_sentence(run)))
+    if run.energy is not None and run.emissions is not None and run.power_per_device is not None:
+        carbon = f"{run.emissions / 1000:,.0f} t CO2; {run.power_per_device:,.0f} W per GPU"
+        figures.append(Figure("energy", format_energy(run.energy), f"{carbon}, {run.power_source}"))
+    return tuple(figures)
+
+
+def goodput_sentence(run: Run) -> str:
+    """How often the run stops and what the stops cost."""
+    lost = [f"{term_name(key)} {100 * share:.1f} %" for key, share in parts_of(run.lost)]
+    stops = f"a stop every {duration(run.time_between_stops or 0.0)}"
+    return f"{stops}; lost to " + ", ".join(lost) if lost else stops
+
+
+def parts_of(shares: Mapping[str, float], smallest: float = 0.0005) -> list[tuple[str, float]]:
+    """Shares worth a mention, largest first."""
+    return sorted(((k, v) for k, v in shares.items() if v >= smallest), key=lambda item: -item[1])
+
+
+def price_sentence(run: Run) -> str:
+    """What a GPU-hour costs, where that comes from, and when owning would be cheaper."""
+    text = f"${run.price_per_device_hour:.2f} per GPU-hour, {run.price_source}"
+    if run.owned_price_per_device_hour is None or run.price_source == "own hardware":
+        return text
+    own = f"own hardware ${run.owned_price_per_device_hour:.2f}"
+    even = f"pays after {duration(run.break_even)} of use" if run.break_even else "never pays"
+    return f"{text}; {own}, {even}"
+
+
+def days(number: float) -> str:
+    """A number of days, or a shorter unit below one."""
+    return f"{number:,.1f} days" if number >= 1 else duration(number * 86400)
+
+
+def duration(seconds: float) -> str:
+    """A time a person plans with: years, days, hours, minutes or seconds."""
+    for size, unit in ((365.25 * 86400, "years"), (86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.3g} s"
 
 
 def memory_sentence(memory: Memory) -> str:

@@ -168,13 +168,48 @@ class Memory(_Record):
 
 
 class Run(_Record):
-    """What the whole run takes, without interruptions."""
+    """What the whole run takes: `steps`, `days`, `gpu_hours` without interruptions, all others with them."""
 
     steps: float = Field(gt=0, description="optimizer steps [1]")
-    days: float = Field(gt=0, description="wall-clock time [days]")
-    gpu_hours: float = Field(gt=0, description="device-hours [h]")
+    days: float = Field(gt=0, description="wall-clock time without a stop [days]")
+    gpu_hours: float = Field(gt=0, description="device-hours without a stop [h]")
     price_per_device_hour: float | None = Field(None, ge=0, description="price of a device [US dollars/h]")
-    cost: float | None = Field(None, ge=0, description="price of the run [US dollars]")
+    cost: float | None = Field(None, ge=0, description="price of the run: of `held_gpu_hours` [US dollars]")
+    price_source: str = Field("", description="where the price comes from")
+    goodput: float | None = Field(None, gt=0, le=1, description="share of the wall clock that counts [1]")
+    lost: dict[str, float] = Field(default_factory=dict, description="what takes the rest of it [1]")
+    effective_days: float | None = Field(None, gt=0, description="wall-clock time, stops included [days]")
+    held_gpu_hours: float | None = Field(
+        None, gt=0, description="device-hours held, stops and spare nodes included [h]"
+    )
+    spare_nodes: int = Field(0, ge=0, description="nodes held beside the job [1]")
+    spare_nodes_needed: int | None = Field(
+        None, ge=0, description="spares that are all in repair 1 % of the time at most [1]"
+    )
+    time_between_stops: float | None = Field(None, gt=0, description="mean time between stops [s]")
+    restart_time: float | None = Field(None, ge=0, description="from a stop to the first new step [s]")
+    checkpoint_interval: float | None = Field(None, gt=0, description="training between checkpoints [s]")
+    checkpoint_stall: float | None = Field(None, ge=0, description="training waits for a checkpoint [s]")
+    checkpoint_write: float | None = Field(None, ge=0, description="until a checkpoint is in storage [s]")
+    checkpoint_size: float | None = Field(None, gt=0, description="full state [bytes]")
+    weights_size: float | None = Field(None, gt=0, description="weights alone [bytes]")
+    storage: float | None = Field(None, gt=0, description="checkpoints kept at the end of the run [bytes]")
+    power_per_device: float | None = Field(None, gt=0, description="average draw, share of the node [W]")
+    power_source: str = Field("", description="where the power comes from")
+    energy: float | None = Field(None, gt=0, description="energy of the run, the site's overhead included [J]")
+    emissions: float | None = Field(None, ge=0, description="carbon dioxide, location-based [kg]")
+    owned_price_per_device_hour: float | None = Field(
+        None, ge=0, description="what an hour of one's own device costs [US dollars/h]"
+    )
+    break_even: float | None = Field(
+        None, gt=0, description="use after which owning is cheaper than renting; absent: never [s]"
+    )
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> Self:
+        if self.goodput is not None:
+            _check_sum("run.lost and run.goodput", {"goodput": self.goodput, **self.lost}, "1", 1.0)
+        return self
 
 
 class Choice(_Record):

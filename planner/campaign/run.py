@@ -1,0 +1,267 @@
+"""What does the whole run take: days, money, energy, checkpoints, with the stops of a real cluster?
+
+Binds the equations to a problem and its assumptions; the result is the plan file's `Run`. Left out: the
+equations themselves, and how a run is drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.campaign.checkpoint import (
+    full_state_size,
+    host_copy_time,
+    storage_size,
+    storage_time,
+    weights_size,
+)
+from planner.campaign.duration import SECONDS_PER_DAY, SECONDS_PER_HOUR, device_hours, run_duration
+from planner.campaign.energy import average_power, emissions, run_energy
+from planner.campaign.goodput import (
+    DEVICES_PER_COUNTED_NODE,
+    Goodput,
+    daly_interval,
+    goodput_shares,
+    spare_nodes,
+    time_between_stops,
+)
+from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
+from planner.cost.params import model_parameters
+from planner.spec.assumptions import Assumptions, CheckpointWriting, Pricing
+from planner.spec.cluster import Cluster
+from planner.spec.job import OPTIMIZERS
+from planner.spec.planfile import Run
+from planner.spec.precision import RECIPES
+from planner.spec.rule import Problem
+from planner.units import format_bandwidth
+
+SLOWEST_PROGRESS = 1e-6  # a goodput below this is said to be this: such a run never ends
+
+
+@dataclass(frozen=True)
+class Interruptions:
+    """How a job stops and saves itself; times [s], sizes [bytes]."""
+
+    shares: Goodput[float]
+    between_stops: float
+    restart: float
+    interval: float
+    stall: float
+    write: float
+    full_size: float
+    weights: float
+
+
+def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> Run | None:
+    """The whole run at `step_time` [s]; None where the job states no tokens."""
+    job, cluster = problem.job, problem.cluster
+    if job.tokens is None:
+        return None
+    stops = interruptions(step_time, problem, assumptions)
+    goodput = max(stops.shares.productive, SLOWEST_PROGRESS)
+    ideal = run_duration(step_time, job.tokens, job.tokens_per_step, cluster.num_devices)
+    days = ideal.days / goodput
+    needed = _spares(cluster, assumptions)
+    spares = needed if assumptions.spare_nodes is None else int(assumptions.spare_nodes)
+    held = device_hours(days * SECONDS_PER_DAY, cluster.num_devices + spares * cluster.devices_per_node)
+    power, power_source = device_power(cluster, assumptions)
+    price, price_source = device_price(cluster, assumptions)
+    energy = None if power is None else run_energy(held, power, assumptions.pue)
+    rent, _ = device_price(cluster, assumptions, owned=False)
+    owned, even = owning(power, rent, assumptions)
+    lost = (stops.shares.checkpoint_stalls, stops.shares.repeated_work, stops.shares.restarts)
+    scale = (1 - goodput) / (sum(lost) or 1.0)
+    return Run(
+        steps=ideal.steps,
+        days=ideal.days,
+        gpu_hours=ideal.gpu_hours,
+        price_per_device_hour=price,
+        price_source=price_source,
+        cost=None if price is None else held * price,
+        goodput=goodput,
+        lost=dict(
+            zip(("checkpoint_stalls", "repeated_work", "restarts"), (x * scale for x in lost), strict=True)
+        ),
+        effective_days=days,
+        held_gpu_hours=held,
+        spare_nodes=spares,
+        spare_nodes_needed=needed,
+        time_between_stops=stops.between_stops,
+        restart_time=stops.restart,
+        checkpoint_interval=stops.interval,
+        checkpoint_stall=stops.stall,
+        checkpoint_write=stops.write,
+        checkpoint_size=stops.full_size,
+        weights_size=stops.weights,
+        storage=storage_size(
+            stops.full_size,
+            stops.weights,
+            assumptions.full_checkpoints_kept,
+            days * SECONDS_PER_DAY,
+            assumptions.weight_checkpoint_interval,
+        ),
+        power_per_device=power,
+        power_source=power_source,
+        energy=energy,
+        emissions=None if energy is None else emissions(energy, assumptions.grid_carbon),
+        owned_price_per_device_hour=owned,
+        break_even=even,
+    )
+
+
+def checkpoint_sizes(problem: Problem) -> tuple[float, float]:
+    """The full state and the weights alone [bytes]."""
+    parameters = float(model_parameters(problem.model).total)
+    weight = RECIPES[problem.job.precision].weight_bytes
+    master = problem.stack.states.master if weight < 4 else 0.0
+    moments = OPTIMIZERS[problem.job.optimizer].moment_bytes
+    return full_state_size(parameters, weight, master, moments), weights_size(parameters, weight)
+
+
+def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interruptions:
+    """How often the job stops, how it checkpoints and what is left of the wall clock."""
+    cluster = problem.cluster
+    devices = cluster.num_devices
+    full, weights = checkpoint_sizes(problem)
+    spot = a.pricing is Pricing.SPOT
+    between = float(
+        time_between_stops(
+            float(devices), a.hardware_failures, a.software_stops, a.spot_preemptions if spot else 0.0
+        )
+    )
+    write = float(
+        storage_time(
+            full,
+            float(cluster.num_nodes),
+            a.checkpoint_bandwidth_per_node,
+            a.checkpoint_bandwidth_limit,
+        )
+    )
+    behind = a.checkpoint_writing is CheckpointWriting.ASYNCHRONOUS
+    copy = host_copy_time(full, float(devices), cluster.accelerator.pcie_bandwidth, a.host_copy_efficiency)
+    stall = a.checkpoint_overhead_time + (copy if behind else write)
+    shortest = max(step_time, write if behind else 0.0)
+    interval = a.checkpoint_interval
+    if interval is None:
+        interval = max(float(daly_interval(stall, between)), shortest)
+    preempted = devices / DEVICES_PER_COUNTED_NODE * a.spot_preemptions * between if spot else 0.0
+    restart = a.detection_time + a.restart_time + write + preempted * a.spot_wait
+    shares = goodput_shares(interval, stall, between, restart, write if behind else 0.0)
+    return Interruptions(shares, between, restart, interval, stall, write, full, weights)
+
+
+def _spares(cluster: Cluster, a: Assumptions) -> int:
+    rate = a.hardware_failures * cluster.devices_per_node / DEVICES_PER_COUNTED_NODE
+    return spare_nodes(cluster.num_nodes, rate, a.repair_time)[1]
+
+
+def device_power(cluster: Cluster, a: Assumptions) -> tuple[float | None, str]:
+    """Average draw of a device with its share of the node [W], and where it comes from."""
+    if a.power is not None:
+        return a.power, "as given"
+    if cluster.power_per_device:
+        node = cluster.power_per_device * cluster.devices_per_node
+        return float(
+            average_power(cluster.power_per_device, a.load)
+        ), f"{a.load:.0%} of a node's {node:,.0f} W"
+    tdp = cluster.accelerator.tdp
+    if tdp is None:
+        return None, ""
+    said = f"{a.load:.0%} of the device's {tdp:,.0f} W x {a.node_power_ratio:g} for its node"
+    return float(average_power(tdp * a.node_power_ratio, a.load)), said
+
+
+def device_price(cluster: Cluster, a: Assumptions, owned: bool | None = None) -> tuple[float | None, str]:
+    """Price of a device and hour [$/h] and where it comes from; `owned`: own or rented, whatever the pricing."""
+    own = a.pricing is Pricing.OWN if owned is None else owned
+    if own:
+        power, _ = device_power(cluster, a)
+        return (None, "") if power is None else (owned_price(power, a), "own hardware")
+    if a.price is not None:
+        price, source = a.price, "as given"
+    elif cluster.price_per_device_hour is not None:
+        price, source = cluster.price_per_device_hour, f"stated by {cluster.name}"
+    elif cluster.accelerator.name in a.list_prices:
+        price, source = a.list_prices[cluster.accelerator.name]
+    else:
+        return None, ""
+    if a.pricing is Pricing.RESERVED:
+        return price * a.reserved_price_fraction, f"{a.reserved_price_fraction:.0%} of ${price:g}, {source}"
+    if a.pricing is Pricing.SPOT:
+        return price * a.spot_price_fraction, f"{a.spot_price_fraction:.0%} of ${price:g}, {source}"
+    return price, source
+
+
+def owned_price(power: float, a: Assumptions) -> float:
+    """What an hour of one's own device costs [$/h]."""
+    written_off = depreciation_per_hour(a.purchase_price, a.depreciation_time, a.fleet_utilisation)
+    return float(written_off + _running(power, a))
+
+
+def _running(power: float, a: Assumptions) -> float:
+    return float(
+        running_cost_per_hour(
+            a.purchase_price,
+            power,
+            a.pue,
+            a.electricity_price,
+            a.staff_cost,
+            a.maintenance_fraction,
+            a.fleet_utilisation,
+        )
+    )
+
+
+def owning(power: float | None, rent: float | None, a: Assumptions) -> tuple[float | None, float | None]:
+    """Hourly cost of one's own device [$/h] and the use after which owning is cheaper [s]; None: never."""
+    if power is None:
+        return None, None
+    own = owned_price(power, a)
+    if rent is None:
+        return own, None
+    hours = float(break_even_hours(a.purchase_price, rent, _running(power, a)))
+    return own, hours * SECONDS_PER_HOUR if 0 < hours < 1e9 else None
+
+
+def run_assumptions(a: Assumptions) -> tuple[str, ...]:
+    """What the figures of a run rest on, in a few sentences; `planner assumptions` shows each with its source."""
+    per_day = SECONDS_PER_DAY
+    node = DEVICES_PER_COUNTED_NODE
+    stops = (
+        f"stops: {a.hardware_failures * per_day:.3g} a day for every {node} devices and "
+        f"{a.software_stops * per_day:.3g} a day for the job, {_span(a.detection_time)} to notice and "
+        f"{_span(a.restart_time)} to restart, then reading the checkpoint"
+    )
+    if a.pricing is Pricing.SPOT:
+        stops += (
+            f"; preempted {a.spot_preemptions * per_day:.3g} a day for every {node} devices, "
+            f"{_span(a.spot_wait)} to get another"
+        )
+    saves = (
+        f"checkpoints: {a.checkpoint_writing}, {format_bandwidth(a.checkpoint_bandwidth_per_node)} per node up to "
+        f"{format_bandwidth(a.checkpoint_bandwidth_limit)}, {_span(a.checkpoint_overhead_time)} overhead; "
+        f"{a.full_checkpoints_kept:.0f} full states kept, weights every {_span(a.weight_checkpoint_interval)}"
+    )
+    site = (
+        f"site: PUE {a.pue:g}, {a.grid_carbon * 3.6e9:.0f} g CO2 per kWh, "
+        f"electricity ${a.electricity_price * 3.6e6:.3g} per kWh"
+    )
+    mine = (
+        f"own hardware: ${a.purchase_price:,.0f} per device with its network over "
+        f"{a.depreciation_time / (365.25 * per_day):.2g} years at {a.fleet_utilisation:.0%} use, "
+        f"${a.staff_cost:,.0f} staff and {a.maintenance_fraction:.1%} upkeep a year"
+    )
+    given = f"given: {', '.join(a.given)}" if a.given else ""
+    guesses = sum(record.unverified for record in a.records)
+    memory = (
+        f"{guesses} numbers of the run are from memory: planner assumptions shows every one with its source"
+    )
+    return tuple(text for text in (stops, saves, site, mine, given, memory if guesses else "") if text)
+
+
+def _span(seconds: float) -> str:
+    """A time as it would be written by hand: 5 s, 10 min, 24 h."""
+    size, unit = next(
+        (f, u) for f, u in ((3600.0, "h"), (60.0, "min"), (1.0, "s")) if seconds >= f or u == "s"
+    )
+    return f"{seconds / size:.3g} {unit}"

@@ -1,0 +1,70 @@
+"""What is assumed about a whole run? Reads `catalog/campaign.yaml`.
+
+Left out: what the numbers are used for (`campaign/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from planner.errors import FileInputError, InputError
+from planner.spec.assumptions import Assumption, Assumptions, assumptions_from
+from planner.units import parse_quantity
+
+CAMPAIGN_FILE: Final = Path(__file__).with_name("campaign.yaml")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Entry(_Part):
+    value: str
+    kind: str
+    meaning: str
+    source: str
+    unverified: bool = False
+
+
+class _Prices(_Part):
+    source: str
+    prices: Mapping[str, str]
+
+
+class _File(_Part):
+    assumptions: Mapping[str, _Entry]
+    list_prices: _Prices
+
+
+def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
+    """The shipped assumptions with "key=value" settings applied. Raises `InputError`."""
+    return read_assumptions(CAMPAIGN_FILE).overridden(settings)
+
+
+@lru_cache(maxsize=4)
+def read_assumptions(path: Path) -> Assumptions:
+    """The assumptions in a file. Raises `FileInputError` naming file and field."""
+    try:
+        document = _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise FileInputError(str(path), "must be readable YAML", " ".join(str(error).split())) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise FileInputError(str(path), first["msg"], field=field) from None
+    records = [
+        Assumption(key, entry.value, entry.kind, entry.meaning, entry.source, entry.unverified)
+        for key, entry in document.assumptions.items()
+    ]
+    listed = document.list_prices
+    prices = {name: (parse_quantity(text, "price"), listed.source) for name, text in listed.prices.items()}
+    try:
+        return assumptions_from(records, prices)
+    except (InputError, TypeError) as error:
+        raise FileInputError(str(path), str(error).replace("\n  ", "; ")) from None
