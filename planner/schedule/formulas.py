@@ -28,7 +28,9 @@ def fill_and_drain(sum_of_stages: Quantity, slowest_stage: Quantity, v: Quantity
 
     (sum_s T_s - max_s T_s) / v, T_s the forward and backward time of stage s for one micro-batch. With equal
     stages this is (p-1) T / v, exact for 1F1B and for interleaving where p divides m (Narayanan 2021,
-    arXiv 2104.04473, eq. 2). With uneven stages it is a lower bound that grows exact as m grows.
+    arXiv 2104.04473, eq. 2). With uneven 1F1B stages it is exact where the last stage is the slowest and an upper
+    bound elsewhere: a slow early stage does further forward passes while it waits (up to 15 % of the step where
+    stages differ by half, tests/schedule).
     """
     return (sum_of_stages - slowest_stage) / v
 
