@@ -1,0 +1,115 @@
+"""Closed forms for uneven stages against the simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.schedule.generate import action_table
+from planner.schedule.graph import dependency_graph
+from planner.schedule.simulate import makespans, simulate, stage_times
+from planner.schedule.uneven import (
+    gpipe_makespan,
+    one_f_one_b_bounds,
+    one_f_one_b_makespan,
+    one_f_one_b_makespan_of_runs,
+)
+from planner.spec.config import Schedule
+
+TIME = st.one_of(st.floats(0.01, 10), st.sampled_from([1.0, 2.0, 5.0]))
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, most: int = 9) -> tuple[np.ndarray, np.ndarray, int]:
+    p = draw(st.integers(1, most))
+    f = draw(st.lists(TIME, min_size=p, max_size=p))
+    b = draw(st.lists(TIME, min_size=p, max_size=p))
+    return np.array(f), np.array(b), draw(st.integers(1, 4 * p + 2))
+
+
+def simulated(
+    schedule: Schedule, f: np.ndarray, b: np.ndarray, m: int, hop: float = 0.0, **how: bool
+) -> float:
+    table = action_table(schedule, f.size, m)
+    return simulate(table, stage_times(f.size, f, b, 0.0, hop), **how).makespan
+
+
+@settings(max_examples=300, deadline=None)
+@given(pipelines())
+def test_one_f_one_b_is_exact_for_any_stages_and_micro_batches(
+    case: tuple[np.ndarray, np.ndarray, int],
+) -> None:
+    f, b, m = case
+    expected = simulated(Schedule.ONE_F_ONE_B, f, b, m)
+    assert one_f_one_b_makespan(f, b, m) == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(TIME, TIME, st.integers(0, 5)), min_size=1, max_size=5), st.integers(1, 40))
+def test_runs_of_equal_stages_are_exact(runs: list[tuple[float, float, int]], m: int) -> None:
+    f, b, n = (np.array(x) for x in zip(*runs, strict=True))
+    if n.sum() == 0:
+        n[0] = 1
+    per_stage = one_f_one_b_makespan(np.repeat(f, n), np.repeat(b, n), m)
+    assert one_f_one_b_makespan_of_runs(f, b, n, m) == pytest.approx(per_stage, rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines(), st.floats(0, 1))
+def test_hops_that_occupy_the_sender_belong_to_its_time(
+    case: tuple[np.ndarray, np.ndarray, int], hop: float
+) -> None:
+    f, b, m = case
+    stage = np.arange(f.size)
+    expected = simulated(Schedule.ONE_F_ONE_B, f, b, m, hop, hop_occupies=True)
+    with_hops = one_f_one_b_makespan(f + hop * (stage < f.size - 1), b + hop * (stage > 0), m)
+    assert with_hops == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pipelines(), st.floats(0, 1))
+def test_free_hops_lie_between_the_bounds(case: tuple[np.ndarray, np.ndarray, int], hop: float) -> None:
+    f, b, m = case
+    exact = simulated(Schedule.ONE_F_ONE_B, f, b, m, hop)
+    lower, upper = one_f_one_b_bounds(f, b, m, hop)
+    assert lower <= exact * (1 + 1e-12)
+    assert upper >= exact * (1 - 1e-12)
+
+
+def test_lower_bound_is_tight_on_first_middle_last_structures() -> None:
+    rng = np.random.default_rng(1)
+    for p, m in ((4, 16), (8, 64), (16, 64)):
+        f = np.ones((200, p))
+        f[:, 0] += 0.3 * rng.random(200)
+        f[:, -1] += 0.3 * rng.random(200)
+        table = action_table(Schedule.ONE_F_ONE_B, p, m)
+        exact = makespans(dependency_graph(table), stage_times(p, f, 2 * f, 0.0, 0.09))
+        lower, upper = one_f_one_b_bounds(f, 2 * f, m, 0.09)
+        gap = 1 - lower / exact
+        assert gap.mean() < 5e-4
+        assert gap.max() < 5e-3
+        assert (upper / exact - 1).max() < 0.05
+
+
+def test_equal_stages_give_the_published_law_with_and_without_hops() -> None:
+    for p, m in ((2, 4), (4, 8), (8, 32), (16, 128)):
+        ones = np.ones(p)
+        assert one_f_one_b_makespan(ones, 2 * ones, m) == pytest.approx(3 * (m + p - 1))
+        lower, _ = one_f_one_b_bounds(ones, 2 * ones, m, 0.1)
+        assert lower == pytest.approx(3 * (m + p - 1) + 0.2 * ((p - 1) * m / p + p - 2))
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines(), st.floats(0, 1))
+def test_gpipe_is_exact(case: tuple[np.ndarray, np.ndarray, int], hop: float) -> None:
+    f, b, m = case
+    assert gpipe_makespan(f, b, m, hop) == pytest.approx(simulated(Schedule.GPIPE, f, b, m, hop), rel=1e-12)
+
+
+def test_a_table_of_cases_equals_its_rows() -> None:
+    rng = np.random.default_rng(0)
+    f, b, m = rng.random((50, 6)) + 0.1, rng.random((50, 6)) + 0.1, rng.integers(1, 30, 50)
+    rows = [float(one_f_one_b_makespan(f[i], b[i], m[i])) for i in range(50)]
+    assert one_f_one_b_makespan(f, b, m).tolist() == pytest.approx(rows)
