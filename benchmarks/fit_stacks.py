@@ -82,7 +82,7 @@ _DATA: Final = (
     Parameter("communication", "dp_overlap", 0.0, 1.0, 0.2, log=False),
 )
 _WIDE: Final = (
-    Parameter("host", "moe_layer_floor", 2e-4, 4e-2, 0.7),
+    Parameter("host", "moe_layer_floor", 2e-4, 1.5e-2, 0.3),
     Parameter("communication", "ep_exposed", 0.2, 3.0, 0.4),
     Parameter("communication", "slowdown_per_doubling", 0.0, 0.03, 0.003, log=False),
 )
@@ -124,7 +124,7 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005, "host.step_overhead": 0.05,
         "communication.tp_exposed": 0.92, "communication.dp_time": 1, "communication.dp_overlap": 0.8,
         "communication.ep_exposed": 1, "communication.slowdown_per_doubling": 0.009,
-        "host.moe_layer_floor": 0.005,
+        "host.moe_layer_floor": 0.009,
     },
     "megatron-2026": {
         "gemm.bf16": 0.9, "gemm.fp8": 0.8, "gemm.fp4": 0.8, "compute.attention": 1,
@@ -132,7 +132,7 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.step_overhead": 0.03, "communication.tp_exposed": 0.92, "communication.dp_time": 1,
         "communication.dp_overlap": 0.8, "communication.ep_exposed": 1,
         "communication.slowdown_per_doubling": 0.009,
-        "host.moe_layer_floor": 0.003,
+        "host.moe_layer_floor": 0.009,
     },
     "megatron-deepspeed-2022": {
         "gemm.fp16": 1, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0023,

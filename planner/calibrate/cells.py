@@ -210,6 +210,9 @@ def recompute_in(
 ) -> tuple[Recompute, int, int]:
     """Kind, layers per pipeline rank, modules as a bit mask, from text such as "full:5" or "selective:moe_act+mlp"."""
     lower, most = text.lower(), -(-model.num_layers // pp)
+    if not lower and stack.name.startswith("maxtext"):
+        assumed.append("recomputation not stated: full, the default of MaxText's remat_policy")
+        return Recompute.FULL, most, 0
     if not lower:
         assumed.append("recomputation not stated: none")
         return Recompute.NONE, 0, 0

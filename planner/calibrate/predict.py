@@ -129,23 +129,22 @@ def _predict_table(runs: list[Run], keep_terms: bool) -> list[Prediction]:
     found = iter(_evaluate(problem, legal, keep_terms) if legal else [])
     bad = MemoryVerdict.DOES_NOT_FIT
     first = [Prediction(verdict=bad, illegal=rule) if rule else next(found) for rule in illegal]
-    return [_completed(run, part, keep_terms) for run, part in zip(runs, first, strict=True)]
+    return [_completed(run, part) for run, part in zip(runs, first, strict=True)]
 
 
-def _completed(run: Run, prediction: Prediction, keep_terms: bool) -> Prediction:
-    """The prediction once what the run leaves open is chosen so that it fits, if it can."""
+def _completed(run: Run, prediction: Prediction) -> Prediction:
+    """The prediction, its verdict softened where what the run leaves open could make it fit."""
     if prediction.verdict is not MemoryVerdict.DOES_NOT_FIT or prediction.illegal:
         return prediction
     if run.offloads:
         return replace(prediction, verdict=MemoryVerdict.BORDERLINE)
-    if not run.fallback:
+    if run.fallback is None:
         return prediction
-    tried = _evaluate(run.problem, list(run.fallback), keep_terms)
-    for config, again in zip(run.fallback, tried, strict=True):
-        if again.verdict in (MemoryVerdict.FITS, MemoryVerdict.BORDERLINE):
-            layers = f"{config.recompute_layers} layers of each stage"
-            return replace(again, assumed=(f"recomputation not stated and none does not fit: {layers}",))
-    return prediction
+    frugal = _evaluate(run.problem, [run.fallback], keep_terms=False)[0]
+    if frugal.verdict is MemoryVerdict.DOES_NOT_FIT:
+        return prediction
+    said = "recomputation not stated: without any it would not fit, with all of it it would, so borderline"
+    return replace(prediction, verdict=MemoryVerdict.BORDERLINE, assumed=(said,))
 
 
 def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:

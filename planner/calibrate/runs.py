@@ -58,7 +58,7 @@ _MICROBATCHES_IN_TEXT: Final = re.compile(
 class Run:
     """A row as a question. `stack` is the stack's name, `kin` the framework it stands in for (empty: itself).
 
-    `fallback`: configurations to assume, in order, where what the row leaves open would not fit.
+    `fallback`: the most frugal configuration that what the row leaves open allows; None if it leaves nothing.
     `offloads`: the row keeps part of its memory on the host, which is not modelled.
     """
 
@@ -67,7 +67,7 @@ class Run:
     stack: str
     kin: str
     assumed: tuple[str, ...]
-    fallback: tuple[ParallelConfig, ...] = ()
+    fallback: ParallelConfig | None = None
     offloads: bool = False
 
     @property
@@ -144,7 +144,10 @@ class RunReader:
         key = (id(model), id(cluster), job, id(stack))
         problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
         assumed += [f"model: {what}" for what in model.assumed]
-        fallback = () if cells["recompute"] else _more_recomputation(config, model.num_layers)
+        fallback = None
+        if not cells["recompute"] and config.recompute != Recompute.FULL:
+            most = -(-model.num_layers // config.pp)
+            fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most, recompute_modules=0)
         offloads = bool(OFFLOAD.search(cells["extras"]))
         told = tuple(dict.fromkeys(assumed))
         return Run(problem, config, choice.name, choice.kin, told, fallback, offloads)
@@ -186,13 +189,6 @@ class RunReader:
         stack, said = self._stacks[key]
         assumed += said
         return stack
-
-
-def _more_recomputation(config: ParallelConfig, layers: int) -> tuple[ParallelConfig, ...]:
-    """The configuration with a quarter, half, three quarters and all of a stage's layers recomputed."""
-    most = -(-layers // config.pp)
-    counts = sorted({-(-most * quarter // 4) for quarter in (1, 2, 3, 4)})
-    return tuple(replace(config, recompute=Recompute.FULL, recompute_layers=count) for count in counts)
 
 
 def switch_text(cells: Row) -> str:
