@@ -56,6 +56,13 @@ NORM_PASSES = {True: 2.0, False: 12.0}
 # Loss, forward and backward: logits cast to fp32 (read 2, write 4), maximum and sum of exponents (read 4 + 4),
 # gradient (read 4, write 4), cast back (write 2): bytes per logit.
 LOSS_PASSES_BYTES = 24.0
+# Share of a layer's forward launches that recomputing a module repeats, counted on a fused layer of 12: norm, qkv,
+# rotary of q and k, attention, projection, add, norm, fc1, activation, fc2, add; with experts about as many again
+# for routing, permutation and grouped products. Not a share of time, which faster links would change.
+RELAUNCHED = {
+    "core_attn": 1 / 12, "layernorm": 2 / 12, "mla_up_proj": 3 / 12, "mlp": 3 / 12, "moe_act": 1 / 12,
+    "moe": 8 / 12, "shared_experts": 3 / 12,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -376,6 +383,13 @@ class LayerModel:
             total = total + np.where(mask & (1 << bit) > 0, seconds[name], 0.0)
         return total
 
+    def _relaunched(self, keys: ConfigTable) -> Array:
+        """Share of a layer's forward launches that a key's recomputed modules repeat [1]."""
+        share = np.zeros(len(keys))
+        for bit, name in enumerate(RECOMPUTE_MODULES):
+            share = share + np.where(keys["recompute_modules"] & (1 << bit) > 0, RELAUNCHED[name], 0.0)
+        return np.minimum(share, 1.0)
+
     def _host_floor(self, layer: Layer, keys: ConfigTable) -> Array:
         """Seconds the host needs to launch a layer's forward and backward kernels."""
         host, cluster = self.problem.stack.host, self.problem.cluster
@@ -413,7 +427,7 @@ class LayerModel:
         again_full = sum(forward.values(), zero)
         device = again_full + sum(backward.values(), zero)
         host, softness = self._host_floor(layer, keys), self.problem.stack.host.softness
-        share = np.divide(again, again_full, out=np.zeros_like(again), where=again_full > 0)
+        share = self._relaunched(keys)
         time = soft_maximum(device + again, host * (1 + share / 3), softness)
         time_full = soft_maximum(device + again_full, host * (4 / 3), softness)
         parts = layer_activations(layer, self.problem.model, x, self.problem.stack.kernels, self.recipe)
