@@ -20,7 +20,6 @@ Array = NDArray[np.float64]
 
 PHASES: Final = ("loss", "backward", "optimizer")
 OPTIMIZER_PHASE: Final = 2
-KEPT_ROWS: Final = 4096  # tables longer than this are searched, not read: their terms are not gathered
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,17 @@ def _per_class(dense: Array, expert: Array, dense_bytes: Array, expert_bytes: Ar
 
 
 def memory_cost(
-    x: MemoryInputs, stem: NDArray[np.intp], kept: Array, working: Array, stack: Stack
+    x: MemoryInputs,
+    stem: NDArray[np.intp],
+    kept: Array,
+    working: Array,
+    stack: Stack,
+    keep_terms: bool = True,
 ) -> MemoryCost:
     """Terms and peak of memory for every candidate, stage class and phase [bytes].
 
     Row i has the stem `stem[i]` of `x`, keeps `kept[i]` (C,) bytes of a micro-batch and works in `working[i]`.
+    `terms` is empty unless `keep_terms`.
     loss: states + activations in flight + what the loss keeps and its transient.
     backward: states + activations in flight + working set of a layer.
     optimizer: states + temporaries of the update.
@@ -125,21 +130,22 @@ def memory_cost(
     base = np.where(x.alive > 0, base, -np.inf)
     update, logits = share * static["optimizer"], x.head_kept + x.head_transient
     activations = x.in_flight[stem] * kept
-    base_row, logits_row = base[stem], logits[stem]
-    wasted = np.where(activations > 0, stack.overhead.fragmentation * activations, 0.0)
-    during = base_row + activations + wasted
-    loss, backward = during + logits_row, during + working[:, None]
-    optimizer = base_row + update[stem]
-    by_class = np.maximum(np.maximum(loss, backward), optimizer)
+    wasted = stack.overhead.fragmentation * np.maximum(activations, 0.0)
+    logits_row = logits[stem]
+    during = base[stem] + activations + wasted
+    updating = (base + update)[stem]
+    by_class = np.maximum(during + np.maximum(logits_row, working[:, None]), updating)
     stage_class = by_class.argmax(axis=1)
     rows = np.arange(len(stem))
     reserved = by_class[rows, stage_class]
-    at_backward = (backward[rows, stage_class] >= reserved).astype(np.intp)
-    phase = np.where(optimizer[rows, stage_class] >= reserved, OPTIMIZER_PHASE, at_backward)
+    at_backward = (during[rows, stage_class] + working >= reserved).astype(np.intp)
+    phase = np.where(updating[rows, stage_class] >= reserved, OPTIMIZER_PHASE, at_backward)
     unused = np.where(phase == OPTIMIZER_PHASE, 0.0, wasted[rows, stage_class])
     peak = reserved - (0.0 if stack.overhead.logs_reserved else unused)
     outside = stack.overhead.context + stack.overhead.per_group * x.groups[stem]
-    static = {name: value[stem] for name, value in static.items()} if len(stem) < KEPT_ROWS else {}
+    if not keep_terms:
+        return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, {})
+    static = {name: value[stem] for name, value in static.items()}
     terms = {
         "loss": {**static, "activations": activations, "fragmentation": wasted, "logits": logits_row},
         "backward": {
@@ -147,5 +153,5 @@ def memory_cost(
             "working_set": working[:, None] * np.ones_like(kept),
         },
         "optimizer": {**static, "optimizer_temporaries": update[stem]},
-    } if static else {}  # fmt: skip
+    }  # fmt: skip
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
