@@ -52,7 +52,9 @@ def one_f_one_b_makespan(forward: ArrayLike, backward: ArrayLike, m: ArrayLike) 
         np.maximum.accumulate(f, axis=-1),
         np.maximum.accumulate(b, axis=-1),
     )
-    return _steady_line(points, np.array([f.shape[-1]], dtype=np.float64), np.asarray(m, dtype=np.float64)[..., None])
+    return _steady_line(
+        points, np.array([f.shape[-1]], dtype=np.float64), np.asarray(m, dtype=np.float64)[..., None]
+    )
 
 
 def one_f_one_b_makespan_of_runs(

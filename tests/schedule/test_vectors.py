@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from pathlib import Path
 
 import pytest
+from schedule_vectors import FIXED, ROWS, label
 
 from planner.schedule.generate import action_table, named_schedule
 from planner.schedule.simulate import simulate, stage_times
-
-VECTORS = Path(__file__).parents[3] / "shared/data/oracles/schedule_vectors.csv"
-ROWS = list(csv.DictReader(VECTORS.read_text().splitlines())) if VECTORS.exists() else []
-FIXED = [row for row in ROWS if not row["schedule"].startswith("sail-")]
-
-
-def label(row: dict[str, str]) -> str:
-    keys = ("schedule", "pp", "vpp", "microbatches", "b", "comm", "fb", "opts")
-    return "-".join(row[key] for key in keys)
 
 
 @pytest.mark.skipif(not ROWS, reason="oracle table absent")

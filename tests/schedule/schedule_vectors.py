@@ -1,0 +1,16 @@
+"""Rows of schedule_vectors.csv: makespans and in-flight counts of action lists from real implementations."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+_TABLE = Path(__file__).parents[3] / "shared/data/oracles/schedule_vectors.csv"
+ROWS = list(csv.DictReader(_TABLE.read_text().splitlines())) if _TABLE.exists() else []
+RECORDED = [row for row in ROWS if row["schedule"].startswith("sail-")]  # orders searched for, not fixed
+FIXED = [row for row in ROWS if row not in RECORDED]
+
+
+def label(row: dict[str, str]) -> str:
+    keys = ("schedule", "pp", "vpp", "microbatches", "b", "comm", "fb", "opts")
+    return "-".join(row[key] for key in keys)
