@@ -23,6 +23,7 @@ from planner.errors import InputError, PlannerError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.cli_campaign import Answer
     from planner.plan import Request
     from planner.spec.planfile import Plan
 
@@ -199,6 +200,10 @@ AssumeOption = Annotated[
     ),
 ]
 HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="AXIS=V[,V...]", help="Allow only these values of an axis; repeatable."),
+]
 MtpOption = Annotated[bool, typer.Option("--mtp", help="Train multi-token-prediction modules along.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 OutputOption = Annotated[
@@ -381,6 +386,110 @@ def stacks(
         facts = stack_facts(load_stack(name))
         _say_json(facts) if as_json else _say(stack_document(facts))
     return 0
+
+
+def _tell(answer: Answer, as_json: bool) -> int:
+    """Print an answer as a document or as facts, and say with the exit code whether something was found."""
+    _say_json(answer.facts) if as_json else _say(answer.document)
+    return 0 if answer.found else 1
+
+
+def _updates(spinner: object) -> Callable[[str], object]:
+    """What changes the text of a spinner; nothing where there is none."""
+    update: Callable[[str], object] = getattr(spinner, "update", lambda text: None)
+    return update
+
+
+@app.command(
+    epilog="\b\nExample:\n  planner compare llama-3.1-70b --clusters dgx-h100,aws-p5,dgx-b200 \\\n"
+    "    --gpus 1024 --tokens 15T --objective cost --assume 'aws-p5:price=3 $/h'"
+)
+@_answers
+def compare(
+    model: ModelArgument,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B,...", help="Clusters, with commas between; repeatable."),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="N[,N...]", help="Devices of all, or of each (default: whole clusters)."),
+    ] = None,
+    seq_len: SeqLenOption = None,
+    global_batch: BatchOption = None,
+    precision: PrecisionOption = "bf16",
+    optimizer: OptimizerOption = "adamw",
+    stack: StackOption = None,
+    tokens: TokensOption = None,
+    objective: Annotated[
+        str, typer.Option(help="What to order by: step_time, days, cost or energy.")
+    ] = "step_time",
+    settings: SettingsOption = None,
+    headroom: HeadroomOption = "5%",
+    mtp: MtpOption = False,
+    assume: AssumeOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show the best plan of several clusters side by side: time, money, energy, what binds."""
+    request = _request(
+        model, "", None, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
+        headroom, mtp, assume,
+    )  # fmt: skip
+    from planner import cli_campaign
+
+    with _progress("comparing") as spinner:
+        answer = cli_campaign.compare(request, clusters or [], gpus, objective, _updates(spinner))
+    return _tell(answer, as_json)
+
+
+@app.command(epilog="\b\nExample:\n  planner size llama-3.1-70b dgx-h100 --tokens 15T --days 60")
+@_answers
+def size(
+    model: ModelArgument,
+    cluster: ClusterArgument,
+    days: Annotated[str | None, typer.Option(metavar="D", help="Fewest GPUs that end within D days.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="$", help="Fastest within a budget, such as 5M.")
+    ] = None,
+    least: Annotated[bool, typer.Option("--min", help="Fewest GPUs that fit at all.")] = False,
+    max_gpus: Annotated[
+        int | None, typer.Option(help="Most GPUs to look at (default: all; 131,072 of a node type).")
+    ] = None,
+    spare_nodes: Annotated[
+        str | None, typer.Option(metavar="N", help="Nodes held beside the job, or: enough.")
+    ] = None,
+    seq_len: SeqLenOption = None,
+    global_batch: BatchOption = None,
+    precision: PrecisionOption = "bf16",
+    optimizer: OptimizerOption = "adamw",
+    stack: StackOption = None,
+    tokens: TokensOption = None,
+    settings: SettingsOption = None,
+    headroom: HeadroomOption = "5%",
+    mtp: MtpOption = False,
+    assume: AssumeOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Say how many GPUs to take: the fewest that fit or end in time, or the fastest for a budget."""
+    _check_count("max-gpus", max_gpus)
+    request = _request(
+        model, cluster, max_gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
+        headroom, mtp, assume,
+    )  # fmt: skip
+    from planner import cli_campaign
+
+    with _progress("sizing") as spinner:
+        answer = cli_campaign.size(request, days, budget, least, spare_nodes, _updates(spinner))
+    return _tell(answer, as_json)
+
+
+@app.command(epilog="\b\nExample:\n  planner assumptions --assume pue=1.3")
+@_answers
+def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int:
+    """List what is assumed about whole runs (failures, checkpoints, power, prices), with sources."""
+    from planner import cli_campaign
+
+    return _tell(cli_campaign.assumptions(assume or ()), as_json)
 
 
 def main() -> None:

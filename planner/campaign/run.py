@@ -68,7 +68,7 @@ def run_facts(step_time: float, problem: Problem, assumptions: Assumptions) -> R
     price, price_source = device_price(cluster, assumptions)
     energy = None if power is None else run_energy(held, power, assumptions.pue)
     rent, _ = device_price(cluster, assumptions, owned=False)
-    owned, even = owning(power, rent, assumptions)
+    owned, even = owning(cluster, rent, assumptions)
     lost = (stops.shares.checkpoint_stalls, stops.shares.repeated_work, stops.shares.restarts)
     scale = (1 - goodput) / (sum(lost) or 1.0)
     return Run(
@@ -175,8 +175,8 @@ def device_price(cluster: Cluster, a: Assumptions, owned: bool | None = None) ->
     """Price of a device and hour [$/h] and where it comes from; `owned`: own or rented, whatever the pricing."""
     own = a.pricing is Pricing.OWN if owned is None else owned
     if own:
-        power, _ = device_power(cluster, a)
-        return (None, "") if power is None else (owned_price(power, a), "own hardware")
+        price = owned_price(cluster, a)
+        return price, "" if price is None else "own hardware"
     if a.price is not None:
         price, source = a.price, "as given"
     elif cluster.price_per_device_hour is not None:
@@ -192,34 +192,36 @@ def device_price(cluster: Cluster, a: Assumptions, owned: bool | None = None) ->
     return price, source
 
 
-def owned_price(power: float, a: Assumptions) -> float:
-    """What an hour of one's own device costs [$/h]."""
-    written_off = depreciation_per_hour(a.purchase_price, a.depreciation_time, a.fleet_utilisation)
-    return float(written_off + _running(power, a))
+def purchase_price(cluster: Cluster, a: Assumptions) -> float | None:
+    """Price of a device with its share of the cluster [$]; None where it is not known."""
+    if a.purchase_price is not None:
+        return a.purchase_price
+    known = a.purchase_prices.get(cluster.accelerator.name)
+    return None if known is None else known[0]
 
 
-def _running(power: float, a: Assumptions) -> float:
-    return float(
-        running_cost_per_hour(
-            a.purchase_price,
-            power,
-            a.pue,
-            a.electricity_price,
-            a.staff_cost,
-            a.maintenance_fraction,
-            a.fleet_utilisation,
-        )
-    )
+def owned_price(cluster: Cluster, a: Assumptions) -> float | None:
+    """What an hour of one's own device costs [$/h]; None where its price or power is not known."""
+    purchase, running = purchase_price(cluster, a), _running(cluster, a)
+    if purchase is None or running is None:
+        return None
+    return float(depreciation_per_hour(purchase, a.depreciation_time, a.fleet_utilisation)) + running
 
 
-def owning(power: float | None, rent: float | None, a: Assumptions) -> tuple[float | None, float | None]:
-    """Hourly cost of one's own device [$/h] and the use after which owning is cheaper [s]; None: never."""
-    if power is None:
-        return None, None
-    own = owned_price(power, a)
-    if rent is None:
+def _running(cluster: Cluster, a: Assumptions) -> float | None:
+    purchase, power = purchase_price(cluster, a), device_power(cluster, a)[0]
+    if purchase is None or power is None:
+        return None
+    rates = (a.pue, a.electricity_price, a.staff_cost, a.maintenance_fraction, a.fleet_utilisation)
+    return float(running_cost_per_hour(purchase, power, *rates))
+
+
+def owning(cluster: Cluster, rent: float | None, a: Assumptions) -> tuple[float | None, float | None]:
+    """Hourly cost of one's own device [$/h] and the use after which owning is cheaper [s]; None: never, or unknown."""
+    own, purchase, running = owned_price(cluster, a), purchase_price(cluster, a), _running(cluster, a)
+    if rent is None or purchase is None or running is None:
         return own, None
-    hours = float(break_even_hours(a.purchase_price, rent, _running(power, a)))
+    hours = float(break_even_hours(purchase, rent, running))
     return own, hours * SECONDS_PER_HOUR if 0 < hours < 1e9 else None
 
 
@@ -246,8 +248,10 @@ def run_assumptions(a: Assumptions) -> tuple[str, ...]:
         f"site: PUE {a.pue:g}, {a.grid_carbon * 3.6e9:.0f} g CO2 per kWh, "
         f"electricity ${a.electricity_price * 3.6e6:.3g} per kWh"
     )
+    known = ", ".join(f"${price:,.0f} ({name})" for name, (price, _) in a.purchase_prices.items())
+    bought = known if a.purchase_price is None else f"${a.purchase_price:,.0f}"
     mine = (
-        f"own hardware: ${a.purchase_price:,.0f} per device with its network over "
+        f"own hardware: {bought} per device with its network, over "
         f"{a.depreciation_time / (365.25 * per_day):.2g} years at {a.fleet_utilisation:.0%} use, "
         f"${a.staff_cost:,.0f} staff and {a.maintenance_fraction:.1%} upkeep a year"
     )

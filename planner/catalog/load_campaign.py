@@ -40,6 +40,7 @@ class _Prices(_Part):
 class _File(_Part):
     assumptions: Mapping[str, _Entry]
     list_prices: _Prices
+    purchase_prices: _Prices
 
 
 def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
@@ -62,9 +63,13 @@ def read_assumptions(path: Path) -> Assumptions:
         Assumption(key, entry.value, entry.kind, entry.meaning, entry.source, entry.unverified)
         for key, entry in document.assumptions.items()
     ]
-    listed = document.list_prices
-    prices = {name: (parse_quantity(text, "price"), listed.source) for name, text in listed.prices.items()}
     try:
-        return assumptions_from(records, prices)
+        rents = _priced(document.list_prices, "price")
+        purchases = _priced(document.purchase_prices, "money")
+        return assumptions_from(records, rents, purchases)
     except (InputError, TypeError) as error:
         raise FileInputError(str(path), str(error).replace("\n  ", "; ")) from None
+
+
+def _priced(listed: _Prices, kind: str) -> dict[str, tuple[float, str]]:
+    return {name: (parse_quantity(text, kind), listed.source) for name, text in listed.prices.items()}

@@ -53,7 +53,7 @@ class Assumptions:
     """The values, in planner's inner units; None: follows from the cluster or is chosen as the optimum.
 
     Meanings and sources are those of `records`, which come from `catalog/campaign.yaml`. `list_prices`:
-    accelerator -> ($/h, source), for clusters that state none.
+    accelerator -> ($/h, source), for clusters that state none; `purchase_prices`: accelerator -> ($, source).
     """
 
     hardware_failures: float
@@ -82,13 +82,14 @@ class Assumptions:
     spot_price_fraction: float
     spot_preemptions: float
     spot_wait: float
-    purchase_price: float
+    purchase_price: float | None
     depreciation_time: float
     fleet_utilisation: float
     staff_cost: float
     maintenance_fraction: float
     records: tuple[Assumption, ...]
     list_prices: Mapping[str, tuple[float, str]]
+    purchase_prices: Mapping[str, tuple[float, str]]
 
     def record(self, key: str) -> Assumption:
         """The record of a key."""
@@ -138,6 +139,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 # keys whose value may be left to planner, and the word for that
 OPTIONAL: Mapping[str, str] = {
     "checkpoint_interval": "optimal", "power": "cluster", "price": "cluster", "spare_nodes": "enough",
+    "purchase_price": "catalog",
 }  # fmt: skip
 
 
@@ -170,9 +172,13 @@ def _number(key: str, text: str) -> float:
 
 
 def assumptions_from(
-    records: Iterable[Assumption], list_prices: Mapping[str, tuple[float, str]]
+    records: Iterable[Assumption],
+    list_prices: Mapping[str, tuple[float, str]],
+    purchase_prices: Mapping[str, tuple[float, str]],
 ) -> Assumptions:
     """The defaults that these records state. Raises `InputError`."""
     kept = tuple(records)
     values = {record.key: read_value(record, record.text) for record in kept}
-    return Assumptions(**values, records=kept, list_prices=dict(list_prices))
+    return Assumptions(
+        **values, records=kept, list_prices=dict(list_prices), purchase_prices=dict(purchase_prices)
+    )

@@ -1,0 +1,150 @@
+"""Which of these clusters trains this model best? The best plan of each, side by side.
+
+The devices of each cluster are given, so its fastest plan is also its cheapest and takes least energy. Left
+out: how many devices to take (`size.py`), and clusters that mix accelerators.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
+from planner.outcome import best_of, hold_batch, run_days, why_nothing
+from planner.plan import Request, make_plan
+from planner.spec.planfile import Choice, Plan
+
+
+class Objective(StrEnum):
+    """What the clusters are ordered by."""
+
+    STEP_TIME = "step_time"
+    DAYS = "days"
+    COST = "cost"
+    ENERGY = "energy"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One cluster: its plan, or the reason why there is none. `seconds`: what the answer took."""
+
+    cluster: str
+    gpus: int | None
+    plan: Plan | None
+    reason: str
+    seconds: float
+
+    @property
+    def best(self) -> Choice | None:
+        """The fastest configuration that fits."""
+        return best_of(self.plan) if self.plan is not None else None
+
+    def value(self, objective: Objective) -> float | None:
+        """What the objective asks for: seconds, days, dollars or joules; None where it is not known."""
+        best = self.best
+        if best is None:
+            return None
+        if objective is Objective.STEP_TIME:
+            return best.step_time
+        if best.run is None:
+            return None
+        return {
+            Objective.DAYS: run_days(best.run),
+            Objective.COST: best.run.cost,
+            Objective.ENERGY: best.run.energy,
+        }[objective]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Clusters in the order of the objective; those without a plan last."""
+
+    objective: Objective
+    standings: tuple[Standing, ...]
+    batch: str
+    tokens: float | None
+
+    @property
+    def found(self) -> bool:
+        """Can any of them train the model?"""
+        return any(standing.best for standing in self.standings)
+
+
+def compare_clusters(
+    request: Request,
+    clusters: Sequence[str],
+    gpus: Sequence[int] = (),
+    objective: str = Objective.STEP_TIME,
+    say: Callable[[str], object] = lambda text: None,
+) -> Comparison:
+    """The best plan of each cluster for one job. `gpus`: none (whole clusters), one for all, or one for each.
+
+    A setting in `request.assume` may be for one cluster: "dgx-b200:price=5 $/h". Raises `InputError`.
+    """
+    goal = _objective(objective, request.tokens)
+    if not clusters:
+        raise InputError("at least one cluster must be given", hint="add --clusters dgx-h100,dgx-b200")
+    if len(gpus) not in (0, 1, len(clusters)):
+        must = f"--gpus must be one number, or one for each of the {len(clusters)} clusters"
+        raise InputError(must, ",".join(map(str, gpus)))
+    settings = [_settings_for(cluster, clusters, request.assume) for cluster in clusters]
+    held, batch = hold_batch(request)
+    standings: list[Standing] = []
+    errors: list[PlannerError] = []
+    for index, cluster in enumerate(clusters):
+        say(f"comparing: {cluster}")
+        count = None if not gpus else gpus[0] if len(gpus) == 1 else gpus[index]
+        one = replace(held, cluster=cluster, gpus=count, assume=settings[index], top=1)
+        standings.append(_standing(one, errors))
+    if len(errors) == len(clusters):
+        raise errors[0]
+    standings.sort(key=lambda standing: _rank(standing, goal))
+    return Comparison(goal, tuple(standings), batch, request.tokens)
+
+
+def _standing(request: Request, errors: list[PlannerError]) -> Standing:
+    started = time.perf_counter()
+    try:
+        plan = make_plan(request)
+    except (FileInputError, UnknownNameError):
+        raise
+    except PlannerError as error:
+        errors.append(error)
+        reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
+        return Standing(request.cluster, request.gpus, None, reason, time.perf_counter() - started)
+    reason = "" if plan.found else why_nothing(plan)
+    devices = plan.subject.cluster.devices
+    return Standing(request.cluster, devices, plan, reason, time.perf_counter() - started)
+
+
+def _rank(standing: Standing, objective: Objective) -> tuple[int, float, float]:
+    """Known values first, then plans without a value, then clusters without a plan; ties by step time."""
+    value, best = standing.value(objective), standing.best
+    step = best.step_time if best else 0.0
+    return (0, value, step) if value is not None else (1 if best else 2, 0.0, step)
+
+
+def _objective(text: str, tokens: float | None) -> Objective:
+    known = [str(kind) for kind in Objective]
+    if text.replace("-", "_") not in known:
+        raise InputError("the objective must be known", text, "one of: " + ", ".join(known))
+    goal = Objective(text.replace("-", "_"))
+    if tokens is None and goal is not Objective.STEP_TIME:
+        raise InputError(f"{goal} needs the length of the run", hint="add --tokens 15.6T")
+    return goal
+
+
+def _settings_for(cluster: str, clusters: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
+    """The settings for all clusters and those that name this one before a colon. Raises `InputError`."""
+    kept = []
+    for setting in settings:
+        name, colon, rest = setting.partition(":")
+        if not colon or "=" in name:
+            kept.append(setting)
+        elif name not in clusters:
+            raise UnknownNameError("cluster before the colon of --assume", name, clusters)
+        elif name == cluster:
+            kept.append(rest)
+    return tuple(kept)

@@ -1,0 +1,86 @@
+"""What does one size of one cluster achieve, and what limits it? Shared by comparing clusters and sizing one.
+
+Left out: which clusters or sizes to look at (`compare.py`, `size.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.plan import DEFAULT_BATCH_TOKENS, DEFAULT_SEQ_LEN, Request
+from planner.spec.load_model import load_model
+from planner.spec.planfile import Choice, MemoryVerdict, Plan, Run, Verdict
+from planner.units import parse_count
+
+# term of the step -> what it is a sign of, for terms that are not useful computation
+BINDS: Mapping[str, str] = {
+    "tp_comm": "bandwidth",
+    "cp_comm": "bandwidth",
+    "ep_comm": "bandwidth",
+    "pp_comm": "bandwidth",
+    "dp_comm": "bandwidth",
+    "pipeline_bubble": "bubble",
+    "host_bound": "host",
+    "step_overhead": "host",
+    "stragglers": "stragglers",
+    "recompute": "memory",
+}
+COMPUTE = "compute"
+
+
+def hold_batch(request: Request) -> tuple[Request, str]:
+    """The request with its global batch in sequences, the same at every size, and a sentence that says so.
+
+    A batch in tokens, or none, becomes a multiple of an eighth to a quarter of its power of two, which most
+    sizes divide.
+    """
+    text = request.global_batch
+    if text is not None and not text.lower().endswith("tok"):
+        return request, f"global batch held at {text} sequences, as given"
+    seq_len = request.seq_len
+    if seq_len is None:
+        model = load_model(request.model, with_mtp=request.with_mtp)
+        seq_len = min(model.max_position or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
+    tokens = DEFAULT_BATCH_TOKENS if text is None else parse_count(text[:-3], "the global batch")
+    wanted = max(tokens / max(seq_len, 1), 1.0)
+    unit = max(2 ** int(math.log2(wanted)) // 4, 1)
+    batch = max(round(wanted / unit), 1) * unit
+    size = f"{batch * seq_len / 1e6:.3g}M tokens"
+    what = "about 4M tokens" if text is None else f"{text} asked for"
+    return replace(
+        request, global_batch=str(batch)
+    ), f"global batch held at {batch} sequences, {size} ({what})"
+
+
+def best_of(plan: Plan) -> Choice | None:
+    """The fastest configuration that fits, if there is one."""
+    return plan.choices[0] if plan.verdict is Verdict.FOUND else None
+
+
+def why_nothing(plan: Plan) -> str:
+    """Why there is no configuration to run, in one sentence."""
+    if plan.verdict is Verdict.NOTHING_LEGAL:
+        return f"no legal way to split {plan.subject.cluster.devices:,} devices; would help: {plan.smallest_change}"
+    return f"nothing fits: {plan.smallest_change}"
+
+
+def run_days(run: Run) -> float:
+    """Days of a run, its stops included where they are known."""
+    return run.effective_days if run.effective_days is not None else run.days
+
+
+def limits(choice: Choice, smallest: float = 0.03) -> tuple[tuple[str, float], ...]:
+    """What the step goes to: computing first, then the terms of at least `smallest` of it, as (term, share)."""
+    others = {name: value / choice.step_time for name, value in choice.time.items() if name in BINDS}
+    compute = 1 - sum(others.values())
+    worth = sorted((item for item in others.items() if item[1] >= smallest), key=lambda item: -item[1])
+    return ((COMPUTE, compute), *worth)
+
+
+def limits_sentence(choice: Choice) -> str:
+    """What binds, in words."""
+    shown = [f"{name.replace('_', ' ')} {100 * share:.0f} %" for name, share in limits(choice)[:3]]
+    tight = choice.memory.verdict is MemoryVerdict.BORDERLINE
+    return ", ".join(shown) + (", memory is tight" if tight else "")

@@ -1,0 +1,161 @@
+"""Which clusters were compared, and how do they stand? Plain data, and a document for the terminal."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.compare import Comparison, Objective, Standing
+from planner.outcome import run_days
+from planner.report.facts import MEMORY_WORDS, precise_time
+from planner.report.outcome import (
+    Facts,
+    Fitting,
+    band_of_days,
+    choice_lines,
+    money,
+    outcome_facts,
+    run_of,
+    shared_assumptions,
+)
+from planner.report.text import bullets, prose, section
+from planner.spec.planfile import MemoryVerdict
+from planner.units import GIB, format_count, format_energy
+
+_OBJECTIVE_WORDS = {
+    Objective.STEP_TIME: "step time",
+    Objective.DAYS: "days",
+    Objective.COST: "money",
+    Objective.ENERGY: "energy",
+}
+_STYLES = {MemoryVerdict.FITS: "", MemoryVerdict.BORDERLINE: "yellow", MemoryVerdict.DOES_NOT_FIT: "red"}
+
+
+def comparison_facts(comparison: Comparison) -> Facts:
+    """The comparison as plain data, in planner's inner units."""
+    rows = []
+    for place, standing in enumerate(comparison.standings, start=1):
+        facts = (
+            outcome_facts(standing.plan) if standing.plan else {"verdict": "refused", "gpus": standing.gpus}
+        )
+        head: Facts = {"place": place if standing.best else None, "cluster": standing.cluster}
+        reason = {"reason": standing.reason} if standing.reason else {}
+        rows.append(head | facts | reason | {"seconds": standing.seconds})
+    return {
+        "objective": str(comparison.objective),
+        "found": comparison.found,
+        "tokens": comparison.tokens,
+        "global_batch": comparison.batch,
+        "clusters": rows,
+        "assumptions": _assumptions(comparison),
+    }
+
+
+def comparison_document(comparison: Comparison) -> RenderableType:
+    """The verdict, the table, what stands behind each row, and what is assumed."""
+    blocks: list[RenderableType] = [_headline(comparison)]
+    model = next((s.plan.subject for s in comparison.standings if s.plan), None)
+    if model is not None:
+        tokens = (
+            f", {format_count(comparison.tokens).replace(' ', '')} tokens in all" if comparison.tokens else ""
+        )
+        blocks.append(
+            prose(f"{model.model.name}: sequences of {model.job.seq_len:,}, {model.job.precision}{tokens}")
+        )
+        blocks.append(prose(comparison.batch))
+    running = [standing for standing in comparison.standings if standing.best]
+    if running:
+        blocks += [Text(""), _table(running, comparison.tokens is not None)]
+    for standing in comparison.standings:
+        blocks.append(_details(standing))
+    blocks.append(section("Assumed", bullets(_assumptions(comparison))))
+    return Group(*blocks)
+
+
+def _headline(comparison: Comparison) -> RenderableType:
+    word = _OBJECTIVE_WORDS[comparison.objective]
+    best = comparison.standings[0]
+    if best.best is None:
+        return prose("none of these clusters can train the model", "bold red")
+    if best.value(comparison.objective) is None:
+        return prose(f"the {word} of no cluster is known: give --assume 'price=2.50 $/h'", "bold yellow")
+    others = [s for s in comparison.standings[1:] if s.value(comparison.objective) is not None]
+    text = f"{best.cluster} is first by {word}"
+    if others:
+        mine, next_best = best.value(comparison.objective), others[0].value(comparison.objective)
+        if mine and next_best:
+            text += f", {others[0].cluster} takes {next_best / mine:.2f} times as much"
+    return prose(text, "bold green")
+
+
+_HEADS = ("GPUs", "step", "tok/s/GPU", "MFU %", "days", "money", "energy", "goodput", "free GiB", "memory")
+_WIDTHS = (tuple(range(10)), (0, 1, 2, 4, 5, 7, 8, 9), (0, 1, 4, 5, 7, 8, 9), (0, 1, 4, 5, 8), (0, 1, 5))
+
+
+def _table(standings: list[Standing], with_run: bool) -> RenderableType:
+    rows = [_cells(standing) for standing in standings]
+    tables: list[RenderableType] = []
+    for width in _WIDTHS:
+        kept = [i for i in width if with_run or _HEADS[i] not in ("days", "money", "energy", "goodput")]
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+        table.add_column("cluster", no_wrap=True)
+        for index in kept:
+            justify = "left" if _HEADS[index] == "memory" else "right"
+            table.add_column(_HEADS[index], justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        for standing, row in zip(standings, rows, strict=True):
+            best = standing.best
+            style = _STYLES[best.memory.verdict] if best else ""
+            cells = [prose(row[i], style if _HEADS[i] == "memory" else "") for i in kept]
+            table.add_row(prose(standing.cluster, "bold" if standing is standings[0] else ""), *cells)
+        tables.append(table)
+    return Fitting(tables)
+
+
+def _cells(standing: Standing) -> tuple[str, ...]:
+    best, run = standing.best, run_of(standing.best)
+    assert best is not None, "only clusters with a plan are in the table"
+    return (
+        f"{standing.gpus:,}",
+        precise_time(best.step_time),
+        f"{best.tokens_per_second_per_device:,.0f}",
+        f"{100 * best.mfu:.1f}",
+        f"{run_days(run):,.1f}" if run else "",
+        money(run.cost) if run else "",
+        format_energy(run.energy) if run and run.energy else "",
+        f"{100 * run.goodput:.1f} %" if run and run.goodput else "",
+        f"{(best.memory.limit - best.memory.peak) / GIB:.1f}",
+        MEMORY_WORDS[best.memory.verdict],
+    )
+
+
+def _details(standing: Standing) -> RenderableType:
+    if standing.best is None:
+        count = f", {standing.gpus:,} GPUs" if standing.gpus else ""
+        return section(f"{standing.cluster}{count}: no plan", prose(standing.reason))
+    whole = band_of_days(standing.best)
+    lines = [*choice_lines(standing.best), *([f"whole run {whole}"] if whole else [])]
+    if standing.plan and standing.plan.confidence.level:
+        trust = standing.plan.confidence
+        lines.append(f"{trust.level}: step time within +-{100 * trust.band:.0f} % in 8 of 10 cases")
+    return section(f"{standing.cluster}, {standing.gpus:,} GPUs", bullets(lines))
+
+
+def _assumptions(comparison: Comparison) -> tuple[str, ...]:
+    """What all plans assumed, then what only some did, under the cluster's name."""
+    plans = {s.cluster: s.plan for s in comparison.standings if s.plan}
+    every = shared_assumptions(plans.values())
+    common = [line for line in every if all(line in plan.assumptions for plan in plans.values())]
+    single = [
+        f"{cluster}: {line}"
+        for cluster, plan in plans.items()
+        for line in plan.assumptions
+        if line not in common
+    ]
+    return (*common, *single, _FIXED)
+
+
+_FIXED = (
+    "the number of GPUs is given, so each cluster's fastest plan is also its cheapest and takes least energy"
+)

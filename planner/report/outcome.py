@@ -1,0 +1,110 @@
+"""What is worth saying about the best plan of one size of one cluster? Shared by comparison and sizing.
+
+Left out: layout, which is in `comparison_text` and `sizing_text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+
+from planner.outcome import best_of, limits, limits_sentence, run_days, why_nothing
+from planner.report.facts import count, days, price_sentence
+from planner.spec.planfile import Choice, Plan, Run
+
+Facts = dict[str, Any]
+
+
+def outcome_facts(plan: Plan) -> Facts:
+    """The best plan of one size as plain data, in planner's inner units."""
+    best = best_of(plan)
+    cluster = plan.subject.cluster
+    facts: Facts = {
+        "verdict": str(plan.verdict),
+        "gpus": cluster.devices,
+        "nodes": -(-cluster.devices // cluster.devices_per_node),
+        "accelerator": cluster.accelerator,
+    }
+    if best is None:
+        return facts | {"reason": why_nothing(plan)}
+    low, high = best.step_time_low / best.step_time, best.step_time_high / best.step_time
+    run = best.run
+    return facts | {
+        "configuration": best.config.text,
+        "step_time": best.step_time,
+        "step_time_low": best.step_time_low,
+        "step_time_high": best.step_time_high,
+        "tokens_per_second_per_device": best.tokens_per_second_per_device,
+        "mfu": best.mfu,
+        "memory_peak": best.memory.peak,
+        "memory_headroom": best.memory.limit - best.memory.peak,
+        "memory_verdict": str(best.memory.verdict),
+        "limits": dict(limits(best)),
+        "days": run_days(run) if run else None,
+        "days_low": run_days(run) * low if run else None,
+        "days_high": run_days(run) * high if run else None,
+        "run": run.model_dump(mode="json") if run else None,
+        "stack": plan.subject.stack.name,
+        "calibration_level": str(plan.confidence.level),
+        "band": plan.confidence.band,
+        "search_seconds": plan.search.seconds,
+    }
+
+
+def band_of_days(choice: Choice) -> str:
+    """Days of the run with the band of the step time."""
+    if choice.run is None:
+        return ""
+    whole = run_days(choice.run)
+    low, high = (
+        whole * choice.step_time_low / choice.step_time,
+        whole * choice.step_time_high / choice.step_time,
+    )
+    return f"{days(whole)} ({days(low)} to {days(high)})"
+
+
+def money(amount: float | None) -> str:
+    """Dollars in three digits; empty where not known."""
+    return "" if amount is None else f"${count(amount)}"
+
+
+def choice_lines(choice: Choice) -> list[str]:
+    """The configuration, what binds, and what the run's money rests on."""
+    run = choice.run
+    lines = [choice.config.text, f"the step is {limits_sentence(choice)}"]
+    if run and run.price_per_device_hour is not None:
+        lines.append(price_sentence(run))
+    elif run:
+        lines.append("no price known: --assume 'price=2.50 $/h' (or purchase_price, to own) sets one")
+    if run and run.power_source:
+        lines.append(f"{run.power_per_device:,.0f} W per GPU, {run.power_source}")
+    return lines
+
+
+def shared_assumptions(plans: Iterable[Plan]) -> tuple[str, ...]:
+    """What the plans assumed, each once, in order."""
+    return tuple(dict.fromkeys(line for plan in plans for line in plan.assumptions))
+
+
+def run_of(choice: Choice | None) -> Run | None:
+    """The run of a choice, if both are known."""
+    return choice.run if choice else None
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The first of several renderables that fits the terminal, or the last."""
+
+    candidates: Sequence[RenderableType]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        free = options.update(max_width=10_000)
+        widths = [Measurement.get(console, free, candidate).maximum for candidate in self.candidates]
+        yield next(
+            (c for c, width in zip(self.candidates, widths, strict=True) if width <= options.max_width),
+            self.candidates[-1],
+        )

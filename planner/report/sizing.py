@@ -1,0 +1,208 @@
+"""What came of sizing a cluster? Plain data, and a document for the terminal."""
+
+from __future__ import annotations
+
+import math
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from planner.outcome import run_days
+from planner.report.facts import count, days, key_figures, precise_time
+from planner.report.outcome import Facts, Fitting, choice_lines, money, outcome_facts, shared_assumptions
+from planner.report.text import bullets, labelled, prose, section
+from planner.size import PAYING_SPEEDUP, Doubling, Goal, Point, Sizing
+
+_MOST_TRIED = 40
+
+
+def sizing_facts(sizing: Sizing) -> Facts:
+    """The sizing as plain data, in planner's inner units."""
+    return {
+        "goal": str(sizing.goal),
+        "target": sizing.target,
+        "found": sizing.found,
+        "answer": _point(sizing.answer),
+        "fewest": _point(sizing.fewest),
+        "cheapest": _point(sizing.cheapest),
+        "fastest": _point(sizing.fastest),
+        "knee": sizing.knee.gpus if sizing.knee else None,
+        "curve": [_point(point) for point in sizing.curve],
+        "curve_ended": sizing.end,
+        "doublings": [
+            {
+                "from": d.start.gpus,
+                "to": d.end.gpus,
+                "speedup": d.speedup,
+                "pays": d.pays,
+                "binds": d.binds,
+                "excess_seconds": dict(d.excess),
+            }
+            for d in sizing.doublings
+        ],
+        "tried": [
+            {
+                "gpus": point.gpus,
+                "nodes": point.nodes,
+                "verdict": str(point.plan.verdict),
+                "days": _finite(point.days) if point.run else None,
+                "cost": _finite(point.cost),
+                "reason": point.reason,
+            }
+            for point in sizing.tried
+        ],
+        "global_batch": sizing.batch,
+        "assumptions": _assumptions(sizing),
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _point(point: Point | None) -> Facts | None:
+    return outcome_facts(point.plan) if point else None
+
+
+def sizing_document(sizing: Sizing) -> RenderableType:
+    """The answer, the curve with its knee, and what was tried."""
+    blocks: list[RenderableType] = [prose(headline(sizing), "bold green" if sizing.found else "bold red")]
+    subject = sizing.tried[0].plan.subject
+    blocks.append(
+        prose(
+            f"{subject.model.name} on {subject.cluster.name}: sequences of {subject.job.seq_len:,}, {sizing.batch}"
+        )
+    )
+    if sizing.answer is not None and sizing.answer.best is not None:
+        best = sizing.answer.best
+        figures = labelled((figure.label, figure.value, figure.note) for figure in key_figures(best))
+        blocks.append(section(f"{sizing.answer.gpus:,} GPUs: {choice_lines(best)[0]}", figures))
+    blocks.append(section("Sizes", bullets(_landmarks(sizing))))
+    if len(sizing.curve) > 1:
+        blocks.append(section("Time and money over size", _curve(sizing), *_notes(sizing)))
+    blocks.append(section("Tried", prose(_tried(sizing)), *_refused(sizing)))
+    blocks.append(section("Assumed", bullets(_assumptions(sizing))))
+    return Group(*blocks)
+
+
+def headline(sizing: Sizing) -> str:
+    """The answer in one sentence."""
+    answer, target = sizing.answer, sizing.target
+    if answer is None or answer.best is None:
+        return _no_answer(sizing)
+    size = f"{answer.gpus:,} GPUs ({answer.nodes:,} nodes)"
+    run = answer.run
+    whole = f"{days(run_days(run))}, {money(run.cost) or 'price not known'}" if run else ""
+    if sizing.goal is Goal.DAYS and target is not None:
+        return f"{size} are the fewest tried that end within {days(target)}: {whole}"
+    if sizing.goal is Goal.BUDGET and target is not None:
+        return f"{size} are the fastest tried within {money(target)}: {whole}"
+    return f"{size} are the fewest that fit" + (f": {whole}" if whole else "")
+
+
+def _no_answer(sizing: Sizing) -> str:
+    if sizing.fewest is None:
+        last = sizing.tried[-1]
+        return f"nothing runs on up to {last.gpus:,} GPUs: {last.reason}"
+    fast, cheap = sizing.fastest, sizing.cheapest
+    if sizing.goal is Goal.DAYS and fast is not None and sizing.target is not None:
+        return f"no size ends within {days(sizing.target)}: the fastest, {fast.gpus:,} GPUs, takes {days(fast.days)}"
+    assert sizing.target is not None, "only goals with a target can fail where something fits"
+    least = f": the cheapest, {cheap.gpus:,} GPUs, costs {money(cheap.cost)}" if cheap else ""
+    return f"no size stays within {money(sizing.target)}{least}"
+
+
+def _landmarks(sizing: Sizing) -> list[str]:
+    lines = []
+    for word, point in (
+        ("fewest that fit", sizing.fewest),
+        ("cheapest", sizing.cheapest if sizing.curve else None),
+        ("fastest", sizing.fastest if sizing.curve else None),
+    ):
+        if point is not None and point.best is not None:
+            run = point.run
+            whole = f": {days(run_days(run))}" if run else f": {precise_time(point.best.step_time)} a step"
+            price = f", {money(run.cost)}" if run and run.cost is not None else ""
+            lines.append(f"{word}: {point.gpus:,} GPUs{whole}{price}")
+    if sizing.knee is not None:
+        bad = next(d for d in sizing.doublings if d.start is sizing.knee)
+        lines.append(
+            f"knee: {sizing.knee.gpus:,} GPUs; twice as many are {bad.speedup:.2f} times as fast, held back by "
+            + (bad.binds or "nothing in particular")
+        )
+    elif len(sizing.curve) > 1:
+        lines.append(f"no knee up to {sizing.curve[-1].gpus:,} GPUs: every doubling pays")
+    return lines
+
+
+_HEADS = ("GPUs", "step", "days", "faster", "GPU-hours", "money", "goodput", "", "lost most to")
+_WIDTHS = (tuple(range(9)), (0, 1, 2, 3, 5, 7, 8), (0, 2, 3, 5, 7, 8))
+
+
+def _curve(sizing: Sizing) -> RenderableType:
+    by_end: dict[int, Doubling] = {d.end.gpus: d for d in sizing.doublings}
+    rows = [_row(point, by_end.get(point.gpus), sizing) for point in sizing.curve]
+    tables: list[RenderableType] = []
+    for width, wraps in (*((width, False) for width in _WIDTHS), (_WIDTHS[-1], True)):
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+        for index in width:
+            last = index == len(_HEADS) - 1
+            table.add_column(
+                _HEADS[index], justify="left" if index >= 7 else "right", no_wrap=not (last and wraps)
+            )
+        for point, row in zip(sizing.curve, rows, strict=True):
+            style = "bold" if point is sizing.answer else ""
+            table.add_row(*(prose(row[i], style or ("yellow" if i == 7 else "")) for i in width))
+        tables.append(table)
+    return Fitting(tables)
+
+
+def _row(point: Point, doubling: Doubling | None, sizing: Sizing) -> tuple[str, ...]:
+    best, run = point.best, point.run
+    assert best is not None, "the curve holds sizes at which something fits"
+    marks = [
+        word
+        for word, marked in (("answer", sizing.answer), ("knee", sizing.knee))
+        if marked is not None and marked.gpus == point.gpus
+    ]
+    return (
+        f"{point.gpus:,}",
+        precise_time(best.step_time),
+        f"{run_days(run):,.1f}" if run else "",
+        f"{doubling.speedup:.2f}x" if doubling else "",
+        count(run.held_gpu_hours or run.gpu_hours) if run else "",
+        money(run.cost) if run else "",
+        f"{100 * run.goodput:.1f} %" if run and run.goodput else "",
+        ", ".join(marks),
+        doubling.binds if doubling else "",
+    )
+
+
+def _notes(sizing: Sizing) -> list[RenderableType]:
+    rule = f"a doubling pays while it is {PAYING_SPEEDUP:g} times as fast or more"
+    return [prose(f"{rule}; the curve ends here: {sizing.end}", "dim")]
+
+
+def _tried(sizing: Sizing) -> str:
+    sizes = [f"{point.gpus:,}" for point in sizing.tried]
+    shown = ", ".join(sizes[:_MOST_TRIED]) + (", ..." if len(sizes) > _MOST_TRIED else "")
+    return f"{len(sizes)} sizes, whole nodes: {shown}; sizes between them may do slightly better"
+
+
+def _refused(sizing: Sizing) -> list[RenderableType]:
+    refused = [point for point in sizing.tried if not point.best]
+    return [bullets(f"{point.gpus:,} GPUs: {point.reason}" for point in refused[:6])] if refused else []
+
+
+def _assumptions(sizing: Sizing) -> tuple[str, ...]:
+    chosen = sizing.answer or sizing.fewest or sizing.tried[-1]
+    own = "the global batch is the same at every size: sizes that no replica count divides it by are refused"
+    spares: tuple[str, ...] = ()
+    if chosen.run is not None and chosen.run.spare_nodes_needed is not None:
+        needed = chosen.run.spare_nodes_needed
+        spares = (
+            f"{chosen.run.spare_nodes} spare nodes are held and paid for; at this rate {needed} would be enough "
+            f"99 % of the time",
+        )
+    return (own, *spares, *shared_assumptions([chosen.plan]))

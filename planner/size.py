@@ -1,0 +1,360 @@
+"""How many devices of this cluster should the job take?
+
+The fewest that fit at all, the fewest that end in time, or the fastest within a budget, and the curve of time
+and money over sizes that doubles from the smallest, with the knee after which another doubling stops paying.
+Sizes are whole nodes and the global batch is held. Between two doublings the search halves the interval,
+preferring sizes that share factors with the batch and the layers, and then looks at the answer's neighbours:
+cost is not exactly monotone in the size, so sizes not tried may be better; `tried` says which were. Left
+out: changing the batch with the size, which changes what is learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from planner.cost.params import model_parameters
+from planner.errors import InputError
+from planner.outcome import BINDS, COMPUTE, best_of, hold_batch, run_days, why_nothing
+from planner.plan import Request, make_plan, resolve
+from planner.spec.job import OPTIMIZERS
+from planner.spec.load_cluster import load_cluster
+from planner.spec.planfile import Choice, Plan, Run
+
+LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as many as asked for
+MOST_HALVINGS = 8
+NEIGHBOURS = 2
+PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
+STILL_FASTER = 1.02
+WORTH_SAYING = 0.01  # of the step
+MANY_SIZES = 2 * 720_720  # devices, a multiple of every usual number per node
+
+
+class Goal(StrEnum):
+    """What is asked."""
+
+    MIN = "min"
+    DAYS = "days"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size and its fastest plan."""
+
+    nodes: int
+    gpus: int
+    plan: Plan
+
+    @property
+    def best(self) -> Choice | None:
+        """The fastest configuration that fits."""
+        return best_of(self.plan)
+
+    @property
+    def run(self) -> Run | None:
+        """The whole run of the fastest configuration."""
+        return self.best.run if self.best else None
+
+    @property
+    def days(self) -> float:
+        """Days with stops; infinite where nothing fits. Without tokens: days of one step."""
+        if self.best is None:
+            return math.inf
+        return run_days(self.best.run) if self.best.run else self.best.step_time / 86400
+
+    @property
+    def cost(self) -> float:
+        """Price of the run [$]; infinite where there is none."""
+        return self.run.cost if self.run and self.run.cost is not None else math.inf
+
+    @property
+    def reason(self) -> str:
+        """Why nothing runs at this size; empty where something does."""
+        return "" if self.best else why_nothing(self.plan)
+
+
+@dataclass(frozen=True)
+class Doubling:
+    """From one point of the curve to the next: `speedup` [1], whether it pays, and what held it back.
+
+    `excess`: seconds of the step, by term, beyond what the larger number of devices would leave of it.
+    """
+
+    start: Point
+    end: Point
+    speedup: float
+    pays: bool
+    excess: tuple[tuple[str, float], ...]
+    binds: str
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The answer. `fewest`: smallest size tried that fits. `knee`: the size from which a doubling does not pay."""
+
+    goal: Goal
+    target: float | None
+    answer: Point | None
+    fewest: Point | None
+    cheapest: Point | None
+    fastest: Point | None
+    curve: tuple[Point, ...]
+    doublings: tuple[Doubling, ...]
+    knee: Point | None
+    end: str
+    tried: tuple[Point, ...]
+    batch: str
+
+    @property
+    def found(self) -> bool:
+        """Is there a size that does what was asked?"""
+        return self.answer is not None
+
+
+def size_cluster(
+    request: Request,
+    goal: Goal,
+    target: float | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> Sizing:
+    """The size for a goal: fewest that fit (min), end within `target` days, or are fastest for `target` dollars.
+
+    Raises `InputError` for a goal without what it needs.
+    """
+    _check_goal(request, goal, target)
+    held, batch = hold_batch(request)
+    sizer = _Sizer(held, say)
+    sizer.find_fewest()
+    end = ""
+    if sizer.fewest is not None and request.tokens is not None:
+        end = sizer.climb(goal, target)
+        sizer.narrow(goal, target)
+    return sizer.sizing(goal, target, batch, end)
+
+
+def _check_goal(request: Request, goal: Goal, target: float | None) -> None:
+    if goal is Goal.MIN:
+        return
+    if request.tokens is None:
+        raise InputError(f"--{goal} needs the length of the run", hint="add --tokens 15.6T")
+    if target is None or not 0 < target < math.inf:
+        raise InputError(f"--{goal} must be above 0", str(target))
+
+
+class _Sizer:
+    """Sizes tried so far, and the order in which others are."""
+
+    def __init__(self, request: Request, say: Callable[[str], object]) -> None:
+        self.request, self.say = request, say
+        self.per_node, self.most_nodes = _whole_nodes(request)
+        self.points: dict[int, Point] = {}
+        self.curve: list[Point] = []
+        least, self.round_with = _least_devices(request, self.per_node)
+        self.least_nodes = -(-least // self.per_node)
+
+    def at(self, nodes: int) -> Point:
+        """The point of a number of nodes, computed once."""
+        if nodes not in self.points:
+            gpus = nodes * self.per_node
+            self.say(f"sizing: {gpus:,} GPUs, {len(self.points)} sizes so far")
+            self.points[nodes] = Point(nodes, gpus, make_plan(replace(self.request, gpus=gpus, top=1)))
+        return self.points[nodes]
+
+    @property
+    def tried(self) -> list[Point]:
+        """All points, smallest first."""
+        return [self.points[nodes] for nodes in sorted(self.points)]
+
+    @property
+    def fewest(self) -> Point | None:
+        """The smallest size tried at which something fits."""
+        return next((point for point in self.tried if point.best), None)
+
+    def find_fewest(self) -> None:
+        """Double from the least that could hold the training state until something fits, then halve back."""
+        fails = self.least_nodes - 1
+        nodes = 1 << (self.least_nodes - 1).bit_length()
+        while True:
+            nodes = min(nodes, self.most_nodes)
+            if nodes > fails and self.at(nodes).best:
+                break
+            fails = max(fails, nodes)
+            if nodes >= self.most_nodes:
+                return
+            nodes *= 2
+        self.halve(fails, nodes, lambda point: point.best is not None)
+
+    def climb(self, goal: Goal, target: float | None) -> str:
+        """Double from the first power of two that fits until it stops paying and the goal is met; why it ended."""
+        smallest = self.fewest
+        assert smallest is not None, "asked only where something fits"
+        nodes = min(1 << (smallest.nodes - 1).bit_length(), self.most_nodes)
+        self.curve = [smallest] if smallest.nodes < nodes else []
+        poor = 0
+        while True:
+            point = self.at(nodes)
+            if point.best is None:
+                return f"{point.gpus:,} GPUs: {point.reason}"
+            gain = self.curve[-1].days / point.days if self.curve else math.inf
+            even = point.nodes == 2 * self.curve[-1].nodes if self.curve else False
+            self.curve.append(point)
+            poor = poor + 1 if even and gain < PAYING_SPEEDUP else 0
+            if nodes >= self.most_nodes:
+                return f"{point.gpus:,} GPUs are all there are"
+            needed = goal is Goal.DAYS and target is not None and point.days > target
+            if gain < STILL_FASTER or (poor >= 2 and not needed):
+                return "further doublings do not pay"
+            nodes = min(2 * nodes, self.most_nodes)
+
+    def narrow(self, goal: Goal, target: float | None) -> None:
+        """Between the doublings around the goal, halve."""
+        if target is None or goal is Goal.MIN:
+            return
+        if goal is Goal.DAYS:
+            good = next((point for point in self.curve if point.days <= target), None)
+            if good is not None:
+                below = [
+                    point.nodes for point in self.tried if point.nodes < good.nodes and point.days > target
+                ]
+                self.halve(max(below, default=0), good.nodes, lambda point: point.days <= target)
+            return
+        within = [point for point in self.tried if point.cost <= target]
+        if within:
+            fast = min(within, key=lambda point: point.days)
+            above = [p.nodes for p in self.tried if p.nodes > fast.nodes and p.cost > target]
+            if above:
+                self.halve(min(above), fast.nodes, lambda point: point.cost <= target)
+
+    def halve(self, bad: int, good: int, holds: Callable[[Point], bool]) -> None:
+        """Halve between a size that fails and one that holds, then try the neighbours on the failing side."""
+        for _ in range(MOST_HALVINGS):
+            if abs(good - bad) <= 1:
+                break
+            middle = self.middle(min(bad, good), max(bad, good))
+            if holds(self.at(middle)):
+                good = middle
+            else:
+                bad = middle
+        for nodes in self.neighbours(good, above=bad > good):
+            self.at(nodes)
+
+    def neighbours(self, nodes: int, above: bool) -> list[int]:
+        """The roundest untried sizes within a quarter of `nodes`, on the failing side, where luck may hide."""
+        reach = max(nodes // 4, NEIGHBOURS)
+        side = range(nodes + 1, nodes + reach + 1) if above else range(nodes - reach, nodes)
+        open_sizes = (
+            n for n in side if max(self.least_nodes, 1) <= n <= self.most_nodes and n not in self.points
+        )
+        return sorted(open_sizes, key=lambda n: (-math.gcd(n, self.round_with), abs(n - nodes)))[:NEIGHBOURS]
+
+    def middle(self, low: int, high: int) -> int:
+        """A size near the middle that shares most factors with the batch and the layers."""
+        span = high - low
+        inside = range(low + max(span // 4, 1), high - max(span // 4, 1) + 1)
+        if len(inside) > 4096:
+            inside = range(inside.start, inside.stop, len(inside) // 4096)
+        centre = (low + high) / 2
+        return max(inside, key=lambda n: (math.gcd(n, self.round_with), -abs(n - centre), -n))
+
+    def sizing(self, goal: Goal, target: float | None, batch: str, end: str) -> Sizing:
+        """The answer among all sizes tried."""
+        running = [point for point in self.tried if point.best]
+        answer = self.fewest
+        if target is not None and goal is Goal.DAYS:
+            answer = next((point for point in running if point.days <= target), None)
+        if target is not None and goal is Goal.BUDGET:
+            if running and all(point.cost == math.inf for point in running):
+                raise InputError(
+                    f"a budget needs a price of {self.request.cluster}", hint="add --assume 'price=2.50 $/h'"
+                )
+            within = [point for point in running if point.cost <= target]
+            answer = min(within, key=lambda point: (point.days, point.nodes), default=None)
+        doublings = tuple(_doubling(a, b) for a, b in zip(self.curve, self.curve[1:], strict=False))
+        poor = (d for d in doublings if not d.pays and d.end.nodes == 2 * d.start.nodes)
+        knee = next((doubling.start for doubling in poor), None)
+        return Sizing(
+            goal=goal,
+            target=target,
+            answer=answer,
+            fewest=self.fewest,
+            cheapest=min(
+                (p for p in running if p.cost < math.inf), key=lambda p: (p.cost, p.nodes), default=None
+            ),
+            fastest=min(running, key=lambda p: (p.days, p.nodes), default=None),
+            curve=tuple(self.curve),
+            doublings=doublings,
+            knee=knee,
+            end=end,
+            tried=tuple(self.tried),
+            batch=batch,
+        )
+
+
+def _whole_nodes(request: Request) -> tuple[int, int]:
+    """Devices in a node, and the most nodes there are. Raises `InputError`."""
+    try:
+        cluster = load_cluster(request.cluster, None)
+        most = cluster.num_devices if request.gpus is None else min(request.gpus, cluster.num_devices)
+    except InputError as error:
+        if "node type" not in error.must:
+            raise
+        cluster = load_cluster(request.cluster, MANY_SIZES)
+        most = request.gpus or LARGEST_SIZE
+    per_node = cluster.devices_per_node
+    if most < per_node:
+        raise InputError(f"--max-gpus must be at least one node of {per_node}", str(most))
+    return per_node, most // per_node
+
+
+def _least_devices(request: Request, per_node: int) -> tuple[int, int]:
+    """Devices below which not even master weights and moments fit, and what round sizes share factors with."""
+    problem, _ = resolve(replace(request, gpus=per_node))
+    parameters = model_parameters(problem.model).total
+    states = parameters * (problem.stack.states.master + OPTIMIZERS[problem.job.optimizer].moment_bytes)
+    room = problem.cluster.accelerator.memory * (1 - request.headroom)
+    return max(math.ceil(states / room), 1), problem.job.global_batch * problem.model.num_layers
+
+
+def _doubling(start: Point, end: Point) -> Doubling:
+    """What more devices bring, and which terms of the step did not shrink with them."""
+    a, b = start.best, end.best
+    assert a is not None, "the curve holds sizes at which something fits"
+    assert b is not None, "the curve holds sizes at which something fits"
+    growth = end.gpus / start.gpus
+    names = sorted({*a.time, *b.time})
+    excess = {name: b.time.get(name, 0.0) - a.time.get(name, 0.0) / growth for name in names}
+    if start.run and end.run and start.run.goodput and end.run.goodput:
+        excess["stops"] = b.step_time * (start.run.goodput / end.run.goodput - 1)
+    ordered = tuple(sorted(excess.items(), key=lambda item: (-item[1], item[0])))
+    speedup = start.days / end.days
+    pays = speedup >= PAYING_SPEEDUP ** math.log2(growth)
+    return Doubling(start, end, speedup, pays, ordered, _what_binds(dict(excess), a.step_time / growth, end))
+
+
+def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
+    """The cause of most of the time that more devices did not save, in words; empty where they saved all but 1 %.
+
+    `fair`: the step time if every term had shrunk with the devices [s].
+    """
+    causes: dict[str, float] = {}
+    for name, lost in excess.items():
+        cause = "stops" if name == "stops" else BINDS.get(name, COMPUTE)
+        causes[cause] = causes.get(cause, 0.0) + lost
+    worst = max(causes, key=lambda cause: causes[cause])
+    if causes[worst] < WORTH_SAYING * fair:
+        return ""
+    terms = [(name, lost) for name, lost in excess.items() if lost >= WORTH_SAYING * fair]
+    mine = [item for item in terms if BINDS.get(item[0], COMPUTE) == worst or item[0] == worst]
+    mine.sort(key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{name.replace('_', ' ')} +{lost / fair:.0%}" for name, lost in mine[:2])
+    return f"{_cause_words(worst, end)}: {shown}" if shown else _cause_words(worst, end)
+
+
+def _cause_words(cause: str, end: Point) -> str:
+    config = end.best.config if end.best else None
+    if cause == "bubble" and config is not None:
+        return f"batch ({config.num_microbatches} micro-batches for each pipeline of {config.pp})"
+    return {"compute": "smaller pieces", "host": "host"}.get(cause, cause)
