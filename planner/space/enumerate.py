@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -176,20 +177,28 @@ class _Axes:
     def zero(self, tp: int) -> Domain:
         return self._restricted("zero", (0, 1, 2, 3))
 
+    def _recomputes(self, kind: Recompute) -> bool:
+        """Do the pins of `recompute` and `recompute_layers` leave this kind?"""
+        counts = self.restrict.get("recompute_layers", (0, 1))
+        possible = any(counts) if kind is Recompute.FULL else 0 in counts
+        return possible and kind in self.restrict.get("recompute", tuple(Recompute))
+
     def recompute(self, pp: int) -> Domain:
         """NONE stands for none and full, which are told apart by the recomputed layers."""
-        kinds = self.restrict.get("recompute", (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL))
-        selective = ((int(Recompute.SELECTIVE),),) if Recompute.SELECTIVE in kinds else ()
-        return (*selective, *(((int(Recompute.NONE),),) if set(kinds) - {Recompute.SELECTIVE} else ()))
+        selective = ((int(Recompute.SELECTIVE),),) if self._recomputes(Recompute.SELECTIVE) else ()
+        plain = self._recomputes(Recompute.NONE) or self._recomputes(Recompute.FULL)
+        return (*selective, *(((int(Recompute.NONE),),) if plain else ()))
 
     def recompute_layers(self, pp: int, vpp: int, recompute: int) -> tuple[int, ...]:
-        """Leaves: 0 for none and selective, then the multiples of vpp up to the largest stage, and all of it."""
+        """Leaves: 0 for none and selective, then the multiples of vpp up to the largest stage, and all of it.
+
+        A pinned number above that means all of it.
+        """
         if recompute == Recompute.SELECTIVE:
             return (0,)
         most = -(-self.layers // pp)
-        kinds = self.restrict.get("recompute", (Recompute.NONE, Recompute.FULL))
-        choices: list[int] = [0] if Recompute.NONE in kinds else []
-        if Recompute.FULL in kinds:
+        choices: list[int] = [0] if self._recomputes(Recompute.NONE) else []
+        if self._recomputes(Recompute.FULL):
             wanted = self.restrict.get("recompute_layers")
             if wanted is not None:
                 choices += [min(count, most) for count in wanted if count > 0]
@@ -282,7 +291,7 @@ class _Filter:
     def apply(self, columns: dict[str, IntColumn], weights: NDArray[np.float64]) -> dict[str, IntColumn]:
         ready = [rule for rule in self.waiting if all(axis in columns for axis in rule.needs)]
         self.waiting = [rule for rule in self.waiting if rule not in ready]
-        alive = np.ones(len(columns["tp"]), dtype=np.bool_)
+        alive = np.ones(len(weights), dtype=np.bool_)
         for rule in ready:
             bad = alive & ~rule.legal(columns, self.problem)
             if bad.any():
@@ -311,17 +320,24 @@ def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigT
     return ConfigTable({axis: columns[axis] for axis in AXES})
 
 
-def _stem_kinds(columns: dict[str, IntColumn], axes: _Axes) -> tuple[NDArray[np.intp], tuple[IntColumn, ...]]:
-    """Stems with the same choices of recomputed layers: the kind of each, and the choices per kind."""
+def _stem_kinds(
+    columns: dict[str, IntColumn], axes: _Axes, sieve: _Filter
+) -> tuple[NDArray[np.intp], tuple[IntColumn, ...]]:
+    """Stems with the same choices of recomputed layers: the kind of each, and the legal choices per kind."""
     first, kind = distinct(columns["pp"], columns["vpp"], columns["recompute"])
-    choices = tuple(
-        np.array(
-            axes.recompute_layers(*(int(columns[axis][row]) for axis in ("pp", "vpp", "recompute"))),
-            dtype=np.int32,
-        )
-        for row in first
-    )
-    return kind, choices
+    stems = [{axis: int(columns[axis][row]) for axis in ("pp", "vpp", "recompute")} for row in first]
+    choices = [np.array(axes.recompute_layers(**stem), dtype=np.int32) for stem in stems]
+    if not choices:
+        return kind, ()
+    kind_of = np.repeat(np.arange(len(first)), [len(c) for c in choices])
+    leaves = {axis: columns[axis][first][kind_of] for axis in ("pp", "vpp", "recompute")}
+    leaves["recompute_layers"] = np.concatenate(choices)
+    full = leaves["recompute_layers"] > 0
+    leaves["recompute"] = np.where(full, np.int32(Recompute.FULL), leaves["recompute"])
+    leaves["kind"] = kind_of.astype(np.int32)
+    left = sieve.apply(leaves, np.bincount(kind).astype(np.float64)[kind_of])
+    ends = np.searchsorted(left["kind"], np.arange(len(first) + 1))
+    return kind, tuple(left["recompute_layers"][a:b] for a, b in pairwise(ends))
 
 
 def enumerate_configs(
@@ -366,8 +382,14 @@ def enumerate_configs(
         columns = _expand(columns, name, key, lambda value, domain=domain: domain(axes, value))  # type: ignore[misc]
         _derive(columns, problem)
         columns = sieve.apply(columns, sizes(step))
+    kind, choices = _stem_kinds(columns, axes, sieve)
+    assert not sieve.waiting or not len(kind), f"rules that read unknown columns: {sieve.waiting}"
+    if any(not len(layers) for layers in choices):
+        has_leaves = np.array([len(layers) > 0 for layers in choices])[kind]
+        columns = {axis: column[has_leaves] for axis, column in columns.items()}
+        used, kind = np.unique(kind[has_leaves], return_inverse=True)
+        choices = tuple(choices[number] for number in used)
     removed = tuple(Removed(rule, count) for rule, count in sieve.removed.items() if count)
-    kind, choices = _stem_kinds(columns, axes)
     return Enumeration(complete_columns(columns, problem), kind, choices, total, removed)
 
 
