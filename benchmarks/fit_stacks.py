@@ -194,13 +194,14 @@ def remembered(function: Callable[..., Array]) -> Callable[..., Array]:
 
 @dataclass(frozen=True)
 class Sample:
-    """A timed row. `group` weighs it, `fold` is what is left out together."""
+    """A timed row. `group` weighs it, `fold` is what is left out together. `source`: for the summary of dense rows."""
 
     run: Run
     text: str
     seconds: float
     group: tuple[str, ...]
     fold: tuple[str, ...]
+    source: str
 
 
 def timed_samples(rows: Sequence[dict[str, str]], models: dict[str, Any]) -> dict[str, list[Sample]]:
@@ -217,7 +218,7 @@ def timed_samples(rows: Sequence[dict[str, str]], models: dict[str, Any]) -> dic
             continue
         if not run.kin:
             group = (row["model"], row["gpu"], row["gpus"])
-            sample = Sample(run, switch_text(row), seconds, group, group[:2])
+            sample = Sample(run, switch_text(row), seconds, group, group[:2], row["source"])
             found.setdefault(run.stack, []).append(sample)
     return found
 
@@ -416,6 +417,20 @@ def _replace_gemm(text: str, name: str, value: float) -> str:
     return text.replace("gemm: {", f"gemm: {{{name}: {value:.4g}, ", 1)
 
 
+def print_unseen(unseen: dict[str, list[float]]) -> None:
+    """The median error of every source on models left out, and their mean over sources of five rows or more."""
+    medians = {
+        name: float(np.nanmedian(errors)) for name, errors in unseen.items() if len(errors) >= FEWEST_ROWS
+    }
+    for name, median in sorted(medians.items()):
+        print(f"  {name}: {100 * median:.1f} %")
+    if medians:
+        mean = 100 * float(np.mean(list(medians.values())))
+        print(
+            f"dense rows of models left out: mean over {len(medians)} sources of the median error {mean:.1f} %"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fit_stacks", description=__doc__)
     parser.add_argument("runs", type=Path)
@@ -425,6 +440,7 @@ def main() -> None:
     given = parser.parse_args()
     kernels.gemm_efficiency = remembered(kernels.gemm_efficiency)
     samples = timed_samples(read_rows(given.runs), read_models(given.models))
+    unseen: dict[str, list[float]] = {}
     for name in given.stacks or stack_names():
         parameters, mine = PARAMETERS.get(name), samples.get(name, [])
         if parameters is None or len(mine) < FEWEST_ROWS:
@@ -438,8 +454,12 @@ def main() -> None:
                 f"  {what}: median {100 * _percentile(errors, 50):.1f} %, p90 {100 * _percentile(errors, 90):.1f} %"
             )
         print("  " + ", ".join(f"{key} {value:.4g}" for key, value in fit.values.items()), flush=True)
+        for sample, error in zip(mine, fit.unseen, strict=True):
+            if np.isfinite(error) and not sample.run.problem.model.is_moe:
+                unseen.setdefault(sample.source, []).append(float(error))
         if given.write:
             write_fit(path, fit, parameters)
+    print_unseen(unseen)
 
 
 if __name__ == "__main__":
