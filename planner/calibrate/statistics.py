@@ -109,7 +109,8 @@ def sweep_summaries(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Sweeps with enough configurations and spread: rank correlation, and what taking planner's pick would lose.
 
     `regret`: measured time of the fastest predicted row over the best measured, less 1; `regret_of_five`: of the best
-    of its five fastest; `regret_fitting`: of the fastest that is not said to exceed the memory. `pick_ran`: whether the fastest of all rows said to fit, failed ones included, did run.
+    of its five fastest; `regret_fitting`: of the fastest that is not said to exceed the memory. `pick_ran`: whether
+    that one ran, failed rows included.
     """
     sweeps: dict[tuple[str, ...], list[Answer]] = defaultdict(list)
     for answer in answers:
