@@ -160,6 +160,21 @@ class CostModel:
         pipelines = self._pipeline_level(stems, layers, classes)
         return PreparedCosts(self, stems, classes, layers, pipelines, self._shard_level(stems, classes))
 
+    def lower_bound(self, stems: ConfigTable) -> Array:
+        """A step time that no completion of a stem beats, from the work of its layers alone [s].
+
+        m W/p + (W - W/p)/v, W the time of all layers for one micro-batch: the slowest of p stages takes W/p or
+        more. Left out: embedding and loss, point-to-point, data-parallel collectives, the optimizer.
+        """
+        layers = self._layer_level(stems)
+        numbers = np.bincount(self.problem.model.layer_kind_of, minlength=len(self.kinds))
+        work = (numbers @ layers.time)[layers.of_row]
+        p, v, m = (stems[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
+        stack, nodes = self.problem.stack, float(self.problem.cluster.num_nodes)
+        least = m * work / p + fill_and_drain(work, work / p, v) + stack.host.step_overhead
+        rounding = 1.0 - 1e-9
+        return rounding * (least + straggling(least, nodes, stack.communication))
+
     def evaluate(self, table: ConfigTable, keep_terms: bool = False) -> CostTable:
         """Cost of every row of `table`; a row's cost does not depend on the other rows."""
         if not len(table):

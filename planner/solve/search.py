@@ -1,9 +1,11 @@
 """Which legal configurations fit and are fastest?
 
-Every stem (a configuration without its fully recomputed layers) is costed with as few of them as it may have.
-Recomputing more layers is never faster, so that time bounds all its leaves from below: the leaves of stems that
-fit as they are, or whose bound is behind the k-th best found, need no look. The k best are exact. Left out:
-splits other than the stack's own, and other objectives than the step time.
+Best first: every stem (a configuration without its fully recomputed layers) has a time that none of its leaves
+can beat, from the work of its layers alone. Stems are costed in the order of that bound, each with as few
+recomputed layers as it may have; more of them never take less time, so that cost bounds its other leaves in turn,
+which are looked at only where the first does not fit. What is left when every bound is behind the k-th best needs
+no look: the k best are exact. Left out: splits other than the stack's own, and other objectives than the step
+time.
 """
 
 from __future__ import annotations
@@ -17,8 +19,14 @@ from planner.cost.model import CostModel
 from planner.space.enumerate import Enumeration, with_recomputed_layers
 from planner.spec.config import ConfigTable, IntColumn
 
-BATCH_ROWS = 16384
-BATCH_STEMS = 1024
+BOUND_STEMS = 262144  # bounded at a time
+WAVE_STEMS = 16384  # costed at a time; waves double
+WAVES_LARGEST = 262144
+SMALL_SPACE = 262144  # stems up to which preparing all at once is cheaper than bounding first
+BATCH_ROWS = 8192  # completed at a time: what a core's cache holds
+PROBE_STEMS = 512  # of each wave, those whose other leaves are looked at before the next wave
+
+Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class SearchResult:
     """`best`: the fastest configurations that fit, best first; ties by least memory, then by order of the space.
     `costed`: candidates whose memory and time were computed. `behind`: not computed, because a bound showed that
     none is among the best. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate that
-    needs least memory (one row, or none where nothing is legal)."""
+    needs least memory (one row, or none where nothing is legal); of all candidates where none fits."""
 
     best: ConfigTable
     costed: int
@@ -52,53 +60,109 @@ class _Best:
         return float(self.rows[-1, 0]) if len(self.rows) == self.k else np.inf
 
 
+class _Looker:
+    """Costs leaves, keeps the best and counts."""
+
+    def __init__(self, model: CostModel, space: Enumeration, limit: float, top: int) -> None:
+        self.model, self.space, self.limit = model, space, limit
+        self.best = _Best(top)
+        self.small = len(space.stems) <= SMALL_SPACE
+        self.prepared = model.prepare(space.stems) if self.small else None
+        self.costed = self.too_large = 0
+        self.least = (np.inf, 0, 0)
+        self.first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)
+        self.choices = np.array([len(choices) for choices in space.layer_choices], dtype=np.int64)
+
+    def first_leaves(self, stems: Index) -> tuple[Index, NDArray[np.float64]]:
+        """Cost each stem's first leaf: those that do not fit and have other leaves, and their times."""
+        kind = self.space.kind[stems]
+        time, fits = self._look(stems, np.arange(len(stems)), self.first[kind])
+        waiting = ~fits & (self.choices[kind] > 1)
+        return stems[waiting], time[waiting]
+
+    def other_leaves(self, stems: Index) -> None:
+        """Cost all leaves of stems but the first of each."""
+        kind = self.space.kind[stems]
+        leaf = np.repeat(np.arange(len(stems)), self.choices[kind] - 1)
+        self._look(stems, leaf, np.concatenate([self.space.layer_choices[k][1:] for k in kind]))
+
+    def _look(
+        self, stems: Index, leaf: Index, layers: IntColumn
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Step time of the leaves (`leaf` indexes `stems`, ascending) and whether they fit."""
+        prepared = self.prepared or self.model.prepare(self.space.stems.take(stems))
+        rows_of = stems if self.prepared else np.arange(len(stems))
+        time, fits = np.empty(len(leaf)), np.empty(len(leaf), dtype=np.bool_)
+        for start in range(0, len(leaf), BATCH_ROWS):
+            rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
+            low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
+            cost = prepared.evaluate(rows_of[low:high], leaf[rows] - low, layers[rows])
+            good = cost.device_memory <= self.limit
+            time[rows], fits[rows] = cost.step_time, good
+            smallest = int(cost.device_memory.argmin())
+            if cost.device_memory[smallest] < self.least[0]:
+                at = (int(stems[leaf[start + smallest]]), int(layers[start + smallest]))
+                self.least = (float(cost.device_memory[smallest]), *at)
+            chosen = np.flatnonzero(good & (cost.step_time <= self.best.threshold))
+            if len(chosen):
+                named = (stems[leaf[start + chosen]], layers[start + chosen])
+                columns = (cost.step_time[chosen], cost.device_memory[chosen], *named)
+                self.best.offer(np.stack([column.astype(float) for column in columns], axis=1))
+        self.costed += len(leaf)
+        self.too_large += int((~fits).sum())
+        return time, fits
+
+
 def search(model: CostModel, space: Enumeration, limit: float, top: int) -> SearchResult:
     """The `top` fastest configurations whose device memory is at most `limit` [bytes]."""
     if not len(space.stems):
         return SearchResult(space.stems, 0, 0, 0, space.stems)
-    prepared = model.prepare(space.stems)
-    best = _Best(top)
-    first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)[space.kind]
-    bound = np.empty(len(first))
-    fits = np.empty(len(first), dtype=np.bool_)
-    least = (np.inf, 0, 0)
-    costed = too_large = 0
-
-    def look(
-        stems: NDArray[np.intp], leaf: NDArray[np.intp], layers: IntColumn
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Cost the leaves (`leaf` indexes `stems`) and offer those that fit."""
-        nonlocal costed, too_large, least
-        cost = prepared.evaluate(stems, leaf, layers)
-        good = cost.device_memory <= limit
-        costed += len(leaf)
-        too_large += int((~good).sum())
-        low = int(cost.device_memory.argmin())
-        if cost.device_memory[low] < least[0]:
-            least = (float(cost.device_memory[low]), int(stems[leaf[low]]), int(layers[low]))
-        promising = np.flatnonzero(good & (cost.step_time <= best.threshold))
-        if len(promising):
-            columns = (cost.step_time, cost.device_memory, stems[leaf], layers)
-            best.offer(np.stack([column[promising].astype(float) for column in columns], axis=1))
-        return cost.step_time, good
-
-    for start in range(0, len(first), BATCH_ROWS):
-        stems = np.arange(start, min(start + BATCH_ROWS, len(first)))
-        bound[stems], fits[stems] = look(stems, stems - start, first[stems])
-    counts = space.counts
-    waiting = np.flatnonzero(~fits & (counts > 1))
-    waiting = waiting[np.argsort(bound[waiting], kind="stable")]
-    for start in range(0, len(waiting), BATCH_STEMS):
-        stems = waiting[start : start + BATCH_STEMS]
-        stems = stems[bound[stems] <= best.threshold]
+    looker = _Looker(model, space, limit, top)
+    bound = np.zeros(len(space.stems)) if looker.small else _bounds(model, space.stems)
+    waiting, times = _first_pass(looker, bound)
+    order = np.argsort(times, kind="stable")
+    waiting, times, start, size = waiting[order], times[order], 0, PROBE_STEMS
+    while start < len(waiting):
+        stems = waiting[start : start + size][times[start : start + size] <= looker.best.threshold]
         if not len(stems):
             break
-        leaf = np.repeat(np.arange(len(stems)), counts[stems] - 1)
-        look(stems, leaf, np.concatenate([space.layer_choices[space.kind[stem]][1:] for stem in stems]))
-    chosen = _rows(space, best.rows[:, 2].astype(np.intp), best.rows[:, 3].astype(np.int32))
+        looker.other_leaves(stems)
+        start, size = start + size, min(2 * size, WAVE_STEMS)
+    best, least = looker.best.rows, looker.least
+    chosen = _rows(space, best[:, 2].astype(np.intp), best[:, 3].astype(np.int32))
     smallest = _rows(space, np.array([least[1]]), np.array([least[2]], dtype=np.int32))
-    return SearchResult(chosen, costed, len(space) - costed, too_large, smallest)
+    return SearchResult(chosen, looker.costed, len(space) - looker.costed, looker.too_large, smallest)
 
 
-def _rows(space: Enumeration, stems: NDArray[np.intp], layers: IntColumn) -> ConfigTable:
+def _bounds(model: CostModel, stems: ConfigTable) -> NDArray[np.float64]:
+    """The lower bound of every stem [s]."""
+    blocks = range(0, len(stems), BOUND_STEMS)
+    return np.concatenate([model.lower_bound(stems.take(slice(b, b + BOUND_STEMS))) for b in blocks])
+
+
+def _first_pass(looker: _Looker, bound: NDArray[np.float64]) -> tuple[Index, NDArray[np.float64]]:
+    """Cost the first leaf of every stem whose bound is not behind; return the stems whose other leaves wait."""
+    left, size = np.arange(len(bound)), SMALL_SPACE if looker.small else WAVE_STEMS
+    waiting, times = [np.zeros(0, dtype=np.intp)], [np.zeros(0)]
+    while len(left):
+        if len(left) > size:
+            order = np.argpartition(bound[left], size)
+            wave, left = left[order[:size]], left[order[size:]]
+        else:
+            wave, left = left, left[:0]
+        stems, time = looker.first_leaves(np.sort(wave))
+        near = np.argsort(time, kind="stable")
+        probes, others = near[:PROBE_STEMS], near[PROBE_STEMS:]
+        probes = probes[time[probes] <= looker.best.threshold]
+        if len(probes):
+            looker.other_leaves(stems[probes])
+        others = others[time[others] <= looker.best.threshold]
+        waiting.append(stems[others])
+        times.append(time[others])
+        left = left[bound[left] <= looker.best.threshold]
+        size = min(2 * size, WAVES_LARGEST)
+    return np.concatenate(waiting), np.concatenate(times)
+
+
+def _rows(space: Enumeration, stems: Index, layers: IntColumn) -> ConfigTable:
     return with_recomputed_layers(space.stems.take(stems), layers)
