@@ -25,7 +25,8 @@ class StageClasses:
 
     `of_row`: for each row of the table, its pipeline. `count` (P, C): stages in the class. `stage` (P, C): the
     earliest of them. `first`, `last` (P, C): 1.0 where the class holds the embedding, the head.
-    `layers` (P, C, K): layers by kind. `leading` (P, C, N, K): layers by kind among the first N of the stage.
+    `layers` (P, C, K): layers by kind. `leading` (P, C, N, K): layers by kind among the first N of the stage; from
+    N = layers / pp, rounded up, all of them, since that is how a configuration says "all" (`space.enumerate`).
     `members[P][C]`: the stages of each class.
     """
 
@@ -140,6 +141,8 @@ def stage_classes(
             steps = np.zeros((depth, kinds))
             for position, kind in enumerate(sequences[ranks[0]], start=1):
                 steps[position:, kind] += 1
+            # as many as the average stage has stands for all of a stage, however many it was dealt
+            steps[-(-len(kind_of) // len(sequences)) :] = steps[-1]
             leading[i, j] = steps
     members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes in pipelines)
     return StageClasses(of_row, count, stage, first, last, layers, leading, members)

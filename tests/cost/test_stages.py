@@ -114,6 +114,15 @@ def test_deepseek_v3_classes_tell_dense_from_expert_layers() -> None:
     assert classes.leading[0, first, [0, 2, 4]].tolist() == [[0, 0], [2, 0], [3, 1]]
 
 
+def test_all_layers_of_a_deep_stage_are_recomputed() -> None:
+    # a head as heavy as 4 layers leaves 5, 5, 5, 1 of 16 layers; ceil(16 / 4) = 4 stands for all of a stage
+    classes = stage_classes(column(4), column(1), (0,) * 16, PipelineSplit.BALANCED, 0.05, 4.0)
+    assert sorted(classes.layers[0, :, 0].tolist())[-1] == 5
+    deep = classes.layers[0, :, 0] == 5
+    assert (classes.leading[0, deep, 4, 0] == 5).all()
+    assert (classes.leading[0, deep, 3, 0] == 3).all()
+
+
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(0, 20), st.integers(0, 3))
 def test_classes_partition_stages_and_layers(pp: int, vpp: int, extra: int, dense: int) -> None:
     vpp = vpp if pp > 1 else 1

@@ -1,0 +1,150 @@
+"""Every rule: an example that breaks it, told with its values, and one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.catalog.load_stacks import load_stack
+from planner.space.enumerate import explain_config
+from planner.space.rules import RULES
+from planner.spec.config import AXES, ConfigTable, ParallelConfig, Recompute
+from planner.spec.rule import Problem
+from planner.spec.stack import Limits, PipelineSplit, Stack
+from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
+
+DENSE = (
+    problem()
+)  # 8 layers, 16 heads, 8 key/value heads, ffn 7168, vocab 32000; 16 devices; 64 x 4096 tokens
+MOE = problem(moe_model())  # 16 experts of width 1024
+LEGAL = ParallelConfig(tp=2, pp=2, dp=4, micro_batch=2, num_microbatches=8, sp=1, zero=1)
+
+
+def limited(name: str = "megatron-2026", **changes: object) -> Stack:
+    stack = load_stack(name)
+    return stack.model_copy(
+        update={"limits": Limits.model_validate({**stack.limits.model_dump(), **changes})}
+    )
+
+
+def on(stack: Stack, moe: bool = False) -> Problem:
+    return replace(MOE if moe else DENSE, stack=stack)
+
+
+EVEN = replace(DENSE, stack=load_stack("megatron-2026").model_copy(update={"split": PipelineSplit.EVEN}))
+NO_COPIES = on(limited(kv_heads_below_tp=False))
+UNPADDED = replace(
+    on(limited(pads_vocabulary=1)),
+    model=dense_model(vocab=32001),
+)
+FULL = {"recompute": int(Recompute.FULL)}
+
+# rule -> (problem, what differs from the legal configuration, words of the explanation)
+BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
+    "world-size": (DENSE, {"cp": 2}, ("16", "tp=2 cp=2 pp=2 dp=4")),
+    "heads-tp": (DENSE, {"tp": 3}, ("16", "tp=3")),
+    "kv-heads-tp": (NO_COPIES, {"tp": 16}, ("8", "tp=16")),
+    "ffn-tp": (DENSE, {"tp": 5}, ("7168", "tp=5")),
+    "vocabulary-tp": (UNPADDED, {}, ("32001", "tp=2")),
+    "sequence-cp": (replace(DENSE, job=replace(DENSE.job, seq_len=4100)), {"cp": 4}, ("4100", "cp=4")),
+    "cp-supported": (on(limited(max_cp=1)), {"cp": 2}, ("up to 1", "cp=2")),
+    "pp-supported": (on(limited(max_pp=1)), {}, ("up to 1", "pp=2")),
+    "batch-dp": (DENSE, {"dp": 3}, ("64", "dp=3")),
+    "vpp-pp": (DENSE, {"pp": 1, "vpp": 2}, ("pp=1", "vpp=2")),
+    "vpp-supported": (on(limited(interleaving=False)), {"vpp": 2}, ("vpp=2",)),
+    "layers-pp": (EVEN, {"pp": 3}, ("8", "evenly", "pp=3 vpp=1")),
+    "experts-ep": (MOE, {"ep": 3}, ("16", "ep=3")),
+    "expert-ffn-etp": (MOE, {"etp": 3}, ("1024", "etp=3")),
+    "expert-grid": (MOE, {"ep": 16}, ("ep=16", "etp=1", "tp=2", "dp=4")),
+    "sp-tp": (DENSE, {"tp": 1}, ("tp=1",)),
+    "sp-supported": (on(limited(sequence_parallel=(1,))), {"sp": 0}, ("(1,)", "sp=0")),
+    "sequence-sp": (
+        replace(DENSE, job=replace(DENSE.job, seq_len=4098)),
+        {"tp": 4},
+        ("4098", "tp=4", "cp=1"),
+    ),
+    "moe-sp": (MOE, {"sp": 0}, ("tp=2", "sp=0")),
+    "batch": (DENSE, {"micro_batch": 3}, ("64", "dp=4", "micro_batch=3")),
+    "interleaving-remainder": (DENSE, {"vpp": 2, "num_microbatches": 7}, ("pp=2", "micro-batches=7")),
+    "zero-supported": (DENSE, {"zero": 3}, ("(0, 1)", "zero=3", "pp=2")),
+    "zero-replicas": (DENSE, {"dp": 1}, ("dp=1", "cp=1", "zero=1")),
+    "recompute-layers": (DENSE, {**FULL, "recompute_layers": 5}, ("8 layers", "recompute_layers=5 pp=2")),
+    "recompute-vpp": (
+        DENSE,
+        {"vpp": 2, **FULL, "recompute_layers": 3},
+        ("recompute_layers=3", "vpp=2"),
+    ),
+    "recompute-partial": (
+        on(limited(partial_full_recompute=False)),
+        {**FULL, "recompute_layers": 3},
+        ("recompute_layers=3",),
+    ),
+}
+
+
+def test_every_rule_has_an_example() -> None:
+    assert set(BROKEN) == {rule.id for rule in RULES}
+
+
+def test_the_configuration_that_the_examples_change_is_legal() -> None:
+    for subject in (DENSE, MOE, EVEN, NO_COPIES):
+        assert explain_config(LEGAL, subject, RULES) == ()
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_named_with_its_values(name: str) -> None:
+    subject, change, words = BROKEN[name]
+    config = replace(LEGAL, **change)  # type: ignore[arg-type]
+    found = {violation.rule: violation for violation in explain_config(config, subject, RULES)}
+    assert name in found
+    reason = found[name].reason
+    for word in words:
+        assert word in reason
+    assert "{" not in reason
+    assert found[name].hint
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_needs_what_it_says(rule: object) -> None:
+    from planner.spec.rule import Rule
+
+    assert isinstance(rule, Rule)
+    assert set(rule.needs) <= set(AXES)
+    table = ConfigTable.of([LEGAL, replace(LEGAL, tp=3, vpp=2), replace(LEGAL, zero=3)])
+    subject = BROKEN[rule.id][0]
+    only = {axis: table[axis] for axis in rule.needs}
+    assert np.array_equal(rule.legal(only, subject), rule.legal(table.columns, subject))
+
+
+def test_a_rule_judges_a_row_as_in_a_table() -> None:
+    rows = random_rows(legal_table(MOE), 300, seed=1)
+    broken = ConfigTable(
+        {
+            **rows.columns,
+            "tp": np.roll(rows["tp"], 7),
+            "zero": np.roll(rows["zero"], 3),
+            "ep": rows["ep"][::-1],
+        }
+    )
+    for rule in RULES:
+        together = rule.legal(broken.columns, MOE)
+        alone = [bool(rule.legal(broken.take(slice(i, i + 1)).columns, MOE)[0]) for i in range(len(broken))]
+        assert together.tolist() == alone, rule.id
+
+
+def test_the_layers_may_be_uneven_unless_the_stack_deals_them_evenly() -> None:
+    three = replace(LEGAL, pp=3, dp=2, tp=2)
+    assert "layers-pp" not in {v.rule for v in explain_config(three, DENSE, RULES)}
+    assert "layers-pp" in {v.rule for v in explain_config(three, EVEN, RULES)}
+
+
+def test_tp_above_the_key_value_heads_copies_them() -> None:
+    wide = ParallelConfig(tp=16, dp=1, micro_batch=1, num_microbatches=64, sp=1)
+    assert explain_config(wide, DENSE, RULES) == ()
+
+
+def test_a_dense_model_has_no_expert_degrees() -> None:
+    assert {v.rule for v in explain_config(replace(LEGAL, ep=2), DENSE, RULES)} == {"experts-ep"}
+    assert {v.rule for v in explain_config(replace(LEGAL, etp=2), DENSE, RULES)} == {"expert-ffn-etp"}
