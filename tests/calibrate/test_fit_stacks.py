@@ -1,0 +1,60 @@
+"""The fit finds numbers that made the measurements, and changes nothing else in a stack's file."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.fit_stacks import Fit, Parameter, Sample, fit_stack, write_fit
+from planner.calibrate.predict import predict_runs
+from planner.calibrate.runs import RunReader
+from planner.catalog.load_stacks import STACKS_FOLDER, load_stack, read_stack
+from planner.spec.precision import Dtype
+from tests.calibrate.rows import MODELS, ROW
+
+PARAMETERS = (
+    Parameter("gemm", "bf16", 0.6, 1.8),
+    Parameter("communication", "tp_exposed", 0.2, 2.5),
+)
+NAME = "megatron-2024"
+
+
+def test_the_fit_recovers_what_made_the_measurements() -> None:
+    reader, stack = RunReader(MODELS), load_stack(NAME)
+    changed = [
+        {"seq_len": s, "tp": t, "dp": d} for s in ("4096", "8192") for t, d in (("2", "16"), ("8", "4"))
+    ]
+    runs = [reader.read({**ROW, **change}) for change in changed]
+    compute = stack.compute.model_copy(update={"gemm": {**stack.compute.gemm, Dtype.BF16: 1.3}})
+    communication = stack.communication.model_copy(update={"tp_exposed": 1.2})
+    truth = stack.model_copy(update={"compute": compute, "communication": communication})
+    made = predict_runs([replace(run, problem=replace(run.problem, stack=truth)) for run in runs])
+    samples = [
+        Sample(run, "", prediction.step_time or 0.0, (str(i),), (str(i),), "made")
+        for i, (run, prediction) in enumerate(zip(runs, made, strict=True))
+        if prediction is not None
+    ]
+    fit = fit_stack(stack, PARAMETERS, samples)
+    assert fit.after.max() < 0.03
+    assert fit.after.max() < 0.3 * fit.before.max()
+    assert abs(fit.values["gemm.bf16"] - 1.3) < 0.1
+    assert np.nanmax(fit.unseen) < 0.1
+
+
+def test_writing_keeps_every_other_line(tmp_path: Path) -> None:
+    file = tmp_path / f"{NAME}.yaml"
+    shutil.copy(STACKS_FOLDER / file.name, file)
+    before = file.read_text().splitlines()
+    errors = np.array([0.05, 0.10])
+    values = {"gemm.bf16": 1.234, "communication.tp_exposed": 0.5}
+    write_fit(file, Fit(load_stack(NAME), values, 2, 2, errors, errors, errors), PARAMETERS)
+    stack, after = read_stack(file), file.read_text().splitlines()
+    assert stack.compute.gemm_factor(Dtype.BF16) == 1.234
+    assert stack.communication.tp_exposed == 0.5
+    assert stack.band == 0.09
+    assert "2 published step times" in stack.fitted
+    gone = [line for line in before if line not in after]
+    assert all(line.strip().split(":")[0] in ("gemm", "tp_exposed", "fitted", "band") for line in gone)
