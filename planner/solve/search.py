@@ -4,7 +4,8 @@ Best first: every stem (a configuration without its fully recomputed layers) has
 can beat, from the work of its layers alone. Stems are costed in the order of that bound, each with as few
 recomputed layers as it may have; more of them never take less time, so that cost bounds its other leaves in turn,
 which are looked at only where the first does not fit. What is left when every bound is behind the k-th best needs
-no look: the k best are exact. Left out: splits other than the stack's own, and other objectives than the step
+no look: the k best are exact, but that recomputing more than a stem needs to fit is slower and never listed where
+the stem fits with the fewest. Left out: splits other than the stack's own, and other objectives than the step
 time.
 """
 
@@ -33,8 +34,9 @@ Index = NDArray[np.intp]
 class SearchResult:
     """`best`: the fastest configurations that fit, best first; ties by least memory, then by order of the space.
     `costed`: candidates whose memory and time were computed. `behind`: not computed, because a bound showed that
-    none is among the best. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate that
-    needs least memory (one row, or none where nothing is legal); of all candidates where none fits."""
+    none is among the best, or because they recompute more of a stem that fits without. `too_large`: costed
+    candidates that do not fit. `smallest`: the costed candidate that needs least memory (one row, or none where
+    nothing is legal); of all candidates where none fits."""
 
     best: ConfigTable
     costed: int

@@ -1,0 +1,179 @@
+"""Does the search return what costing everything and sorting returns?"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.cost.model import CostModel, CostTable
+from planner.solve.search import SearchResult, search
+from planner.space.enumerate import Enumeration, Restriction, enumerate_configs
+from planner.space.rules import RULES
+from planner.spec.config import AXES, ConfigTable
+from planner.spec.rule import Problem
+from tests.problems import costs, dense_model, moe_model, problem
+
+STACKS = (
+    "megatron-2026",
+    "megatron-2022",
+    "nanotron-2024",
+    "torchtitan-2026",
+    "deepspeed-2025",
+    "fsdp1-2023",
+)
+
+
+def random_problem(seed: int) -> Problem:
+    chance = random.Random(seed)
+    layers = chance.choice([3, 4, 6, 8, 12])
+    model = (
+        moe_model(layers, leading_dense=chance.randint(0, 2), experts=chance.choice([4, 8]))
+        if chance.random() < 0.35
+        else dense_model(
+            layers, kv_heads=chance.choice([4, 8, 16]), vocab=chance.choice([32000, 128256]),
+            tied=chance.random() < 0.3,
+        )
+    )  # fmt: skip
+    machine = chance.choice(["1x8 h100", "1x8 a100", "2x8 h100 400G-ib", "3x8 h100 400G-ib"])
+    return problem(
+        model, machine, seq_len=chance.choice([2048, 4096, 16384]), global_batch=chance.choice([8, 16, 24, 48]),
+        stack=chance.choice(STACKS),
+    )  # fmt: skip
+
+
+def brute_force(space: Enumeration, cost: CostTable, limit: float) -> np.ndarray:
+    """Rows that fit, fastest first, ties by least memory, then in order; where a stem fits with the fewest layers
+    recomputed, recomputing more of them, which is only slower, does not compete."""
+    first = np.cumsum(space.counts) - space.counts
+    stem = np.repeat(np.arange(len(first)), space.counts)
+    fits = cost.device_memory <= limit
+    needless = fits[first][stem] & (np.arange(len(stem)) != first[stem])
+    rows = np.flatnonzero(fits & ~needless)
+    return rows[np.lexsort((cost.device_memory[rows], cost.step_time[rows]))]
+
+
+def searched(seed: int) -> tuple[CostModel, Enumeration, ConfigTable, CostTable]:
+    subject = random_problem(seed)
+    model, space = costs(subject), enumerate_configs(subject, RULES)
+    table = space.table()
+    return model, space, table, model.evaluate(table)
+
+
+def check(found: SearchResult, space: Enumeration, cost: CostTable, limit: float, top: int) -> None:
+    table = space.table()
+    best = table.take(brute_force(space, cost, limit)[:top])
+    assert all(np.array_equal(found.best[axis], best[axis]) for axis in AXES)
+    if len(best):  # nothing at all is faster than the first
+        fastest = float(cost.step_time[cost.device_memory <= limit].min())
+        assert float(cost.step_time[brute_force(space, cost, limit)[0]]) == fastest
+    assert found.costed + found.behind == len(table)
+    assert 0 <= found.too_large <= int((cost.device_memory > limit).sum())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_best_are_those_of_brute_force(seed: int) -> None:
+    model, space, table, cost = searched(seed)
+    if not len(table):
+        pytest.skip("nothing is legal")
+    for share in (0.02, 0.2, 0.6, 1.0):  # of the rows fit
+        limit = float(np.quantile(cost.device_memory, share))
+        for top in (1, 10):
+            check(search(model, space, limit, top), space, cost, limit, top)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_asking_for_everything_returns_all_that_compete(seed: int) -> None:
+    model, space, table, cost = searched(seed)
+    limit = float(np.median(cost.device_memory))
+    check(search(model, space, limit, len(table)), space, cost, limit, len(table))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounding_first_returns_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of large spaces: waves of stems in the order of a bound, here in waves of 64."""
+    model, space, _, cost = searched(seed)
+    for name, size in (("SMALL_SPACE", 0), ("WAVE_STEMS", 64), ("WAVES_LARGEST", 128), ("PROBE_STEMS", 8)):
+        monkeypatch.setattr(f"planner.solve.search.{name}", size)
+    for share in (0.05, 0.5, 1.0):
+        limit = float(np.quantile(cost.device_memory, share))
+        found = search(model, space, limit, 10)
+        check(found, space, cost, limit, 10)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_bound_of_a_stem_is_behind_none_of_its_leaves(seed: int) -> None:
+    model, space, _, cost = searched(seed)
+    stem = np.repeat(np.arange(len(space.stems)), space.counts)
+    bound = model.lower_bound(space.stems)
+    assert (bound[stem] <= cost.step_time).all()
+    assert (bound > 0).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_nothing_fits_the_smallest_is_named(seed: int) -> None:
+    model, space, _, cost = searched(seed)
+    found = search(model, space, 0.0, 3)
+    assert len(found.best) == 0
+    assert len(found.smallest) == 1
+    assert float(model.evaluate(found.smallest).device_memory[0]) == float(cost.device_memory.min())
+    assert found.too_large == found.costed
+
+
+def test_the_same_search_gives_the_same_rows() -> None:
+    model, space, _, cost = searched(3)
+    limit = float(np.median(cost.device_memory))
+    first, second = (search(model, space, limit, 10) for _ in range(2))
+    assert all(np.array_equal(first.best[axis], second.best[axis]) for axis in AXES)
+
+
+def test_ties_go_to_least_memory_then_to_the_order_of_the_space() -> None:
+    # without links between micro-batches and shards, ZeRO 0 and 1 of a single rank differ in nothing: pin dp 1
+    subject = problem(dense_model(4), "1x1 h100", global_batch=4)
+    space, model = enumerate_configs(subject, RULES), costs(subject)
+    table = space.table()
+    cost = model.evaluate(table)
+    found = search(model, space, np.inf, len(table))
+    chosen = model.evaluate(found.best)
+    pairs = list(zip(chosen.step_time.tolist(), chosen.device_memory.tolist(), strict=True))
+    assert pairs == sorted(pairs)
+    assert pairs[0][0] == cost.step_time.min()
+
+
+def test_an_empty_space_has_no_best() -> None:
+    subject = problem()
+    for restrict in ({"tp": (3,)}, {"recompute": (2,), "recompute_layers": (0,)}):
+        pins: Restriction = restrict
+        found = search(costs(subject), enumerate_configs(subject, RULES, pins), np.inf, 5)
+        assert (len(found.best), found.costed, found.behind) == (0, 0, 0)
+
+
+def test_a_tighter_limit_is_never_faster() -> None:
+    model, space, _, cost = searched(5)
+    times = []
+    for share in (1.0, 0.7, 0.4, 0.2, 0.1, 0.05):
+        limit = float(np.quantile(cost.device_memory, share))
+        times.append(float(model.evaluate(search(model, space, limit, 1).best).step_time[0]))
+    assert times == sorted(times)
+
+
+def test_a_pin_is_never_faster_than_the_free_space() -> None:
+    subject = problem(moe_model(6))
+    model = costs(subject)
+    free = search(model, enumerate_configs(subject, RULES), np.inf, 1)
+    fastest = float(model.evaluate(free.best).step_time[0])
+    for restrict in ({"tp": (2,)}, {"pp": (2, 4)}, {"ep": (8,)}, {"zero": (0,)}, {"recompute": (2,)}):
+        pinned = search(model, enumerate_configs(subject, RULES, restrict), np.inf, 1)
+        assert float(model.evaluate(pinned.best).step_time[0]) >= fastest
+
+
+def test_more_devices_of_the_same_batch_are_never_slower_at_best() -> None:
+    steps = []
+    for machine in ("1x8 h100", "2x8 h100 400G-ib", "4x8 h100 400G-ib"):
+        subject = replace(problem(dense_model(8), machine, global_batch=256))
+        model = costs(subject)
+        best = search(model, enumerate_configs(subject, RULES), np.inf, 1).best
+        steps.append(float(model.evaluate(best).step_time[0]))
+    assert steps[0] > steps[1] > steps[2]
