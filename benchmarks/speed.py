@@ -1,0 +1,274 @@
+"""How fast is the planner? `python -m benchmarks.speed [--results]`
+
+Four measurements: candidates completely costed per second in one thread; the same against rows costed one at a
+time; a cold start of the command line against that of the interpreter; growth with the number of devices.
+Every rate is given in wall time and in processor time, because the machine may be shared; ratios travel better
+than either. `--results` writes the tables between the speed markers of benchmarks/RESULTS.md. Left out: memory
+bandwidth of the machine, and more than one thread, which the planner does not use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.plan import Request, cost_model, resolve
+from planner.solve.search import BATCH_ROWS, BOUND_STEMS
+from planner.space.enumerate import enumerate_configs
+from planner.space.rules import RULES
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
+INTRO = "# Results\n\nReproduce with `python -m benchmarks.speed --results` (a few minutes, one core).\n"
+
+ISSUE = (
+    "plan", "llama-3.1-405b", "h100-sxm-roce", "--gpus", "16384", "--seq-len", "8192", "--global-batch", "2048",
+    "--tokens", "15.6T",
+)  # fmt: skip
+DEEPSEEK = (
+    "plan",
+    "deepseek-v3",
+    "deepseek-h800",
+    "--gpus",
+    "2048",
+    "--seq-len",
+    "4096",
+    "--global-batch",
+    "15360",
+)
+SPACES = (
+    Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048"),
+    Request("deepseek-v3", "deepseek-h800", 2048, 4096, "15360"),
+    Request("deepseek-v3", "dgx-h100", 2048, 4096, "15360"),
+)
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read when numpy is loaded
+GROWTH = tuple(2**power for power in range(6, 18))
+ONE_ROWS = 200  # rows costed one at a time
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Wall and processor seconds."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Clock:
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, start: Clock) -> Clock:
+        return Clock(self.wall - start.wall, self.cpu - start.cpu)
+
+    def __add__(self, other: Clock) -> Clock:
+        return Clock(self.wall + other.wall, self.cpu + other.cpu)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One run of a command: wall and processor seconds, largest resident set [bytes]."""
+
+    time: Clock
+    memory: float
+    output: str
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = [
+        "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
+        + " |"
+        for r in (head, *rows)
+    ]  # fmt: skip
+    rule = (
+        "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+    )
+    return "\n".join((lines[0], rule, *lines[1:]))
+
+
+def run(command: Sequence[str]) -> Process:
+    """Run a command in a fresh process and measure it. Raises `SystemExit` if it fails."""
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        output = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    wall = time.perf_counter() - start
+    if child.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Process(Clock(wall, usage.ru_utime + usage.ru_stime), usage.ru_maxrss * unit, output)
+
+
+def fastest(command: Sequence[str], times: int) -> Process:
+    """The run that took least processor time."""
+    return min((run(command) for _ in range(times)), key=lambda process: process.time.cpu)
+
+
+def planner_command() -> str:
+    """Path of the installed command. Raises `SystemExit` if there is none."""
+    path = shutil.which("planner") or str(Path(sys.executable).with_name("planner"))
+    if not Path(path).exists():
+        raise SystemExit("the planner command must be installed: pip install .")
+    return path
+
+
+def cost_everything(request: Request) -> tuple[int, Clock, Clock]:
+    """Cost all legal candidates of a space, memory of every stage and phase included.
+
+    Returns their number, the time to enumerate and the time to prepare and evaluate.
+    """
+    problem, _ = resolve(request)
+    start = Clock.now()
+    space = enumerate_configs(problem, RULES)
+    enumerated = Clock.now().since(start)
+    model, spent, rows = cost_model(problem), Clock(0.0, 0.0), 0
+    for first in range(0, len(space.stems), BOUND_STEMS):
+        block = space.part(np.arange(first, min(first + BOUND_STEMS, len(space.stems))))
+        start = Clock.now()
+        prepared = model.prepare(block.stems)
+        for leaves in block.batches(BATCH_ROWS):
+            cost = prepared.evaluate(leaves.stems, leaves.stem, leaves.recompute_layers)
+            rows += len(cost.step_time)
+        spent = spent + Clock.now().since(start)
+    assert rows == len(space), "every legal candidate is costed once"
+    return rows, enumerated, spent
+
+
+def one_at_a_time(request: Request) -> Clock:
+    """Time to cost one row, through the same equations on tables of one row."""
+    problem, _ = resolve(request)
+    model, space = cost_model(problem), enumerate_configs(problem, RULES)
+    some = np.random.default_rng(0).permutation(len(space.stems))[:ONE_ROWS]
+    rows = [space.stems.take(some[i : i + 1]) for i in range(len(some))]
+    start = Clock.now()
+    for row in rows:
+        model.evaluate(row)
+    spent = Clock.now().since(start)
+    return Clock(spent.wall / len(rows), spent.cpu / len(rows))
+
+
+def candidate_rates() -> str:
+    """Legal candidates costed per second, and the ratio to one at a time."""
+    rows = []
+    for request in SPACES:
+        legal, enumerated, spent = cost_everything(request)
+        for _ in range(2 if legal < 5e6 else 0):
+            legal, enumerated, spent = min(
+                (legal, enumerated, spent), cost_everything(request), key=lambda measured: measured[2].cpu
+            )
+        single = one_at_a_time(request)
+        both = enumerated + spent
+        name = f"{request.model}, {request.gpus or 0:,} of {request.cluster}"
+        rates = [f"{legal / value / 1e6:.2f} M" for value in (spent.wall, spent.cpu, both.cpu)]
+        rows.append(
+            (name, f"{legal:,}", *rates, f"{1 / single.cpu:,.0f}", f"{single.cpu * legal / spent.cpu:,.0f}")
+        )
+        print(rows[-1], file=sys.stderr)
+    head = (
+        "space", "legal", "per wall second", "per CPU second", "with enumeration", "one at a time", "ratio",
+    )  # fmt: skip
+    return table(head, rows)
+
+
+def cold_starts() -> str:
+    """Fresh processes: the interpreter, help, two plans."""
+    planner = planner_command()
+    commands = {
+        "python -c pass": (sys.executable, "-c", "pass"),
+        "planner --help": (planner, "--help"),
+        "planner " + " ".join(ISSUE): (planner, *ISSUE),
+        "planner " + " ".join(DEEPSEEK): (planner, *DEEPSEEK),
+    }
+    measured = {name: fastest(command, 1 if "deepseek" in name else 5) for name, command in commands.items()}
+    base = measured["python -c pass"].time
+    head = ("fresh process", "wall s", "CPU s", "to interpreter", "MiB resident")
+    rows = [
+        (
+            f"`{name}`", f"{p.time.wall:.2f}", f"{p.time.cpu:.2f}", f"{p.time.cpu / base.cpu:.0f}x",
+            f"{p.memory / 2**20:,.0f}",
+        )
+        for name, p in measured.items()
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def growth() -> str:
+    """The same model on more and more devices."""
+    rows = []
+    for devices in GROWTH:
+        options = ("--gpus", str(devices), "--seq-len", "8192", "--global-batch", "2048", "--json")
+        process = run((planner_command(), "plan", "llama-3.1-405b", "dgx-h100", *options))
+        answer: dict[str, Any] = json.loads(process.output)
+        search = answer["search"]
+        counts = [f"{search[key]:,}" for key in ("candidates", "legal", "costed")]
+        timing = (f"{process.time.wall:.2f}", f"{process.time.cpu:.2f}", f"{process.memory / 2**20:,.0f}")
+        rows.append((f"{devices:,}", *counts, *timing))
+        print(rows[-1], file=sys.stderr)
+    head = ("devices", "candidates", "legal", "costed in full", "wall s", "CPU s", "MiB resident")
+    return table(head, rows)
+
+
+def report() -> str:
+    """All measurements as Markdown."""
+    cores, load = os.cpu_count(), os.getloadavg()[0]
+    where = f"Python {platform.python_version()}, numpy {np.__version__}, {cores} cores, load {load:.1f} at the start"
+    return "\n\n".join(
+        (
+            "## Speed",
+            f"{datetime.now(UTC):%Y-%m-%d}, {where}. The machine is shared and noisy: read ratios and processor time.",
+            "Legal candidates completely costed in one process and one thread: all time terms, peak memory over "
+            "every stage and phase. Rows that a rule removed do not count. `one at a time`: the same equations on "
+            "tables of one row, candidates per CPU second.",
+            candidate_rates(),
+            "Cold start; processor time is the least of five runs.",
+            cold_starts(),
+            "Growth: llama-3.1-405b on dgx-h100, 2,048 sequences of 8,192 tokens, whole command with `--json`.",
+            growth(),
+        )
+    )
+
+
+def write_results(text: str) -> None:
+    """Replace what stands between the markers, or append it with them."""
+    section = f"{BEGIN}\n{text}\n{END}\n"
+    old = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else INTRO
+    if BEGIN in old and END in old:
+        before, rest = old.split(BEGIN, 1)
+        new = before + section + rest.split(END, 1)[1].removeprefix("\n")
+    else:
+        new = old.rstrip("\n") + "\n\n" + section
+    RESULTS.write_text(new, encoding="utf-8")
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    parser = argparse.ArgumentParser(description="How fast is the planner?")
+    parser.add_argument("--results", action="store_true", help="write the tables into benchmarks/RESULTS.md")
+    arguments = parser.parse_args()
+    if any(os.environ.get(name) != "1" for name in ONE_THREAD):
+        os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+        os.execv(sys.executable, (sys.executable, "-m", "benchmarks.speed", *sys.argv[1:]))
+    text = report()
+    print(text)
+    if arguments.results:
+        write_results(text)
+
+
+if __name__ == "__main__":
+    main()
