@@ -1,0 +1,55 @@
+"""Is README.md current: its two set-up lines, its commands, its tree, and the shape of the output it shows?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from benchmarks.readme_output import BEGIN, END, README, SHOWN, command, printed, shortened
+from planner.cli import app
+
+ROOT = README.parent
+TEXT = README.read_text(encoding="utf-8")
+
+
+def labels(output: str) -> list[str]:
+    """What stays the same when numbers move: titles, and the first words of the answer's lines."""
+    found = re.findall(r"(?m)^ {2}([a-zA-Z]+(?: [a-zA-Z]+)?) {2,}\S", output.split("Best 10")[0])
+    return [*found, *(title for title in SHOWN if title in output)]
+
+
+def test_exactly_two_lines_set_up() -> None:
+    lines = re.findall(r"(?m)^pip install .*$", TEXT)
+    assert [line.split(" && ")[1].split()[0] for line in lines] == ["planner", "pytest"]
+
+
+def test_verbs_exist() -> None:
+    known = {
+        info.name or (info.callback.__name__ if info.callback else "") for info in app.registered_commands
+    }
+    assert set(re.findall(r"`planner ([a-z]+) ", TEXT)) <= known
+
+
+def test_every_file_named_in_the_tree_exists() -> None:
+    tree = TEXT.split("## What is where", 1)[1].split("## ", 1)[0]
+    folder, checked = {0: ROOT}, 0
+    for line in re.findall(r"(?m)^ {4}( *)(\S.*?)(?: {2,}|$)", tree):
+        depth = len(line[0]) // 2
+        for name in line[1].split(" "):
+            assert any(folder[depth].glob(name.rstrip("/"))), f"{folder[depth]} holds no {name}"
+            folder[depth + 1] = folder[depth] / name
+            checked += 1
+    assert checked > 20
+
+
+def test_output_has_the_shape_of_what_is_printed() -> None:
+    shown = TEXT.split(BEGIN, 1)[1].split(END, 1)[0].replace("\n    ", "\n")
+    now = shortened(printed(command(TEXT)))
+    assert len(labels(now)) > 6
+    assert labels(shown) == labels(now), "run python -m benchmarks.readme_output"
+
+
+def test_the_ci_runs_the_lines_of_the_readme() -> None:
+    script = (Path(ROOT) / ".ci" / "run").read_text(encoding="utf-8")
+    assert "readme_line planner" in script
+    assert "readme_line pytest" in script
