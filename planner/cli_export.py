@@ -1,0 +1,84 @@
+"""What does `planner export` do? Reads a plan, writes the files that launch one of its configurations.
+
+Left out: how a framework writes them (`planner/frameworks/`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.errors import InputError
+
+if TYPE_CHECKING:
+    from planner.spec.model import ModelSpec
+
+PlanArgument = Annotated[
+    Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
+]
+ToOption = Annotated[str, typer.Option("--to", metavar="FRAMEWORK", help="Framework to write for.")]
+FolderOption = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
+ChoiceOption = Annotated[
+    int, typer.Option("--choice", help="Which configuration of the plan; 0 is the best.")
+]
+ReleaseOption = Annotated[
+    str | None,
+    typer.Option("--framework-version", help="Release to write for (default: a recent stable one)."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+EPILOG = "\b\nExample:\n  planner export plan.json --to megatron -o launch"
+
+
+def export(
+    plan: PlanArgument,
+    to: ToOption,
+    output: FolderOption,
+    choice: ChoiceOption = 0,
+    framework_version: ReleaseOption = None,
+    force: ForceOption = False,
+) -> int:
+    """Write the files that launch a configuration of a plan: arguments, torchrun, Slurm and Kubernetes scripts."""
+    from planner.frameworks import framework
+    from planner.frameworks.write import write_files
+
+    chosen = framework(to)
+    version = chosen.version(framework_version)
+    files = render_plan(plan, to, choice, framework_version)
+    for path in write_files(files, output, force):
+        sys.stdout.write(f"{path}\n")
+    sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
+    return 0
+
+
+def render_plan(path: Path, to: str, choice: int, release: str | None) -> dict[str, str]:
+    """The files of one configuration of a plan by name. Raises `PlannerError`."""
+    from planner.frameworks import framework
+    from planner.frameworks.framework import launch_of
+    from planner.spec.load_plan import load_plan
+
+    chosen = framework(to)
+    version = chosen.version(release)
+    plan = load_plan(path)
+    model = load_planned_model(
+        plan.subject.model.name, plan.subject.model.source, plan.subject.model.params_total
+    )
+    return chosen.render(launch_of(plan, choice, model), version)
+
+
+def load_planned_model(name: str, source: str, params_total: int) -> ModelSpec:
+    """The model a plan was made for, known by its number of parameters. Raises `InputError`."""
+    from planner.cost.params import model_parameters
+    from planner.spec.load_model import load_model
+
+    where = name if source.startswith("catalog/models/") else source
+    counts = []
+    for with_mtp in (False, True):
+        model = load_model(where, with_mtp)
+        counts.append(model_parameters(model).total)
+        if counts[-1] == params_total:
+            return model
+    must = f"the model at {where} must be the one the plan was made for, with {params_total:,} parameters"
+    raise InputError(must, f"{counts[0]:,} parameters", "make the plan again")

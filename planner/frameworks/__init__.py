@@ -1,0 +1,36 @@
+"""Which training frameworks does planner write and read launch files for?
+
+To add one: a module of its own with the fields of `Framework`, a line in `_FRAMEWORKS`, an option table in
+`options/`, golden files in `tests/frameworks/golden/`. A test fails if a step is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planner.errors import UnknownNameError
+from planner.frameworks.framework import Framework
+from planner.frameworks.megatron import MEGATRON
+
+_FRAMEWORKS: Final[tuple[Framework, ...]] = (MEGATRON,)
+
+
+def framework_names() -> tuple[str, ...]:
+    """Names of all frameworks."""
+    return tuple(framework.name for framework in _FRAMEWORKS)
+
+
+def framework(name: str) -> Framework:
+    """The framework of that name. Raises `UnknownNameError`."""
+    for candidate in _FRAMEWORKS:
+        if candidate.name == name.strip().lower():
+            return candidate
+    raise UnknownNameError("framework", name, framework_names())
+
+
+def framework_of_stack(stack_framework: str) -> Framework | None:
+    """The framework that runs a stack's configurations (`framework` of its file), if planner knows it."""
+    for candidate in _FRAMEWORKS:
+        if stack_framework in candidate.stacks:
+            return candidate
+    return None

@@ -1,0 +1,89 @@
+"""What does a launch file need of a model that changes neither time nor memory?
+
+Rotary base, norm epsilon, router conventions and the like: `ModelSpec` leaves them out, so they are read from
+the model's `config.json` again. Left out: everything `ModelSpec` holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from planner.spec.load_model import resolve_catalog_name
+from planner.spec.model import ModelSpec
+
+_CATALOG: Final = "catalog/models/"
+# Families whose router scores experts with a sigmoid and corrects their balance by a bias (arXiv 2412.19437).
+_SIGMOID: Final = frozenset({"deepseek_v3", "kimi_k2", "glm4_moe"})
+
+
+@dataclass(frozen=True)
+class Details:
+    """Facts of a model beside its dimensions; None where its configuration does not state them.
+
+    `stated` is False where no configuration was found, and everything is a default.
+    """
+
+    rope_theta: float | None = None
+    norm_eps: float | None = None
+    rotary_fraction: float = 1.0
+    rope_scaling: Mapping[str, Any] | None = None
+    router_sigmoid: bool = False
+    normalize_topk: bool = True
+    routed_scaling: float | None = None
+    stated: bool = False
+    raw: Mapping[str, Any] | None = None
+
+
+def read_details(model: ModelSpec) -> Details:
+    """The details in the model's configuration, or defaults where it cannot be found again."""
+    fields = _configuration(model)
+    if fields is None:
+        return Details(router_sigmoid=model.family in _SIGMOID)
+    sigmoid = fields.get("scoring_func", "sigmoid" if model.family in _SIGMOID else "softmax") == "sigmoid"
+    always = model.family in ("mixtral", "gpt_oss", "phimoe", "dbrx")
+    return Details(
+        rope_theta=_number(fields, "rope_theta"),
+        norm_eps=_number(
+            fields, "rms_norm_eps", "layer_norm_epsilon", "norm_epsilon", "layer_norm_eps", "norm_eps"
+        ),
+        rotary_fraction=_number(fields, "partial_rotary_factor", "rotary_pct") or 1.0,
+        rope_scaling=fields["rope_scaling"] if isinstance(fields.get("rope_scaling"), dict) else None,
+        router_sigmoid=sigmoid,
+        normalize_topk=True if always else bool(fields.get("norm_topk_prob", sigmoid)),
+        routed_scaling=_number(fields, "routed_scaling_factor"),
+        stated=True,
+        raw=fields,
+    )
+
+
+def _number(fields: Mapping[str, Any], *names: str) -> float | None:
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    return None
+
+
+def _configuration(model: ModelSpec) -> Mapping[str, Any] | None:
+    if model.source.startswith(_CATALOG):
+        name = resolve_catalog_name(model.name)
+        return None if name is None else _catalog_fields(name)
+    path = Path(model.source)
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else None
+    except (OSError, ValueError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+@lru_cache(maxsize=64)
+def _catalog_fields(name: str) -> Mapping[str, Any]:
+    path = files("planner.catalog") / "models" / name / "config.json"
+    fields: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return fields

@@ -1,0 +1,198 @@
+"""What does every training framework answer? Its versions, rules, options, rank order, and files both ways.
+
+A framework is a value: plain functions gathered in a `Framework`. `Launch` is what all of them render from,
+`ParsedConfig` what all of them read back. Left out: how a configuration is found or costed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from planner.errors import InputError, UnknownNameError
+from planner.frameworks.details import Details, read_details
+from planner.frameworks.layout import ChunkLayers, chunk_layers
+from planner.spec.config import ParallelConfig, Schedule
+from planner.spec.job import Job, Optimizer
+from planner.spec.model import ModelSpec
+from planner.spec.planfile import Choice, Plan
+from planner.spec.precision import Precision
+from planner.spec.rule import Rule
+
+Files = dict[str, str]
+Kind = TypeVar("Kind", Precision, Optimizer)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What planner predicts, to compare with the first log lines [s], [tokens/s/device], [bytes]."""
+
+    step_time: float
+    step_time_low: float
+    step_time_high: float
+    tokens_per_second_per_device: float
+    peak_memory: float
+    logged_memory: float
+    memory_limit: float
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One configuration to be launched, with everything its files need.
+
+    `chunks`: layers of every pipeline chunk in pipeline order (chunk i lies on rank i mod pp).
+    `fused_cross_entropy`, `deepep`: kernels that the prediction relies on.
+    """
+
+    model: ModelSpec
+    details: Details
+    config: ParallelConfig
+    job: Job
+    devices: int
+    devices_per_node: int
+    accelerator: str
+    chunks: ChunkLayers
+    stack: str = ""
+    fused_cross_entropy: bool = False
+    deepep: bool = False
+    pad_vocabulary: int = 128
+    expected: Expected | None = None
+
+    @property
+    def nodes(self) -> int:
+        """Hosts in use."""
+        return -(-self.devices // self.devices_per_node)
+
+    @property
+    def devices_per_host(self) -> int:
+        """Processes started on each host."""
+        return min(self.devices, self.devices_per_node)
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.config.schedule)
+
+
+@dataclass(frozen=True)
+class ParsedConfig:
+    """What a launcher's files say. Axes they don't state are absent from `axes`.
+
+    `model`: the architecture, where they state all of it. `layers`: of every pipeline chunk, where stated.
+    `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled.
+    """
+
+    framework: str
+    version: str
+    axes: Mapping[str, int]
+    devices: int | None = None
+    seq_len: int | None = None
+    global_batch: int | None = None
+    precision: Precision | None = None
+    model: ModelSpec | None = None
+    layers: tuple[int, ...] = ()
+    unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    optimizer: Optimizer | None = None
+
+
+RankOrder = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One training framework.
+
+    `versions`: releases whose option tables ship with planner, oldest first.
+    `rules`: beyond those of `planner.space.rules`, or in their place where the id is the same.
+    `schedules`: pipeline schedules it can run. `splits`: how an uneven split is written ("" where it cannot be).
+    `dense_order`, `expert_order`: axes of the rank grids, fastest first; empty where there is no such grid.
+    `render(launch, version)`: its files by name; raises `UnsupportedError` naming what cannot be expressed.
+    `parse(files)`: what its files say. `recognizes(name, text)`: whether a file is one of its own.
+    `stacks`: the `framework` of stack files it stands for.
+    """
+
+    name: str
+    title: str
+    versions: tuple[str, ...]
+    default_version: str
+    rules: tuple[Rule, ...]
+    schedules: tuple[Schedule, ...]
+    zero_stages: tuple[int, ...]
+    splits: str
+    dense_order: RankOrder
+    expert_order: RankOrder
+    render: Callable[[Launch, str], Files]
+    parse: Callable[[Mapping[str, str]], ParsedConfig]
+    recognizes: Callable[[str, str], bool]
+    stacks: tuple[str, ...] = ()
+
+    def version(self, wanted: str | None) -> str:
+        """The release to write for. Raises `UnknownNameError`."""
+        if wanted is None:
+            return self.default_version
+        if wanted not in self.versions:
+            raise UnknownNameError(f"release of {self.title}", wanted, self.versions)
+        return wanted
+
+
+def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
+    """The `index`-th configuration (from 0) of a plan, ready to be rendered. Raises `InputError`."""
+    if not plan.choices:
+        raise InputError(
+            "the plan must hold a configuration", plan.headline, "plan again for a job that has one"
+        )
+    if not 0 <= index < len(plan.choices):
+        must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
+        raise InputError(must, str(index), "0 is the best one")
+    choice, subject = plan.choices[index], plan.subject
+    config = choice.config.parallel()
+    job = Job(
+        subject.job.seq_len,
+        subject.job.global_batch,
+        _named("precision", subject.job.precision, Precision),
+        _named("optimizer", subject.job.optimizer, Optimizer),
+        subject.job.tokens,
+    )
+    product = config.tp * config.cp * config.pp * config.dp
+    if product != subject.cluster.devices:
+        must = "tp x cp x pp x dp of a plan must be its number of devices"
+        raise InputError(must, f"{product} and {subject.cluster.devices}", "make the plan again")
+    if config.dp * config.micro_batch * config.num_microbatches != job.global_batch:
+        must = "dp x micro-batch x micro-batches of a plan must be its global batch"
+        given = f"{config.dp} x {config.micro_batch} x {config.num_microbatches} and {job.global_batch}"
+        raise InputError(must, given, "make the plan again")
+    return Launch(
+        model=model,
+        details=read_details(model),
+        config=config,
+        job=job,
+        devices=subject.cluster.devices,
+        devices_per_node=subject.cluster.devices_per_node,
+        accelerator=subject.cluster.accelerator,
+        chunks=chunk_layers(
+            model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
+        ),
+        expected=_expected(choice),
+        stack=subject.stack.name,
+    )
+
+
+def _expected(choice: Choice) -> Expected:
+    return Expected(
+        choice.step_time,
+        choice.step_time_low,
+        choice.step_time_high,
+        choice.tokens_per_second_per_device,
+        choice.memory.peak,
+        choice.memory.logged,
+        choice.memory.limit,
+    )
+
+
+def _named(what: str, text: str, kinds: type[Kind]) -> Kind:
+    try:
+        return kinds(text)
+    except ValueError:
+        raise UnknownNameError(what, text, [str(kind) for kind in kinds]) from None

@@ -1,0 +1,79 @@
+"""Megatron-LM: pretrain_gpt.py with arguments, from release 0.16 to main of 2026-08.
+
+Uneven splits: first and last counts where that says it, else --pipeline-model-parallel-layout. ZeRO 1 is the
+distributed optimizer, 2 and 3 are Megatron-FSDP. Left out: encoders, hybrids and other pretraining programs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planner.frameworks.framework import Files, Framework, Launch
+from planner.frameworks.megatron.arguments import SCHEDULES, TRIAL_STEPS, environment, option_groups
+from planner.frameworks.megatron.parse import parse
+from planner.frameworks.megatron.rules import RULES
+from planner.frameworks.options import check_options, table_source
+from planner.frameworks.scripts import README, launch_files, readme
+
+TITLE: Final = "Megatron-LM"
+IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
+DENSE_ORDER: Final = ("tp", "cp", "dp", "pp")
+EXPERT_ORDER: Final = ("etp", "ep", "edp", "pp")
+
+
+def render(launch: Launch, version: str) -> Files:
+    """launch.sh with all arguments, what starts it, and a README."""
+    groups = option_groups(launch, version)
+    check_options("megatron", version, (option for group in groups.values() for option in group))
+    prelude = "\n".join(
+        [
+            "# A checkout of Megatron-LM; in its container it is where you put it.",
+            "MEGATRON_PATH=${MEGATRON_PATH:-/opt/megatron-lm}",
+            'export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"',
+        ]
+    )
+    files = launch_files(
+        launch, environment(launch), groups, '"$MEGATRON_PATH/pretrain_gpt.py"', IMAGE, prelude=prelude
+    )
+    run = [
+        f"`MEGATRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
+    ]
+    source = table_source("megatron", version)
+    return {**files, README: readme(launch, TITLE, version, source, run, _unexpressed(launch))}
+
+
+def _unexpressed(launch: Launch) -> list[str]:
+    said = [
+        "data: DATA_ARGS passes made-up tokens (--mock-data) and a null tokenizer; replace it by your data",
+        "learning rate, warm-up, initialisation and checkpoints are placeholders or absent; they don't change a step",
+    ]
+    if launch.job.tokens is None:
+        said.append(f"the run ends after {TRIAL_STEPS} steps, since the plan names no number of tokens")
+    if not launch.details.stated:
+        said.append(
+            "rotary base, norm epsilon and router conventions: no config.json was found, defaults are used"
+        )
+    return said
+
+
+def recognizes(name: str, text: str) -> bool:
+    """A script or list of arguments of pretrain_gpt.py."""
+    return "--tensor-model-parallel-size" in text or "pretrain_gpt.py" in text or "--num-layers" in text
+
+
+MEGATRON: Final = Framework(
+    name="megatron",
+    title=TITLE,
+    versions=("0.16.1", "0.18.2", "main-2026-08"),
+    default_version="0.18.2",
+    rules=RULES,
+    schedules=SCHEDULES,
+    zero_stages=(0, 1, 2, 3),
+    splits="first and last counts, or --pipeline-model-parallel-layout",
+    dense_order=DENSE_ORDER,
+    expert_order=EXPERT_ORDER,
+    render=render,
+    parse=parse,
+    recognizes=recognizes,
+    stacks=("megatron",),
+)

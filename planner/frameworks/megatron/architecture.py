@@ -1,0 +1,261 @@
+"""How is an architecture written in Megatron-LM's arguments, and which architectures can be?
+
+Source: Megatron-LM megatron/training/arguments.py and core/transformer/transformer_config.py, main of 2026-08.
+An architecture that these arguments cannot state is refused by the field that stands in the way. Left out:
+everything that training changes (learning rate, data).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planner.errors import UnsupportedError
+from planner.frameworks.details import Details
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, ModelSpec, Moe, NormKind, QkNorm
+
+Option = tuple[str, ...]
+
+# Families known to differ from what their dimensions show (ALiBi, scaled embeddings, post norms, chunks).
+_REFUSED: Final = frozenset(
+    {"bloom", "falcon", "mpt", "gemma2", "gemma3_text", "cohere", "cohere2", "olmo2", "llama4_text"}
+)
+DEFAULT_ROPE, DEFAULT_EPS = 10000, 1e-5
+# gpt-oss: gate clamped at 7 and the linear half shifted by 1 (openai/gpt-oss, gpt_oss/torch/model.py).
+_GPT_OSS: Final[tuple[Option, ...]] = (
+    ("--quick-geglu",),
+    ("--glu-linear-offset", "1.0"),
+    ("--activation-func-clamp-value", "7.0"),
+)
+
+
+def model_options(model: ModelSpec, details: Details, seq_len: int, pad_vocabulary: int) -> list[Option]:
+    """The architecture as options. Raises `UnsupportedError`."""
+    _check(model)
+    attention = model.layers[0].attention
+    dense = next((layer.mlp for layer in model.layer_kinds if layer.mlp), None)
+    moe = next((layer.moe for layer in model.layer_kinds if layer.moe), None)
+    width = dense.ffn if dense is not None else (moe.expert_ffn if moe is not None else 4 * model.hidden)
+    options: list[Option] = [
+        ("--num-layers", str(model.num_layers)),
+        ("--hidden-size", str(model.hidden)),
+        ("--ffn-hidden-size", str(width)),
+        ("--num-attention-heads", str(attention.heads)),
+        ("--seq-length", str(seq_len)),
+        ("--max-position-embeddings", str(max(model.position_rows or model.max_position, seq_len))),
+        *_positions(model, details),
+        *(_latent(attention, details) if attention.kind is AttentionKind.MLA else _grouped(attention)),
+        *_norm(model, details),
+        *_activation(model),
+        *_biases(model.layers[0]),
+        *_windows(model),
+    ]
+    if not model.tied_embeddings:
+        options.append(("--untie-embeddings-and-output-weights",))
+    if attention.qk_norm is QkNorm.HEAD:
+        options.append(("--qk-layernorm",))
+    if attention.sinks:
+        options.append(("--softmax-type", "learnable"))
+    if moe is not None:
+        options += _moe(model, moe, details)
+    if model.mtp_layers:
+        options.append(("--mtp-num-layers", str(model.mtp_layers)))
+    options += [
+        ("--vocab-size", str(model.vocab)),
+        ("--make-vocab-size-divisible-by", str(pad_vocabulary)),
+    ]
+    return options
+
+
+def _refuse(field: str, given: object) -> UnsupportedError:
+    must = f"Megatron-LM's arguments must be able to state {field}"
+    return UnsupportedError(must, str(given), "choose another framework or a model it can state")
+
+
+def _check(model: ModelSpec) -> None:
+    if model.family in _REFUSED:
+        raise _refuse("the model family", model.family)
+    if model.embedding_width != model.hidden or model.embedding_norm or model.head_bias:
+        raise _refuse("an embedding projection, an embedding norm or a head bias", model.name)
+    if not (model.norm_weight and model.final_norm):
+        raise _refuse("norms without weights, or no final norm", model.name)
+    first = model.layers[0]
+    for layer in model.layer_kinds:
+        if layer.parallel:
+            raise _refuse("attention and MLP in parallel", model.name)
+        if layer.norms != 2:
+            raise _refuse("another number of norms a layer than 2", layer.norms)
+        if layer.attention.chunked:
+            raise _refuse("chunked attention", model.name)
+        if layer.attention.qk_norm is QkNorm.FULL or layer.attention.qk_norm_bias:
+            raise _refuse("a norm over all query heads, or one with a bias", layer.attention.qk_norm)
+        if model.norm_kind is NormKind.LAYER and not layer.norm_bias:
+            raise _refuse("layer norms without a bias", model.name)
+        if _same_but_window(layer.attention, first.attention):
+            raise _refuse("attention that differs between layers by more than its window", model.name)
+    moes = {layer.moe for layer in model.layer_kinds if layer.moe}
+    mlps = {layer.mlp for layer in model.layer_kinds if layer.mlp}
+    if len(moes) > 1 or len(mlps) > 1:
+        raise _refuse("layers of different widths", model.name)
+
+
+def _same_but_window(one: Attention, other: Attention) -> bool:
+    """Do two attentions differ in anything but their window?"""
+    from dataclasses import replace
+
+    return replace(one, window=None) != replace(other, window=None)
+
+
+def _positions(model: ModelSpec, details: Details) -> list[Option]:
+    if model.position_rows:
+        return [("--position-embedding-type", "learned_absolute")]
+    base = details.rope_theta or DEFAULT_ROPE
+    options: list[Option] = [("--position-embedding-type", "rope"), ("--rotary-base", str(int(base)))]
+    if details.rotary_fraction != 1.0:
+        options.append(("--rotary-percent", str(details.rotary_fraction)))
+    scaling = details.rope_scaling or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind == "llama3" and scaling.get("factor"):
+        options += [("--use-rope-scaling",), ("--rope-scaling-factor", str(float(scaling["factor"])))]
+    return options
+
+
+def _grouped(attention: Attention) -> list[Option]:
+    if attention.head_dim != attention.v_head_dim:
+        raise _refuse("value heads of another width without latent attention", attention.v_head_dim)
+    options: list[Option] = [("--kv-channels", str(attention.head_dim))]
+    if attention.kv_heads != attention.heads:
+        options += [("--group-query-attention",), ("--num-query-groups", str(attention.kv_heads))]
+    return options
+
+
+def _latent(attention: Attention, details: Details) -> list[Option]:
+    scaling = details.rope_scaling or {}
+    yarn = scaling.get("rope_type", scaling.get("type")) == "yarn"
+    options: list[Option] = [
+        ("--multi-latent-attention",),
+        ("--kv-lora-rank", str(attention.kv_lora_rank)),
+        ("--qk-head-dim", str(attention.qk_nope_dim)),
+        ("--qk-pos-emb-head-dim", str(attention.qk_rope_dim)),
+        ("--v-head-dim", str(attention.v_head_dim)),
+        ("--qk-layernorm",),
+        ("--rope-type", "yarn" if yarn else "rope"),
+    ]
+    if attention.q_lora_rank:
+        options.insert(1, ("--q-lora-rank", str(attention.q_lora_rank)))
+    if yarn:
+        options += [
+            ("--rotary-scaling-factor", str(float(scaling.get("factor", 1.0)))),
+            ("--mscale", str(float(scaling.get("mscale", 1.0)))),
+            ("--mscale-all-dim", str(float(scaling.get("mscale_all_dim", 0.0)))),
+        ]
+    return options
+
+
+def _norm(model: ModelSpec, details: Details) -> list[Option]:
+    kind = "RMSNorm" if model.norm_kind is NormKind.RMS else "LayerNorm"
+    options: list[Option] = [
+        ("--normalization", kind),
+        ("--norm-epsilon", repr(details.norm_eps or DEFAULT_EPS)),
+    ]
+    if model.family == "nemotron":  # the learned scale is kept as its distance from 1
+        options.append(("--apply-layernorm-1p",))
+    return options
+
+
+def _activation(model: ModelSpec) -> list[Option]:
+    blocks = {
+        (block.gated, block.activation)
+        for layer in model.layer_kinds
+        if (block := layer.mlp or layer.moe) is not None
+    }
+    if len(blocks) != 1:
+        raise _refuse("different activations in different layers", sorted(map(str, blocks)))
+    gated, activation = next(iter(blocks))
+    if model.family == "gpt_oss":
+        return list(_GPT_OSS)
+    if gated and activation is Activation.SILU:
+        return [("--swiglu",)]
+    if not gated and activation is Activation.RELU2:
+        return [("--squared-relu",)]
+    if not gated and activation in (Activation.GELU, Activation.GELU_TANH):
+        return []
+    raise _refuse("this activation", f"{'gated ' if gated else ''}{activation}")
+
+
+def _biases(layer: Layer) -> list[Option]:
+    attention, block = layer.attention, layer.mlp or layer.moe
+    assert block is not None, "a layer has one of both"
+    bias = layer.mlp.bias if layer.mlp is not None else bool(layer.moe and layer.moe.expert_bias)
+    if attention.qkv_bias and attention.out_bias and bias:
+        return []
+    if attention.out_bias or bias:
+        raise _refuse(
+            "biases in some of the linear layers only",
+            f"qkv {attention.qkv_bias}, out {attention.out_bias}, mlp {bias}",
+        )
+    return [("--disable-bias-linear",), *([("--add-qkv-bias",)] if attention.qkv_bias else [])]
+
+
+def _windows(model: ModelSpec) -> list[Option]:
+    windows = [layer.attention.window for layer in model.layers]
+    sizes = {window for window in windows if window is not None}
+    if not sizes:
+        return []
+    if len(sizes) > 1:
+        raise _refuse("sliding windows of several sizes", sorted(sizes))
+    # Megatron counts the tokens to the left of a query, transformers counts the query too.
+    options: list[Option] = [("--window-size", f"{sizes.pop() - 1},0")]
+    if None in windows:
+        options.append(("--window-attn-skip-freq", _pattern([int(window is not None) for window in windows])))
+    return options
+
+
+def _pattern(flags: list[int]) -> str:
+    """A list of 0 and 1 as Megatron-LM reads it, with runs and the shortest period written short."""
+    for period in range(1, len(flags) // 2 + 1):
+        if len(flags) % period == 0 and flags == flags[:period] * (len(flags) // period) and period < 8:
+            return f"({flags[:period]})*{len(flags) // period}".replace(" ", "")
+    runs: list[list[int]] = []
+    for flag in flags:
+        if runs and runs[-1][0] == flag:
+            runs[-1][1] += 1
+        else:
+            runs.append([flag, 1])
+    return "(" + "+".join(f"[{flag}]*{count}" for flag, count in runs) + ")"
+
+
+def _moe(model: ModelSpec, moe: Moe, details: Details) -> list[Option]:
+    sparse = [int(layer.moe is not None) for layer in model.layers]
+    options: list[Option] = [
+        ("--num-experts", str(moe.experts)),
+        ("--moe-ffn-hidden-size", str(moe.expert_ffn)),
+        ("--moe-router-topk", str(moe.top_k)),
+        ("--moe-router-dtype", "fp32"),
+        ("--moe-grouped-gemm",),
+    ]
+    if not all(sparse):
+        options.append(("--moe-layer-freq", _pattern(sparse)))
+    if moe.shared_ffn:
+        options.append(("--moe-shared-expert-intermediate-size", str(moe.shared_ffn)))
+    if moe.shared_gate:
+        options.append(("--moe-shared-expert-gate",))
+    if moe.groups > 1:
+        options += [
+            ("--moe-router-num-groups", str(moe.groups)),
+            ("--moe-router-group-topk", str(moe.top_groups)),
+        ]
+    if details.router_sigmoid:
+        options += [
+            ("--moe-router-score-function", "sigmoid"),
+            ("--moe-router-enable-expert-bias",),
+            ("--moe-router-bias-update-rate", "1e-3"),
+            ("--moe-router-load-balancing-type", "seq_aux_loss"),
+            ("--moe-aux-loss-coeff", "1e-4"),
+        ]
+    else:
+        options += [("--moe-router-load-balancing-type", "aux_loss"), ("--moe-aux-loss-coeff", "1e-3")]
+        if not details.normalize_topk or moe.top_k == 1:
+            options.append(("--moe-router-pre-softmax",))
+    if details.routed_scaling is not None and details.routed_scaling != 1.0:
+        options.append(("--moe-router-topk-scaling-factor", repr(details.routed_scaling)))
+    return options

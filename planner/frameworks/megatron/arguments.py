@@ -1,0 +1,234 @@
+"""How is a configuration written in Megatron-LM's arguments?
+
+Source: Megatron-LM megatron/training/arguments.py (validate_args), main of 2026-08. Left out: the architecture
+(`architecture.py`) and the scripts around the arguments (`planner/frameworks/scripts.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planner.errors import UnsupportedError
+from planner.frameworks.framework import Launch
+from planner.frameworks.layout import first_and_last, is_even, write_layout
+from planner.frameworks.megatron.architecture import Option, model_options
+from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
+from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
+
+SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
+CONTEXT_KINDS: Final = {
+    ContextKind.P2P: "p2p",
+    ContextKind.ALL_GATHER: "allgather",
+    ContextKind.A2A: "a2a",
+}
+PRECISIONS: Final[dict[Precision, tuple[Option, ...]]] = {
+    Precision.FP32: (),
+    Precision.FP16: (("--fp16",),),
+    Precision.BF16: (("--bf16",),),
+    Precision.FP8: (("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
+    Precision.FP8_CS: (("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
+    Precision.FP8_MX: (("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
+    Precision.FP8_BLOCKWISE: (("--bf16",), ("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
+    Precision.NVFP4: (("--bf16",), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+OPTIMIZERS: Final[dict[Optimizer, tuple[Option, ...]]] = {
+    Optimizer.ADAMW: (("--optimizer", "adam"),),
+    Optimizer.ADAMW_BF16: (
+        ("--optimizer", "adam"),
+        ("--use-precision-aware-optimizer",),
+        ("--exp-avg-dtype", "bf16"),
+        ("--exp-avg-sq-dtype", "bf16"),
+    ),
+    Optimizer.SGD: (("--optimizer", "sgd"), ("--sgd-momentum", "0.0")),
+    Optimizer.SGD_MOMENTUM: (("--optimizer", "sgd"), ("--sgd-momentum", "0.9")),
+}
+# Steps after which a launch without data stops; enough to compare its log with the prediction.
+TRIAL_STEPS: Final = 50
+
+
+def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
+    """All options of a launch by group. Raises `UnsupportedError`."""
+    return {
+        "MODEL": model_options(launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary),
+        "PARALLEL": [
+            *_degrees(launch),
+            *_pipeline(launch),
+            *_data_parallel(launch),
+            *_experts(launch, version),
+        ],
+        "MEMORY": _recompute(launch),
+        "PRECISION": _precision(launch),
+        "TRAINING": _training(launch),
+        "DATA": _data(launch, version),
+    }
+
+
+def environment(launch: Launch) -> dict[str, str]:
+    """Environment variables that the launch relies on.
+
+    CUDA_DEVICE_MAX_CONNECTIONS is 1 where tp or cp overlap with compute on Hopper and before (validate_args
+    asserts it), and above 1 under Megatron-FSDP.
+    """
+    config = launch.config
+    variables = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
+        "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+    }
+    if config.zero >= 2:
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
+    elif not is_blackwell(launch.accelerator):
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    else:
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+    return variables
+
+
+def is_blackwell(accelerator: str) -> bool:
+    """Is this a Blackwell part, where one hardware queue is no longer needed for overlap?"""
+    return accelerator.lower().startswith(("b200", "b300", "gb200", "gb300", "rtx-pro"))
+
+
+def _degrees(launch: Launch) -> list[Option]:
+    config = launch.config
+    options: list[Option] = [
+        ("--tensor-model-parallel-size", str(config.tp)),
+        ("--pipeline-model-parallel-size", str(config.pp)),
+        ("--context-parallel-size", str(config.cp)),
+    ]
+    if config.sp:
+        options.append(("--sequence-parallel",))
+    if config.cp > 1:
+        options.append(("--cp-comm-type", CONTEXT_KINDS[ContextKind(config.cp_kind)]))
+    return options
+
+
+def _pipeline(launch: Launch) -> list[Option]:
+    config, chunks = launch.config, launch.chunks
+    if launch.schedule not in SCHEDULES:
+        must = "the pipeline schedule must be one that Megatron-LM runs: 1F1B or interleaved 1F1B"
+        raise UnsupportedError(must, launch.schedule.name.lower(), "choose another configuration")
+    if config.pp == 1:
+        return []
+    if is_even(chunks):
+        return [("--num-virtual-stages-per-pipeline-rank", str(config.vpp))] if config.vpp > 1 else []
+    ends = first_and_last(chunks, config.pp)
+    if ends is not None and not launch.model.mtp_layers:
+        names = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
+        options: list[Option] = [
+            (name, str(count)) for name, count in zip(names, ends, strict=True) if count is not None
+        ]
+        if config.vpp > 1:
+            options.append(("--num-virtual-stages-per-pipeline-rank", str(config.vpp)))
+        return options
+    return [("--pipeline-model-parallel-layout", write_layout(chunks, launch.model.mtp_layers))]
+
+
+def _data_parallel(launch: Launch) -> list[Option]:
+    """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP's sharding strategies."""
+    config = launch.config
+    options: list[Option] = []
+    if config.zero:
+        options.append(("--use-distributed-optimizer",))
+    if config.zero >= 2:
+        strategy = {2: "optim_grads", 3: "optim_grads_params"}[config.zero]
+        options += [
+            ("--use-megatron-fsdp",),
+            ("--data-parallel-sharding-strategy", strategy),
+            ("--ckpt-format", "fsdp_dtensor"),
+        ]
+    if config.hsdp and config.zero:
+        shards = config.dp * config.cp
+        if shards % config.hsdp:
+            raise UnsupportedError("a shard group must divide dp x cp", f"{config.hsdp} of {shards}")
+        if shards > config.hsdp:
+            options.append(("--num-distributed-optimizer-instances", str(shards // config.hsdp)))
+    if config.dp * config.cp > 1:
+        options.append(("--overlap-grad-reduce",))
+        if config.zero:
+            options.append(("--overlap-param-gather",))
+    return options
+
+
+def _experts(launch: Launch, version: str) -> list[Option]:
+    config = launch.config
+    if not launch.model.is_moe:
+        return []
+    options: list[Option] = [
+        ("--expert-model-parallel-size", str(config.ep)),
+        ("--expert-tensor-parallel-size", str(config.etp)),
+    ]
+    if launch.deepep and config.tp * config.ep > 1:
+        flex = (
+            ("--moe-enable-deepep",) if version == "0.16.1" else ("--moe-flex-dispatcher-backend", "deepep")
+        )
+        return [*options, ("--moe-token-dispatcher-type", "flex"), flex]
+    return [*options, ("--moe-token-dispatcher-type", "alltoall")]
+
+
+def _recompute(launch: Launch) -> list[Option]:
+    config = launch.config
+    if config.offload:
+        raise UnsupportedError("offloading must be 0 to be exported", str(config.offload), "plan without it")
+    if config.recompute == Recompute.SELECTIVE:
+        names = [name for bit, name in enumerate(RECOMPUTE_MODULES) if config.recompute_modules >> bit & 1]
+        return [("--recompute-granularity", "selective"), ("--recompute-modules", *names)]
+    if config.recompute != Recompute.FULL:
+        return []
+    full: list[Option] = [("--recompute-granularity", "full")]
+    if config.recompute_layers >= -(-launch.model.num_layers // config.pp):
+        return [*full, ("--recompute-method", "uniform"), ("--recompute-num-layers", "1")]
+    if config.recompute_layers % config.vpp:
+        must = "recomputed layers are counted per virtual stage: vpp must divide them"
+        raise UnsupportedError(
+            must, f"{config.recompute_layers} of vpp {config.vpp}", "choose a multiple of vpp"
+        )
+    count = config.recompute_layers // config.vpp
+    return [*full, ("--recompute-method", "block"), ("--recompute-num-layers", str(count))]
+
+
+def _precision(launch: Launch) -> list[Option]:
+    optimizer = OPTIMIZERS.get(launch.job.optimizer)
+    if optimizer is None:
+        names = ", ".join(OPTIMIZERS)
+        must = f"the optimizer must be one that Megatron-LM's arguments name: {names}"
+        raise UnsupportedError(must, launch.job.optimizer, "plan with one of these")
+    if launch.job.optimizer is Optimizer.ADAMW_BF16 and not launch.config.zero:
+        must = "16-bit moments need the distributed optimizer"
+        raise UnsupportedError(must, f"zero={launch.config.zero}", "choose zero=1")
+    options = [*PRECISIONS[launch.job.precision], *optimizer]
+    if launch.fused_cross_entropy:
+        options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
+    return options
+
+
+def _training(launch: Launch) -> list[Option]:
+    job = launch.job
+    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
+    return [
+        ("--micro-batch-size", str(launch.config.micro_batch)),
+        ("--global-batch-size", str(job.global_batch)),
+        ("--train-iters", str(steps)),
+        ("--lr", "3e-4"),
+        ("--min-lr", "3e-5"),
+        ("--lr-decay-style", "cosine"),
+        ("--clip-grad", "1.0"),
+        ("--weight-decay", "0.1"),
+        ("--attention-dropout", "0.0"),
+        ("--hidden-dropout", "0.0"),
+        ("--log-interval", "1"),
+        ("--log-throughput",),
+        ("--eval-iters", "0"),
+        ("--distributed-timeout-minutes", "60"),
+    ]
+
+
+def _data(launch: Launch, version: str) -> list[Option]:
+    """Made-up tokens, so that the launch runs before there is data; 0.16 adds a token to the vocabulary."""
+    options: list[Option] = [("--mock-data",), ("--tokenizer-type", "NullTokenizer")]
+    if version == "0.16.1":
+        multiple = launch.pad_vocabulary * launch.config.tp
+        options.append(("--padded-vocab-size", str(-(-launch.model.vocab // multiple) * multiple)))
+    return options

@@ -1,0 +1,367 @@
+"""What do Megatron-LM arguments say? The reverse of `arguments.py`, for a script or a list of arguments.
+
+Defaults are those of megatron/training/arguments.py (main of 2026-08). Left out: arguments that change neither
+time, memory nor legality.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Final
+
+from planner.errors import InputError
+from planner.frameworks.layout import ChunkLayers, parse_layout
+from planner.frameworks.framework import ParsedConfig
+from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
+from planner.frameworks.options import table_releases, unknown_options
+from planner.frameworks.shell import options_of
+from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
+from planner.spec.job import Optimizer
+from planner.spec.model import (
+    Activation,
+    Attention,
+    AttentionKind,
+    Layer,
+    Mlp,
+    ModelSpec,
+    Moe,
+    NormKind,
+    QkNorm,
+)
+from planner.spec.precision import Precision
+
+VERSION: Final = "main-2026-08"
+# Words of torchrun and of other starters, which are not the program's.
+_STARTERS: Final = frozenset({"--rdzv_backend", "--container-image", "--partition", "--log-dir", "--rdzv_endpoint", "--local-ranks-filter", "--cpus-per-task", "--account", "--master_addr", "--exclusive", "--redirects", "--node-rank", "--nnodes", "--max-restarts", "--master_port", "--nproc_per_node", "--node_rank", "--nproc-per-node", "--output", "--standalone", "--max_restarts", "--rdzv-backend", "--nodes", "--ntasks-per-node", "--ntasks", "--mpi", "--mem", "--time", "--error", "--master-port", "--rdzv-id", "--kill-on-bad-exit", "--tee", "--job-name", "--role", "--rdzv_id", "--gpus-per-node", "--label", "--master-addr", "--rdzv-endpoint"})
+
+
+class Arguments:
+    """Options by name, the last of each counting, as argparse has it."""
+
+    def __init__(self, options: list[tuple[str, ...]]) -> None:
+        self.values = {name: words for name, *words in options}
+
+    def has(self, name: str) -> bool:
+        return name in self.values
+
+    def word(self, name: str, default: str) -> str:
+        words = self.values.get(name)
+        return words[0] if words else default
+
+    def count(self, name: str, default: int) -> int:
+        """A whole number. Raises `InputError` naming the option."""
+        text = self.word(name, str(default))
+        try:
+            return int(text)
+        except ValueError:
+            raise InputError(f"{name} must be a whole number", text[:80], "write the number itself") from None
+
+    def positive(self, name: str, default: int) -> int:
+        value = self.count(name, default)
+        if value < 1:
+            raise InputError(f"{name} must be 1 or more", str(value))
+        return value
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
+    options: list[tuple[str, ...]] = []
+    variables: dict[str, str] = {}
+    for text in files.values():
+        found, said = options_of(text)
+        options += found
+        variables |= said
+    own = [option for option in options if option[0] not in _STARTERS]
+    arguments = Arguments(own)
+    if not any(
+        arguments.has(name) for name in ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
+    ):
+        must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
+        raise InputError(must, ", ".join(files), "give the script or the list of arguments")
+    axes, layers = _axes(arguments)
+    names = {option[0] for option in own}
+    return ParsedConfig(
+        framework="megatron",
+        version=_version(names),
+        axes=axes,
+        devices=_devices(options, variables),
+        seq_len=arguments.positive("--seq-length", 1) if arguments.has("--seq-length") else None,
+        global_batch=arguments.positive("--global-batch-size", 1)
+        if arguments.has("--global-batch-size")
+        else None,
+        precision=_precision(arguments),
+        model=_model(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None,
+        layers=layers,
+        unknown=unknown_options("megatron", _version(names), sorted(names)),
+        environment={name: value for name, value in variables.items() if name.isupper()},
+        optimizer=_optimizer(arguments),
+    )
+
+
+def _version(names: set[str]) -> str:
+    """The newest release that has every option; the newest of all where none has."""
+    for version in reversed(table_releases("megatron")):
+        if not unknown_options("megatron", version, names):
+            return version
+    return VERSION
+
+
+def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> int | None:
+    words = {name.replace("_", "-"): values for name, *values in options}
+    nodes = (words.get("--nnodes") or [variables.get("NNODES", variables.get("NUM_NODES", ""))])[0]
+    each = (words.get("--nproc-per-node") or [variables.get("GPUS_PER_NODE", "")])[0]
+    return int(nodes) * int(each) if nodes.isdigit() and each.isdigit() else None
+
+
+def _axes(a: Arguments) -> tuple[dict[str, int], ChunkLayers]:
+    tp, pp = a.positive("--tensor-model-parallel-size", 1), a.positive("--pipeline-model-parallel-size", 1)
+    vpp, layers = _pipeline(a, pp)
+    recompute, recomputed, modules = _recompute(a, pp, vpp)
+    axes = {
+        "tp": tp,
+        "pp": pp,
+        "cp": a.positive("--context-parallel-size", 1),
+        "vpp": vpp,
+        "ep": a.positive("--expert-model-parallel-size", 1),
+        "etp": a.positive("--expert-tensor-parallel-size", tp if a.has("--num-experts") else 1),
+        "micro_batch": a.positive("--micro-batch-size", 1),
+        "sp": int(a.has("--sequence-parallel") and tp > 1),
+        "zero": _zero(a),
+        "recompute": int(recompute),
+        "recompute_layers": recomputed,
+        "recompute_modules": modules,
+        "cp_kind": _context_kind(a),
+        "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
+    }
+    return axes, layers
+
+
+def _context_kind(a: Arguments) -> int:
+    name = a.word("--cp-comm-type", "p2p")
+    for kind, text in CONTEXT_KINDS.items():
+        if text == name:
+            return int(kind)
+    raise InputError("--cp-comm-type must be one that planner models", name, "one of: p2p, allgather, a2a")
+
+
+def _pipeline(a: Arguments, pp: int) -> tuple[int, ChunkLayers]:
+    """Virtual stages per rank, and the layers of every chunk."""
+    total = a.count("--num-layers", 0)
+    layout = a.word("--pipeline-model-parallel-layout", "")
+    if layout:
+        stages = parse_layout(layout)
+        if len(stages) % pp:
+            must = "the stages of --pipeline-model-parallel-layout must be divisible by the pipeline size"
+            raise InputError(must, f"{len(stages)} stages, pp {pp}", "change the layout")
+        return len(stages) // pp, tuple(stage.count("t") for stage in stages)
+    vpp = a.positive("--num-virtual-stages-per-pipeline-rank", 1)
+    if a.has("--num-layers-per-virtual-pipeline-stage"):
+        each = a.positive("--num-layers-per-virtual-pipeline-stage", 1)
+        if total % pp or (total // pp) % each:
+            must = "layers must be divisible by pp, and layers per stage by those per virtual stage"
+            given = f"{total} layers, pp {pp}, {each} per virtual stage"
+            raise InputError(must, given, "use --pipeline-model-parallel-layout, or other degrees")
+        vpp = total // pp // each
+    return vpp, _uneven(a, total, pp, vpp)
+
+
+def _uneven(a: Arguments, total: int, pp: int, vpp: int) -> ChunkLayers:
+    names = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
+    ends = [a.positive(name, 1) if a.has(name) else None for name in names]
+    ranks: list[int] = []
+    if pp > 1 and any(end is not None for end in ends):
+        given = [end for end in ends if end is not None]
+        middle, left = pp - len(given), total - sum(given)
+        if left < 0 or (middle and left % middle) or (not middle and left):
+            must = "the layers between the first and last stage must be divisible by their number"
+            raise InputError(
+                must, f"{left} layers on {middle} stages", "change the counts of first and last stage"
+            )
+        each = left // middle if middle else 0
+        ranks = [each if end is None else end for end in (ends[0], *[None] * (pp - 2), ends[1])]
+    extra = [int(a.has(f"--account-for-{what}-in-pipeline-split")) for what in ("embedding", "loss")]
+    if any(extra) and total:
+        if (total + sum(extra)) % pp:
+            must = "layers, with embedding and loss counted, must be divisible by pp"
+            raise InputError(must, f"{total} + {sum(extra)}, pp {pp}", "change --account-for-...")
+        each = (total + sum(extra)) // pp
+        ranks = [each] * pp
+        ranks[0] -= extra[0]
+        ranks[-1] -= extra[1]
+    return tuple(count // vpp for _ in range(vpp) for count in ranks)
+
+
+def _zero(a: Arguments) -> int:
+    if a.has("--use-megatron-fsdp"):
+        strategy = a.word("--data-parallel-sharding-strategy", "optim_grads_params")
+        return {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(strategy, 3)
+    if a.has("--use-torch-fsdp2"):
+        return 3
+    return int(a.has("--use-distributed-optimizer"))
+
+
+def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
+    kind = a.word("--recompute-granularity", "selective" if a.has("--recompute-activations") else "")
+    total = a.count("--num-layers", 0)
+    if kind == "selective":
+        names = a.values.get("--recompute-modules") or ["core_attn"]
+        unknown = [name for name in names if name not in RECOMPUTE_MODULES]
+        if unknown:
+            must = "--recompute-modules must be ones that planner models"
+            raise InputError(must, ", ".join(unknown), "one of: " + ", ".join(RECOMPUTE_MODULES))
+        return Recompute.SELECTIVE, 0, sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+    if kind == "full":
+        most = -(-total // pp)
+        block = a.word("--recompute-method", "uniform") == "block"
+        return Recompute.FULL, min(a.positive("--recompute-num-layers", 1) * vpp, most) if block else most, 0
+    return Recompute.NONE, 0, 0
+
+
+def _precision(a: Arguments) -> Precision:
+    if a.has("--fp4-format"):
+        return Precision.NVFP4
+    if a.has("--fp8-format"):
+        recipe = a.word("--fp8-recipe", "delayed")
+        for precision, options in PRECISIONS.items():
+            if ("--fp8-recipe", recipe) in options:
+                return precision
+        raise InputError("--fp8-recipe must be one that planner models", recipe)
+    return Precision.BF16 if a.has("--bf16") else Precision.FP16 if a.has("--fp16") else Precision.FP32
+
+
+def _optimizer(a: Arguments) -> Optimizer:
+    name = a.word("--optimizer", "adam")
+    if name == "sgd":
+        return Optimizer.SGD if float(a.word("--sgd-momentum", "0.9")) == 0 else Optimizer.SGD_MOMENTUM
+    if "muon" in name:
+        return Optimizer.MUON
+    return Optimizer.ADAMW_BF16 if a.word("--exp-avg-dtype", "fp32") == "bf16" else Optimizer.ADAMW
+
+
+def _model(a: Arguments) -> ModelSpec:
+    layers, hidden = a.positive("--num-layers", 1), a.positive("--hidden-size", 1)
+    gated = a.has("--swiglu") or a.has("--quick-geglu")
+    bias = not a.has("--disable-bias-linear")
+    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if a.has("--swiglu") else 4 * hidden
+    ffn = a.positive("--ffn-hidden-size", default_ffn)
+    activation = (
+        Activation.RELU2 if a.has("--squared-relu") else Activation.SILU if gated else Activation.GELU_TANH
+    )
+    layer_norm = a.word("--normalization", "LayerNorm") == "LayerNorm"
+    learned = a.word("--position-embedding-type", "learned_absolute") == "learned_absolute"
+    positions = a.positive("--max-position-embeddings", a.count("--seq-length", 1))
+    windows = _windows(a, layers)
+    moe = _moe(a, gated, bias, ffn, activation) if a.has("--num-experts") else None
+    sparse = pattern(a.word("--moe-layer-freq", "1"), layers) if moe is not None else [0] * layers
+    mlp = Mlp(ffn, gated, bias, activation)
+    return ModelSpec(
+        name="from Megatron-LM arguments",
+        family="gpt_oss" if a.has("--quick-geglu") else "megatron",
+        hidden=hidden,
+        vocab=a.positive("--vocab-size", a.positive("--padded-vocab-size", 1)) if _vocabulary(a) else 1,
+        layers=tuple(
+            Layer(
+                _attention(a, hidden, bias, window),
+                None if experts else mlp,
+                moe if experts else None,
+                norm_bias=layer_norm,
+            )
+            for experts, window in zip(sparse, windows, strict=True)
+        ),
+        tied_embeddings=not a.has("--untie-embeddings-and-output-weights"),
+        position_rows=positions if learned else 0,
+        norm_kind=NormKind.LAYER if layer_norm else NormKind.RMS,
+        norm_bias=layer_norm,
+        max_position=positions,
+        mtp_layers=a.count("--mtp-num-layers", 0),
+        source="Megatron-LM arguments",
+    )
+
+
+def _vocabulary(a: Arguments) -> bool:
+    if a.has("--vocab-size") or a.has("--padded-vocab-size"):
+        return True
+    must = "the vocabulary must be known: planner does not read tokenizers"
+    raise InputError(must, "no --vocab-size", "add --vocab-size N, or name the model with --model")
+
+
+def _attention(a: Arguments, hidden: int, bias: bool, window: int | None) -> Attention:
+    heads = a.positive("--num-attention-heads", 1)
+    sinks = a.word("--softmax-type", "vanilla") == "learnable"
+    if a.has("--multi-latent-attention"):
+        nope, rope = a.positive("--qk-head-dim", 128), a.positive("--qk-pos-emb-head-dim", 64)
+        return Attention(
+            AttentionKind.MLA, heads, heads, nope + rope, a.positive("--v-head-dim", 128),
+            q_lora_rank=a.count("--q-lora-rank", 0), kv_lora_rank=a.positive("--kv-lora-rank", 32),
+            qk_rope_dim=rope, qkv_bias=bias, out_bias=bias, window=window, sinks=sinks,
+        )  # fmt: skip
+    kv_heads = a.positive("--num-query-groups", 1) if a.has("--group-query-attention") else heads
+    width = a.positive("--kv-channels", max(hidden // heads, 1))
+    return Attention(
+        AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA, heads, kv_heads, width, width,
+        qkv_bias=bias or a.has("--add-qkv-bias"), out_bias=bias,
+        qk_norm=QkNorm.HEAD if a.has("--qk-layernorm") else QkNorm.NONE, sinks=sinks, window=window,
+    )  # fmt: skip
+
+
+def _windows(a: Arguments, layers: int) -> list[int | None]:
+    if not a.has("--window-size"):
+        return [None] * layers
+    text = a.word("--window-size", "").strip("()").split(",")[0]
+    if not text.strip().lstrip("-").isdigit():
+        raise InputError("--window-size must be two whole numbers", text, "write it like 127,0")
+    size = int(text) + 1
+    frequency = a.word("--window-attn-skip-freq", "")
+    if not frequency:
+        return [size] * layers
+    if frequency.isdigit():
+        return [None if (i + 1) % int(frequency) == 0 else size for i in range(layers)]
+    return [size if flag else None for flag in pattern(frequency, layers)]
+
+
+def _moe(a: Arguments, gated: bool, bias: bool, ffn: int, activation: Activation) -> Moe:
+    return Moe(
+        a.positive("--num-experts", 1),
+        a.positive("--moe-router-topk", 2),
+        a.positive("--moe-ffn-hidden-size", ffn),
+        gated,
+        expert_bias=bias,
+        shared_ffn=a.count("--moe-shared-expert-intermediate-size", 0),
+        shared_gate=a.has("--moe-shared-expert-gate"),
+        router_bias=bias,
+        groups=a.count("--moe-router-num-groups", 0),
+        top_groups=a.count("--moe-router-group-topk", 0),
+        activation=activation,
+    )
+
+
+def pattern(text: str, layers: int) -> list[int]:
+    """A list of 0 and 1, one a layer: N for every N-th layer, or an expression such as ([0]*3+[1]*58)."""
+    if text.strip().isdigit() and int(text) > 0:
+        return [int(i % int(text) == 0) for i in range(layers)]
+    try:
+        flags = _evaluate(ast.parse(text.strip(), mode="eval").body)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        flags = None
+    if not isinstance(flags, list) or len(flags) != layers or not set(flags) <= {0, 1}:
+        must = f"a pattern of layers must give 0 or 1 for each of {layers} layers"
+        raise InputError(must, text[:80], "write it like ([0]*3+[1]*58)")
+    return flags
+
+
+def _evaluate(node: ast.expr) -> list[int] | int:
+    """Lists of small numbers, their sums and multiples; nothing else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int) and 0 <= node.value <= 10_000:
+        return int(node.value)
+    if isinstance(node, ast.List):
+        return [value for item in node.elts if isinstance(value := _evaluate(item), int)]
+    if isinstance(node, ast.BinOp):
+        left, right = _evaluate(node.left), _evaluate(node.right)
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            return left + right
+        if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int):
+            if len(left) * right > 100_000:
+                raise ValueError("too long")
+            return left * right
+    raise ValueError("not a pattern")

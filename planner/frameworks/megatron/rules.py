@@ -1,0 +1,136 @@
+"""Which configurations does Megatron-LM refuse beyond the rules of no framework in particular?
+
+Mirrored from megatron/core/transformer/transformer_config.py (T), megatron/training/arguments.py (A) and
+megatron/core/pipeline_parallel/schedules.py, main of 2026-08. Left out: what `planner.space.rules` holds, and
+conditions between options that the export never writes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from planner.spec.config import RECOMPUTE_MODULES, ContextKind, IntColumn, Mask, Recompute, Schedule
+from planner.spec.model import AttentionKind
+from planner.spec.precision import RECIPES, Dtype
+from planner.spec.rule import Columns, Problem, Rule
+
+# Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
+# (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
+FP8_WIDTH: Final = 16
+
+
+def _all(column: IntColumn) -> Mask:
+    return np.ones(len(column), dtype=np.bool_)
+
+
+def _expert_bias(columns: Columns, problem: Problem) -> Mask:
+    biased = any(layer.moe and layer.moe.expert_bias for layer in problem.model.layer_kinds)
+    return (columns["etp"] == 1) | (not biased)
+
+
+def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
+    heads = min(layer.attention.kv_heads for layer in problem.model.layer_kinds)
+    local = np.maximum(heads // columns["tp"], 1)
+    a2a = columns["cp_kind"] == ContextKind.A2A
+    return ~a2a | (columns["cp"] == 1) | (local % columns["cp"] == 0)
+
+
+def _uses_fp8(problem: Problem) -> bool:
+    return RECIPES[problem.job.precision].gemm in (Dtype.FP8, Dtype.FP4)
+
+
+def _fp8_width(columns: Columns, problem: Problem) -> Mask:
+    if not _uses_fp8(problem):
+        return _all(columns["tp"])
+    tp = columns["tp"].astype(np.int64)
+    legal = _all(columns["tp"])
+    for layer in problem.model.layer_kinds:
+        width = layer.attention.heads * layer.attention.v_head_dim
+        legal &= (width // tp) % FP8_WIDTH == 0
+        if layer.mlp is not None:
+            legal &= (layer.mlp.ffn // tp) % FP8_WIDTH == 0
+    return legal
+
+
+def _fp8_expert_width(columns: Columns, problem: Problem) -> Mask:
+    legal = _all(columns["etp"])
+    if _uses_fp8(problem):
+        for layer in problem.model.layer_kinds:
+            if layer.moe is not None:
+                legal &= (layer.moe.expert_ffn // columns["etp"]) % FP8_WIDTH == 0
+    return legal
+
+
+def _modules(columns: Columns, problem: Problem) -> Mask:
+    """moe_act, moe and shared_experts need experts, mla_up_proj needs latent attention."""
+    kinds = problem.model.layer_kinds
+    absent: set[str] = set()
+    if not problem.model.is_moe:
+        absent |= {"moe_act", "moe", "shared_experts"}
+    if not any(layer.moe and layer.moe.shared_ffn for layer in kinds):
+        absent.add("shared_experts")
+    if not any(layer.attention.kind is AttentionKind.MLA for layer in kinds):
+        absent.add("mla_up_proj")
+    mask = sum(1 << bit for bit, name in enumerate(RECOMPUTE_MODULES) if name in absent)
+    selective = columns["recompute"] == Recompute.SELECTIVE
+    return ~selective | ((columns["recompute_modules"] & mask) == 0)
+
+
+def _schedule(columns: Columns, problem: Problem) -> Mask:
+    return np.isin(columns["schedule"], (int(Schedule.ONE_F_ONE_B), int(Schedule.INTERLEAVED)))
+
+
+def _mtp_window(columns: Columns, problem: Problem) -> Mask:
+    learned = bool(problem.model.mtp_layers and problem.model.position_rows)
+    return _all(columns["tp"]) if not learned else ~_all(columns["tp"])
+
+
+def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
+    return (columns["zero"] < 2) | (columns["vpp"] == 1)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "moe-bias-etp", ("etp",), _expert_bias,
+        "experts with biases need etp=1; etp={etp}", "set etp=1",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__",
+    ),
+    Rule(
+        "cp-a2a-heads", ("tp", "cp", "cp_kind"), _heads_a2a,
+        "all-to-all context parallelism deals key/value heads: cp must divide the {kv} heads over tp; tp={tp} cp={cp}",
+        "use another kind of context parallelism", "Transformer Engine attention, cp_comm_type a2a",
+        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+    ),
+    Rule(
+        "fp8-width-tp", ("tp",), _fp8_width,
+        "8- and 4-bit linear layers need widths that are multiples of 16 on every rank; tp={tp}",
+        "choose a smaller tp", "Transformer Engine pytorch/utils.py assert_dim_for_fp8_exec",
+    ),
+    Rule(
+        "fp8-width-etp", ("etp",), _fp8_expert_width,
+        "8- and 4-bit experts need widths that are multiples of 16 on every rank; etp={etp}",
+        "choose a smaller etp", "Transformer Engine pytorch/utils.py assert_dim_for_fp8_exec",
+    ),
+    Rule(
+        "recompute-modules", ("recompute", "recompute_modules"), _modules,
+        "recomputed modules must be ones that the model has", "name other modules",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__",
+    ),
+    Rule(
+        "schedule-supported", ("schedule",), _schedule,
+        "the pipeline schedule must be 1F1B or interleaved 1F1B; schedule={schedule}", "choose one of these",
+        "Megatron-LM core/pipeline_parallel/schedules.py get_forward_backward_func",
+    ),
+    Rule(
+        "mtp-positions", ("tp",), _mtp_window,
+        "multi-token prediction needs rotary positions, the model learns them", "plan without --mtp",
+        "Megatron-LM training/arguments.py validate_args",
+    ),
+    Rule(
+        "fsdp-vpp", ("vpp", "zero"), _fsdp_pipeline,
+        "Megatron-FSDP (zero 2 and 3) is written without virtual stages; zero={zero} vpp={vpp}", "set vpp=1",
+        "planner: no run of both is known",
+    ),
+)  # fmt: skip

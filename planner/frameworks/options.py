@@ -1,0 +1,109 @@
+"""Which options does a release of a framework have, and of which type?
+
+Tables ship as `options/FRAMEWORK.yaml`, transcribed from the release's own parser by
+`benchmarks/framework_options.py`; every rendered option is checked against them. Left out: conditions
+between options, which are rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from planner.errors import UnsupportedError, nearest_names
+
+OPTIONS_FOLDER: Final = Path(__file__).with_name("options")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: `type` is flag, int, float, str, bool or list, a list of a type written as int*; with its choices."""
+
+    name: str
+    type: str
+    choices: tuple[str, ...] = ()
+
+    def accepts(self, values: Sequence[str]) -> bool:
+        """Would the parser take these words after the option?"""
+        if self.type == "flag":
+            return not values
+        many = self.type.endswith("*")
+        if not values and not many:
+            return False
+        return (many or len(values) == 1) and all(self._accepts_one(value) for value in values)
+
+    def _accepts_one(self, value: str) -> bool:
+        if self.choices:
+            return value in self.choices
+        kind = self.type.removesuffix("*")
+        try:
+            if kind == "int":
+                int(value)
+            elif kind == "float":
+                float(value)
+            elif kind == "bool":
+                return value.lower() in ("true", "false")
+        except ValueError:
+            return False
+        return True
+
+
+@lru_cache(maxsize=32)
+def option_table(framework: str, version: str) -> Mapping[str, Option]:
+    """Every option of a release by name."""
+    document = _document(framework)
+    missing = set(document["releases"][version].get("absent", ()))
+    own: Mapping[str, str] = document["releases"][version].get("own", {})
+    texts = {name: text for name, text in document["options"].items() if name not in missing}
+    return {name: _option(name, text) for name, text in {**texts, **own}.items()}
+
+
+def table_source(framework: str, version: str) -> str:
+    """Where the table of a release comes from."""
+    return str(_document(framework)["releases"][version]["source"])
+
+
+def table_releases(framework: str) -> tuple[str, ...]:
+    """Releases that have a table."""
+    return tuple(_document(framework)["releases"])
+
+
+@lru_cache(maxsize=16)
+def _document(framework: str) -> Mapping[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    document: Mapping[str, Any] = yaml.load(
+        (OPTIONS_FOLDER / f"{framework}.yaml").read_text(encoding="utf-8"), Loader=loader
+    )
+    return document
+
+
+def _option(name: str, text: str) -> Option:
+    kind, _, choices = str(text).partition(" ")
+    return Option(name, kind, tuple(choices.split("|")) if choices else ())
+
+
+def check_options(framework: str, version: str, options: Iterable[tuple[str, ...]]) -> None:
+    """Raise `UnsupportedError` where the release lacks an option (name, then its words) or its value."""
+    table = option_table(framework, version)
+    for name, *values in options:
+        known = table.get(name)
+        if known is None:
+            must = f"{framework} {version} must have the option {name}"
+            raise UnsupportedError(must, "it has not", "choose another --framework-version or configuration")
+        if not known.accepts(values):
+            allowed = " or ".join(known.choices) or known.type
+            must = f"{name} of {framework} {version} must be {allowed}"
+            raise UnsupportedError(must, " ".join(values), "choose another configuration")
+
+
+def unknown_options(framework: str, version: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Options that the release does not have, each with the nearest ones it has."""
+    table = option_table(framework, version)
+    return tuple(
+        f"{name} (nearest: {', '.join(nearest_names(name, table, 2))})" for name in names if name not in table
+    )

@@ -1,0 +1,126 @@
+"""Which options does a user's launch script pass? Reads plain words, or a bash script that builds them.
+
+Understands assignments, arrays, +=, $NAME, ${NAME}, ${NAME:-default} and line continuations, which is what
+launch scripts are made of. Left out: everything else a shell can do (loops, conditions, substitutions); words
+that need it stay as they are. Nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from typing import Final
+
+_ASSIGNMENT: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+_ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
+_LARGEST: Final = 2_000_000  # characters
+
+
+def script_words(text: str) -> tuple[list[str], dict[str, str]]:
+    """The words of all commands of a script, variables filled in, and its variables as text."""
+    variables: dict[str, str] = {}
+    words: list[str] = []
+    for statement in _statements(text[:_LARGEST]):
+        match = _ASSIGNMENT.fullmatch(statement.strip())
+        if match is None:
+            words += _split(_expand(statement, variables))
+            continue
+        name, plus, value = match.groups()
+        value = value.strip()
+        inner = value[1:-1] if value.startswith("(") and value.endswith(")") else value
+        tokens = _split(inner)
+        if value.startswith("(") or len(tokens) <= 1:
+            filled = (
+                " ".join(_expand(inner, variables).split())
+                if value.startswith("(")
+                else _expand(tokens[0] if tokens else "", variables)
+            )
+            variables[name] = (variables.get(name, "") + " " + filled).strip() if plus else filled
+        else:  # NAME=value command ...: the variable is for that command alone
+            words += tokens[1:]
+    return words, variables
+
+
+def options_of(text: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
+    """Options (--name and its words) of a script or of plain words, and the variables that were set.
+
+    Options that no command uses (an array that is only assigned) count too, after the used ones.
+    """
+    words, variables = script_words(text)
+    options = list(group_options(words))
+    if not options:
+        for value in variables.values():
+            options += group_options(_split(value))
+    return options, variables
+
+
+def group_options(words: Iterable[str]) -> list[tuple[str, ...]]:
+    """Words gathered behind the option that precedes them; `--name=value` is split."""
+    options: list[list[str]] = []
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word.partition("=")
+            options.append([name, value] if equals else [name])
+        elif options:
+            options[-1].append(word)
+    return [tuple(option) for option in options]
+
+
+def _statements(text: str) -> list[str]:
+    """Statements of a script: lines, joined where they are continued, quoted or inside parentheses."""
+    joined = text.replace("\\\r\n", " ").replace("\\\n", " ")
+    statements: list[str] = []
+    current, depth = "", 0
+    quote = ""
+    for line in joined.splitlines():
+        kept, quote, depth = _without_comment(line, quote, depth)
+        current += kept + "\n"
+        if not quote and depth == 0:
+            statements += [part for part in [current.strip()] if part]
+            current = ""
+    return [*statements, current.strip()] if current.strip() else statements
+
+
+def _without_comment(line: str, quote: str, depth: int) -> tuple[str, str, int]:
+    for i, letter in enumerate(line):
+        if quote:
+            quote = "" if letter == quote and line[i - 1 : i] != "\\" else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#" and (i == 0 or line[i - 1].isspace()):
+            return line[:i], quote, depth
+        elif letter == "(":
+            depth += 1
+        elif letter == ")":
+            depth = max(depth - 1, 0)
+    return line, quote, depth
+
+
+def _expand(text: str, variables: dict[str, str]) -> str:
+    """Variables replaced by their values, to a small depth; unknown ones stay."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        if name in variables:
+            return variables[name]
+        return match[2] if match[2] is not None else match[0]
+
+    for _ in range(8):
+        # an array stands for its words with their own quotes
+        filled = _ARRAY.sub(lambda match: variables.get(match[1], match[0]), text)
+        filled = _VARIABLE.sub(value, filled)
+        if filled == text or len(filled) > _LARGEST:
+            break
+        text = filled
+    return text
+
+
+def _split(text: str) -> list[str]:
+    """Words of a line; text that no shell could split is split at spaces."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        words = text.split()
+    return [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
