@@ -1,0 +1,61 @@
+"""Exposed data-parallel time and stragglers, worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.cost.step import exposed_data_parallel, straggling
+from planner.spec.stack import Communication
+
+COMM = Communication(dp_overlap=0.5, fsdp_overlap=0.5, bucket_latency="0 s", slowdown_per_doubling=0.01)
+
+
+def exposed(
+    zero: int, scatter: float, gather: float, stage: float = 3.0, microbatches: float = 4.0, layers: float = 10.0,
+    buckets: float = 0.0, ranks: float = 8.0, comm: Communication = COMM,
+) -> float:  # fmt: skip
+    values = (scatter, gather, stage, microbatches, float(zero), layers, buckets, ranks)
+    return float(exposed_data_parallel(*(np.array([v]) for v in values), comm)[0])  # type: ignore[arg-type]
+
+
+def test_gradients_hide_under_the_last_backward() -> None:
+    # backward is 2 s, half of it hides; the last of 10 pieces never does
+    assert exposed(0, scatter=3.0, gather=0.0) == pytest.approx(3.0 - 1.0)
+    assert exposed(0, scatter=1.0, gather=0.0) == pytest.approx(0.1)
+
+
+def test_zero_1_also_gathers_parameters_under_the_first_forward() -> None:
+    # forward is 1 s, half of it hides
+    assert exposed(1, scatter=3.0, gather=2.0) == pytest.approx(2.0 + 1.5)
+    assert exposed(0, scatter=3.0, gather=2.0) == pytest.approx(2.0)
+
+
+def test_zero_3_communicates_in_every_micro_batch() -> None:
+    # gather 2 - 0.5 under forward; gather and scatter 5 - 1 under backward; 4 micro-batches
+    assert exposed(3, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 4.0))
+    # ZeRO 2 keeps the parameters for backward
+    assert exposed(2, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 2.0))
+
+
+def test_buckets_cost_latency_per_rank() -> None:
+    comm = COMM.model_copy(update={"bucket_latency": 1e-6})
+    more = exposed(0, 1.0, 0.0, buckets=100, ranks=64, comm=comm) - exposed(0, 1.0, 0.0, ranks=64)
+    assert more == pytest.approx(100 * 63 * 1e-6)
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_a_rank_alone_exchanges_nothing(zero: int) -> None:
+    assert exposed(zero, 3.0, 2.0, ranks=1.0, buckets=100) == 0.0
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_faster_links_and_longer_compute_never_expose_more(zero: int) -> None:
+    slow, fast = exposed(zero, 3.0, 2.0), exposed(zero, 1.5, 1.0)
+    assert fast < slow
+    assert exposed(zero, 3.0, 2.0, stage=4.0) <= slow
+
+
+def test_stragglers_cost_a_share_per_doubling_of_nodes() -> None:
+    assert float(straggling(np.array([10.0]), 1.0, COMM)[0]) == 0.0
+    assert float(straggling(np.array([10.0]), 8.0, COMM)[0]) == pytest.approx(10 * 0.01 * 3)
