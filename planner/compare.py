@@ -14,6 +14,7 @@ from enum import StrEnum
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
 from planner.outcome import best_of, hold_batch, run_days, why_nothing
 from planner.plan import Request, make_plan
+from planner.spec.load_cluster import load_cluster
 from planner.spec.planfile import Choice, Plan
 
 
@@ -90,6 +91,8 @@ def compare_clusters(
         must = f"--gpus must be one number, or one for each of the {len(clusters)} clusters"
         raise InputError(must, ",".join(map(str, gpus)))
     settings = [_settings_for(cluster, clusters, request.assume) for cluster in clusters]
+    for cluster in clusters:
+        _check_name(cluster)
     held, batch = hold_batch(request)
     standings: list[Standing] = []
     errors: list[PlannerError] = []
@@ -117,6 +120,16 @@ def _standing(request: Request, errors: list[PlannerError]) -> Standing:
     reason = "" if plan.found else why_nothing(plan)
     devices = plan.subject.cluster.devices
     return Standing(request.cluster, devices, plan, reason, time.perf_counter() - started)
+
+
+def _check_name(cluster: str) -> None:
+    """Raise `InputError` for a name or file that cannot be read, before the work on the others."""
+    try:
+        load_cluster(cluster, None)
+    except (FileInputError, UnknownNameError):
+        raise
+    except PlannerError:
+        return  # a node type, whose size is given apart
 
 
 def _rank(standing: Standing, objective: Objective) -> tuple[int, float, float]:

@@ -27,7 +27,8 @@ LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as ma
 MOST_HALVINGS = 8
 NEIGHBOURS = 2
 PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
-STILL_FASTER = 1.02
+HARDLY_FASTER, STILL_FASTER = 1.25, 1.02  # the curve ends; the search for a deadline ends
+RESOLUTION = 32  # halving ends at an interval of this share of the size, or one node
 WORTH_SAYING = 0.01  # of the step
 MANY_SIZES = 2 * 720_720  # devices, a multiple of every usual number per node
 
@@ -122,7 +123,7 @@ def size_cluster(
 ) -> Sizing:
     """The size for a goal: fewest that fit (min), end within `target` days, or are fastest for `target` dollars.
 
-    Raises `InputError` for a goal without what it needs.
+    `request.gpus`: the most devices to look at. Raises `InputError` for a goal without what it needs.
     """
     _check_goal(request, goal, target)
     held, batch = hold_batch(request)
@@ -175,6 +176,9 @@ class _Sizer:
 
     def find_fewest(self) -> None:
         """Double from the least that could hold the training state until something fits, then halve back."""
+        if self.least_nodes > self.most_nodes:
+            self.at(self.most_nodes)
+            return
         fails = self.least_nodes - 1
         nodes = 1 << (self.least_nodes - 1).bit_length()
         while True:
@@ -205,8 +209,9 @@ class _Sizer:
             if nodes >= self.most_nodes:
                 return f"{point.gpus:,} GPUs are all there are"
             needed = goal is Goal.DAYS and target is not None and point.days > target
-            if gain < STILL_FASTER or (poor >= 2 and not needed):
-                return "further doublings do not pay"
+            hopeless = gain < STILL_FASTER
+            if hopeless or (not needed and (poor >= 2 or (even and gain < HARDLY_FASTER))):
+                return "further doublings hardly pay"
             nodes = min(2 * nodes, self.most_nodes)
 
     def narrow(self, goal: Goal, target: float | None) -> None:
@@ -231,7 +236,7 @@ class _Sizer:
     def halve(self, bad: int, good: int, holds: Callable[[Point], bool]) -> None:
         """Halve between a size that fails and one that holds, then try the neighbours on the failing side."""
         for _ in range(MOST_HALVINGS):
-            if abs(good - bad) <= 1:
+            if abs(good - bad) <= max(1, good // RESOLUTION):
                 break
             middle = self.middle(min(bad, good), max(bad, good))
             if holds(self.at(middle)):

@@ -91,7 +91,7 @@ def headline(sizing: Sizing) -> str:
     answer, target = sizing.answer, sizing.target
     if answer is None or answer.best is None:
         return _no_answer(sizing)
-    size = f"{answer.gpus:,} GPUs ({answer.nodes:,} nodes)"
+    size = f"{answer.gpus:,} GPUs ({answer.nodes:,} node{'s' if answer.nodes > 1 else ''})"
     run = answer.run
     whole = f"{days(run_days(run))}, {money(run.cost) or 'price not known'}" if run else ""
     if sizing.goal is Goal.DAYS and target is not None:
@@ -187,7 +187,9 @@ def _notes(sizing: Sizing) -> list[RenderableType]:
 def _tried(sizing: Sizing) -> str:
     sizes = [f"{point.gpus:,}" for point in sizing.tried]
     shown = ", ".join(sizes[:_MOST_TRIED]) + (", ..." if len(sizes) > _MOST_TRIED else "")
-    return f"{len(sizes)} sizes, whole nodes: {shown}; sizes between them may do slightly better"
+    if len(sizes) == 1:
+        return f"{shown} GPUs"
+    return f"{len(sizes)} sizes of whole nodes: {shown}; sizes between them may do slightly better"
 
 
 def _refused(sizing: Sizing) -> list[RenderableType]:

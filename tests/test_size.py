@@ -1,0 +1,231 @@
+"""Sizing a cluster: against every size tried by hand, the curve and its knee, the verb, and bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from planner import cli
+from planner.cli_campaign import parse_budget, parse_counts, parse_days
+from planner.errors import InputError
+from planner.outcome import best_of, run_days
+from planner.plan import Request, make_plan
+from planner.report.sizing import headline, sizing_document, sizing_facts
+from planner.report.text import render
+from planner.size import PAYING_SPEEDUP, Goal, Sizing, size_cluster
+from planner.spec.planfile import Plan
+
+NODES = 12
+REQUEST = Request(
+    "llama-3.1-8b", f"{NODES}x8 h100 400G-ib", seq_len=4096, global_batch="48", tokens=1e11,
+    assume=("price=2 $/h",),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def every_size() -> dict[int, Plan]:
+    """The plan of every number of whole nodes."""
+    return {n: make_plan(replace(REQUEST, gpus=8 * n, top=1)) for n in range(1, NODES + 1)}
+
+
+def days(plan: Plan) -> float:
+    best = best_of(plan)
+    return run_days(best.run) if best and best.run else math.inf
+
+
+def cost(plan: Plan) -> float:
+    best = best_of(plan)
+    return best.run.cost if best and best.run and best.run.cost is not None else math.inf
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.3, 0.15])
+def test_fewest_in_time_equals_every_size_tried(every_size: dict[int, Plan], share: float) -> None:
+    target = share * days(every_size[1])
+    best = min((n for n, plan in every_size.items() if days(plan) <= target), default=None)
+    found = size_cluster(REQUEST, Goal.DAYS, target)
+    assert (found.answer.nodes if found.answer else None) == best
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.02, 1.1, 2.0])
+def test_fastest_in_budget_equals_every_size_tried(every_size: dict[int, Plan], factor: float) -> None:
+    target = factor * min(map(cost, every_size.values()))
+    within = [n for n, plan in every_size.items() if cost(plan) <= target]
+    best = min(within, key=lambda n: (days(every_size[n]), n), default=None)
+    found = size_cluster(REQUEST, Goal.BUDGET, target)
+    assert (found.answer.nodes if found.answer else None) == best
+    if best is None:
+        assert "the cheapest" in headline(found)
+
+
+def test_fewest_that_fit_equals_every_size_tried() -> None:
+    large = replace(REQUEST, model="llama-3.1-70b", tokens=None)
+    found = size_cluster(large, Goal.MIN)
+    fits = [n for n in range(1, NODES + 1) if best_of(make_plan(replace(large, gpus=8 * n, top=1)))]
+    assert found.answer is not None
+    assert found.answer.nodes == fits[0]
+    assert fits[0] > 1, "the question has an answer other than the first size"
+
+
+@pytest.fixture(scope="module")
+def curve() -> Sizing:
+    """A curve long enough to stop paying."""
+    return size_cluster(replace(REQUEST, cluster="dgx-h100", global_batch="64"), Goal.DAYS, 3.0)
+
+
+def test_a_doubling_is_never_slower_without_a_reason(curve: Sizing) -> None:
+    assert len(curve.doublings) >= 4
+    for doubling in curve.doublings:
+        assert doubling.speedup > 1 or doubling.binds
+        if doubling.speedup < 0.97 * doubling.end.gpus / doubling.start.gpus:
+            assert doubling.binds, "what was not saved has a name"
+
+
+def test_the_excess_is_what_the_step_did_not_shrink(curve: Sizing) -> None:
+    for doubling in curve.doublings:
+        a, b = doubling.start.best, doubling.end.best
+        assert a is not None
+        assert b is not None
+        excess = sum(seconds for name, seconds in doubling.excess if name != "stops")
+        assert excess == pytest.approx(b.step_time - a.step_time * doubling.start.gpus / doubling.end.gpus)
+
+
+def test_the_knee_is_where_doublings_stop_paying(curve: Sizing) -> None:
+    assert curve.knee is not None
+    for doubling in curve.doublings:
+        if doubling.end.gpus <= curve.knee.gpus:
+            assert doubling.speedup >= PAYING_SPEEDUP
+    after = next(d for d in curve.doublings if d.start.gpus == curve.knee.gpus)
+    assert after.speedup < PAYING_SPEEDUP
+    assert not after.pays
+
+
+def test_the_batch_is_held_at_every_size(curve: Sizing) -> None:
+    assert {point.plan.subject.job.global_batch for point in curve.tried} == {64}
+    assert all(point.gpus % 8 == 0 for point in curve.tried)
+
+
+def test_a_size_that_cannot_divide_the_batch_is_refused_with_the_reason() -> None:
+    # 7 nodes: the factor 7 has no place where neither batch, heads nor layers have it
+    found = size_cluster(
+        replace(REQUEST, cluster="7x8 h100 400G-ib", restrict={"pp": (1,)}), Goal.DAYS, 0.001
+    )
+    (refused,) = [point for point in found.tried if point.nodes == 7]
+    assert refused.best is None
+    assert "no legal way to split 56 devices" in refused.reason
+    assert not found.found
+
+
+def test_nothing_fits_anywhere() -> None:
+    found = size_cluster(replace(REQUEST, model="llama-3.1-405b", tokens=None), Goal.MIN)
+    assert not found.found
+    assert headline(found).startswith("nothing runs on up to 96 GPUs")
+    assert sizing_facts(found)["answer"] is None
+
+
+def test_spares_are_paid_for() -> None:
+    plain = size_cluster(REQUEST, Goal.DAYS, 20.0)
+    more = size_cluster(replace(REQUEST, assume=(*REQUEST.assume, "spare_nodes=2")), Goal.DAYS, 20.0)
+    assert plain.answer is not None
+    assert more.answer is not None
+    assert more.answer.nodes == plain.answer.nodes
+    assert more.answer.cost == pytest.approx(plain.answer.cost * (more.answer.nodes + 2) / plain.answer.nodes)
+
+
+def test_a_budget_needs_a_price() -> None:
+    with pytest.raises(InputError, match="price"):
+        size_cluster(replace(REQUEST, cluster="4x8 l40s", assume=()), Goal.BUDGET, 1e6)
+
+
+def test_facts_are_plain_data(curve: Sizing) -> None:
+    facts = json.loads(json.dumps(sizing_facts(curve), allow_nan=False))
+    assert facts["found"] is True
+    assert facts["answer"]["days"] <= 3.0
+    assert [point["gpus"] for point in facts["curve"]] == [point.gpus for point in curve.curve]
+    assert facts["knee"] == (curve.knee.gpus if curve.knee else None)
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+@pytest.mark.parametrize("colour", [False, True])
+def test_the_document_fits_the_terminal(curve: Sizing, width: int, colour: bool) -> None:
+    console = Console(width=width, file=io.StringIO())
+    text = render(sizing_document(curve), console)
+    assert max(map(len, text.splitlines())) <= width
+    assert "knee" in text
+    assert "\x1b" not in text
+    if colour:
+        bright = Console(
+            width=width, file=io.StringIO(), force_terminal=True, color_system="standard", no_color=False
+        )
+        assert "\x1b[" in render(sizing_document(curve), bright)
+
+
+def test_reading_of_words() -> None:
+    assert parse_days("30") == 30.0
+    assert parse_days("12 h") == 0.5
+    assert parse_budget("$2.5M") == 2.5e6
+    assert parse_budget("300k") == 3e5
+    assert parse_budget("250000 $") == 250000.0
+    assert parse_counts("8, 16") == (8, 16)
+    assert parse_counts(None) == ()
+
+
+@pytest.fixture
+def planner(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Calls the command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["planner", *arguments])
+        with pytest.raises(SystemExit) as raised:
+            cli.main()
+        out, err = capsys.readouterr()
+        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
+
+    return call
+
+
+JOB = ("llama-3.2-1b", "2x8 h100 400G-ib", "--seq-len", "4096", "--global-batch", "64")
+
+
+def test_the_verb(planner: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = planner("size", *JOB, "--min", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["answer"]["gpus"] == 8
+    code, out, err = planner("size", *JOB, "--tokens", "1T", "--days", "0.1")
+    assert (code, err) == (1, "")
+    assert "no size ends within 2.4 h" in out
+    code, out, _ = planner("size", *JOB, "--tokens", "1G", "--days", "10", "--spare-nodes", "1")
+    assert code == 0
+    assert "with 1 spare nodes" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--min", "--days", "3", "--tokens", "1T"),
+        ("--days", "3"),
+        ("--days", "0", "--tokens", "1T"),
+        ("--days", "soon", "--tokens", "1T"),
+        ("--days", "nan", "--tokens", "1T"),
+        ("--budget", "-5", "--tokens", "1T"),
+        ("--budget", "lots", "--tokens", "1T"),
+        ("--min", "--max-gpus", "4"),
+        ("--min", "--max-gpus", "0"),
+        ("--min", "--spare-nodes", "some"),
+    ],
+)
+def test_malformed_input_exits_2(
+    planner: Callable[..., tuple[int, str, str]], options: tuple[str, ...]
+) -> None:
+    code, out, err = planner("size", *JOB, *options)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
