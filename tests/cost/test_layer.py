@@ -1,0 +1,103 @@
+"""Time of one layer against figures worked by hand, and how its parts divide over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary, soft_maximum
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig
+from planner.spec.model import ModelSpec
+from planner.spec.rule import Problem
+from tests.problems import costs, dense_model, moe_model, problem
+
+BITS = {name: 1 << bit for bit, name in enumerate(RECOMPUTE_MODULES)}
+
+
+def layer_of(subject: Problem, *configs: ParallelConfig, kind: int = -1) -> LayerCost:
+    model = costs(subject)
+    return model.layers.layer(model.kinds[kind], ConfigTable.of(configs))
+
+
+@given(st.floats(0, 10), st.floats(0, 10), st.floats(1, 50))
+def test_the_soft_maximum_lies_between_the_longer_and_the_sum(a: float, b: float, softness: float) -> None:
+    soft = float(soft_maximum(np.array([a]), b, softness)[0])
+    assert max(a, b) <= soft <= (a + b) * (1 + 1e-12)
+
+
+def test_the_soft_maximum_of_equals() -> None:
+    assert float(soft_maximum(np.array([2.0]), 2.0, 2.0)[0]) == pytest.approx(2 * 2**0.5)
+
+
+def test_a_large_layer_runs_near_the_measured_plateau() -> None:
+    # Llama-70B-like: 2 x 3 x FLOPs over H100's 989 TFLOP/s, at 55 to 85 % of it
+    subject = problem(dense_model(8, 8192, 64, 8, 28672), "1x8 h100", seq_len=8192)
+    cost = layer_of(subject, ParallelConfig(dp=8))
+    linear = 8192 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672)
+    seconds = float(cost.forward["gemm"][0] + cost.backward["gemm"][0])
+    factor = subject.stack.compute.gemm_factor(costs(subject).layers.recipe.gemm)
+    assert 0.55 < 6 * linear / 989e12 / seconds * factor < 0.85
+
+
+@pytest.mark.parametrize("term", ["gemm", "attention"])
+def test_tensor_parallelism_divides_work_but_not_beyond_its_share(term: str) -> None:
+    subject = problem(dense_model(8, 4096, 32, 8, 14336), "1x8 h100", seq_len=8192)
+    one, eight = layer_of(subject, ParallelConfig(dp=8), ParallelConfig(tp=8, sp=1)).forward[term]
+    assert one / 8 * (1 - 1e-9) <= eight < one / 3
+
+
+def test_sequence_parallelism_divides_norms_and_residuals() -> None:
+    subject = problem(dense_model(8, 4096, 32, 8, 14336), "1x8 h100", seq_len=8192)
+    plain, split = layer_of(subject, ParallelConfig(tp=8), ParallelConfig(tp=8, sp=1)).forward["memory_bound"]
+    assert split < plain
+
+
+def test_context_parallelism_divides_attention_evenly() -> None:
+    subject = problem(dense_model(8, 4096, 32, 8, 14336), "1x8 h100", seq_len=32768)
+    one, four = layer_of(subject, ParallelConfig(), ParallelConfig(cp=4)).forward["attention"]
+    assert one / 4 * 0.99 <= four <= one / 4 * 1.3
+
+
+@pytest.mark.parametrize("model", [dense_model(), moe_model()], ids=lambda model: model.name)
+def test_recomputing_everything_repeats_the_forward_pass(model: ModelSpec) -> None:
+    cost = layer_of(problem(model), ParallelConfig(tp=2, sp=1, ep=1))
+    assert float(cost.again_full[0]) == pytest.approx(float(sum(v[0] for v in cost.forward.values())))
+    assert float(cost.time_full[0]) > float(cost.time[0])
+    assert float(cost.kept_full[0]) == pytest.approx(2 * 4096 * 2048 / 2)
+
+
+@pytest.mark.parametrize("name", RECOMPUTE_MODULES)
+def test_what_a_module_frees_it_works_in_again(name: str) -> None:
+    plain = ParallelConfig(tp=2, sp=1)
+    cost = layer_of(problem(moe_model()), plain, replace(plain, recompute_modules=BITS[name]))
+    freed = float(cost.kept[0] - cost.kept[1])
+    assert freed >= 0
+    assert float(cost.working[1] - cost.working[0]) == pytest.approx(freed)
+    assert float(cost.again[1]) >= float(cost.again[0]) == 0.0
+    assert (freed > 0) == (name not in ("mla_up_proj", "mlp"))
+
+
+def test_every_module_has_a_share_of_launches() -> None:
+    assert set(RELAUNCHED) == set(RECOMPUTE_MODULES)
+    assert all(0 < share < 1 for share in RELAUNCHED.values())
+
+
+def test_plain_all_to_all_carries_top_k_copies_of_every_token() -> None:
+    # twice the experts per token is twice the bytes; dispatch and combine in both directions
+    slow = problem(
+        moe_model(top_k=2, shared_ffn=0, experts=64), "8x8 h100 400G-ib", global_batch=64, seq_len=32768
+    )
+    fast = replace(slow, model=moe_model(top_k=4, shared_ffn=0, experts=64))
+    row = ParallelConfig(dp=64, ep=64)
+    two, four = (float(layer_of(p, row).forward["ep_comm"][0]) for p in (slow, fast))
+    assert two < four <= 2 * two * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("tp", "padded"), [(1, 32128), (2, 32256), (8, 32768)])
+def test_padded_vocabulary(tp: int, padded: int) -> None:
+    subject = problem(dense_model(vocab=32001))
+    assert float(padded_vocabulary(subject, np.array([float(tp)]))[0]) == padded
