@@ -492,6 +492,48 @@ def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int
     return _tell(cli_campaign.assumptions(assume or ()), as_json)
 
 
+@app.command(
+    epilog="\b\nExample:\n  planner schedule --schedule zb-h1 --pp 4 --microbatches 8 --f 1 --b 1.2 --w 0.8"
+)
+@_answers
+def schedule(
+    schedule: Annotated[str, typer.Option(help="Name: 1f1b, interleaved, gpipe, zb-h1, dualpipe, v-half ...")],
+    pp: Annotated[int, typer.Option(help="Pipeline ranks.")],
+    microbatches: Annotated[int, typer.Option(help="Micro-batches of a step.")],
+    vpp: Annotated[int | None, typer.Option(help="Stages per rank (default: what the schedule needs).")] = None,
+    f: Annotated[str, typer.Option("--f", help="Forward time; one number, or one per stage: 1,1,1.3")] = "1",
+    b: Annotated[str, typer.Option("--b", help="Input-gradient time.")] = "1",
+    w: Annotated[str, typer.Option("--w", help="Weight-gradient time.")] = "1",
+    comm: Annotated[str, typer.Option(help="Time of a hop between ranks.")] = "0",
+    fb: Annotated[str | None, typer.Option("--fb", help="Time of an overlapped forward and backward.")] = None,
+    group_size: Annotated[int | None, typer.Option(help="Interleaved: micro-batches in a group.")] = None,
+    memory_limit: Annotated[
+        int | None, typer.Option(help="zb-auto, v-half, v-min: most chunks a rank may hold.")
+    ] = None,
+    moe_overlap: Annotated[
+        bool, typer.Option("--moe-overlap", help="Interleaved: one more warm-up forward, as Megatron's.")
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(help="Also draw the schedule into this SVG file.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Time a pipeline schedule exactly, count what it holds in flight, and draw it."""
+    from planner import cli_schedule
+
+    question = cli_schedule.ScheduleQuestion(
+        schedule, pp, microbatches, vpp, f, b, w, comm, fb, group_size, memory_limit, moe_overlap
+    )
+    answer = cli_schedule.answer_schedule(question)
+    if svg is not None:
+        cli_schedule.write_svg(answer, svg)
+    if as_json:
+        _say_json(cli_schedule.schedule_facts(answer))
+    else:
+        from planner.report.text import terminal
+
+        _say(cli_schedule.schedule_document(answer, terminal().width))
+    return 0
+
+
 def main() -> None:
     """The `planner` command."""
     for stream in (sys.stdout, sys.stderr):
