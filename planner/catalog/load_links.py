@@ -43,6 +43,7 @@ _FABRIC_KINDS: Final = {
     "tcp": "ethernet",
     "tcpx": "ethernet",
     "slingshot": "slingshot",
+    "omnipath": "omnipath",
     "none": "infiniband",
 }
 
