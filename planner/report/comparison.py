@@ -144,14 +144,11 @@ def _details(standing: Standing) -> RenderableType:
 
 def _assumptions(comparison: Comparison) -> tuple[str, ...]:
     """What all plans assumed, then what only some did, under the cluster's name."""
-    plans = {s.cluster: s.plan for s in comparison.standings if s.plan}
-    every = shared_assumptions(plans.values())
-    common = [line for line in every if all(line in plan.assumptions for plan in plans.values())]
+    plans = [(standing.cluster, standing.plan) for standing in comparison.standings if standing.plan]
+    every = shared_assumptions(plan for _, plan in plans)
+    common = [line for line in every if all(line in plan.assumptions for _, plan in plans)]
     single = [
-        f"{cluster}: {line}"
-        for cluster, plan in plans.items()
-        for line in plan.assumptions
-        if line not in common
+        f"{cluster}: {line}" for cluster, plan in plans for line in plan.assumptions if line not in common
     ]
     return (*common, *single, _FIXED)
 

@@ -160,6 +160,8 @@ def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
         figures.append(Figure("checkpoints", f"every {duration(run.checkpoint_interval)}", size + wait))
     if run.cost is not None and run.price_per_device_hour is not None:
         figures.append(Figure("money", f"${count(run.cost)}", price_sentence(run)))
+    else:
+        figures.append(Figure("money", "not known", "--assume 'price=2.50 $/h' sets a price"))
     if run.energy is not None and run.emissions is not None and run.power_per_device is not None:
         carbon = f"{run.emissions / 1000:,.0f} t CO2; {run.power_per_device:,.0f} W per GPU"
         figures.append(Figure("energy", format_energy(run.energy), f"{carbon}, {run.power_source}"))

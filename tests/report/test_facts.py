@@ -8,7 +8,7 @@ import pytest
 
 from planner.report import facts
 from planner.spec.config import ParallelConfig
-from planner.spec.planfile import Choice, MemoryVerdict, Plan, StageMemory
+from planner.spec.planfile import Choice, MemoryVerdict, Plan, Run, StageMemory
 
 
 def test_key_figures_name_band_formula_and_margin(example_plan: Plan) -> None:
@@ -96,3 +96,25 @@ def test_only_the_largest_stages_are_listed(example_plan: Plan) -> None:
     assert note == "12 more groups of stages need less"
     assert min(stage.peak for stage in shown) == 12 * 2.0**30
     assert [int(stage.stages) for stage in shown] == sorted(int(stage.stages) for stage in shown)
+
+
+def test_whole_run_with_stops_money_and_energy(choice_of: Callable[..., Choice]) -> None:
+    run = Run(
+        steps=1000, days=10.0, gpu_hours=1e6, price_per_device_hour=2.0, price_source="as given", cost=2.5e6,
+        goodput=0.8, lost={"restarts": 0.15, "repeated_work": 0.05}, effective_days=12.5, held_gpu_hours=1.25e6,
+        time_between_stops=7200.0, checkpoint_interval=600.0, checkpoint_stall=5.0, checkpoint_size=2.0**40,
+        storage=2.0**43, power_per_device=1000.0, power_source="as given", energy=3.6e12, emissions=4e5,
+        owned_price_per_device_hour=1.0, break_even=90 * 86400.0,
+    )  # fmt: skip
+    choice = choice_of(ParallelConfig(tp=8)).model_copy(update={"run": run})
+    figures = {figure.label: figure for figure in facts.key_figures(choice)}
+    assert figures["whole run"].value == "12.5 days"
+    assert figures["whole run"].note.startswith("between 11.2 days and 13.8 days")
+    assert figures["goodput"].value == "80.0 %"
+    assert "a stop every 2.0 h; lost to restarts 15.0 %, repeated work 5.0 %" in figures["goodput"].note
+    assert figures["checkpoints"].value == "every 10.0 min"
+    assert "own hardware $1.00, pays after 90.0 days of use" in figures["money"].note
+    assert (figures["energy"].value, figures["energy"].note[:9]) == ("1 GWh", "400 t CO2")
+    unpriced = run.model_copy(update={"cost": None, "price_per_device_hour": None})
+    figures = {f.label: f for f in facts.key_figures(choice.model_copy(update={"run": unpriced}))}
+    assert "--assume" in figures["money"].note

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from planner.errors import FileInputError
 from planner.spec.config import AXES, ParallelConfig
 from planner.spec.load_plan import check_plan_target, load_plan, plan_json, save_plan
-from planner.spec.planfile import Plan, PlannedConfig
+from planner.spec.planfile import Plan, PlannedConfig, Run
 
 
 def written(folder: Path, plan: Plan, **changes: Any) -> Path:
@@ -139,3 +139,12 @@ def test_targets_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
             check_plan_target(path)
     check_plan_target(tmp_path / "plan.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_goodput_and_what_is_lost_make_one() -> None:
+    old = Run(steps=10, days=1.0, gpu_hours=24.0)
+    assert old.goodput is None
+    shares = {"goodput": 0.9, "lost": {"restarts": 0.08, "repeated_work": 0.02}}
+    assert Run.model_validate(old.model_dump() | shares).lost["restarts"] == 0.08
+    with pytest.raises(ValidationError, match="must add up"):
+        Run.model_validate(old.model_dump() | shares | {"goodput": 0.95})
