@@ -31,7 +31,7 @@ def exposed_data_parallel(
 
     ZeRO 0 and 1: once a step, gradients hidden by the last micro-batch's backward (2/3 of `stage_time`) and
     parameters by the first forward (1/3), each as far as `dp_overlap` says; the last of `layers` pieces never
-    is. ZeRO 2 and 3: in every micro-batch, layer by layer: gather under forward, gather (ZeRO 3) and scatter under
+    is; ZeRO 2 likewise where the stack accumulates first. Else ZeRO 2 and 3: in every micro-batch, layer by layer: gather under forward, gather (ZeRO 3) and scatter under
     backward, as far as `fsdp_overlap` says, the first layer's gather never. Plus `bucket_latency` per bucket and
     rank. `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
     """
@@ -41,7 +41,7 @@ def exposed_data_parallel(
     again = gather * (zero >= 3)
     each = np.maximum(gather - comm.fsdp_overlap * forward, gather / layers)
     each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, scatter / layers)
-    exposed = np.where(zero >= 2, microbatches * each, once)
+    exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
 
 

@@ -137,6 +137,9 @@ class Communication(_Section):
     fsdp_overlap: float = Field(
         0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
     )
+    reduce_per_microbatch: bool = Field(
+        True, description="ZeRO-2 reduces gradients after every micro-batch, not once after accumulating them"
+    )
     bucket_bytes: Bytes = Field(0.0, ge=0, description="gradient bucket; 0: one per layer")
     bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
     gradient_bytes: float = Field(4.0, description="bytes per gradient on the wire")
