@@ -46,6 +46,8 @@ RESTRICTABLE: Final = (
     "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "micro_batch", "zero", "recompute", "recompute_layers",
 )  # fmt: skip
 LARGEST_DEGREE: Final = 2**20
+LATE_STEP: Final = 5  # from this step of `_STEPS` on, rows are expanded in blocks
+BLOCK_ROWS: Final = 2**17
 
 
 @dataclass(frozen=True)
@@ -313,10 +315,10 @@ def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigT
     columns["schedule"] = np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B).astype(
         np.int32
     )
-    # the leaf: full recomputation of some layers
+    # axes with one value so far, and the leaf's: a column of zeros that takes no memory
+    zeros = np.broadcast_to(np.int32(0), len(columns["tp"]))
     for axis in AXES:
-        if axis not in columns:
-            columns[axis] = np.zeros(len(columns["tp"]), dtype=np.int32)
+        columns.setdefault(axis, zeros)
     return ConfigTable({axis: columns[axis] for axis in AXES})
 
 
@@ -340,6 +342,40 @@ def _stem_kinds(
     return kind, tuple(left["recompute_layers"][a:b] for a, b in pairwise(ends))
 
 
+def _sizes(columns: dict[str, IntColumn], axes: _Axes, step: int) -> NDArray[np.float64]:
+    """Candidates that each row stands for before step `step`."""
+    weight = np.ones(len(columns["tp"]))
+    for axis, key, domain in _STEPS[step:]:
+        if axis in ("vpp", "recompute"):
+            continue
+        weight *= _per_value(columns[key], lambda value, domain=domain: len(domain(axes, value)))  # type: ignore[misc]
+    if "vpp" not in columns:
+        ways = {
+            int(pp): sum(axes.recomputations(int(pp), v) for (v,) in axes.vpp(int(pp)))
+            for pp in np.flatnonzero(np.bincount(columns["pp"], minlength=1))
+        }
+        return weight * _per_value(columns["pp"], ways.__getitem__)
+    first, inverse = distinct(columns["pp"], columns["vpp"], columns.get("recompute", columns["pp"]))
+    if "recompute" in columns:
+        left = [
+            len(axes.recompute_layers(*(int(columns[a][row]) for a in ("pp", "vpp", "recompute"))))
+            for row in first
+        ]
+    else:
+        left = [axes.recomputations(int(columns["pp"][row]), int(columns["vpp"][row])) for row in first]
+    return weight * np.array(left, dtype=np.float64)[inverse]
+
+
+def _grow(columns: dict[str, IntColumn], axes: _Axes, sieve: _Filter, steps: range) -> dict[str, IntColumn]:
+    """Expand the axes of some steps, each followed by the rules that can then be applied."""
+    for step in steps:
+        name, key, domain = _STEPS[step]
+        columns = _expand(columns, name, key, lambda value, domain=domain: domain(axes, value))  # type: ignore[misc]
+        _derive(columns, sieve.problem)
+        columns = sieve.apply(columns, _sizes(columns, axes, step + 1))
+    return columns
+
+
 def enumerate_configs(
     problem: Problem, rules: Sequence[Rule], restrict: Restriction | None = None
 ) -> Enumeration:
@@ -353,35 +389,15 @@ def enumerate_configs(
     columns = _degree_grid(problem, restrict)
     sieve = _Filter(problem, rules)
 
-    def sizes(step: int) -> NDArray[np.float64]:
-        """Candidates that each row stands for before step `step`."""
-        weight = np.ones(len(columns["tp"]))
-        for axis, key, domain in _STEPS[step:]:
-            if axis in ("vpp", "recompute"):
-                continue
-            weight *= _per_value(columns[key], lambda value, domain=domain: len(domain(axes, value)))  # type: ignore[misc]
-        if "vpp" not in columns:
-            ways = {
-                int(pp): sum(axes.recomputations(int(pp), v) for (v,) in axes.vpp(int(pp)))
-                for pp in np.flatnonzero(np.bincount(columns["pp"], minlength=1))
-            }
-            return weight * _per_value(columns["pp"], ways.__getitem__)
-        first, inverse = distinct(columns["pp"], columns["vpp"], columns.get("recompute", columns["pp"]))
-        if "recompute" in columns:
-            left = [
-                len(axes.recompute_layers(*(int(columns[a][row]) for a in ("pp", "vpp", "recompute"))))
-                for row in first
-            ]
-        else:
-            left = [axes.recomputations(int(columns["pp"][row]), int(columns["vpp"][row])) for row in first]
-        return weight * np.array(left, dtype=np.float64)[inverse]
-
-    total = int(sizes(0).sum())
-    columns = sieve.apply(columns, sizes(0))
-    for step, (name, key, domain) in enumerate(_STEPS, start=1):
-        columns = _expand(columns, name, key, lambda value, domain=domain: domain(axes, value))  # type: ignore[misc]
-        _derive(columns, problem)
-        columns = sieve.apply(columns, sizes(step))
+    total = int(_sizes(columns, axes, 0).sum())
+    columns = sieve.apply(columns, _sizes(columns, axes, 0))
+    columns = _grow(columns, axes, sieve, range(LATE_STEP))
+    waiting, parts = sieve.waiting, []
+    for start in range(0, max(len(columns["tp"]), 1), BLOCK_ROWS):
+        sieve.waiting = waiting
+        block = {axis: column[start : start + BLOCK_ROWS] for axis, column in columns.items()}
+        parts.append(_grow(block, axes, sieve, range(LATE_STEP, len(_STEPS))))
+    columns = {axis: np.concatenate([part.pop(axis) for part in parts]) for axis in list(parts[0])}
     kind, choices = _stem_kinds(columns, axes, sieve)
     assert not sieve.waiting or not len(kind), f"rules that read unknown columns: {sieve.waiting}"
     if any(not len(layers) for layers in choices):
