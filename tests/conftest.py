@@ -1,4 +1,4 @@
-"""A hand-made plan that tests of the plan file, the report and the command line share."""
+"""What tests share: a hand-made plan, and a small dense and a small mixture-of-experts problem."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from planner.spec.planfile import (
     Subject,
     Verdict,
 )
+from planner.spec.rule import Problem
+from tests.problems import dense_model, moe_model, problem
 
 GIB = 2.0**30
 
@@ -114,3 +116,15 @@ def example_plan() -> Plan:
         confidence=Confidence(level=CalibrationLevel.L1, band=0.1, explanation="public runs of this stack"),
         headroom=0.05,
     )  # fmt: skip
+
+
+@pytest.fixture
+def dense_problem() -> Problem:
+    """A dense model of 8 layers on two nodes of H100; `tests.problems.problem` builds others."""
+    return problem(dense_model())
+
+
+@pytest.fixture
+def moe_problem() -> Problem:
+    """A mixture of 16 experts, one dense layer first, on two nodes of H100."""
+    return problem(moe_model())
