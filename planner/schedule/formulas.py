@@ -28,9 +28,8 @@ def fill_and_drain(sum_of_stages: Quantity, slowest_stage: Quantity, v: Quantity
 
     (sum_s T_s - max_s T_s) / v, T_s the forward and backward time of stage s for one micro-batch. With equal
     stages this is (p-1) T / v, exact for 1F1B and for interleaving where p divides m (Narayanan 2021,
-    arXiv 2104.04473, eq. 2). With uneven 1F1B stages it is exact where the last stage is the slowest and an upper
-    bound elsewhere: a slow early stage does further forward passes while it waits (up to 15 % of the step where
-    stages differ by half, tests/schedule).
+    arXiv 2104.04473, eq. 2). With uneven stages it is an estimate, no bound: a slow early stage hides part of
+    its wait under its warm-up; uneven.one_f_one_b_makespan is exact.
     """
     return (sum_of_stages - slowest_stage) / v
 
@@ -43,3 +42,43 @@ def hop_time(p: Quantity, v: Quantity, m: Quantity) -> Quantity:
     """
     one = 2 * ((p - 1) * m / p + p - 2)
     return np.where(np.asarray(p) > 1, np.where(np.asarray(v) > 1, 2 * (p * v - 1), one), 0.0)
+
+
+def equal_stages_makespan(
+    stage_time: Quantity, p: Quantity, v: Quantity, m: Quantity, hop: Quantity = 0.0
+) -> Quantity:
+    """Makespan of 1F1B (v = 1) or interleaved 1F1B (groups of p) with equal stages [s].
+
+    (m v + p - 1) T + hop_time hop, T the forward and backward time of one chunk (Narayanan 2021, arXiv 2104.04473,
+    eq. 2). Exact where p divides m; GPipe's is the same without hops for any m, with 2 (p - 1) hops.
+    """
+    return (m * v + p - 1) * stage_time + hop_time(p, v, m) * hop
+
+
+def zb_h1_makespan(f: Quantity, b: Quantity, w: Quantity, p: Quantity, m: Quantity) -> Quantity:
+    """Makespan of ZB-H1 with equal stages and no hops [s].
+
+    m (f + b + w) + (p - 1)(f + b - w) (Qi 2023, arXiv 2401.10241, table 1). Exact only where w <= min(f, b) and
+    m >= p; a longer weight gradient delays the backwards behind it.
+    """
+    return m * (f + b + w) + (p - 1) * (f + b - w)
+
+
+def dualpipe_bubble(f: Quantity, b: Quantity, w: Quantity, pair: Quantity, p: Quantity) -> Quantity:
+    """Published bubble of DualPipe [s]: (p/2 - 1)(FB + B - 3 W), B the full backward (arXiv 2412.19437, table 2).
+
+    Exact only where f = b = w and a pair takes their sum; elsewhere simulate: with f, b, w = 1, 1.2, 0.8 it is up
+    to 8 % of a stage high per rank, with faster pairs more than twice too high (schedule_vectors).
+    """
+    return (p / 2 - 1) * (pair + (b + w) - 3 * w) + 0.0 * f
+
+
+def most_in_flight(rank: Quantity, p: Quantity) -> dict[str, Quantity]:
+    """Chunks that rank `rank` holds at its peak until the weight gradient, by schedule [chunks].
+
+    ZB-H1 p, ZB-H2 2p - 1, ZB-V 2p (arXiv 2401.10241), DualPipe p + 1 (arXiv 2412.19437, table 2), DualPipeV 2p + 1,
+    the same on all ranks; for enough micro-batches (m >= 2p).
+    """
+    everywhere = np.ones_like(np.asarray(rank, dtype=np.float64))
+    counts = {"zb-h1": p, "zb-h2": 2 * p - 1, "zb-v": 2 * p, "dualpipe": p + 1, "dualpipev": 2 * p + 1}
+    return {name: count * everywhere for name, count in counts.items()}

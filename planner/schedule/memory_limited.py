@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from planner.errors import InputError
@@ -101,10 +102,22 @@ def _candidates(name: str, work: Pipeline) -> Iterator[ActionTable]:
     layouts = _folded_layouts(work.p) if work.folded else _straight_layouts(work)
     passes = 3 * work.stages * work.m
     tries = max(_FEWEST_LAYOUTS, min(_MOST_LAYOUTS, _PASSES_TRIED // passes))
-    for _, urgency in zip(range(tries), layouts, strict=False):
+    found = 0
+    for tried, urgency in enumerate(chain(layouts, [_one_by_one(work)])):
+        if tried >= tries and found:
+            return
         order = ListScheduler(work, urgency).order()
         if order is not None:
+            found += 1
             yield written_table(name, work, order)
+
+
+def _one_by_one(work: Pipeline) -> Urgency:
+    """Each micro-batch done before the next: slow, but it fits any limit that holds one."""
+    stages = work.stages
+    forward = [float(s) for s in range(stages)]
+    backward = [float(2 * stages - 1 - s) for s in range(stages)]
+    return Urgency(forward, backward, 2.0 * stages, 0.0)
 
 
 def _straight_layouts(work: Pipeline) -> Iterator[Urgency]:

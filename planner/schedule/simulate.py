@@ -159,6 +159,12 @@ def makespans(graph: DependencyGraph, times: StageTimes, hop_occupies: bool = Fa
     return out
 
 
+def entry_times(graph: DependencyGraph, times: StageTimes) -> tuple[Floats, Floats]:
+    """Duration and end of every entry of the graph, each of shape (size, cases) [s]."""
+    taken = _durations(graph, times, slice(None), False)
+    return taken, _end_times(graph, taken, times.hop)[:-1]
+
+
 def _durations(graph: DependencyGraph, times: StageTimes, part: slice, hop_occupies: bool) -> Floats:
     """Seconds of every entry of the graph, shape (size, cases of `part`)."""
     f, b, w = (x[part] for x in (times.forward, times.input_gradient, times.weight_gradient))

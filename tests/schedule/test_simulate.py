@@ -1,0 +1,200 @@
+"""The simulator: laws of equal stages, bounds of any stages, batches, deadlocks, speed and size."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.errors import InputError
+from planner.schedule.actions import ActionTable, Pass
+from planner.schedule.formulas import (
+    dualpipe_bubble,
+    equal_stages_makespan,
+    in_flight,
+    most_in_flight,
+    zb_h1_makespan,
+)
+from planner.schedule.generate import action_table, default_chunks
+from planner.schedule.graph import dependency_graph
+from planner.schedule.simulate import Timeline, makespans, simulate, stage_times
+from planner.spec.config import Schedule
+
+FIXED = [s for s in Schedule if s not in (Schedule.V_HALF, Schedule.V_MIN)]
+TIME = st.floats(0.1, 3)
+
+
+def timed(schedule: Schedule, p: int, m: int, *times: float, v: int | None = None, **more: float) -> Timeline:
+    table = action_table(schedule, p, m, v)
+    return simulate(table, stage_times(table.stages, *times, **more))
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[Schedule, int, int]:
+    schedule, half = draw(st.sampled_from(FIXED)), draw(st.integers(1, 4))
+    return schedule, 2 * half, 4 * half + 2 * draw(st.integers(0, 6))
+
+
+@settings(max_examples=150, deadline=None)
+@given(shapes(), st.integers(0, 10**6))
+def test_any_times_give_a_complete_order_that_respects_every_dependency(
+    shape: tuple[Schedule, int, int], seed: int
+) -> None:
+    schedule, p, m = shape
+    rng = np.random.default_rng(seed)
+    if schedule is Schedule.INTERLEAVED:
+        m -= m % p
+    table = action_table(schedule, p, m)
+    s = table.stages
+    f, b, w = (rng.random(s) + 0.1 for _ in range(3))
+    hop = rng.random(s - 1)
+    pair = (f + (b + w).max()) * 0.9 if rng.random() < 0.5 else None
+    line = simulate(table, stage_times(s, f, b, w, hop, pair))
+    ends = {}
+    for r, k in zip(*np.nonzero(table.kind >= 0), strict=True):
+        what = {0: 0, 1: 1, 2: 2, 3: 1}[int(table.kind[r, k])]  # both kinds of backward pass on a gradient
+        key = (what, table.stage[r, k], table.microbatch[r, k])
+        assert key not in ends
+        ends[key] = (r, line.start[r, k], line.end[r, k])
+        if k and not table.joined[r, k - 1]:
+            assert line.start[r, k] >= line.end[r, k - 1] - 1e-9
+    for (what, stage, mb), (rank, start, _) in ends.items():
+        before = {0: (0, stage - 1, mb), 1: (1, stage + 1, mb), 2: (1, stage, mb)}[what]
+        if what == 1 and stage == s - 1:
+            before = (0, stage, mb)
+        if what == 0 and stage == 0:
+            continue
+        other, _, end = ends.get(before, (rank, 0.0, -1.0))
+        delay = hop[min(stage, before[1])] if other != rank else 0.0
+        if what < 2 or before in ends:
+            assert start >= end + delay - 1e-9
+    assert line.makespan >= line.busy.max() * (1 - 1e-12)
+    assert line.idle.min() >= -1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 4), st.integers(1, 3), TIME, TIME, TIME, st.floats(0, 1))
+def test_equal_stages_follow_the_published_law(
+    p: int, groups: int, v: int, f: float, b: float, w: float, hop: float
+) -> None:
+    m = groups * p
+    schedule = Schedule.INTERLEAVED if v > 1 else Schedule.ONE_F_ONE_B
+    line = timed(schedule, p, m, f, b, w, hop, v=v)
+    if hop < 0.3 * min(f, b + w) and v > 1:  # beyond, interleaved hops are no longer hidden
+        assert line.makespan == pytest.approx(float(equal_stages_makespan(f + b + w, p, v, m, hop)), rel=1e-9)
+    if v == 1:
+        assert line.makespan == pytest.approx(float(equal_stages_makespan(f + b + w, p, v, m, hop)), rel=1e-9)
+    expected = [round(float(in_flight(r, p, v, m)) * v) for r in range(p)]
+    assert line.in_flight.until_weight.tolist() == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(0, 10), TIME, TIME, st.floats(0, 1))
+def test_zb_h1_law_holds_for_short_weight_gradients_only(
+    p: int, more: int, f: float, b: float, share: float
+) -> None:
+    w = share * min(f, b)
+    line = timed(Schedule.ZB_H1, p, p + more, f, b, w)
+    assert line.makespan == pytest.approx(float(zb_h1_makespan(f, b, w, p, p + more)), rel=1e-9)
+
+
+def test_zb_h1_law_fails_for_long_weight_gradients() -> None:
+    assert timed(Schedule.ZB_H1, 4, 8, 1.0, 1.0, 2.0).makespan > float(zb_h1_makespan(1.0, 1.0, 2.0, 4, 8))
+
+
+def test_zb_h1_has_a_third_of_the_bubble_of_1f1b() -> None:
+    thirds = [timed(s, 8, 16, 1.0, 1.0, 1.0).bubble for s in (Schedule.ZB_H1, Schedule.ONE_F_ONE_B)]
+    assert thirds == pytest.approx([7.0, 21.0])
+
+
+def test_interleaving_divides_the_bubble_fraction() -> None:
+    for p, v, m in ((4, 2, 8), (8, 4, 16)):
+        line = timed(Schedule.INTERLEAVED, p, m, 1.0 / v, 2.0 / v, v=v)
+        assert line.bubble / line.busy.max() == pytest.approx((p - 1) / (v * m))
+
+
+def test_dualpipe_formula_holds_only_for_equal_passes_without_overlap_gain() -> None:
+    for p in (2, 4, 8):
+        assert timed(Schedule.DUALPIPE, p, 2 * p, 1.0, 1.0, 1.0).bubble == pytest.approx(
+            float(dualpipe_bubble(1.0, 1.0, 1.0, 3.0, p))
+        )
+    uneven = timed(Schedule.DUALPIPE, 8, 16, 1.0, 1.2, 0.8).bubble
+    assert uneven == pytest.approx(7.2)
+    assert float(dualpipe_bubble(1.0, 1.2, 0.8, 3.0, 8)) == pytest.approx(7.8)
+    faster = timed(Schedule.DUALPIPE, 8, 16, 1.0, 1.0, 1.0, overlapped=2.2).bubble
+    assert faster == pytest.approx(2.0)
+    assert float(dualpipe_bubble(1.0, 1.0, 1.0, 2.2, 8)) == pytest.approx(3.6)
+
+
+def test_in_flight_of_zero_bubble_and_dual_schedules() -> None:
+    for name, counts in most_in_flight(np.arange(6), 6).items():
+        schedule = {"zb-h1": Schedule.ZB_H1, "zb-h2": Schedule.ZB_H2, "zb-v": Schedule.ZB_V,
+                    "dualpipe": Schedule.DUALPIPE, "dualpipev": Schedule.DUALPIPE_V}[name]  # fmt: skip
+        held = timed(schedule, 6, 16, 1.0, 1.0, 1.0).in_flight.until_weight
+        assert held.tolist() == np.asarray(counts).tolist()
+
+
+def test_a_batch_equals_its_cases_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    for schedule in FIXED:
+        table = action_table(schedule, 4, 8)
+        s = table.stages
+        f, b, w = (rng.random((7, s)) + 0.1 for _ in range(3))
+        hop = rng.random((7, s - 1))
+        for occupies in (False, True):
+            batch = makespans(dependency_graph(table), stage_times(s, f, b, w, hop), occupies)
+            single = [
+                simulate(table, stage_times(s, f[i], b[i], w[i], hop[i]), occupies).makespan for i in range(7)
+            ]
+            assert batch.tolist() == pytest.approx(single, rel=1e-14)
+
+
+def test_an_overlapped_pair_without_a_time_takes_the_sum_of_its_uneven_halves() -> None:
+    table = action_table(Schedule.DUALPIPE_V, 1, 2)
+    line = simulate(table, stage_times(2, [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]))
+    assert line.makespan == pytest.approx(2 * (1 + 2 + 3 + 4 + 5 + 6))
+    apart = simulate(table, stage_times(2, [1.0, 2.0], [3.0, 4.0], [5.0, 6.0]), overlap=False)
+    assert apart.makespan == pytest.approx(line.makespan)
+
+
+def test_an_order_that_deadlocks_is_named() -> None:
+    table = action_table(Schedule.ONE_F_ONE_B, 2, 2)
+    microbatch = table.microbatch.copy()
+    forward = np.flatnonzero(table.kind[1] == Pass.FORWARD)
+    kind = table.kind.copy()
+    kind[1, :2] = kind[1, 1::-1]
+    stuck = ActionTable("swapped", 2, 2, kind, table.stage, microbatch, table.joined)
+    assert forward[0] == 0
+    with pytest.raises(InputError, match="waits for") as error:
+        dependency_graph(stuck)
+    assert "swapped" in str(error.value)
+    assert "backward of micro-batch 0 on stage 1 (rank 1)" in str(error.value)
+
+
+def test_64_ranks_and_512_micro_batches_are_quick_and_1024_by_4096_possible() -> None:
+    table = action_table(Schedule.ONE_F_ONE_B, 64, 512)
+    times = stage_times(64, 1.0, 2.0, 0.0, 0.1)
+    best = 9.0
+    for _ in range(3):
+        begin = time.perf_counter()
+        simulate(table, times)
+        best = min(best, time.perf_counter() - begin)
+    assert best < 0.5  # 0.03 s on an idle core
+    with pytest.raises(InputError, match="at most"):
+        action_table(Schedule.ONE_F_ONE_B, 1024, 8192)
+
+
+@pytest.mark.slow
+def test_the_largest_schedule_answers() -> None:
+    begin = time.perf_counter()
+    line = timed(Schedule.ONE_F_ONE_B, 1024, 4096, 1.0, 2.0)
+    assert line.makespan == pytest.approx(3.0 * (4096 + 1023))
+    assert time.perf_counter() - begin < 30
+
+
+def test_default_chunks() -> None:
+    assert default_chunks(Schedule.ZB_V) == 2
+    assert default_chunks(Schedule.DUALPIPE) == 1
