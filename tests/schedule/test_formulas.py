@@ -110,7 +110,7 @@ def test_bubble_is_exact_where_the_last_stage_is_slowest(sizes: list[float], gro
 @given(UNEVEN, st.integers(1, 4))
 def test_bubble_of_uneven_stages_is_an_upper_bound(sizes: list[float], groups: int) -> None:
     replayed, closed = replayed_and_closed(sizes, groups * len(sizes))
-    assert closed * (1 - 0.15) <= replayed <= closed * (1 + 1e-12)
+    assert closed * (1 - 0.2) <= replayed <= closed * (1 + 1e-12)
 
 
 def test_a_slow_first_stage_waits_less_than_the_closed_form_says() -> None:
