@@ -16,7 +16,6 @@ from planner.calibrate.runs import Run, refusal
 from planner.catalog.load_links import load_link_rates
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
-from planner.cost.stages import deal_layers
 from planner.errors import PlannerError
 from planner.space.rules import RULES
 from planner.spec.cluster import Cluster
@@ -25,12 +24,9 @@ from planner.spec.links import LinkRates
 from planner.spec.planfile import MemoryVerdict
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import PipelineSplit
 
 # What no run can break, whatever its framework; a framework's own limits are not held against a run that exists.
-BINDING_RULES: Final = ("heads-tp", "layers-pp", "experts-ep")
-# nanotron's embedding, final norm, head and loss fill the ranks after the last layer, two at most.
-NANOTRON_EMPTY_RANKS: Final = 2
+BINDING_RULES: Final = ("heads-tp", "layers-pp", "stages-filled", "experts-ep")
 
 
 @dataclass(frozen=True)
@@ -70,22 +66,9 @@ def broken_rule(config: ParallelConfig, problem: Problem) -> str:
     """The rule that makes a run impossible, with its values; empty if none."""
     table = ConfigTable.of([config])
     row = {axis: int(column[0]) for axis, column in table.columns.items()}
-    nanotron = problem.stack.split is PipelineSplit.NANOTRON
     for rule in RULES:
-        if rule.id not in BINDING_RULES or (nanotron and rule.id == "layers-pp"):
-            continue
-        if not bool(rule.legal(table.columns, problem)[0]):
+        if rule.id in BINDING_RULES and not bool(rule.legal(table.columns, problem)[0]):
             return f"{rule.id}: {rule.explain(row, problem)}"
-    if nanotron and config.pp > 1:
-        model = problem.model
-        head = model.vocab / (4 * model.hidden + 3 * (model.layers[0].mlp.ffn if model.layers[0].mlp else 0))
-        layers = deal_layers(model.num_layers, config.pp, 1, PipelineSplit.NANOTRON, 0.0, head)
-        empty = sum(count == 0 for count in layers)
-        if empty > NANOTRON_EMPTY_RANKS:
-            return (
-                f"layers-pp: {model.num_layers} layers and the blocks around them must leave no pipeline rank empty; "
-                f"pp={config.pp} leaves {empty} ranks without a layer"
-            )
     return ""
 
 

@@ -31,11 +31,13 @@ from planner.cost.stages import StageClasses, stage_classes
 from planner.cost.step import exposed_data_parallel, straggling
 from planner.cost.traffic import group_links, neighbour_links
 from planner.schedule.formulas import fill_and_drain, hop_time, in_flight
+from planner.space.split import nanotron_head
 from planner.spec.config import ConfigTable, IntColumn, distinct
 from planner.spec.job import OPTIMIZERS
 from planner.spec.links import LinkRates
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
+from planner.spec.stack import PipelineSplit
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -151,6 +153,8 @@ class CostModel:
         linear = [sum(gemm_flops(g, 1.0) for g in layer_gemms(kind, model.hidden)) for kind in self.kinds]
         mean = float(np.mean([linear[kind] for kind in model.layer_kind_of]))
         self.head_in_layers = gemm_flops(head_gemm(model), 1.0) / mean + model.mtp_layers
+        if problem.stack.split is PipelineSplit.NANOTRON:
+            self.head_in_layers = nanotron_head(model)
         self.embedding_in_layers = 0.05
 
     def prepare(self, stems: ConfigTable) -> PreparedCosts:

@@ -4,8 +4,8 @@ Best first: every stem (a configuration without its fully recomputed layers) has
 can beat, from the work of its layers alone. Stems are costed in the order of that bound, each with as few
 recomputed layers as it may have; more of them never take less time, so that cost bounds its other leaves in turn,
 which are looked at only where the first does not fit. What is left when every bound is behind the k-th best needs
-no look: the k best are exact, but that recomputing more than a stem needs to fit is slower and never listed where
-the stem fits with the fewest. Left out: splits other than the stack's own, and other objectives than the step
+no look: the k best are exact. Of each stem only its fastest leaf that fits is listed: recomputing more layers than
+it needs is slower. Left out: splits other than the stack's own, and other objectives than the step
 time.
 """
 
@@ -55,7 +55,8 @@ class _Best:
     def offer(self, rows: NDArray[np.float64]) -> None:
         both = np.concatenate([self.rows, rows])
         order = np.lexsort((both[:, 3], both[:, 2], both[:, 1], both[:, 0]))
-        self.rows = both[order[: self.k]]
+        _, first = np.unique(both[order, 2], return_index=True)  # of a stem, its fastest leaf
+        self.rows = both[order[np.sort(first)[: self.k]]]
 
     @property
     def threshold(self) -> float:

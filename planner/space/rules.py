@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.space.split import nanotron_head, split_nanotron
 from planner.spec.config import Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack import PipelineSplit
@@ -105,9 +106,23 @@ def _pp_limit(columns: Columns, problem: Problem) -> Mask:
 
 def _layers_pp(columns: Columns, problem: Problem) -> Mask:
     chunks = columns["pp"].astype(np.int64) * columns["vpp"]
+    if problem.stack.split is PipelineSplit.NANOTRON:  # its own rule decides: stages-filled
+        return columns["vpp"] == 1
     if problem.stack.split is PipelineSplit.EVEN:
         return problem.model.num_layers % chunks == 0
     return chunks <= problem.model.num_layers
+
+
+def _stages_filled(columns: Columns, problem: Problem) -> Mask:
+    """nanotron deals blocks greedily by cost: the norm, the head and the loss can fill two ranks after the layers."""
+    if problem.stack.split is not PipelineSplit.NANOTRON:
+        return np.ones(len(columns["pp"]), dtype=np.bool_)
+    model, head = problem.model, nanotron_head(problem.model)
+    degrees, inverse = np.unique(columns["pp"], return_inverse=True)
+    filled = [
+        split_nanotron(model.num_layers, int(pp), head).count(0) <= NANOTRON_EMPTY_RANKS for pp in degrees
+    ]
+    return np.array(filled, dtype=np.bool_)[inverse]
 
 
 def _vpp_pp(columns: Columns, problem: Problem) -> Mask:
@@ -173,6 +188,7 @@ def _recompute_vpp(columns: Columns, problem: Problem) -> Mask:
     return (columns["recompute"] != Recompute.FULL) | (layers % columns["vpp"] == 0) | (layers >= most)
 
 
+NANOTRON_EMPTY_RANKS: Final = 2
 _ARITHMETIC: Final = "arithmetic"
 _STACK: Final = "the stack's file (limits)"
 
@@ -247,6 +263,12 @@ RULES: Final[tuple[Rule, ...]] = (
             "layers": p.model.num_layers,
             "evenly": " evenly" if p.stack.split is PipelineSplit.EVEN else "",
         },
+    ),
+    Rule(
+        "stages-filled", ("pp",), _stages_filled,
+        "nanotron's split by cost must leave at most 2 pipeline ranks without a layer ({layers} layers); pp={pp}",
+        "choose fewer stages", "nanotron's pipeline blocks",
+        lambda p: {"layers": p.model.num_layers},
     ),
     Rule(
         "experts-ep", ("ep",), _experts_ep,

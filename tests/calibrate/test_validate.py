@@ -53,7 +53,7 @@ def test_an_impossible_pipeline_is_answered_with_its_rule() -> None:
     row = {**ROW, "framework": "nanotron", "tp": "1", "pp": "64", "dp": "1"}
     output = predict_rows([row], MODELS)[0]
     assert (output["status"], output["verdict"], output["step_time_s"]) == ("ok", "does_not_fit", None)
-    assert output["reason"].startswith("layers-pp")
+    assert output["reason"].startswith("stages-filled")
 
 
 def test_an_internal_error_becomes_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

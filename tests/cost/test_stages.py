@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.stages import (
-    deal_layers,
-    split_balanced,
-    split_evenly,
-    split_nanotron,
-    stage_classes,
-)
+from planner.cost.stages import stage_classes
+from planner.space.split import deal_layers, split_balanced, split_evenly, split_nanotron
 from planner.spec.load_model import load_model
 from planner.spec.stack import PipelineSplit
 

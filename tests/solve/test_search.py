@@ -45,14 +45,12 @@ def random_problem(seed: int) -> Problem:
 
 
 def brute_force(space: Enumeration, cost: CostTable, limit: float) -> np.ndarray:
-    """Rows that fit, fastest first, ties by least memory, then in order; where a stem fits with the fewest layers
-    recomputed, recomputing more of them, which is only slower, does not compete."""
-    first = np.cumsum(space.counts) - space.counts
-    stem = np.repeat(np.arange(len(first)), space.counts)
-    fits = cost.device_memory <= limit
-    needless = fits[first][stem] & (np.arange(len(stem)) != first[stem])
-    rows = np.flatnonzero(fits & ~needless)
-    return rows[np.lexsort((cost.device_memory[rows], cost.step_time[rows]))]
+    """Of every stem the fastest row that fits; fastest first, ties by least memory, then in order."""
+    stem = np.repeat(np.arange(len(space.stems)), space.counts)
+    rows = np.flatnonzero(cost.device_memory <= limit)
+    rows = rows[np.lexsort((cost.device_memory[rows], cost.step_time[rows]))]
+    _, first = np.unique(stem[rows], return_index=True)
+    return rows[np.sort(first)]
 
 
 def searched(seed: int) -> tuple[CostModel, Enumeration, ConfigTable, CostTable]:

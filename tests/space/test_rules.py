@@ -33,6 +33,7 @@ def on(stack: Stack, moe: bool = False) -> Problem:
     return replace(MOE if moe else DENSE, stack=stack)
 
 
+GREEDY = replace(DENSE, stack=load_stack("nanotron-2024"))
 EVEN = replace(DENSE, stack=load_stack("megatron-2026").model_copy(update={"split": PipelineSplit.EVEN}))
 NO_COPIES = on(limited(kv_heads_below_tp=False))
 UNPADDED = replace(
@@ -55,6 +56,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     "vpp-pp": (DENSE, {"pp": 1, "vpp": 2}, ("pp=1", "vpp=2")),
     "vpp-supported": (on(limited(interleaving=False)), {"vpp": 2}, ("vpp=2",)),
     "layers-pp": (EVEN, {"pp": 3}, ("8", "evenly", "pp=3 vpp=1")),
+    "stages-filled": (GREEDY, {"pp": 16}, ("8 layers", "pp=16")),
     "experts-ep": (MOE, {"ep": 3}, ("16", "ep=3")),
     "expert-ffn-etp": (MOE, {"etp": 3}, ("1024", "etp=3")),
     "expert-grid": (MOE, {"ep": 16}, ("ep=16", "etp=1", "tp=2", "dp=4")),
@@ -89,7 +91,7 @@ def test_every_rule_has_an_example() -> None:
 
 
 def test_the_configuration_that_the_examples_change_is_legal() -> None:
-    for subject in (DENSE, MOE, EVEN, NO_COPIES):
+    for subject in (DENSE, MOE, EVEN, NO_COPIES, GREEDY):
         assert explain_config(LEGAL, subject, RULES) == ()
 
 
