@@ -137,7 +137,9 @@ def layer_activations(
         "layernorm": linear_input_bytes(recipe) * gathered * normed_inputs,
     }
     if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
-        parts["layernorm"] = parts["layernorm"] + 4.0 * stream * norm_inputs
+        parts["layernorm"] = parts["layernorm"] + kernels.eager_norm_bytes * stream * norm_inputs
+    if kernels.stream_extra:
+        parts["residual"] = parts["residual"] + kernels.stream_extra * stream
     parts.update(_attention_parts(layer.attention, x, kernels, recipe))
     if kernels.dropout:
         parts["dropout"] = 2 * MASK_BYTES * stream
@@ -147,19 +149,42 @@ def layer_activations(
     return parts
 
 
+@dataclass(frozen=True)
+class HeadActivations:
+    """Final norm, head and loss, per micro-batch [bytes]. `inputs`: kept of the norm and the head. `logits`: what the
+    model returns. `kept`: what the loss keeps. `transient`: above `kept` at the loss's peak. `gradient`: of the
+    logits, when the head's own backward starts."""
+
+    inputs: Array
+    logits: Array
+    kept: Array
+    transient: Array
+    gradient: Array
+
+
 def head_activations(
     vocabulary: Array, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
-) -> tuple[Array, Array]:
-    """What head and loss keep, and their transient peak above it, per micro-batch [bytes].
+) -> HeadActivations:
+    """What head and loss keep and need, per micro-batch [bytes].
 
-    Kept: final norm's and head's inputs 4 s b h, plus fp32 log-probabilities 4 s b V. Peak in the backward pass:
-    12 s b V in all when the loss is eager; 6 s b V where a fused loss works on low-precision logits in place.
-    V is divided by t only where the loss is vocabulary-parallel.
+    Inputs: 4 s b h and the norm's statistics. Unfused loss in q bytes (4: fp32): keeps q s b V of log-probabilities,
+    peaks at 3 q s b V in the backward pass (measured: 12 s b V); fused in place on bf16 logits: 6 s b V.
+    Chunked: 3 q s b V over the chunks, and the head input's gradient. V is divided by t only where the loss is
+    vocabulary-parallel; `whole_logit_bytes` never is.
     """
     act = recipe.activation_bytes
-    inputs = 2 * act * x.tokens * model.hidden / x.sequence_split
+    stream = x.tokens * model.hidden / x.sequence_split
+    gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
+    inputs = act * (stream + gathered) + STATISTIC_BYTES * x.tokens / x.sequence_split
+    if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
+        inputs = inputs + kernels.eager_norm_bytes * stream
     split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
-    logits = x.tokens * vocabulary / split
+    values = x.tokens * vocabulary / split
+    logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary
     if kernels.cross_entropy is CrossEntropy.FUSED:
-        return inputs + act * logits, 2 * act * logits
-    return inputs + LOGIT_BYTES * logits, 2 * LOGIT_BYTES * logits
+        return HeadActivations(inputs, logits, logits, 2 * logits + whole, logits)
+    wide = kernels.loss_bytes * values
+    if kernels.cross_entropy is CrossEntropy.CHUNKED:
+        part, rest = 1.0 / kernels.loss_chunks, act * stream
+        return HeadActivations(inputs, logits * part, rest, 3 * wide * part + whole, logits * part)
+    return HeadActivations(inputs, logits, wide, 2 * wide + whole, logits)

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.activations import LayerShape, head_activations, layer_activations
+from planner.cost.activations import (
+    HeadActivations,
+    LayerShape,
+    head_activations,
+    layer_activations,
+    linear_input_bytes,
+)
 from planner.cost.collectives import (
     all_gather_time,
     all_reduce_time,
@@ -106,13 +112,12 @@ def key_groups(keys: ConfigTable) -> Groups:
 @dataclass(frozen=True)
 class EdgeCost:
     """Embedding and head with loss. `embedding`, `head`: forward and backward seconds; `head_gemm`: the share in
-    matrix products; `kept`: bytes the loss stage keeps; `transient`: bytes above that at the loss's peak."""
+    matrix products; `memory`: bytes that head and loss keep and need."""
 
     embedding: Array
     head: Array
     head_gemm: Array
-    kept: Array
-    transient: Array
+    memory: HeadActivations
 
 
 def padded_vocabulary(problem: Problem, t: Array) -> Array:
@@ -446,14 +451,24 @@ class LayerModel:
         )  # fmt: skip
 
     def _working(self, layer: Layer, x: LayerShape) -> Array:
-        """Gradients alive at the widest point of a layer's backward: stream, fc2's input, fc1's output [bytes]."""
+        """Gradients alive at the widest point of a layer's backward, where the activation's begins [bytes].
+
+        Gradients of the stream (gathered, and the shard with sequence parallelism), of fc2's input, of fc1's output;
+        fc2's own input is free by then, its weight's gradient is there unless the product accumulates it in place.
+        """
         act, h = self.recipe.activation_bytes, float(self.problem.model.hidden)
-        stream = 2 * act * x.tokens * h
+        saved = linear_input_bytes(self.recipe)
+        stream = act * x.tokens * h * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
+        fused = self.problem.stack.states.fused_weight_gradient
+        weight = 0.0 if fused else self.recipe.weight_bytes
         if layer.mlp is not None:
-            return stream + act * x.tokens * layer.mlp.ffn * (3.0 if layer.mlp.gated else 2.0) / x.t
+            width = (3.0 if layer.mlp.gated else 2.0) * act - saved
+            return stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
         assert layer.moe is not None
         rows = x.expert_tokens * layer.moe.top_k
-        return stream + act * rows * (h * x.et + layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0))
+        width = (3.0 if layer.moe.gated else 2.0) * act - saved
+        local = weight * h * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)
+        return stream + rows * (act * h * x.et + layer.moe.expert_ffn * width) + local
 
     def edges(self, keys: ConfigTable) -> EdgeCost:
         """Cost of the embedding, and of the head with the loss, for every key."""
@@ -469,5 +484,5 @@ class LayerModel:
         loss = factor * memory_bound_time(loss_bytes, self.bandwidth, self.kernels)
         stream = act * x.tokens * model.hidden / x.sequence_split
         table = factor * memory_bound_time(8.0 * stream, self.bandwidth, self.kernels)
-        kept, transient = head_activations(vocabulary, model, x, self.problem.stack.kernels, self.recipe)
-        return EdgeCost(table, products + loss, products, kept, transient)
+        memory = head_activations(vocabulary, model, x, self.problem.stack.kernels, self.recipe)
+        return EdgeCost(table, products + loss, products, memory)

@@ -1,7 +1,8 @@
-"""How much memory does every stage need in every phase of a step?
+"""How much memory does every stage need at every moment of a step?
 
-Rows are candidates, columns classes of stages. Each phase is a sum of named terms; the peak is the largest
-over stages and phases. Left out: the first step (before optimizer states exist), host memory, checkpoints.
+Rows are candidates, columns classes of stages. A step is a small set of moments, each a sum of named terms; the peak
+is the largest over stages and moments. Between the moments memory is monotone: kept activations fall and reduced
+gradients grow layer by layer, so that the ends of a backward pass suffice. Left out: allocator rounding.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 
 from planner.spec.job import OPTIMIZERS, Job
 from planner.spec.precision import RECIPES
-from planner.spec.stack import Stack
+from planner.spec.stack import Stack, StateEngine, States
 
 Array = NDArray[np.float64]
 
-PHASES: Final = ("loss", "backward", "optimizer")
-OPTIMIZER_PHASE: Final = 2
+PHASES: Final = (
+    "after_init", "forward", "loss", "head_backward", "backward", "layer_reduction", "layer_backward", "backward_end",
+    "gradient_reduction", "optimizer",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,19 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     weights w, gradients g, master and moments o; `shards` N ranks share what ZeRO shards:
     stage 0: w + g + o; 1: w + g + o/N; 2: w + (g + o)/N; 3: (w + g + o)/N (Rajbhandari 2020, arXiv 1910.02054,
     figure 1). Megatron with bf16 and fp32 gradients: 18, or 6 + 12/N with the distributed optimizer. A stack
-    that shards fp32 weights and casts them when it gathers keeps no low-precision shard (FSDP2: 16/N).
+    that shards fp32 weights and casts them when it gathers keeps no low-precision shard (FSDP2: 16/N), and gathers
+    weights in stage 2 too, from forward to backward.
     """
     states, recipe = stack.states, RECIPES[job.precision]
     moments = OPTIMIZERS[job.optimizer].moment_bytes
     weight = recipe.weight_bytes
     one = np.ones_like(shards)
-    shard_weight = weight if states.low_precision_shard else 0.0
-    weights = np.where(zero >= 3, shard_weight / shards, weight * one)
+    master = states.master if weight < 4 else 0.0
+    shard_weight = weight if states.low_precision_shard or not master else 0.0
+    from_stage = 2 if states.engine is StateEngine.TORCH else 3
+    weights = np.where(zero >= from_stage, shard_weight / shards, weight * one)
     gradient = states.gradient + states.gradient_accumulator
     gradients = np.where(zero >= 2, gradient / shards, gradient * one)
-    master = states.master if weight < 4 else 0.0
     optimizer = np.where(zero >= 1, (master + moments) / shards, (master + moments) * one)
     buffers = np.where(replicas > 1, states.dp_buffer, 0.0) * one
     return StateBytes(weights, gradients, optimizer, buffers)
@@ -63,21 +68,38 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
 class MemoryInputs:
     """What the peak is made of, before recomputation. (n, C) unless said; C classes of stages.
 
-    `dense`, `expert`: parameters on a rank. `alive`: stages of the class (0: padding). `in_flight`:
-    micro-batches. `head_kept`, `head_transient`: bytes of the loss, zero but on the last stage. `gathered` (n,):
-    parameters that ZeRO-3 gathers [bytes]. `states`, `expert_states` (n,): bytes per parameter. `groups` (n,):
-    process groups of a rank.
+    `dense`, `expert`: parameters on a rank; `outer`: those outside the layers (embedding, final norm, head) among
+    them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
+    stages of the class (0: padding). `in_flight`: micro-batches. `head_inputs`, `head_kept`, `head_transient`,
+    `logit_gradient`: bytes of head and loss, zero but on the last stage. `stream` (n,): a layer's input [bytes].
+    `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards`, `accumulates` (n,): ZeRO
+    stage, ranks that share states, and whether gradients exist before the last backward pass (1.0).
+    `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
+    `groups` (n,): process groups of a rank. `head_excess`: parameters whose gradient a rank holds beyond its own.
     """
 
     dense: Array
     expert: Array
+    outer: Array
+    head: Array
+    head_excess: Array
+    unit: Array
+    layers: Array
     alive: Array
     in_flight: Array
+    head_inputs: Array
     head_kept: Array
     head_transient: Array
-    gathered: Array
+    logit_gradient: Array
+    stream: Array
     states: StateBytes
     expert_states: StateBytes
+    zero: Array
+    shards: Array
+    expert_shards: Array
+    accumulates: Array
+    weight_bytes: float
+    largest_tensor: Array
     groups: Array
 
 
@@ -96,8 +118,223 @@ class MemoryCost:
     terms: dict[str, dict[str, Array]]
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """One moment of a phase: named constant terms (n, C), the micro-batches (n, C) whose activations are kept (None:
+    none), and whether a layer is at work in its backward pass."""
+
+    phase: str
+    terms: dict[str, Array]
+    kept: Array | None = None
+    works: bool = False
+
+    def fixed(self) -> Array:
+        """Everything that recomputation does not change."""
+        first, *others = self.terms.values()
+        return sum(others, first)
+
+
 def _per_class(dense: Array, expert: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
     return dense * dense_bytes[:, None] + expert * expert_bytes[:, None]
+
+
+def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
+    """Terms that every moment holds."""
+    return {
+        "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights),
+        "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
+        "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
+        "workspace": np.full_like(x.dense, stack.overhead.workspace),
+    }
+
+
+def _gradients(x: MemoryInputs) -> Array:
+    """Gradients as they are kept for the update."""
+    return _per_class(x.dense, x.expert, x.states.gradients, x.expert_states.gradients)
+
+
+def _update_temporaries(x: MemoryInputs, states: States) -> Array:
+    """Temporaries of the optimizer's step: so many bytes per updated parameter, or copies of one tensor at a time."""
+    sharded = x.zero[:, None] >= 1
+    local = x.dense / np.where(sharded, x.shards[:, None], 1.0)
+    local = local + x.expert / np.where(sharded, x.expert_shards[:, None], 1.0)
+    largest = x.largest_tensor / np.where(x.zero >= 1, x.shards, 1.0)
+    width = states.master or x.weight_bytes
+    return states.optimizer_transient * local + (states.step_tensors * width * largest)[:, None]
+
+
+def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
+    """Moments where weights and gradients are there from start to end; unless `every`, those that can bind."""
+    states = stack.states
+    always = _static_terms(x, stack)
+    always["gradients"] = _gradients(x)
+    if states.engine is StateEngine.DEEPSPEED:
+        always.update(_deepspeed_buffers(x, states))
+    else:
+        unit = states.prefetch_layers * x.weight_bytes * x.unit
+        always["gathered_parameters"] = np.where(x.zero >= 3, unit, 0.0)[:, None] * np.ones_like(x.dense)
+    logits = x.head_inputs + x.head_kept + x.head_transient
+    binding = [
+        _Moment("loss", {**always, "logits": logits}, x.in_flight),
+        _Moment("backward", always, x.in_flight, works=True),
+        _Moment("optimizer", {**always, "optimizer_temporaries": _update_temporaries(x, states)}),
+    ]
+    if not every:
+        return binding
+    head = x.head_inputs + x.logit_gradient
+    return [
+        *binding,
+        _Moment("after_init", always),
+        _Moment("forward", always, x.in_flight),
+        _Moment("head_backward", {**always, "logits": head}, x.in_flight),
+        _Moment("layer_reduction", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0)),
+        _Moment("layer_backward", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0), works=True),
+        _Moment("backward_end", always, x.in_flight - 1.0 + 1.0 / np.maximum(x.layers, 1.0), works=True),
+        _Moment("gradient_reduction", always, x.in_flight - 1.0),
+    ]
+
+
+def _deepspeed_buffers(x: MemoryInputs, states: States) -> dict[str, Array]:
+    """What ZeRO-3 keeps gathered and the buckets of all stages: neither falls with the number of ranks [bytes].
+
+    Gathered: min(P, max(live, unit + prefetch)) parameters, since they are released only beyond
+    stage3_max_live_parameters. Two buckets of gradients: one filled while the other is reduced (overlap_comm).
+    """
+    local, zero = x.dense + x.expert, x.zero[:, None]
+    live = np.maximum(states.live_parameters, x.unit + states.prefetch_elements)
+    gathered = np.minimum(local, live[:, None])
+    bucket = np.minimum(states.bucket_elements, local)
+    return {
+        "gathered_parameters": np.where(zero >= 3, x.weight_bytes * gathered, 0.0),
+        "reduction_buffers": np.where(zero >= 1, 2.0 * states.gradient * bucket, 0.0),
+    }
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Bytes of what `fully_shard` gathers and reduces at once, (n, C).
+
+    `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
+    remains once reduced; `outer_*`: embedding, norm and head together. `all_weights`: the whole model gathered.
+    `head_gradient`: the gradient that exists from the first step of the backward pass to the last.
+    """
+
+    weights: Array
+    gradients: Array
+    scatter: Array
+    shard: Array
+    outer_weights: Array
+    outer_gradients: Array
+    outer_shard: Array
+    outer_scatter: Array
+    all_weights: Array
+    head_gradient: Array
+
+
+def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Units:
+    total, sharded = x.dense + x.expert, x.zero[:, None] >= 2
+    w, g = x.weight_bytes, states.unit_gradient
+    outer = total if states.one_unit else x.outer
+    unit = np.zeros_like(total) if states.one_unit else np.minimum(x.unit[:, None], total - x.outer)
+    outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
+    reduced = np.where(sharded, states.gradient, 0.0)
+    kept_head = np.where(sharded, g, fresh * states.gradient)
+    return _Units(
+        weights=w * unit, gradients=g * unit, scatter=reduced * unit,
+        shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
+        outer_weights=w * outer, outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
+        all_weights=w * total, head_gradient=kept_head * (x.head + x.head_excess),
+    )  # fmt: skip
+
+
+def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
+    """Moments under fully_shard (ZeRO 2 and 3), or with plain gradients (0, 1).
+
+    Stage 3 gathers two layers at once, the one at work and the next, and the outer unit when the backward pass starts;
+    copying a gathered buffer into parameters holds both for a moment. From the second layer of the backward pass on a
+    reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches are there
+    throughout (`accumulates`).
+    """
+    states, zero = stack.states, x.zero[:, None]
+    static, grown, fresh = _static_terms(x, stack), _gradients(x), 1.0 - x.accumulates[:, None]
+    u, before, none = _units(x, states, grown, fresh), (1.0 - fresh) * grown, np.zeros_like(x.dense)
+    layers, deep, sharded = np.maximum(x.layers, 1.0), x.layers >= 2, zero >= 2
+    stream = x.stream[:, None] + none
+
+    def moment(
+        phase: str, kept: Array | None, at_3: Array, at_2: Array, gradients: Array, buffers: Array = none,
+        works: bool = False, **more: Array,
+    ) -> _Moment:  # fmt: skip
+        gathered = np.where(zero >= 3, at_3, np.where(zero >= 2, at_2, 0.0))
+        held = {"gathered_parameters": gathered, "gradients": gradients}
+        return _Moment(
+            phase,
+            {**static, **held, "reduction_buffers": np.where(sharded, buffers, 0.0), **more},
+            kept,
+            works,
+        )
+
+    ahead, held, less = np.where(deep, u.weights, 0.0), x.in_flight, x.in_flight - 1.0 / layers
+    two = u.weights + ahead + u.outer_weights
+    done = np.where((zero >= 3) & deep, layers - 2, layers - 1)  # layers whose backward is over at the end
+    head, fully = before + u.head_gradient, u.all_weights
+    stays = x.weight_bytes * x.head if states.head_stays_gathered else none
+    logits = x.head_inputs + x.head_kept + x.head_transient
+    excess = states.gradient * x.head_excess
+    ended = np.where(sharded, before + fresh * (grown - u.outer_shard), grown + excess)
+    moments = [
+        moment("forward", less, u.weights + u.outer_weights + 2 * u.weights, fully + 2 * u.weights, before,
+               working_set=stream),
+        moment("loss", held, stays, fully, before, logits=logits),
+        moment("head_backward", held, 2 * u.outer_weights, fully, before, logits=x.head_inputs + x.logit_gradient),
+        moment("backward", held, two, fully, head, works=True),
+        moment("layer_reduction", less, ahead + u.outer_weights, fully - u.weights,
+               head + np.where(sharded, u.gradients, 0.0), u.scatter, working_set=stream),
+        moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead), fully - u.weights,
+               head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, u.scatter, 0.0), works=True),
+        moment("backward_end", held - done / layers, two, u.weights + u.outer_weights,
+               head + fresh * done * u.shard, np.where(done >= 1, u.scatter, 0.0), works=True),
+        moment("gradient_reduction", held - 1.0, none, none, ended, u.outer_gradients + u.outer_scatter),
+        moment("optimizer", None, none, none, grown + excess, optimizer_temporaries=_update_temporaries(x, states)),
+    ]  # fmt: skip
+    return [*moments, moment("after_init", None, none, none, none)] if every else moments
+
+
+def moments_of(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
+    """The moments of a step at which memory can peak, or `every` one that a report names."""
+    build = _torch_moments if stack.states.engine is StateEngine.TORCH else _contiguous_moments
+    return build(x, stack, every)
+
+
+def _peak_by_class(
+    x: MemoryInputs,
+    moments: list[_Moment],
+    stem: NDArray[np.intp],
+    kept: Array,
+    working: Array,
+    factor: float,
+) -> Array:
+    """Largest over moments (n, C); moments that keep equally much share one product."""
+    groups: dict[int, list[_Moment]] = {}
+    for moment in moments:
+        groups.setdefault(id(moment.kept), []).append(moment)
+    result: Array | None = None
+    for members in groups.values():
+        quiet = [m.fixed() for m in members if not m.works]
+        busy = [m.fixed() for m in members if m.works]
+        found: Array | None = None
+        if quiet:
+            # a padded class must never bind
+            found = np.where(x.alive > 0, np.maximum.reduce(quiet), -np.inf)[stem]
+        if busy:
+            at_work = np.where(x.alive > 0, np.maximum.reduce(busy), -np.inf)[stem] + working[:, None]
+            found = at_work if found is None else np.maximum(found, at_work)
+        assert found is not None
+        if members[0].kept is not None:
+            found = found + (factor * members[0].kept)[stem] * kept
+        result = found if result is None else np.maximum(result, found)
+    assert result is not None
+    return result
 
 
 def memory_cost(
@@ -108,50 +345,42 @@ def memory_cost(
     stack: Stack,
     keep_terms: bool = True,
 ) -> MemoryCost:
-    """Terms and peak of memory for every candidate, stage class and phase [bytes].
+    """Terms and peak of memory for every candidate, stage class and moment [bytes].
 
     Row i has the stem `stem[i]` of `x`, keeps `kept[i]` (C,) bytes of a micro-batch and works in `working[i]`.
-    `terms` is empty unless `keep_terms`.
-    loss: states + activations in flight + what the loss keeps and its transient.
-    backward: states + activations in flight + working set of a layer.
-    optimizer: states + temporaries of the update.
+    `terms` is empty unless `keep_terms`. A moment's total: its constant terms + activations in flight and what the
+    allocator wastes of them + the working set of a layer's backward pass.
     """
-    static = {
-        "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights),
-        "gradients": _per_class(x.dense, x.expert, x.states.gradients, x.expert_states.gradients),
-        "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
-        "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
-        "gathered_parameters": x.gathered[:, None] * np.ones_like(x.dense),
-        "workspace": np.full_like(x.dense, stack.overhead.workspace),
-    }
-    share = stack.states.optimizer_transient / (stack.states.master + 8.0)
-    base = sum(static.values(), np.zeros_like(x.dense))
-    # a padded class must never bind
-    base = np.where(x.alive > 0, base, -np.inf)
-    update, logits = share * static["optimizer"], x.head_kept + x.head_transient
-    activations = x.in_flight[stem] * kept
-    wasted = stack.overhead.fragmentation * np.maximum(activations, 0.0)
-    logits_row = logits[stem]
-    during = base[stem] + activations + wasted
-    updating = (base + update)[stem]
-    by_class = np.maximum(during + np.maximum(logits_row, working[:, None]), updating)
+    moments, waste = moments_of(x, stack, keep_terms), stack.overhead.fragmentation
+    by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
     stage_class = by_class.argmax(axis=1)
     rows = np.arange(len(stem))
-    reserved = by_class[rows, stage_class]
-    at_backward = (during[rows, stage_class] + working >= reserved).astype(np.intp)
-    phase = np.where(updating[rows, stage_class] >= reserved, OPTIMIZER_PHASE, at_backward)
-    unused = np.where(phase == OPTIMIZER_PHASE, 0.0, wasted[rows, stage_class])
+    reserved, at = by_class[rows, stage_class], (stem, stage_class)
+    mine = kept[rows, stage_class]
+    phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
+    best = np.full(len(stem), -np.inf)
+    for moment in moments:
+        wasted = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine * waste
+        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
+        total = moment.fixed()[at] + active + wasted + (working if moment.works else 0.0)
+        better = total > best
+        best = np.where(better, total, best)
+        phase = np.where(better, PHASES.index(moment.phase), phase)
+        unused = np.where(better, wasted, unused)
     peak = reserved - (0.0 if stack.overhead.logs_reserved else unused)
     outside = stack.overhead.context + stack.overhead.per_group * x.groups[stem]
-    if not keep_terms:
-        return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, {})
-    static = {name: value[stem] for name, value in static.items()}
-    terms = {
-        "loss": {**static, "activations": activations, "fragmentation": wasted, "logits": logits_row},
-        "backward": {
-            **static, "activations": activations, "fragmentation": wasted,
-            "working_set": working[:, None] * np.ones_like(kept),
-        },
-        "optimizer": {**static, "optimizer_temporaries": update[stem]},
-    }  # fmt: skip
+    terms = {m.phase: _terms_of(m, stem, kept, working, waste) for m in moments} if keep_terms else {}
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
+
+
+def _terms_of(
+    moment: _Moment, stem: NDArray[np.intp], kept: Array, working: Array, waste: float
+) -> dict[str, Array]:
+    """Every term of a moment, row by row (n, C)."""
+    terms = {name: value[stem] for name, value in moment.terms.items()}
+    if moment.kept is not None:
+        terms["activations"] = moment.kept[stem] * kept
+        terms["fragmentation"] = waste * terms["activations"]
+    if moment.works:
+        terms["working_set"] = working[:, None] * np.ones_like(kept)
+    return terms

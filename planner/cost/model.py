@@ -14,8 +14,9 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.activations import HeadActivations
 from planner.cost.collectives import all_gather_time, all_reduce_time, p2p_time, reduce_scatter_time
-from planner.cost.flops import gemm_flops, head_gemm, layer_gemms, mfu_flops_per_token
+from planner.cost.flops import Shard, gemm_flops, head_gemm, layer_gemms, mfu_flops_per_token
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel, padded_vocabulary
 from planner.cost.memory import MemoryInputs, memory_cost, state_bytes
@@ -37,7 +38,7 @@ from planner.spec.job import OPTIMIZERS
 from planner.spec.links import LinkRates
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import PipelineSplit
+from planner.spec.stack import CrossEntropy, PipelineSplit, StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -91,8 +92,8 @@ class _Layers:
     working_full: Array
     embedding: Array
     head: Array
-    head_kept: Array
-    head_transient: Array
+    stream: Array  # (l,) bytes of a layer's input
+    head_memory: HeadActivations
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,9 @@ class _Shards:
     scatter: Array  # (k,) seconds, ZeRO 1 to 3
     reduce: Array  # (k,) seconds, ZeRO 0
     gather: Array  # (k,)
-    gathered: Array  # (k,) bytes of the layers alive under ZeRO 3
+    widest: Array  # (k,) parameters of the largest layer
+    outer: Array  # (k, C) parameters outside the layers
+    head: Array  # (k, C) the head's among them
     buckets: Array  # (k,)
 
 
@@ -237,8 +240,8 @@ class CostModel:
             working_full=np.max([c.working_full for c in costs], axis=0),
             embedding=edges.embedding,
             head=edges.head,
-            head_kept=edges.kept,
-            head_transient=edges.transient,
+            stream=np.max([c.kept_full for c in costs], axis=0),
+            head_memory=edges.memory,
         )
 
     def _pipeline_level(self, table: ConfigTable, layers: _Layers, classes: StageClasses) -> _Pipelines:
@@ -277,7 +280,8 @@ class CostModel:
         counts = np.moveaxis(classes.layers[stage], 2, 0)
         dense = sum_over_kinds(counts, dense_of_kind)
         expert = sum_over_kinds(counts, expert_of_kind)
-        dense += classes.first[stage] * self._first_stage_parameters(t)[:, None]
+        in_layers = dense
+        dense = dense + classes.first[stage] * self._first_stage_parameters(t)[:, None]
         alone = classes.first[stage] * classes.last[stage]
         dense += classes.last[stage] * self._last_stage_parameters(t)[:, None]
         if self.problem.model.tied_embeddings:
@@ -296,11 +300,14 @@ class CostModel:
             reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
             gather = gather + comm.dp_time * all_gather_time(half * size, *where)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
-        gathered = self.problem.stack.states.prefetch_layers * self.layers.recipe.weight_bytes * widest
+        head = classes.last[stage] * self._head_parameters(t)[:, None]
         buckets = (
             gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
         )
-        return _Shards(inverse, dense, expert, heaviest, experts, scatter, reduce, gather, gathered, buckets)
+        return _Shards(
+            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, dense - in_layers, head,
+            buckets,
+        )  # fmt: skip
 
     def _parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
         """Parameters of one layer of each kind on a rank: (K, k) dense, (K, k) expert."""
@@ -311,10 +318,21 @@ class CostModel:
             expert.append(count.expert / (e * et) + count.expert_replicated / e)
         return np.array(dense), np.array(expert)
 
+    def largest_tensor(self, t: Array) -> Array:
+        """Parameters of the largest single tensor of a rank: of the head or of a layer's output projections [1]."""
+        model = self.problem.model
+        gemms = [g for kind in self.kinds for g in layer_gemms(kind, model.hidden) if g.shard is Shard.ROW]
+        wide = float(max((g.out_features * g.in_features for g in gemms), default=0))
+        return np.maximum(self._head_parameters(t), wide / t)
+
     def _first_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
         return embedding_parameters(model) * padding / t + position_parameters(model)
+
+    def _head_parameters(self, t: Array) -> Array:
+        """Parameters of the matrix that makes logits, tied or not."""
+        return padded_vocabulary(self.problem, t) * float(self.problem.model.hidden) / t
 
     def _last_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model
@@ -363,7 +381,7 @@ class PreparedCosts:
         problem, shards = self.model.problem, self.shards
         table, s_row = self.stems.take(part), shards.of_row[part]
         p_row = self.pipelines.of_row[part]
-        l_row, c_row = self.pipelines.layer_key[p_row], self.pipelines.stage_key[p_row]
+        c_row = self.pipelines.stage_key[p_row]
         t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
         zero, replicas = table["zero"].astype(float), c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
@@ -372,20 +390,7 @@ class PreparedCosts:
         expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
         moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
         groups = sum(((table[a] > 1).astype(float) for a in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
-        last = self.classes.last[c_row]
-        stack, job = problem.stack, problem.job
-        memory = MemoryInputs(
-            dense=shards.dense[s_row],
-            expert=shards.expert[s_row],
-            alive=self.classes.count[c_row],
-            in_flight=self.pipelines.in_flight[p_row],
-            head_kept=last * self.layers.head_kept[l_row][:, None],
-            head_transient=last * self.layers.head_transient[l_row][:, None],
-            gathered=np.where(zero >= 3, shards.gathered[s_row], 0.0),
-            states=state_bytes(zero, replicas, replicas, stack, job),
-            expert_states=state_bytes(zero, expert_replicas, expert_replicas, stack, job),
-            groups=groups,
-        )
+        memory = self._memory_inputs(table, s_row, p_row, groups)
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
             v=table["vpp"].astype(float),
@@ -397,6 +402,46 @@ class PreparedCosts:
             buckets=shards.buckets[s_row],
             once=memory_bound_time(moved, self.model.layers.bandwidth, self.model.kernels),
             memory=memory,
+        )
+
+    def _memory_inputs(self, table: ConfigTable, s_row: Index, p_row: Index, groups: Array) -> MemoryInputs:
+        """What the memory of a batch of stems is made of."""
+        problem, shards, layers = self.model.problem, self.shards, self.layers
+        stack, job, classes = problem.stack, problem.job, self.classes
+        l_row, c_row = self.pipelines.layer_key[p_row], self.pipelines.stage_key[p_row]
+        t, zero = table["tp"].astype(float), table["zero"].astype(float)
+        replicas = table["dp"].astype(float) * table["cp"].astype(float)
+        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
+        hybrid = table["hsdp"].astype(float)
+        shared = np.where(hybrid > 0, np.minimum(hybrid, replicas), replicas)
+        expert_shared = np.where(hybrid > 0, np.minimum(hybrid, expert_replicas), expert_replicas)
+        last, head = classes.last[c_row], layers.head_memory
+        torch = stack.states.engine is StateEngine.TORCH
+        whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
+        return MemoryInputs(
+            dense=shards.dense[s_row],
+            expert=shards.expert[s_row],
+            outer=shards.outer[s_row],
+            head=shards.head[s_row],
+            head_excess=shards.head[s_row] * ((t - 1.0) * whole)[:, None],
+            unit=shards.widest[s_row],
+            layers=classes.layers[c_row].sum(axis=2),
+            alive=classes.count[c_row],
+            in_flight=self.pipelines.in_flight[p_row],
+            head_inputs=last * head.inputs[l_row][:, None],
+            head_kept=last * head.kept[l_row][:, None],
+            head_transient=last * head.transient[l_row][:, None],
+            logit_gradient=last * head.gradient[l_row][:, None],
+            stream=layers.stream[l_row],
+            states=state_bytes(zero, shared, replicas, stack, job),
+            expert_states=state_bytes(zero, expert_shared, expert_replicas, stack, job),
+            zero=zero,
+            shards=shared,
+            expert_shards=expert_shared,
+            accumulates=(table["num_microbatches"] > 1).astype(float),
+            weight_bytes=self.model.layers.recipe.weight_bytes,
+            largest_tensor=self.model.largest_tensor(t),
+            groups=groups,
         )
 
     def evaluate(

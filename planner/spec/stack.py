@@ -45,11 +45,30 @@ class AttentionKernel(StrEnum):
 
 
 class CrossEntropy(StrEnum):
-    """How the loss is computed: what it keeps and whether the vocabulary is split over tp."""
+    """How the loss is computed: what it keeps and whether the vocabulary is split over tp.
+
+    EAGER works on logits that every tp rank holds whole; VOCAB_PARALLEL splits them; FUSED works in place on
+    low-precision split logits; CHUNKED never holds more than a part of the logits (Liger, linear cross-entropy).
+    """
 
     EAGER = "eager"
     VOCAB_PARALLEL = "vocab-parallel"
     FUSED = "fused"
+    CHUNKED = "chunked"
+
+
+class StateEngine(StrEnum):
+    """Who holds parameters and gradients, and when.
+
+    CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM, nanotron). TORCH: gradients are born
+    in the backward pass and freed after the update; sharded parameters are gathered unit by unit (FSDP2's
+    `fully_shard`; stage 2 keeps them gathered from forward to backward, `reshard_after_forward=False`).
+    DEEPSPEED: buckets of a fixed number of elements, parameters gathered up to `live_parameters`.
+    """
+
+    CONTIGUOUS = "contiguous"
+    TORCH = "torch"
+    DEEPSPEED = "deepspeed"
 
 
 class Dispatcher(StrEnum):
@@ -81,6 +100,18 @@ class Kernels(_Section):
     dropout: bool = False
     saves_gathered_input: bool = Field(
         False, description="keeps the all-gathered input of a sequence-parallel linear instead of its shard"
+    )
+    eager_norm_bytes: float = Field(
+        4.0, ge=0, le=16, description="kept by an unfused RMS norm beside its inputs, per hidden value"
+    )
+    stream_extra: float = Field(0.0, ge=0, le=16, description="further bytes a layer keeps per hidden value")
+    loss_bytes: float = Field(4.0, ge=2, le=4, description="bytes per logit in an unfused loss")
+    loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
+    whole_logit_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="bytes per logit of the whole vocabulary that every tp rank holds at the loss",
     )
 
 
@@ -124,7 +155,9 @@ class Communication(_Section):
     )
     dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     ep_exposed: float = Field(1.0, ge=0, le=3, description="time of dispatch and combine over the link model")
-    ep_overlap: float = Field(0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine")
+    ep_overlap: float = Field(
+        0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine"
+    )
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
     )
@@ -155,7 +188,20 @@ class States(_Section):
     FSDP2 casts on the fly and keeps none.
     """
 
-    gradient: float = Field(4.0, ge=0, le=8)
+    engine: StateEngine = StateEngine.CONTIGUOUS
+    gradient: float = Field(4.0, ge=0, le=8, description="the gradient between backward pass and update")
+    unit_gradient: float = Field(
+        2.0, ge=0, le=4, description="TORCH: the gradient of the layer at work, before it is reduced"
+    )
+    one_unit: bool = Field(
+        False, description="TORCH: the whole model is gathered at once (only the root is wrapped)"
+    )
+    head_stays_gathered: bool = Field(
+        False, description="TORCH: norm and head are not resharded after forward"
+    )
+    fused_weight_gradient: bool = Field(
+        True, description="weight gradients are accumulated by the product itself, with no copy of their own"
+    )
     gradient_accumulator: float = Field(
         0.0, ge=0, le=4, description="a second, fp32 gradient copy (nanotron)"
     )
@@ -165,6 +211,19 @@ class States(_Section):
     prefetch_layers: int = Field(2, ge=1, le=8, description="gathered layers alive at once under ZeRO-3")
     optimizer_transient: float = Field(
         0.0, ge=0, le=8, description="per locally updated parameter during the step"
+    )
+    step_tensors: float = Field(
+        0.0,
+        ge=0,
+        le=8,
+        description="copies of the largest local tensor during the step (one tensor at a time)",
+    )
+    bucket_elements: float = Field(0.0, ge=0, description="DEEPSPEED: reduce_bucket_size [elements]")
+    prefetch_elements: float = Field(
+        0.0, ge=0, description="DEEPSPEED: stage3_prefetch_bucket_size [elements]"
+    )
+    live_parameters: float = Field(
+        0.0, ge=0, description="DEEPSPEED: stage3_max_live_parameters [parameters]"
     )
 
 

@@ -174,17 +174,31 @@ def test_fp8_keeps_one_byte_of_linear_inputs(precision: Precision, saved: float)
 def test_eager_loss_keeps_4_and_peaks_at_12_bytes_per_logit(t: int) -> None:
     llama = load_model("llama-3-8b")
     vocabulary = np.array([128256.0])
-    inputs = 4 * TOKENS * 4096
+    inputs = 4 * TOKENS * 4096 + 4 * TOKENS
     eager = Kernels(cross_entropy=CrossEntropy.EAGER)
-    kept, transient = head_activations(vocabulary, llama, shape(t=t), eager, BF16)
-    assert float(kept[0]) == pytest.approx(inputs + 4 * TOKENS * 128256)
-    assert float((kept + transient)[0]) == pytest.approx(inputs + 12 * TOKENS * 128256)  # 12.6 GB at 8,192
-    parallel, more = head_activations(vocabulary, llama, shape(t=t), FUSED, BF16)
-    assert float((parallel + more)[0]) == pytest.approx(inputs + 12 * TOKENS * 128256 / t)
+    head = head_activations(vocabulary, llama, shape(t=t), eager, BF16)
+    assert float(head.inputs[0]) == inputs
+    assert float(head.logits[0]) == 2 * TOKENS * 128256
+    assert float(head.kept[0]) == pytest.approx(4 * TOKENS * 128256)
+    assert float((head.kept + head.transient)[0]) == pytest.approx(12 * TOKENS * 128256)  # 12.6 GB at 8,192
+    parallel = head_activations(vocabulary, llama, shape(t=t), FUSED, BF16)
+    assert float((parallel.kept + parallel.transient)[0]) == pytest.approx(12 * TOKENS * 128256 / t)
 
 
 def test_low_precision_loss_peaks_at_6_bytes_per_logit() -> None:
-    llama = load_model("llama-3-8b")
-    fused = Kernels(cross_entropy=CrossEntropy.FUSED)
-    kept, transient = head_activations(np.array([128256.0]), llama, shape(), fused, BF16)
-    assert float((kept + transient)[0]) == pytest.approx(4 * TOKENS * 4096 + 6 * TOKENS * 128256)
+    llama, vocabulary = load_model("llama-3-8b"), np.array([128256.0])
+    for kernels in (
+        Kernels(cross_entropy=CrossEntropy.FUSED),
+        Kernels(cross_entropy=CrossEntropy.EAGER, loss_bytes=2.0),
+    ):
+        head = head_activations(vocabulary, llama, shape(), kernels, BF16)
+        assert float((head.kept + head.transient)[0]) == pytest.approx(6 * TOKENS * 128256)
+
+
+def test_chunked_loss_divides_the_logits_by_its_chunks() -> None:
+    # LongVA issue 19: 43 GB fall to 8 with the loss in chunks
+    llama, vocabulary = load_model("llama-3-8b"), np.array([128256.0])
+    kernels = Kernels(cross_entropy=CrossEntropy.CHUNKED, loss_chunks=8)
+    head = head_activations(vocabulary, llama, shape(), kernels, BF16)
+    assert float(head.transient[0]) == pytest.approx(12 * TOKENS * 128256 / 8)
+    assert float(head.kept[0]) == pytest.approx(2 * TOKENS * 4096)

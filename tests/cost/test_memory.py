@@ -70,10 +70,12 @@ def inputs(dense: list[float], in_flight: list[float], head: list[float]) -> Mem
         return np.array([values])
 
     each = StateBytes(*(np.array([size]) for size in (2.0, 4.0, 12.0, 0.0)))
+    none, one = np.zeros((1, len(dense))), np.ones(1)
     return MemoryInputs(
-        dense=row(dense), expert=np.zeros((1, len(dense))), alive=np.ones((1, len(dense))),
-        in_flight=row(in_flight), head_kept=row(head), head_transient=np.zeros((1, len(dense))),
-        gathered=np.zeros(1), states=each, expert_states=each, groups=np.array([2.0]),
+        dense=row(dense), expert=none, outer=none, head=none, head_excess=none, unit=np.zeros(1), layers=none + 8.0,
+        alive=none + 1.0, in_flight=row(in_flight), head_inputs=none, head_kept=row(head), head_transient=none,
+        logit_gradient=none, stream=np.zeros(1), states=each, expert_states=each, zero=np.zeros(1), shards=one,
+        expert_shards=one, accumulates=one, weight_bytes=2.0, largest_tensor=np.zeros(1), groups=np.array([2.0]),
     )  # fmt: skip
 
 
@@ -98,7 +100,7 @@ def test_the_last_stage_binds_by_the_loss() -> None:
 
 
 def test_the_update_binds_where_it_needs_temporaries() -> None:
-    # transient of 4 bytes per 12 of optimizer state, and next to no activations
+    # 4 bytes per parameter, and next to no activations
     stack = BARE.model_copy(update={"states": States(optimizer_transient=4.0)})
     x = inputs([GIB], [1.0], [0.0])
     row = np.zeros(1, dtype=np.intp)
