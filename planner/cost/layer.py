@@ -35,6 +35,7 @@ from planner.cost.kernels import (
     grouped_gemm_time,
     memory_bound_time,
 )
+from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import group_links
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
@@ -77,7 +78,8 @@ class LayerCost:
 
     `forward`, `backward`: exposed device seconds by term of `TIME_TERMS`. `host`: launch floor of forward and
     backward [s]. `again`: seconds to recompute the key's modules, `again_full` the whole layer.
-    `time`, `time_full`: forward and backward including recomputation and the host's floor [s].
+    `time`, `time_full`: forward and backward including recomputation and the host's floor, `forward_time` its
+    forward share [s].
     `kept`, `kept_full`: bytes held from forward to backward. `working`: bytes alive only while the layer's own
     backward runs, beside what is kept; `working_full` when the layer was recomputed.
     """
@@ -89,6 +91,7 @@ class LayerCost:
     again_full: Array
     time: Array
     time_full: Array
+    forward_time: Array
     kept: Array
     kept_full: Array
     working: Array
@@ -430,11 +433,14 @@ class LayerModel:
             keys, {n: f for n, (f, _) in products.items()}, attention[0], memory, experts
         )
         again_full = sum(forward.values(), zero)
-        device = again_full + sum(backward.values(), zero)
+        behind = sum(backward.values(), zero)
         host, softness = self._host_floor(layer, keys), self.problem.stack.host.softness
-        share = self._relaunched(keys)
-        time = soft_maximum(device + again, host * (1 + share / 3), softness)
-        time_full = soft_maximum(device + again_full, host * (4 / 3), softness)
+        # each pass takes the longer of device and host; a third of the launches are forward ones
+        ahead_host, behind_host = FORWARD_SHARE * host, (1 - FORWARD_SHARE) * host
+        repeated = self._relaunched(keys) * ahead_host
+        forward_time = soft_maximum(again_full, ahead_host, softness)
+        time = forward_time + soft_maximum(behind + again, behind_host + repeated, softness)
+        time_full = forward_time + soft_maximum(behind + again_full, behind_host + ahead_host, softness)
         parts = layer_activations(layer, self.problem.model, x, self.problem.stack.kernels, self.recipe)
         everything = sum(parts.values(), zero)
         freed = zero
@@ -446,8 +452,9 @@ class LayerModel:
         working = self._working(layer, x)
         return LayerCost(
             forward=forward, backward=backward, host=host, again=again, again_full=again_full,
-            time=time, time_full=time_full, kept=everything - freed, kept_full=parts["input"],
-            working=working + freed, working_full=working + everything - parts["input"],
+            time=time, time_full=time_full, forward_time=forward_time,
+            kept=everything - freed, kept_full=parts["input"], working=working + freed,
+            working_full=working + everything - parts["input"],
         )  # fmt: skip
 
     def _working(self, layer: Layer, x: LayerShape) -> Array:

@@ -28,10 +28,11 @@ from planner.cost.params import (
     outer_norm_parameters,
     position_parameters,
 )
+from planner.cost.pipeline import bubble_time, least_makespan
 from planner.cost.stages import StageClasses, stage_classes
-from planner.cost.step import exposed_data_parallel, straggling
+from planner.cost.step import FORWARD_SHARE, exposed_data_parallel, straggling
 from planner.cost.traffic import group_links, neighbour_links
-from planner.schedule.formulas import fill_and_drain, hop_time, in_flight
+from planner.schedule.formulas import hop_time, in_flight
 from planner.space.split import nanotron_head
 from planner.spec.config import ConfigTable, IntColumn, distinct
 from planner.spec.job import OPTIMIZERS
@@ -83,6 +84,7 @@ class _Layers:
     of_row: Index
     terms: Array  # (K, T, l) forward and backward seconds by term
     time: Array  # (K, l)
+    forward_time: Array  # (K, l)
     time_full: Array  # (K, l)
     again: Array  # (K, l)
     again_full: Array  # (K, l)
@@ -104,6 +106,7 @@ class _Pipelines:
     layer_key: Index
     stage_key: Index
     time: Array  # (q, C) one micro-batch, forward and backward, before full recomputation
+    forward: Array  # (q, C) its forward share, which recomputation does not touch
     slowest: Array  # (q,) the longest of them
     total: Array  # (q,) their sum over stages
     kept: Array  # (q, C)
@@ -170,15 +173,15 @@ class CostModel:
     def lower_bound(self, stems: ConfigTable) -> Array:
         """A step time that no completion of a stem beats, from the work of its layers alone [s].
 
-        m W/p + (W - W/p)/v, W the time of all layers for one micro-batch: the slowest of p stages takes W/p or
-        more. Left out: embedding and loss, point-to-point, data-parallel collectives, the optimizer.
+        Left out: embedding and loss, point-to-point, data-parallel collectives, the optimizer.
         """
-        layers = self._layer_level(stems)
-        numbers = np.bincount(self.problem.model.layer_kind_of, minlength=len(self.kinds))
-        work = (numbers @ layers.time)[layers.of_row]
-        p, v, m = (stems[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
+        layers, classes = self._layer_level(stems), self._stage_classes(stems)
+        counts = np.moveaxis(classes.layers[classes.of_row], 2, 0)
+        time = sum_over_kinds(counts, layers.time[:, layers.of_row])
+        total = sum_of_columns(classes.count[classes.of_row] * time)
+        v, m = (stems[axis].astype(float) for axis in ("vpp", "num_microbatches"))
         stack, nodes = self.problem.stack, float(self.problem.cluster.num_nodes)
-        least = m * work / p + fill_and_drain(work, work / p, v) + stack.host.step_overhead
+        least = least_makespan(time, classes, classes.of_row, total, m, v) + stack.host.step_overhead
         rounding = 1.0 - 1e-9
         return rounding * (least + straggling(least, nodes, stack.communication))
 
@@ -231,6 +234,7 @@ class CostModel:
             of_row=inverse,
             terms=np.array([[c.forward[t] + c.backward[t] for t in TIME_TERMS] for c in costs]),
             time=np.array([c.time for c in costs]),
+            forward_time=np.array([c.forward_time for c in costs]),
             time_full=np.array([c.time_full for c in costs]),
             again=np.array([c.again for c in costs]),
             again_full=np.array([c.again_full for c in costs]),
@@ -252,12 +256,13 @@ class CostModel:
         embedding = classes.first[stage] * layers.embedding[key][:, None]
         edges = embedding + classes.last[stage] * layers.head[key][:, None]
         time = sum_over_kinds(counts, layers.time[:, key]) + edges
+        forward = sum_over_kinds(counts, layers.forward_time[:, key]) + FORWARD_SHARE * edges
         kept = sum_over_kinds(counts, layers.kept[:, key])
         slowest, total = largest(time), sum_of_columns(classes.count[stage] * time)
         p, v, m = (keys[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
         held = np.asarray(in_flight(classes.stage[stage], p[:, None], v[:, None], m[:, None]))
         hops = self._hops(keys, p, v, m)
-        return _Pipelines(inverse, key, stage, time, slowest, total, kept, held, hops)
+        return _Pipelines(inverse, key, stage, time, forward, slowest, total, kept, held, hops)
 
     def _hops(self, keys: ConfigTable, p: Array, v: Array, m: Array) -> Array:
         """Seconds of point-to-point messages on the critical path of a step."""
@@ -457,10 +462,13 @@ class PreparedCosts:
             time = pipelines.time[p_row] + sum_over_kinds(leading, self.slower[:, l_row])
             slowest, total = largest(time), sum_of_columns(self.classes.count[c_row] * time)
         else:
+            time = pipelines.time[p_row]
             slowest, total = pipelines.slowest[p_row], pipelines.total[p_row]
         m, v = batch.microbatches[stem], batch.v[stem]
         of_step: dict[str, Array] = {
-            "pipeline_bubble": np.asarray(fill_and_drain(total, slowest, v)),
+            "pipeline_bubble": bubble_time(
+                pipelines.forward[p_row], time, self.classes, c_row, slowest, total, m, v
+            ),
             "pp_comm": pipelines.hops[p_row],
             "dp_comm": exposed_data_parallel(
                 batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
@@ -481,7 +489,6 @@ class PreparedCosts:
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:
-            time = time if leading else pipelines.time[p_row]
             terms = {**self._stage_terms(p_row, leading, time, m), **of_step}
             where = (memory.by_class, memory.outside, memory.stage_class, c_row, self.classes)
             detail = CostDetail(terms, memory.terms, *where)

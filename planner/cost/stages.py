@@ -27,7 +27,8 @@ class StageClasses:
     earliest of them. `first`, `last` (P, C): 1.0 where the class holds the embedding, the head.
     `layers` (P, C, K): layers by kind. `leading` (P, C, N, K): layers by kind among the first N of the stage; from
     N = layers / pp, rounded up, all of them, since that is how a configuration says "all" (`space.enumerate`).
-    `members[P][C]`: the stages of each class.
+    `run_class`, `run_length` (P, R): the pipeline as runs of neighbouring stages of one class, in order (padded with
+    length 0). `members[P][C]`: the stages of each class.
     """
 
     of_row: NDArray[np.intp]
@@ -37,6 +38,8 @@ class StageClasses:
     last: FloatArray
     layers: FloatArray
     leading: FloatArray
+    run_class: NDArray[np.intp]
+    run_length: FloatArray
     members: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
@@ -88,4 +91,26 @@ def stage_classes(
             steps[-(-len(kind_of) // len(sequences)) :] = steps[-1]
             leading[i, j] = steps
     members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes in pipelines)
-    return StageClasses(of_row, count, stage, first, last, layers, leading, members)
+    run_class, run_length = _runs(members)
+    return StageClasses(of_row, count, stage, first, last, layers, leading, run_class, run_length, members)
+
+
+def _runs(members: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[NDArray[np.intp], FloatArray]:
+    """Runs of neighbouring stages of one class: (P, R) class and length, padded with length 0."""
+    found = []
+    for classes in members:
+        class_of = {rank: j for j, ranks in enumerate(classes) for rank in ranks}
+        runs: list[list[int]] = []
+        for rank in range(len(class_of)):
+            if runs and runs[-1][0] == class_of[rank]:
+                runs[-1][1] += 1
+            else:
+                runs.append([class_of[rank], 1])
+        found.append(runs)
+    width = max(len(runs) for runs in found)
+    run_class = np.zeros((len(found), width), dtype=np.intp)
+    run_length = np.zeros((len(found), width))
+    for i, runs in enumerate(found):
+        run_class[i, : len(runs)] = [j for j, _ in runs]
+        run_length[i, : len(runs)] = [length for _, length in runs]
+    return run_class, run_length

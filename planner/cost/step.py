@@ -31,8 +31,9 @@ def exposed_data_parallel(
 
     ZeRO 0 and 1: once a step, gradients hidden by the last micro-batch's backward (2/3 of `stage_time`) and
     parameters by the first forward (1/3), each as far as `dp_overlap` says; the last of `layers` pieces never
-    is; ZeRO 2 likewise where the stack accumulates first. Else ZeRO 2 and 3: in every micro-batch, layer by layer: gather under forward, gather (ZeRO 3) and scatter under
-    backward, as far as `fsdp_overlap` says, the first layer's gather never. Plus `bucket_latency` per bucket and
+    is. ZeRO 2 likewise where the stack accumulates first. Else ZeRO 2 and 3: in every micro-batch, layer by layer:
+    gather under forward, gather (ZeRO 3) and scatter under backward, as far as `fsdp_overlap` says, the first
+    layer's gather never. Plus `bucket_latency` per bucket and
     rank. `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
     """
     forward, backward = FORWARD_SHARE * stage_time, (1 - FORWARD_SHARE) * stage_time
