@@ -9,10 +9,22 @@ from __future__ import annotations
 from typing import Final
 
 from planner.errors import UnknownNameError
+from planner.frameworks.accelerate import ACCELERATE
+from planner.frameworks.deepspeed import DEEPSPEED
 from planner.frameworks.framework import Framework
 from planner.frameworks.megatron import MEGATRON
+from planner.frameworks.megatron_bridge import MEGATRON_BRIDGE
+from planner.frameworks.nanotron import NANOTRON
+from planner.frameworks.torchtitan import TORCHTITAN
 
-_FRAMEWORKS: Final[tuple[Framework, ...]] = (MEGATRON,)
+_FRAMEWORKS: Final[tuple[Framework, ...]] = (
+    MEGATRON,
+    MEGATRON_BRIDGE,
+    DEEPSPEED,
+    TORCHTITAN,
+    ACCELERATE,
+    NANOTRON,
+)
 
 
 def framework_names() -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from planner.errors import InputError
-from planner.frameworks.layout import ChunkLayers, parse_layout
 from planner.frameworks.framework import ParsedConfig
+from planner.frameworks.layout import ChunkLayers, parse_layout
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.options import table_releases, unknown_options
 from planner.frameworks.shell import options_of
@@ -33,7 +33,50 @@ from planner.spec.precision import Precision
 
 VERSION: Final = "main-2026-08"
 # Words of torchrun and of other starters, which are not the program's.
-_STARTERS: Final = frozenset({"--rdzv_backend", "--container-image", "--partition", "--log-dir", "--rdzv_endpoint", "--local-ranks-filter", "--cpus-per-task", "--account", "--master_addr", "--exclusive", "--redirects", "--node-rank", "--nnodes", "--max-restarts", "--master_port", "--nproc_per_node", "--node_rank", "--nproc-per-node", "--output", "--standalone", "--max_restarts", "--rdzv-backend", "--nodes", "--ntasks-per-node", "--ntasks", "--mpi", "--mem", "--time", "--error", "--master-port", "--rdzv-id", "--kill-on-bad-exit", "--tee", "--job-name", "--role", "--rdzv_id", "--gpus-per-node", "--label", "--master-addr", "--rdzv-endpoint"})
+_STARTERS: Final = frozenset(
+    {
+        "--rdzv_backend",
+        "--container-image",
+        "--partition",
+        "--log-dir",
+        "--rdzv_endpoint",
+        "--local-ranks-filter",
+        "--cpus-per-task",
+        "--account",
+        "--master_addr",
+        "--exclusive",
+        "--redirects",
+        "--node-rank",
+        "--nnodes",
+        "--max-restarts",
+        "--master_port",
+        "--nproc_per_node",
+        "--node_rank",
+        "--nproc-per-node",
+        "--output",
+        "--standalone",
+        "--max_restarts",
+        "--rdzv-backend",
+        "--nodes",
+        "--ntasks-per-node",
+        "--ntasks",
+        "--mpi",
+        "--mem",
+        "--time",
+        "--error",
+        "--master-port",
+        "--rdzv-id",
+        "--kill-on-bad-exit",
+        "--tee",
+        "--job-name",
+        "--role",
+        "--rdzv_id",
+        "--gpus-per-node",
+        "--label",
+        "--master-addr",
+        "--rdzv-endpoint",
+    }
+)
 
 
 class Arguments:

@@ -1,0 +1,270 @@
+"""Hugging Face Accelerate 1.15.0: one YAML file for `accelerate launch`, with FSDP2.
+
+Source: accelerate 1.15.0 (commands/config/config_args.py, commands/launch.py, parallelism_config.py). There are no
+pipelines and no expert parallelism. ZeRO 1 is written for its DeepSpeed plug-in, 2 and 3 as FSDP2, which keeps or
+frees gathered weights. Left out: SageMaker, TPUs, Megatron-LM under Accelerate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.frameworks.fields import Settings, dump_json, dump_yaml, flatten, load_settings, option_words
+from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
+from planner.frameworks.options import check_options, table_source, unknown_options
+from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM
+from planner.frameworks.refuse import require, require_axis, require_whole_recompute
+from planner.frameworks.rulebook import no_selective, only, whole_recompute
+from planner.frameworks.scripts import (
+    LAUNCH,
+    MANIFEST,
+    README,
+    SBATCH,
+    kubernetes_manifest,
+    readme,
+    sbatch_script,
+)
+from planner.frameworks.shell import options_of
+from planner.spec.config import Mask, Recompute
+from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
+from planner.spec.rule import Columns, Problem, Rule
+
+TITLE: Final = "Accelerate"
+VERSION: Final = "1.15.0"
+CONFIG: Final = "accelerate.yaml"
+IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
+TRIAL_STEPS: Final = 50
+PRECISIONS: Final = {
+    Precision.BF16: "bf16",
+    Precision.FP16: "fp16",
+    Precision.FP32: "no",
+    Precision.FP8: "fp8",
+}
+
+
+def _degrees(columns: Columns, problem: Problem) -> Mask:
+    return (columns["pp"] == 1) & (columns["ep"] == 1)
+
+
+def _cp_and_sharding(columns: Columns, problem: Problem) -> Mask:
+    parallel = (columns["cp"] > 1) | (columns["tp"] > 1)
+    return ~parallel | np.isin(columns["zero"], (2, 3)) | (columns["dp"] * columns["cp"] == 1)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    only("sp", (0,), TITLE, "accelerate parallelism_config.py (sp there is Ulysses, a kind of cp)"),
+    only("etp", (1,), TITLE, "accelerate parallelism_config.py ParallelismConfig"),
+    whole_recompute(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
+    no_selective(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
+    Rule(
+        "no-pipeline-no-experts", ("pp", "ep"), _degrees,
+        "there is no pipeline and no expert parallelism; pp={pp} ep={ep}", "set pp=1 and ep=1",
+        "accelerate parallelism_config.py ParallelismConfig",
+    ),
+    Rule(
+        "tp-cp-fsdp", ("tp", "cp", "dp", "zero"), _cp_and_sharding,
+        "tensor and context parallelism need FSDP2 (zero 2 or 3); tp={tp} cp={cp} zero={zero}", "set zero=3",
+        "accelerate parallelism_config.py ParallelismConfig._validate_accelerator",
+    ),
+)  # fmt: skip
+
+
+def settings_of(launch: Launch) -> dict[str, Any]:
+    """The YAML file as settings. Raises `UnsupportedError`."""
+    config = launch.config
+    _check(launch)
+    settings: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": _kind(launch),
+        "mixed_precision": PRECISIONS[launch.job.precision],
+        "num_machines": launch.nodes,
+        "num_processes": launch.devices,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "rdzv_backend": "static",
+        "same_network": True,
+        "downcast_bf16": False,
+        "use_cpu": False,
+        "debug": False,
+    }
+    if _kind(launch) == "FSDP":
+        settings["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": config.zero == 3,
+            "fsdp_activation_checkpointing": config.recompute == Recompute.FULL,
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_offload_params": False,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+        shards = config.hsdp or config.dp * config.cp
+        shard = max(shards // config.cp, 1)
+        settings["parallelism_config"] = {
+            "parallelism_config_dp_replicate_size": config.dp // shard,
+            "parallelism_config_dp_shard_size": shard,
+            "parallelism_config_tp_size": config.tp,
+            "parallelism_config_cp_size": config.cp,
+            "parallelism_config_sp_size": 1,
+        }
+    if _kind(launch) == "DEEPSPEED":
+        settings["deepspeed_config"] = {
+            "zero_stage": config.zero,
+            "gradient_accumulation_steps": config.num_microbatches,
+            "offload_optimizer_device": "none",
+            "offload_param_device": "none",
+            "zero3_init_flag": False,
+            "deepspeed_multinode_launcher": "standard",
+        }
+    return settings
+
+
+def _kind(launch: Launch) -> str:
+    if launch.config.zero >= 2:
+        return "FSDP"
+    if launch.config.zero == 1:
+        return "DEEPSPEED"
+    return "MULTI_GPU" if launch.devices > 1 else "NO"
+
+
+def _check(launch: Launch) -> None:
+    config, job = launch.config, launch.job
+    for axis, allowed in (("pp", (1,)), ("ep", (1,)), ("etp", (1,)), ("vpp", (1,)), ("sp", (0,))):
+        require_axis(launch, TITLE, axis, allowed)
+    require(
+        config.zero >= 2 or config.tp * config.cp == 1, TITLE, "tp or cp without FSDP2", config.describe()
+    )
+    shard = (config.hsdp or config.dp * config.cp) // config.cp
+    legal = shard > 1 or config.cp > 1 or config.zero < 2
+    require(legal, TITLE, "FSDP2 without a shard group above 1", config.describe())
+    replicated = config.hsdp and (config.dp * config.cp) // config.hsdp > 1 and config.tp * config.cp > 1
+    require(
+        not (replicated and shard == 1), TITLE, "replicas with tp or cp and no sharding", config.describe()
+    )
+    require_whole_recompute(launch, TITLE)
+    require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
+    require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer in train.py", job.optimizer)
+    require(job.precision in PRECISIONS, TITLE, "this precision", job.precision)
+
+
+def render(launch: Launch, version: str) -> Files:
+    """accelerate.yaml, train.py, launch.sh, what starts it, and a README."""
+    settings = settings_of(launch)
+    check_options("accelerate", version, option_words(settings))
+    steps = (
+        TRIAL_STEPS if launch.job.tokens is None else int(-(-launch.job.tokens // launch.job.tokens_per_step))
+    )
+    extra = {CONFIG: dump_yaml(settings), PROGRAM: ACCELERATE_PROGRAM}
+    missing = ["data: train.py makes tokens up; replace it by your program"]
+    if launch.config.zero == 2:
+        missing.append("ZeRO 2 is FSDP2 that keeps gathered weights between forward and backward")
+    if launch.details.raw is not None:
+        extra[MODEL_CONFIG] = dump_json(launch.details.raw)
+    else:
+        missing.append(f"the model: put its {MODEL_CONFIG} beside {PROGRAM}")
+    # FSDP2 recomputes through its own setting
+    recompute = launch.config.recompute == Recompute.FULL and launch.config.zero < 2
+    words = (
+        f"--seq-len {launch.job.seq_len} --micro-batch {launch.config.micro_batch} "
+        f"--accumulate {launch.config.num_microbatches} --steps {max(steps, 1)}" + " --recompute" * recompute
+    )
+    script = "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            "# Starts this node's processes. Set NODE_RANK (0 .. nodes-1) and MASTER_ADDR on every node.",
+            "set -euo pipefail",
+            "NODE_RANK=${NODE_RANK:-0}",
+            "MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}",
+            "MASTER_PORT=${MASTER_PORT:-29500}",
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+            f'exec accelerate launch --config_file "$HERE/{CONFIG}" --machine_rank "$NODE_RANK" \\',
+            '  --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \\',
+            f'  "$HERE/{PROGRAM}" {words} "$@"',
+            "",
+        ]
+    )
+    files = {LAUNCH: script, **extra}
+    run = [f"`NODE_RANK=0 MASTER_ADDR=host0 bash {LAUNCH}` on every one of {launch.nodes} nodes."]
+    return {
+        **files,
+        SBATCH: sbatch_script(launch),
+        MANIFEST: kubernetes_manifest(launch, files, IMAGE),
+        README: readme(launch, TITLE, version, table_source("accelerate", version), run, missing),
+    }
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What an Accelerate YAML says. Raises `FileInputError` naming the setting."""
+    name = next((file for file, text in files.items() if recognizes(file, text)), None)
+    if name is None:
+        raise InputError("an Accelerate YAML must name distributed_type and num_processes", ", ".join(files))
+    document = load_settings(files[name], name)
+    s = Settings(document, name)
+    devices = s.count("num_processes", 1)
+    kind = s.text("distributed_type", "NO").upper()
+    p = "parallelism_config.parallelism_config_"
+    tp, cp = s.count(p + "tp_size", 1), s.count(p + "cp_size", 1) * s.count(p + "sp_size", 1)
+    replicate = s.count(p + "dp_replicate_size", 1)
+    dp = max(devices // (tp * cp), 1)
+    zero, hsdp, full = 0, 0, s.flag("fsdp_config.fsdp_activation_checkpointing")
+    if kind == "FSDP":
+        reshard = s.text("fsdp_config.fsdp_reshard_after_forward", "True").lower() in ("true", "full_shard")
+        zero = 3 if reshard else 2
+        hsdp = dp * cp // replicate if replicate > 1 else 0
+    if kind == "DEEPSPEED":
+        zero = s.count("deepspeed_config.zero_stage", 2, least=0)
+    words: dict[str, list[str]] = {}
+    for file, text in files.items():
+        if file.endswith(".sh"):
+            words |= {name: values for name, *values in options_of(text)[0]}
+    numbers = {n: int(words[f"--{n}"][0]) for n in ("seq-len", "micro-batch", "accumulate")
+               if (words.get(f"--{n}") or [""])[0].isdigit()}  # fmt: skip
+    axes = {
+        "tp": tp, "cp": cp, "dp": dp, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "sp": 0, "zero": zero, "hsdp": hsdp,
+        "recompute": int(Recompute.FULL if full or "--recompute" in words else Recompute.NONE),
+    }  # fmt: skip
+    batch = None
+    if "micro-batch" in numbers:
+        axes["micro_batch"] = numbers["micro-batch"]
+        axes["num_microbatches"] = numbers.get("accumulate", 1)
+        batch = dp * axes["micro_batch"] * axes["num_microbatches"]
+    text = s.text("mixed_precision", "no").lower()
+    return ParsedConfig(
+        framework="accelerate",
+        version=VERSION,
+        axes=axes,
+        devices=devices,
+        seq_len=numbers.get("seq-len"),
+        global_batch=batch,
+        precision=next((kind for kind, said in PRECISIONS.items() if said == text), None),
+        unknown=unknown_options("accelerate", VERSION, flatten(document)),
+        notes=() if batch else ("micro-batch and sequence length are the program's, not this file's",),
+    )
+
+
+def recognizes(name: str, text: str) -> bool:
+    """A YAML file that `accelerate config` could have written."""
+    return name.endswith((".yaml", ".yml")) and ("distributed_type:" in text or "fsdp_config:" in text)
+
+
+ACCELERATE: Final = Framework(
+    name="accelerate",
+    title=TITLE,
+    versions=(VERSION,),
+    default_version=VERSION,
+    rules=RULES,
+    schedules=(),
+    zero_stages=(0, 1, 2, 3),
+    splits="",
+    dense_order=("tp", "cp", "dp"),
+    expert_order=(),
+    render=render,
+    parse=parse,
+    recognizes=recognizes,
+    stacks=("fsdp",),
+)

@@ -1,0 +1,310 @@
+"""DeepSpeed 0.19.8: ds_config.json, a hostfile, and settings of PipelineModule.
+
+Source: deepspeed 0.19.8 (runtime/config.py, runtime/zero/config.py, runtime/pipe/module.py, runtime/engine.py).
+Pipeline stages are not part of the JSON file: pipeline.json holds the arguments of PipelineModule. Left out:
+offload, AutoEP, quantised communication.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.frameworks.fields import Settings, dump_json, flatten, load_settings, option_words
+from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
+from planner.frameworks.layout import is_even
+from planner.frameworks.options import check_options, table_source, unknown_options
+from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM
+from planner.frameworks.refuse import require, require_axis, require_whole_recompute
+from planner.frameworks.rulebook import no_selective, only, whole_recompute
+from planner.frameworks.scripts import README, launch_files, readme
+from planner.frameworks.shell import options_of
+from planner.spec.config import Mask, Recompute, Schedule
+from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
+from planner.spec.rule import Columns, Problem, Rule
+
+TITLE: Final = "DeepSpeed"
+VERSION: Final = "0.19.8"
+CONFIG, HOSTFILE, PIPELINE = "ds_config.json", "hostfile", "pipeline.json"
+IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
+TRIAL_STEPS: Final = 50
+
+
+def _pipeline_zero(columns: Columns, problem: Problem) -> Mask:
+    return (columns["pp"] == 1) | (columns["zero"] <= 1)
+
+
+def _kv_heads(columns: Columns, problem: Problem) -> Mask:
+    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+    for layer in problem.model.layer_kinds:
+        legal &= layer.attention.kv_heads % columns["tp"] == 0
+    return legal
+
+
+def _schedule(columns: Columns, problem: Problem) -> Mask:
+    return (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vpp"] == 1)
+
+
+def _flat(columns: Columns, problem: Problem) -> Mask:
+    return (columns["pp"] == 1) | (columns["tp"] * columns["cp"] == 1)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    only("sp", (0,), TITLE, "DeepSpeed runtime/tensor_parallel (AutoTP has no sequence parallelism)"),
+    only("ep", (1,), TITLE, "planner: AutoEP is not written"),
+    only("etp", (1,), TITLE, "planner: AutoEP is not written"),
+    whole_recompute(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
+    no_selective(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
+    Rule(
+        "pipeline-flat", ("tp", "cp", "pp"), _flat,
+        "a pipeline runs without tp and cp; tp={tp} cp={cp} pp={pp}", "set pp=1, or tp=1 and cp=1",
+        "DeepSpeed runtime/pipe/module.py (tp needs a topology and layers of one's own)",
+    ),
+    Rule(
+        "pipeline-zero", ("pp", "zero"), _pipeline_zero,
+        "a pipeline shards optimizer states at most (zero 0 or 1); pp={pp} zero={zero}", "set zero=1",
+        "DeepSpeed runtime/pipe/engine.py PipelineEngine.__init__",
+    ),
+    Rule(
+        "kv-heads-tp", ("tp",), _kv_heads,
+        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
+        "DeepSpeed runtime/engine.py _apply_autotp_partitioning",
+        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+    ),
+    Rule(
+        "schedule-supported", ("vpp", "schedule"), _schedule,
+        "the pipeline schedule must be 1F1B without virtual stages; vpp={vpp}", "set vpp=1",
+        "DeepSpeed runtime/pipe/schedule.py TrainSchedule",
+    ),
+)  # fmt: skip
+
+
+def settings_of(launch: Launch) -> dict[str, Any]:
+    """ds_config.json as settings. Raises `UnsupportedError`."""
+    config, job = launch.config, launch.job
+    _check(launch)
+    zero: dict[str, Any] = {
+        "stage": config.zero,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": 500_000_000,
+        "allgather_bucket_size": 500_000_000,
+    }
+    if config.zero == 3:
+        zero |= {
+            "stage3_prefetch_bucket_size": 50_000_000,
+            "stage3_param_persistence_threshold": 100_000,
+            "stage3_max_live_parameters": 1_000_000_000,
+        }
+        if config.hsdp:
+            zero["zero_hpz_partition_size"] = config.hsdp
+    settings: dict[str, Any] = {
+        "train_batch_size": job.global_batch,
+        "train_micro_batch_size_per_gpu": config.micro_batch,
+        "gradient_accumulation_steps": config.num_microbatches,
+        "steps_per_print": 1,
+        "wall_clock_breakdown": False,
+        "gradient_clipping": 1.0,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1},
+        },
+        "zero_optimization": zero,
+    }
+    if job.precision is not Precision.FP32:
+        settings["bf16" if job.precision is Precision.BF16 else "fp16"] = {"enabled": True}
+    if config.tp > 1:
+        settings["tensor_parallel"] = {"autotp_size": config.tp}
+    if config.cp > 1:
+        settings["sequence_parallel_size"] = config.cp
+    if config.recompute == Recompute.FULL and config.pp > 1:
+        settings["activation_checkpointing"] = {"partition_activations": False}
+    return settings
+
+
+def _check(launch: Launch) -> None:
+    config, job = launch.config, launch.job
+    for axis, allowed in (("ep", (1,)), ("etp", (1,)), ("vpp", (1,)), ("sp", (0,)), ("schedule", (0,))):
+        require_axis(launch, TITLE, axis, allowed)
+    require(config.pp == 1 or config.zero <= 1, TITLE, "ZeRO 2 or 3 with a pipeline", f"zero={config.zero}")
+    require(
+        config.pp == 1 or config.tp * config.cp == 1,
+        TITLE,
+        "a pipeline with tp or cp by settings",
+        config.describe(),
+    )
+    require_whole_recompute(launch, TITLE)
+    require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
+    require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
+    formats = (Precision.BF16, Precision.FP16, Precision.FP32)
+    require(job.precision in formats, TITLE, "this precision", job.precision)
+    require(not config.hsdp or config.zero == 3, TITLE, "shard groups below ZeRO 3", f"hsdp={config.hsdp}")
+
+
+def pipeline_settings(launch: Launch) -> dict[str, Any]:
+    """Arguments of PipelineModule: stages, how layers are dealt, and every how many layers activations are kept."""
+    return {
+        "num_stages": launch.config.pp,
+        "partition_method": "uniform" if is_even(launch.chunks) else "parameters",
+        "activation_checkpoint_interval": int(launch.config.recompute == Recompute.FULL),
+    }
+
+
+def hostfile(launch: Launch) -> str:
+    """One line a node; the names are placeholders for the nodes that the job gets."""
+    return "".join(f"node-{i} slots={launch.devices_per_host}\n" for i in range(launch.nodes))
+
+
+def render(launch: Launch, version: str) -> Files:
+    """ds_config.json, hostfile, train.py or pipeline.json, what starts it, and a README."""
+    settings = settings_of(launch)
+    check_options("deepspeed", version, option_words(settings))
+    extra = {CONFIG: dump_json(settings), HOSTFILE: hostfile(launch)}
+    missing = [
+        f"{HOSTFILE}: node names are placeholders; only the deepspeed launcher reads it, launch.sh does not",
+        "data: train.py makes tokens up; replace it by your program",
+    ]
+    if launch.config.pp > 1:
+        extra[PIPELINE] = dump_json(pipeline_settings(launch))
+        missing += [
+            f"the pipeline model: pass {PIPELINE} to PipelineModule(layers, **settings) in your own {PROGRAM}; "
+            "DeepSpeed has no setting for it",
+            "how layers are dealt to stages: DeepSpeed balances parameters where they don't divide evenly",
+        ]
+    else:
+        extra |= {PROGRAM: DEEPSPEED_PROGRAM}
+    if launch.details.raw is not None:
+        extra[MODEL_CONFIG] = dump_json(launch.details.raw)
+    else:
+        missing.append(f"the model: put its {MODEL_CONFIG} beside {PROGRAM}")
+    steps = (
+        TRIAL_STEPS if launch.job.tokens is None else int(-(-launch.job.tokens // launch.job.tokens_per_step))
+    )
+    words: list[tuple[str, ...]] = [
+        ("--seq-len", str(launch.job.seq_len)),
+        ("--micro-batch", str(launch.config.micro_batch)),
+        ("--accumulate", str(launch.config.num_microbatches)),
+        ("--steps", str(max(steps, 1))),
+    ]
+    if launch.config.recompute == Recompute.FULL:
+        words.append(("--recompute",))
+    prelude = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    files = launch_files(launch, environment, {"PROGRAM": words}, f'"$HERE/{PROGRAM}"', IMAGE, extra, prelude)
+    run = [
+        f"`NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes, or",
+        f"`deepspeed --hostfile {HOSTFILE} {PROGRAM} ...` with the names of your nodes.",
+    ]
+    return {**files, README: readme(launch, TITLE, version, table_source("deepspeed", version), run, missing)}
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What ds_config.json, hostfile and pipeline.json say. Raises `FileInputError` naming the setting."""
+    name = next(
+        (file for file, text in files.items() if recognizes(file, text) and file.endswith(".json")), None
+    )
+    if name is None:
+        raise InputError(
+            "a DeepSpeed configuration must be a JSON file with train_micro_batch_size_per_gpu",
+            ", ".join(files),
+        )
+    document = load_settings(files[name], name)
+    s = Settings(document, name)
+    pipe = next((load_settings(text, f) for f, text in files.items() if f.endswith(PIPELINE)), {})
+    pp = Settings(pipe, PIPELINE).count("num_stages", s.count("pipeline.stages", 1))
+    tp = max(s.count("tensor_parallel.autotp_size", 1, least=0), 1)
+    cp = s.count("sequence_parallel_size", 1)
+    micro = s.count("train_micro_batch_size_per_gpu", 1)
+    stage = s.count("zero_optimization.stage", 0, least=0)
+    devices = _devices(files)
+    batch = s.count("train_batch_size", 1) if s.has("train_batch_size") else None
+    accumulated = s.count("gradient_accumulation_steps", 1)
+    dp = max(devices // (tp * cp * pp), 1) if devices else None
+    if dp is None and batch is not None and s.has("gradient_accumulation_steps"):
+        dp = max(batch // (micro * accumulated), 1)
+        devices = dp * tp * cp * pp
+    axes = {
+        "tp": tp, "cp": cp, "pp": pp, "micro_batch": micro, "zero": stage, "vpp": 1, "sp": 0, "etp": 1,
+        "ep": s.count("expert_parallel.autoep_size", 1), "schedule": int(Schedule.ONE_F_ONE_B),
+        "hsdp": s.count("zero_optimization.zero_hpz_partition_size", 1) if stage == 3 else 0,
+    }  # fmt: skip
+    axes["hsdp"] = 0 if axes["hsdp"] == 1 else axes["hsdp"]
+    recompute, seq_len = _program(files, pipe)
+    axes["recompute"] = int(recompute)
+    if dp is not None:
+        axes["dp"] = dp
+        batch = batch if batch is not None else dp * micro * accumulated
+        axes["num_microbatches"] = max(batch // (dp * micro), 1)
+    precision = (
+        Precision.BF16
+        if s.flag("bf16.enabled")
+        else Precision.FP16
+        if s.flag("fp16.enabled")
+        else Precision.FP32
+    )
+    return ParsedConfig(
+        framework="deepspeed",
+        version=VERSION,
+        axes=axes,
+        devices=devices,
+        seq_len=seq_len,
+        global_batch=batch,
+        precision=precision,
+        unknown=unknown_options("deepspeed", VERSION, flatten(document)),
+        notes=() if dp is not None else ("the number of devices is not in these files",),
+    )
+
+
+def _program(files: Mapping[str, str], pipe: Mapping[str, Any]) -> tuple[Recompute, int | None]:
+    """Recomputation and sequence length, which a program's options say."""
+    full = bool(pipe.get("activation_checkpoint_interval"))
+    seq_len = None
+    for file, text in files.items():
+        if file.endswith(".sh"):
+            words = {name: values for name, *values in options_of(text)[0]}
+            full |= "--recompute" in words
+            given = (words.get("--seq-len") or [""])[0]
+            seq_len = int(given) if given.isdigit() else seq_len
+    return (Recompute.FULL if full else Recompute.NONE), seq_len
+
+
+def _devices(files: Mapping[str, str]) -> int | None:
+    for file, text in files.items():
+        if file.split("/")[-1].startswith("hostfile"):
+            slots = re.findall(r"^\s*[^#\s]+\s+slots=(\d{1,6})\s*$", text, re.MULTILINE)
+            return sum(int(count) for count in slots) or None
+    return None
+
+
+def recognizes(name: str, text: str) -> bool:
+    """A ds_config.json, a hostfile or pipeline.json."""
+    plain = name.split("/")[-1]
+    return (
+        plain.endswith(".json") and ("train_micro_batch_size_per_gpu" in text or "zero_optimization" in text)
+    ) or plain in (
+        HOSTFILE,
+        PIPELINE,
+    )
+
+
+DEEPSPEED: Final = Framework(
+    name="deepspeed",
+    title=TITLE,
+    versions=(VERSION,),
+    default_version=VERSION,
+    rules=RULES,
+    schedules=(Schedule.ONE_F_ONE_B,),
+    zero_stages=(0, 1, 2, 3),
+    splits="",
+    dense_order=("tp", "cp", "dp", "pp"),
+    expert_order=("ep", "edp", "pp"),
+    render=render,
+    parse=parse,
+    recognizes=recognizes,
+    stacks=("deepspeed",),
+)

@@ -1,0 +1,109 @@
+"""How are nested settings (JSON, YAML, TOML) flattened, checked and read back?
+
+Left out: what the settings mean.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from planner.errors import FileInputError
+
+_LARGEST = 2_000_000  # characters of a settings file
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> value; lists and empty mappings are values."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
+def option_words(settings: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Settings as options with words, for the check against an option table."""
+    return [(name, *_words(value)) for name, value in flatten(settings).items()]
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return ("true" if value else "false",)
+    if isinstance(value, list | tuple):
+        return tuple(json.dumps(item) if isinstance(item, list | dict) else str(item) for item in value)
+    return (str(value),)
+
+
+def load_settings(text: str, file: str) -> dict[str, Any]:
+    """The mapping in a JSON, TOML or YAML document, by the file's ending. Raises `FileInputError`."""
+    if len(text) > _LARGEST:
+        raise FileInputError(file, "must be smaller than 2 MB", f"{len(text)} characters")
+    try:
+        if file.endswith(".json"):
+            document = json.loads(text)
+        elif file.endswith(".toml"):
+            document = tomllib.loads(text)
+        else:
+            document = yaml.safe_load(text)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise FileInputError(
+            file, "must be a valid document of its kind", " ".join(str(error).split())
+        ) from None
+    if not isinstance(document, dict):
+        raise FileInputError(file, "must hold named settings", type(document).__name__)
+    return {str(key): value for key, value in document.items()}
+
+
+class Settings:
+    """Settings by dotted name, with errors that name file and setting."""
+
+    def __init__(self, values: Mapping[str, Any], file: str) -> None:
+        self.values, self.file = flatten(values), file
+
+    def has(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def count(self, name: str, default: int, least: int = 1) -> int:
+        """A whole number of at least `least`; the default where it is absent, null or "auto"."""
+        value = self.values.get(name)
+        if value is None or value == "auto":
+            return default
+        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            must = f"must be a whole number, {least} or more"
+            raise FileInputError(self.file, must, repr(value)[:80], field=name)
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.values.get(name)
+        if value is None or value == "auto":
+            return default
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise FileInputError(self.file, "must be true or false", repr(value)[:80], field=name)
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        value = self.values.get(name)
+        return default if value is None else str(value)
+
+
+def dump_json(settings: Mapping[str, Any]) -> str:
+    """Settings as a JSON document."""
+    return json.dumps(settings, indent=2) + "\n"
+
+
+def dump_yaml(settings: Mapping[str, Any]) -> str:
+    """Settings as a YAML document."""
+    return yaml.safe_dump(dict(settings), sort_keys=False, width=110)

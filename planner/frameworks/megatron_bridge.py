@@ -1,0 +1,294 @@
+"""Megatron-Bridge 0.7.0 (and NeMo on top of it): a recipe with overrides.
+
+Source: NVIDIA-NeMo/Megatron-Bridge at 067f987 (2026-08), scripts/training/run_recipe.py, recipes/, training/config.py.
+A recipe brings the model; everything the plan decides is overridden by dotted fields of its ConfigContainer, whose
+model fields are TransformerConfig's. Models are those with a pre-training recipe. Left out: datasets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from planner.errors import InputError
+from planner.frameworks.fields import Settings
+from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
+from planner.frameworks.known import known_as
+from planner.frameworks.layout import ChunkLayers, is_even, parse_layout, write_layout
+from planner.frameworks.megatron import MEGATRON
+from planner.frameworks.megatron.arguments import CONTEXT_KINDS, SCHEDULES, environment
+from planner.frameworks.options import check_options, table_source, unknown_options
+from planner.frameworks.refuse import require
+from planner.frameworks.scripts import README, launch_files, readme
+from planner.frameworks.shell import script_words
+from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
+from planner.spec.job import Optimizer
+from planner.spec.load_model import load_model
+from planner.spec.precision import Precision
+
+TITLE: Final = "Megatron-Bridge"
+VERSION: Final = "0.7.0"
+IMAGE: Final = "nvcr.io/nvidia/nemo:25.11"
+TRIAL_STEPS: Final = 50
+RECIPES: Final = {
+    "llama-2-7b": "llama2_7b_pretrain_2gpu_h100_bf16_config",
+    "llama-3.2-1b": "llama32_1b_pretrain_1gpu_h100_bf16_config",
+    "llama-3.2-3b": "llama32_3b_pretrain_1gpu_h100_bf16_config",
+    "llama-3-8b": "llama3_8b_pretrain_2gpu_h100_bf16_config",
+    "llama-3-70b": "llama3_70b_pretrain_32gpu_h100_bf16_config",
+    "llama-3.1-8b": "llama31_8b_pretrain_2gpu_h100_bf16_config",
+    "llama-3.1-70b": "llama31_70b_pretrain_32gpu_h100_bf16_config",
+    "llama-3.1-405b": "llama31_405b_pretrain_256gpu_h100_bf16_config",
+    "gpt-oss-20b": "gpt_oss_20b_pretrain_16gpu_h100_bf16_config",
+    "gpt-oss-120b": "gpt_oss_120b_pretrain_64gpu_h100_bf16_config",
+    "deepseek-v2-lite": "deepseek_v2_lite_pretrain_8gpu_h100_bf16_config",
+    "deepseek-v2": "deepseek_v2_pretrain_128gpu_h100_bf16_config",
+    "deepseek-v3": "deepseek_v3_pretrain_1024gpu_h100_bf16_config",
+    "kimi-k2": "kimi_k2_pretrain_512gpu_h100_bf16_config",
+    "moonlight-16b-a3b": "moonlight_16b_pretrain_16gpu_h100_bf16_config",
+    "glm-4.5": "glm45_355b_pretrain_128gpu_h100_bf16_config",
+    "glm-4.5-air": "glm45_air_106b_pretrain_32gpu_h100_bf16_config",
+    "qwen2.5-0.5b": "qwen25_500m_pretrain_1gpu_h100_bf16_config",
+    "qwen2.5-1.5b": "qwen25_1p5b_pretrain_1gpu_h100_bf16_config",
+    "qwen2.5-7b": "qwen25_7b_pretrain_2gpu_h100_bf16_config",
+    "qwen2.5-14b": "qwen25_14b_pretrain_4gpu_h100_bf16_config",
+    "qwen2.5-32b": "qwen25_32b_pretrain_16gpu_h100_bf16_config",
+    "qwen3-30b-a3b": "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config",
+    "qwen3-235b-a22b": "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config",
+}
+# names in MIXED_PRECISION_RECIPES, training/mixed_precision.py
+PRECISIONS: Final = {
+    Precision.BF16: "bf16_mixed",
+    Precision.FP16: "fp16_mixed",
+    Precision.FP8: "bf16_with_fp8_delayed_scaling_mixed",
+    Precision.FP8_CS: "bf16_with_fp8_current_scaling_mixed",
+    Precision.FP8_MX: "bf16_with_mxfp8_mixed",
+    Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
+    Precision.NVFP4: "bf16_with_nvfp4_mixed",
+}
+
+
+def overrides_of(launch: Launch) -> dict[str, Any]:
+    """Dotted fields of the ConfigContainer. Raises `UnsupportedError`."""
+    config, job, model = launch.config, launch.job, launch.model
+    require(launch.schedule in SCHEDULES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
+    require(job.precision in PRECISIONS, TITLE, "this precision", job.precision)
+    require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
+    require(not config.offload, TITLE, "offloading", config.offload)
+    require(not config.hsdp, TITLE, "shard groups below dp x cp", config.hsdp)
+    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
+    fields: dict[str, Any] = {
+        "model.tensor_model_parallel_size": config.tp,
+        "model.pipeline_model_parallel_size": config.pp,
+        "model.virtual_pipeline_model_parallel_size": config.vpp if config.vpp > 1 else None,
+        "model.context_parallel_size": config.cp,
+        "model.sequence_parallel": bool(config.sp),
+        "model.pipeline_model_parallel_layout": _layout(launch),
+        "model.num_layers_in_first_pipeline_stage": None,
+        "model.num_layers_in_last_pipeline_stage": None,
+        "model.account_for_embedding_in_pipeline_split": False,
+        "model.account_for_loss_in_pipeline_split": False,
+        "model.seq_length": job.seq_len,
+        "dataset.seq_length": job.seq_len,
+        "mixed_precision": PRECISIONS[job.precision],
+        "train.global_batch_size": job.global_batch,
+        "train.micro_batch_size": config.micro_batch,
+        "train.train_iters": steps,
+        "logger.log_interval": 1,
+        **_sharding(launch),
+        **_recompute(launch),
+    }
+    if config.cp > 1:
+        fields["model.cp_comm_type"] = CONTEXT_KINDS[ContextKind(config.cp_kind)]
+    if model.is_moe:
+        fields["model.expert_model_parallel_size"] = config.ep
+        fields["model.expert_tensor_parallel_size"] = config.etp
+        fields["model.moe_token_dispatcher_type"] = "alltoall"
+    if any(layer.attention.kv_lora_rank for layer in model.layer_kinds):
+        fields["model.mtp_num_layers"] = model.mtp_layers or None
+    return fields
+
+
+def _layout(launch: Launch) -> str | None:
+    even = launch.config.pp == 1 or (is_even(launch.chunks) and not launch.model.mtp_layers)
+    return None if even else write_layout(launch.chunks, launch.model.mtp_layers)
+
+
+def _sharding(launch: Launch) -> dict[str, Any]:
+    zero, replicas = launch.config.zero, launch.config.dp * launch.config.cp
+    fields: dict[str, Any] = {
+        "ddp.use_distributed_optimizer": zero >= 1,
+        "optimizer.use_distributed_optimizer": zero >= 1,
+        "ddp.overlap_grad_reduce": replicas > 1,
+        "ddp.overlap_param_gather": zero >= 1 and replicas > 1,
+    }
+    if zero >= 2:
+        fields |= {
+            "ddp.use_megatron_fsdp": True,
+            "ddp.data_parallel_sharding_strategy": {2: "optim_grads", 3: "optim_grads_params"}[zero],
+            "checkpoint.ckpt_format": "fsdp_dtensor",
+        }
+    return fields
+
+
+def _recompute(launch: Launch) -> dict[str, Any]:
+    config = launch.config
+    kind = Recompute(config.recompute)
+    names = [name for bit, name in enumerate(RECOMPUTE_MODULES) if config.recompute_modules >> bit & 1]
+    if kind == Recompute.NONE:
+        return {
+            "model.recompute_granularity": None,
+            "model.recompute_method": None,
+            "model.recompute_num_layers": None,
+        }
+    if kind == Recompute.SELECTIVE:
+        return {
+            "model.recompute_granularity": "selective",
+            "model.recompute_method": None,
+            "model.recompute_num_layers": None,
+            "model.recompute_modules": names,
+        }
+    whole = config.recompute_layers >= -(-launch.model.num_layers // config.pp)
+    require(
+        whole or config.recompute_layers % config.vpp == 0,
+        TITLE,
+        "this number of recomputed layers",
+        config.recompute_layers,
+    )
+    return {
+        "model.recompute_granularity": "full",
+        "model.recompute_method": "uniform" if whole else "block",
+        "model.recompute_num_layers": 1 if whole else config.recompute_layers // config.vpp,
+    }
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ",".join(value) + "]"
+    text = str(value)
+    return f"'{text}'" if any(letter in text for letter in "|*(),") else text
+
+
+def render(launch: Launch, version: str) -> Files:
+    """launch.sh with a recipe and its overrides, what starts it, and a README."""
+    name = known_as(launch.model, RECIPES, TITLE)
+    fields = overrides_of(launch)
+    words = [(field, _word(value)) for field, value in fields.items()]
+    check_options("megatron-bridge", version, [(field, word.strip("'")) for field, word in words])
+    groups: dict[str, list[tuple[str, ...]]] = {
+        "RECIPE": [("--recipe", RECIPES[name]), ("--mode", "pretrain"), ("--dataset", "mock")],
+        "OVERRIDE": [(f"{field}={word}",) for field, word in words],
+    }
+    prelude = (
+        "# A checkout of Megatron-Bridge; in its container it is where you put it.\n"
+        "BRIDGE_PATH=${BRIDGE_PATH:-/opt/Megatron-Bridge}"
+    )
+    program = '"$BRIDGE_PATH/scripts/training/run_recipe.py"'
+    files = launch_files(launch, environment(launch), groups, program, IMAGE, prelude=prelude)
+    run = [
+        f"`BRIDGE_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
+    ]
+    missing = [
+        f"everything the plan does not decide stays as in {RECIPES[name]}, communication overlap included",
+        "data: the dataset is made up (--dataset mock)",
+    ]
+    return {
+        **files,
+        README: readme(launch, TITLE, version, table_source("megatron-bridge", version), run, missing),
+    }
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What a script with a recipe and overrides says. Raises `InputError`."""
+    fields: dict[str, Any] = {}
+    recipe, devices = "", None
+    for text in files.values():
+        words, variables = script_words(text)
+        for i, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if (equals and "." in name and not name.startswith("-")) or (
+                name == "mixed_precision" and equals
+            ):
+                fields[name] = value.strip("'\"")
+            if word == "--recipe" and i + 1 < len(words):
+                recipe = words[i + 1]
+        nodes, each = variables.get("NNODES", ""), variables.get("GPUS_PER_NODE", "")
+        nodes, each = nodes.split("-")[-1].rstrip("}"), each.split("-")[-1].rstrip("}")
+        devices = int(nodes) * int(each) if nodes.isdigit() and each.isdigit() else devices
+    if not any(name.startswith("model.") for name in fields):
+        must = "a Megatron-Bridge script must override fields such as model.tensor_model_parallel_size=8"
+        raise InputError(must, ", ".join(files))
+    known = {name: value for name, value in fields.items() if value != "null"}
+    s = Settings(known, next(iter(files)))
+    model = next((load_model(name) for name, text in RECIPES.items() if text == recipe), None)
+    layers = model.num_layers if model else 0
+    tp, pp, vpp = (
+        s.count(f"model.{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline", "virtual_pipeline")
+    )
+    layout = s.text("model.pipeline_model_parallel_layout", "")
+    chunks: ChunkLayers = tuple(stage.count("t") for stage in parse_layout(layout)) if layout else ()
+    strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
+    zero = int(s.flag("ddp.use_distributed_optimizer"))
+    if s.flag("ddp.use_megatron_fsdp"):
+        zero = {"no_shard": 0, "optim": 1, "optim_grads": 2}.get(strategy, 3)
+    kind = s.text("model.recompute_granularity", "")
+    axes = {
+        "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
+        "ep": s.count("model.expert_model_parallel_size", 1),
+        "etp": s.count("model.expert_tensor_parallel_size", 1),
+        "micro_batch": s.count("train.micro_batch_size", 1), "sp": int(s.flag("model.sequence_parallel")),
+        "zero": zero, "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
+        "recompute": int({"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)),
+        "recompute_layers": 0, "recompute_modules": 0,
+        "cp_kind": int(next((k for k, t in CONTEXT_KINDS.items() if t == s.text("model.cp_comm_type", "p2p")), 0)),
+    }  # fmt: skip
+    if kind == "full":
+        most = -(-layers // pp)
+        block = s.text("model.recompute_method", "uniform") == "block"
+        axes["recompute_layers"] = (
+            min(s.count("model.recompute_num_layers", 1) * vpp, most) if block else most
+        )
+    if kind == "selective":
+        names = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
+        axes["recompute_modules"] = sum(
+            1 << RECOMPUTE_MODULES.index(n) for n in set(names) if n in RECOMPUTE_MODULES
+        )
+    said = s.text("mixed_precision", "bf16_mixed")
+    return ParsedConfig(
+        framework="megatron-bridge",
+        version=VERSION,
+        axes=axes,
+        devices=devices,
+        seq_len=s.count("model.seq_length", 1) if s.has("model.seq_length") else None,
+        global_batch=s.count("train.global_batch_size", 1) if s.has("train.global_batch_size") else None,
+        precision=next((p for p, text in PRECISIONS.items() if text == said), None),
+        model=model,
+        layers=chunks,
+        unknown=unknown_options("megatron-bridge", VERSION, fields),
+    )
+
+
+def recognizes(name: str, text: str) -> bool:
+    """A script that runs a recipe or overrides its fields."""
+    return "run_recipe.py" in text or "model.tensor_model_parallel_size" in text
+
+
+MEGATRON_BRIDGE: Final = Framework(
+    name="megatron-bridge",
+    title=TITLE,
+    versions=(VERSION,),
+    default_version=VERSION,
+    rules=MEGATRON.rules,
+    schedules=SCHEDULES,
+    zero_stages=MEGATRON.zero_stages,
+    splits="model.pipeline_model_parallel_layout",
+    dense_order=MEGATRON.dense_order,
+    expert_order=MEGATRON.expert_order,
+    render=render,
+    parse=parse,
+    recognizes=recognizes,
+)

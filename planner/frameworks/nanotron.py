@@ -1,0 +1,318 @@
+"""nanotron 0.4: run_train.py with one YAML file.
+
+Source: huggingface/nanotron at 2411b022 (2026-04), src/nanotron/config and parallel/context.py. Layers are dealt to
+stages by nanotron itself. Expert parallelism above 1 is never written: the product of the degrees must be the
+world size without it, yet the ranks are reshaped with it. Left out: data other than made-up tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
+from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
+from planner.frameworks.options import check_options, table_source, unknown_options
+from planner.frameworks.refuse import require, require_axis, require_whole_recompute
+from planner.frameworks.rulebook import no_selective, only, whole_recompute
+from planner.frameworks.scripts import README, job_name, launch_files, readme
+from planner.spec.config import Mask, Recompute, Schedule
+from planner.spec.job import Optimizer
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind, QkNorm
+from planner.spec.precision import Precision
+from planner.spec.rule import Columns, Problem, Rule
+
+TITLE: Final = "nanotron"
+CONFIG: Final = "config.yaml"
+IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
+ENGINES: Final = {Schedule.ONE_F_ONE_B: "1f1b", Schedule.GPIPE: "afab"}
+DTYPES: Final = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision.FP32: "float32"}
+TRIAL_STEPS: Final = 50
+
+
+def _dense_experts(columns: Columns, problem: Problem) -> Mask:
+    return columns["ep"] == 1
+
+
+def _heads(columns: Columns, problem: Problem) -> Mask:
+    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+    for layer in problem.model.layer_kinds:
+        kv = layer.attention.kv_heads
+        legal &= (kv >= columns["tp"]) & (kv % columns["tp"] == 0)
+    return legal
+
+
+def _schedules(columns: Columns, problem: Problem) -> Mask:
+    return np.isin(columns["schedule"], [int(schedule) for schedule in ENGINES])
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    only("etp", (1,), TITLE, "nanotron config/parallelism_config.py ParallelismArgs"),
+    only("vpp", (1,), TITLE, "nanotron parallel/pipeline_parallel/engine.py"),
+    only("zero", (0, 1), TITLE, "nanotron config/config.py OptimizerArgs.zero_stage"),
+    whole_recompute(TITLE, "nanotron config/parallelism_config.py recompute_layer"),
+    no_selective(TITLE, "nanotron config/parallelism_config.py recompute_layer"),
+    Rule(
+        "nanotron-ep", ("ep",), _dense_experts, "expert parallelism must be 1; ep={ep}", "set ep=1",
+        "nanotron parallel/context.py ParallelContext (the ranks cannot be reshaped)",
+    ),
+    Rule(
+        "kv-heads-tp", ("tp",), _heads,
+        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
+        "nanotron config/config.py Config.__post_init__",
+        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+    ),
+    Rule(
+        "schedule-supported", ("schedule",), _schedules,
+        "the pipeline schedule must be 1F1B or GPipe; schedule={schedule}", "choose one of these",
+        "nanotron parallel/pipeline_parallel/engine.py",
+    ),
+)  # fmt: skip
+
+
+def settings_of(launch: Launch) -> dict[str, Any]:
+    """The YAML file as settings. Raises `UnsupportedError`."""
+    config, job = launch.config, launch.job
+    for axis, allowed in (("ep", (1,)), ("vpp", (1,)), ("zero", (0, 1)), ("hsdp", (0,))):
+        require_axis(launch, TITLE, axis, allowed)
+    require_whole_recompute(launch, TITLE)
+    require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
+    require(launch.schedule in ENGINES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
+    require(job.precision in DTYPES, TITLE, "this precision", job.precision)
+    require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
+    steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
+    return {
+        "general": {
+            "project": "planner",
+            "run": job_name(launch),
+            "seed": 42,
+            "ignore_sanity_checks": True,
+        },
+        "checkpoints": {"checkpoint_interval": 1000, "checkpoints_path": "checkpoints"},
+        "data_stages": [
+            {
+                "name": "Made-up tokens",
+                "start_training_step": 1,
+                "data": {"dataset": None, "num_loading_workers": 1, "seed": 42},
+            }
+        ],
+        "logging": {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"},
+        "model": {
+            "ddp_bucket_cap_mb": 25,
+            "dtype": DTYPES[job.precision],
+            "init_method": {"std": 0.025},
+            "make_vocab_size_divisible_by": 1,
+            "model_config": _model_config(launch),
+        },
+        "optimizer": {
+            "accumulate_grad_in_fp32": True,
+            "clip_grad": 1.0,
+            "learning_rate_scheduler": {
+                "learning_rate": 3e-4,
+                "lr_decay_style": "cosine",
+                "lr_warmup_steps": min(2, steps),
+                "lr_warmup_style": "linear",
+                "min_decay_lr": 3e-5,
+            },
+            "optimizer_factory": {
+                "adam_beta1": 0.9,
+                "adam_beta2": 0.95,
+                "adam_eps": 1e-8,
+                "name": "adamW",
+                "torch_adam_is_fused": True,
+            },
+            "weight_decay": 0.1,
+            "zero_stage": config.zero,
+        },
+        "parallelism": {
+            "dp": config.dp,
+            "pp": config.pp,
+            "tp": config.tp,
+            "context_parallel_size": config.cp,
+            "expert_parallel_size": 1,
+            "pp_engine": ENGINES[launch.schedule],
+            "recompute_layer": config.recompute == Recompute.FULL,
+            "tp_linear_async_communication": bool(config.sp),
+            "tp_mode": "REDUCE_SCATTER" if config.sp else "ALL_REDUCE",
+        },
+        "tokenizer": {"tokenizer_name_or_path": None},
+        "tokens": {
+            "batch_accumulation_per_replica": config.num_microbatches,
+            "micro_batch_size": config.micro_batch,
+            "sequence_length": job.seq_len,
+            "train_steps": steps,
+            "val_check_interval": -1,
+        },
+    }
+
+
+def _model_config(launch: Launch) -> dict[str, Any]:
+    model, details = launch.model, launch.details
+    require(len(model.layer_kinds) == 1, TITLE, "layers that differ", model.name)
+    layer = model.layers[0]
+    attention, mlp = layer.attention, layer.mlp
+    if mlp is None:
+        require(False, TITLE, "experts (its expert layers cannot be run in parallel)", model.name)
+    assert mlp is not None, "required above"
+    plain = (
+        attention.kind is not AttentionKind.MLA
+        and attention.qk_norm is QkNorm.NONE
+        and not attention.sinks
+        and layer.norms == 2
+        and not layer.parallel
+        and model.norm_kind is NormKind.RMS
+        and mlp.gated
+        and mlp.activation is Activation.SILU
+        and not (mlp.bias or model.position_rows or model.head_bias)
+    )
+    require(plain, TITLE, "models other than the Llama and Qwen 2 families", model.name)
+    fits = attention.head_dim * attention.heads == model.hidden
+    require(fits, TITLE, "heads whose width is not hidden / heads", attention.head_dim)
+    qwen = attention.qkv_bias or attention.window is not None or launch.config.cp > 1
+    fields: dict[str, Any] = {
+        "hidden_act": "silu",
+        "hidden_size": model.hidden,
+        "intermediate_size": mlp.ffn,
+        "is_qwen2_config" if qwen else "is_llama_config": True,
+        "max_position_embeddings": max(model.max_position, launch.job.seq_len),
+        "num_attention_heads": attention.heads,
+        "num_hidden_layers": model.num_layers,
+        "num_key_value_heads": attention.kv_heads,
+        "rms_norm_eps": details.norm_eps or 1e-5,
+        "rope_theta": details.rope_theta or 10000.0,
+        "tie_word_embeddings": model.tied_embeddings,
+        "vocab_size": model.vocab,
+    }
+    if qwen:
+        fields["attention_bias"] = attention.qkv_bias
+        if attention.window is not None:
+            fields["sliding_window_size"] = attention.window
+        if launch.config.cp > 1:
+            fields["_attn_implementation"] = "llama3_ring_attention"
+            fields["ring_attn_heads_k_stride"] = 1
+        elif attention.window is not None:
+            fields["_attn_implementation"] = "flash_attention_2"
+    return fields
+
+
+def render(launch: Launch, version: str) -> Files:
+    """config.yaml, launch.sh, what starts it, and a README."""
+    settings = settings_of(launch)
+    check_options("nanotron", version, option_words(settings))
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    prelude = (
+        "# A checkout of nanotron; in its container it is where you put it.\n"
+        "NANOTRON_PATH=${NANOTRON_PATH:-/opt/nanotron}\n"
+        'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+    )
+    program = f'"$NANOTRON_PATH/run_train.py" --config-file "$HERE/{CONFIG}"'
+    extra = {CONFIG: dump_yaml(settings)}
+    files = launch_files(launch, environment, {}, program, IMAGE, extra, prelude)
+    run = [
+        f"`NANOTRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
+    ]
+    missing = [
+        "how layers are dealt to stages: nanotron deals them by its own cost rule",
+        "data: made-up tokens; name your dataset in data_stages",
+        "vocabulary padding: nanotron does not pad here, tp must divide the vocabulary",
+    ]
+    return {**files, README: readme(launch, TITLE, version, table_source("nanotron", version), run, missing)}
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What a nanotron YAML says. Raises `FileInputError` naming the setting."""
+    name = next((file for file, text in files.items() if recognizes(file, text)), None)
+    if name is None:
+        raise InputError(
+            "a nanotron YAML must have a section parallelism with dp, pp and tp", ", ".join(files)
+        )
+    document = load_settings(files[name], name)
+    s = Settings(document, name)
+    engine = s.text("parallelism.pp_engine", "1f1b")
+    schedule = next((kind for kind, text in ENGINES.items() if text == engine), Schedule.ONE_F_ONE_B)
+    tp, pp, dp, cp = (
+        s.count(f"parallelism.{axis}", 1) for axis in ("tp", "pp", "dp", "context_parallel_size")
+    )
+    micro, accumulated = (
+        s.count("tokens.micro_batch_size", 1),
+        s.count("tokens.batch_accumulation_per_replica", 1),
+    )
+    layers = s.count("model.model_config.num_hidden_layers", 1)
+    full = s.flag("parallelism.recompute_layer")
+    axes = {
+        "tp": tp, "pp": pp, "dp": dp, "cp": cp, "vpp": 1, "etp": 1,
+        "ep": s.count("parallelism.expert_parallel_size", 1),
+        "micro_batch": micro, "num_microbatches": accumulated,
+        "sp": int(tp > 1 and s.text("parallelism.tp_mode", "ALL_REDUCE").upper() == "REDUCE_SCATTER"),
+        "zero": s.count("optimizer.zero_stage", 0, least=0), "schedule": int(schedule),
+        "recompute": int(Recompute.FULL if full else Recompute.NONE),
+        "recompute_layers": -(-layers // pp) if full else 0,
+    }  # fmt: skip
+    dtype = s.text("model.dtype", "bfloat16")
+    return ParsedConfig(
+        framework="nanotron",
+        version=NANOTRON_VERSION,
+        axes=axes,
+        devices=tp * pp * dp * cp,
+        seq_len=s.count("tokens.sequence_length", 1) if s.has("tokens.sequence_length") else None,
+        global_batch=dp * micro * accumulated,
+        precision=next((kind for kind, text in DTYPES.items() if text == dtype), None),
+        model=_parsed_model(s),
+        unknown=unknown_options("nanotron", NANOTRON_VERSION, flatten(document)),
+    )
+
+
+def _parsed_model(s: Settings) -> ModelSpec | None:
+    prefix = "model.model_config."
+    if not s.has(prefix + "hidden_size") or s.has(prefix + "moe_config.num_experts"):
+        return None
+    hidden, heads = s.count(prefix + "hidden_size", 1), s.count(prefix + "num_attention_heads", 1)
+    kv_heads = s.count(prefix + "num_key_value_heads", heads)
+    width = max(hidden // heads, 1)
+    window = s.count(prefix + "sliding_window_size", 1) if s.has(prefix + "sliding_window_size") else None
+    attention = Attention(
+        AttentionKind.MHA if heads == kv_heads else AttentionKind.GQA, heads, kv_heads, width, width,
+        qkv_bias=s.flag(prefix + "attention_bias"), window=window,
+    )  # fmt: skip
+    mlp = Mlp(s.count(prefix + "intermediate_size", 1), True, False, Activation.SILU)
+    return ModelSpec(
+        name="from a nanotron file",
+        family="llama",
+        hidden=hidden,
+        vocab=s.count(prefix + "vocab_size", 1),
+        layers=(Layer(attention, mlp, None),) * s.count(prefix + "num_hidden_layers", 1),
+        tied_embeddings=s.flag(prefix + "tie_word_embeddings"),
+        max_position=s.count(prefix + "max_position_embeddings", 1),
+        source="nanotron configuration",
+    )
+
+
+def recognizes(name: str, text: str) -> bool:
+    """A YAML file with nanotron's parallelism section."""
+    return (
+        name.endswith((".yaml", ".yml"))
+        and "parallelism:" in text
+        and ("pp_engine" in text or "model_config" in text)
+    )
+
+
+NANOTRON_VERSION: Final = "0.4-2411b022"
+NANOTRON: Final = Framework(
+    name="nanotron",
+    title=TITLE,
+    versions=(NANOTRON_VERSION,),
+    default_version=NANOTRON_VERSION,
+    rules=RULES,
+    schedules=tuple(ENGINES),
+    zero_stages=(0, 1),
+    splits="",
+    dense_order=("tp", "cp", "dp", "pp"),
+    expert_order=(),
+    render=render,
+    parse=parse,
+    recognizes=recognizes,
+    stacks=("nanotron",),
+)

@@ -1,0 +1,33 @@
+"""What can a framework not express? One sentence form for all of them."""
+
+from __future__ import annotations
+
+from planner.errors import UnsupportedError
+from planner.frameworks.framework import Launch
+from planner.spec.config import Recompute
+
+
+def require(holds: bool, framework: str, what: str, given: object) -> None:
+    """Raise `UnsupportedError` unless the framework can express it."""
+    if not holds:
+        must = f"{framework} must be able to express {what}"
+        raise UnsupportedError(
+            must, str(given), "choose another configuration of the plan, or another framework"
+        )
+
+
+def require_axis(launch: Launch, framework: str, axis: str, allowed: tuple[int, ...]) -> None:
+    """Raise `UnsupportedError` unless an axis has one of these values."""
+    value = getattr(launch.config, axis)
+    require(
+        value in allowed, framework, f"{axis} other than {', '.join(map(str, allowed))}", f"{axis}={value}"
+    )
+
+
+def require_whole_recompute(launch: Launch, framework: str) -> None:
+    """Raise `UnsupportedError` where only some layers are fully recomputed."""
+    config = launch.config
+    most = -(-launch.model.num_layers // config.pp)
+    partial = config.recompute == Recompute.FULL and config.recompute_layers < most
+    require(not partial, framework, "full recomputation of some layers only", config.recompute_layers)
+    require(not config.offload, framework, "offloading", config.offload)

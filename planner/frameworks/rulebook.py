@@ -1,0 +1,50 @@
+"""Which rules do several frameworks share? Conditions on one axis, and on what may be recomputed.
+
+Each framework calls these with its name and the place where it enforces them. Left out: rules of one framework.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.spec.config import Mask, Recompute
+from planner.spec.rule import Columns, Problem, Rule
+
+
+def only(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:
+    """An axis that has one of these values."""
+
+    def legal(columns: Columns, problem: Problem) -> Mask:
+        return np.isin(columns[axis], values)
+
+    listed = " or ".join(map(str, values))
+    return Rule(
+        f"{axis.replace('_', '-')}-expressible", (axis,), legal,
+        f"{title} can express {axis}={listed} only; {axis}={{{axis}}}", f"set {axis}={values[0]}", source,
+    )  # fmt: skip
+
+
+def whole_recompute(title: str, source: str) -> Rule:
+    """Full recomputation of all layers or of none."""
+
+    def legal(columns: Columns, problem: Problem) -> Mask:
+        most = -(-problem.model.num_layers // columns["pp"])
+        return (columns["recompute"] != Recompute.FULL) | (columns["recompute_layers"] >= most)
+
+    return Rule(
+        "recompute-partial", ("pp", "recompute", "recompute_layers"), legal,
+        f"{title} recomputes all layers or none; recompute_layers={{recompute_layers}}",
+        "recompute all layers", source,
+    )  # fmt: skip
+
+
+def no_selective(title: str, source: str) -> Rule:
+    """No recomputation of some modules."""
+
+    def legal(columns: Columns, problem: Problem) -> Mask:
+        return columns["recompute"] != Recompute.SELECTIVE
+
+    return Rule(
+        "recompute-selective", ("recompute",), legal,
+        f"{title} does not recompute single modules", "set recompute=none or full", source,
+    )  # fmt: skip

@@ -1,0 +1,33 @@
+"""Which rules hold for a stack? The generic ones, with its framework's own beside or in place of them.
+
+Left out: what the rules say (`space/rules.py`, `frameworks/`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from planner.frameworks import framework_of_stack
+from planner.space.rules import RULES
+from planner.spec.rule import Rule
+from planner.spec.stack import Stack
+
+# Columns that the space varies; the others have one value, and rules about them speak of named configurations only.
+_VARIED: Final = frozenset(
+    "tp cp pp dp sp ep etp vpp micro_batch num_microbatches zero recompute recompute_layers".split()  # noqa: SIM905
+)
+
+
+def rules_for(stack: Stack) -> tuple[Rule, ...]:
+    """Rules of the search on this stack; a framework's rule replaces the generic one with its id."""
+    return tuple(rule for rule in all_rules_for(stack.framework) if _VARIED.issuperset(rule.needs))
+
+
+@lru_cache(maxsize=64)
+def all_rules_for(stack_framework: str) -> tuple[Rule, ...]:
+    """The same with the rules about columns that the search does not vary: for one named configuration."""
+    found = framework_of_stack(stack_framework)
+    own = {rule.id: rule for rule in found.rules} if found is not None else {}
+    generic = tuple(own.pop(rule.id, rule) for rule in RULES)
+    return (*generic, *own.values())
