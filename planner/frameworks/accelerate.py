@@ -53,7 +53,7 @@ def _degrees(columns: Columns, problem: Problem) -> Mask:
 
 def _cp_and_sharding(columns: Columns, problem: Problem) -> Mask:
     parallel = (columns["cp"] > 1) | (columns["tp"] > 1)
-    return ~parallel | np.isin(columns["zero"], (2, 3)) | (columns["dp"] * columns["cp"] == 1)
+    return ~parallel | np.isin(columns["zero"], (2, 3))
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -69,33 +69,30 @@ def group_options(words: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def _statements(text: str) -> list[str]:
-    """Statements of a script: lines, joined where they are continued, quoted or inside parentheses."""
-    joined = text.replace("\\\r\n", " ").replace("\\\n", " ")
+    """Statements of a script: split at line ends and semicolons that are neither quoted nor inside parentheses."""
     statements: list[str] = []
-    current, depth = "", 0
-    quote = ""
-    for line in joined.splitlines():
-        kept, quote, depth = _without_comment(line, quote, depth)
-        current += kept + "\n"
-        if not quote and depth == 0:
-            statements += [part for part in [current.strip()] if part]
-            current = ""
-    return [*statements, current.strip()] if current.strip() else statements
-
-
-def _without_comment(line: str, quote: str, depth: int) -> tuple[str, str, int]:
-    for i, letter in enumerate(line):
+    current, quote, depth, skip = "", "", 0, False
+    for letter in text.replace("\\\r\n", " ").replace("\\\n", " ") + "\n":
+        if skip:
+            skip = letter != "\n"
+        if skip:
+            continue
         if quote:
-            quote = "" if letter == quote and line[i - 1 : i] != "\\" else quote
-        elif letter in "\"'":
+            escaped = quote == '"' and current.endswith("\\")
+            quote = "" if letter == quote and not escaped else quote
+        elif letter in "\"'" and not current.endswith("\\"):
             quote = letter
-        elif letter == "#" and (i == 0 or line[i - 1].isspace()):
-            return line[:i], quote, depth
-        elif letter == "(":
-            depth += 1
-        elif letter == ")":
-            depth = max(depth - 1, 0)
-    return line, quote, depth
+        elif letter == "#" and (not current or current[-1].isspace()):
+            skip = True
+            continue
+        elif letter in "()":
+            depth = max(depth + (1 if letter == "(" else -1), 0)
+        elif letter in "\n;" and depth == 0:
+            statements.append(current.strip())
+            current = ""
+            continue
+        current += letter
+    return [statement for statement in [*statements, current.strip()] if statement]
 
 
 def _expand(text: str, variables: dict[str, str]) -> str:

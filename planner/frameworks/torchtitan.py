@@ -293,7 +293,8 @@ def render(launch: Launch, version: str) -> Files:
     if modules is not None:
         extra[PLANNED] = _planned(family, function, modules)
         family, function = PLANNED.removesuffix(".py"), "planned"
-        prelude += '\nHERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nexport PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"'
+        prelude += '\nHERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+        prelude += '\nexport PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"'
     options = _cli_options(launch, family, function, sections)
     check_options("torchtitan", version, [o for o in options if o[0].startswith("--")])
     program = '-m torchtitan.train --hf_assets_path "$HF_ASSETS_PATH"'
@@ -342,7 +343,7 @@ def _cli_options(
         options += [(f"--{section}.{name}", str(value)) for name, value in values.items()]
     options.append(("--dataloader.dataset", "c4_test"))
     if launch.config.pp > 1 or launch.config.ep > 1:
-        options.append(("--training.disable_cuda_graphs", "true"))
+        options.append(("--training.disable_cuda_graphs",))
     return [*options, (f"activation-checkpoint:{_recompute(launch)}",)]
 
 

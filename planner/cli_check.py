@@ -1,0 +1,325 @@
+"""What does `planner check` do? Reads a launcher's own files: legal, does it fit, how fast, what would be better?
+
+Left out: reading the files (`planner/frameworks/`) and finding something better (`planner/plan.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.errors import FileInputError, InputError, PlannerError
+
+if TYPE_CHECKING:
+    from planner.frameworks.framework import Framework, Launch, ParsedConfig
+    from planner.spec.config import ParallelConfig
+    from planner.spec.planfile import Choice
+    from planner.spec.rule import Problem
+
+_LARGEST = 2_000_000  # bytes of a file
+HEADROOM = 0.05  # as planner plan's default
+EPILOG = "\b\nExample:\n  planner check launch.sh --cluster dgx-h100 --gpus 256"
+
+FilesArgument = Annotated[
+    list[Path], typer.Argument(metavar="FILES", help="Arguments, script, JSON, TOML or YAML.")
+]
+ClusterOption = Annotated[
+    str, typer.Option("--cluster", help='Cluster name, YAML file, or "64x8 h100 400G-ib".')
+]
+GpusOption = Annotated[int | None, typer.Option("--gpus", help="Devices (default: what the files say).")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Model, where the files don't describe it.")]
+StackOption = Annotated[
+    str | None, typer.Option("--stack", help="Training software (default: the framework's newest).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def check(
+    files: FilesArgument,
+    cluster: ClusterOption,
+    gpus: GpusOption = None,
+    model: ModelOption = None,
+    stack: StackOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Say of a launcher's own files whether they are legal, fit, how fast they are and what would be better."""
+    answer = check_files(read_files(files), cluster, gpus, model, stack)
+    if as_json:
+        sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(answer)) + "\n")
+    return 0 if answer["legal"] and answer["verdict"] != "does_not_fit" else 1
+
+
+def read_files(paths: list[Path]) -> dict[str, str]:
+    """The text of every file; of a folder, its files. Raises `FileInputError`."""
+    texts: dict[str, str] = {}
+    for path in paths:
+        try:
+            for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+                if file.is_dir() or file.name in ("README.md", "kubernetes.yaml", "train.py", "config.json"):
+                    continue
+                if file.stat().st_size > _LARGEST:
+                    raise FileInputError(
+                        str(file), "must be smaller than 2 MB", f"{file.stat().st_size} bytes"
+                    )
+                texts[str(file)] = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise FileInputError(str(path), "the file must exist") from None
+        except (OSError, ValueError) as error:
+            raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
+    if not texts:
+        raise InputError("files to check must be given", "none", "name a script or settings file")
+    return texts
+
+
+def recognize(files: Mapping[str, str]) -> Framework:
+    """The framework whose files these are. Raises `InputError`."""
+    from planner.frameworks import framework, framework_names
+
+    # Settings files say most about themselves, recipes more than plain arguments.
+    order = ("nanotron", "accelerate", "deepspeed", "torchtitan", "megatron-bridge", "megatron")
+    for name in (*order, *(n for n in framework_names() if n not in order)):
+        candidate = framework(name)
+        if any(candidate.recognizes(file, text) for file, text in files.items()):
+            return candidate
+    must = "the files must be those of a framework that planner reads: " + ", ".join(framework_names())
+    raise InputError(must, ", ".join(files), "give the script or settings file that is launched")
+
+
+def check_files(
+    files: Mapping[str, str], cluster: str, gpus: int | None, model: str | None, stack: str | None
+) -> dict[str, Any]:
+    """Everything `planner check` says, as plain values. Raises `PlannerError`."""
+    from planner.plan import cost_model
+    from planner.space.enumerate import explain_config
+    from planner.space.framework_rules import all_rules_for
+    from planner.spec.config import ConfigTable
+
+    framework = recognize(files)
+    parsed = framework.parse(files)
+    problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack)
+    config = config_of(parsed, problem)
+    broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
+    answer: dict[str, Any] = {
+        "framework": framework.name,
+        "version": parsed.version,
+        "config": config.describe(),
+        "axes": {axis: getattr(config, axis) for axis in sorted(config.__dataclass_fields__)},
+        "devices": problem.cluster.num_devices,
+        "legal": not broken and not parsed.unknown,
+        "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in broken],
+        "unknown_options": list(parsed.unknown),
+        "notes": [*parsed.notes, *assumed],
+        "verdict": "not_costed",
+        "better": None,
+    }
+    if not broken:
+        model_cost = cost_model(problem)
+        choice = _answerer(problem, model_cost).choices(ConfigTable.of([config]))[0]
+        answer |= _figures(choice)
+        said = (
+            tuple(sum(parsed.layers[rank :: config.pp]) for rank in range(config.pp)) if parsed.layers else ()
+        )
+        if said and said != choice.layers_per_stage:
+            answer["notes"].append(
+                "the split of layers is costed as the stack deals them, not as the files say"
+            )
+    answer["better"] = _better(problem, config, framework, parsed, answer)
+    return answer
+
+
+def problem_of(
+    parsed: ParsedConfig,
+    framework: Framework,
+    cluster: str,
+    gpus: int | None,
+    model: str | None,
+    stack: str | None,
+) -> tuple[Problem, list[str]]:
+    """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
+    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+    from planner.spec.job import Job, Optimizer
+    from planner.spec.load_cluster import load_cluster
+    from planner.spec.load_model import load_model
+    from planner.spec.precision import Precision
+    from planner.spec.rule import Problem
+
+    spec = load_model(model) if model is not None else parsed.model
+    if spec is None:
+        must = f"the model must be known: these {framework.title} files do not describe it"
+        raise InputError(must, "no --model", "add --model NAME or a config.json")
+    said: list[str] = []
+    devices = gpus if gpus is not None else parsed.devices
+    if gpus is not None and parsed.devices is not None and gpus != parsed.devices:
+        said.append(f"the files start {parsed.devices} processes, --gpus says {gpus}")
+    hardware = load_cluster(cluster, devices)
+    seq_len = parsed.seq_len
+    if seq_len is None:
+        seq_len = min(spec.max_position or 8192, 8192)
+        said.append(f"the files don't state a sequence length; assumed {seq_len}")
+    batch = parsed.global_batch
+    if batch is None:
+        shards = max(parsed.axes.get("dp", hardware.num_devices // _product(parsed)), 1)
+        batch = parsed.axes.get("micro_batch", 1) * shards
+        said.append(f"the files don't state a global batch; assumed {batch} sequences")
+    name = stack
+    if name is None:
+        kin = [n for n in stack_names() if load_stack(n).framework in framework.stacks]
+        newest = max(kin, key=lambda n: load_stack(n).released) if kin else DEFAULT_STACK
+        name = newest
+        said.append(f"stack {newest}")
+    job = Job(seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW)
+    return Problem(spec, hardware, job, load_stack(name)), said
+
+
+def _product(parsed: ParsedConfig) -> int:
+    return max(parsed.axes.get("tp", 1) * parsed.axes.get("cp", 1) * parsed.axes.get("pp", 1), 1)
+
+
+def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
+    """The configuration the files say, completed by the devices and the batch."""
+    from planner.space.enumerate import stack_modules
+    from planner.spec.config import AXES, ParallelConfig, Recompute
+
+    config = ParallelConfig(**{axis: value for axis, value in parsed.axes.items() if axis in AXES})
+    if "dp" not in parsed.axes:
+        config = replace(config, dp=max(problem.cluster.num_devices // _product(parsed), 1))
+    if "num_microbatches" not in parsed.axes:
+        count = problem.job.global_batch // max(config.dp * config.micro_batch, 1)
+        config = replace(config, num_microbatches=max(count, 1))
+    if config.recompute == Recompute.FULL and not config.recompute_layers:
+        config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
+    if config.recompute == Recompute.SELECTIVE and not config.recompute_modules:
+        config = replace(config, recompute_modules=stack_modules(problem))
+    if config.zero and config.dp * config.cp == 1:
+        config = replace(config, zero=0)  # nothing to shard over
+    return config if problem.model.is_moe else replace(config, etp=1)
+
+
+def _answerer(problem: Problem, model_cost: Any) -> Any:
+    from planner.answer import Answerer
+    from planner.catalog.load_campaign import load_assumptions
+
+    return Answerer(problem, model_cost, (), HEADROOM, {}, load_assumptions(()))
+
+
+def _figures(choice: Choice) -> dict[str, Any]:
+    return {
+        "verdict": str(choice.memory.verdict),
+        "step_time_s": choice.step_time,
+        "tokens_per_s_per_gpu": choice.tokens_per_second_per_device,
+        "mfu": choice.mfu,
+        "peak_memory_bytes": choice.memory.peak,
+        "memory_limit_bytes": choice.memory.limit,
+        "time": choice.time,
+    }
+
+
+def _better(
+    problem: Problem,
+    config: ParallelConfig,
+    framework: Framework,
+    parsed: ParsedConfig,
+    now: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """The best configuration of the same job, and the change to the files in their own syntax."""
+    from planner.plan import cost_model
+    from planner.solve.search import search
+    from planner.space.enumerate import enumerate_configs
+    from planner.space.framework_rules import rules_for
+
+    model_cost = cost_model(problem)
+    limit = problem.cluster.accelerator.memory * (1 - HEADROOM)
+    space = enumerate_configs(problem, rules_for(problem.stack), {})
+    if not len(space):
+        return None
+    found = search(model_cost, space, limit, 1)
+    choices = _answerer(problem, model_cost).choices(found.best)
+    if not choices:
+        return None
+    best: Choice = choices[0]
+    faster = now.get("step_time_s", float("inf")) / best.step_time - 1
+    if now["verdict"] in ("fits", "borderline") and faster <= 0.005:
+        return None
+    return {
+        "config": best.config.text,
+        "faster": None if faster == float("inf") else faster,
+        **_figures(best),
+        "diff": _diff(problem, config, best, framework, parsed),
+    }
+
+
+def _diff(
+    problem: Problem, config: ParallelConfig, best: Choice, framework: Framework, parsed: ParsedConfig
+) -> list[str]:
+    """Changed lines between the files of both configurations, as the export writes them."""
+    try:
+        mine = framework.render(_launch(problem, config, parsed.layers), parsed.version)
+        other = framework.render(_launch(problem, best.config.parallel(), (), best), parsed.version)
+    except PlannerError as error:
+        return [f"cannot be written for {framework.title}: {' '.join(str(error).split())}"]
+    lines: list[str] = []
+    for name in other:
+        if name in ("README.md", "kubernetes.yaml", "launch.sbatch"):
+            continue
+        before, after = mine.get(name, "").splitlines(), other[name].splitlines()
+        changed = difflib.unified_diff(before, after, name, name, n=0, lineterm="")
+        lines += [line for line in changed if not line.startswith("@@")]
+    return lines
+
+
+def _launch(
+    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], choice: Choice | None = None
+) -> Launch:
+    from planner.frameworks.details import read_details
+    from planner.frameworks.framework import Launch
+    from planner.frameworks.layout import chunk_layers
+
+    layers = choice.layers_per_stage if choice is not None else ()
+    layout = choice.layout if choice is not None else ""
+    dealt = chunks or chunk_layers(problem.model.num_layers, config.pp, config.vpp, layers, layout)
+    return Launch(
+        model=problem.model,
+        details=read_details(problem.model),
+        config=config,
+        job=problem.job,
+        devices=problem.cluster.num_devices,
+        devices_per_node=problem.cluster.devices_per_node,
+        accelerator=problem.cluster.accelerator.name,
+        chunks=dealt,
+        stack=problem.stack.name,
+    )
+
+
+def _lines(answer: Mapping[str, Any]) -> list[str]:
+    """The answer as text."""
+    from planner.units import format_capacity, format_time
+
+    lines = [f"{answer['framework']} {answer['version']}: {answer['config']} on {answer['devices']} devices"]
+    lines += [f"unknown option: {name}" for name in answer["unknown_options"]]
+    for broken in answer["violations"]:
+        lines.append(f"not legal ({broken['rule']}): {broken['reason']}; {broken['hint']}")
+    if "step_time_s" in answer:
+        fits = str(answer["verdict"]).replace("_", " ")
+        lines.append(
+            f"legal; {fits}: peak {format_capacity(answer['peak_memory_bytes'])} of "
+            f"{format_capacity(answer['memory_limit_bytes'])}"
+        )
+        rate = f"{answer['tokens_per_s_per_gpu']:,.0f} tokens/s per device"
+        lines.append(f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU")
+    better = answer["better"]
+    if better is not None:
+        gain = f", {better['faster']:.1%} faster" if better["faster"] is not None else ""
+        lines.append(f"better: {better['config']} ({format_time(better['step_time_s'])} a step{gain})")
+        lines += [f"  {line}" for line in better["diff"]]
+    else:
+        lines.append("nothing better was found for this job")
+    return [*lines, *(f"note: {note}" for note in answer["notes"])]
