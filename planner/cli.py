@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner import __version__
+from planner.cli_check import EPILOG as CHECK_EPILOG
+from planner.cli_check import check
+from planner.cli_export import EPILOG as EXPORT_EPILOG
+from planner.cli_export import export
 from planner.errors import InputError, PlannerError
 
 if TYPE_CHECKING:
@@ -532,6 +536,10 @@ def schedule(
 
         _say(cli_schedule.schedule_document(answer, terminal().width))
     return 0
+
+
+app.command(epilog=EXPORT_EPILOG)(_answers(export))
+app.command(epilog=CHECK_EPILOG)(_answers(check))
 
 
 def main() -> None:
