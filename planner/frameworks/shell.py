@@ -30,13 +30,12 @@ def script_words(text: str) -> tuple[list[str], dict[str, str]]:
         name, plus, value = match.groups()
         value = value.strip()
         inner = value[1:-1] if value.startswith("(") and value.endswith(")") else value
-        tokens = _split(inner)
+        tokens = _words(inner)
         if value.startswith("(") or len(tokens) <= 1:
-            filled = (
-                " ".join(_expand(inner, variables).split())
-                if value.startswith("(")
-                else _expand(tokens[0] if tokens else "", variables)
-            )
+            plain = inner if value.startswith("(") else (tokens[0] if tokens else "")
+            filled = _expand(plain, variables)
+            if value.startswith("("):
+                filled = " ".join(filled.split())
             variables[name] = (variables.get(name, "") + " " + filled).strip() if plus else filled
         else:  # NAME=value command ...: the variable is for that command alone
             words += tokens[1:]
@@ -114,10 +113,14 @@ def _expand(text: str, variables: dict[str, str]) -> str:
     return text
 
 
-def _split(text: str) -> list[str]:
+def _words(text: str) -> list[str]:
     """Words of a line; text that no shell could split is split at spaces."""
     try:
-        words = shlex.split(text, comments=True)
+        return shlex.split(text, comments=True)
     except ValueError:
-        words = text.split()
-    return [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
+        return text.split()
+
+
+def _split(text: str) -> list[str]:
+    """Words of a line, those of a quoted group of options apart."""
+    return [part for word in _words(text) for part in (word.split() if " --" in f" {word}" else [word])]

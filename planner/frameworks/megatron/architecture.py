@@ -31,6 +31,8 @@ _GPT_OSS: Final[tuple[Option, ...]] = (
 def model_options(model: ModelSpec, details: Details, seq_len: int, pad_vocabulary: int) -> list[Option]:
     """The architecture as options. Raises `UnsupportedError`."""
     _check(model)
+    if model.position_rows and seq_len > model.position_rows:
+        raise _refuse(f"sequences longer than the {model.position_rows} learned positions", seq_len)
     attention = model.layers[0].attention
     dense = next((layer.mlp for layer in model.layer_kinds if layer.mlp), None)
     moe = next((layer.moe for layer in model.layer_kinds if layer.moe), None)

@@ -1,0 +1,128 @@
+"""What is written is read back as the same configuration, for random legal ones of every framework."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.errors import PlannerError, UnsupportedError
+from planner.frameworks import framework, framework_names
+from planner.frameworks.known import same_architecture
+from planner.frameworks.layout import chunk_layers
+from planner.spec.config import ParallelConfig, Recompute
+from planner.spec.load_model import catalog_models, load_model
+from planner.spec.precision import Precision
+from tests.frameworks.launches import STACKS, golden_launch, launch, problem, random_launches
+
+UNREAD = ("README.md", "kubernetes.yaml", "launch.sbatch", "train.py", "config.json")
+# (framework, model): what the framework cannot state at all
+IMPOSSIBLE = {("nanotron", "qwen3-30b-a3b"), ("nanotron", "deepseek-v3")}
+
+
+def parsed(name: str, files: dict[str, str]):  # type: ignore[no-untyped-def]
+    return framework(name).parse({file: text for file, text in files.items() if file not in UNREAD})
+
+
+@pytest.mark.parametrize("name", framework_names())
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_random_legal_configurations(name: str, model: str) -> None:
+    found = framework(name)
+    for case in random_launches(found, model, 12):
+        for version in found.versions:
+            if (name, model) in IMPOSSIBLE:
+                with pytest.raises(UnsupportedError):
+                    found.render(case, version)
+                continue
+            back = parsed(name, found.render(case, version))
+            wrong = {a: v for a, v in back.axes.items() if getattr(case.config, a) != v}
+            assert not wrong, (version, case.config.describe())
+            assert not back.unknown
+            assert back.devices in (case.devices, None)
+            assert (back.seq_len, back.global_batch) == (4096, 256)
+            if back.layers:
+                assert back.layers == case.chunks
+
+
+@pytest.mark.parametrize("model", catalog_models())
+def test_megatron_states_the_architecture(model: str) -> None:
+    spec = load_model(model)
+    given = problem("llama-3.1-8b", "megatron-2026")
+    case = replace(golden_launch("megatron"), model=spec)
+    chunks = chunk_layers(spec.num_layers, 4, 2)
+    job = replace(given.job, seq_len=min(4096, spec.position_rows or 4096))
+    try:
+        files = framework("megatron").render(replace(case, chunks=chunks, job=job), "0.18.2")
+    except UnsupportedError:
+        return
+    back = parsed("megatron", files).model
+    assert back is not None
+    assert same_architecture(back, spec)
+
+
+def test_most_models_can_be_stated() -> None:
+    refused = 0
+    for model in catalog_models():
+        case = replace(golden_launch("megatron"), model=load_model(model))
+        try:
+            framework("megatron").render(case, "0.18.2")
+        except PlannerError:
+            refused += 1
+    assert refused <= 36
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_precision(precision: Precision) -> None:
+    case = golden_launch("megatron")
+    files = framework("megatron").render(replace(case, job=replace(case.job, precision=precision)), "0.18.2")
+    assert parsed("megatron", files).precision is precision
+
+
+def test_mtp_and_uneven_split_need_a_layout() -> None:
+    spec = load_model("deepseek-v3", with_mtp=True)
+    config = ParallelConfig(tp=1, pp=16, dp=8, ep=8, micro_batch=1, num_microbatches=32, zero=1)
+    case = launch("deepseek-v3", config, replace(problem("deepseek-v3", "megatron-2026"), model=spec))
+    text = framework("megatron").render(case, "0.18.2")["launch.sh"]
+    assert "--pipeline-model-parallel-layout" in text
+    assert "mL" in text
+    assert "--mtp-num-layers 1" in text
+    assert "([0]*3+[1]*58)" in text
+
+
+def test_first_and_last_counts_where_they_suffice() -> None:
+    config = ParallelConfig(tp=4, pp=4, dp=8, micro_batch=1, num_microbatches=32, sp=1, zero=1)
+    given = problem("llama-3.1-8b", "megatron-2026")
+    text = framework("megatron").render(launch("", config, given, (7, 9, 9, 7)), "0.18.2")["launch.sh"]
+    assert "--decoder-first-pipeline-num-layers 7" in text
+    assert "--pipeline-model-parallel-layout" not in text
+
+
+def test_torchtitan_uneven_split_is_python() -> None:
+    config = ParallelConfig(tp=2, pp=4, dp=16, micro_batch=2, num_microbatches=8, sp=1, zero=3)
+    given = problem("llama-3.1-8b", STACKS["torchtitan"])
+    case = launch("", config, given, (5, 10, 6, 11))
+    files = framework("torchtitan").render(case, "0.3.0")
+    assert '"layers.4"]' in files["planned_config.py"]
+    compile(files["planned_config.py"], "planned_config.py", "exec")
+    assert parsed("torchtitan", files).layers == (5, 10, 6, 11)
+    assert "module_fqns_per_model_part" in framework("torchtitan").render(case, "0.2.2")["config.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("nanotron", {"ep": 2}),
+        ("deepspeed", {"vpp": 2}),
+        ("accelerate", {"pp": 2}),
+        ("torchtitan", {"zero": 1}),
+        ("megatron", {"schedule": 8}),
+        ("megatron", {"offload": 1}),
+        ("nanotron", {"recompute": int(Recompute.SELECTIVE)}),
+    ],
+)
+def test_refuses_what_it_cannot_express(name: str, change: dict[str, int]) -> None:
+    case = golden_launch(name)
+    found = framework(name)
+    other = replace(case, config=replace(case.config, **change))
+    with pytest.raises(UnsupportedError):
+        found.render(other, found.default_version)

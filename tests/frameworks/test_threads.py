@@ -1,0 +1,151 @@
+"""Legality as users met it: each case is a public thread about a configuration that a framework refused or mangled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.errors import InputError
+from planner.frameworks import framework
+from planner.frameworks.layout import parse_layout
+from planner.frameworks.megatron.parse import parse
+from planner.space.enumerate import explain_config
+from planner.space.framework_rules import all_rules_for
+from planner.spec.config import ParallelConfig
+from planner.spec.load_model import load_model
+from planner.spec.model import ModelSpec
+from planner.spec.rule import Problem
+from tests.frameworks.launches import launch, problem
+
+
+def with_layers(model: ModelSpec, count: int) -> ModelSpec:
+    return replace(model, layers=model.layers[:1] * count)
+
+
+def broken(config: ParallelConfig, given: Problem) -> set[str]:
+    return {
+        violation.rule for violation in explain_config(config, given, all_rules_for(given.stack.framework))
+    }
+
+
+def test_80_layers_pp16_vp2_were_64() -> None:
+    """Megatron-LM#468: 80 layers on 16 x 2 chunks trained 64; 2.5 a chunk must become a layout, or be refused."""
+    words = "--num-layers 80 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16"
+    with pytest.raises(InputError, match="divisible"):
+        parse({"a": f"{words} --num-layers-per-virtual-pipeline-stage 2"})
+    given = problem("llama-3.1-70b", "megatron-2026", gpus=128)
+    config = ParallelConfig(tp=8, pp=16, dp=1, vpp=2, micro_batch=1, num_microbatches=256, sp=1, schedule=1)
+    text = framework("megatron").render(launch("", config, given), "0.18.2")["launch.sh"]
+    layout = next(line.split(" ", 3)[-1] for line in text.splitlines() if "-layout" in line).strip("'")
+    stages = parse_layout(layout)
+    assert len(stages) == 32
+    assert "".join(stages).count("t") == 80
+
+
+@pytest.mark.parametrize(("layers", "pp"), [(40, 16), (30, 4)])
+def test_layers_that_pp_does_not_divide(layers: int, pp: int) -> None:
+    """Megatron-LM#1303, #1304: refused as plain arguments, so the export must say how layers are dealt."""
+    given = problem("llama-3.1-8b", "megatron-2026")
+    given = replace(given, model=with_layers(given.model, layers))
+    config = ParallelConfig(tp=1, pp=pp, dp=128 // pp, micro_batch=1, num_microbatches=2 * pp, zero=1)
+    assert "layers-pp" not in broken(config, given)
+    text = framework("megatron").render(launch("", config, given), "0.18.2")["launch.sh"]
+    back = parse({"launch.sh": text})
+    assert sum(back.layers) == layers
+    assert len(back.layers) == pp
+
+
+def test_key_value_heads_below_tp() -> None:
+    """torchtitan#2577: 2 heads on tp=4 are copied by Megatron-LM and refused by torchtitan."""
+    config = ParallelConfig(tp=4, dp=32, micro_batch=1, num_microbatches=8, sp=1, zero=3)
+    for stack, refused in (("megatron-2026", False), ("torchtitan-2026", True)):
+        given = problem("llama-3.1-8b", stack)
+        attention = replace(given.model.layers[0].attention, kv_heads=2)
+        layer = replace(given.model.layers[0], attention=attention)
+        given = replace(given, model=replace(given.model, layers=(layer,) * 32))
+        assert ("kv-heads-tp" in broken(config, given)) is refused, stack
+
+
+def test_61_layers_on_16_stages_take_a_layout() -> None:
+    given = problem("deepseek-v3", "megatron-2026")
+    config = ParallelConfig(pp=16, dp=8, ep=8, micro_batch=1, num_microbatches=32, zero=1)
+    assert broken(config, given) == set()
+    files = framework("megatron").render(launch("", config, given), "0.18.2")
+    assert sum(parse({"launch.sh": files["launch.sh"]}).layers) == 61
+
+
+@pytest.mark.parametrize(("gpus", "legal"), [(64, True), (32, False)])
+def test_fewest_devices_of_a_mixture(gpus: int, legal: bool) -> None:
+    """Not the product of degrees: pp x max(tp x cp, ep x etp)."""
+    given = problem("deepseek-v3", "megatron-2026", gpus=gpus)
+    config = ParallelConfig(
+        tp=8, dp=gpus // 8, ep=64, micro_batch=1, num_microbatches=256 // (gpus // 8), sp=1, zero=1
+    )
+    assert ("expert-grid" in broken(config, given)) is not legal
+
+
+def test_rules_of_frameworks_have_teeth() -> None:
+    cases = [
+        (
+            "torchtitan-2026",
+            "qwen2.5-0.5b",
+            ParallelConfig(pp=2, dp=64, micro_batch=1, num_microbatches=4, zero=3),
+            "tied-pp",
+        ),
+        (
+            "torchtitan-2026",
+            "llama-3.1-8b",
+            ParallelConfig(dp=128, micro_batch=2, num_microbatches=1, zero=1),
+            "no-zero-1",
+        ),
+        (
+            "torchtitan-2026",
+            "llama-3.1-8b",
+            ParallelConfig(pp=8, dp=16, micro_batch=4, num_microbatches=4, zero=3),
+            "microbatches-pp",
+        ),
+        (
+            "nanotron-2024",
+            "qwen3-30b-a3b",
+            ParallelConfig(dp=128, ep=4, micro_batch=2, num_microbatches=1, zero=1),
+            "nanotron-ep",
+        ),
+        (
+            "deepspeed-2025",
+            "llama-3.1-8b",
+            ParallelConfig(pp=2, dp=64, micro_batch=1, num_microbatches=4, zero=2),
+            "pipeline-zero",
+        ),
+        (
+            "fsdp1-2023",
+            "llama-3.1-8b",
+            ParallelConfig(tp=2, dp=64, micro_batch=1, num_microbatches=4),
+            "tp-cp-fsdp",
+        ),
+        (
+            "megatron-2026",
+            "gpt-oss-20b",
+            ParallelConfig(tp=2, dp=64, ep=2, etp=2, sp=1, micro_batch=1, num_microbatches=4),
+            "moe-bias-etp",
+        ),
+        (
+            "megatron-2026",
+            "llama-3.1-8b",
+            ParallelConfig(tp=2, cp=8, dp=8, sp=1, cp_kind=2, micro_batch=1, num_microbatches=32),
+            "cp-a2a-heads",
+        ),
+        (
+            "megatron-2026",
+            "llama-3.1-8b",
+            ParallelConfig(dp=128, recompute=1, recompute_modules=1 << 5, num_microbatches=2),
+            "recompute-modules",
+        ),
+    ]
+    for stack, model, config, rule in cases:
+        given = problem(model, stack)
+        assert rule in broken(config, given), (stack, rule)
+
+
+def test_model_of_a_plan() -> None:
+    assert load_model("llama-3.1-8b").num_layers == 32
