@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from planner.campaign.run import run_assumptions, run_facts
+from planner.cost.chunks import PipelineSimulator
 from planner.cost.flops import MfuConvention, mfu_flops_per_token
 from planner.cost.memory import PHASES
 from planner.cost.model import CostModel, CostTable
 from planner.cost.params import model_parameters
+from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Enumeration, Removed
 from planner.spec.assumptions import Assumptions
@@ -43,7 +45,7 @@ NOT_MODELLED = (
     "network congestion from other jobs, and a pathological network state",
     "imbalanced expert routing: every expert gets as many tokens",
     "varying sequence lengths, padding and the data loader",
-    "uneven pipelines beyond a bound on their idle time; schedules other than 1F1B and interleaved 1F1B",
+    "schedules other than 1F1B and interleaved 1F1B in the search (`planner schedule` simulates them)",
     "memory of the first step, host memory, CUDA graphs",
 )
 # What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
@@ -54,11 +56,11 @@ class Answerer:
     """Builds the plan of one problem."""
 
     def __init__(
-        self, problem: Problem, model: CostModel, assumed: tuple[str, ...], headroom: float,
-        restricted: Mapping[str, tuple[int, ...]], campaign: Assumptions,
+        self, problem: Problem, model: CostModel, simulator: PipelineSimulator, assumed: tuple[str, ...],
+        headroom: float, restricted: Mapping[str, tuple[int, ...]], campaign: Assumptions,
     ) -> None:  # fmt: skip
         self.problem, self.model, self.headroom, self.restricted = problem, model, headroom, dict(restricted)
-        self.assumed, self.campaign = assumed, campaign
+        self.simulator, self.assumed, self.campaign = simulator, assumed, campaign
         self.limit = problem.cluster.accelerator.memory * (1 - headroom)
 
     def fits(self, config: ParallelConfig) -> bool:
@@ -121,7 +123,7 @@ class Answerer:
         """Everything predicted about each row of a short table."""
         if not len(table):
             return ()
-        cost = self.model.evaluate(table, keep_terms=True)
+        cost = evaluate_exactly(self.model, table, self.simulator)
         return tuple(self._choice(table.row(row), cost, row) for row in range(len(table)))
 
     def _choice(self, config: ParallelConfig, cost: CostTable, row: int) -> Choice:

@@ -4,6 +4,7 @@
     legal     enumerate_configs(problem)       every configuration, as columns -> Enumeration
     cost      CostModel(problem, rates)        step time and memory of each
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
+              refine(model, found)             in the order of simulated pipelines
     answer    Plan                             what the report shows and the plan file holds
 
 Left out: what the whole run takes (`campaign/`), and launch files.
@@ -24,7 +25,9 @@ from planner.catalog.load_links import load_link_rates
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
+from planner.cost.simulated import simulator_of
 from planner.errors import InputError
+from planner.solve.refine import FINALISTS, refine
 from planner.solve.relax import legal_changes, nearest_fitting
 from planner.solve.search import search
 from planner.space.enumerate import (
@@ -84,10 +87,18 @@ def make_plan(request: Request) -> Plan:
     model = cost_model(problem)
     space = enumerate_configs(problem, RULES, request.restrict)
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
-    found = search(model, space, limit, request.top)
+    simulator = simulator_of(model)
+    found = search(model, space, limit, max(FINALISTS, request.top))
+    found = refine(model, simulator, found, request.top)
     helps = () if len(space) else legal_changes(problem, RULES, request.restrict)
     answer = Answerer(
-        problem, model, assumed, request.headroom, request.restrict, load_assumptions(request.assume)
+        problem,
+        model,
+        simulator,
+        assumed,
+        request.headroom,
+        request.restrict,
+        load_assumptions(request.assume),
     )
     return answer.plan(space, found, helps, lambda: time.perf_counter() - started)
 
@@ -103,6 +114,7 @@ def make_estimate(request: Request) -> Plan:
     answer = Answerer(
         problem,
         model,
+        simulator_of(model),
         (*assumed, *defaults),
         request.headroom,
         request.restrict,

@@ -16,7 +16,7 @@ from planner.spec.planfile import MemoryVerdict, Plan, Verdict
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
 LLAMA_405B = Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048", tokens=15.6e12)
-META = {"tp": (8,), "pp": (16,), "vpp": (7,), "sp": (1,), "zero": (1,)}  # dp 128, arXiv 2407.21783, table 4
+META = {"tp": (8,), "pp": (16,), "vpp": (8,), "sp": (1,), "zero": (1,)}  # dp 128, arXiv 2407.21783, table 4
 
 
 @pytest.fixture(scope="module")

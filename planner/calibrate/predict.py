@@ -16,6 +16,7 @@ from planner.calibrate.runs import Run, refusal
 from planner.catalog.load_links import load_link_rates
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
+from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
 from planner.space.rules import RULES
 from planner.spec.cluster import Cluster
@@ -131,7 +132,7 @@ def _completed(run: Run, prediction: Prediction) -> Prediction:
 
 
 def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:
-    cost = CostModel(problem, *rates_of(problem.cluster)).evaluate(ConfigTable.of(configs), keep_terms)
+    cost = evaluate_exactly(CostModel(problem, *rates_of(problem.cluster)), ConfigTable.of(configs))
     capacity, error = problem.cluster.accelerator.memory, problem.stack.overhead.error
     rows = zip(cost.step_time, cost.peak_memory, cost.device_memory, strict=True)
     results = []
@@ -139,7 +140,11 @@ def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool)
         if not (np.isfinite(step) and np.isfinite(peak) and step > 0):
             results.append(Prediction(failed=f"no finite prediction: {step} s, {peak} bytes"))
             continue
-        terms = {name: float(values[i]) for name, values in cost.detail.time.items()} if cost.detail else {}
+        terms = (
+            {name: float(values[i]) for name, values in cost.detail.time.items()}
+            if keep_terms and cost.detail
+            else {}
+        )
         verdict = verdict_of(float(device), capacity, error)
         results.append(Prediction(float(step), float(peak), float(device), verdict, terms=terms))
     return results

@@ -7,6 +7,7 @@ the embedding and the head. Left out: what depends on the pipeline, data paralle
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,7 @@ class LayerCost:
     `forward`, `backward`: exposed device seconds by term of `TIME_TERMS`. `host`: launch floor of forward and
     backward [s]. `again`: seconds to recompute the key's modules, `again_full` the whole layer.
     `time`, `time_full`: forward and backward including recomputation and the host's floor, `forward_time` its
-    forward share [s].
+    forward share [s]. `weight_gradient`: device seconds of the weight gradients, a part of backward.
     `kept`, `kept_full`: bytes held from forward to backward. `working`: bytes alive only while the layer's own
     backward runs, beside what is kept; `working_full` when the layer was recomputed.
     """
@@ -92,10 +93,19 @@ class LayerCost:
     time: Array
     time_full: Array
     forward_time: Array
+    weight_gradient: Array
     kept: Array
     kept_full: Array
     working: Array
     working_full: Array
+
+
+class Products(NamedTuple):
+    """Seconds of a matrix product and of its two gradients."""
+
+    forward: Array
+    input_gradient: Array
+    weight_gradient: Array
 
 
 @dataclass(frozen=True)
@@ -196,8 +206,8 @@ class LayerModel:
             seq_kv=np.full(len(keys), float(job.seq_len)),
         )
 
-    def _gemm(self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True) -> tuple[Array, Array]:
-        """Forward and backward seconds of one product for every key, evaluated once per distinct shape.
+    def _gemm(self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True) -> Products:
+        """Seconds of one product for every key, evaluated once per distinct shape.
 
         `narrow`: in the recipe's format; else in bf16, as the head and the router are.
         """
@@ -225,7 +235,7 @@ class LayerModel:
         else:
             forward = gemm_time(m, n, k, *rates)
             dgrad, wgrad = gemm_backward_time(m, n, k, *rates)
-        return factor * forward[inverse], factor * (dgrad + wgrad)[inverse]
+        return Products(*(factor * seconds[inverse] for seconds in (forward, dgrad, wgrad)))
 
     def _attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly."""
@@ -420,7 +430,11 @@ class LayerModel:
         experts = self._expert_parallel(layer, x)
         zero = np.zeros(len(keys))
         moved = sum(memory.values(), zero)
-        linear = sum((f for f, _ in products.values()), zero), sum((b for _, b in products.values()), zero)
+        weight_gradient = sum((g.weight_gradient for g in products.values()), zero)
+        linear = (
+            sum((g.forward for g in products.values()), zero),
+            sum((g.input_gradient for g in products.values()), zero) + weight_gradient,
+        )
         hides = self.problem.stack.communication.ep_overlap
         exposed = [
             np.maximum(experts - hides * (linear[i] + attention[i] + (1 + i) * moved), 0.0) for i in (0, 1)
@@ -430,7 +444,7 @@ class LayerModel:
         forward = dict(zip(TIME_TERMS, ahead, strict=True))
         backward = dict(zip(TIME_TERMS, back, strict=True))
         again = self._recomputed(
-            keys, {n: f for n, (f, _) in products.items()}, attention[0], memory, experts
+            keys, {n: g.forward for n, g in products.items()}, attention[0], memory, experts
         )
         again_full = sum(forward.values(), zero)
         behind = sum(backward.values(), zero)
@@ -452,7 +466,7 @@ class LayerModel:
         working = self._working(layer, x)
         return LayerCost(
             forward=forward, backward=backward, host=host, again=again, again_full=again_full,
-            time=time, time_full=time_full, forward_time=forward_time,
+            time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
             kept=everything - freed, kept_full=parts["input"], working=working + freed,
             working_full=working + everything - parts["input"],
         )  # fmt: skip
@@ -484,8 +498,8 @@ class LayerModel:
         vocabulary = padded_vocabulary(self.problem, x.t)
         products = np.zeros(len(keys))
         for gemm in outer_gemms(model):
-            forward, backward = self._gemm(gemm, x, groups, narrow=False)
-            products = products + forward + backward
+            seconds = self._gemm(gemm, x, groups, narrow=False)
+            products = products + seconds.forward + seconds.input_gradient + seconds.weight_gradient
         factor = self.problem.stack.compute.memory_bound
         loss_bytes = LOSS_PASSES_BYTES * x.tokens * vocabulary / x.t
         loss = factor * memory_bound_time(loss_bytes, self.bandwidth, self.kernels)

@@ -4,7 +4,7 @@ The space is the product of these axes; every value is a whole number, not only 
   tp, cp, pp       divisors of the device count; dp follows from them
   sp               off, and on where tp > 1
   ep               divisors of the number of experts; etp divisors of tp
-  vpp              1 .. layers / pp
+  vpp              1 .. (layers + 2) / pp: embedding and loss can fill a chunk
   micro_batch      divisors of the sequences per data-parallel rank
   zero             0 .. 3
   recompute        none, selective, full with vpp, 2 vpp .. layers / pp layers of each stage
@@ -170,7 +170,7 @@ class _Axes:
         return self._restricted("etp", divisors(tp) if self.moe else (1,))
 
     def vpp(self, pp: int) -> Domain:
-        return self._restricted("vpp", range(1, max(1, self.layers // pp) + 1) if pp > 1 else (1,))
+        return self._restricted("vpp", range(1, max(1, (self.layers + 2) // pp) + 1) if pp > 1 else (1,))
 
     def micro_batch(self, dp: int) -> Domain:
         share = self.batch // dp

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.space.split import nanotron_head, split_nanotron
+from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, nanotron_head, split_nanotron
 from planner.spec.config import Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack import PipelineSplit
@@ -110,7 +110,15 @@ def _layers_pp(columns: Columns, problem: Problem) -> Mask:
         return columns["vpp"] == 1
     if problem.stack.split is PipelineSplit.EVEN:
         return problem.model.num_layers % chunks == 0
-    return chunks <= problem.model.num_layers
+    # the first and the last chunk of an interleaved pipeline can hold the embedding or the head alone
+    return chunks <= problem.model.num_layers + 2 * (columns["vpp"] > 1)
+
+
+def _equal_chunks(columns: Columns, problem: Problem) -> Mask:
+    chunks = columns["pp"].astype(np.int64) * columns["vpp"]
+    fewer = range(LAYERS_FEWER_FIRST + LAYERS_FEWER_LAST + 1)
+    equal = np.any([(problem.model.num_layers + less) % chunks == 0 for less in fewer], axis=0)
+    return (columns["vpp"] == 1) | equal
 
 
 def _stages_filled(columns: Columns, problem: Problem) -> Mask:
@@ -263,6 +271,13 @@ RULES: Final[tuple[Rule, ...]] = (
             "layers": p.model.num_layers,
             "evenly": " evenly" if p.stack.split is PipelineSplit.EVEN else "",
         },
+    ),
+    Rule(
+        "equal-chunks", ("pp", "vpp"), _equal_chunks,
+        "the chunks of an interleaved pipeline must hold equally many of the {layers} layers, the first at most 1 less "
+        "and the last at most 3; pp={pp} vpp={vpp}",
+        "choose a vpp that divides the layers of a stage: ranks wait at every change between unequal chunks",
+        "arithmetic of the schedule (planner.schedule simulates it)", lambda p: {"layers": p.model.num_layers},
     ),
     Rule(
         "stages-filled", ("pp",), _stages_filled,

@@ -6,9 +6,14 @@ Left out: splits that a solver finds, which replace these.
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 from planner.spec.model import ModelSpec
 from planner.spec.stack import PipelineSplit
+
+# How many layers less than the others the first and the last chunk of an interleaved pipeline may hold.
+LAYERS_FEWER_FIRST: Final = 1
+LAYERS_FEWER_LAST: Final = 3
 
 
 def nanotron_head(model: ModelSpec) -> float:
@@ -24,25 +29,65 @@ def split_evenly(num_layers: int, chunks: int) -> list[int]:
 
 
 def split_balanced(num_layers: int, pp: int, vpp: int, embedding: float, head: float) -> list[int]:
-    """Layers of every chunk in pipeline order, so that the heaviest rank is as light as can be.
+    """Layers of every chunk in pipeline order, so that the pipeline is as fast as can be.
 
-    Every chunk gets one layer, then each further layer goes to the rank with the least load (the later one of
-    equals, since early ranks hold more activations). `embedding`, `head`: cost in layers [1]. Chunk i lies on
-    rank i mod pp, as Megatron-LM numbers virtual stages.
+    One chunk a rank: each layer in turn goes to the rank with the least load (the later one of equals, since early
+    ranks hold more activations). Several: see `_split_interleaved`. `embedding`, `head`: cost in layers [1]. Chunk
+    i lies on rank i mod pp, as Megatron-LM numbers virtual stages. Every chunk holds a layer, but the first and the
+    last of an interleaved pipeline, which can hold the embedding or the head alone.
     """
-    layers = [1] * (pp * vpp)
-    load = [float(vpp)] * pp
+    if vpp > 1:
+        return _split_interleaved(num_layers, pp, vpp, embedding, head)
+    layers = [1] * pp
+    load = [1.0] * pp
     load[0] += embedding
     load[-1] += head
     heap = [(load[rank], -rank) for rank in range(pp)]
     heapq.heapify(heap)
-    on_rank = [1] * pp
-    for _ in range(num_layers - pp * vpp):
+    for _ in range(num_layers - pp):
         cost, negative = heapq.heappop(heap)
-        rank = -negative
-        layers[(on_rank[rank] % vpp) * pp + rank] += 1
-        on_rank[rank] += 1
+        layers[-negative] += 1
         heapq.heappush(heap, (cost + 1.0, negative))
+    return layers
+
+
+def _split_interleaved(num_layers: int, pp: int, vpp: int, embedding: float, head: float) -> list[int]:
+    """As `split_balanced`, for several chunks a rank.
+
+    All ranks work on the same virtual stage at a time, so a step takes the sum over virtual stages of the slowest
+    chunk in each: further layers go to whole virtual stages before they start another. Tried: 0 or 1 layer less in
+    the first chunk, 0 to 3 less in the last; kept: the least sum, then the evenest.
+    """
+    best: tuple[float, float, list[int]] | None = None
+    for first in range(LAYERS_FEWER_FIRST + 1):
+        for last in range(LAYERS_FEWER_LAST + 1):
+            layers = _dealt(num_layers + first + last, pp, vpp)
+            layers[0] -= first
+            layers[-1] -= last
+            if min(layers) < 0 or min(layers[1:-1], default=1) < 1:
+                continue
+            cost = [float(count) for count in layers]
+            cost[0] += embedding
+            cost[-1] += head
+            waves = sum(max(cost[wave * pp : (wave + 1) * pp]) for wave in range(vpp))
+            rank = max(sum(cost[r::pp]) for r in range(pp))
+            if best is None or (waves, rank) < best[:2]:
+                best = (waves, rank, layers)
+    if best is None:  # fewer layers than chunks between the first and the last
+        raise ValueError(f"{num_layers} layers do not fill {pp} x {vpp} chunks")
+    return best[2]
+
+
+def _dealt(units: int, pp: int, vpp: int) -> list[int]:
+    """Units in chunks of pp ranks: equal, the rest in whole virtual stages from the second on, then middle ranks."""
+    base, rest = divmod(units, pp * vpp)
+    layers = [base] * (pp * vpp)
+    waves = [*range(1, vpp), 0]
+    for wave in waves[: rest // pp]:
+        for rank in range(pp):
+            layers[wave * pp + rank] += 1
+    for rank in sorted(range(pp), key=lambda r: abs(r - (pp - 1) / 2))[: rest % pp]:
+        layers[waves[rest // pp] * pp + rank] += 1
     return layers
 
 

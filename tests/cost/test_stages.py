@@ -36,7 +36,16 @@ def test_balanced_deals_every_layer_and_leaves_no_chunk_empty(
     chunks = split_balanced(layers, pp, vpp, 0.05, head)
     assert sum(chunks) == layers
     assert len(chunks) == pp * vpp
-    assert min(chunks) >= 1
+    assert min(chunks) >= 0
+    assert vpp > 1 or min(chunks) >= 1
+    assert min(chunks[1:-1], default=1) >= 1
+
+
+def test_interleaved_chunks_are_equal_but_for_the_ends() -> None:
+    # Llama 3.1 405B as published (arXiv 2407.21783, section 3.3.2): one layer less in the first and the last stage
+    assert split_balanced(126, 16, 8, 0.05, 0.66) == [0, *[1] * 126, 0]
+    assert split_balanced(126, 16, 4, 0.05, 0.66) == [1, *[2] * 62, 1]
+    assert split_balanced(61, 16, 2, 0.05, 1.2) == [1, *[2] * 30, 0]
 
 
 @given(st.integers(2, 4), st.integers(0, 7), HEADS, st.sampled_from([0.0, 0.05, 1.2]))

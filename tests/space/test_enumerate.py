@@ -45,7 +45,7 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
     ):
         dp = devices // (tp * cp * pp)
         share = subject.job.global_batch // dp
-        for vpp in range(1, max(1, layers // pp) + 1) if pp > 1 else (1,):
+        for vpp in range(1, max(1, (layers + 2) // pp) + 1) if pp > 1 else (1,):
             most = -(-layers // pp)
             full = [*range(vpp, most, vpp), most] if subject.stack.limits.partial_full_recompute else [most]
             recomputed = [(Recompute.NONE, 0, 0), (Recompute.SELECTIVE, 0, modules)]
@@ -141,7 +141,11 @@ def legal_by_hand(row: ParallelConfig, subject: Problem) -> bool:
         and (kv % row.tp == 0 or row.tp % kv == 0)
         and all(width % row.tp == 0 for width in ffn)
         and (row.cp == 1 or job.seq_len % (2 * row.cp) == 0)
-        and row.pp * row.vpp <= subject.model.num_layers
+        and row.pp * row.vpp <= subject.model.num_layers + 2 * (row.vpp > 1)
+        and (
+            row.vpp == 1
+            or any((subject.model.num_layers + less) % (row.pp * row.vpp) == 0 for less in range(5))
+        )
         and (row.vpp == 1 or (row.pp > 1 and row.num_microbatches % row.pp == 0))
         and job.global_batch == row.dp * row.micro_batch * row.num_microbatches
         and (row.sp == 0 or (row.tp > 1 and job.seq_len % (row.tp * row.cp) == 0))

@@ -1,0 +1,147 @@
+"""How long does each chunk of one configuration's pipeline take, pass by pass?
+
+What the vectorised cost sums over stages, kept apart per chunk (virtual stage) so that a schedule can be simulated,
+drawn and traced. One configuration at a time. Left out: what happens once a step (data parallelism, optimizer).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.collectives import p2p_time
+from planner.cost.layer import LayerModel
+from planner.cost.step import FORWARD_SHARE
+from planner.cost.traffic import neighbour_links
+from planner.schedule.generate import action_table
+from planner.schedule.graph import DependencyGraph, dependency_graph
+from planner.schedule.simulate import StageTimes, makespans, stage_times
+from planner.space.split import deal_layers
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.rule import Problem
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ChunkTimes:
+    """Seconds of one micro-batch in every chunk, (chunks,) in pipeline order; chunk i lies on rank i mod p.
+
+    `backward` = recomputation + input gradient + weight gradient. `hop`: one message between neighbouring ranks.
+    `layers`: layers of every chunk.
+    """
+
+    forward: Array
+    recompute: Array
+    input_gradient: Array
+    weight_gradient: Array
+    hop: float
+    layers: tuple[int, ...]
+
+    @property
+    def backward(self) -> Array:
+        """The whole backward pass."""
+        return self.recompute + self.input_gradient + self.weight_gradient
+
+    def stage_times(self, hops: tuple[float, ...] | None = None) -> StageTimes:
+        """For the simulator, a case per hop time (its own by default); recomputation is part of the input gradient."""
+        chunks = len(self.forward)
+        seconds = np.array([[h] * (chunks - 1) for h in (hops or (self.hop,))])
+        return stage_times(
+            chunks, self.forward, self.recompute + self.input_gradient, self.weight_gradient, seconds
+        )
+
+
+def chunk_times(
+    model: LayerModel, config: ParallelConfig, embedding_in_layers: float, head_in_layers: float
+) -> ChunkTimes:
+    """The times of every chunk of `config`, which must be legal."""
+    problem = model.problem
+    counts = deal_layers(
+        problem.model.num_layers,
+        config.pp,
+        config.vpp,
+        problem.stack.split,
+        embedding_in_layers,
+        head_in_layers,
+    )
+    keys = ConfigTable.of([config])
+    costs = [model.layer(kind, keys) for kind in problem.model.layer_kinds]
+    edges = model.edges(keys)
+    chunks = len(counts)
+    forward, again, backward, weight = (np.zeros(chunks) for _ in range(4))
+    left = np.full(config.pp, config.recompute_layers if config.recompute == Recompute.FULL else 0)
+    most = -(-problem.model.num_layers // config.pp)
+    left = np.where(left >= most, problem.model.num_layers, left)  # all of a stage, however deep
+    layer = 0
+    for chunk, count in enumerate(counts):
+        for kind in problem.model.layer_kind_of[layer : layer + count]:
+            cost = costs[kind]
+            full = left[chunk % config.pp] > 0
+            left[chunk % config.pp] -= full
+            total = float((cost.time_full if full else cost.time)[0])
+            forward[chunk] += float(cost.forward_time[0])
+            again[chunk] += float((cost.again_full if full else cost.again)[0])
+            weight[chunk] += float(cost.weight_gradient[0])
+            backward[chunk] += total - float(cost.forward_time[0])
+        layer += count
+    extra = problem.model.mtp_layers
+    if extra:
+        cost = costs[problem.model.layer_kind_of[-1]]
+        forward[-1] += extra * float(cost.forward_time[0])
+        backward[-1] += extra * float(cost.time[0] - cost.forward_time[0])
+        weight[-1] += extra * float(cost.weight_gradient[0])
+    for chunk, seconds in ((0, float(edges.embedding[0])), (chunks - 1, float(edges.head[0]))):
+        forward[chunk] += FORWARD_SHARE * seconds
+        backward[chunk] += (1 - FORWARD_SHARE) * seconds
+        weight[chunk] += FORWARD_SHARE * seconds
+    again = np.minimum(again, backward)
+    weight = np.minimum(weight, backward - again)
+    return ChunkTimes(
+        forward=forward,
+        recompute=again,
+        input_gradient=backward - again - weight,
+        weight_gradient=weight,
+        hop=hop_seconds(model, config),
+        layers=tuple(counts),
+    )
+
+
+def hop_seconds(model: LayerModel, config: ParallelConfig) -> float:
+    """Seconds of one activation between neighbouring pipeline ranks."""
+    problem: Problem = model.problem
+    crosses, fabric = neighbour_links(float(config.tp * config.cp * config.dp), problem.cluster)
+    tokens = config.micro_batch * problem.job.seq_len / config.cp
+    size = model.recipe.activation_bytes * tokens * problem.model.hidden / (config.tp if config.sp else 1)
+    return float(p2p_time(size, crosses, problem.cluster.tiers[0].bandwidth, fabric, model.links))
+
+
+class PipelineSimulator:
+    """Exact makespans of one problem's configurations; equal orders are built and equal pipelines simulated once."""
+
+    def __init__(self, model: LayerModel, embedding_in_layers: float, head_in_layers: float) -> None:
+        self.model, self.ends = model, (embedding_in_layers, head_in_layers)
+        self._graphs: dict[tuple[int, int, int, int], DependencyGraph] = {}
+        self._seen: dict[ParallelConfig, tuple[float, float]] = {}
+
+    def chunk_times(self, config: ParallelConfig) -> ChunkTimes:
+        """The times of every chunk of `config`."""
+        return chunk_times(self.model, config, *self.ends)
+
+    def makespans(self, config: ParallelConfig) -> tuple[float, float]:
+        """Makespan without and with messages between ranks, exact for the schedule [s]."""
+        key = replace(config, zero=0, hsdp=0)  # what the passes do not depend on
+        if key not in self._seen:
+            times = self.chunk_times(config)
+            free, real = makespans(self._graph(config), times.stage_times((0.0, times.hop)))
+            self._seen[key] = float(free), float(real)
+        return self._seen[key]
+
+    def _graph(self, config: ParallelConfig) -> DependencyGraph:
+        shape = (config.schedule, config.pp, config.vpp, config.num_microbatches)
+        if shape not in self._graphs:
+            table = action_table(Schedule(config.schedule), config.pp, config.num_microbatches, config.vpp)
+            self._graphs[shape] = dependency_graph(table)
+        return self._graphs[shape]
