@@ -40,7 +40,7 @@ from planner.spec.job import Job
 from planner.spec.load_cluster import build_cluster, load_accelerator, parse_fabric
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
-from planner.spec.stack import Stack
+from planner.spec.stack import PipelineSplit, Stack
 
 INPUT_COLUMNS: Final = (
     "source", "model", "gpu", "gpus", "gpus_per_node", "nvlink_domain", "internode", "seq_len", "global_batch",
@@ -119,6 +119,8 @@ class RunReader:
     _clusters: dict[tuple[Any, ...], tuple[Cluster, tuple[str, ...]]] = field(default_factory=dict)
     _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
+    _evened: dict[int, Stack] = field(default_factory=dict)
+    _narrowed: dict[int, Stack] = field(default_factory=dict)
 
     def read(self, row: Row) -> Run:
         """The question of one row. Raises `PlannerError` where it cannot be asked."""
@@ -141,6 +143,7 @@ class RunReader:
             degrees["ep"] = 1
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.devices_per_node, assumed)
+        stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
         problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
         assumed += [f"model: {what}" for what in model.assumed]
@@ -151,6 +154,15 @@ class RunReader:
         offloads = bool(OFFLOAD.search(cells["extras"]))
         told = tuple(dict.fromkeys(assumed))
         return Run(problem, config, choice.name, choice.kin, told, fallback, offloads)
+
+    def _even(self, stack: Stack, config: ParallelConfig, layers: int, cells: Row) -> Stack:
+        """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated."""
+        balanced = stack.framework == "megatron" and stack.split is PipelineSplit.BALANCED
+        if not balanced or config.pp == 1 or layers % (config.pp * config.vpp) or "layout" in cells["extras"]:
+            return stack
+        if id(stack) not in self._evened:
+            self._evened[id(stack)] = stack.model_copy(update={"split": PipelineSplit.EVEN})
+        return self._evened[id(stack)]
 
     def _model(self, key: str) -> ModelSpec:
         if key not in self._specs:
@@ -188,7 +200,16 @@ class RunReader:
             self._stacks[key] = same, said
         stack, said = self._stacks[key]
         assumed += said
-        return stack
+        return self._with_gradients(stack, cells)
+
+    def _with_gradients(self, stack: Stack, cells: Row) -> Stack:
+        """Megatron-Bridge's performance recipes reduce, and so keep, gradients in bf16 (grad_reduce_in_fp32=False)."""
+        if "bridge" not in cells["framework"].lower() or "fp32 grad" in cells["extras"].lower():
+            return stack
+        if id(stack) not in self._narrowed:
+            states = stack.states.model_copy(update={"gradient": 2.0})
+            self._narrowed[id(stack)] = stack.model_copy(update={"states": states})
+        return self._narrowed[id(stack)]
 
 
 def switch_text(cells: Row) -> str:

@@ -30,7 +30,7 @@ class LayerShape:
     `tokens`: b s / c, tokens of the micro-batch on a context-parallel rank. `t`, `kv_split`: ranks that divide
     query heads and key/value heads. `sequence_split`: t with sequence parallelism, else 1. `expert_tokens`:
     tokens that enter the router per rank, before choosing K experts. `e`, `et`: expert and expert-tensor
-    parallel ranks. `seq_kv`: keys a query can see, s.
+    parallel ranks. `seq_kv`: keys a query can see, s. `pipelined`: 1 where there is more than one stage.
     """
 
     tokens: Array
@@ -42,15 +42,17 @@ class LayerShape:
     et: Array
     c: Array
     seq_kv: Array
+    pipelined: Array | float = 1.0
 
 
-def linear_input_bytes(recipe: PrecisionRecipe) -> float:
+def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:
     """Bytes per value of what a linear layer keeps of its input: 1 in 8-bit and 4-bit recipes [bytes].
 
     Transformer Engine keeps the column-wise fp8 copy; 4-bit recipes keep 4.5 bits in theory, taken as 1 byte
     because published peaks do not resolve the difference.
     """
-    return 1.0 if recipe.gemm in (Dtype.FP8, Dtype.FP4) else recipe.activation_bytes
+    narrow = recipe.gemm in (Dtype.FP8, Dtype.FP4) and kernels.keeps_narrow_inputs
+    return 1.0 if narrow else recipe.activation_bytes
 
 
 def _attention_parts(
@@ -59,7 +61,7 @@ def _attention_parts(
     """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams."""
     act = recipe.activation_bytes
     out = act * a.heads * a.v_head_dim * x.tokens / x.t
-    extra = np.where(linear_input_bytes(recipe) < act, 0.5 * out, 0.0)
+    extra = np.where(linear_input_bytes(recipe, kernels) < act, 0.5 * out, 0.0)
     if a.kind is AttentionKind.MLA:
         compressed = act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
         widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
@@ -76,7 +78,7 @@ def _attention_parts(
     else:
         square = heads * x.tokens * x.seq_kv
         dropped = (MASK_BYTES + act) if kernels.dropout else 0.0
-        core = (act + dropped) * square
+        core = (kernels.score_bytes or act + dropped) * square
     return {**parts, "core_attn": core, "attention_out": out + extra}
 
 
@@ -85,7 +87,7 @@ def _mlp_parts(
 ) -> Array:
     """fc1's output, the activation's output (input of fc2): 2f + 2f, gated 4f + 2f, eager SiLU 2f more."""
     act = recipe.activation_bytes
-    wide = (2 if gated else 1) * act + linear_input_bytes(recipe)
+    wide = (2 if gated else 1) * act + linear_input_bytes(recipe, kernels)
     if gated and not kernels.fused_activation:
         wide += act
     return tokens * ffn * wide / split
@@ -105,11 +107,11 @@ def _moe_parts(
     act = recipe.activation_bytes
     rows = x.expert_tokens * moe.top_k
     router = x.expert_tokens * (STATISTIC_BYTES * moe.experts + 32.0 * moe.top_k)
-    permuted = rows * x.et * h * linear_input_bytes(recipe)
-    outputs = rows * x.et * h * act
+    permuted = rows * x.et * h * linear_input_bytes(recipe, kernels)
+    outputs = rows * x.et * h * (0.0 if kernels.probs_in_activation else act)
     fc1 = rows * moe.expert_ffn * (2 if moe.gated else 1) * act
     silu = rows * moe.expert_ffn * (act if moe.gated and not kernels.fused_activation else 0.0)
-    product = rows * moe.expert_ffn * linear_input_bytes(recipe)
+    product = rows * moe.expert_ffn * linear_input_bytes(recipe, kernels)
     parts = {"moe": router + permuted + outputs + fc1, "moe_act": silu + product}
     if moe.shared_ffn:
         parts["shared_experts"] = _mlp_parts(moe.shared_ffn, moe.gated, x.tokens, x.t, kernels, recipe)
@@ -134,10 +136,13 @@ def layer_activations(
     parts = {
         "input": act * stream,
         "residual": act * stream * (norm_inputs - 1) + statistics * norm_inputs * stream / h,
-        "layernorm": linear_input_bytes(recipe) * gathered * normed_inputs,
+        "layernorm": linear_input_bytes(recipe, kernels) * gathered * normed_inputs,
     }
     if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
         parts["layernorm"] = parts["layernorm"] + kernels.eager_norm_bytes * stream * norm_inputs
+    if kernels.gathered_bytes or kernels.gathered_bytes_pipelined:
+        width = np.where(np.asarray(x.pipelined) > 0, kernels.gathered_bytes_pipelined, kernels.gathered_bytes)
+        parts["layernorm"] = parts["layernorm"] + np.where(x.t > 1, width * x.tokens * h, 0.0)
     if kernels.stream_extra:
         parts["residual"] = parts["residual"] + kernels.stream_extra * stream
     parts.update(_attention_parts(layer.attention, x, kernels, recipe))
@@ -168,7 +173,7 @@ def head_activations(
     """What head and loss keep and need, per micro-batch [bytes].
 
     Inputs: 4 s b h and the norm's statistics. Unfused loss in q bytes (4: fp32): keeps q s b V of log-probabilities,
-    peaks at 3 q s b V in the backward pass (measured: 12 s b V); fused in place on bf16 logits: 6 s b V.
+    peaks at 3 q s b V in the backward pass (measured: 12 s b V). Fused on bf16 logits: those and their gradient.
     Chunked: 3 q s b V over the chunks, and the head input's gradient. V is divided by t only where the loss is
     vocabulary-parallel; `whole_logit_bytes` never is.
     """
@@ -182,9 +187,9 @@ def head_activations(
     values = x.tokens * vocabulary / split
     logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary
     if kernels.cross_entropy is CrossEntropy.FUSED:
-        return HeadActivations(inputs, logits, logits, 2 * logits + whole, logits)
+        return HeadActivations(inputs, logits, logits, logits + whole, 2 * logits)
     wide = kernels.loss_bytes * values
     if kernels.cross_entropy is CrossEntropy.CHUNKED:
         part, rest = 1.0 / kernels.loss_chunks, act * stream
-        return HeadActivations(inputs, logits * part, rest, 3 * wide * part + whole, logits * part)
-    return HeadActivations(inputs, logits, wide, 2 * wide + whole, logits)
+        return HeadActivations(inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part)
+    return HeadActivations(inputs, logits, wide, (kernels.loss_peak - 1) * wide + whole, logits)

@@ -125,12 +125,13 @@ def key_groups(keys: ConfigTable) -> Groups:
 @dataclass(frozen=True)
 class EdgeCost:
     """Embedding and head with loss. `embedding`, `head`: forward and backward seconds; `head_gemm`: the share in
-    matrix products; `memory`: bytes that head and loss keep and need."""
+    matrix products; `memory`: bytes that head and loss keep and need; `stream`: bytes of a layer's input."""
 
     embedding: Array
     head: Array
     head_gemm: Array
     memory: HeadActivations
+    stream: Array
 
 
 def padded_vocabulary(problem: Problem, t: Array) -> Array:
@@ -204,6 +205,7 @@ class LayerModel:
             et=et,
             c=c,
             seq_kv=np.full(len(keys), float(job.seq_len)),
+            pipelined=(keys["pp"] > 1).astype(float),
         )
 
     def _gemm(self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True) -> Products:
@@ -455,21 +457,27 @@ class LayerModel:
         forward_time = soft_maximum(again_full, ahead_host, softness)
         time = forward_time + soft_maximum(behind + again, behind_host + repeated, softness)
         time_full = forward_time + soft_maximum(behind + again_full, behind_host + ahead_host, softness)
-        parts = layer_activations(layer, self.problem.model, x, self.problem.stack.kernels, self.recipe)
-        everything = sum(parts.values(), zero)
-        freed = zero
+        kept, kept_full, working, working_full = self._memory(layer, x, keys)
+        return LayerCost(
+            forward=forward, backward=backward, host=host, again=again, again_full=again_full,
+            time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
+            kept=kept, kept_full=kept_full, working=working, working_full=working_full,
+        )  # fmt: skip
+
+    def _memory(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array, Array, Array]:
+        """Bytes kept and bytes at work in the backward pass: with a key's modules recomputed, with all of them."""
+        kernels, zero = self.problem.stack.kernels, np.zeros(len(keys))
+        parts = layer_activations(layer, self.problem.model, x, kernels, self.recipe)
+        everything, freed = sum(parts.values(), zero), zero
         for bit, name in enumerate(RECOMPUTE_MODULES):
             extra = parts.get("moe_act", zero) if name == "moe" else zero
             part = parts.get(name, zero) + extra
             freed = freed + np.where(keys["recompute_modules"] & (1 << bit) > 0, part, 0.0)
         freed = np.minimum(freed, everything - parts["input"])
+        beside = kernels.checkpoint_extra * x.tokens * self.problem.model.hidden / x.sequence_split
+        least = np.minimum(parts["input"] + beside, everything)
         working = self._working(layer, x)
-        return LayerCost(
-            forward=forward, backward=backward, host=host, again=again, again_full=again_full,
-            time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
-            kept=everything - freed, kept_full=parts["input"], working=working + freed,
-            working_full=working + everything - parts["input"],
-        )  # fmt: skip
+        return everything - freed, least, working + freed, working + everything - least
 
     def _working(self, layer: Layer, x: LayerShape) -> Array:
         """Gradients alive at the widest point of a layer's backward, where the activation's begins [bytes].
@@ -478,7 +486,7 @@ class LayerModel:
         fc2's own input is free by then, its weight's gradient is there unless the product accumulates it in place.
         """
         act, h = self.recipe.activation_bytes, float(self.problem.model.hidden)
-        saved = linear_input_bytes(self.recipe)
+        saved = linear_input_bytes(self.recipe, self.problem.stack.kernels)
         stream = act * x.tokens * h * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
         fused = self.problem.stack.states.fused_weight_gradient
         weight = 0.0 if fused else self.recipe.weight_bytes
@@ -506,4 +514,4 @@ class LayerModel:
         stream = act * x.tokens * model.hidden / x.sequence_split
         table = factor * memory_bound_time(8.0 * stream, self.bandwidth, self.kernels)
         memory = head_activations(vocabulary, model, x, self.problem.stack.kernels, self.recipe)
-        return EdgeCost(table, products + loss, products, memory)
+        return EdgeCost(table, products + loss, products, memory, stream)

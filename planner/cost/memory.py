@@ -71,7 +71,8 @@ class MemoryInputs:
     `dense`, `expert`: parameters on a rank; `outer`: those outside the layers (embedding, final norm, head) among
     them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
     stages of the class (0: padding). `in_flight`: micro-batches. `head_inputs`, `head_kept`, `head_transient`,
-    `logit_gradient`: bytes of head and loss, zero but on the last stage. `stream` (n,): a layer's input [bytes].
+    `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
+    sent and received activations that a stage keeps. `stream` (n,): a layer's input [bytes].
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards`, `accumulates` (n,): ZeRO
     stage, ranks that share states, and whether gradients exist before the last backward pass (1.0).
     `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
@@ -91,6 +92,7 @@ class MemoryInputs:
     head_kept: Array
     head_transient: Array
     logit_gradient: Array
+    boundary: Array
     stream: Array
     states: StateBytes
     expert_states: StateBytes
@@ -145,6 +147,7 @@ def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
         "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
         "workspace": np.full_like(x.dense, stack.overhead.workspace),
+        "pipeline_buffers": x.boundary,
     }
 
 
@@ -174,19 +177,21 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Mom
         unit = states.prefetch_layers * x.weight_bytes * x.unit
         always["gathered_parameters"] = np.where(x.zero >= 3, unit, 0.0)[:, None] * np.ones_like(x.dense)
     logits = x.head_inputs + x.head_kept + x.head_transient
+    head = x.head_inputs + x.logit_gradient
+    # the head's weight gradient is a tensor of its own before it is added to the buffer
+    weight_gradient = states.unit_gradient * x.head
     binding = [
         _Moment("loss", {**always, "logits": logits}, x.in_flight),
+        _Moment("head_backward", {**always, "logits": head, "head_gradient": weight_gradient}, x.in_flight),
         _Moment("backward", always, x.in_flight, works=True),
         _Moment("optimizer", {**always, "optimizer_temporaries": _update_temporaries(x, states)}),
     ]
     if not every:
         return binding
-    head = x.head_inputs + x.logit_gradient
     return [
         *binding,
         _Moment("after_init", always),
         _Moment("forward", always, x.in_flight),
-        _Moment("head_backward", {**always, "logits": head}, x.in_flight),
         _Moment("layer_reduction", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0)),
         _Moment("layer_backward", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0), works=True),
         _Moment("backward_end", always, x.in_flight - 1.0 + 1.0 / np.maximum(x.layers, 1.0), works=True),
@@ -337,6 +342,24 @@ def _peak_by_class(
     return result
 
 
+def _binding_moment(
+    moments: list[_Moment], stem: NDArray[np.intp], kept: Array, working: Array, waste: float,
+    stage_class: NDArray[np.intp],
+) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
+    """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
+    at, mine = (stem, stage_class), kept[np.arange(len(stem)), stage_class]
+    phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
+    best = np.full(len(stem), -np.inf)
+    for moment in moments:
+        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
+        total = moment.fixed()[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
+        better = total > best
+        best = np.where(better, total, best)
+        phase = np.where(better, PHASES.index(moment.phase), phase)
+        unused = np.where(better, waste * active, unused)
+    return phase, unused
+
+
 def memory_cost(
     x: MemoryInputs,
     stem: NDArray[np.intp],
@@ -344,30 +367,28 @@ def memory_cost(
     working: Array,
     stack: Stack,
     keep_terms: bool = True,
+    cached: Array | float = 0.0,
 ) -> MemoryCost:
     """Terms and peak of memory for every candidate, stage class and moment [bytes].
 
     Row i has the stem `stem[i]` of `x`, keeps `kept[i]` (C,) bytes of a micro-batch and works in `working[i]`.
-    `terms` is empty unless `keep_terms`. A moment's total: its constant terms + activations in flight and what the
+    `terms` is empty unless `keep_terms`. `cached`: blocks of recomputed layers, which as those of the last step's
+    gradients a counter of reserved memory shows at the loss, whose tensors are too large for them; short of memory,
+    the allocator returns them. A moment's total: its constant terms + activations in flight and what the
     allocator wastes of them + the working set of a layer's backward pass.
     """
     moments, waste = moments_of(x, stack, keep_terms), stack.overhead.fragmentation
     by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
-    stage_class = by_class.argmax(axis=1)
-    rows = np.arange(len(stem))
-    reserved, at = by_class[rows, stage_class], (stem, stage_class)
-    mine = kept[rows, stage_class]
-    phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
-    best = np.full(len(stem), -np.inf)
-    for moment in moments:
-        wasted = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine * waste
-        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
-        total = moment.fixed()[at] + active + wasted + (working if moment.works else 0.0)
-        better = total > best
-        best = np.where(better, total, best)
-        phase = np.where(better, PHASES.index(moment.phase), phase)
-        unused = np.where(better, wasted, unused)
-    peak = reserved - (0.0 if stack.overhead.logs_reserved else unused)
+    stage_class, rows = by_class.argmax(axis=1), np.arange(len(stem))
+    reserved = by_class[rows, stage_class]
+    phase, unused = _binding_moment(moments, stem, kept, working, waste, stage_class)
+    logged, seen = reserved, (phase, unused, stage_class)
+    if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
+        first = np.zeros_like(stage_class)
+        logged, seen = by_class[:, 0], (*_binding_moment(moments, stem, kept, working, waste, first), first)
+    born_late = (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates[:, None]) * _gradients(x)
+    at_loss = np.where(seen[0] == PHASES.index("loss"), cached + born_late[stem, seen[2]], 0.0)
+    peak = logged + at_loss if stack.overhead.logs_reserved else logged - seen[1]
     outside = stack.overhead.context + stack.overhead.per_group * x.groups[stem]
     terms = {m.phase: _terms_of(m, stem, kept, working, waste) for m in moments} if keep_terms else {}
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)

@@ -95,6 +95,7 @@ class _Layers:
     embedding: Array
     head: Array
     stream: Array  # (l,) bytes of a layer's input
+    hidden: Array  # (l,) values of the stream on a rank
     head_memory: HeadActivations
 
 
@@ -244,7 +245,8 @@ class CostModel:
             working_full=np.max([c.working_full for c in costs], axis=0),
             embedding=edges.embedding,
             head=edges.head,
-            stream=np.max([c.kept_full for c in costs], axis=0),
+            stream=edges.stream,
+            hidden=edges.stream / self.layers.recipe.activation_bytes,
             head_memory=edges.memory,
         )
 
@@ -379,7 +381,8 @@ class PreparedCosts:
         pipelines_, width, self.depth, kinds = classes.leading.shape
         shape = (pipelines_ * self.depth, width)
         self.leading = [classes.leading[..., k].transpose(0, 2, 1).reshape(shape) for k in range(kinds)]
-        self.deepest = largest(classes.layers.sum(axis=2))
+        self.layers_of = classes.layers.sum(axis=2)
+        self.deepest = largest(self.layers_of)
 
     def _stem_batch(self, part: slice | Index) -> _Stems:
         """Everything of a batch of stems that needs no leaf."""
@@ -430,13 +433,15 @@ class PreparedCosts:
             head=shards.head[s_row],
             head_excess=shards.head[s_row] * ((t - 1.0) * whole)[:, None],
             unit=shards.widest[s_row],
-            layers=classes.layers[c_row].sum(axis=2),
+            layers=self.layers_of[c_row],
             alive=classes.count[c_row],
             in_flight=self.pipelines.in_flight[p_row],
             head_inputs=last * head.inputs[l_row][:, None],
             head_kept=last * head.kept[l_row][:, None],
             head_transient=last * head.transient[l_row][:, None],
             logit_gradient=last * head.gradient[l_row][:, None],
+            boundary=self.pipelines.in_flight[p_row]
+            * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
             stream=layers.stream[l_row],
             states=state_bytes(zero, shared, replicas, stack, job),
             expert_states=state_bytes(zero, expert_shared, expert_replicas, stack, job),
@@ -485,7 +490,9 @@ class PreparedCosts:
         if leading:
             kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
         working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
-        memory = memory_cost(batch.memory, stem, kept, working, stack, keep_terms)
+        # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
+        cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
+        memory = memory_cost(batch.memory, stem, kept, working, stack, keep_terms, cached)
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:

@@ -104,8 +104,41 @@ class Kernels(_Section):
     eager_norm_bytes: float = Field(
         4.0, ge=0, le=16, description="kept by an unfused RMS norm beside its inputs, per hidden value"
     )
+    keeps_narrow_inputs: bool = Field(
+        True,
+        description="keeps 8-bit and 4-bit copies of linear inputs instead of the wide ones (Transformer Engine)",
+    )
     stream_extra: float = Field(0.0, ge=0, le=16, description="further bytes a layer keeps per hidden value")
+    checkpoint_extra: float = Field(
+        0.0, ge=0, le=16, description="bytes per hidden value that a recomputed layer keeps beside its input"
+    )
+    score_bytes: float = Field(
+        0.0, ge=0, le=16, description="kept per attention score without flash attention; 0: counted op by op"
+    )
+    boundary_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="kept per hidden value of each micro-batch a pipeline stage has in flight",
+    )
+    gathered_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="kept per hidden value of the gathered stream at tp > 1 without a pipeline",
+    )
+    gathered_bytes_pipelined: float = Field(0.0, ge=0, le=16, description="the same with a pipeline")
+    probs_in_activation: bool = Field(
+        False,
+        description="routing probabilities weigh the expert's activation, so that its output is not kept",
+    )
     loss_bytes: float = Field(4.0, ge=2, le=4, description="bytes per logit in an unfused loss")
+    loss_peak: float = Field(
+        3.0,
+        ge=1,
+        le=3,
+        description="copies of the logits in `loss_bytes` alive at the peak of an unfused loss",
+    )
     loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
     whole_logit_bytes: float = Field(
         0.0,
@@ -237,6 +270,7 @@ class Overhead(_Section):
         0.03, ge=0, le=0.5, description="share of dynamic memory the allocator wastes"
     )
     logs_reserved: bool = Field(False, description="the stack logs reserved, not allocated, memory")
+    logs_first_stage: bool = Field(False, description="the stack logs the memory of the first pipeline stage")
     error: float = Field(
         0.06, ge=0, le=0.5, description="measured memory error: half the width of 'borderline'"
     )
