@@ -1,0 +1,257 @@
+"""The frameworks' own code reads what planner writes, and groups ranks as planner says.
+
+Each runs in a process of its own, since they patch torch and cannot share one. Needs the extra `frameworks`; a
+checkout of Megatron-LM named by MEGATRON_PATH adds its argument parser.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from planner.errors import UnsupportedError
+from planner.frameworks import framework
+from planner.frameworks.framework import Launch
+from planner.frameworks.ranks import rank_groups
+from tests.frameworks.launches import golden_launch, random_launches
+
+pytestmark = pytest.mark.slow
+
+STUB = """#!/usr/bin/env python3
+import json, os, sys
+wanted = {k: v for k, v in os.environ.items() if k.startswith("CUDA")}
+json.dump({"argv": sys.argv[1:], "env": wanted}, open(os.environ["STUB_OUT"], "w"))
+"""
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    missing = [name for name in modules if find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
+
+
+def run(script: str, *words: str, **environment: str) -> str:
+    """Output of a script in a process of its own; its errors fail the test."""
+    command = [sys.executable, "-W", "ignore", "-c", script, *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
+    return done.stdout
+
+
+def write(name: str, release: str, folder: Path, count: int = 25) -> list[tuple[Path, Launch]]:
+    """Folders of rendered random launches and the golden one."""
+    found = framework(name)
+    launches = [golden_launch(name)]
+    for model in ("llama-3.1-8b", "qwen3-30b-a3b"):
+        launches += random_launches(found, model, count, seed=7)
+    written: list[tuple[Path, Launch]] = []
+    for number, launch in enumerate(launches):
+        try:
+            files = found.render(launch, release)
+        except UnsupportedError:
+            continue
+        target = folder / str(number)
+        target.mkdir()
+        for file, text in files.items():
+            (target / file).write_text(text)
+        written.append((target, launch))
+    assert written
+    return written
+
+
+def words_of(folder: Path, program: str) -> tuple[list[str], dict[str, str]]:
+    """The words that launch.sh hands to its program, and the environment it sets."""
+    stub = folder / "bin" / "torchrun"
+    stub.parent.mkdir()
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    out = folder / "words.json"
+    path = f"{stub.parent}:{os.environ['PATH']}"
+    subprocess.run(["bash", str(folder / "launch.sh")], check=True, env={"PATH": path, "STUB_OUT": str(out)})
+    said = json.loads(out.read_text())
+    words = said["argv"]
+    return words[next(i for i, word in enumerate(words) if word.endswith(program)) + 1 :], said["env"]
+
+
+@needs("deepspeed")
+def test_deepspeed(tmp_path: Path) -> None:
+    cases = write("deepspeed", "0.19.8", tmp_path)
+    listed = json.dumps([[str(folder), launch.config.__dict__] for folder, launch in cases])
+    (tmp_path / "cases.json").write_text(listed)
+    script = """
+import json, sys
+import deepspeed.runtime.config as runtime
+from deepspeed.launcher.runner import fetch_hostfile
+runtime.dist.get_rank = lambda *a, **k: 0
+for folder, config in json.load(open(sys.argv[1])):
+    class Grid:
+        def get_data_parallel_world_size(self):
+            return config["dp"]
+    read = runtime.DeepSpeedConfig(folder + "/ds_config.json", mpu=Grid())
+    assert read.zero_config.stage == config["zero"]
+    assert read.train_micro_batch_size_per_gpu == config["micro_batch"]
+    assert read.gradient_accumulation_steps == config["num_microbatches"]
+    assert read.tensor_parallel_config.autotp_size in (config["tp"], 0)
+    assert sum(fetch_hostfile(folder + "/hostfile").values()) == 128
+"""
+    run(script, str(tmp_path / "cases.json"))
+
+
+@needs("deepspeed")
+def test_deepspeed_rank_groups() -> None:
+    script = """
+import json
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+grid = PipeModelDataParallelTopology(num_pp=2, num_mp=4, num_dp=3)
+print(json.dumps({axis: grid.get_axis_comm_lists(axis) for axis in ("pipe", "data", "model")}))
+"""
+    lists = json.loads(run(script).splitlines()[-1])
+    order, sizes = framework("deepspeed").dense_order, {"tp": 4, "dp": 3, "pp": 2}
+    for axis, name in (("pp", "pipe"), ("dp", "data"), ("tp", "model")):
+        assert sorted(lists[name]) == rank_groups(order, sizes, [axis])
+
+
+@needs("accelerate")
+def test_accelerate(tmp_path: Path) -> None:
+    cases = write("accelerate", "1.15.0", tmp_path, 10)
+    listed = json.dumps([[str(folder), launch.config.__dict__] for folder, launch in cases])
+    (tmp_path / "cases.json").write_text(listed)
+    script = """
+import json, sys
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.parallelism_config import ParallelismConfig
+for folder, config in json.load(open(sys.argv[1])):
+    words = ["--config_file", folder + "/accelerate.yaml", "--machine_rank", "0", "--main_process_ip", "127.0.0.1",
+             "--main_process_port", "29500", folder + "/train.py"]
+    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    assert args.num_processes == 128
+    if config["zero"] >= 2:
+        named = {k: int(getattr(args, f"parallelism_config_{k}")) for k in
+                 ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")}
+        assert ParallelismConfig(**named).total_size == 128
+        assert named["tp_size"] == config["tp"]
+"""
+    run(script, str(tmp_path / "cases.json"))
+
+
+def titan_release() -> str:
+    try:
+        return version("torchtitan")
+    except PackageNotFoundError:
+        return ""
+
+
+@needs("torchtitan")
+@pytest.mark.skipif(titan_release() not in ("0.2.2", "0.3.0"), reason="another release of torchtitan")
+def test_torchtitan(tmp_path: Path) -> None:
+    release = titan_release()
+    cases = write("torchtitan", release, tmp_path)
+    listed = [
+        [str(folder), words_of(folder, "torchtitan.train")[0], launch.config.__dict__]
+        for folder, launch in cases
+    ]
+    (tmp_path / "cases.json").write_text(json.dumps(listed))
+    script = """
+import inspect, json, sys
+from torchtitan.config import ConfigManager
+from torchtitan.distributed.parallel_dims import ParallelDims
+for folder, words, config in json.load(open(sys.argv[1])):
+    sys.path.insert(0, folder)
+    sys.modules.pop("planned_config", None)
+    read = ConfigManager().parse_args(words)
+    sys.path.remove(folder)
+    p = read.parallelism
+    sizes = dict(dp_replicate=p.data_parallel_replicate_degree, dp_shard=p.data_parallel_shard_degree,
+                 cp=p.context_parallel_degree, tp=p.tensor_parallel_degree, pp=p.pipeline_parallel_degree,
+                 ep=p.expert_parallel_degree, etp=getattr(p, "expert_tensor_parallel_degree", 1), world_size=128)
+    known = inspect.signature(ParallelDims).parameters
+    dims = ParallelDims(**{name: size for name, size in sizes.items() if name in known})
+    assert read.training.seq_len % dims.seq_len_divisor == 0
+    assert (p.tensor_parallel_degree, p.pipeline_parallel_degree) == (config["tp"], config["pp"])
+    assert p.data_parallel_replicate_degree * p.data_parallel_shard_degree == config["dp"]
+"""
+    run(script, str(tmp_path / "cases.json"))
+
+
+@needs("megatron")
+def test_megatron_rank_groups() -> None:
+    script = """
+import json, sys
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from megatron.core import parallel_state as state
+found = {}
+for world, tp, cp, pp, ep, etp in json.loads(sys.argv[1]):
+    groups = {}
+    for rank in range(world):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+        state.initialize_model_parallel(
+            tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, context_parallel_size=cp,
+            expert_model_parallel_size=ep, expert_tensor_parallel_size=etp, create_gloo_process_groups=False)
+        for name, group in (("tp", state.get_tensor_model_parallel_group()), ("cp", state.get_context_parallel_group()),
+                            ("dp", state.get_data_parallel_group()), ("pp", state.get_pipeline_model_parallel_group()),
+                            ("ep", state.get_expert_model_parallel_group()),
+                            ("etp", state.get_expert_tensor_parallel_group()),
+                            ("edp", state.get_expert_data_parallel_group())):
+            groups.setdefault(name, set()).add(tuple(sorted(dist.get_process_group_ranks(group))))
+        state.destroy_model_parallel()
+        dist.destroy_process_group()
+    found[f"{world},{tp},{cp},{pp},{ep},{etp}"] = {name: sorted(map(list, g)) for name, g in groups.items()}
+print("GROUPS" + json.dumps(found))
+"""
+    cases = [[16, 2, 2, 2, 4, 1], [32, 4, 1, 2, 8, 1], [64, 2, 2, 4, 4, 2]]
+    out = run(script, json.dumps(cases))
+    found = json.loads(
+        next(line for line in out.splitlines() if line.startswith("GROUPS")).removeprefix("GROUPS")
+    )
+    megatron = framework("megatron")
+    for world, tp, cp, pp, ep, etp in cases:
+        sizes = {"tp": tp, "cp": cp, "pp": pp, "ep": ep, "etp": etp}
+        sizes |= {"dp": world // (tp * cp * pp), "edp": world // (ep * etp * pp)}
+        groups = found[f"{world},{tp},{cp},{pp},{ep},{etp}"]
+        for axis in ("tp", "cp", "dp", "pp"):
+            assert groups[axis] == rank_groups(megatron.dense_order, sizes, [axis])
+        for axis in ("ep", "etp", "edp"):
+            assert groups[axis] == rank_groups(megatron.expert_order, sizes, [axis])
+
+
+@needs("torch", "triton", "six", "einops")
+@pytest.mark.skipif(
+    "MEGATRON_PATH" not in os.environ, reason="MEGATRON_PATH names no checkout of Megatron-LM"
+)
+def test_megatron_arguments(tmp_path: Path) -> None:
+    release = os.environ.get("MEGATRON_RELEASE", framework("megatron").default_version)
+    listed = []
+    for folder, launch in write("megatron", release, tmp_path):
+        words, environment = words_of(folder, "pretrain_gpt.py")
+        listed.append([words, environment, launch.config.__dict__, launch.model.num_layers])
+    (tmp_path / "cases.json").write_text(json.dumps(listed))
+    script = """
+import json, os, sys, typing
+import typing_extensions
+typing.override = typing_extensions.override
+sys.path.insert(0, os.environ["MEGATRON_PATH"])
+import torch
+torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
+torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
+from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
+for words, environment, config, layers in json.load(open(sys.argv[1])):
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(environment, WORLD_SIZE="128", RANK="0")
+    sys.argv = ["pretrain_gpt.py", *words]
+    args = parse_args()
+    validate_args(args)
+    assert args.data_parallel_size == config["dp"]
+    assert (args.virtual_pipeline_model_parallel_size or 1) == config["vpp"]
+    args.apply_rope_fusion = False  # its kernel is in Transformer Engine, which needs a GPU
+    assert core_transformer_config_from_args(args).num_layers == layers
+"""
+    run(script, str(tmp_path / "cases.json"))
