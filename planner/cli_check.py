@@ -309,8 +309,11 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
         lines.append(f"not legal ({broken['rule']}): {broken['reason']}; {broken['hint']}")
     if "step_time_s" in answer:
         fits = str(answer["verdict"]).replace("_", " ")
+        legal = (
+            "legal" if answer["legal"] else "not accepted as it is written, though the configuration is legal"
+        )
         lines.append(
-            f"legal; {fits}: peak {format_capacity(answer['peak_memory_bytes'])} of "
+            f"{legal}; {fits}: peak {format_capacity(answer['peak_memory_bytes'])} of "
             f"{format_capacity(answer['memory_limit_bytes'])}"
         )
         rate = f"{answer['tokens_per_s_per_gpu']:,.0f} tokens/s per device"
