@@ -98,15 +98,14 @@ def check_files(
     files: Mapping[str, str], cluster: str, gpus: int | None, model: str | None, stack: str | None
 ) -> dict[str, Any]:
     """Everything `planner check` says, as plain values. Raises `PlannerError`."""
-    from planner.plan import cost_model
     from planner.space.enumerate import explain_config
     from planner.space.framework_rules import all_rules_for
-    from planner.spec.config import ConfigTable
 
     framework = recognize(files)
     parsed = framework.parse(files)
     problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack)
     config = config_of(parsed, problem)
+    judge = _Judge(problem)
     broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
     answer: dict[str, Any] = {
         "framework": framework.name,
@@ -122,8 +121,7 @@ def check_files(
         "better": None,
     }
     if not broken:
-        model_cost = cost_model(problem)
-        choice = _answerer(problem, model_cost).choices(ConfigTable.of([config]))[0]
+        choice = judge.cost(config)
         answer |= _figures(choice)
         said = (
             tuple(sum(parsed.layers[rank :: config.pp]) for rank in range(config.pp)) if parsed.layers else ()
@@ -132,7 +130,7 @@ def check_files(
             answer["notes"].append(
                 "the split of layers is costed as the stack deals them, not as the files say"
             )
-    answer["better"] = _better(problem, config, framework, parsed, answer)
+    answer["better"] = _better(judge, config, framework, parsed, answer)
     return answer
 
 
@@ -204,11 +202,40 @@ def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
     return config if problem.model.is_moe else replace(config, etp=1)
 
 
-def _answerer(problem: Problem, model_cost: Any) -> Any:
-    from planner.answer import Answerer
-    from planner.catalog.load_campaign import load_assumptions
+class _Judge:
+    """Costs configurations of one problem, and finds the best, as `planner.plan` does."""
 
-    return Answerer(problem, model_cost, (), HEADROOM, {}, load_assumptions(()))
+    def __init__(self, problem: Problem) -> None:
+        from planner.answer import Answerer
+        from planner.catalog.load_campaign import load_assumptions
+        from planner.cost.simulated import simulator_of
+        from planner.plan import cost_model
+
+        self.problem = problem
+        self.model = cost_model(problem)
+        self.simulator = simulator_of(self.model)
+        self.answer = Answerer(problem, self.model, self.simulator, (), HEADROOM, {}, load_assumptions(()))
+
+    def cost(self, config: ParallelConfig) -> Choice:
+        """Everything predicted about one legal configuration."""
+        from planner.spec.config import ConfigTable
+
+        return self.answer.choices(ConfigTable.of([config]))[0]
+
+    def best(self) -> Choice | None:
+        """The fastest legal configuration that fits, None if there is none."""
+        from planner.solve.refine import FINALISTS, refine
+        from planner.solve.search import search
+        from planner.space.enumerate import enumerate_configs
+        from planner.space.framework_rules import rules_for
+
+        space = enumerate_configs(self.problem, rules_for(self.problem.stack), {})
+        if not len(space):
+            return None
+        found = search(self.model, space, self.answer.limit, FINALISTS)
+        found = refine(self.model, self.simulator, found, 1)
+        choices = self.answer.choices(found.best)
+        return choices[0] if choices else None
 
 
 def _figures(choice: Choice) -> dict[str, Any]:
@@ -224,28 +251,12 @@ def _figures(choice: Choice) -> dict[str, Any]:
 
 
 def _better(
-    problem: Problem,
-    config: ParallelConfig,
-    framework: Framework,
-    parsed: ParsedConfig,
-    now: Mapping[str, Any],
+    judge: _Judge, config: ParallelConfig, framework: Framework, parsed: ParsedConfig, now: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """The best configuration of the same job, and the change to the files in their own syntax."""
-    from planner.plan import cost_model
-    from planner.solve.search import search
-    from planner.space.enumerate import enumerate_configs
-    from planner.space.framework_rules import rules_for
-
-    model_cost = cost_model(problem)
-    limit = problem.cluster.accelerator.memory * (1 - HEADROOM)
-    space = enumerate_configs(problem, rules_for(problem.stack), {})
-    if not len(space):
+    best = judge.best()
+    if best is None:
         return None
-    found = search(model_cost, space, limit, 1)
-    choices = _answerer(problem, model_cost).choices(found.best)
-    if not choices:
-        return None
-    best: Choice = choices[0]
     faster = now.get("step_time_s", float("inf")) / best.step_time - 1
     if now["verdict"] in ("fits", "borderline") and faster <= 0.005:
         return None
@@ -253,7 +264,7 @@ def _better(
         "config": best.config.text,
         "faster": None if faster == float("inf") else faster,
         **_figures(best),
-        "diff": _diff(problem, config, best, framework, parsed),
+        "diff": _diff(judge.problem, config, best, framework, parsed),
     }
 
 
