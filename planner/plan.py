@@ -39,7 +39,7 @@ from planner.space.enumerate import (
     nearest_legal,
     stack_modules,
 )
-from planner.space.rules import RULES
+from planner.space.framework_rules import all_rules_for, rules_for
 from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
@@ -85,12 +85,12 @@ def make_plan(request: Request) -> Plan:
     _check(request)
     problem, assumed = resolve(request)
     model = cost_model(problem)
-    space = enumerate_configs(problem, RULES, request.restrict)
+    space = enumerate_configs(problem, rules_for(problem.stack), request.restrict)
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     simulator = simulator_of(model)
     found = search(model, space, limit, max(FINALISTS, request.top))
     found = refine(model, simulator, found, request.top)
-    helps = () if len(space) else legal_changes(problem, RULES, request.restrict)
+    helps = () if len(space) else legal_changes(problem, rules_for(problem.stack), request.restrict)
     answer = Answerer(
         problem,
         model,
@@ -109,7 +109,7 @@ def make_estimate(request: Request) -> Plan:
     _check(request)
     problem, assumed = resolve(request)
     config, defaults = named_config(request.restrict, problem)
-    broken = explain_config(config, problem, RULES)
+    broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
     model = cost_model(problem)
     answer = Answerer(
         problem,
@@ -122,9 +122,9 @@ def make_estimate(request: Request) -> Plan:
     )
     nearest = None
     if broken:
-        nearest = nearest_legal(config, problem, RULES)
+        nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not answer.fits(config):
-        nearest = nearest_fitting(config, problem, RULES, model, answer.limit)
+        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
     return answer.estimate(config, broken, nearest, lambda: time.perf_counter() - started)
 
 

@@ -18,7 +18,7 @@ from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
-from planner.space.rules import RULES
+from planner.space.framework_rules import all_rules_for
 from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.links import LinkRates
@@ -67,7 +67,7 @@ def broken_rule(config: ParallelConfig, problem: Problem) -> str:
     """The rule that makes a run impossible, with its values; empty if none."""
     table = ConfigTable.of([config])
     row = {axis: int(column[0]) for axis, column in table.columns.items()}
-    for rule in RULES:
+    for rule in all_rules_for(problem.stack.framework):
         if rule.id in BINDING_RULES and not bool(rule.legal(table.columns, problem)[0]):
             return f"{rule.id}: {rule.explain(row, problem)}"
     return ""
