@@ -295,6 +295,10 @@ def estimate(
     headroom: HeadroomOption = "5%",
     mtp: MtpOption = False,
     assume: AssumeOption = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show what takes the memory, by pipeline rank, phase and part.")
+    ] = False,
+    stage: Annotated[int | None, typer.Option(help="With --memory: this pipeline rank alone.")] = None,
     as_json: JsonOption = False,
     output: OutputOption = None,
 ) -> int:
@@ -308,7 +312,16 @@ def estimate(
 
     with _progress("estimating"):
         found = make_estimate(request)
-    return _deliver(found, as_json, output)
+    if not (memory and found.choices):
+        return _deliver(found, as_json, output)
+    from planner.cli_memory import explain_memory
+    from planner.spec.load_plan import save_plan
+
+    if output is not None:
+        save_plan(found, output)
+    with _progress("explaining memory"):
+        answer = explain_memory(request, found, stage)
+    return _tell(answer, as_json)
 
 
 def _check_output(output: Path | None) -> None:

@@ -64,6 +64,22 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     return StateBytes(weights, gradients, optimizer, buffers)
 
 
+def on_device(x: StateBytes, offload: NDArray[np.int32], engine: StateEngine) -> StateBytes:
+    """What remains of the states on the device when others live on the host.
+
+    `offload`: bit 1 optimizer states (DeepSpeed offload_optimizer takes the gradients along, as its bucket is copied
+    out when it is full), bit 2 parameters (offload_param; those gathered are counted apart).
+    """
+    optimizer, parameters = (offload & 1) > 0, (offload & 2) > 0
+    follows = optimizer & (engine is StateEngine.DEEPSPEED)
+    return StateBytes(
+        np.where(parameters, 0.0, x.weights),
+        np.where(follows, 0.0, x.gradients),
+        np.where(optimizer, 0.0, x.optimizer),
+        x.buffers,
+    )
+
+
 @dataclass(frozen=True)
 class MemoryInputs:
     """What the peak is made of, before recomputation. (n, C) unless said; C classes of stages.
@@ -163,7 +179,10 @@ def _update_temporaries(x: MemoryInputs, states: States) -> Array:
     local = local + x.expert / np.where(sharded, x.expert_shards[:, None], 1.0)
     largest = x.largest_tensor / np.where(x.zero >= 1, x.shards, 1.0)
     width = states.master or x.weight_bytes
-    return states.optimizer_transient * local + (states.step_tensors * width * largest)[:, None]
+    here = (x.states.optimizer > 0)[:, None]  # an update on the host needs nothing on the device
+    return np.where(
+        here, states.optimizer_transient * local + (states.step_tensors * width * largest)[:, None], 0.0
+    )
 
 
 def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:

@@ -19,7 +19,7 @@ from planner.cost.collectives import all_gather_time, all_reduce_time, p2p_time,
 from planner.cost.flops import Shard, gemm_flops, head_gemm, layer_gemms, mfu_flops_per_token
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel, padded_vocabulary
-from planner.cost.memory import MemoryInputs, memory_cost, state_bytes
+from planner.cost.memory import MemoryInputs, memory_cost, on_device, state_bytes
 from planner.cost.params import (
     embedding_parameters,
     head_parameters,
@@ -426,6 +426,12 @@ class PreparedCosts:
         last, head = classes.last[c_row], layers.head_memory
         torch = stack.states.engine is StateEngine.TORCH
         whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
+        offload, engine = table["offload"], stack.states.engine
+        held = self.pipelines.in_flight[p_row]
+        depth = classes.layers[c_row].sum(axis=2)
+        # activations on the host leave two layers' worth on the device: one at work, one on its way
+        copied = ((offload & 4) > 0)[:, None]
+        held = np.where(copied, np.minimum(held, 2.0 / np.maximum(depth, 1.0)), held)
         return MemoryInputs(
             dense=shards.dense[s_row],
             expert=shards.expert[s_row],
@@ -435,7 +441,7 @@ class PreparedCosts:
             unit=shards.widest[s_row],
             layers=self.layers_of[c_row],
             alive=classes.count[c_row],
-            in_flight=self.pipelines.in_flight[p_row],
+            in_flight=held,
             head_inputs=last * head.inputs[l_row][:, None],
             head_kept=last * head.kept[l_row][:, None],
             head_transient=last * head.transient[l_row][:, None],
@@ -443,8 +449,10 @@ class PreparedCosts:
             boundary=self.pipelines.in_flight[p_row]
             * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
             stream=layers.stream[l_row],
-            states=state_bytes(zero, shared, replicas, stack, job),
-            expert_states=state_bytes(zero, expert_shared, expert_replicas, stack, job),
+            states=on_device(state_bytes(zero, shared, replicas, stack, job), offload, engine),
+            expert_states=on_device(
+                state_bytes(zero, expert_shared, expert_replicas, stack, job), offload, engine
+            ),
             zero=zero,
             shards=shared,
             expert_shards=expert_shared,

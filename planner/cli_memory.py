@@ -1,0 +1,62 @@
+"""What does `planner estimate --memory` answer? Its body; options are in `cli`.
+
+Left out: printing and exit codes; an illegal configuration, which is answered as without the option.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner.cli_campaign import Answer
+from planner.errors import InputError
+
+if TYPE_CHECKING:
+    from planner.plan import Request
+    from planner.spec.planfile import Plan
+
+
+def explain_memory(request: Request, plan: Plan, stage: int | None) -> Answer:
+    """Memory of one legal configuration by pipeline rank, moment and term, and what would save some."""
+    from planner.campaign.run import checkpoint_sizes
+    from planner.cost.model import CostModel
+    from planner.plan import cost_model, resolve
+    from planner.report.memory import MemoryReport, memory_document, memory_facts, stage_terms
+    from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
+    from planner.space.rules import RULES
+    from planner.spec.config import ConfigTable
+    from planner.spec.job import OPTIMIZERS
+    from planner.spec.stack import StateEngine
+
+    problem, assumed = resolve(request)
+    choice = plan.choices[0]
+    config, limit, model = choice.config.parallel(), choice.memory.limit, cost_model(problem)
+    if stage is not None and not 0 <= stage < config.pp:
+        must = f"--stage must be a pipeline rank from 0 to {config.pp - 1}"
+        raise InputError(must, str(stage), "leave it out for all of them")
+    cost = model.evaluate(ConfigTable.of([config]), keep_terms=True)
+    assert cost.detail is not None, "costed with keep_terms"
+    overhead, states = problem.stack.overhead, problem.stack.states
+    outside = {
+        "cuda_context": overhead.context,
+        "communication_buffers": float(cost.detail.outside[0]) - overhead.context,
+    }
+    moments = OPTIMIZERS[problem.job.optimizer].moment_bytes
+    born = moments / (moments + states.master) if states.engine is StateEngine.TORCH else 0.0
+    full, weights = checkpoint_sizes(problem)
+    report = MemoryReport(
+        choice=choice,
+        stages=stage_terms(cost, 0, outside, born),
+        moves=memory_moves(model, config, RULES, limit),
+        micro_batch=largest_micro_batch(model, config, limit),
+        sequence=longest_sequence(
+            problem, config, limit, lambda asked: CostModel(asked, model.kernels, model.links)
+        ),
+        checkpoint=full,
+        weights=weights,
+        host=host_memory(model, config) * problem.cluster.devices_per_node,
+        staging=full / problem.cluster.num_nodes,
+        error=overhead.error,
+        counter="reserved memory" if overhead.logs_reserved else "allocated memory",
+        assumptions=assumed,
+    )
+    return Answer(plan.found, memory_facts(report, stage), memory_document(report, stage))

@@ -1,0 +1,228 @@
+"""What takes the memory, on which pipeline rank, at which moment? Plain data, and a document for the terminal.
+
+The figures are the terms of the cost model that the search uses. Left out: how they come about (`cost.memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.cost.memory import PHASES
+from planner.cost.model import CostTable
+from planner.report.text import bullets, labelled, listing, prose, section
+from planner.solve.moves import Move
+from planner.spec.planfile import Choice
+from planner.units import GIB, format_capacity
+
+# moments of a step under the phase that users know
+SHOWN: Final = {
+    "after init": ("after_init",),
+    "forward": ("forward",),
+    "loss": ("loss",),
+    "backward": ("head_backward", "backward", "layer_reduction", "layer_backward", "backward_end"),
+    "gradient reduction": ("gradient_reduction",),
+    "optimizer step": ("optimizer",),
+}
+_SHADES: Final = ("blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_green", "white")
+_WIDTH: Final = 48
+
+
+@dataclass(frozen=True)
+class StageTerms:
+    """Equal pipeline ranks: bytes by moment and term, the allocator's and what lies outside it."""
+
+    ranks: tuple[int, ...]
+    layers: int
+    terms: Mapping[str, Mapping[str, float]]
+    outside: Mapping[str, float]
+    first_step_less: float
+
+    def total(self, moment: str) -> float:
+        """All of a moment, outside the allocator included [bytes]."""
+        return sum(self.terms[moment].values()) + sum(self.outside.values())
+
+    @property
+    def binding(self) -> str:
+        """The moment of the peak."""
+        return max(self.terms, key=self.total)
+
+    @property
+    def peak(self) -> float:
+        """The most that these ranks hold [bytes]."""
+        return self.total(self.binding)
+
+    @property
+    def first_step_peak(self) -> float:
+        """The same in the first step, whose passes run before the optimizer's moments exist [bytes]."""
+        return max(self.total(m) - (0.0 if m == "optimizer" else self.first_step_less) for m in self.terms)
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Everything about the memory of one configuration. `host`: bytes a node's host holds of offloaded states;
+    `staging`: of a checkpoint it takes in on its way to storage."""
+
+    choice: Choice
+    stages: tuple[StageTerms, ...]
+    moves: tuple[Move, ...]
+    micro_batch: int
+    sequence: int
+    checkpoint: float
+    weights: float
+    host: float
+    staging: float
+    error: float
+    counter: str
+    assumptions: tuple[str, ...] = ()
+
+
+def stage_terms(
+    cost: CostTable, row: int, outside: Mapping[str, float], moments_share: float
+) -> tuple[StageTerms, ...]:
+    """The terms of every class of stages. `moments_share`: of the optimizer's bytes, those born in the first update."""
+    detail = cost.detail
+    assert detail is not None, "costed with keep_terms"
+    pipeline = int(detail.class_row[row])
+    found = []
+    for j, ranks in enumerate(detail.classes.members[pipeline]):
+        terms: dict[str, dict[str, float]] = {
+            moment: {name: float(v[row, j]) for name, v in detail.memory[moment].items() if v[row, j]}
+            for moment in PHASES
+            if moment in detail.memory
+        }
+        less = moments_share * terms["after_init"].get("optimizer", 0.0)
+        layers = int(np.sum(detail.classes.layers[pipeline, j]))
+        found.append(StageTerms(tuple(ranks), layers, terms, outside, less))
+    return tuple(sorted(found, key=lambda stage: stage.ranks[0]))
+
+
+def memory_facts(report: MemoryReport, stage: int | None) -> dict[str, Any]:
+    """The report as plain data, bytes throughout."""
+    memory = report.choice.memory
+    return {
+        "config": report.choice.config.model_dump(),
+        "verdict": str(memory.verdict),
+        "limit": memory.limit,
+        "peak": memory.peak,
+        "borderline_within": report.error,
+        "binding_stage": memory.stage,
+        "binding_moment": memory.phase,
+        "logged": memory.logged,
+        "logged_counter": report.counter,
+        "stages": [_stage_facts(s) for s in _chosen(report.stages, stage)],
+        "moves": [
+            {
+                "move": move.text,
+                "config": move.config.describe(),
+                "saved": move.saved,
+                "slower": move.slower,
+                "fits": move.fits,
+            }
+            for move in report.moves
+        ],
+        "largest_micro_batch": report.micro_batch,
+        "longest_sequence": report.sequence,
+        "checkpoint_full": report.checkpoint,
+        "checkpoint_weights": report.weights,
+        "host_per_node": report.host,
+        "checkpoint_staging_per_node": report.staging,
+        "assumptions": list(report.assumptions),
+    }
+
+
+def _stage_facts(stage: StageTerms) -> dict[str, Any]:
+    return {
+        "ranks": list(stage.ranks),
+        "layers": stage.layers,
+        "peak": stage.peak,
+        "binding_moment": stage.binding,
+        "first_step_peak": stage.first_step_peak,
+        "outside_allocator": dict(stage.outside),
+        "moments": {moment: dict(terms) for moment, terms in stage.terms.items()},
+    }
+
+
+def _chosen(stages: Sequence[StageTerms], stage: int | None) -> Sequence[StageTerms]:
+    return stages if stage is None else [s for s in stages if stage in s.ranks]
+
+
+def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
+    """Verdict, table of stages and phases, a stacked bar for each, moves."""
+    memory, chosen = report.choice.memory, _chosen(report.stages, stage)
+    verdict = memory.verdict.replace("_", " ")
+    style = {"fits": "bold green", "borderline": "bold yellow"}.get(str(memory.verdict), "bold red")
+    head = (
+        f"{report.choice.config.text}: {verdict}, {format_capacity(memory.peak)} of {format_capacity(memory.limit)} "
+        f"on pipeline rank {memory.stage} ({memory.phase.replace('_', ' ')}), give or take {report.error:.0%}"
+    )
+    heads = ("ranks", "layers", *SHOWN, "first step")
+    rows = [
+        (_span(s.ranks), str(s.layers), *(_of_phase(s, names) for names in SHOWN.values()), _gib(s.first_step_peak))
+        for s in chosen
+    ]  # fmt: skip
+    blocks: list[RenderableType] = [
+        prose(head, style),
+        section("Memory of each pipeline rank by phase [GiB]", listing(heads, rows)),
+    ]
+    blocks += [_stage_section(s, memory.limit) for s in chosen]
+    if report.moves:
+        moves = [
+            (move.text, _gib(move.saved), _slower(move), "fits" if move.fits else "") for move in report.moves
+        ]
+        blocks.append(
+            section("What saves memory [GiB]", listing(("change", "saved", "step time", ""), moves))
+        )
+    blocks.append(section("Beside it", labelled(_beside(report))))
+    if report.assumptions:
+        blocks.append(section("Assumed", bullets(report.assumptions)))
+    return Group(*blocks)
+
+
+def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
+    host = format_capacity(report.host) if report.host else "nothing"
+    return [
+        ("logged", format_capacity(report.choice.memory.logged), f"the stack's counter: {report.counter}"),
+        ("nvidia-smi", format_capacity(report.choice.memory.peak), "with everything outside the allocator"),
+        ("micro-batch", str(report.micro_batch), "largest that fits, all else held"),
+        ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else held"),
+        ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
+        ("host memory", host, f"of states per node; a checkpoint passes {format_capacity(report.staging)} of each"),
+    ]  # fmt: skip
+
+
+def _stage_section(stage: StageTerms, limit: float) -> RenderableType:
+    terms = {**stage.terms[stage.binding], **stage.outside}
+    ordered = sorted(terms.items(), key=lambda item: -item[1])
+    bar, rows = Text(), []
+    for i, (name, amount) in enumerate(ordered):
+        shade = _SHADES[i % len(_SHADES)]
+        bar.append("#" * round(_WIDTH * amount / max(limit, stage.peak)), shade)
+        rows.append((name.replace("_", " "), _gib(amount), f"{amount / stage.peak:.1%}"))
+    bar.append("." * max(0, _WIDTH - len(bar.plain)), "dim")
+    title = f"Rank {_span(stage.ranks)}, {stage.binding.replace('_', ' ')}: {_gib(stage.peak)} GiB"
+    return section(title, bar, listing(("part", "GiB", ""), rows))
+
+
+def _of_phase(stage: StageTerms, moments: Sequence[str]) -> str:
+    totals = [stage.total(moment) for moment in moments if moment in stage.terms]
+    return _gib(max(totals)) if totals else "-"
+
+
+def _slower(move: Move) -> str:
+    return "not modelled" if move.slower is None else f"{move.slower:+.1%}"
+
+
+def _gib(amount: float) -> str:
+    return f"{amount / GIB:.2f}"
+
+
+def _span(ranks: Sequence[int]) -> str:
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,147 @@
+"""What would make a configuration fit, and what does each move cost?
+
+Moves change one thing of a configuration: a degree, the micro-batch, sharding, recomputation, offload. All are costed
+by the same equations as the search, in one table. Left out: combinations, which the search tries; the time of copies to
+the host, so that a move to it names no slowdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.cost.model import CostModel
+from planner.space.enumerate import explain_config, stack_modules
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute
+from planner.spec.rule import Problem, Rule
+
+OFFLOADS = (
+    (1, "optimizer states on the host"),
+    (3, "optimizer states and parameters on the host"),
+    (4, "activations on the host"),
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One change. `saved`: bytes of device memory; `slower`: change of the step time [1], None where the copies it
+    needs are not timed; `fits`: within the limit."""
+
+    text: str
+    config: ParallelConfig
+    saved: float
+    slower: float | None
+    fits: bool
+
+
+def memory_moves(
+    model: CostModel, config: ParallelConfig, rules: Sequence[Rule], limit: float
+) -> tuple[Move, ...]:
+    """Legal single changes that save memory, those that fit first, then by bytes saved."""
+    problem = model.problem
+    tried = [
+        (text, changed)
+        for text, changed in _changes(config, problem)
+        if not explain_config(replace(changed, offload=0), problem, rules)
+    ]
+    if not tried:
+        return ()
+    cost = model.evaluate(ConfigTable.of([config, *(changed for _, changed in tried)]))
+    before, time = float(cost.device_memory[0]), float(cost.step_time[0])
+    moves = []
+    for row, (text, changed) in enumerate(tried, start=1):
+        after = float(cost.device_memory[row])
+        slower = None if changed.offload else float(cost.step_time[row]) / time - 1
+        if after < before:
+            moves.append(Move(text, changed, before - after, slower, after <= limit))
+    return tuple(sorted(moves, key=lambda move: (not move.fits, -move.saved)))
+
+
+def _changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, ParallelConfig]]:
+    """Single changes that could save memory, in words."""
+    deep = -(-problem.model.num_layers // config.pp)
+    yield from _recomputations(config, problem, deep)
+    if config.micro_batch > 1:
+        half = config.micro_batch // 2
+        yield f"micro-batch {half}", _with_batches(replace(config, micro_batch=half), problem)
+    for axis in ("tp", "pp", "cp"):
+        if config.dp % 2 == 0:
+            wider = replace(config, dp=config.dp // 2, **{axis: 2 * getattr(config, axis)})
+            if axis == "tp" and 1 in problem.stack.limits.sequence_parallel:
+                wider = replace(wider, sp=1)
+            if axis == "pp" and wider.recompute_layers:
+                wider = replace(wider, recompute_layers=-(-config.recompute_layers // 2))
+            yield f"{axis} {getattr(wider, axis)}", _with_batches(wider, problem)
+    if problem.model.is_moe:
+        yield f"ep {2 * config.ep}", replace(config, ep=2 * config.ep)
+    zeros = problem.stack.limits.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
+    for zero in zeros:
+        if zero > config.zero:
+            yield f"ZeRO stage {zero}", replace(config, zero=zero)
+    for bits, text in OFFLOADS:
+        if bits & ~config.offload:
+            yield text, replace(config, offload=config.offload | bits)
+
+
+def _recomputations(
+    config: ParallelConfig, problem: Problem, deep: int
+) -> Iterator[tuple[str, ParallelConfig]]:
+    if config.recompute == Recompute.NONE and (modules := stack_modules(problem)):
+        chosen = replace(config, recompute=int(Recompute.SELECTIVE), recompute_modules=modules)
+        yield "selective recomputation", chosen
+    full = replace(config, recompute=int(Recompute.FULL), recompute_modules=0)
+    if config.recompute_layers < deep:
+        yield f"recompute all {deep} layers", replace(full, recompute_layers=deep)
+    half = max(1, deep // 2)
+    if config.recompute_layers < half < deep and problem.stack.limits.partial_full_recompute:
+        yield f"recompute {half} of {deep} layers", replace(full, recompute_layers=half)
+
+
+def _with_batches(config: ParallelConfig, problem: Problem) -> ParallelConfig:
+    """The configuration with as many micro-batches as its degrees leave."""
+    number = max(problem.job.global_batch // (config.dp * config.micro_batch), 1)
+    return replace(config, num_microbatches=number)
+
+
+def largest_micro_batch(model: CostModel, config: ParallelConfig, limit: float) -> int:
+    """The largest micro-batch that fits with everything else held; 0 if none does [sequences]."""
+    share = max(model.problem.job.global_batch // config.dp, 1)
+    sizes = [size for size in range(1, share + 1) if share % size == 0]
+    rows = [replace(config, micro_batch=b, num_microbatches=share // b) for b in sizes]
+    used = model.evaluate(ConfigTable.of(rows)).device_memory
+    return max((size for size, bytes_ in zip(sizes, used, strict=True) if bytes_ <= limit), default=0)
+
+
+def longest_sequence(
+    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
+) -> int:
+    """The longest sequence that fits with everything else held, in steps of 128 x cp; 0 if none does [tokens]."""
+    step = 128 * config.cp
+
+    def fits(steps: int) -> bool:
+        asked = replace(problem, job=replace(problem.job, seq_len=steps * step))
+        return bool(model_of(asked).evaluate(ConfigTable.of([config])).device_memory[0] <= limit)
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high * step <= 2**26 and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * step
+
+
+def host_memory(model: CostModel, config: ParallelConfig) -> float:
+    """Bytes of the states that one rank keeps on the host, on the stage that keeps most [bytes]."""
+    if not config.offload & 3:
+        return 0.0
+    rows = ConfigTable.of([replace(config, offload=0), replace(config, offload=config.offload & 3)])
+    detail = model.evaluate(rows, keep_terms=True).detail
+    assert detail is not None, "costed with keep_terms"
+    names = ("weights", "gradients", "optimizer")
+    held = sum((detail.memory["after_init"][name] for name in names), np.zeros_like(detail.by_class))
+    return float((held[0] - held[1]).max())

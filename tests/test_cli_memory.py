@@ -1,0 +1,43 @@
+"""`planner estimate --memory`: every term in JSON, and they add up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.cli import app
+
+QUESTION = ["estimate", "llama-3.1-8b", "1x8 h100", "--set", "tp=2", "--set", "pp=2", "--memory"]
+
+
+def test_json_holds_every_term() -> None:
+    result = CliRunner().invoke(app, [*QUESTION, "--json"])
+    assert result.exit_code == 0
+    facts = json.loads(result.stdout)
+    assert [rank for stage in facts["stages"] for rank in stage["ranks"]] == [0, 1]
+    for stage in facts["stages"]:
+        totals = [sum(terms.values()) for terms in stage["moments"].values()]
+        assert max(totals) + sum(stage["outside_allocator"].values()) == pytest.approx(stage["peak"])
+    assert max(stage["peak"] for stage in facts["stages"]) == pytest.approx(facts["peak"])
+    assert facts["logged_counter"] == "allocated memory"
+    assert facts["longest_sequence"] > 0
+
+
+def test_one_stage_alone() -> None:
+    result = CliRunner().invoke(app, [*QUESTION, "--stage", "1", "--json"])
+    assert [stage["ranks"] for stage in json.loads(result.stdout)["stages"]] == [[1]]
+
+
+def test_a_stage_that_does_not_exist_is_refused() -> None:
+    result = CliRunner().invoke(app, [*QUESTION, "--stage", "2"])
+    assert result.exit_code == 2
+    assert "from 0 to 1" in result.stderr
+
+
+def test_the_table_names_phases_and_moves() -> None:
+    result = CliRunner().invoke(app, QUESTION)
+    assert result.exit_code == 0
+    for words in ("Memory of each pipeline rank", "What saves memory", "nvidia-smi"):
+        assert words in result.stdout
