@@ -22,6 +22,8 @@ from planner.cli_check import EPILOG as CHECK_EPILOG
 from planner.cli_check import check
 from planner.cli_export import EPILOG as EXPORT_EPILOG
 from planner.cli_export import export
+from planner.cli_trace import EPILOG as TRACE_EPILOG
+from planner.cli_trace import trace
 from planner.errors import InputError, PlannerError
 
 if TYPE_CHECKING:
@@ -553,6 +555,7 @@ def schedule(
 
 app.command(epilog=EXPORT_EPILOG)(_answers(export))
 app.command(epilog=CHECK_EPILOG)(_answers(check))
+app.command(epilog=TRACE_EPILOG)(_answers(trace))
 
 
 def main() -> None:

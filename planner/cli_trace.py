@@ -1,0 +1,347 @@
+"""What does `planner trace` do? Rebuilds what a plan was made for, times its pipeline, and writes a Chrome trace.
+
+Left out: how events are laid out (`report/trace.py`), and configurations that no plan holds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from planner.errors import FileInputError, InputError, PlannerError
+
+if TYPE_CHECKING:
+    from planner.cost.chunks import ChunkTimes
+    from planner.cost.model import CostDetail
+    from planner.report.trace import MemoryLevels, TracedStep
+    from planner.schedule.actions import ActionTable
+    from planner.schedule.generate import NamedSchedule
+    from planner.spec.config import ParallelConfig
+    from planner.spec.planfile import Choice, Plan
+    from planner.spec.rule import Problem
+
+SAME = 1e-6  # relative: a step time recomputed from the plan's parts
+_AFTER = ("dp_comm", "optimizer", "step_overhead", "stragglers")  # parts of a step after its pipeline
+_GRID, _ROUNDS = 17, 5  # hops tried at once, and how often the interval is narrowed
+EPILOG = "\b\nExample:\n  planner trace plan.json -o trace.json"
+
+PlanArgument = Annotated[
+    Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
+]
+OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="Trace to write; - prints it.")
+]
+ChoiceOption = Annotated[
+    int, typer.Option("--choice", help="Which configuration of the plan; 0 is the best.")
+]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option("--schedule", metavar="NAME", help="Trace the same configuration under another schedule."),
+]
+RanksOption = Annotated[
+    str | None, typer.Option("--ranks", metavar="A-B,C,...", help="Pipeline ranks to draw (default: all).")
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="The plan's cluster, where its name alone does not say it: YAML, shorthand."
+    ),
+]
+
+
+def trace(
+    plan: PlanArgument,
+    output: OutputOption,
+    choice: ChoiceOption = 0,
+    schedule: ScheduleOption = None,
+    ranks: RanksOption = None,
+    cluster: ClusterOption = None,
+) -> int:
+    """Write a step of a plan as a Chrome trace: every pass of every pipeline rank, messages and memory (Perfetto)."""
+    from planner.report.trace import trace_document, trace_text
+    from planner.spec.load_plan import check_plan_target, load_plan
+
+    to_stdout = str(output) == "-"
+    if not to_stdout:
+        check_plan_target(output)
+    made = load_plan(plan)
+    if not made.choices:
+        sys.stderr.write(f"nothing to trace: {made.headline}\n")
+        return 1
+    step = traced_step(made, choice, schedule, cluster)
+    drawn = None if ranks is None else parse_ranks(ranks, step.timeline.table.ranks)
+    document = trace_document(step, drawn)
+    text = trace_text(document)
+    if to_stdout:
+        sys.stdout.write(text)
+        return 0
+    _write(text, output)
+    for key in ("configuration", "note"):
+        if key in step.facts:
+            sys.stderr.write(f"{key}: {step.facts[key]}\n")
+    sys.stderr.write(
+        f"{len(document['traceEvents']):,} events written to {output}; open it in ui.perfetto.dev\n"
+    )
+    return 0
+
+
+def parse_ranks(text: str, ranks: int) -> list[int]:
+    """The ranks that "0-3,15" names. Raises `InputError`."""
+    hint = f"write ranks from 0 to {ranks - 1} like --ranks 0-1,{ranks - 1}"
+    named: set[int] = set()
+    for part in text.split(","):
+        ends = part.strip().split("-")
+        if len(ends) > 2 or not all(end.strip().isdecimal() and len(end.strip()) < 9 for end in ends):
+            raise InputError("--ranks must name pipeline ranks", repr(text), hint)
+        low, high = int(ends[0]), int(ends[-1])
+        if not low <= high < ranks:
+            raise InputError(f"--ranks must lie below {ranks}, in rising order", part.strip(), hint)
+        named |= set(range(low, high + 1))
+    return sorted(named)
+
+
+def planned_problem(plan: Plan, cluster: str | None = None) -> Problem:
+    """Model, cluster, job and stack that a plan was made for, read again from where it says.
+
+    `cluster`: its words, where its name in the plan does not lead to it (a YAML file, a shorthand with a fabric).
+    Raises `PlannerError` where something can no longer be read.
+    """
+    from planner.catalog.load_stacks import load_stack
+    from planner.cli_export import load_planned_model
+    from planner.spec.job import Job, Optimizer
+    from planner.spec.load_cluster import load_cluster
+    from planner.spec.precision import Precision
+    from planner.spec.rule import Problem
+
+    subject = plan.subject
+    model = load_planned_model(subject.model.name, subject.model.source, subject.model.params_total)
+    words = subject.cluster.name if cluster is None else cluster
+    try:
+        machine = load_cluster(words, subject.cluster.devices)
+    except PlannerError as error:
+        given = f"{words!r}: {' '.join(error.must.split())}"
+        hint = "name it as when the plan was made: --cluster FILE.yaml or --cluster '4x8 h100 400G-ib'"
+        raise InputError("the cluster of the plan must be readable", given, hint) from None
+    if machine.accelerator.name != subject.cluster.accelerator:
+        must = f"the cluster must have the plan's accelerators, {subject.cluster.accelerator}"
+        raise InputError(must, machine.accelerator.name, "name the plan's cluster with --cluster")
+    try:
+        formats = Precision(subject.job.precision), Optimizer(subject.job.optimizer)
+    except ValueError as error:
+        raise InputError("precision and optimizer of the plan must be known", str(error)) from None
+    job = Job(subject.job.seq_len, subject.job.global_batch, *formats, subject.job.tokens)
+    return Problem(model, machine, job, load_stack(subject.stack.name))
+
+
+def traced_step(plan: Plan, index: int, schedule: str | None, cluster: str | None) -> TracedStep:
+    """The step of the plan's `index`-th configuration, timed pass by pass. Raises `PlannerError`."""
+    from planner.cost.simulated import evaluate_exactly, simulator_of
+    from planner.plan import cost_model
+    from planner.report.trace import TracedStep
+    from planner.schedule.generate import canonical_name
+    from planner.schedule.simulate import simulate
+    from planner.spec.config import ConfigTable, Schedule
+
+    if not 0 <= index < len(plan.choices):
+        must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
+        raise InputError(must, str(index), "0 is the best one")
+    choice = plan.choices[index]
+    config = choice.config.parallel()
+    model = cost_model(planned_problem(plan, cluster))
+    rows = ConfigTable.of([config])
+    simulator = simulator_of(model)
+    cost = evaluate_exactly(model, rows, simulator)
+    assert cost.detail is not None, "costed with keep_terms"
+    _check_same(choice, float(cost.step_time[0]))
+    time = {name: float(values[0]) for name, values in cost.detail.time.items()}
+    chunks = simulator.chunk_times(config)
+    own = _order(config, None, chunks)
+    hop = exposed_hop(own, chunks, sum(v for name, v in time.items() if name not in _AFTER))
+    table = own if schedule is None else _order(config, schedule, chunks)
+    timeline = simulate(table, chunks.stage_times((hop,)))
+    name = schedule or canonical_name(Schedule(config.schedule))
+    return TracedStep(
+        timeline=timeline,
+        chunks=chunks,
+        hop=hop,
+        head=float(model.layers.edges(rows).head[0]),
+        once={part: time[part] for part in _AFTER},
+        memory=_levels(cost.detail, config, table),
+        facts=_facts(plan, choice, name, timeline.makespan, time, hop, chunks, bool(table.joined.any())),
+    )
+
+
+def _check_same(choice: Choice, now: float) -> None:
+    if abs(now - choice.step_time) > SAME * choice.step_time:
+        must = "the step time of the plan must be what planner predicts for its model, cluster and stack now"
+        hint = "name the cluster as when the plan was made with --cluster, or make the plan again"
+        raise InputError(must, f"{choice.step_time:.6g} s, now {now:.6g} s", hint)
+
+
+def _order(config: ParallelConfig, schedule: str | None, chunks: ChunkTimes) -> ActionTable:
+    """The order of the passes: the configuration's own, or that of another schedule over its chunks."""
+    from planner.schedule.generate import NamedSchedule, action_table, named_schedule
+    from planner.schedule.memory_limited import memory_limited_table
+    from planner.spec.config import Schedule
+
+    p, m, v = config.pp, config.num_microbatches, config.vpp
+    named = NamedSchedule(Schedule(config.schedule)) if schedule is None else named_schedule(schedule)
+    try:
+        if named.adaptive:
+            _check_adaptive(named, v)
+            return memory_limited_table(named.schedule, p, m, chunks.stage_times(), None, v)
+        return action_table(named.schedule, p, m, v, in_rounds=named.in_rounds)
+    except InputError as error:
+        if schedule is None:
+            raise
+        given = f"{error.given}, in {config.describe()} with {m} micro-batches"
+        hint = "trace a plan of another shape: planner plan or estimate with --set pp=, --set vpp=, --global-batch"
+        raise InputError(error.must, given, hint) from None
+
+
+def _check_adaptive(named: NamedSchedule, v: int) -> None:
+    from planner.spec.config import Schedule
+
+    if named.schedule in (Schedule.V_HALF, Schedule.V_MIN) and v != 2:
+        raise InputError("this schedule must have two stages per rank", f"vpp {v}")
+
+
+def exposed_hop(table: ActionTable, chunks: ChunkTimes, pipeline: float) -> float:
+    """The message time at which the simulated pipeline takes `pipeline` seconds, as in the plan [s].
+
+    A plan counts the part of a message that compute does not hide, and 1F1B's messages by a closed form. The makespan
+    is convex and piecewise linear in the hop, so narrowing an interval and a straight line inside it suffice.
+    """
+    import numpy as np
+
+    from planner.schedule.graph import dependency_graph
+    from planner.schedule.simulate import makespans
+
+    if len(chunks.forward) == 1 or chunks.hop <= 0:
+        return 0.0
+    graph = dependency_graph(table)
+    low, high = 0.0, chunks.hop
+
+    def at(hops: Any) -> Any:
+        return makespans(graph, chunks.stage_times(tuple(float(h) for h in hops)))
+
+    while at([high])[0] < pipeline:
+        low, high = high, 2 * high
+    grid, took = np.array([low, high]), at([low, high])
+    if took[0] >= pipeline:
+        return 0.0
+    for _ in range(_ROUNDS):
+        grid = np.linspace(grid[0], grid[-1], _GRID)
+        took = at(grid)
+        i = int(np.searchsorted(took, pipeline))
+        i = min(max(i, 1), len(grid) - 1)
+        grid, took = grid[i - 1 : i + 1], took[i - 1 : i + 1]
+    return float(np.interp(pipeline, took, grid))
+
+
+def _levels(detail: CostDetail, config: ParallelConfig, table: ActionTable) -> MemoryLevels:
+    """Bytes of every rank and chunk, as the plan counts them: every chunk of a rank keeps as much as the others.
+
+    Where a schedule puts chunks on other ranks than the plan, only activations are known; DualPipe's two copies of
+    the model are the sum of two of the plan's ranks.
+    """
+    import numpy as np
+
+    from planner.report.trace import MemoryLevels
+    from planner.schedule.formulas import in_flight
+
+    p, v, m = config.pp, config.vpp, config.num_microbatches
+    row = int(detail.class_row[0])
+    class_of = {r: j for j, ranks in enumerate(detail.classes.members[row]) for r in ranks}
+    classes = [class_of[rank] for rank in range(p)]
+    stages = detail.classes.stage[row][classes]
+    kept, fixed = ("activations", "fragmentation"), {}
+    for phase in ("backward", "loss", "head_backward", "optimizer"):
+        terms = {name: value[0, classes] for name, value in detail.memory[phase].items()}
+        rest = [value for name, value in terms.items() if name not in (*kept, "working_set")]
+        fixed[phase] = np.sum(rest, axis=0) + float(detail.outside[0])
+    backward = {name: value[0, classes] for name, value in detail.memory["backward"].items()}
+    flying = np.asarray(in_flight(stages, float(p), float(v), float(m)))
+    of_chunk = np.arange(p * v) % p
+    chunk = (sum(backward[name] for name in kept) / flying / v)[of_chunk]
+    working = backward["working_set"][of_chunk]
+    held, optimizer = fixed["backward"], fixed["optimizer"]
+    loss, head = (float(fixed[phase][-1] - held[-1]) for phase in ("loss", "head_backward"))
+    if _folded(table):
+        none = np.zeros(p)
+        return MemoryLevels("activations", none, chunk, np.zeros(p * v), 0.0, 0.0, none)
+    if table.stages == p and not _as_planned(table, p):  # two copies of the model in opposite directions
+        once = backward["workspace"] + float(detail.outside[0])
+        held, optimizer = (both + both[::-1] - once for both in (held, optimizer))
+    return MemoryLevels("memory", held, chunk, working, loss, head, optimizer)
+
+
+def _as_planned(table: ActionTable, p: int) -> bool:
+    """Is every chunk on rank (chunk mod p), where a plan has it?"""
+    from planner.schedule.actions import EMPTY
+
+    ranks = (table.stage % p) == [[rank] for rank in range(p)]
+    return bool((ranks | (table.kind == EMPTY)).all())
+
+
+def _folded(table: ActionTable) -> bool:
+    return table.stages > table.ranks and not _as_planned(table, table.ranks)
+
+
+def _facts(
+    plan: Plan, choice: Choice, schedule: str, makespan: float, time: dict[str, float], hop: float,
+    chunks: ChunkTimes, pairs: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """What the document says about itself."""
+    facts = {
+        "model": plan.subject.model.name,
+        "cluster": f"{plan.subject.cluster.devices} devices of {plan.subject.cluster.name}",
+        "stack": plan.subject.stack.name,
+        "configuration": choice.config.text,
+        "schedule": schedule,
+        "planned_step_time_s": choice.step_time,
+        "pipeline_s": makespan,
+        "step_s": makespan + sum(time[name] for name in _AFTER),
+        "message_s": chunks.hop,
+        "exposed_message_s": hop,
+        "memory": MEMORY_COUNTS,
+        "layers_of_chunks": list(chunks.layers),
+    }
+    if pairs:
+        facts["note"] = "overlapped pairs take the sum of their halves: no gain of overlap is assumed"
+    return facts
+
+
+MEMORY_COUNTS = (
+    "model states, buffers and what lies outside the allocator, activations of the micro-batches in flight with "
+    "fragmentation, a layer's working set during backward passes, logits during loss and its backward, temporaries "
+    "of the optimizer. A rank's chunks are counted as equal. Activations count from the start of the forward to the "
+    "end of the backward, or of the weight gradient where that runs apart. Not drawn: the rise and fall within a "
+    "pass, and reduction of gradients. Counters called activations count nothing else: their schedule places chunks "
+    "on other ranks than the plan"
+)
+
+
+def _write(text: str, path: Path) -> None:
+    """Write the file at once: a reader sees the old one or the new one, whole. Raises `FileInputError`."""
+    target, partial = path.resolve(), None
+    try:
+        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(partial, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
+        os.replace(partial, target)
+    except OSError as error:
+        raise FileInputError(str(path), "must be writable", error.strerror or str(error)) from None
+    finally:
+        if partial is not None and os.path.exists(partial):
+            os.unlink(partial)
