@@ -24,6 +24,8 @@ from planner.cli_export import EPILOG as EXPORT_EPILOG
 from planner.cli_export import export
 from planner.cli_trace import EPILOG as TRACE_EPILOG
 from planner.cli_trace import trace
+from planner.cli_validate import EPILOG as VALIDATE_EPILOG
+from planner.cli_validate import validate
 from planner.errors import InputError, PlannerError
 
 if TYPE_CHECKING:
@@ -516,15 +518,21 @@ def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int
 )
 @_answers
 def schedule(
-    schedule: Annotated[str, typer.Option(help="Name: 1f1b, interleaved, gpipe, zb-h1, dualpipe, v-half ...")],
+    schedule: Annotated[
+        str, typer.Option(help="Name: 1f1b, interleaved, gpipe, zb-h1, dualpipe, v-half ...")
+    ],
     pp: Annotated[int, typer.Option(help="Pipeline ranks.")],
     microbatches: Annotated[int, typer.Option(help="Micro-batches of a step.")],
-    vpp: Annotated[int | None, typer.Option(help="Stages per rank (default: what the schedule needs).")] = None,
+    vpp: Annotated[
+        int | None, typer.Option(help="Stages per rank (default: what the schedule needs).")
+    ] = None,
     f: Annotated[str, typer.Option("--f", help="Forward time; one number, or one per stage: 1,1,1.3")] = "1",
     b: Annotated[str, typer.Option("--b", help="Input-gradient time.")] = "1",
     w: Annotated[str, typer.Option("--w", help="Weight-gradient time.")] = "1",
     comm: Annotated[str, typer.Option(help="Time of a hop between ranks.")] = "0",
-    fb: Annotated[str | None, typer.Option("--fb", help="Time of an overlapped forward and backward.")] = None,
+    fb: Annotated[
+        str | None, typer.Option("--fb", help="Time of an overlapped forward and backward.")
+    ] = None,
     group_size: Annotated[int | None, typer.Option(help="Interleaved: micro-batches in a group.")] = None,
     memory_limit: Annotated[
         int | None, typer.Option(help="zb-auto, v-half, v-min: most chunks a rank may hold.")
@@ -556,6 +564,7 @@ def schedule(
 app.command(epilog=EXPORT_EPILOG)(_answers(export))
 app.command(epilog=CHECK_EPILOG)(_answers(check))
 app.command(epilog=TRACE_EPILOG)(_answers(trace))
+app.command(epilog=VALIDATE_EPILOG)(_answers(validate))
 
 
 def main() -> None:

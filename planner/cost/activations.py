@@ -141,7 +141,9 @@ def layer_activations(
     if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
         parts["layernorm"] = parts["layernorm"] + kernels.eager_norm_bytes * stream * norm_inputs
     if kernels.gathered_bytes or kernels.gathered_bytes_pipelined:
-        width = np.where(np.asarray(x.pipelined) > 0, kernels.gathered_bytes_pipelined, kernels.gathered_bytes)
+        width = np.where(
+            np.asarray(x.pipelined) > 0, kernels.gathered_bytes_pipelined, kernels.gathered_bytes
+        )
         parts["layernorm"] = parts["layernorm"] + np.where(x.t > 1, width * x.tokens * h, 0.0)
     if kernels.stream_extra:
         parts["residual"] = parts["residual"] + kernels.stream_extra * stream
@@ -191,5 +193,7 @@ def head_activations(
     wide = kernels.loss_bytes * values
     if kernels.cross_entropy is CrossEntropy.CHUNKED:
         part, rest = 1.0 / kernels.loss_chunks, act * stream
-        return HeadActivations(inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part)
+        return HeadActivations(
+            inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part
+        )
     return HeadActivations(inputs, logits, wide, (kernels.loss_peak - 1) * wide + whole, logits)

@@ -196,7 +196,9 @@ class Run(_Record):
     storage: float | None = Field(None, gt=0, description="checkpoints kept at the end of the run [bytes]")
     power_per_device: float | None = Field(None, gt=0, description="average draw, share of the node [W]")
     power_source: str = Field("", description="where the power comes from")
-    energy: float | None = Field(None, gt=0, description="energy of the run, the site's overhead included [J]")
+    energy: float | None = Field(
+        None, gt=0, description="energy of the run, the site's overhead included [J]"
+    )
     emissions: float | None = Field(None, ge=0, description="carbon dioxide, location-based [kg]")
     owned_price_per_device_hour: float | None = Field(
         None, ge=0, description="what an hour of one's own device costs [US dollars/h]"

@@ -1,0 +1,48 @@
+"""What does `planner validate` do? Holds planner against measured runs and prints the errors by source.
+
+Left out: how runs are read and predicted (`calibrate/`), and fitting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EPILOG = "\b\nExample:\n  planner validate runs.csv models.json --json out.json"
+
+
+def validate(
+    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Measured runs, one a line.")],
+    models: Annotated[Path, typer.Argument(metavar="MODELS.json", help="The models they name.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write every prediction and the summary."),
+    ] = None,
+) -> int:
+    """Predict measured runs, compare, and show the errors with the worst rows."""
+    from planner.calibrate.tables import text_table
+    from planner.calibrate.validate import validate_files
+
+    validation = validate_files(runs, models)
+    if output is not None:
+        write_document(json.dumps(validation.document(), allow_nan=False, indent=1), output)
+    typer.echo(text_table(validation.summary))
+    return 0
+
+
+def write_document(text: str, path: Path) -> None:
+    """Write the whole file or nothing. Raises `FileInputError`."""
+    from planner.errors import FileInputError
+
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except OSError as error:
+        raise FileInputError(str(path), "the file must be writable", str(error.strerror or error)) from None

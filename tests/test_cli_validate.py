@@ -1,0 +1,40 @@
+"""Does `planner validate` answer, and refuse what it cannot read?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from planner.cli import app
+
+HEADER = "source,model,gpu,gpus,seq_len,global_batch,micro_batch,tp,pp,framework,precision,step_time_s"
+ROW = "mine,small,h100_sxm_80g,8,4096,64,1,2,1,Megatron-LM,bf16,3.0"
+MODEL = {
+    "small": {
+        "layers": 16, "hidden": 2048, "ffn": 8192, "heads": 16, "kv_heads": 8, "head_dim": 128, "vocab": 32000,
+        "tied_embeddings": False, "gated_mlp": True, "attention": "gqa",
+    }
+}  # fmt: skip
+
+
+def test_it_predicts_and_writes_every_row(tmp_path: Path) -> None:
+    runs, models, out = tmp_path / "runs.csv", tmp_path / "models.json", tmp_path / "out.json"
+    runs.write_text(f"{HEADER}\n{ROW}\n")
+    models.write_text(json.dumps(MODEL))
+    result = CliRunner().invoke(app, ["validate", str(runs), str(models), "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    row = json.loads(out.read_text())["rows"][0]
+    assert row["status"] == "ok"
+    assert row["step_time_s"] > 0
+    assert "mine" in result.output
+
+
+def test_missing_files_and_unwritable_outputs_are_bad_input(tmp_path: Path) -> None:
+    runs, models = tmp_path / "runs.csv", tmp_path / "models.json"
+    assert CliRunner().invoke(app, ["validate", str(runs), str(models)]).exit_code == 2
+    runs.write_text(f"{HEADER}\n{ROW}\n")
+    models.write_text(json.dumps(MODEL))
+    where = str(tmp_path / "no" / "such" / "out.json")
+    assert CliRunner().invoke(app, ["validate", str(runs), str(models), "--json", where]).exit_code == 2
