@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 MOST_EVENTS: Final = 200_000
 PASSES, MESSAGES, MEMORY = 1, 2, 3  # process ids: three groups of rows
 _GROUPS: Final = {PASSES: "pipeline", MESSAGES: "communication", MEMORY: "memory"}
-_LANES: Final = 8  # thread ids of a rank in one group
+_Row = tuple[int, int, int]  # group, rank, lane: numbered once all are known
 _COLORS: Final = {  # reserved names of chrome://tracing; Perfetto colours by the name of a slice
     "forward": "thread_state_running", "backward": "rail_response", "weight gradient": "rail_animation",
     "recompute": "rail_load", "communication": "thread_state_iowait", "optimizer": "rail_idle",
@@ -121,7 +121,11 @@ def trace_events(step: TracedStep, ranks: Sequence[int]) -> list[Event]:
     events.sort(
         key=lambda event: (event["ts"], _ORDER[event["ph"]])
     )  # a flow follows the slice it belongs to
-    return [*_row_names(events, ranks), *events]
+    rows = {row: number for number, row in enumerate(sorted({e["tid"] for e in events if "tid" in e}), 1)}
+    for event in events:
+        if "tid" in event:
+            event["tid"] = rows[event["tid"]]
+    return [*_row_names(rows, max(ranks)), *events]
 
 
 _ORDER: Final = {"X": 0, "C": 1, "s": 2, "f": 3}
@@ -178,24 +182,17 @@ def _pass_events(step: TracedStep, rank: int, span: _Span) -> Iterator[Event]:
         high = span.end if done >= total else span.start + round((span.end - span.start) * done / total)
         if high > low:
             said = {**arguments, "alone_us": round(seconds * 1e6, 3)} if span.joined else arguments
-            row = rank * _LANES + span.lane
-            yield _slice(f"{name} {span.microbatch}", name, PASSES, row, low, high, said)
+            row = (PASSES, rank, span.lane)
+            yield _slice(f"{name} {span.microbatch}", name, row, low, high, said)
         low = high
 
 
-def _slice(
-    name: str, category: str, group: int, row: int, start: int, end: int, arguments: Mapping[str, Any]
-) -> Event:
+def _slice(name: str, category: str, row: _Row, start: int, end: int, arguments: Mapping[str, Any]) -> Event:
     event: Event = {
-        "name": name, "cat": category, "ph": "X", "pid": group, "tid": _thread(group, row),
+        "name": name, "cat": category, "ph": "X", "pid": row[0], "tid": row,
         "ts": start / 1e3, "dur": (end - start) / 1e3, "args": dict(arguments),
     }  # fmt: skip
     return event | ({"cname": _COLORS[category]} if category in _COLORS else {})
-
-
-def _thread(group: int, row: int) -> int:
-    """Thread ids differ between groups too: some viewers take them for global."""
-    return group * 1_000_000 + row
 
 
 def _message_events(
@@ -224,7 +221,7 @@ def _message_events(
                 continue
             lane = next((i for i, until in enumerate(free) if until <= span.end), len(free))
             free[lane : lane + 1] = [span.end + hop]
-            row, number = rank * _LANES + min(lane, _LANES - 1), number + 1
+            row, number = (MESSAGES, rank, lane), number + 1
             name = f"{'gradient' if back else 'activation'} {span.microbatch}"
             said = {
                 "micro-batch": span.microbatch,
@@ -232,11 +229,11 @@ def _message_events(
                 "to chunk": to,
                 "to rank": receiver,
             }
-            yield _slice(name, "communication", MESSAGES, row, span.end, span.end + hop, said)
+            yield _slice(name, "communication", row, span.end, span.end + hop, said)
             if receiver in drawn:
                 arrow = {"name": "message", "cat": "communication", "id": number}
-                sent = {"ph": "s", "pid": MESSAGES, "tid": _thread(MESSAGES, row), "ts": span.end / 1e3}
-                at = _thread(PASSES, receiver * _LANES + waits.lane)
+                sent = {"ph": "s", "pid": MESSAGES, "tid": row, "ts": span.end / 1e3}
+                at = (PASSES, receiver, waits.lane)
                 got = {"ph": "f", "bp": "e", "pid": PASSES, "tid": at, "ts": waits.start / 1e3}
                 yield arrow | sent
                 yield arrow | got
@@ -259,7 +256,7 @@ def _closing_events(step: TracedStep, rank: int, end: int) -> Iterator[Event]:
         category = "communication" if exposed else name.replace("_", " ")
         said = _CLOSING_SAID.get(name, {})
         title = "exposed data-parallel communication" if exposed else category
-        yield _slice(title, category, MESSAGES if exposed else PASSES, rank * _LANES, low, high, said)
+        yield _slice(title, category, (MESSAGES if exposed else PASSES, rank, 0), low, high, said)
 
 
 _CLOSING_SAID: Final = {
@@ -313,17 +310,15 @@ def _head_end(step: TracedStep, span: _Span) -> int:
     return span.end - part if forward else span.start + part
 
 
-def _row_names(events: Sequence[Event], ranks: Sequence[int]) -> Iterator[Event]:
+def _row_names(rows: Mapping[_Row, int], last: int) -> Iterator[Event]:
     """Metadata: names and order of the groups and their rows."""
-    rows = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"})
-    width = len(str(max(ranks)))
+    width = len(str(last))
     for group, name in _GROUPS.items():
         yield {"name": "process_name", "ph": "M", "pid": group, "args": {"name": name}}
         yield {"name": "process_sort_index", "ph": "M", "pid": group, "args": {"sort_index": group}}
-    for group, thread in rows:
-        rank, lane = divmod(thread - _thread(group, 0), _LANES)
+    for (group, rank, lane), number in rows.items():
         what = ("", " overlapped backward") if group == PASSES else (" sends",)
         label = what[lane] if lane < len(what) else f"{what[-1]} {lane + 1}"
-        where = {"ph": "M", "pid": group, "tid": thread}
+        where = {"ph": "M", "pid": group, "tid": number}
         yield where | {"name": "thread_name", "args": {"name": f"rank {rank:0{width}d}{label}"}}
-        yield where | {"name": "thread_sort_index", "args": {"sort_index": thread}}
+        yield where | {"name": "thread_sort_index", "args": {"sort_index": number}}
