@@ -29,8 +29,8 @@ PASSES, MESSAGES, MEMORY = 1, 2, 3  # process ids: three groups of rows
 _GROUPS: Final = {PASSES: "pipeline", MESSAGES: "communication", MEMORY: "memory"}
 _Row = tuple[int, int, int]  # group, rank, lane: numbered once all are known
 _COLORS: Final = {  # reserved names of chrome://tracing; Perfetto colours by the name of a slice
-    "forward": "thread_state_running", "backward": "rail_response", "weight gradient": "rail_animation",
-    "recompute": "rail_load", "communication": "thread_state_iowait", "optimizer": "rail_idle",
+    "forward": "thread_state_running", "backward": "rail_response", "weight gradient": "yellow",
+    "recompute": "grey", "communication": "thread_state_iowait", "optimizer": "olive",
 }  # fmt: skip
 
 
@@ -289,6 +289,7 @@ def _counter_events(step: TracedStep, rank: int, spans: Sequence[_Span], end: in
         if span.kind in (Pass.BACKWARD, Pass.WEIGHT_GRADIENT):
             during(opened[mine], span.end, float(memory.chunk[span.chunk]))
     for name, low, high in _closing(step, end):
+        changes.setdefault(high, 0.0)  # the last value stays until the step ends
         if name == "optimizer":
             during(low, high, float(memory.optimizer[rank] - memory.held[rank]))
     value, width = float(memory.held[rank]), len(str(step.timeline.table.ranks - 1))
