@@ -2,7 +2,7 @@
 
     python -m benchmarks.fit_memory RUNS.csv MODELS.json [STACK ...] [--write]
 
-Minimises the Cauchy loss of log(predicted / measured) of peaks, and for runs that failed or ran the logistic loss of
+Minimises the absolute log(predicted / measured) of peaks, and for runs that failed or ran the logistic loss of
 log(predicted / capacity), every group of rows (model x GPU x devices) weighing the same, by coordinate search within
 bounds. Models are left out in turn to measure errors on rows never seen; the 80th percentile of those is the stack's
 `overhead.error`. Nothing is fitted per model or per row. Left out: time (`fit_stacks`).
@@ -31,7 +31,7 @@ from planner.spec.stack import Stack
 
 Array = NDArray[np.float64]
 
-PEAK_WIDTH: Final = 0.05  # of the Cauchy loss [log of a ratio]
+PEAK_WIDTH: Final = 0.05  # a miss of a peak that weighs as much as one verdict on the edge [log of a ratio]
 EDGE_WIDTH: Final = 0.04  # of the logistic loss [log of a ratio]
 ROUNDS: Final = 3
 THINNED: Final = 3  # rows of one group used while searching
@@ -142,11 +142,12 @@ def predicted(samples: Sequence[Sample], values: dict[Constant, float]) -> tuple
 
 
 def weights_of(samples: Sequence[Sample]) -> Array:
-    """One over the size of a row's group."""
+    """One over the root of the size of a row's group: a large sweep counts for more than a single run, but not
+    for as many times more as it has rows."""
     size: dict[tuple[str, ...], int] = defaultdict(int)
     for sample in samples:
         size[sample.group] += 1
-    return np.array([1.0 / size[sample.group] for sample in samples])
+    return np.array([size[sample.group] ** -0.5 for sample in samples])
 
 
 def loss_of(samples: Sequence[Sample], values: dict[Constant, float]) -> float:
@@ -155,7 +156,7 @@ def loss_of(samples: Sequence[Sample], values: dict[Constant, float]) -> float:
     weight = weights_of(samples)
     known = np.isfinite(peaks)
     miss = np.log(np.where(known, peaks, 1.0)) / PEAK_WIDTH
-    total = float((weight * np.log1p(miss**2))[known].sum())
+    total = float((weight * np.abs(miss))[known].sum())
     if not any(s.measured.oom for s in samples):
         return total  # without recorded failures, runs that ran say little
     side = np.array([1.0 if s.measured.oom else -1.0 for s in samples])

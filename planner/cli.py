@@ -299,6 +299,10 @@ def estimate(
     headroom: HeadroomOption = "5%",
     mtp: MtpOption = False,
     assume: AssumeOption = None,
+    lora_rank: Annotated[
+        int | None, typer.Option(help="Train LoRA adapters of this rank on a frozen model.")
+    ] = None,
+    frozen_bits: Annotated[int, typer.Option(help="Bits of a frozen weight: 16, 8 or 4.")] = 16,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show what takes the memory, by pipeline rank, phase and part.")
     ] = False,
@@ -307,10 +311,13 @@ def estimate(
     output: OutputOption = None,
 ) -> int:
     """Predict time and memory of one named configuration, or say which rule it breaks."""
+    from dataclasses import replace
+
     request = _request(
         model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
         headroom, mtp, assume,
     )  # fmt: skip
+    request = replace(request, lora_rank=lora_rank, frozen_bits=frozen_bits)
     _check_output(output)
     from planner.plan import make_estimate
 

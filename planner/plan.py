@@ -77,6 +77,8 @@ class Request:
     top: int = 10
     with_mtp: bool = False
     assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
+    lora_rank: int | None = None  # adapters of this rank on a frozen model
+    frozen_bits: int = 16
 
 
 def make_plan(request: Request) -> Plan:
@@ -158,7 +160,14 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
     precision = _choice("precision", request.precision, Precision)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
-    job = Job(seq_len, batch, precision, optimizer, request.tokens)
+    job = Job(
+        seq_len, batch, precision, optimizer, request.tokens, request.lora_rank, request.frozen_bits
+    )  # fmt: skip
+    if job.lora_rank is not None:
+        assumed.append(
+            f"LoRA of rank {job.lora_rank} on every dense linear layer, weights frozen in {job.frozen_bits} bits; "
+            "the time of adapters and of dequantising is not counted"
+        )
     return Problem(
         model, cluster, job, load_stack(DEFAULT_STACK if request.stack is None else request.stack)
     ), tuple(assumed)

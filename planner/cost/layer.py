@@ -58,6 +58,8 @@ SQUARE_PASSES = {AttentionKernel.EAGER: 6.0, AttentionKernel.FUSED_SOFTMAX: 4.0}
 # FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
 # to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
 FLASH_2_SLOWDOWN = (1.75, 1.62)
+# Backward of an unfused softmax: gradients of its output and input in fp32 and 16 bits.
+SCORE_GRADIENT_BYTES = 12.0
 # Unfused RMSNorm in fp32: upcast, square and mean, scale, downcast, weight: passes over the stream in units of
 # its 2-byte size, against one read and one write when fused.
 NORM_PASSES = {True: 2.0, False: 12.0}
@@ -237,6 +239,8 @@ class LayerModel:
         else:
             forward = gemm_time(m, n, k, *rates)
             dgrad, wgrad = gemm_backward_time(m, n, k, *rates)
+        if self.problem.job.lora_rank is not None:  # frozen weights have no gradient
+            wgrad = np.zeros_like(wgrad)
         return Products(*(factor * seconds[inverse] for seconds in (forward, dgrad, wgrad)))
 
     def _attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
@@ -468,6 +472,11 @@ class LayerModel:
         """Bytes kept and bytes at work in the backward pass: with a key's modules recomputed, with all of them."""
         kernels, zero = self.problem.stack.kernels, np.zeros(len(keys))
         parts = layer_activations(layer, self.problem.model, x, kernels, self.recipe)
+        if self.problem.job.lora_rank is not None:
+            # the inputs of frozen layers are those of the adapters, and stay; each adapter keeps its narrow middle
+            count = sum(not g.expert for g in layer_gemms(layer, self.problem.model.hidden))
+            width = count * self.problem.job.lora_rank * self.recipe.activation_bytes
+            parts["adapters"] = x.tokens * width / x.sequence_split
         everything, freed = sum(parts.values(), zero), zero
         for bit, name in enumerate(RECOMPUTE_MODULES):
             extra = parts.get("moe_act", zero) if name == "moe" else zero
@@ -478,6 +487,16 @@ class LayerModel:
         least = np.minimum(parts["input"] + beside, everything)
         working = self._working(layer, x)
         return everything - freed, least, working + freed, working + everything - least
+
+    def _score_gradients(self, layer: Layer, x: LayerShape) -> Array:
+        """Alive in the backward pass of unfused attention, the MLP's tensors gone: fp32 and 16-bit gradients of the
+        softmax's input and output, 12 bytes a score, less what the MLP had kept [bytes]."""
+        kernels = self.problem.stack.kernels
+        if kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2) or layer.mlp is None:
+            return np.zeros(len(x.t))
+        square = layer.attention.heads / x.t * x.tokens * x.seq_kv
+        kept = layer_activations(layer, self.problem.model, x, kernels, self.recipe)["mlp"]
+        return np.maximum(SCORE_GRADIENT_BYTES * square - kept, 0.0)
 
     def _working(self, layer: Layer, x: LayerShape) -> Array:
         """Gradients alive at the widest point of a layer's backward, where the activation's begins [bytes].
@@ -492,7 +511,8 @@ class LayerModel:
         weight = 0.0 if fused else self.recipe.weight_bytes
         if layer.mlp is not None:
             width = (3.0 if layer.mlp.gated else 2.0) * act - saved
-            return stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
+            wide = stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
+            return np.maximum(wide, stream + self._score_gradients(layer, x))
         assert layer.moe is not None
         rows = x.expert_tokens * layer.moe.top_k
         width = (3.0 if layer.moe.gated else 2.0) * act - saved

@@ -80,6 +80,13 @@ def on_device(x: StateBytes, offload: NDArray[np.int32], engine: StateEngine) ->
     )
 
 
+def frozen(x: StateBytes, zero: Array, shards: Array, frozen_bytes: float) -> StateBytes:
+    """States of frozen parameters: weights alone, sharded from stage 3 on."""
+    none = np.zeros_like(x.weights)
+    weights = np.where(zero >= 3, frozen_bytes / shards, frozen_bytes)
+    return StateBytes(weights, none, none, none)
+
+
 @dataclass(frozen=True)
 class MemoryInputs:
     """What the peak is made of, before recomputation. (n, C) unless said; C classes of stages.
@@ -88,7 +95,8 @@ class MemoryInputs:
     them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
     stages of the class (0: padding). `in_flight`: micro-batches. `head_inputs`, `head_kept`, `head_transient`,
     `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
-    sent and received activations that a stage keeps. `stream` (n,): a layer's input [bytes].
+    sent and received activations that a stage keeps. `adapters`: weights, gradients and states of LoRA adapters, and
+    what unquantised parts of a frozen model take beyond its own bytes. `stream` (n,): a layer's input [bytes].
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards`, `accumulates` (n,): ZeRO
     stage, ranks that share states, and whether gradients exist before the last backward pass (1.0).
     `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
@@ -109,6 +117,7 @@ class MemoryInputs:
     head_transient: Array
     logit_gradient: Array
     boundary: Array
+    adapters: Array
     stream: Array
     states: StateBytes
     expert_states: StateBytes
@@ -164,6 +173,7 @@ def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
         "workspace": np.full_like(x.dense, stack.overhead.workspace),
         "pipeline_buffers": x.boundary,
+        "adapters": x.adapters,
     }
 
 

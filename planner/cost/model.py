@@ -19,7 +19,7 @@ from planner.cost.collectives import all_gather_time, all_reduce_time, p2p_time,
 from planner.cost.flops import Shard, gemm_flops, head_gemm, layer_gemms, mfu_flops_per_token
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel, padded_vocabulary
-from planner.cost.memory import MemoryInputs, memory_cost, on_device, state_bytes
+from planner.cost.memory import MemoryInputs, frozen, memory_cost, on_device, state_bytes
 from planner.cost.params import (
     embedding_parameters,
     head_parameters,
@@ -35,7 +35,7 @@ from planner.cost.traffic import group_links, neighbour_links
 from planner.schedule.formulas import hop_time, in_flight
 from planner.space.split import nanotron_head
 from planner.spec.config import ConfigTable, IntColumn, distinct
-from planner.spec.job import OPTIMIZERS
+from planner.spec.job import FROZEN_BYTES, OPTIMIZERS
 from planner.spec.links import LinkRates
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
@@ -130,6 +130,7 @@ class _Shards:
     widest: Array  # (k,) parameters of the largest layer
     outer: Array  # (k, C) parameters outside the layers
     head: Array  # (k, C) the head's among them
+    adapters: Array  # (k, C) parameters of LoRA adapters
     buckets: Array  # (k,)
 
 
@@ -293,7 +294,10 @@ class CostModel:
         dense += classes.last[stage] * self._last_stage_parameters(t)[:, None]
         if self.problem.model.tied_embeddings:
             dense += (classes.last[stage] - alone) * self._first_stage_parameters(t)[:, None]
-        heaviest, experts = largest(dense), largest(expert)
+        adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
+        lora = self.problem.job.lora_rank is not None
+        heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
+        gathered = (largest(dense), largest(expert)) if lora else (heaviest, experts)
         comm = self.problem.stack.communication
         replicas, expert_replicas = d * c, t * c * d / (e * et)
         half = self.layers.recipe.activation_bytes
@@ -301,11 +305,12 @@ class CostModel:
         dense_links = (replicas, group_links(t, replicas, self.problem.cluster))
         expert_links = (expert_replicas, group_links(e * et, expert_replicas, self.problem.cluster))
         scatter = reduce = gather = np.zeros(len(keys))
-        for size, (ranks, links) in ((heaviest, dense_links), (experts, expert_links)):
+        sizes = zip((heaviest, experts), gathered, (dense_links, expert_links), strict=True)
+        for size, whole, (ranks, links) in sizes:
             where = (ranks, links.local, self.problem.cluster.tiers[0].bandwidth, links.fabric, self.links)
             scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *where)
             reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
-            gather = gather + comm.dp_time * all_gather_time(half * size, *where)
+            gather = gather + comm.dp_time * all_gather_time(half * whole, *where)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         head = classes.last[stage] * self._head_parameters(t)[:, None]
         buckets = (
@@ -313,7 +318,7 @@ class CostModel:
         )
         return _Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, dense - in_layers, head,
-            buckets,
+            adapters, buckets,
         )  # fmt: skip
 
     def _parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
@@ -324,6 +329,22 @@ class CostModel:
             dense.append((count.column_row + count.shared) / t + kv + count.replicated + count.router)
             expert.append(count.expert / (e * et) + count.expert_replicated / e)
         return np.array(dense), np.array(expert)
+
+    def _adapters_by_kind(self, t: Array) -> Array:
+        """Parameters of LoRA adapters of one layer of each kind on a rank (K, k): r (in + out) of each dense product,
+        the side that tensor parallelism divides divided."""
+        rank = float(self.problem.job.lora_rank or 0)
+        found = []
+        for kind in self.kinds:
+            total = np.zeros(len(t))
+            for gemm in layer_gemms(kind, self.problem.model.hidden):
+                if gemm.expert or gemm.name == "router":
+                    continue
+                wide, narrow = float(gemm.out_features + gemm.kv_out_features), float(gemm.in_features)
+                total = total + rank * (wide / np.where(gemm.shard is Shard.COLUMN, t, 1.0))
+                total = total + rank * (narrow / np.where(gemm.shard is Shard.ROW, t, 1.0))
+            found.append(total)
+        return np.array(found)
 
     def largest_tensor(self, t: Array) -> Array:
         """Parameters of the largest single tensor of a rank: of the head or of a layer's output projections [1]."""
@@ -405,7 +426,8 @@ class PreparedCosts:
             zero=zero,
             replicas=replicas,
             scatter=np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row]),
-            gather=shards.gather[s_row],
+            # only ZeRO-3 gathers frozen weights; adapters are too small to count
+            gather=shards.gather[s_row] * np.where((zero >= 3) | (problem.job.lora_rank is None), 1.0, 0.0),
             layers=self.deepest[c_row],
             buckets=shards.buckets[s_row],
             once=memory_bound_time(moved, self.model.layers.bandwidth, self.model.kernels),
@@ -432,10 +454,20 @@ class PreparedCosts:
         # activations on the host leave two layers' worth on the device: one at work, one on its way
         copied = ((offload & 4) > 0)[:, None]
         held = np.where(copied, np.minimum(held, 2.0 / np.maximum(depth, 1.0)), held)
+        dense = state_bytes(zero, shared, replicas, stack, job)
+        experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
+        outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
+        if job.lora_rank is not None:
+            bytes_, half = FROZEN_BYTES[job.frozen_bits], self.model.layers.recipe.weight_bytes
+            unquantised = np.where(zero >= 3, (half - bytes_) / shared, half - bytes_)
+            adapters = shards.adapters[s_row] * dense.total[:, None] + outer * unquantised[:, None]
+            dense, experts = (
+                frozen(*of, bytes_) for of in ((dense, zero, shared), (experts, zero, expert_shared))
+            )
         return MemoryInputs(
             dense=shards.dense[s_row],
             expert=shards.expert[s_row],
-            outer=shards.outer[s_row],
+            outer=outer,
             head=shards.head[s_row],
             head_excess=shards.head[s_row] * ((t - 1.0) * whole)[:, None],
             unit=shards.widest[s_row],
@@ -448,11 +480,10 @@ class PreparedCosts:
             logit_gradient=last * head.gradient[l_row][:, None],
             boundary=self.pipelines.in_flight[p_row]
             * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
+            adapters=adapters,
             stream=layers.stream[l_row],
-            states=on_device(state_bytes(zero, shared, replicas, stack, job), offload, engine),
-            expert_states=on_device(
-                state_bytes(zero, expert_shared, expert_replicas, stack, job), offload, engine
-            ),
+            states=on_device(dense, offload, engine),
+            expert_states=on_device(experts, offload, engine),
             zero=zero,
             shards=shared,
             expert_shards=expert_shared,

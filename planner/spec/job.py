@@ -52,17 +52,36 @@ OPTIMIZERS: dict[Optimizer, OptimizerCost] = {
 }
 
 
+# Bytes of a frozen weight. NF4 with double quantisation: 4 bits and 0.127 of constants (Dettmers 2023, arXiv
+# 2305.14314, section 3); 8 bits: one byte and a fp16 scale per row, below 0.001.
+FROZEN_BYTES: dict[int, float] = {16: 2.0, 8: 1.0, 4: 4.127 / 8}
+
+
 @dataclass(frozen=True)
 class Job:
-    """One training job. `global_batch` counts sequences; `tokens` is the whole run's, if known."""
+    """One training job. `global_batch` counts sequences; `tokens` is the whole run's, if known.
+
+    `lora_rank`: adapters of this rank on every dense linear layer, the model itself frozen in `frozen_bits` (16, or 8
+    and 4 quantised; embeddings and head stay in 16). None: all parameters are trained.
+    """
 
     seq_len: int
     global_batch: int
     precision: Precision = Precision.BF16
     optimizer: Optimizer = Optimizer.ADAMW
     tokens: float | None = None
+    lora_rank: int | None = None
+    frozen_bits: int = 16
 
     def __post_init__(self) -> None:
+        if self.lora_rank is not None and self.lora_rank < 1:
+            raise InputError("lora-rank must be a whole number, 1 or more", str(self.lora_rank))
+        if self.frozen_bits not in FROZEN_BYTES:
+            known = ", ".join(map(str, sorted(FROZEN_BYTES)))
+            raise InputError(f"frozen-bits must be one of {known}", str(self.frozen_bits))
+        if self.lora_rank is None and self.frozen_bits != 16:
+            must = "frozen-bits needs frozen weights"
+            raise InputError(must, str(self.frozen_bits), "add --lora-rank 16, say")
         for name, value in (("seq-len", self.seq_len), ("global-batch", self.global_batch)):
             if value < 1:
                 raise InputError(f"{name} must be a whole number, 1 or more", str(value))
