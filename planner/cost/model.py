@@ -474,8 +474,9 @@ class PreparedCosts:
             layers=self.layers_of[c_row],
             alive=classes.count[c_row],
             in_flight=held,
-            head_inputs=last * head.inputs[l_row][:, None],
-            head_kept=last * head.kept[l_row][:, None],
+            # every prediction module has logits of its own, kept until the backward pass
+            head_inputs=last * (1 + problem.model.mtp_layers) * head.inputs[l_row][:, None],
+            head_kept=last * (1 + problem.model.mtp_layers) * head.kept[l_row][:, None],
             head_transient=last * head.transient[l_row][:, None],
             logit_gradient=last * head.gradient[l_row][:, None],
             boundary=self.pipelines.in_flight[p_row]

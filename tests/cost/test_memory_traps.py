@@ -153,3 +153,16 @@ def test_selective_recomputation_saves_70_percent_at_gpt_3_size() -> None:
         saved[stack] = 1 - kept[1] / kept[0]
     assert saved["megatron-2022"] == pytest.approx(0.70, abs=0.01)
     assert saved["megatron-2026"] < 0.02
+
+
+def test_each_prediction_module_keeps_logits_of_its_own() -> None:
+    # Megatron-LM issue 5318, DeepSeek-V3: the last stage carries the multi-token-prediction module and its loss
+    found = []
+    for mtp in (False, True):
+        model = load_model("deepseek-v3", with_mtp=mtp)
+        config = ParallelConfig(pp=16, dp=4, ep=4, zero=1, num_microbatches=16)
+        parts = terms(model, "8x8 h100 400G-ib", config)[0]["loss"]
+        found.append(float(parts["logits"].max()))
+    tokens, vocabulary = 4096, 129_280
+    inputs = 4 * tokens * 7168 + 4 * tokens
+    assert found[1] - found[0] == pytest.approx(inputs + 4 * tokens * vocabulary)
