@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from planner.cost.collectives import p2p_time
 from planner.cost.layer import LayerModel
 from planner.cost.step import FORWARD_SHARE
-from planner.cost.traffic import neighbour_links
+from planner.cost.traffic import boundary_tier, pipeline_links
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph
 from planner.schedule.simulate import StageTimes, makespans, stage_times
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
-from planner.spec.rule import Problem
 
 Array = NDArray[np.float64]
 
@@ -29,7 +28,8 @@ Array = NDArray[np.float64]
 class ChunkTimes:
     """Seconds of one micro-batch in every chunk, (chunks,) in pipeline order; chunk i lies on rank i mod p.
 
-    `backward` = recomputation + input gradient + weight gradient. `hop`: one message between neighbouring ranks.
+    `backward` = recomputation + input gradient + weight gradient. `hops`
+    (chunks - 1,): a message from each chunk to the next.
     `layers`: layers of every chunk.
     """
 
@@ -37,7 +37,7 @@ class ChunkTimes:
     recompute: Array
     input_gradient: Array
     weight_gradient: Array
-    hop: float
+    hops: Array
     layers: tuple[int, ...]
 
     @property
@@ -45,13 +45,23 @@ class ChunkTimes:
         """The whole backward pass."""
         return self.recompute + self.input_gradient + self.weight_gradient
 
+    @property
+    def hop(self) -> float:
+        """The slowest message [s]."""
+        return float(self.hops.max(initial=0.0))
+
     def stage_times(self, hops: tuple[float, ...] | None = None) -> StageTimes:
-        """For the simulator, a case per hop time (its own by default); recomputation is part of the input gradient."""
-        chunks = len(self.forward)
-        seconds = np.array([[h] * (chunks - 1) for h in (hops or (self.hop,))])
-        return stage_times(
-            chunks, self.forward, self.recompute + self.input_gradient, self.weight_gradient, seconds
-        )
+        """For the simulator, a case per hop time, the same at all boundaries (the slowest by default)."""
+        return self._cases(np.array([[h] * len(self.hops) for h in hops or (self.hop,)]))
+
+    def without_and_with_messages(self) -> StageTimes:
+        """For the simulator, two cases: free messages, and each boundary's own."""
+        return self._cases(np.stack([np.zeros(len(self.hops)), self.hops]))
+
+    def _cases(self, hops: Array) -> StageTimes:
+        """Recomputation is part of the input gradient."""
+        backward = self.recompute + self.input_gradient
+        return stage_times(len(self.forward), self.forward, backward, self.weight_gradient, hops)
 
 
 def chunk_times(
@@ -104,18 +114,27 @@ def chunk_times(
         recompute=again,
         input_gradient=backward - again - weight,
         weight_gradient=weight,
-        hop=hop_seconds(model, config),
+        hops=hop_seconds(model, config),
         layers=tuple(counts),
     )
 
 
-def hop_seconds(model: LayerModel, config: ParallelConfig) -> float:
-    """Seconds of one activation between neighbouring pipeline ranks."""
-    problem: Problem = model.problem
-    crosses, fabric = neighbour_links(float(config.tp * config.cp * config.dp), problem.cluster)
-    tokens = config.micro_batch * problem.job.seq_len / config.cp
-    size = model.recipe.activation_bytes * tokens * problem.model.hidden / (config.tp if config.sp else 1)
-    return float(p2p_time(size, crosses, problem.cluster.tiers[0].bandwidth, fabric, model.links))
+def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
+    """Seconds of one activation from each chunk to the next, by the tier of the boundary between their ranks."""
+    cluster = model.problem.cluster
+    width, p = config.tp * config.cp * config.dp, config.pp
+    tokens = config.micro_batch * model.problem.job.seq_len / config.cp
+    size = (
+        model.recipe.activation_bytes * tokens * model.problem.model.hidden / (config.tp if config.sp else 1)
+    )
+    links = pipeline_links(float(width), float(p), cluster)
+    seconds = [
+        float(p2p_time(size, tier > 0, cluster.tiers[0].bandwidth, float(bandwidth), model.links))
+        for tier, bandwidth in enumerate(links.bandwidth)
+    ]
+    tiers = [boundary_tier(rank, width, cluster) for rank in range(p - 1)] + [int(links.wrap)]
+    chunks = p * config.vpp
+    return np.array([seconds[tiers[chunk % p]] if p > 1 else 0.0 for chunk in range(chunks - 1)])
 
 
 class PipelineSimulator:
@@ -134,8 +153,8 @@ class PipelineSimulator:
         """Makespan without and with messages between ranks, exact for the schedule [s]."""
         key = replace(config, zero=0, hsdp=0)  # what the passes do not depend on
         if key not in self._seen:
-            times = self.chunk_times(config)
-            free, real = makespans(self._graph(config), times.stage_times((0.0, times.hop)))
+            cases = self.chunk_times(config).without_and_with_messages()
+            free, real = makespans(self._graph(config), cases)
             self._seen[key] = float(free), float(real)
         return self._seen[key]
 

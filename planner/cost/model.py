@@ -31,8 +31,8 @@ from planner.cost.params import (
 from planner.cost.pipeline import bubble_time, least_makespan
 from planner.cost.stages import StageClasses, stage_classes
 from planner.cost.step import FORWARD_SHARE, exposed_data_parallel, straggling
-from planner.cost.traffic import group_links, neighbour_links
-from planner.schedule.formulas import hop_time, in_flight
+from planner.cost.traffic import group_links, pipeline_links
+from planner.schedule.formulas import in_flight, uneven_hop_time
 from planner.space.split import nanotron_head
 from planner.spec.config import ConfigTable, IntColumn, distinct
 from planner.spec.job import FROZEN_BYTES, OPTIMIZERS
@@ -271,11 +271,21 @@ class CostModel:
         """Seconds of point-to-point messages on the critical path of a step."""
         model, cluster = self.problem.model, self.problem.cluster
         t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
-        crosses, fabric = neighbour_links(t * c * d, cluster)
+        links = pipeline_links(t * c * d, p, cluster)
         tokens = keys["micro_batch"] * float(self.problem.job.seq_len) / c
         size = self.layers.recipe.activation_bytes * tokens * model.hidden / np.where(keys["sp"] > 0, t, 1.0)
-        hop = p2p_time(size, crosses, cluster.tiers[0].bandwidth, fabric, self.links)
-        return np.asarray(self.problem.stack.communication.p2p_exposed * hop * hop_time(p, v, m))
+        nvlink = cluster.tiers[0].bandwidth
+        hops = [
+            np.asarray(p2p_time(size, tier > 0, nvlink, bandwidth, self.links))
+            for tier, bandwidth in enumerate(links.bandwidth)
+        ]
+        total = reduce(np.add, (count * hop for count, hop in zip(links.count, hops, strict=True)))
+        largest_hop = reduce(
+            np.maximum, (np.where(count > 0, hop, 0.0) for count, hop in zip(links.count, hops, strict=True))
+        )
+        wrap = np.choose(links.wrap, hops)
+        exposed = self.problem.stack.communication.p2p_exposed
+        return np.asarray(exposed * uneven_hop_time(total, largest_hop, wrap, p, v, m))
 
     def _shard_level(self, table: ConfigTable, classes: StageClasses) -> _Shards:
         first, inverse = distinct(

@@ -1,57 +1,122 @@
 """Which links does the process group of an axis use, and at what rate when all groups of the axis talk at once?
 
 Ranks are laid out tensor, context, data, pipeline, innermost first, and experts on consecutive ranks inside a
-stage (Megatron-LM's default order). Left out: other orders, and traffic of different axes at the same time.
+stage (Megatron-LM's default order). Groups need not be aligned with nodes: the worst placed one counts. Left out:
+other orders, and traffic of different axes at the same time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.spec.cluster import Cluster
 
-Quantity = float | NDArray[np.float64]
+Array = NDArray[np.float64]
+Quantity = float | Array
 
 
 @dataclass(frozen=True)
 class GroupLinks:
-    """Where a group lies. `local`: its ranks inside one scale-up domain [1]. `fabric`: bytes/s per direction
-    that each of them gets beyond the domain when every group of the axis sends."""
+    """Where a group lies. `local`: its ranks inside one scale-up domain, the fewest of any domain it touches [1].
+    `fabric`: bytes/s per direction that each of them gets beyond the domain when every group of the axis sends."""
 
     local: Quantity
     fabric: Quantity
 
 
+@lru_cache(maxsize=65536)
+def least_inside(stride: int, size: int, domain: int) -> int:
+    """Ranks of a group in the domain where it has the fewest, over all groups of the axis [1].
+
+    Groups of `size` ranks `stride` apart tile the ranks in blocks of stride x size; domains hold `domain` consecutive
+    ranks. Groups that straddle a boundary have a first and a last part, with full domains between them.
+    """
+    block = stride * size
+    if stride >= domain:
+        return 1
+    if domain % block == 0:
+        return size
+    if domain % stride == 0 and block % domain == 0:
+        return domain // stride
+    starts = np.arange(domain // np.gcd(domain, block), dtype=np.int64)[:, None] * block % domain
+    first = (starts + np.arange(stride)) % domain  # place of every group's first rank in its domain
+    head = np.minimum(-(-(domain - first) // stride), size)
+    last = first + (size - 1) * stride
+    tail = np.where(head == size, size, last % domain // stride + 1)
+    inside = np.where(last // domain >= 2, domain // stride, size)
+    return int(np.minimum(np.minimum(head, tail), inside).min())
+
+
+def _least_inside(stride: Quantity, size: Quantity, domain: int) -> Array:
+    """`least_inside` for columns, asked once per distinct pair."""
+    pair = np.stack(np.broadcast_arrays(np.asarray(stride, dtype=float), np.asarray(size, dtype=float)))
+    pairs, inverse = np.unique(pair.reshape(2, -1), axis=1, return_inverse=True)
+    found = [least_inside(int(s), int(n), domain) for s, n in pairs.T]
+    return np.array(found, dtype=np.float64)[inverse.reshape(-1)].reshape(pair.shape[1:])
+
+
 def group_links(stride: Quantity, size: Quantity, cluster: Cluster) -> GroupLinks:
     """Links of groups of `size` ranks that are `stride` ranks apart [1], [bytes/s].
 
-    A ring leaves a domain of D devices once for the ranks it has inside, D / stride, so it is bound by
-    (ranks inside) x (a device's share of the links out of the domain), the least over the tiers it spans:
-    a pod oversubscribed 1:7 slows only groups with fewer than 7 ranks in the pod.
+    A ring leaves a domain once for the ranks it has inside, so it is bound by (ranks inside) x (a device's share of
+    the links out of the domain), the least over the tiers it spans and the domains it touches: a pod oversubscribed
+    1:7 slows only groups with fewer than 7 ranks in the pod.
     """
     scale_up = cluster.tiers[0]
-    local = np.clip(scale_up.size // np.asarray(stride), 1, size)
+    local = _least_inside(stride, size, scale_up.size)
     fabric: Quantity = np.full(np.shape(local), np.inf)
     for below, tier in zip(cluster.tiers, cluster.tiers[1:], strict=False):
-        inside = np.clip(below.size // np.asarray(stride), 1, size)
-        spans = np.asarray(stride) * size > below.size
-        fabric = np.where(spans, np.minimum(fabric, inside / local * tier.bandwidth), fabric)
+        inside = _least_inside(stride, size, below.size)
+        fabric = np.where(inside < size, np.minimum(fabric, inside / local * tier.bandwidth), fabric)
     if len(cluster.tiers) == 1:
         return GroupLinks(local, np.full(np.shape(local), scale_up.bandwidth))
     return GroupLinks(local, np.where(np.isinf(fabric), cluster.tiers[1].bandwidth, fabric))
 
 
-def neighbour_links(stride: Quantity, cluster: Cluster) -> tuple[NDArray[np.bool_], Quantity]:
-    """Does a message to the rank `stride` ranks away leave the scale-up domain, and at what bytes/s?
+@dataclass(frozen=True)
+class BoundaryLinks:
+    """The boundaries between the stages of a pipeline, by the outermost tier that their messages cross.
 
-    Every device of a stage sends at once, so each has its all-at-once share of the outermost tier crossed.
+    `count[k]`: boundaries whose messages cross tier k and none beyond it (0: inside the scale-up domain).
+    `bandwidth[k]`: bytes/s of a device there. `wrap`: the tier that a message from the last stage to the first crosses.
     """
-    crosses = np.asarray(stride) >= cluster.tiers[0].size
-    fabric: Quantity = np.full(np.shape(stride), np.inf)
-    for below, tier in zip(cluster.tiers, cluster.tiers[1:], strict=False):
-        fabric = np.where(np.asarray(stride) >= below.size, np.minimum(fabric, tier.bandwidth), fabric)
-    last = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth
-    return crosses, np.where(np.isinf(fabric), last, fabric)
+
+    count: list[Array]
+    bandwidth: list[Array]
+    wrap: NDArray[np.intp]
+
+
+def pipeline_links(width: Quantity, stages: Quantity, cluster: Cluster) -> BoundaryLinks:
+    """Where the messages of a pipeline go whose stages are `width` = t c d consecutive ranks wide.
+
+    Of the pipelines that run side by side the one that crosses most often counts: floor((p w - 1) / D) of its p - 1
+    boundaries leave a domain of D ranks where w < D, all where not. A device has its all-at-once share of a tier,
+    more where only the w devices of a stage out of a domain's D send, its own link at most.
+    """
+    w, p = np.asarray(width, dtype=float), np.asarray(stages, dtype=float)
+    left, bandwidth = p - 1.0, np.full(np.shape(w), cluster.tiers[0].bandwidth)
+    count, bandwidths, wrap = [], [bandwidth], np.zeros(np.shape(w), dtype=np.intp)
+    reach = np.full(np.shape(w), np.inf)
+    for k, (below, tier) in enumerate(zip(cluster.tiers, cluster.tiers[1:], strict=False), start=1):
+        leaving = np.where(w >= below.size, p - 1.0, np.floor((p * w - 1.0) / below.size))
+        leaving = np.minimum(leaving, left)
+        count.append(left - leaving)
+        share = tier.bandwidth * np.maximum(below.size / w, 1.0)
+        reach = np.minimum(reach, np.minimum(share, tier.bandwidth_alone))
+        bandwidths.append(reach)
+        wrap = np.where(leaving > 0, k, wrap)
+        left = leaving
+    return BoundaryLinks([*count, left], bandwidths, wrap)
+
+
+def boundary_tier(boundary: int, width: int, cluster: Cluster) -> int:
+    """The outermost tier that a message from stage `boundary` to the next crosses, for the last rank of a stage."""
+    here, there = (boundary + 1) * width - 1, (boundary + 2) * width - 1
+    crossed = [
+        k for k, below in enumerate(cluster.tiers[:-1], start=1) if here // below.size != there // below.size
+    ]
+    return max(crossed, default=0)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.traffic import group_links, neighbour_links
+from planner.cost.traffic import boundary_tier, group_links, least_inside, pipeline_links
+from planner.plan import Request, make_estimate
 from planner.spec.load_cluster import load_cluster
 from tests.problems import cluster
 
+SPECS = Path(__file__).parents[2] / "cluster_specs"
 NIC = 50e9  # 400 Gbit/s
 NODES = cluster("64x8 h100 400G-ib")
 
@@ -51,8 +56,10 @@ def test_oversubscription_slows_groups_with_few_ranks_in_a_pod() -> None:
 def test_nvl72_domain_holds_groups_of_up_to_72() -> None:
     racks = load_cluster("gb200-nvl72", 288)
     assert racks.tiers[0].size == 72
-    assert float(group_links(1.0, 64.0, racks).local) == 64
-    assert float(group_links(8.0, 16.0, racks).local) == 9
+    assert float(group_links(1.0, 72.0, racks).local) == 72
+    assert float(group_links(1.0, 64.0, racks).local) == 8  # ranks 64 to 127 lie in two racks, 8 and 56
+    assert float(group_links(8.0, 18.0, racks).local) == 9
+    assert float(group_links(8.0, 16.0, racks).local) == enumerated(8, 16, 72)
     assert float(group_links(72.0, 4.0, racks).local) == 1
 
 
@@ -79,13 +86,64 @@ def test_local_ranks_are_at_least_one_and_at_most_the_group(stride: int, size: i
     assert local * 2**stride <= max(8, 2**stride)
 
 
-@pytest.mark.parametrize(("stride", "crosses"), [(1, False), (4, False), (8, True), (64, True)])
-def test_neighbours_leave_the_node_from_stride_8(stride: int, crosses: bool) -> None:
-    leaves, fabric = neighbour_links(float(stride), NODES)
-    assert bool(leaves) is crosses
-    assert float(fabric) == NIC
+def enumerated(stride: int, size: int, domain: int) -> int:
+    """The fewest ranks of a group in a domain it touches, group by group."""
+    fewest = size
+    for block in range(domain):
+        for offset in range(stride):
+            ranks = block * stride * size + offset + stride * np.arange(size)
+            fewest = min(fewest, int(np.unique(ranks // domain, return_counts=True)[1].min()))
+    return fewest
 
 
-def test_neighbours_in_another_pod_share_the_trunk() -> None:
-    _, fabric = neighbour_links(3072.0, cluster("h100-sxm-roce"))
-    assert float(fabric) == pytest.approx(NIC / 7)
+@pytest.mark.parametrize("domain", [4, 6, 8, 18])
+def test_the_worst_placed_group_counts(domain: int) -> None:
+    for stride in (1, 2, 3, 4, 5, 8, 12, 20):
+        for size in (1, 2, 3, 4, 6, 7, 8, 12, 16, 24):
+            assert least_inside(stride, size, domain) == enumerated(stride, size, domain), (
+                stride,
+                size,
+                domain,
+            )
+
+
+def test_groups_that_straddle_nodes_use_the_network() -> None:
+    # three consecutive ranks on nodes of 8: ranks 6, 7 and 8 lie on two nodes
+    links = group_links(1.0, 3.0, NODES)
+    assert (float(links.local), float(links.fabric)) == (1, NIC)
+
+
+def boundaries(width: int, stages: int) -> tuple[list[float], int]:
+    links = pipeline_links(float(width), float(stages), NODES)
+    return [float(count) for count in links.count], int(links.wrap)
+
+
+def test_pipelines_that_span_nodes_send_over_the_network() -> None:
+    assert boundaries(1, 8) == ([7, 0], 0)  # one node
+    assert boundaries(4, 2) == ([1, 0], 0)
+    assert boundaries(4, 4) == ([2, 1], 1)  # two stages a node
+    assert boundaries(1, 16) == ([14, 1], 1)
+    assert boundaries(3, 8) == ([5, 2], 1)  # 24 ranks on three nodes
+    assert boundaries(8, 4) == ([0, 3], 1)
+    assert [boundary_tier(stage, 4, NODES) for stage in range(3)] == [0, 1, 0]
+
+
+def test_messages_to_another_pod_share_the_trunk() -> None:
+    pods = cluster("h100-sxm-roce")
+    trunk = pipeline_links(3072.0, 8.0, pods)
+    assert [float(count) for count in trunk.count] == [0, 0, 7]
+    assert float(trunk.bandwidth[2]) == pytest.approx(NIC / 7)
+    # half of a pod sends: twice the share each
+    half = pipeline_links(1536.0, 16.0, pods)
+    assert [float(count) for count in half.count] == [0, 8, 7]
+    assert float(half.bandwidth[2]) == pytest.approx(2 * NIC / 7)
+
+
+def test_a_dead_network_makes_every_step_across_nodes_absurd(tmp_path: Path) -> None:
+    text = (SPECS / "dgx-h100.yaml").read_text()
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(re.sub(r"nic_bandwidth: .*", "nic_bandwidth: 8 kbit/s", text))
+    for pins in ({"pp": (4,), "cp": (2,)}, {"pp": (16,)}, {"tp": (4,), "pp": (4,)}, {"tp": (8,)}, {}):
+        plan = make_estimate(Request("llama-3.1-8b", str(slow), 16, 8192, "64", restrict=pins))
+        times = [choice.step_time for choice in (*plan.choices, *((plan.nearest,) if plan.nearest else ()))]
+        assert max(times) > 3600, pins

@@ -38,7 +38,7 @@ def traced(schedule: Schedule, p: int, m: int, v: int, hop: float, again: float 
     table = action_table(schedule, p, m, v)
     n = table.stages
     slow = 1 + 0.1 * np.arange(n)
-    chunks = ChunkTimes(slow, again * slow, 0.75 * slow, 0.875 * slow, hop, tuple(range(2, 2 + n)))
+    chunks = ChunkTimes(slow, again * slow, 0.75 * slow, 0.875 * slow, np.full(n - 1, hop), tuple(range(2, 2 + n)))
     memory = MemoryLevels(
         "memory", 1000.0 + np.arange(p), 10.0 + np.arange(n), np.full(n, 3.0), 0.0, 0.0, np.full(p, 5000.0)
     )
@@ -190,7 +190,7 @@ def test_memory_follows_the_schedule(case: tuple[Schedule, int, int, int, float]
 def test_loss_and_working_set_are_counted_where_they_are() -> None:
     table = action_table(Schedule.ONE_F_ONE_B, 1, 1, 1)
     one = np.ones(1)
-    chunks = ChunkTimes(3 * one, 0 * one, 4 * one, 2 * one, 0.0, (2,))
+    chunks = ChunkTimes(3 * one, 0 * one, 4 * one, 2 * one, np.zeros(0), (2,))
     levels = MemoryLevels("memory", 100 * one, 10 * one, 3 * one, 50.0, 20.0, 100 * one)
     step = TracedStep(simulate(table, chunks.stage_times()), chunks, 0.0, 3.0, {}, levels)
     found = [
