@@ -43,11 +43,15 @@ from planner.units import format_capacity, format_time
 NOT_MODELLED = (
     "queueing, evaluation and planned maintenance: they add to the days of a run",
     "network congestion from other jobs, and a pathological network state",
+    "the matrix products of Muon's update",
     "imbalanced expert routing: every expert gets as many tokens",
     "varying sequence lengths, padding and the data loader",
     "schedules other than 1F1B and interleaved 1F1B in the search (`planner schedule` simulates them)",
     "memory of the first step, host memory, CUDA graphs",
 )
+# How much wider the band is for models unlike most runs of the fit, and the least where the device was not measured.
+UNLIKE_BAND = 1.5
+UNMEASURED_BAND = 0.5
 # What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
 _COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 
@@ -73,6 +77,8 @@ class Answerer:
         """The answer to a search; `helps`: changes under which something would be legal."""
         choices = self.choices(found.best)
         verdict, change, nearest = Verdict.FOUND, "", None
+        if choices:
+            change = "; or ".join(helps)
         if not len(space):
             verdict = Verdict.NOTHING_LEGAL
             change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
@@ -216,7 +222,13 @@ class Answerer:
     def _confidence(self) -> Confidence:
         stack, kernels, links = self.problem.stack, self.model.kernels, self.model.links
         level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
-        notes = [stack.fitted or "the stack's numbers are start values, not fitted"]
+        notes, band = [stack.fitted or "the stack's numbers are start values, not fitted"], stack.band
+        if self.problem.model.is_moe:
+            band *= UNLIKE_BAND
+            notes.append("wider for a mixture of experts, of which fewer runs were seen")
+        if not kernels.measured:
+            level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
+            notes.append("wider because no run of this stack on such a device was seen")
         if kernels.kin:
             notes.append(f"kernel rates of {self.problem.cluster.accelerator.name} come from {kernels.kin}")
         if links.kin:
@@ -224,7 +236,7 @@ class Answerer:
         if self.problem.cluster.unverified:
             fields = ", ".join(self.problem.cluster.unverified)
             notes.append(f"figures of the cluster from memory: {fields}")
-        return Confidence(level=level, band=stack.band, explanation="; ".join(notes))
+        return Confidence(level=level, band=band, explanation="; ".join(notes))
 
     def _plan(
         self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, *,

@@ -66,6 +66,10 @@ def _answers(verb: Callable[..., int]) -> Callable[..., None]:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit
             code = BROKEN_PIPE
+        except OSError as error:  # a full disk behind stdout, say
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _complain(f"the answer must be writable\n  given: {error.strerror or error}")
+            code = InputError.exit_code
         raise SystemExit(code)
 
     return run
@@ -131,7 +135,7 @@ def _request(
     gpus: int | None,
     seq_len: int | None,
     global_batch: str | None,
-    precision: str,
+    precision: str | None,
     optimizer: str,
     stack: str | None,
     tokens: str | None,
@@ -191,7 +195,7 @@ BatchOption = Annotated[
     str | None,
     typer.Option(help="Sequences per step, or tokens as 16Mtok (default: about 4M tokens)."),
 ]
-PrecisionOption = Annotated[str, typer.Option(help="Number formats of the training.")]
+PrecisionOption = Annotated[str | None, typer.Option(help="Number formats of the training.")]
 OptimizerOption = Annotated[str, typer.Option(help="Optimizer.")]
 StackOption = Annotated[
     str | None, typer.Option(help="Training software (default: the newest Megatron); see planner stacks.")
@@ -245,7 +249,7 @@ def plan(
     gpus: GpusOption = None,
     seq_len: SeqLenOption = None,
     global_batch: BatchOption = None,
-    precision: PrecisionOption = "bf16",
+    precision: PrecisionOption = None,
     optimizer: OptimizerOption = "adamw",
     stack: StackOption = None,
     tokens: TokensOption = None,
@@ -288,7 +292,7 @@ def estimate(
     gpus: GpusOption = None,
     seq_len: SeqLenOption = None,
     global_batch: BatchOption = None,
-    precision: PrecisionOption = "bf16",
+    precision: PrecisionOption = None,
     optimizer: OptimizerOption = "adamw",
     stack: StackOption = None,
     tokens: TokensOption = None,
@@ -445,7 +449,7 @@ def compare(
     ] = None,
     seq_len: SeqLenOption = None,
     global_batch: BatchOption = None,
-    precision: PrecisionOption = "bf16",
+    precision: PrecisionOption = None,
     optimizer: OptimizerOption = "adamw",
     stack: StackOption = None,
     tokens: TokensOption = None,
@@ -488,7 +492,7 @@ def size(
     ] = None,
     seq_len: SeqLenOption = None,
     global_batch: BatchOption = None,
-    precision: PrecisionOption = "bf16",
+    precision: PrecisionOption = None,
     optimizer: OptimizerOption = "adamw",
     stack: StackOption = None,
     tokens: TokensOption = None,

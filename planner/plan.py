@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import numpy as np
-
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.catalog.load_links import load_link_rates
@@ -28,7 +26,13 @@ from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
 from planner.errors import InputError
 from planner.solve.refine import FINALISTS, refine
-from planner.solve.relax import legal_changes, nearest_fitting
+from planner.solve.relax import (
+    better_batch,
+    better_batch_advice,
+    legal_changes,
+    nearest_fitting,
+    with_batch,
+)
 from planner.solve.search import search
 from planner.space.enumerate import (
     RESTRICTABLE,
@@ -40,12 +44,13 @@ from planner.space.enumerate import (
     stack_modules,
 )
 from planner.space.framework_rules import all_rules_for, rules_for
+from planner.spec.cluster import Cluster
 from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Plan
-from planner.spec.precision import RECIPES, Precision
+from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
 from planner.units import parse_count
 
@@ -67,7 +72,7 @@ class Request:
     gpus: int | None = None
     seq_len: int | None = None
     global_batch: str | None = None
-    precision: str = "bf16"
+    precision: str | None = None
     optimizer: str = "adamw"
     stack: str | None = None
     tokens: float | None = None
@@ -92,7 +97,12 @@ def make_plan(request: Request) -> Plan:
     simulator = simulator_of(model)
     found = search(model, space, limit, max(FINALISTS, request.top))
     found = refine(model, simulator, found, request.top)
-    helps = () if len(space) else legal_changes(problem, rules_for(problem.stack), request.restrict)
+    helps = () if len(space) else tuple(legal_changes(problem, rules_for(problem.stack), request.restrict))
+    better = better_batch(problem)
+    if len(found.best) and better:
+        helps = better_batch_advice(
+            model, found.best, cost_model(with_batch(problem, better)), limit, request.restrict
+        )
     answer = Answerer(
         problem,
         model,
@@ -157,7 +167,7 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
     assumed += said
     if request.stack is None:
         assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
-    precision = _choice("precision", request.precision, Precision)
+    precision = _precision(request.precision, cluster, assumed)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     job = Job(
@@ -194,6 +204,9 @@ def named_config(
         "zero": zero,
     }
     config = replace(config, **{axis: value for axis, value in filled.items() if axis not in named})
+    if named.get("recompute_layers") and named.get("recompute", Recompute.FULL) != Recompute.FULL:
+        must = "recompute_layers belongs to recompute=full"
+        raise InputError(must, f"recompute_layers={named['recompute_layers']}", "leave one of the two out")
     if config.recompute == Recompute.FULL and not config.recompute_layers:
         config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
     if config.recompute_layers and config.recompute == Recompute.NONE:
@@ -228,6 +241,19 @@ def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
     return kinds(text.lower())
 
 
+def _precision(text: str | None, cluster: Cluster, assumed: list[str]) -> Precision:
+    """The recipe asked for; bf16 where none is, fp16 on devices without it."""
+    if text is not None:
+        precision = _choice("precision", text, Precision)
+        if precision is Precision.FP32:
+            assumed.append("fp32 matrix products run as TF32, which PyTorch does only where it is allowed to")
+        return precision
+    if dict(cluster.accelerator.peak).get(Dtype.BF16):
+        return Precision.BF16
+    assumed.append(f"fp16: {cluster.accelerator.name} has no bf16")
+    return Precision.FP16
+
+
 def _global_batch(text: str | None, seq_len: int, devices: int) -> tuple[int, tuple[str, ...]]:
     """Sequences per step: as given, from tokens, or about 4M tokens rounded so that dp can divide it."""
     in_tokens = text is None or text.lower().endswith("tok")
@@ -246,7 +272,9 @@ def _global_batch(text: str | None, seq_len: int, devices: int) -> tuple[int, tu
             raise InputError("the global batch must be a whole number of sequences", str(text))
         return int(sequences), ()
     step = max(d for d in divisors(devices) if d <= max(sequences, 1))
-    batch = max(int(np.floor(sequences / step + 0.5)), 1) * step
+    near = range(max(step, int(0.75 * sequences) // step * step), int(1.25 * sequences) + 1, step)
+    # many degrees divide a batch with a high power of two in it
+    batch = max(near, key=lambda b: (b & -b, -abs(b - sequences)), default=step)
     what = "about 4M tokens" if text is None else "asked for as tokens"
     size = f"{batch * seq_len / 1e6:.3g}M tokens"
     return batch, (f"global batch {batch} sequences, {size} ({what}, rounded to a legal size)",)

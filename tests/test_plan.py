@@ -240,3 +240,26 @@ def test_the_same_request_gives_the_same_plan(small_plan: Plan) -> None:
     again = make_plan(SMALL)
     assert again.choices == small_plan.choices
     assert again.headline == small_plan.headline
+
+
+def test_a_batch_that_hardly_divides_comes_with_advice() -> None:
+    plan = make_plan(replace(SMALL, global_batch="127"))
+    assert "128 sequences" in plan.smallest_change
+    assert not make_plan(SMALL).smallest_change
+
+
+def test_a_device_without_bf16_trains_in_fp16_and_says_so() -> None:
+    plan = make_plan(Request("gpt2", "8 v100"))
+    assert plan.subject.job.precision == "fp16"
+    assert any("no bf16" in line for line in plan.assumptions)
+
+
+def test_contradictory_recomputation_is_refused() -> None:
+    with pytest.raises(InputError, match="recompute_layers"):
+        make_estimate(replace(SMALL, restrict={"recompute": (0,), "recompute_layers": (5,)}))
+
+
+def test_bands_are_wide_where_nothing_was_measured() -> None:
+    known, unknown = make_plan(SMALL), make_plan(Request("gpt2", "8 mi300x"))
+    assert unknown.confidence.level == "L0"
+    assert unknown.confidence.band >= 0.5 > known.confidence.band

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 
 import numpy as np
 
 from planner.cost.model import CostModel
+from planner.solve.search import search
 from planner.space.enumerate import Restriction, changed_axes, divisors, enumerate_configs
-from planner.spec.config import ParallelConfig
+from planner.space.framework_rules import rules_for
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem, Rule
 
 NEAREST_BATCHES = 12
+MUCH_MORE = 8  # times as large a common divisor of batch and devices
+WORTH_SAYING = 0.05  # of throughput
 LARGEST_REPAIR = 200_000  # legal configurations near the named one that are costed at most
 
 
@@ -81,3 +86,38 @@ def nearest_fitting(
         return None
     order = np.lexsort((cost.step_time[fits], changed[fits]))
     return near.row(int(fits[order[0]]))
+
+
+def with_batch(problem: Problem, batch: int) -> Problem:
+    """The same problem with another global batch [sequences]."""
+    return replace(problem, job=replace(problem.job, global_batch=batch))
+
+
+def better_batch(problem: Problem) -> int | None:
+    """A batch within an eighth of the one asked for that far more data-parallel degrees divide, if there is one."""
+    batch, devices = problem.job.global_batch, problem.cluster.num_devices
+    degrees = [d for d in divisors(devices) if d <= batch]
+    near = [b for b in (round(batch / d) * d for d in degrees) if b and abs(b - batch) <= batch / 8]
+    best = max(near, key=lambda b: (gcd(b, devices), -abs(b - batch)), default=batch)
+    return best if gcd(best, devices) >= MUCH_MORE * gcd(batch, devices) else None
+
+
+def better_batch_advice(
+    model: CostModel, best: ConfigTable, other: CostModel, limit: float, restrict: Restriction
+) -> tuple[str, ...]:
+    """What the batch of `other` would bring against `best`, if it is worth saying."""
+    space = enumerate_configs(other.problem, rules_for(other.problem.stack), restrict)
+    found = search(other, space, limit, 1)
+    if not len(found.best):
+        return ()
+    now, then = float(model.evaluate(best).step_time.min()), float(other.evaluate(found.best).step_time[0])
+    batches = model.problem.job.global_batch, other.problem.job.global_batch
+    gain = (batches[1] / then) / (batches[0] / now) - 1
+    if gain < WORTH_SAYING:
+        return ()
+    what = (
+        f"a global batch of {batches[1]} sequences, which more data-parallel degrees divide than {batches[0]}"
+    )
+    return (
+        f"{what}: {gain:.0%} more tokens a second, {found.best.row(0).describe()} in {then:.3g} s a step",
+    )

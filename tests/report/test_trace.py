@@ -38,7 +38,9 @@ def traced(schedule: Schedule, p: int, m: int, v: int, hop: float, again: float 
     table = action_table(schedule, p, m, v)
     n = table.stages
     slow = 1 + 0.1 * np.arange(n)
-    chunks = ChunkTimes(slow, again * slow, 0.75 * slow, 0.875 * slow, np.full(n - 1, hop), tuple(range(2, 2 + n)))
+    chunks = ChunkTimes(
+        slow, again * slow, 0.75 * slow, 0.875 * slow, np.full(n - 1, hop), tuple(range(2, 2 + n))
+    )
     memory = MemoryLevels(
         "memory", 1000.0 + np.arange(p), 10.0 + np.arange(n), np.full(n, 3.0), 0.0, 0.0, np.full(p, 5000.0)
     )
