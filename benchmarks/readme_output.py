@@ -1,7 +1,9 @@
-"""Is the output in README.md what the main command prints? `python -m benchmarks.readme_output` rewrites it.
+"""Is what README.md shows what the main command prints and RESULTS.md holds? `python -m benchmarks.readme_output`
+rewrites both.
 
-Shortened to the answer, the best configurations and the search. Left out: the rest of the report, which the reader
-gets from the command itself.
+The output is shortened to the answer, the best configurations and the search; the accuracy is the summary of
+RESULTS.md with its sources that are furthest off. Left out: the rest of the report and of the table, which the
+reader gets from the command and from RESULTS.md.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from typing import Final
 README: Final = Path(__file__).parents[1] / "README.md"
 BEGIN: Final = "<!-- output:begin -->"
 END: Final = "<!-- output:end -->"
+ACCURACY_BEGIN: Final = "<!-- accuracy:begin -->"
+ACCURACY_END: Final = "<!-- accuracy:end -->"
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+FURTHEST: Final = 6  # sources named
 SHOWN: Final = ("Best 10", "Where the step goes", "The space searched")
 
 
@@ -43,13 +49,39 @@ def shortened(output: str) -> str:
     return "\n\n".join(shown)
 
 
+def between(text: str, begin: str, end: str, inside: str) -> str:
+    """The text with what lies between its markers replaced."""
+    before, rest = text.split(begin, 1)
+    return f"{before}{begin}\n{inside}\n{end}{rest.split(end, 1)[1]}"
+
+
 def replaced(readme: str, output: str) -> str:
     """README.md with this output between the markers."""
-    before, rest = readme.split(BEGIN, 1)
     indented = "\n".join(f"    {line}".rstrip() for line in output.splitlines())
-    return f"{before}{BEGIN}\n{indented}\n{END}{rest.split(END, 1)[1]}"
+    return between(readme, BEGIN, END, indented)
+
+
+def accuracy(results: str) -> str:
+    """The summary of RESULTS.md, and its sources furthest off in step time."""
+    block = results.split(ACCURACY_BEGIN, 1)[1].split(ACCURACY_END, 1)[0]
+    lines = [line for line in block.splitlines() if line.startswith("- ")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in block.splitlines()
+        if line.startswith("|")
+    ]
+    timed = [(float(row[2]), row[0], row[4]) for row in rows if re.fullmatch(r"[0-9.]+", row[2])]
+    worst = sorted(timed, reverse=True)[:FURTHEST]
+    named = "; ".join(f"{source} {error:g} % (bias {bias} %)" for error, source, bias in worst)
+    return "\n".join([*lines, f"- sources furthest off, median: {named}"])
+
+
+def current(readme: str, results: str) -> str:
+    """README.md with the accuracy of RESULTS.md."""
+    return between(readme, ACCURACY_BEGIN, ACCURACY_END, accuracy(results))
 
 
 if __name__ == "__main__":
     text = README.read_text(encoding="utf-8")
+    text = current(text, RESULTS.read_text(encoding="utf-8"))
     README.write_text(replaced(text, shortened(printed(command(text)))), encoding="utf-8")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.readme_output import BEGIN, END, README, SHOWN, command, printed, shortened
+import pytest
+
+from benchmarks.readme_output import BEGIN, END, README, RESULTS, SHOWN, command, current, printed, shortened
 from planner.cli import app
 
 ROOT = README.parent
@@ -47,6 +49,21 @@ def test_output_has_the_shape_of_what_is_printed() -> None:
     now = shortened(printed(command(TEXT)))
     assert len(labels(now)) > 6
     assert labels(shown) == labels(now), "run python -m benchmarks.readme_output"
+    assert verdict(shown)[0] == verdict(now)[0]
+    assert verdict(shown)[1] == pytest.approx(verdict(now)[1], rel=0.01)
+
+
+def verdict(output: str) -> tuple[str, float]:
+    """The configuration and the step time of the first line."""
+    found = re.match(r"\s*(.*): ([0-9.]+) s a step", output)
+    assert found, output[:80]
+    return found[1], float(found[2])
+
+
+def test_the_accuracy_shown_is_that_of_the_results() -> None:
+    assert current(TEXT, RESULTS.read_text(encoding="utf-8")) == TEXT, (
+        "run python -m benchmarks.readme_output"
+    )
 
 
 def test_the_ci_runs_the_lines_of_the_readme() -> None:
