@@ -90,6 +90,9 @@ def compare_clusters(
     if len(gpus) not in (0, 1, len(clusters)):
         must = f"--gpus must be one number, or one for each of the {len(clusters)} clusters"
         raise InputError(must, ",".join(map(str, gpus)))
+    counts = gpus if len(gpus) == len(clusters) else [0] * len(clusters)
+    if len(set(zip(clusters, counts, strict=True))) < len(clusters):
+        raise InputError("each cluster must be named once for a number of GPUs", ", ".join(clusters))
     settings = [_settings_for(cluster, clusters, request.assume) for cluster in clusters]
     for cluster in clusters:
         _check_name(cluster)

@@ -229,3 +229,9 @@ def test_assumptions_are_listed_with_sources(planner: Callable[..., tuple[int, s
     code, out, _ = planner("assumptions")
     assert "hardware_failures = 0.003 /day" in out
     assert "Llama 3" in out
+
+
+def test_a_cluster_is_compared_with_itself_only_at_another_size() -> None:
+    with pytest.raises(InputError, match="named once"):
+        compare_clusters(REQUEST, ("dgx-h100", "dgx-h100"), (16,))
+    assert len(compare_clusters(REQUEST, ("dgx-h100", "dgx-h100"), (8, 16)).standings) == 2
