@@ -20,7 +20,6 @@ Array = NDArray[np.float64]
 
 MASK_BYTES = 1.0
 STATISTIC_BYTES = 4.0
-LOGIT_BYTES = 4.0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import HeadActivations
 from planner.cost.collectives import all_gather_time, all_reduce_time, p2p_time, reduce_scatter_time
-from planner.cost.flops import Shard, gemm_flops, head_gemm, layer_gemms, mfu_flops_per_token
+from planner.cost.flops import Shard, gemm_flops, head_gemm, layer_gemms
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel, padded_vocabulary
 from planner.cost.memory import MemoryInputs, frozen, memory_cost, on_device, state_bytes
@@ -200,17 +200,6 @@ class CostModel:
             rows = np.arange(part.stop - part.start)
             parts.append(prepared.evaluate(part, rows, table["recompute_layers"][part], keep_terms))
         return parts[0] if len(parts) == 1 else join(parts)
-
-    def mfu(self, step_time: Array | float, flops_per_token: float | None = None) -> Array | float:
-        """Model FLOPs utilisation: model FLOPs per second over the peak of the GEMM format [1]."""
-        from planner.cost.flops import MfuConvention
-
-        job, cluster = self.problem.job, self.problem.cluster
-        per_token = flops_per_token or mfu_flops_per_token(
-            self.problem.model, float(job.seq_len), MfuConvention.FULL_SQUARE
-        )
-        rate = per_token * job.tokens_per_step / (step_time * cluster.num_devices)
-        return rate / self.layers.gemm_peak
 
     def _stage_classes(self, table: ConfigTable) -> StageClasses:
         stack = self.problem.stack
