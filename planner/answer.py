@@ -198,11 +198,12 @@ class Answerer:
         return memory, tuple(layers)
 
     def memory_verdict(self, peak: float) -> MemoryVerdict:
-        """Fits within the limit; borderline up to the physical capacity as far as the stack's error reaches."""
-        error = self.problem.stack.overhead.error
-        if peak * (1 + error) <= self.problem.cluster.accelerator.memory or peak <= self.limit * (1 - error):
-            return MemoryVerdict.FITS
-        return MemoryVerdict.BORDERLINE if peak <= self.limit else MemoryVerdict.DOES_NOT_FIT
+        """Above the limit it does not fit; below, borderline where the stack's error could reach the capacity."""
+        if peak > self.limit:
+            return MemoryVerdict.DOES_NOT_FIT
+        worst = peak * (1 + self.problem.stack.overhead.error)
+        capacity = self.problem.cluster.accelerator.memory
+        return MemoryVerdict.FITS if worst <= capacity else MemoryVerdict.BORDERLINE
 
     def _run_assumptions(self) -> tuple[str, ...]:
         return run_assumptions(self.campaign) if self.problem.job.tokens is not None else ()

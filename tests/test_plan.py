@@ -263,3 +263,13 @@ def test_bands_are_wide_where_nothing_was_measured() -> None:
     known, unknown = make_plan(SMALL), make_plan(Request("gpt2", "8 mi300x"))
     assert unknown.confidence.level == "L0"
     assert unknown.confidence.band >= 0.5 > known.confidence.band
+
+
+def test_what_the_headroom_reserves_does_not_fit() -> None:
+    pins = {"tp": (2,), "pp": (2,)}
+    free = make_estimate(replace(SMALL, restrict=pins, headroom=0.0)).choices[0].memory
+    assert free.verdict == "fits"
+    capacity = free.limit
+    reserved = make_estimate(replace(SMALL, restrict=pins, headroom=1 - 0.99 * free.peak / capacity))
+    assert reserved.verdict is Verdict.DOES_NOT_FIT
+    assert reserved.choices[0].memory.verdict == "does_not_fit"

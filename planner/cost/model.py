@@ -2,7 +2,8 @@
 
 The evaluation has three levels, each on its distinct keys only: a layer (how a micro-batch is cut), a pipeline
 (layers per stage and micro-batches), a row (sharding and recomputation). One text serves one candidate and a
-million. Left out: exact simulation of uneven pipelines, for which a bound stands in (`schedule.formulas`).
+million. Left out: interleaved pipelines of uneven stages, for which the form of equal ones stands in;
+`cost/simulated.py` simulates those of a short table.
 """
 
 from __future__ import annotations
