@@ -1,19 +1,16 @@
-"""The command line: which verb was asked for, with what, and how does its answer leave the process?
+"""The command line: which verb was asked for, with what?
 
 Exit codes: 0 found, 1 well-formed but illegal or nothing fits, 2 malformed input. The result goes to stdout,
-progress and errors to stderr. Heavy imports wait inside the verbs, so that --help is quick. Left out: any
-knowledge of models, clusters or plans.
+progress and errors to stderr. Heavy imports wait inside the verbs, so that --help is quick. Left out: options
+that verbs share (`cli_options`), how an answer leaves the process (`cli_output`), any knowledge of models,
+clusters or plans.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,22 +19,28 @@ from planner.cli_check import EPILOG as CHECK_EPILOG
 from planner.cli_check import check
 from planner.cli_export import EPILOG as EXPORT_EPILOG
 from planner.cli_export import export
+from planner.cli_options import (
+    DEFAULT_JOB,
+    AssumeOption,
+    ClusterArgument,
+    GpusOption,
+    JobOptions,
+    JsonOption,
+    ModelArgument,
+    MtpOption,
+    OutputOption,
+    SeqLenOption,
+    check_count,
+    takes_job,
+)
+from planner.cli_output import answers, progress, say, say_json, tell, updates
 from planner.cli_trace import EPILOG as TRACE_EPILOG
 from planner.cli_trace import trace
 from planner.cli_validate import EPILOG as VALIDATE_EPILOG
 from planner.cli_validate import validate
-from planner.errors import InputError, PlannerError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from planner.cli_campaign import Answer
-    from planner.plan import Request
     from planner.spec.planfile import Plan
-
-INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a process ended by SIGINT, SIGPIPE
-LARGEST_COUNT = 10**9  # of tokens or sequences; above it a figure is a slip of the keyboard
-_LONGEST_LINE, _MOST_LINES = 600, 20  # of an error message: one screen, whatever a file holds
 
 app = typer.Typer(
     add_completion=False,
@@ -48,122 +51,6 @@ app = typer.Typer(
     help="How should this model be trained on this cluster? The fastest parallel configuration that fits, "
     "with its reasons and error bars.",
 )
-
-
-def _answers(verb: Callable[..., int]) -> Callable[..., None]:
-    """Turn a verb's result, or its error, into the exit code of the process."""
-
-    @functools.wraps(verb)
-    def run(*args: Any, **options: Any) -> None:
-        try:
-            code = verb(*args, **options)
-            sys.stdout.flush()
-        except PlannerError as error:
-            _complain(str(error))
-            code = error.exit_code
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit
-            code = BROKEN_PIPE
-        except OSError as error:  # a full disk behind stdout, say
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            _complain(f"the answer must be writable\n  given: {error.strerror or error}")
-            code = InputError.exit_code
-        raise SystemExit(code)
-
-    return run
-
-
-def _complain(message: str) -> None:
-    """An error on stderr, at most a screen of it."""
-    from planner.report.text import prose, terminal
-
-    lines = [_shortened(line) for line in message.splitlines()]
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[:_MOST_LINES], "..."]
-    terminal(stderr=True).print(prose("error: ", "bold red") + prose("\n".join(lines)), soft_wrap=True)
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "..."
-
-
-def _say(document: RenderableType) -> None:
-    """Print a document to stdout."""
-    from planner.report.text import render, terminal
-
-    sys.stdout.write(render(document, terminal()))
-
-
-def _say_json(facts: object) -> None:
-    import json
-
-    sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _progress(what: str) -> AbstractContextManager[object]:
-    """A spinner on stderr, on a terminal only."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from planner.report.text import terminal
-
-    return terminal(stderr=True).status(what)
-
-
-def parse_headroom(text: str) -> float:
-    """The fraction that "5%" stands for. Raises `InputError`."""
-    number = text.strip().removesuffix("%").strip()
-    try:
-        fraction = float(number) / 100
-    except ValueError:
-        fraction = -1.0
-    if not text.strip().endswith("%") or not 0 <= fraction < 1:
-        raise InputError("headroom must be a percentage from 0% to below 100%", text, "write it like 5%")
-    return fraction
-
-
-def _check_count(option: str, value: int | None) -> None:
-    if value is not None and not 0 < value <= LARGEST_COUNT:
-        must = f"--{option} must be a whole number from 1 to {LARGEST_COUNT:,}"
-        raise InputError(must, str(value), f"write it like --{option} 4096")
-
-
-def _request(
-    model: str,
-    cluster: str,
-    gpus: int | None,
-    seq_len: int | None,
-    global_batch: str | None,
-    precision: str | None,
-    optimizer: str,
-    stack: str | None,
-    tokens: str | None,
-    settings: list[str],
-    headroom: str,
-    mtp: bool,
-    assume: list[str] | None = None,
-) -> Request:
-    from planner.plan import Request
-    from planner.space.restriction import parse_restriction
-    from planner.units import parse_count
-
-    _check_count("seq-len", seq_len)
-    return Request(
-        model=model,
-        cluster=cluster,
-        gpus=gpus,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        precision=precision,
-        optimizer=optimizer,
-        stack=stack,
-        tokens=parse_count(tokens, "tokens") if tokens is not None else None,
-        restrict=parse_restriction(settings),
-        headroom=parse_headroom(headroom),
-        with_mtp=mtp,
-        assume=tuple(assume or ()),
-    )
 
 
 def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
@@ -177,50 +64,8 @@ def _deliver(plan: Plan, as_json: bool, output: Path | None) -> int:
     if as_json:
         sys.stdout.write(plan_json(plan))
     else:
-        _say(plan_document(plan))
+        say(plan_document(plan))
     return 0 if plan.found else 1
-
-
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Catalog name, Hugging Face id, config.json or its folder.")
-]
-ClusterArgument = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help='Cluster name, YAML file, or "64x8 h100 400G-ib".')
-]
-GpusOption = Annotated[int | None, typer.Option(help="Devices to use (default: the whole cluster).")]
-SeqLenOption = Annotated[
-    int | None, typer.Option(help="Tokens in a sequence (default: the model's context, at most 8192).")
-]
-BatchOption = Annotated[
-    str | None,
-    typer.Option(help="Sequences per step, or tokens as 16Mtok (default: about 4M tokens)."),
-]
-PrecisionOption = Annotated[str | None, typer.Option(help="Number formats of the training.")]
-OptimizerOption = Annotated[str, typer.Option(help="Optimizer.")]
-StackOption = Annotated[
-    str | None, typer.Option(help="Training software (default: the newest Megatron); see planner stacks.")
-]
-TokensOption = Annotated[
-    str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days, money and energy.")
-]
-AssumeOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--assume",
-        metavar="KEY=VALUE",
-        help="Change an assumption about the whole run, such as pue=1.3; repeatable.",
-    ),
-]
-HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
-SettingsOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="AXIS=V[,V...]", help="Allow only these values of an axis; repeatable."),
-]
-MtpOption = Annotated[bool, typer.Option("--mtp", help="Train multi-token-prediction modules along.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")
-]
 
 
 def _version(wanted: bool) -> None:
@@ -242,42 +87,26 @@ def _root(
     epilog="\b\nExample:\n  planner plan llama-3.1-405b h100-sxm-roce --gpus 16384 \\\n"
     "    --seq-len 8192 --global-batch 2048 --tokens 15.6T"
 )
-@_answers
+@answers
+@takes_job
 def plan(
     model: ModelArgument,
     cluster: ClusterArgument,
     gpus: GpusOption = None,
-    seq_len: SeqLenOption = None,
-    global_batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    optimizer: OptimizerOption = "adamw",
-    stack: StackOption = None,
-    tokens: TokensOption = None,
+    job: JobOptions = DEFAULT_JOB,
     objective: Annotated[str, typer.Option(help="What to minimise.")] = "step_time",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="AXIS=V[,V...]", help="Allow only these values of an axis; repeatable."
-        ),
-    ] = None,
-    headroom: HeadroomOption = "5%",
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
-    mtp: MtpOption = False,
-    assume: AssumeOption = None,
     as_json: JsonOption = False,
     output: OutputOption = None,
 ) -> int:
     """Find the fastest configuration that fits, and say why it is."""
     from dataclasses import replace
 
-    request = _request(
-        model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
-        headroom, mtp, assume,
-    )  # fmt: skip
+    request = job.request(model, cluster, gpus)
     _check_output(output)
     from planner.plan import make_plan
 
-    with _progress("searching"):
+    with progress("searching"):
         found = make_plan(replace(request, objective=objective, top=top))
     return _deliver(found, as_json, output)
 
@@ -285,24 +114,13 @@ def plan(
 @app.command(
     epilog='\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8'
 )
-@_answers
+@answers
+@takes_job
 def estimate(
     model: ModelArgument,
     cluster: ClusterArgument,
     gpus: GpusOption = None,
-    seq_len: SeqLenOption = None,
-    global_batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    optimizer: OptimizerOption = "adamw",
-    stack: StackOption = None,
-    tokens: TokensOption = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="AXIS=V", help="Value of an axis, such as tp=8; repeatable."),
-    ] = None,
-    headroom: HeadroomOption = "5%",
-    mtp: MtpOption = False,
-    assume: AssumeOption = None,
+    job: JobOptions = DEFAULT_JOB,
     lora_rank: Annotated[
         int | None, typer.Option(help="Train LoRA adapters of this rank on a frozen model.")
     ] = None,
@@ -317,15 +135,12 @@ def estimate(
     """Predict time and memory of one named configuration, or say which rule it breaks."""
     from dataclasses import replace
 
-    request = _request(
-        model, cluster, gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
-        headroom, mtp, assume,
-    )  # fmt: skip
+    request = job.request(model, cluster, gpus)
     request = replace(request, lora_rank=lora_rank, frozen_bits=frozen_bits)
     _check_output(output)
     from planner.plan import make_estimate
 
-    with _progress("estimating"):
+    with progress("estimating"):
         found = make_estimate(request)
     if not (memory and found.choices):
         return _deliver(found, as_json, output)
@@ -334,9 +149,9 @@ def estimate(
 
     if output is not None:
         save_plan(found, output)
-    with _progress("explaining memory"):
+    with progress("explaining memory"):
         answer = explain_memory(request, found, stage)
-    return _tell(answer, as_json)
+    return tell(answer, as_json)
 
 
 def _check_output(output: Path | None) -> None:
@@ -348,7 +163,7 @@ def _check_output(output: Path | None) -> None:
 
 
 @app.command(epilog="\b\nExample:\n  planner model deepseek-ai/DeepSeek-V3 --seq-len 4096 --json")
-@_answers
+@answers
 def model(
     model: Annotated[
         str | None,
@@ -360,23 +175,23 @@ def model(
     as_json: JsonOption = False,
 ) -> int:
     """Count a model's parameters and FLOPs, or list the models that planner ships."""
-    _check_count("seq-len", seq_len)
-    _check_count("batch", batch)
+    check_count("seq-len", seq_len)
+    check_count("batch", batch)
     from planner.report.listings import catalog_facts, model_facts
     from planner.report.listings_text import catalog_document, model_document
     from planner.spec.load_model import load_model
 
     if model is None:
         models = catalog_facts()
-        _say_json({"models": models}) if as_json else _say(catalog_document(models))
+        say_json({"models": models}) if as_json else say(catalog_document(models))
     else:
         facts = model_facts(load_model(model, mtp), seq_len, batch)
-        _say_json(facts) if as_json else _say(model_document(facts))
+        say_json(facts) if as_json else say(model_document(facts))
     return 0
 
 
 @app.command(epilog="\b\nExample:\n  planner clusters dgx-h100 --gpus 64")
-@_answers
+@answers
 def clusters(
     name: Annotated[
         str | None,
@@ -391,15 +206,15 @@ def clusters(
 
     if name is None:
         every = shipped_clusters()
-        _say_json({"clusters": every}) if as_json else _say(clusters_document(every))
+        say_json({"clusters": every}) if as_json else say(clusters_document(every))
     else:
         facts = named_cluster(name, gpus)
-        _say_json(facts) if as_json else _say(cluster_document(facts))
+        say_json(facts) if as_json else say(cluster_document(facts))
     return 0
 
 
 @app.command(epilog="\b\nExample:\n  planner stacks megatron-2026")
-@_answers
+@answers
 def stacks(
     name: Annotated[
         str | None, typer.Argument(metavar="[STACK]", help="Name or YAML file; none lists all.")
@@ -413,30 +228,19 @@ def stacks(
 
     if name is None:
         every = shipped_stacks()
-        _say_json({"stacks": every}) if as_json else _say(stacks_document(every))
+        say_json({"stacks": every}) if as_json else say(stacks_document(every))
     else:
         facts = stack_facts(load_stack(name))
-        _say_json(facts) if as_json else _say(stack_document(facts))
+        say_json(facts) if as_json else say(stack_document(facts))
     return 0
-
-
-def _tell(answer: Answer, as_json: bool) -> int:
-    """Print an answer as a document or as facts, and say with the exit code whether something was found."""
-    _say_json(answer.facts) if as_json else _say(answer.document)
-    return 0 if answer.found else 1
-
-
-def _updates(spinner: object) -> Callable[[str], object]:
-    """What changes the text of a spinner; nothing where there is none."""
-    update: Callable[[str], object] = getattr(spinner, "update", lambda text: None)
-    return update
 
 
 @app.command(
     epilog="\b\nExample:\n  planner compare llama-3.1-70b --clusters dgx-h100,aws-p5,dgx-b200 \\\n"
     "    --gpus 1024 --tokens 15T --objective cost --assume 'aws-p5:price=3 $/h'"
 )
-@_answers
+@answers
+@takes_job
 def compare(
     model: ModelArgument,
     clusters: Annotated[
@@ -447,35 +251,24 @@ def compare(
         str | None,
         typer.Option(metavar="N[,N...]", help="Devices of all, or of each (default: whole clusters)."),
     ] = None,
-    seq_len: SeqLenOption = None,
-    global_batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    optimizer: OptimizerOption = "adamw",
-    stack: StackOption = None,
-    tokens: TokensOption = None,
+    job: JobOptions = DEFAULT_JOB,
     objective: Annotated[
         str, typer.Option(help="What to order by: step_time, days, cost or energy.")
     ] = "step_time",
-    settings: SettingsOption = None,
-    headroom: HeadroomOption = "5%",
-    mtp: MtpOption = False,
-    assume: AssumeOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show the best plan of several clusters side by side: time, money, energy, what binds."""
-    request = _request(
-        model, "", None, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
-        headroom, mtp, assume,
-    )  # fmt: skip
+    request = job.request(model)
     from planner import cli_campaign
 
-    with _progress("comparing") as spinner:
-        answer = cli_campaign.compare(request, clusters or [], gpus, objective, _updates(spinner))
-    return _tell(answer, as_json)
+    with progress("comparing") as spinner:
+        answer = cli_campaign.compare(request, clusters or [], gpus, objective, updates(spinner))
+    return tell(answer, as_json)
 
 
 @app.command(epilog="\b\nExample:\n  planner size llama-3.1-70b dgx-h100 --tokens 15T --days 60")
-@_answers
+@answers
+@takes_job
 def size(
     model: ModelArgument,
     cluster: ClusterArgument,
@@ -490,44 +283,32 @@ def size(
     spare_nodes: Annotated[
         str | None, typer.Option(metavar="N", help="Nodes held beside the job, or: enough.")
     ] = None,
-    seq_len: SeqLenOption = None,
-    global_batch: BatchOption = None,
-    precision: PrecisionOption = None,
-    optimizer: OptimizerOption = "adamw",
-    stack: StackOption = None,
-    tokens: TokensOption = None,
-    settings: SettingsOption = None,
-    headroom: HeadroomOption = "5%",
-    mtp: MtpOption = False,
-    assume: AssumeOption = None,
+    job: JobOptions = DEFAULT_JOB,
     as_json: JsonOption = False,
 ) -> int:
     """Say how many GPUs to take: the fewest that fit or end in time, or the fastest for a budget."""
-    _check_count("max-gpus", max_gpus)
-    request = _request(
-        model, cluster, max_gpus, seq_len, global_batch, precision, optimizer, stack, tokens, settings or [],
-        headroom, mtp, assume,
-    )  # fmt: skip
+    check_count("max-gpus", max_gpus)
+    request = job.request(model, cluster, max_gpus)
     from planner import cli_campaign
 
-    with _progress("sizing") as spinner:
-        answer = cli_campaign.size(request, days, budget, least, spare_nodes, _updates(spinner))
-    return _tell(answer, as_json)
+    with progress("sizing") as spinner:
+        answer = cli_campaign.size(request, days, budget, least, spare_nodes, updates(spinner))
+    return tell(answer, as_json)
 
 
 @app.command(epilog="\b\nExample:\n  planner assumptions --assume pue=1.3")
-@_answers
+@answers
 def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int:
     """List what is assumed about whole runs (failures, checkpoints, power, prices), with sources."""
     from planner import cli_campaign
 
-    return _tell(cli_campaign.assumptions(assume or ()), as_json)
+    return tell(cli_campaign.assumptions(assume or ()), as_json)
 
 
 @app.command(
     epilog="\b\nExample:\n  planner schedule --schedule zb-h1 --pp 4 --microbatches 8 --f 1 --b 1.2 --w 0.8"
 )
-@_answers
+@answers
 def schedule(
     schedule: Annotated[
         str, typer.Option(help="Name: 1f1b, interleaved, gpipe, zb-h1, dualpipe, v-half ...")
@@ -564,18 +345,18 @@ def schedule(
     if svg is not None:
         cli_schedule.write_svg(answer, svg)
     if as_json:
-        _say_json(cli_schedule.schedule_facts(answer))
+        say_json(cli_schedule.schedule_facts(answer))
     else:
         from planner.report.text import terminal
 
-        _say(cli_schedule.schedule_document(answer, terminal().width))
+        say(cli_schedule.schedule_document(answer, terminal().width))
     return 0
 
 
-app.command(epilog=EXPORT_EPILOG)(_answers(export))
-app.command(epilog=CHECK_EPILOG)(_answers(check))
-app.command(epilog=TRACE_EPILOG)(_answers(trace))
-app.command(epilog=VALIDATE_EPILOG)(_answers(validate))
+app.command(epilog=EXPORT_EPILOG)(answers(export))
+app.command(epilog=CHECK_EPILOG)(answers(check))
+app.command(epilog=TRACE_EPILOG)(answers(trace))
+app.command(epilog=VALIDATE_EPILOG)(answers(validate))
 
 
 def main() -> None:

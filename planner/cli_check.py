@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.cli_options import JsonOption
 from planner.errors import FileInputError, InputError, PlannerError
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ ModelOption = Annotated[str | None, typer.Option("--model", help="Model, where t
 StackOption = Annotated[
     str | None, typer.Option("--stack", help="Training software (default: the framework's newest).")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 def check(

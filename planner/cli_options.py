@@ -1,0 +1,148 @@
+"""Which options do the verbs share? Each written once; those that make a job, as one dataclass a verb takes whole.
+
+A verb decorated with `takes_job` names a parameter `job: JobOptions`; the command line then has every field of it
+as an option. Left out: what the verbs do with them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from planner.errors import InputError
+
+if TYPE_CHECKING:
+    from planner.plan import Request
+
+LARGEST_COUNT = 10**9  # of tokens or sequences; above it a figure is a slip of the keyboard
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Catalog name, Hugging Face id, config.json or its folder.")
+]
+ClusterArgument = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help='Cluster name, YAML file, or "64x8 h100 400G-ib".')
+]
+GpusOption = Annotated[int | None, typer.Option(help="Devices to use (default: the whole cluster).")]
+SeqLenOption = Annotated[
+    int | None, typer.Option(help="Tokens in a sequence (default: the model's context, at most 8192).")
+]
+BatchOption = Annotated[
+    str | None,
+    typer.Option(help="Sequences per step, or tokens as 16Mtok (default: about 4M tokens)."),
+]
+PrecisionOption = Annotated[str | None, typer.Option(help="Number formats of the training.")]
+OptimizerOption = Annotated[str, typer.Option(help="Optimizer.")]
+StackOption = Annotated[
+    str | None, typer.Option(help="Training software (default: the newest Megatron); see planner stacks.")
+]
+TokensOption = Annotated[
+    str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days, money and energy.")
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="AXIS=V[,V...]", help="Allow only these values of an axis; repeatable."),
+]
+HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
+MtpOption = Annotated[bool, typer.Option("--mtp", help="Train multi-token-prediction modules along.")]
+AssumeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume",
+        metavar="KEY=VALUE",
+        help="Change an assumption about the whole run, such as pue=1.3; repeatable.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")
+]
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of every verb that predicts, in the order in which --help lists them."""
+
+    seq_len: SeqLenOption = None
+    global_batch: BatchOption = None
+    precision: PrecisionOption = None
+    optimizer: OptimizerOption = "adamw"
+    stack: StackOption = None
+    tokens: TokensOption = None
+    settings: SettingsOption = None
+    headroom: HeadroomOption = "5%"
+    mtp: MtpOption = False
+    assume: AssumeOption = None
+
+    def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
+        """The question these options ask. Raises `InputError`."""
+        from planner.plan import Request
+        from planner.space.restriction import parse_restriction
+        from planner.units import parse_count
+
+        check_count("seq-len", self.seq_len)
+        return Request(
+            model=model,
+            cluster=cluster,
+            gpus=gpus,
+            seq_len=self.seq_len,
+            global_batch=self.global_batch,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            stack=self.stack,
+            tokens=parse_count(self.tokens, "tokens") if self.tokens is not None else None,
+            restrict=parse_restriction(self.settings or []),
+            headroom=parse_headroom(self.headroom),
+            with_mtp=self.mtp,
+            assume=tuple(self.assume or ()),
+        )
+
+
+DEFAULT_JOB = JobOptions()
+
+
+def takes_job(verb: Callable[..., int]) -> Callable[..., int]:
+    """Give a verb the fields of `JobOptions` as options, in place of its parameter `job`."""
+    hints = get_type_hints(JobOptions, include_extras=True)
+    options = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(JobOptions)
+    ]
+    assert all(option.default is not MISSING for option in options), "an option has a default"
+    given: list[inspect.Parameter] = []
+    for parameter in inspect.signature(verb, eval_str=True).parameters.values():
+        keyword = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        given += options if parameter.name == "job" else [keyword]
+
+    @functools.wraps(verb)
+    def run(**values: Any) -> int:
+        job = JobOptions(**{option.name: values.pop(option.name) for option in options})
+        return verb(job=job, **values)
+
+    run.__signature__ = inspect.Signature(given, return_annotation=int)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in given} | {"return": int}
+    return run
+
+
+def parse_headroom(text: str) -> float:
+    """The fraction that "5%" stands for. Raises `InputError`."""
+    number = text.strip().removesuffix("%").strip()
+    try:
+        fraction = float(number) / 100
+    except ValueError:
+        fraction = -1.0
+    if not text.strip().endswith("%") or not 0 <= fraction < 1:
+        raise InputError("headroom must be a percentage from 0% to below 100%", text, "write it like 5%")
+    return fraction
+
+
+def check_count(option: str, value: int | None) -> None:
+    """Refuse a count that is none. Raises `InputError`."""
+    if value is not None and not 0 < value <= LARGEST_COUNT:
+        must = f"--{option} must be a whole number from 1 to {LARGEST_COUNT:,}"
+        raise InputError(must, str(value), f"write it like --{option} 4096")

@@ -1,0 +1,96 @@
+"""How does a verb's answer leave the process? Documents and JSON on stdout, errors and progress on stderr, exit codes.
+
+Left out: what is asked (`cli`, `cli_options`) and what an answer says (`report/`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from planner.errors import InputError, PlannerError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.cli_campaign import Answer
+
+INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a process ended by SIGINT, SIGPIPE
+_LONGEST_LINE, _MOST_LINES = 600, 20  # of an error message: one screen, whatever a file holds
+
+
+def answers(verb: Callable[..., int]) -> Callable[..., None]:
+    """Turn a verb's result, or its error, into the exit code of the process."""
+
+    @functools.wraps(verb)
+    def run(*args: Any, **options: Any) -> None:
+        try:
+            code = verb(*args, **options)
+            sys.stdout.flush()
+        except PlannerError as error:
+            complain(str(error))
+            code = error.exit_code
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit
+            code = BROKEN_PIPE
+        except OSError as error:  # a full disk behind stdout, say
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            complain(f"the answer must be writable\n  given: {error.strerror or error}")
+            code = InputError.exit_code
+        raise SystemExit(code)
+
+    return run
+
+
+def complain(message: str) -> None:
+    """An error on stderr, at most a screen of it."""
+    from planner.report.text import prose, terminal
+
+    lines = [_shortened(line) for line in message.splitlines()]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], "..."]
+    terminal(stderr=True).print(prose("error: ", "bold red") + prose("\n".join(lines)), soft_wrap=True)
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "..."
+
+
+def say(document: RenderableType) -> None:
+    """Print a document to stdout."""
+    from planner.report.text import render, terminal
+
+    sys.stdout.write(render(document, terminal()))
+
+
+def say_json(facts: object) -> None:
+    """Print one JSON document to stdout."""
+    sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def tell(answer: Answer, as_json: bool) -> int:
+    """Print an answer as a document or as facts, and say with the exit code whether something was found."""
+    say_json(answer.facts) if as_json else say(answer.document)
+    return 0 if answer.found else 1
+
+
+def progress(what: str) -> AbstractContextManager[object]:
+    """A spinner on stderr, on a terminal only."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from planner.report.text import terminal
+
+    return terminal(stderr=True).status(what)
+
+
+def updates(spinner: object) -> Callable[[str], object]:
+    """What changes the text of a spinner; nothing where there is none."""
+    update: Callable[[str], object] = getattr(spinner, "update", lambda text: None)
+    return update
