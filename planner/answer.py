@@ -11,9 +11,10 @@ from planner.campaign.run import run_assumptions, run_facts
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.flops import MfuConvention, mfu_flops_per_token
 from planner.cost.memory import PHASES
-from planner.cost.model import CostModel, CostTable
+from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
 from planner.cost.simulated import evaluate_exactly
+from planner.cost.table import CostTable
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Enumeration, Removed
 from planner.spec.assumptions import Assumptions

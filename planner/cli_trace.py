@@ -17,7 +17,7 @@ from planner.errors import FileInputError, InputError, PlannerError
 
 if TYPE_CHECKING:
     from planner.cost.chunks import ChunkTimes
-    from planner.cost.model import CostDetail
+    from planner.cost.table import CostDetail
     from planner.report.trace import MemoryLevels, TracedStep
     from planner.schedule.actions import ActionTable
     from planner.schedule.generate import NamedSchedule

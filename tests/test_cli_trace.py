@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from planner.cli import app
 from planner.cli_trace import parse_ranks, planned_problem
-from planner.cost.model import STAGE_TERMS
+from planner.cost.table import STAGE_TERMS
 from planner.errors import InputError
 from planner.spec.load_plan import load_plan
 

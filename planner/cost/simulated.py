@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from planner.cost.chunks import PipelineSimulator
-from planner.cost.model import STAGE_TERMS, CostModel, CostTable
+from planner.cost.model import CostModel
 from planner.cost.step import straggling
+from planner.cost.table import STAGE_TERMS, CostTable
 from planner.spec.config import ConfigTable, Schedule
 
 LARGEST_PIPELINE = 2_000_000  # passes; a larger one keeps its estimate

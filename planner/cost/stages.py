@@ -7,7 +7,9 @@ splits that a solver finds, which replace these.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,3 +116,18 @@ def _runs(members: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[NDArray[np.
         run_class[i, : len(runs)] = [j for j, _ in runs]
         run_length[i, : len(runs)] = [length for _, length in runs]
     return run_class, run_length
+
+
+def largest(table: FloatArray) -> FloatArray:
+    """Largest of each row of a narrow table; column by column, which is several times faster than along rows."""
+    return reduce(np.maximum, table.T)
+
+
+def sum_of_columns(table: FloatArray) -> FloatArray:
+    """Sum of each row of a narrow table, column by column."""
+    return reduce(np.add, table.T)
+
+
+def sum_over_kinds(counts: FloatArray | Sequence[FloatArray], values: FloatArray) -> FloatArray:
+    """Layers of every kind, K times (n, C), times a value of the kind, K times (n,): (n, C)."""
+    return reduce(np.add, (count * value[:, None] for count, value in zip(counts, values, strict=True)))

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.cost.memory import PHASES
-from planner.cost.model import CostTable
+from planner.cost.table import CostTable
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.solve.moves import Move
 from planner.spec.planfile import Choice

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from planner.cost.memory import PHASES
-from planner.cost.model import CostModel, CostTable
+from planner.cost.model import CostModel
 from planner.cost.step import STEP_TERMS
+from planner.cost.table import CostTable
 from planner.plan import cost_model
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES

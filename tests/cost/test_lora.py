@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.model import CostDetail
+from planner.cost.table import CostDetail
 from planner.errors import InputError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Job

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.model import CostModel, CostTable
+from planner.cost.model import CostModel
+from planner.cost.table import CostTable
 from planner.solve.search import SearchResult, search
 from planner.space.enumerate import Enumeration, Restriction, enumerate_configs
 from planner.space.rules import RULES

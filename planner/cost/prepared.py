@@ -1,0 +1,227 @@
+"""What does each leaf of prepared stems cost? Rows completed by their number of fully recomputed layers.
+
+A stem is a configuration without that number. Left out: how the levels a row gathers from are found
+(`cost/levels.py`, `cost/shards.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.kernels import memory_bound_time
+from planner.cost.layer import TIME_TERMS, LayerModel
+from planner.cost.levels import Layers, Pipelines
+from planner.cost.memory import MemoryInputs, frozen, memory_cost, on_device, state_bytes
+from planner.cost.pipeline import bubble_time
+from planner.cost.shards import Shards
+from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.step import exposed_data_parallel, straggling
+from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
+from planner.spec.config import ConfigTable, IntColumn
+from planner.spec.job import FROZEN_BYTES, OPTIMIZERS
+from planner.spec.stack import CrossEntropy, StateEngine
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class _Stems:
+    """Columns of a batch of stems that its leaves share; C stage classes."""
+
+    microbatches: Array
+    v: Array
+    zero: Array
+    replicas: Array
+    scatter: Array
+    gather: Array
+    layers: Array
+    buckets: Array
+    once: Array  # optimizer update [s]
+    memory: MemoryInputs
+
+
+class PreparedCosts:
+    """Costs of stems, ready to be completed by their leaves. See `CostModel.prepare`."""
+
+    def __init__(
+        self, model: LayerModel, stems: ConfigTable, classes: StageClasses, layers: Layers, pipelines: Pipelines,
+        shards: Shards,
+    ) -> None:  # fmt: skip
+        self.model, self.stems, self.classes = model, stems, classes
+        self.layers, self.pipelines, self.shards = layers, pipelines, shards
+        # what full recomputation of one layer adds and frees, per kind and layer key: (K, l)
+        self.slower = layers.time_full - layers.time
+        self.again = layers.again_full - layers.again
+        self.freed = layers.kept - layers.kept_full
+        # layers of kind k among the first n of a stage, as rows (pipeline, n): K times (P N, C)
+        pipelines_, width, self.depth, kinds = classes.leading.shape
+        shape = (pipelines_ * self.depth, width)
+        self.leading = [classes.leading[..., k].transpose(0, 2, 1).reshape(shape) for k in range(kinds)]
+        self.layers_of = classes.layers.sum(axis=2)
+        self.deepest = largest(self.layers_of)
+
+    def _stem_batch(self, part: slice | Index) -> _Stems:
+        """Everything of a batch of stems that needs no leaf."""
+        problem, shards = self.model.problem, self.shards
+        table, s_row = self.stems.take(part), shards.of_row[part]
+        p_row = self.pipelines.of_row[part]
+        c_row = self.pipelines.stage_key[p_row]
+        t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        zero, replicas = table["zero"].astype(float), c * d
+        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
+        sharded = zero >= 1
+        dense = shards.most_dense[s_row] / np.where(sharded, replicas, 1.0)
+        expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
+        moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
+        groups = sum(((table[a] > 1).astype(float) for a in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
+        memory = self._memory_inputs(table, s_row, p_row, groups)
+        return _Stems(
+            microbatches=table["num_microbatches"].astype(float),
+            v=table["vpp"].astype(float),
+            zero=zero,
+            replicas=replicas,
+            scatter=np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row]),
+            # only ZeRO-3 gathers frozen weights; adapters are too small to count
+            gather=shards.gather[s_row] * np.where((zero >= 3) | (problem.job.lora_rank is None), 1.0, 0.0),
+            layers=self.deepest[c_row],
+            buckets=shards.buckets[s_row],
+            once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
+            memory=memory,
+        )
+
+    def _memory_inputs(self, table: ConfigTable, s_row: Index, p_row: Index, groups: Array) -> MemoryInputs:
+        """What the memory of a batch of stems is made of."""
+        problem, shards, layers = self.model.problem, self.shards, self.layers
+        stack, job, classes = problem.stack, problem.job, self.classes
+        l_row, c_row = self.pipelines.layer_key[p_row], self.pipelines.stage_key[p_row]
+        t, zero = table["tp"].astype(float), table["zero"].astype(float)
+        replicas = table["dp"].astype(float) * table["cp"].astype(float)
+        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
+        hybrid = table["hsdp"].astype(float)
+        shared = np.where(hybrid > 0, np.minimum(hybrid, replicas), replicas)
+        expert_shared = np.where(hybrid > 0, np.minimum(hybrid, expert_replicas), expert_replicas)
+        last, head = classes.last[c_row], layers.head_memory
+        torch = stack.states.engine is StateEngine.TORCH
+        whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
+        offload, engine = table["offload"], stack.states.engine
+        held = self.pipelines.in_flight[p_row]
+        depth = classes.layers[c_row].sum(axis=2)
+        # activations on the host leave two layers' worth on the device: one at work, one on its way
+        copied = ((offload & 4) > 0)[:, None]
+        held = np.where(copied, np.minimum(held, 2.0 / np.maximum(depth, 1.0)), held)
+        dense = state_bytes(zero, shared, replicas, stack, job)
+        experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
+        outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
+        if job.lora_rank is not None:
+            bytes_, half = FROZEN_BYTES[job.frozen_bits], self.model.recipe.weight_bytes
+            unquantised = np.where(zero >= 3, (half - bytes_) / shared, half - bytes_)
+            adapters = shards.adapters[s_row] * dense.total[:, None] + outer * unquantised[:, None]
+            dense, experts = (
+                frozen(*of, bytes_) for of in ((dense, zero, shared), (experts, zero, expert_shared))
+            )
+        return MemoryInputs(
+            dense=shards.dense[s_row],
+            expert=shards.expert[s_row],
+            outer=outer,
+            head=shards.head[s_row],
+            head_excess=shards.head[s_row] * ((t - 1.0) * whole)[:, None],
+            unit=shards.widest[s_row],
+            layers=self.layers_of[c_row],
+            alive=classes.count[c_row],
+            in_flight=held,
+            # every prediction module has logits of its own, kept until the backward pass
+            head_inputs=last * (1 + problem.model.mtp_layers) * head.inputs[l_row][:, None],
+            head_kept=last * (1 + problem.model.mtp_layers) * head.kept[l_row][:, None],
+            head_transient=last * head.transient[l_row][:, None],
+            logit_gradient=last * head.gradient[l_row][:, None],
+            boundary=self.pipelines.in_flight[p_row]
+            * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
+            adapters=adapters,
+            stream=layers.stream[l_row],
+            states=on_device(dense, offload, engine),
+            expert_states=on_device(experts, offload, engine),
+            zero=zero,
+            shards=shared,
+            expert_shards=expert_shared,
+            accumulates=(table["num_microbatches"] > 1).astype(float),
+            weight_bytes=self.model.recipe.weight_bytes,
+            largest_tensor=shards.largest_tensor[s_row],
+            groups=groups,
+        )
+
+    def evaluate(
+        self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
+    ) -> CostTable:
+        """Complete the stems `part`: row i is the `stem[i]`-th of them with `recompute_layers[i]` layers."""
+        model, pipelines, stack = self.model, self.pipelines, self.model.problem.stack
+        batch = self._stem_batch(part)
+        p_row = pipelines.of_row[part][stem]
+        l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
+        leading = self._leading(c_row, recompute_layers)
+        if leading:
+            time = pipelines.time[p_row] + sum_over_kinds(leading, self.slower[:, l_row])
+            slowest, total = largest(time), sum_of_columns(self.classes.count[c_row] * time)
+        else:
+            time = pipelines.time[p_row]
+            slowest, total = pipelines.slowest[p_row], pipelines.total[p_row]
+        m, v = batch.microbatches[stem], batch.v[stem]
+        of_step: dict[str, Array] = {
+            "pipeline_bubble": bubble_time(
+                pipelines.forward[p_row], time, self.classes, c_row, slowest, total, m, v
+            ),
+            "pp_comm": pipelines.hops[p_row],
+            "dp_comm": exposed_data_parallel(
+                batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
+                batch.buckets[stem], batch.replicas[stem], stack.communication,
+            ),
+            "optimizer": batch.once[stem],
+            "step_overhead": np.full(len(stem), stack.host.step_overhead),
+        }  # fmt: skip
+        subtotal = sum(of_step.values(), m * slowest)
+        of_step["stragglers"] = straggling(
+            subtotal, float(model.problem.cluster.num_nodes), stack.communication
+        )
+        kept = pipelines.kept[p_row]
+        if leading:
+            kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
+        working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
+        # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
+        cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
+        memory = memory_cost(batch.memory, stem, kept, working, stack, keep_terms, cached)
+        stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
+        detail = None
+        if keep_terms:
+            terms = {**self._stage_terms(p_row, leading, time, m), **of_step}
+            where = (memory.by_class, memory.outside, memory.stage_class, c_row, self.classes)
+            detail = CostDetail(terms, memory.terms, *where)
+        step_time = subtotal + of_step["stragglers"]
+        return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
+
+    def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:
+        """Recomputed layers by kind (rows, C); an empty list where no row recomputes whole layers."""
+        if not recompute_layers.any():
+            return []
+        at = c_row * self.depth + np.minimum(recompute_layers, self.depth - 1)
+        return [kind[at] for kind in self.leading]
+
+    def _stage_terms(self, p_row: Index, leading: list[Array], time: Array, m: Array) -> dict[str, Array]:
+        """The terms of the slowest stage's `time`, over all micro-batches."""
+        layers, pipelines, classes = self.layers, self.pipelines, self.classes
+        l_row, c_row, index = pipelines.layer_key[p_row], pipelines.stage_key[p_row], np.arange(len(p_row))
+        binding = np.where(classes.count[c_row] > 0, time, -1.0).argmax(axis=1)
+        counts = classes.layers[c_row, binding].T  # (K, rows)
+        terms = {
+            name: (counts * layers.terms[:, i][:, l_row]).sum(axis=0) for i, name in enumerate(TIME_TERMS)
+        }
+        terms["recompute"] = (counts * layers.again[:, l_row]).sum(axis=0)
+        for kind, again in zip(leading, self.again, strict=False):
+            terms["recompute"] = terms["recompute"] + kind[index, binding] * again[l_row]
+        ends = classes.first[c_row, binding] * layers.embedding[l_row]
+        ends = ends + classes.last[c_row, binding] * layers.head[l_row]
+        terms["host_bound"] = time[index, binding] - ends - sum(terms.values())
+        terms["embedding_and_loss"] = ends
+        return {name: m * terms[name] for name in STAGE_TERMS}

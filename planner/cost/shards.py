@@ -1,0 +1,154 @@
+"""How many parameters has every stage of a pipeline on a rank, and how long do their collectives take?
+
+Once per distinct (tp, cp, pp, vpp, dp, ep, etp). Left out: bytes per parameter, which the ZeRO stage decides, and
+what of a collective stays exposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
+from planner.cost.flops import Shard, layer_gemms
+from planner.cost.layer import padded_vocabulary
+from planner.cost.params import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+    mtp_parameters,
+    outer_norm_parameters,
+    position_parameters,
+)
+from planner.cost.stages import StageClasses, largest, sum_over_kinds
+from planner.cost.traffic import group_links
+from planner.spec.config import ConfigTable, distinct
+from planner.spec.links import LinkRates
+from planner.spec.precision import RECIPES
+from planner.spec.rule import Problem
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Per (tp, cp, pp, vpp, dp, ep, etp) (k,): parameters by stage class and their collectives."""
+
+    of_row: Index
+    dense: Array  # (k, C)
+    expert: Array  # (k, C)
+    most_dense: Array  # (k,) of the heaviest stage
+    most_expert: Array  # (k,)
+    scatter: Array  # (k,) seconds, ZeRO 1 to 3
+    reduce: Array  # (k,) seconds, ZeRO 0
+    gather: Array  # (k,)
+    widest: Array  # (k,) parameters of the largest layer
+    outer: Array  # (k, C) parameters outside the layers
+    head: Array  # (k, C) the head's among them
+    adapters: Array  # (k, C) parameters of LoRA adapters
+    buckets: Array
+    largest_tensor: Array  # (k,) parameters
+
+
+class ShardModel:
+    """Parameters by stage and their collectives for tables of candidates of one problem."""
+
+    def __init__(self, problem: Problem, links: LinkRates) -> None:
+        self.problem, self.links = problem, links
+        self.kinds = problem.model.layer_kinds
+        self.parameters = [layer_parameters(kind, problem.model.hidden) for kind in self.kinds]
+
+    def shards(self, table: ConfigTable, classes: StageClasses) -> Shards:
+        """Parameters and collectives of the distinct shardings of a table."""
+        first, inverse = distinct(
+            classes.of_row.astype(np.int32), table["tp"], table["cp"], table["dp"], table["ep"], table["etp"]
+        )
+        keys, stage = table.take(first), classes.of_row[first]
+        t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        e, et = keys["ep"].astype(float), keys["etp"].astype(float)
+        dense_of_kind, expert_of_kind = self._parameters_by_kind(t, e, et)
+        counts = np.moveaxis(classes.layers[stage], 2, 0)
+        dense = sum_over_kinds(counts, dense_of_kind)
+        expert = sum_over_kinds(counts, expert_of_kind)
+        in_layers = dense
+        dense = dense + classes.first[stage] * self._first_stage_parameters(t)[:, None]
+        alone = classes.first[stage] * classes.last[stage]
+        dense += classes.last[stage] * self._last_stage_parameters(t)[:, None]
+        if self.problem.model.tied_embeddings:
+            dense += (classes.last[stage] - alone) * self._first_stage_parameters(t)[:, None]
+        adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
+        lora = self.problem.job.lora_rank is not None
+        heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
+        gathered = (largest(dense), largest(expert)) if lora else (heaviest, experts)
+        comm = self.problem.stack.communication
+        replicas, expert_replicas = d * c, t * c * d / (e * et)
+        half = RECIPES[self.problem.job.precision].activation_bytes
+        gradient = comm.gradient_bytes
+        dense_links = (replicas, group_links(t, replicas, self.problem.cluster))
+        expert_links = (expert_replicas, group_links(e * et, expert_replicas, self.problem.cluster))
+        scatter = reduce = gather = np.zeros(len(keys))
+        sizes = zip((heaviest, experts), gathered, (dense_links, expert_links), strict=True)
+        for size, whole, (ranks, links) in sizes:
+            where = (ranks, links.local, self.problem.cluster.tiers[0].bandwidth, links.fabric, self.links)
+            scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *where)
+            reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
+            gather = gather + comm.dp_time * all_gather_time(half * whole, *where)
+        widest = np.max(dense_of_kind + expert_of_kind, axis=0)
+        head = classes.last[stage] * self._head_parameters(t)[:, None]
+        buckets = (
+            gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
+        )
+        return Shards(
+            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, dense - in_layers, head,
+            adapters, buckets, self._largest_tensor(t),
+        )  # fmt: skip
+
+    def _parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
+        """Parameters of one layer of each kind on a rank: (K, k) dense, (K, k) expert."""
+        dense, expert = [], []
+        for kind, count in zip(self.kinds, self.parameters, strict=True):
+            kv = count.kv / np.minimum(t, kind.attention.kv_heads)
+            dense.append((count.column_row + count.shared) / t + kv + count.replicated + count.router)
+            expert.append(count.expert / (e * et) + count.expert_replicated / e)
+        return np.array(dense), np.array(expert)
+
+    def _adapters_by_kind(self, t: Array) -> Array:
+        """Parameters of LoRA adapters of one layer of each kind on a rank (K, k): r (in + out) of each dense product,
+        the side that tensor parallelism divides divided."""
+        rank = float(self.problem.job.lora_rank or 0)
+        found = []
+        for kind in self.kinds:
+            total = np.zeros(len(t))
+            for gemm in layer_gemms(kind, self.problem.model.hidden):
+                if gemm.expert or gemm.name == "router":
+                    continue
+                wide, narrow = float(gemm.out_features + gemm.kv_out_features), float(gemm.in_features)
+                total = total + rank * (wide / np.where(gemm.shard is Shard.COLUMN, t, 1.0))
+                total = total + rank * (narrow / np.where(gemm.shard is Shard.ROW, t, 1.0))
+            found.append(total)
+        return np.array(found)
+
+    def _largest_tensor(self, t: Array) -> Array:
+        """Parameters of the largest single tensor of a rank: of the head or of a layer's output projections [1]."""
+        model = self.problem.model
+        gemms = [g for kind in self.kinds for g in layer_gemms(kind, model.hidden) if g.shard is Shard.ROW]
+        wide = float(max((g.out_features * g.in_features for g in gemms), default=0))
+        return np.maximum(self._head_parameters(t), wide / t)
+
+    def _first_stage_parameters(self, t: Array) -> Array:
+        model = self.problem.model
+        padding = padded_vocabulary(self.problem, t) / model.vocab
+        return embedding_parameters(model) * padding / t + position_parameters(model)
+
+    def _head_parameters(self, t: Array) -> Array:
+        """Parameters of the matrix that makes logits, tied or not."""
+        return padded_vocabulary(self.problem, t) * float(self.problem.model.hidden) / t
+
+    def _last_stage_parameters(self, t: Array) -> Array:
+        model = self.problem.model
+        padding = padded_vocabulary(self.problem, t) / model.vocab
+        extra = mtp_parameters(model) - model.mtp_layers * self.parameters[model.layer_kind_of[-1]].total
+        return head_parameters(model) * padding / t + outer_norm_parameters(model) + max(extra, 0)
