@@ -36,13 +36,14 @@ from planner.cost.kernels import (
     grouped_gemm_time,
     memory_bound_time,
 )
+from planner.cost.messages import key_value_bytes, query_output_bytes, stream_bytes, tensor_parallel_regions
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import group_links
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, distinct
 from planner.spec.links import LinkRates
-from planner.spec.model import AttentionKind, Layer, QkNorm
+from planner.spec.model import Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
@@ -304,14 +305,14 @@ class LayerModel:
         (Korthikanti 2022, arXiv 2205.05198, section 4.2.2). The backward pass has the same."""
         cluster, links = self.problem.cluster, self.links
         group = group_links(1.0, x.t, cluster)
-        size = x.tokens * self.problem.model.hidden * self.recipe.activation_bytes
+        size = stream_bytes(x.tokens, self.problem.model.hidden, self.recipe.activation_bytes)
         where = (size, x.t, group.local, cluster.tiers[0].bandwidth, group.fabric, links)
         pair = np.where(
             x.sequence_split > 1,
             all_gather_time(*where) + reduce_scatter_time(*where),
             all_reduce_time(*where),
         )
-        regions = 1.0 if layer.parallel or (layer.moe and not layer.moe.shared_ffn) else 2.0
+        regions = tensor_parallel_regions(layer)
         comm = self.problem.stack.communication
         exposed = np.where(x.t > group.local, comm.tp_exposed_nodes, comm.tp_exposed)
         return regions * exposed * pair
@@ -325,15 +326,11 @@ class LayerModel:
         on the last ones. All-gather: keys and values before attention, gradients reduce-scattered after.
         All-to-all: q, k, v before and the output after.
         """
-        a, cluster = layer.attention, self.problem.cluster
+        cluster = self.problem.cluster
         group = group_links(x.t, x.c, cluster)
         act, nvlink = self.recipe.activation_bytes, cluster.tiers[0].bandwidth
         crosses = x.c > group.local
-        if a.kind is AttentionKind.MLA:
-            kv_width = a.heads * (a.head_dim + a.v_head_dim) / x.t
-        else:
-            kv_width = a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
-        kv = act * x.tokens * kv_width
+        kv = key_value_bytes(layer, x.tokens, x.t, x.kv_split, act)
         step = p2p_time(kv, crosses, nvlink, group.fabric * group.local, self.links)
         step_back = p2p_time(2 * kv, crosses, nvlink, group.fabric * group.local, self.links)
         overlap = self.problem.stack.communication.cp_overlap
@@ -341,7 +338,7 @@ class LayerModel:
         ring_back = (x.c - 1) * np.maximum(step_back - overlap * attention[1] / x.c, 0.0)
         where = (x.c, group.local, nvlink, group.fabric, self.links)
         gather, scatter = all_gather_time(kv * x.c, *where), reduce_scatter_time(kv * x.c, *where)
-        q_out = act * x.tokens * a.heads * (a.head_dim + a.v_head_dim) / x.t
+        q_out = query_output_bytes(layer, x.tokens, x.t, act)
         exchange = all_to_all_time(q_out, *where) + all_to_all_time(kv, *where)
         kind = keys["cp_kind"]
         forward = np.select(
@@ -366,7 +363,7 @@ class LayerModel:
         nvlink = cluster.tiers[0].bandwidth
         across = group_links(x.et, x.e, cluster)
         where = (x.e, across.local, nvlink, across.fabric, self.links)
-        token_bytes = x.expert_tokens * act * h
+        token_bytes = stream_bytes(x.expert_tokens, h, act)
         comm = self.problem.stack.communication
         if comm.dispatcher is Dispatcher.DEEPEP:
             exchange = dispatch_time(token_bytes, float(moe.top_k), float(moe.experts), *where)

@@ -1,0 +1,72 @@
+"""Which messages does a rank send in a step: in which group, how large, how often?
+
+The sizes are those from which `cost/layer.py` and `cost/model.py` make times; here they are counted too. Left out:
+the links that the messages cross (`solve/place.py`), and messages that no term of the step counts: norms of
+gradients, logged losses, the vocabulary-parallel embedding and loss, checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.model import AttentionKind, Layer
+
+Quantity = float | NDArray[np.float64]
+
+
+def stream_bytes(tokens: Quantity, hidden: float, width: float) -> Quantity:
+    """The hidden state of `tokens` tokens at `width` bytes a value: n h w [bytes].
+
+    Gathered before and scattered after every tensor-parallel region (Korthikanti 2022, arXiv 2205.05198, section
+    4.2.2); divided by t where sequence parallelism shards it, as between pipeline stages.
+    """
+    return tokens * hidden * width
+
+
+def tensor_parallel_regions(layer: Layer) -> float:
+    """Pairs of an all-gather and a reduce-scatter in one forward pass of a layer [1].
+
+    Around attention and around the MLP; one where both run in parallel, or where the MLP is routed experts alone.
+    """
+    return 1.0 if layer.parallel or (layer.moe and not layer.moe.shared_ffn) else 2.0
+
+
+def key_value_bytes(
+    layer: Layer, tokens: Quantity, t: Quantity, kv_split: Quantity, width: float
+) -> Quantity:
+    """Keys and values of a rank's own tokens: n k (d_k + d_v) w, over t [bytes].
+
+    Latent attention passes on the expanded keys and values of all heads.
+    """
+    a = layer.attention
+    if a.kind is AttentionKind.MLA:
+        return width * tokens * a.heads * (a.head_dim + a.v_head_dim) / t
+    return width * tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / kv_split
+
+
+def query_output_bytes(layer: Layer, tokens: Quantity, t: Quantity, width: float) -> Quantity:
+    """Queries and attention's output of a rank's own tokens: n a (d_q + d_v) w / t [bytes]."""
+    a = layer.attention
+    return width * tokens * a.heads * (a.head_dim + a.v_head_dim) / t
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One kind of message of an axis. `kind`: all_gather, reduce_scatter, all_reduce, all_to_all, dispatch or p2p.
+    `size`: the buffer, as `cost.collectives.moved_bytes` takes it [bytes]. `calls`: how often in a step [1].
+    `sent`: bytes that a rank sends in a call [bytes]."""
+
+    axis: str
+    kind: str
+    what: str
+    size: float
+    calls: float
+    sent: float
+
+    @property
+    def sent_per_step(self) -> float:
+        """Bytes that a rank sends in a step [bytes]."""
+        return self.sent * self.calls
