@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from planner.spec.model import Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
 
 KINDS = (
     "embedding",
@@ -94,8 +94,9 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
 def _mlp_buckets(mlp: Mlp, hidden: int) -> LayerParameters:
     fc1 = (2 if mlp.gated else 1) * mlp.ffn
     weights = (fc1 + mlp.ffn) * hidden
+    scalars = 2 if mlp.activation is Activation.XIELU else 0
     return LayerParameters(
-        column_row=weights + (fc1 if mlp.bias else 0), replicated=hidden if mlp.bias else 0
+        column_row=weights + (fc1 if mlp.bias else 0), replicated=(hidden if mlp.bias else 0) + scalars
     )
 
 

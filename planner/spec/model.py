@@ -44,6 +44,7 @@ class Activation(StrEnum):
     SILU = "silu"
     RELU = "relu"
     RELU2 = "relu2"  # squared ReLU
+    XIELU = "xielu"  # has two trained scalars (Apertus)
 
 
 def _require(holds: bool, must: str, given: object, hint: str = "check the model's dimensions") -> None:

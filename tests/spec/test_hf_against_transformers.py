@@ -224,33 +224,196 @@ def falcon(d: Draw) -> Fields:
     return fields
 
 
+def layer_types(d: Draw, fields: Fields) -> Fields:
+    kinds = ["full_attention", "sliding_attention"]
+    return d.maybe(layer_types=[d.one_of(*kinds) for _ in range(fields["num_hidden_layers"])])
+
+
+def biased(d: Draw) -> Fields:
+    return d.transformer() | d.maybe(attention_bias=d.flag(), mlp_bias=d.flag())
+
+
+def no_head_dim(d: Draw) -> Fields:
+    return d.transformer(head_dim=False) | d.maybe(attention_bias=d.flag())
+
+
+def sliding(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | d.maybe(sliding_window=d.one_of(16, 32))
+    return fields | layer_types(d, fields)
+
+
+def exaone4(d: Draw) -> Fields:
+    return sliding(d) | d.maybe(sliding_window_pattern=d.one_of(2, 3))
+
+
+def cohere2(d: Draw) -> Fields:
+    return sliding(d) | d.maybe(attention_bias=d.flag(), sliding_window_pattern=d.one_of(2, 3))
+
+
+def headed(d: Draw) -> Fields:
+    """The library divides by a head_dim that is left out."""
+    fields = d.transformer(head_dim=False) | d.maybe(attention_bias=d.flag())
+    return fields | {"head_dim": d.one_of(16, 32)}
+
+
+def ministral(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | {"head_dim": 16}
+    return fields | d.one_of({}, {"sliding_window": None}, {"sliding_window": 16}, layer_types(d, fields))
+
+
+def ministral3(d: Draw) -> Fields:
+    return d.transformer() | d.maybe(sliding_window=16)
+
+
+def smollm3(d: Draw) -> Fields:
+    fields = no_head_dim(d) | d.maybe(mlp_bias=d.flag(), no_rope_layer_interval=d.one_of(2, 3))
+    return fields | ({"use_sliding_window": True, "sliding_window": 16} if d.flag() else {})
+
+
+def seed_oss(d: Draw) -> Fields:
+    return biased(d) | d.maybe(attention_out_bias=d.flag())
+
+
+def helium(d: Draw) -> Fields:
+    heads = d.one_of(4, 8)
+    fields = biased(d) | {"num_attention_heads": heads, "num_key_value_heads": d.one_of(2, heads)}
+    return fields | {"head_dim": 16, "hidden_size": heads * 16}
+
+
+def ernie(d: Draw) -> Fields:
+    return d.transformer() | d.maybe(use_bias=d.flag())
+
+
+def phi(d: Draw) -> Fields:
+    return d.transformer(head_dim=False)
+
+
+def stablelm(d: Draw) -> Fields:
+    return d.transformer(head_dim=False) | d.maybe(use_qkv_bias=d.flag(), use_parallel_residual=d.flag())
+
+
+def gptj(d: Draw) -> Fields:
+    heads = d.one_of(4, 8)
+    fields = {"n_embd": heads * 8, "n_head": heads, "n_layer": d.one_of(1, 3), "vocab_size": 96}
+    return fields | {"rotary_dim": 4} | d.maybe(n_inner=40)
+
+
+def gpt_bigcode(d: Draw) -> Fields:
+    return gpt2(d) | d.maybe(multi_query=d.flag())
+
+
+def mpt(d: Draw) -> Fields:
+    heads = d.one_of(2, 4)
+    return {"d_model": heads * 8, "n_heads": heads, "n_layers": d.one_of(1, 3), "vocab_size": 96}
+
+
+def shared(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("n_routed_experts", "moe_intermediate_size")
+    return fields | d.maybe(n_shared_experts=d.one_of(1, 2))
+
+
+def dots1(d: Draw) -> Fields:
+    fields = no_head_dim(d) | d.experts("n_routed_experts", "moe_intermediate_size")
+    fields |= {"n_shared_experts": d.one_of(1, 2), "first_k_dense_replace": d.one_of(0, 1, 3)}
+    return fields | d.maybe(sliding_window=16, max_window_layers=d.one_of(0, 2))
+
+
+def ernie_moe(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | d.experts("moe_num_experts", "moe_intermediate_size", "moe_k")
+    fields |= d.maybe(
+        use_bias=d.flag(), moe_num_shared_experts=d.one_of(1, 2), moe_layer_interval=d.one_of(1, 2)
+    )
+    return fields | d.maybe(moe_layer_start_index=d.one_of(0, 2), moe_layer_end_index=d.one_of(-1, 3))
+
+
+def minimax_m2(d: Draw) -> Fields:
+    return d.transformer() | d.experts("num_local_experts", None)
+
+
+def hunyuan_moe(d: Draw) -> Fields:
+    return headed(d) | d.experts("num_experts", None, "moe_topk")
+
+
+def granitemoe(d: Draw) -> Fields:
+    return no_head_dim(d) | d.experts("num_local_experts", None)
+
+
+def flex_olmo(d: Draw) -> Fields:
+    return no_head_dim(d) | d.experts("num_experts", None)
+
+
+def glm4_moe_lite(d: Draw) -> Fields:
+    fields = latent(d)
+    fields.pop("first_k_dense_replace", None)
+    layers = fields["num_hidden_layers"]
+    return fields | d.maybe(mlp_layer_types=[d.one_of("dense", "sparse") for _ in range(layers)])
+
+
+def exaone_moe(d: Draw) -> Fields:
+    fields = exaone4(d) | d.experts("num_experts", "moe_intermediate_size")
+    return fields | d.maybe(num_shared_experts=d.one_of(1, 2), first_k_dense_replace=d.one_of(0, 2))
+
+
 FAMILIES: dict[str, Callable[[Draw], Fields]] = {
+    "apertus": no_head_dim,
+    "arcee": biased,
     "bloom": bloom,
+    "codegen": gptj,
     "cohere": cohere,
+    "cohere2": cohere2,
+    "cwm": sliding,
     "dbrx": dbrx,
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
+    "dots1": dots1,
+    "ernie4_5": ernie,
+    "ernie4_5_moe": ernie_moe,
+    "exaone4": exaone4,
+    "exaone_moe": exaone_moe,
     "falcon": falcon,
+    "flex_olmo": flex_olmo,
+    "gemma": headed,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "glm": headed,
+    "glm4": headed,
     "glm4_moe": glm4_moe,
+    "glm4_moe_lite": glm4_moe_lite,
     "gpt2": gpt2,
+    "gpt_bigcode": gpt_bigcode,
     "gpt_neox": gpt_neox,
     "gpt_oss": gpt_oss,
+    "gptj": gptj,
+    "granite": no_head_dim,
+    "granitemoe": granitemoe,
+    "helium": helium,
+    "hunyuan_v1_dense": headed,
+    "hunyuan_v1_moe": hunyuan_moe,
     "llama": llama,
     "llama4_text": llama4,
+    "minimax_m2": minimax_m2,
+    "ministral": ministral,
+    "ministral3": ministral3,
     "mistral": mistral,
     "mixtral": mixtral,
+    "mpt": mpt,
     "nemotron": nemotron,
+    "olmo": no_head_dim,
     "olmo2": olmo2,
+    "olmo3": sliding,
     "olmoe": olmoe,
     "opt": opt,
+    "phi": phi,
     "phi3": phi3,
     "phimoe": phimoe,
     "qwen2": qwen2,
     "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
     "qwen3_moe": qwen3_moe,
+    "seed_oss": seed_oss,
+    "smollm3": smollm3,
+    "solar_open": shared,
+    "stablelm": stablelm,
     "starcoder2": starcoder2,
 }
 # read like another family, and not part of the library
@@ -264,9 +427,9 @@ _OUTSIDE = (
 )
 _INSIDE = (
     (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
-    (r"shared_expert", "shared_experts"),
+    (r"shared_expert|shared_mlp", "shared_experts"),
     (r"\.experts\.", "experts"),
-    (r"\.gate\.(weight|bias)|\.router\.", "router"),
+    (r"\.gate\.(wg\.)?(weight|bias)|\.router\.", "router"),
     (r"attn\.|attention\.|self_attn\.sinks", "attention"),
     (r"", "mlp"),
 )
@@ -288,7 +451,8 @@ def library_counts(config: Any) -> Counter[str]:
     model.tie_weights()
     counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
-        counts[kind_of(name)] += parameter.numel()
+        if parameter.requires_grad:
+            counts[kind_of(name)] += parameter.numel()
     return counts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
-from planner.spec.hf import deepseek, dense, experts, gpt
+from planner.spec.hf import deepseek, dense, experts, gpt, later_dense, later_experts
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.refused import REFUSED
 from planner.spec.model import ModelSpec
@@ -21,30 +21,63 @@ Reader = Callable[[ConfigFields, str], ModelSpec]
 MtpReader = Callable[[ConfigFields, str, bool], ModelSpec]
 
 READERS: dict[str, Reader] = {
+    "apertus": later_dense.read_apertus,
+    "arcee": later_dense.read_arcee,
     "bloom": gpt.read_bloom,
+    "codegen": gpt.read_gptj,
     "cohere": dense.read_cohere,
+    "cohere2": later_dense.read_cohere2,
+    "cwm": later_dense.read_cwm,
     "dbrx": experts.read_dbrx,
     "deepseek_v2": deepseek.read_deepseek_v2,
+    "dots1": later_experts.read_dots1,
+    "ernie4_5": later_dense.read_ernie,
+    "ernie4_5_moe": later_experts.read_ernie_moe,
+    "exaone4": later_dense.read_exaone4,
+    "exaone_moe": later_experts.read_exaone_moe,
     "falcon": gpt.read_falcon,
+    "flex_olmo": later_experts.read_flex_olmo,
+    "gemma": later_dense.read_gemma,
     "gemma2": dense.read_gemma2,
     "gemma3_text": dense.read_gemma3,
+    "glm": later_dense.read_glm,
+    "glm4": later_dense.read_glm4,
+    "glm4_moe_lite": later_experts.read_glm4_moe_lite,
     "gpt2": gpt.read_gpt2,
+    "gpt_bigcode": gpt.read_gpt_bigcode,
     "gpt_neox": gpt.read_gpt_neox,
     "gpt_oss": experts.read_gpt_oss,
+    "gptj": gpt.read_gptj,
+    "granite": dense.read_llama,
+    "granitemoe": later_experts.read_granitemoe,
+    "helium": later_dense.read_helium,
+    "hunyuan_v1_dense": later_dense.read_hunyuan_dense,
+    "hunyuan_v1_moe": later_experts.read_hunyuan_moe,
     "llama": dense.read_llama,
     "llama4_text": experts.read_llama4,
+    "minimax_m2": later_experts.read_minimax_m2,
+    "ministral": later_dense.read_ministral,
+    "ministral3": later_dense.read_ministral3,
     "mistral": dense.read_mistral,
     "mixtral": experts.read_mixtral,
+    "mpt": gpt.read_mpt,
     "nemotron": dense.read_nemotron,
+    "olmo": later_dense.read_olmo,
     "olmo2": dense.read_olmo2,
+    "olmo3": later_dense.read_olmo3,
     "olmoe": experts.read_olmoe,
     "opt": gpt.read_opt,
+    "phi": later_dense.read_phi,
     "phi3": dense.read_phi3,
     "phimoe": experts.read_phimoe,
     "qwen2": dense.read_qwen2,
     "qwen2_moe": experts.read_qwen2_moe,
     "qwen3": dense.read_qwen3,
     "qwen3_moe": experts.read_qwen3_moe,
+    "seed_oss": later_dense.read_seed_oss,
+    "smollm3": later_dense.read_smollm3,
+    "solar_open": later_experts.read_solar_open,
+    "stablelm": later_dense.read_stablelm,
     "starcoder2": dense.read_starcoder2,
 }
 
@@ -56,7 +89,7 @@ MTP_READERS: dict[str, MtpReader] = {
 }
 
 # vision-language wrappers whose `text_config` is one of the above
-TEXT_TOWERS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+TEXT_TOWERS = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral"}
 
 
 def known_model_types() -> list[str]:
@@ -73,7 +106,8 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
     model_type = _model_type(fields)
     if model_type in TEXT_TOWERS:
         fields = fields.section("text_config")
-        model_type = TEXT_TOWERS[model_type]
+        stated = fields.values.get("model_type")
+        model_type = stated if stated in READERS else TEXT_TOWERS[model_type]
         fields.values = {"model_type": model_type, **fields.values}
         fields.assume("vision tower", "ignored", "text model only")
     try:

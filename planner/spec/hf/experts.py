@@ -101,7 +101,7 @@ def _sparse_layers(f: ConfigFields, num_layers: int) -> list[bool]:
     return [i not in dense and (i + 1) % step == 0 for i in range(num_layers)]
 
 
-def _mixed_layers(
+def mixed_layers(
     f: ConfigFields, attention: Attention, moe: Moe, windows: list[int | None], sparse: list[bool]
 ) -> tuple[Layer, ...]:
     """Sparse and dense layers; the dense width is needed only where a dense layer exists."""
@@ -127,7 +127,7 @@ def read_qwen2_moe(f: ConfigFields, name: str) -> ModelSpec:
         shared_gate=True,
     )
     windows = _qwen2_moe_windows(f, core.num_layers)
-    layers = _mixed_layers(f, attention, moe, windows, _sparse_layers(f, core.num_layers))
+    layers = mixed_layers(f, attention, moe, windows, _sparse_layers(f, core.num_layers))
     return rotary_model(f, name, core, layers, max_position=32768)
 
 
@@ -156,7 +156,7 @@ def read_qwen3_moe(f: ConfigFields, name: str) -> ModelSpec:
     )
     window = f.integer("sliding_window", default=4096) if f.boolean("use_sliding_window", False) else None
     windows = [window] * core.num_layers
-    layers = _mixed_layers(f, attention, moe, windows, _sparse_layers(f, core.num_layers))
+    layers = mixed_layers(f, attention, moe, windows, _sparse_layers(f, core.num_layers))
     return rotary_model(f, name, core, layers, max_position=32768)
 
 
@@ -195,7 +195,7 @@ def read_glm4_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     moe = with_groups(f, moe)
     dense = f.integer("first_k_dense_replace", default=1, least=0)
     sparse = [i >= dense for i in range(core.num_layers)]
-    layers = _mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
     model = rotary_model(f, name, core, layers, max_position=131072)
     return (
         replace(model, mtp_layers=f.integer("num_nextn_predict_layers", default=1, least=0))

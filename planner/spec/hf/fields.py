@@ -26,6 +26,7 @@ _ACTIVATIONS = {
     "swiglu": Activation.SILU,
     "relu": Activation.RELU,
     "relu2": Activation.RELU2,
+    "xielu": Activation.XIELU,
 }
 
 

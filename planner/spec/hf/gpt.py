@@ -1,10 +1,13 @@
-"""Which layers do the GPT-2 generation of models have? GPT-2, GPT-NeoX, OPT, BLOOM, Falcon.
+"""Which layers do the GPT-2 generation of models have? GPT-2, GPT-J, GPT-NeoX, OPT, BLOOM, Falcon, MPT.
 
 Left out: cross-attention and attention scaling variants, which these files never switch on for training.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from planner.errors import UnsupportedError
 from planner.spec.hf.dense import Core, read_core
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
@@ -42,6 +45,47 @@ def read_gpt2(f: ConfigFields, name: str) -> ModelSpec:
     return _layer_norm_model(f, name, core, layer, tied=True, position_rows=positions, max_position=positions)
 
 
+def read_gpt_bigcode(f: ConfigFields, name: str) -> ModelSpec:
+    """StarCoder 1: GPT-2 with one kv head."""
+    model = read_gpt2(f, name)
+    if not f.boolean("multi_query", True):
+        return replace(model, assumed=tuple(f.assumed))
+    layer = model.layers[0]
+    attention = replace(layer.attention, kind=AttentionKind.GQA, kv_heads=1)
+    layers = (replace(layer, attention=attention),) * model.num_layers
+    return replace(model, layers=layers, assumed=tuple(f.assumed))
+
+
+def read_gptj(f: ConfigFields, name: str) -> ModelSpec:
+    """GPT-J, CodeGen: attention beside the MLP after one norm, no biases in attention, one in the head."""
+    hidden = f.integer("n_embd", "hidden_size")
+    core = Core(hidden, f.layer_count("n_layer", "num_hidden_layers"), f.integer("vocab_size"))
+    attention = _full_attention(f, hidden, "n_head", "num_attention_heads", bias=False)
+    mlp = _plain_mlp(
+        f, "n_inner", hidden=hidden, bias=True, activation=Activation.GELU_TANH, act="activation_function"
+    )
+    layer = Layer(attention, mlp, None, norms=1, norm_bias=True, parallel=True)
+    positions = f.integer("n_positions", "max_position_embeddings", default=2048)
+    return _layer_norm_model(f, name, core, layer, tied=False, max_position=positions, head_bias=True)
+
+
+def read_mpt(f: ConfigFields, name: str) -> ModelSpec:
+    """MPT: ALiBi positions, no bias anywhere, MLP of 4 x hidden."""
+    hidden = f.integer("d_model", "hidden_size")
+    core = Core(hidden, f.layer_count("n_layers", "num_hidden_layers"), f.integer("vocab_size"))
+    if not f.boolean("no_bias", True):
+        raise UnsupportedError(f"{f.file}: no_bias=false is not modelled", "no_bias", "set it to true")
+    kv_heads = f.section("attn_config").optional_integer("kv_n_heads")
+    attention = _full_attention(f, hidden, "n_heads", "num_attention_heads", bias=False)
+    if kv_heads not in (None, attention.heads):
+        must = "must equal n_heads; grouped queries of MPT are not modelled"
+        raise f.error("attn_config.kv_n_heads", must, kv_heads, "leave it out")
+    ratio = f.integer("expansion_ratio", default=4)
+    layer = Layer(attention, Mlp(ratio * hidden, False, False, Activation.GELU), None)
+    positions = f.integer("max_seq_len", "max_position_embeddings", default=2048)
+    return _layer_norm_model(f, name, core, layer, tied=True, max_position=positions)
+
+
 def _layer_norm_model(
     f: ConfigFields,
     name: str,
@@ -54,6 +98,7 @@ def _layer_norm_model(
     embedding_width: int = 0,
     embedding_norm: bool = False,
     final_norm: bool = True,
+    head_bias: bool = False,
 ) -> ModelSpec:
     return ModelSpec(
         name=name,
@@ -69,6 +114,7 @@ def _layer_norm_model(
         norm_kind=NormKind.LAYER,
         norm_bias=layer.norm_bias,
         norm_weight=layer.norm_weight,
+        head_bias=head_bias,
         max_position=max_position,
         source=f.file,
         assumed=tuple(f.assumed),

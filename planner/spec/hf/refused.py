@@ -17,14 +17,19 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"), _SSM),
     **dict.fromkeys(
         (
+            "bailing_hybrid",
             "bamba",
             "falcon_h1",
             "granitemoehybrid",
             "jamba",
             "kimi_linear",
             "lfm2",
+            "lfm2_moe",
             "minimax",
             "nemotron_h",
+            "olmo_hybrid",
+            "qwen3_5",
+            "qwen3_5_moe",
             "qwen3_next",
             "recurrent_gemma",
             "zamba",
@@ -77,5 +82,5 @@ REFUSED: dict[str, str] = {
         _VISION,
     ),
     **dict.fromkeys(("hubert", "wav2vec2", "whisper"), _AUDIO),
-    **dict.fromkeys(("deepseek_v32",), _SPARSE),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
 }
