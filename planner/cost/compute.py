@@ -1,0 +1,189 @@
+"""How long does the device compute a layer: its matrix products, attention, and operations that move bytes?
+
+One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/exposed.py`), launches by the
+host, and what a layer keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.activations import LayerShape
+from planner.cost.flops import Gemm, Shard
+from planner.cost.kernels import (
+    attention_time,
+    gemm_backward_time,
+    gemm_time,
+    grouped_gemm_backward_time,
+    grouped_gemm_time,
+    memory_bound_time,
+)
+from planner.errors import UnsupportedError
+from planner.spec.accelerator import Architecture
+from planner.spec.config import ConfigTable, distinct
+from planner.spec.model import Layer, QkNorm
+from planner.spec.precision import RECIPES, Dtype, Precision
+from planner.spec.rates import KernelRates
+from planner.spec.rule import Problem
+from planner.spec.stack import AttentionKernel
+
+Array = NDArray[np.float64]
+
+# Passes over the s^2 scores of unfused attention, forward: scores written, scaled and masked (read, write),
+# softmax (read, write), read by the product with V; a fused softmax kernel saves the middle pair.
+SQUARE_PASSES = {AttentionKernel.EAGER: 6.0, AttentionKernel.FUSED_SOFTMAX: 4.0}
+# FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
+# to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
+FLASH_2_SLOWDOWN = (1.75, 1.62)
+# Unfused RMSNorm in fp32: upcast, square and mean, scale, downcast, weight: passes over the stream in units of
+# its 2-byte size, against one read and one write when fused.
+NORM_PASSES = {True: 2.0, False: 12.0}
+
+
+class Products(NamedTuple):
+    """Seconds of a matrix product and of its two gradients."""
+
+    forward: Array
+    input_gradient: Array
+    weight_gradient: Array
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Keys that share the shapes of their products: (first rows, inverse) of dense and of expert products."""
+
+    dense: tuple[NDArray[np.intp], NDArray[np.intp]]
+    expert: tuple[NDArray[np.intp], NDArray[np.intp]]
+
+
+def key_groups(keys: ConfigTable) -> Groups:
+    """Number the distinct (tp, cp, micro-batch, sp) and (tp, cp, micro-batch, ep, etp) of a table."""
+    cut = (keys["tp"], keys["cp"], keys["micro_batch"])
+    return Groups(distinct(*cut, keys["sp"]), distinct(*cut, keys["ep"], keys["etp"]))
+
+
+class ComputeModel:
+    """Binds a problem to its kernel rates; device seconds for a table of distinct keys."""
+
+    def __init__(self, problem: Problem, kernels: KernelRates) -> None:
+        self.problem, self.kernels = problem, kernels
+        self.recipe = RECIPES[problem.job.precision]
+        device = problem.cluster.accelerator
+        self.gemm_key: Dtype | Precision = problem.job.precision
+        if self.gemm_key not in kernels.gemm:
+            self.gemm_key = self._table_key(self.recipe.gemm)
+        self.gemm_peak = device.peak_flops(self.recipe.gemm)
+        self.attention_peak = device.peak_flops(self._half_dtype())
+        self.bandwidth = device.memory_bandwidth
+
+    def _half_dtype(self) -> Dtype:
+        peaks = dict(self.problem.cluster.accelerator.peak)
+        return Dtype.BF16 if peaks.get(Dtype.BF16) else Dtype.FP16
+
+    def _has_async_attention(self) -> bool:
+        """Is the tables' attention kernel newer than FlashAttention-2?"""
+        return self.problem.cluster.accelerator.architecture in (Architecture.HOPPER, Architecture.BLACKWELL)
+
+    def _table_key(self, wanted: Dtype) -> Dtype:
+        """The format whose table stands for `wanted`: 16- and 32-bit formats reach like fractions of their peaks."""
+        wide = (Dtype.BF16, Dtype.FP16, Dtype.TF32, Dtype.FP32)
+        for kin in (wanted, *(wide if wanted in wide else ())):
+            if kin in self.kernels.gemm:
+                return kin
+        raise UnsupportedError(
+            f"GEMM rates are needed for {wanted}",
+            f"none for {self.problem.cluster.accelerator.name}",
+            "use bf16",
+        )
+
+    def gemm(self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True) -> Products:
+        """Seconds of one product for every key, evaluated once per distinct shape.
+
+        `narrow`: in the recipe's format; else in bf16, as the head and the router are.
+        """
+        first, inverse = groups.expert if gemm.expert else groups.dense
+        t, et = x.t[first], x.et[first]
+        split = et if gemm.expert else t
+        n = np.full(len(first), float(gemm.out_features))
+        k = np.full(len(first), float(gemm.in_features))
+        n = n / split if gemm.shard is Shard.COLUMN else n
+        k = k / split if gemm.shard is Shard.ROW else k
+        n = n + gemm.kv_out_features / x.kv_split[first]
+        m = x.tokens[first] / (x.sequence_split[first] if gemm.shard is Shard.NONE else 1.0)
+        half = self._half_dtype()
+        narrow = narrow and gemm.name != "router"
+        key, peak = (
+            (self.gemm_key, self.gemm_peak) if narrow else (self._table_key(half), self.attention_peak)
+        )
+        rates = (key, peak, self.bandwidth, self.kernels)
+        factor = self.problem.stack.compute.gemm_factor(self.recipe.gemm if narrow else half)
+        if gemm.expert:
+            m = x.expert_tokens[first] * gemm.rows_per_token * et
+            local = gemm.groups / x.e[first]
+            forward = grouped_gemm_time(m, n, k, local, *rates)
+            dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates)
+        else:
+            forward = gemm_time(m, n, k, *rates)
+            dgrad, wgrad = gemm_backward_time(m, n, k, *rates)
+        if self.problem.job.lora_rank is not None:  # frozen weights have no gradient
+            wgrad = np.zeros_like(wgrad)
+        return Products(*(factor * seconds[inverse] for seconds in (forward, dgrad, wgrad)))
+
+    def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
+        """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly."""
+        a = layer.attention
+        batch, seq = keys["micro_batch"].astype(float), float(self.problem.job.seq_len)
+        heads = a.heads / (x.t * x.c)
+        kv = np.maximum(a.kv_heads / (x.kv_split * x.c), 1e-3)
+        window = float(a.window) if a.window else np.inf
+        forward, backward = attention_time(
+            batch, seq, seq, heads, kv, float(a.head_dim), float(a.v_head_dim), True,
+            self.attention_peak, self.bandwidth, self.kernels, window,
+        )  # fmt: skip
+        stack = self.problem.stack
+        factor = stack.compute.attention
+        if stack.kernels.attention is AttentionKernel.FLASH:
+            return factor * forward, factor * backward
+        if stack.kernels.attention is AttentionKernel.FLASH_2:
+            slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
+            return factor * slower[0] * forward, factor * slower[1] * backward
+        square = batch * heads * seq * seq
+        products = 2 * square * (a.head_dim + a.v_head_dim) / (0.6 * self.attention_peak)
+        width = self.recipe.activation_bytes
+        passes = SQUARE_PASSES[stack.kernels.attention] + (2.0 if stack.kernels.dropout else 0.0)
+        moved = memory_bound_time(width * passes * square, self.bandwidth, self.kernels)
+        return factor * (products + moved), factor * 2 * (products + moved)
+
+    def memory_bound(self, layer: Layer, x: LayerShape) -> dict[str, Array]:
+        """Forward seconds of norms, residuals, rotary, activation and permutation, by module."""
+        h, act = float(self.problem.model.hidden), self.recipe.activation_bytes
+        kernels = self.problem.stack.kernels
+        a = layer.attention
+        stream = act * x.tokens * h / x.sequence_split
+        moved = {
+            "layernorm": NORM_PASSES[kernels.fused_norm] * stream * max(layer.norms, 1),
+            "residual": 3.0 * stream * 2 + (2.0 * stream if kernels.dropout else 0.0),
+        }
+        q, k = a.heads * a.head_dim / x.t, a.kv_heads * a.head_dim / x.kv_split
+        rotations = (2.0 if self.problem.model.position_rows == 0 else 0.0) + (
+            2.0 if a.qk_norm is not QkNorm.NONE else 0.0
+        )
+        moved["qkv"] = act * x.tokens * rotations * (q + k)
+        if layer.mlp is not None:
+            reads = 3.0 if layer.mlp.gated else 2.0
+            eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0
+            moved["mlp_act"] = act * x.tokens * (reads + eager) * layer.mlp.ffn / x.t
+        if layer.moe is not None:
+            rows = x.expert_tokens * layer.moe.top_k
+            moved["moe_permute"] = act * rows * x.et * h * 4.0
+            moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
+            moved["router"] = 16.0 * x.expert_tokens * layer.moe.experts
+            moved["shared"] = act * x.tokens * 3.0 * layer.moe.shared_ffn / x.t
+        factor = self.problem.stack.compute.memory_bound
+        return {
+            name: factor * memory_bound_time(b, self.bandwidth, self.kernels) for name, b in moved.items()
+        }

@@ -1,0 +1,113 @@
+"""How long is a layer's communication in sight, after what hides it: over tp, cp and ep?
+
+One value per distinct key. Left out: pipeline messages (`cost/levels.py`) and data parallelism (`cost/step.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.activations import LayerShape
+from planner.cost.collectives import (
+    all_gather_time,
+    all_reduce_time,
+    all_to_all_time,
+    dispatch_time,
+    p2p_time,
+    reduce_scatter_time,
+)
+from planner.cost.messages import key_value_bytes, query_output_bytes, stream_bytes, tensor_parallel_regions
+from planner.cost.traffic import group_links
+from planner.spec.config import ConfigTable, ContextKind
+from planner.spec.links import LinkRates
+from planner.spec.model import Layer
+from planner.spec.precision import RECIPES
+from planner.spec.rule import Problem
+from planner.spec.stack import Dispatcher
+
+Array = NDArray[np.float64]
+
+
+class CommunicationModel:
+    """Binds a problem to its link rates; exposed seconds of a layer's collectives for a table of distinct keys."""
+
+    def __init__(self, problem: Problem, links: LinkRates) -> None:
+        self.problem, self.links = problem, links
+        self.recipe = RECIPES[problem.job.precision]
+
+    def tensor_parallel(self, layer: Layer, x: LayerShape) -> Array:
+        """Exposed forward seconds of tensor parallelism: an all-gather and a reduce-scatter around attention and
+        around the MLP (with experts only around their shared part), all-reduces without sequence parallelism
+        (Korthikanti 2022, arXiv 2205.05198, section 4.2.2). The backward pass has the same."""
+        cluster, links = self.problem.cluster, self.links
+        group = group_links(1.0, x.t, cluster)
+        size = stream_bytes(x.tokens, self.problem.model.hidden, self.recipe.activation_bytes)
+        where = (size, x.t, group.local, cluster.tiers[0].bandwidth, group.fabric, links)
+        pair = np.where(
+            x.sequence_split > 1,
+            all_gather_time(*where) + reduce_scatter_time(*where),
+            all_reduce_time(*where),
+        )
+        regions = tensor_parallel_regions(layer)
+        comm = self.problem.stack.communication
+        exposed = np.where(x.t > group.local, comm.tp_exposed_nodes, comm.tp_exposed)
+        return regions * exposed * pair
+
+    def context_parallel(
+        self, layer: Layer, x: LayerShape, keys: ConfigTable, attention: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Exposed forward and backward seconds of context parallelism.
+
+        Ring: c - 1 steps that each pass on keys and values (backward also their gradients) while attention works
+        on the last ones. All-gather: keys and values before attention, gradients reduce-scattered after.
+        All-to-all: q, k, v before and the output after.
+        """
+        cluster = self.problem.cluster
+        group = group_links(x.t, x.c, cluster)
+        act, nvlink = self.recipe.activation_bytes, cluster.tiers[0].bandwidth
+        crosses = x.c > group.local
+        kv = key_value_bytes(layer, x.tokens, x.t, x.kv_split, act)
+        step = p2p_time(kv, crosses, nvlink, group.fabric * group.local, self.links)
+        step_back = p2p_time(2 * kv, crosses, nvlink, group.fabric * group.local, self.links)
+        overlap = self.problem.stack.communication.cp_overlap
+        ring = (x.c - 1) * np.maximum(step - overlap * attention[0] / x.c, 0.0)
+        ring_back = (x.c - 1) * np.maximum(step_back - overlap * attention[1] / x.c, 0.0)
+        where = (x.c, group.local, nvlink, group.fabric, self.links)
+        gather, scatter = all_gather_time(kv * x.c, *where), reduce_scatter_time(kv * x.c, *where)
+        q_out = query_output_bytes(layer, x.tokens, x.t, act)
+        exchange = all_to_all_time(q_out, *where) + all_to_all_time(kv, *where)
+        kind = keys["cp_kind"]
+        forward = np.select(
+            [kind == ContextKind.P2P, kind == ContextKind.ALL_GATHER], [ring, gather], exchange
+        )
+        backward = np.select(
+            [kind == ContextKind.P2P, kind == ContextKind.ALL_GATHER], [ring_back, gather + scatter], exchange
+        )
+        alone = x.c <= 1
+        return np.where(alone, 0.0, forward), np.where(alone, 0.0, backward)
+
+    def expert_parallel(self, layer: Layer, x: LayerShape) -> Array:
+        """Exposed forward seconds of dispatch and combine over e, and of gathering tokens over et.
+
+        Plain all-to-all: K copies of every token, wherever they go. Fused dispatch (DeepEP): a token crosses once
+        per node and once per rank that holds one of its experts.
+        """
+        moe = layer.moe
+        if moe is None:
+            return np.zeros(len(x.t))
+        cluster, act, h = self.problem.cluster, self.recipe.activation_bytes, float(self.problem.model.hidden)
+        nvlink = cluster.tiers[0].bandwidth
+        across = group_links(x.et, x.e, cluster)
+        where = (x.e, across.local, nvlink, across.fabric, self.links)
+        token_bytes = stream_bytes(x.expert_tokens, h, act)
+        comm = self.problem.stack.communication
+        if comm.dispatcher is Dispatcher.DEEPEP:
+            exchange = dispatch_time(token_bytes, float(moe.top_k), float(moe.experts), *where)
+        else:
+            exchange = all_to_all_time(token_bytes * moe.top_k, *where)
+        inside = group_links(1.0, x.et, cluster)
+        rows = token_bytes * moe.top_k * x.et
+        spread = (rows, x.et, inside.local, nvlink, inside.fabric, self.links)
+        both = all_gather_time(*spread) + reduce_scatter_time(*spread)
+        return np.asarray(comm.ep_exposed * (2 * exchange + both))

@@ -1,0 +1,79 @@
+"""What does a layer hold from its forward to its backward pass, and what while its backward runs?
+
+One value per distinct key. Left out: what the parts are made of (`cost/activations.py`) and everything that depends
+on the pipeline.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.activations import LayerShape, layer_activations, linear_input_bytes
+from planner.cost.flops import layer_gemms
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
+from planner.spec.model import Layer
+from planner.spec.precision import PrecisionRecipe
+from planner.spec.rule import Problem
+from planner.spec.stack import AttentionKernel
+
+Array = NDArray[np.float64]
+
+# Backward of an unfused softmax: gradients of its output and input in fp32 and 16 bits.
+SCORE_GRADIENT_BYTES = 12.0
+
+
+def layer_memory(
+    problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape, keys: ConfigTable
+) -> tuple[Array, Array, Array, Array]:
+    """Bytes kept and bytes at work in the backward pass: with a key's modules recomputed, with all of them."""
+    kernels, zero = problem.stack.kernels, np.zeros(len(keys))
+    parts = layer_activations(layer, problem.model, x, kernels, recipe)
+    if problem.job.lora_rank is not None:
+        # the inputs of frozen layers are those of the adapters, and stay; each adapter keeps its narrow middle
+        count = sum(not g.expert for g in layer_gemms(layer, problem.model.hidden))
+        width = count * problem.job.lora_rank * recipe.activation_bytes
+        parts["adapters"] = x.tokens * width / x.sequence_split
+    everything, freed = sum(parts.values(), zero), zero
+    for bit, name in enumerate(RECOMPUTE_MODULES):
+        extra = parts.get("moe_act", zero) if name == "moe" else zero
+        part = parts.get(name, zero) + extra
+        freed = freed + np.where(keys["recompute_modules"] & (1 << bit) > 0, part, 0.0)
+    freed = np.minimum(freed, everything - parts["input"])
+    beside = kernels.checkpoint_extra * x.tokens * problem.model.hidden / x.sequence_split
+    least = np.minimum(parts["input"] + beside, everything)
+    working = _working(problem, recipe, layer, x)
+    return everything - freed, least, working + freed, working + everything - least
+
+
+def _score_gradients(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape) -> Array:
+    """Alive in the backward pass of unfused attention, the MLP's tensors gone: fp32 and 16-bit gradients of the
+    softmax's input and output, 12 bytes a score, less what the MLP had kept [bytes]."""
+    kernels = problem.stack.kernels
+    if kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2) or layer.mlp is None:
+        return np.zeros(len(x.t))
+    square = layer.attention.heads / x.t * x.tokens * x.seq_kv
+    kept = layer_activations(layer, problem.model, x, kernels, recipe)["mlp"]
+    return np.maximum(SCORE_GRADIENT_BYTES * square - kept, 0.0)
+
+
+def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape) -> Array:
+    """Gradients alive at the widest point of a layer's backward, where the activation's begins [bytes].
+
+    Gradients of the stream (gathered, and the shard with sequence parallelism), of fc2's input, of fc1's output;
+    fc2's own input is free by then, its weight's gradient is there unless the product accumulates it in place.
+    """
+    act, h = recipe.activation_bytes, float(problem.model.hidden)
+    saved = linear_input_bytes(recipe, problem.stack.kernels)
+    stream = act * x.tokens * h * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
+    fused = problem.stack.states.fused_weight_gradient
+    weight = 0.0 if fused else recipe.weight_bytes
+    if layer.mlp is not None:
+        width = (3.0 if layer.mlp.gated else 2.0) * act - saved
+        wide = stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
+        return np.maximum(wide, stream + _score_gradients(problem, recipe, layer, x))
+    assert layer.moe is not None
+    rows = x.expert_tokens * layer.moe.top_k
+    width = (3.0 if layer.moe.gated else 2.0) * act - saved
+    local = weight * h * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)
+    return stream + rows * (act * h * x.et + layer.moe.expert_ffn * width) + local
