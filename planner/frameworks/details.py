@@ -19,7 +19,46 @@ from planner.spec.model import ModelSpec
 
 _CATALOG: Final = "catalog/models/"
 # Families whose router scores experts with a sigmoid and corrects their balance by a bias (arXiv 2412.19437).
-_SIGMOID: Final = frozenset({"deepseek_v3", "kimi_k2", "glm4_moe"})
+_SIGMOID: Final = frozenset({"deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite", "dots1", "solar_open"})
+
+_MULTIPLIERS: Final = "multipliers of embeddings, residuals and logits"
+_POST_NORM: Final = "norms after attention and MLP instead of before them"
+_ROTATED_PAIRS: Final = "rotary positions of neighbouring pairs on a part of each head"
+_NO_WEIGHT: Final = "norms without weights"
+# What a family computes that no argument states from its dimensions (modeling files of transformers 5.23); a
+# launcher that is told only dimensions would train another model. A test asks for a decision on every family.
+TRAITS: Final[Mapping[str, str]] = {
+    "apertus": "the xIELU activation",
+    "bloom": "ALiBi positions",
+    "codegen": _ROTATED_PAIRS,
+    "cohere": "attention beside the MLP, scaled logits",
+    "cohere2": "attention beside the MLP, scaled logits",
+    "ernie4_5": _ROTATED_PAIRS,
+    "ernie4_5_moe": _ROTATED_PAIRS,
+    "exaone4": _POST_NORM,
+    "exaone_moe": _POST_NORM,
+    "falcon": "attention beside the MLP, ALiBi positions",
+    "flex_olmo": _POST_NORM,
+    "gemma": "scaled embeddings and norms around 1",
+    "gemma2": "scaled embeddings, capped logits, norms on both sides",
+    "gemma3_text": "scaled embeddings, norms on both sides, two rotary bases",
+    "glm": _ROTATED_PAIRS,
+    "glm4": _ROTATED_PAIRS,
+    "gptj": _ROTATED_PAIRS,
+    "granite": _MULTIPLIERS,
+    "granitemoe": _MULTIPLIERS,
+    "helium": _ROTATED_PAIRS,
+    "hunyuan_v1_dense": "norms of q and k after the rotation",
+    "hunyuan_v1_moe": "norms of q and k after the rotation",
+    "llama4_text": "chunked attention and norms of q and k without weights",
+    "minimax_m2": "a norm over all query heads",
+    "ministral3": "queries scaled by position",
+    "mpt": "ALiBi positions",
+    "olmo": _NO_WEIGHT,
+    "olmo2": _POST_NORM,
+    "olmo3": _POST_NORM,
+    "smollm3": "layers without rotary positions",
+}
 
 
 @dataclass(frozen=True)
@@ -47,13 +86,16 @@ def read_details(model: ModelSpec) -> Details:
         return Details(router_sigmoid=model.family in _SIGMOID)
     sigmoid = fields.get("scoring_func", "sigmoid" if model.family in _SIGMOID else "softmax") == "sigmoid"
     always = model.family in ("mixtral", "gpt_oss", "phimoe", "dbrx")
+    rope = fields.get("rope_parameters")
+    rope = rope if isinstance(rope, dict) else {}  # transformers 5 writes all of the rotation there
+    scaling = fields.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else None)
     return Details(
-        rope_theta=_number(fields, "rope_theta"),
+        rope_theta=_number(fields, "rope_theta") or _number(rope, "rope_theta"),
         norm_eps=_number(
             fields, "rms_norm_eps", "layer_norm_epsilon", "norm_epsilon", "layer_norm_eps", "norm_eps"
         ),
-        rotary_fraction=_number(fields, "partial_rotary_factor", "rotary_pct") or 1.0,
-        rope_scaling=fields["rope_scaling"] if isinstance(fields.get("rope_scaling"), dict) else None,
+        rotary_fraction=_number({**rope, **fields}, "partial_rotary_factor", "rotary_pct") or 1.0,
+        rope_scaling=scaling if isinstance(scaling, dict) else None,
         router_sigmoid=sigmoid,
         normalize_topk=True if always else bool(fields.get("norm_topk_prob", sigmoid)),
         routed_scaling=_number(fields, "routed_scaling_factor"),

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.errors import InputError
+from planner.frameworks.details import TRAITS
 from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.options import check_options, table_source, unknown_options
@@ -151,6 +152,8 @@ def settings_of(launch: Launch) -> dict[str, Any]:
 
 def _model_config(launch: Launch) -> dict[str, Any]:
     model, details = launch.model, launch.details
+    require(model.family not in TRAITS, TITLE, f"what {model.family} computes", TRAITS.get(model.family))
+    require(details.rotary_fraction == 1.0, TITLE, "a partial rotation", details.rotary_fraction)
     require(len(model.layer_kinds) == 1, TITLE, "layers that differ", model.name)
     layer = model.layers[0]
     attention, mlp = layer.attention, layer.mlp

@@ -10,15 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from planner.errors import UnsupportedError
-from planner.frameworks.details import Details
+from planner.frameworks.details import TRAITS, Details
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, ModelSpec, Moe, NormKind, QkNorm
 
 Option = tuple[str, ...]
 
-# Families known to differ from what their dimensions show (ALiBi, scaled embeddings, post norms, chunks).
-_REFUSED: Final = frozenset(
-    {"bloom", "falcon", "mpt", "gemma2", "gemma3_text", "cohere", "cohere2", "olmo2", "llama4_text"}
-)
 DEFAULT_ROPE, DEFAULT_EPS = 10000, 1e-5
 # gpt-oss: gate clamped at 7 and the linear half shifted by 1 (openai/gpt-oss, gpt_oss/torch/model.py).
 _GPT_OSS: Final[tuple[Option, ...]] = (
@@ -74,8 +70,8 @@ def _refuse(field: str, given: object) -> UnsupportedError:
 
 
 def _check(model: ModelSpec) -> None:
-    if model.family in _REFUSED:
-        raise _refuse("the model family", model.family)
+    if model.family in TRAITS:
+        raise _refuse(f"what {model.family} computes", TRAITS[model.family])
     if model.embedding_width != model.hidden or model.embedding_norm or model.head_bias:
         raise _refuse("an embedding projection, an embedding norm or a head bias", model.name)
     if not (model.norm_weight and model.final_norm):
