@@ -225,10 +225,13 @@ class Answerer:
         stack, kernels, links = self.problem.stack, self.model.kernels, self.model.links
         level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
         notes, band = [stack.fitted or "the stack's numbers are start values, not fitted"], stack.band
-        if self.problem.model.is_moe:
+        if stack.calibration:
+            level = CalibrationLevel(stack.calibration_level)
+            notes.insert(0, f"calibrated with {stack.calibration}")
+        if self.problem.model.is_moe and level != CalibrationLevel.L3:
             band *= UNLIKE_BAND
             notes.append("wider for a mixture of experts, of which fewer runs were seen")
-        if not kernels.measured:
+        if not kernels.measured and not stack.calibration:
             level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
             notes.append("wider because no run of this stack on such a device was seen")
         if kernels.kin:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli_options import JsonOption
+from planner.cli_options import CalibrationOption, JsonOption
 from planner.errors import FileInputError, InputError, PlannerError
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ def check(
     gpus: GpusOption = None,
     model: ModelOption = None,
     stack: StackOption = None,
+    calibration: CalibrationOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Say of a launcher's own files whether they are legal, fit, how fast they are and what would be better."""
-    answer = check_files(read_files(files), cluster, gpus, model, stack)
+    answer = check_files(read_files(files), cluster, gpus, model, stack, calibration)
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
     else:
@@ -95,7 +96,12 @@ def recognize(files: Mapping[str, str]) -> Framework:
 
 
 def check_files(
-    files: Mapping[str, str], cluster: str, gpus: int | None, model: str | None, stack: str | None
+    files: Mapping[str, str],
+    cluster: str,
+    gpus: int | None,
+    model: str | None,
+    stack: str | None,
+    calibration: Path | None = None,
 ) -> dict[str, Any]:
     """Everything `planner check` says, as plain values. Raises `PlannerError`."""
     from planner.space.enumerate import explain_config
@@ -103,7 +109,7 @@ def check_files(
 
     framework = recognize(files)
     parsed = framework.parse(files)
-    problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack)
+    problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack, calibration)
     config = config_of(parsed, problem)
     judge = _Judge(problem)
     broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
@@ -141,8 +147,10 @@ def problem_of(
     gpus: int | None,
     model: str | None,
     stack: str | None,
+    calibration: Path | None = None,
 ) -> tuple[Problem, list[str]]:
     """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
+    from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
     from planner.spec.job import Job, Optimizer
     from planner.spec.load_cluster import load_cluster
@@ -168,14 +176,19 @@ def problem_of(
         shards = max(parsed.axes.get("dp", hardware.num_devices // _product(parsed)), 1)
         batch = parsed.axes.get("micro_batch", 1) * shards
         said.append(f"the files don't state a global batch; assumed {batch} sequences")
-    name = stack
+    overlay = load_overlay(str(calibration)) if calibration is not None else None
+    name = stack or (overlay.stack if overlay else None) or None
     if name is None:
         kin = [n for n in stack_names() if load_stack(n).framework in framework.stacks]
         newest = max(kin, key=lambda n: load_stack(n).released) if kin else DEFAULT_STACK
         name = newest
         said.append(f"stack {newest}")
     job = Job(seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW)
-    return Problem(spec, hardware, job, load_stack(name)), said
+    software = load_stack(name)
+    if overlay is not None:
+        software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
+        said.append(f"calibrated with {software.calibration}")
+    return Problem(spec, hardware, job, software), said
 
 
 def _product(parsed: ParsedConfig) -> int:

@@ -58,6 +58,10 @@ AssumeOption = Annotated[
         help="Change an assumption about the whole run, such as pue=1.3; repeatable.",
     ),
 ]
+CalibrationOption = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="Corrections by planner calibrate, for this cluster."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")
@@ -78,6 +82,7 @@ class JobOptions:
     headroom: HeadroomOption = "5%"
     mtp: MtpOption = False
     assume: AssumeOption = None
+    calibration: CalibrationOption = None
 
     def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
         """The question these options ask. Raises `InputError`."""
@@ -100,6 +105,7 @@ class JobOptions:
             headroom=parse_headroom(self.headroom),
             with_mtp=self.mtp,
             assume=tuple(self.assume or ()),
+            calibration=str(self.calibration) if self.calibration is not None else None,
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.cli_options import CalibrationOption
 from planner.errors import FileInputError, InputError, PlannerError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def trace(
     schedule: ScheduleOption = None,
     ranks: RanksOption = None,
     cluster: ClusterOption = None,
+    calibration: CalibrationOption = None,
 ) -> int:
     """Write a step of a plan as a Chrome trace: every pass of every pipeline rank, messages and memory (Perfetto)."""
     from planner.report.trace import trace_document, trace_text
@@ -73,7 +75,7 @@ def trace(
     if not made.choices:
         sys.stderr.write(f"nothing to trace: {made.headline}\n")
         return 1
-    step = traced_step(made, choice, schedule, cluster)
+    step = traced_step(made, choice, schedule, cluster, calibration)
     drawn = None if ranks is None else parse_ranks(ranks, step.timeline.table.ranks)
     document = trace_document(step, drawn)
     text = trace_text(document)
@@ -105,12 +107,13 @@ def parse_ranks(text: str, ranks: int) -> list[int]:
     return sorted(named)
 
 
-def planned_problem(plan: Plan, cluster: str | None = None) -> Problem:
+def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Problem:
     """Model, cluster, job and stack that a plan was made for, read again from where it says.
 
     `cluster`: its words, where its name in the plan does not lead to it (a YAML file, a shorthand with a fabric).
     Raises `PlannerError` where something can no longer be read.
     """
+    from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import load_stack
     from planner.cli_export import load_planned_model
     from planner.spec.job import Job, Optimizer
@@ -135,10 +138,16 @@ def planned_problem(plan: Plan, cluster: str | None = None) -> Problem:
     except ValueError as error:
         raise InputError("precision and optimizer of the plan must be known", str(error)) from None
     job = Job(subject.job.seq_len, subject.job.global_batch, *formats, subject.job.tokens)
-    return Problem(model, machine, job, load_stack(subject.stack.name))
+    stack = load_stack(subject.stack.name)
+    if calibration is not None:
+        overlay = load_overlay(str(calibration))
+        stack, machine = overlay.of_stack(stack), overlay.of_cluster(machine)
+    return Problem(model, machine, job, stack)
 
 
-def traced_step(plan: Plan, index: int, schedule: str | None, cluster: str | None) -> TracedStep:
+def traced_step(
+    plan: Plan, index: int, schedule: str | None, cluster: str | None, calibration: Path | None = None
+) -> TracedStep:
     """The step of the plan's `index`-th configuration, timed pass by pass. Raises `PlannerError`."""
     from planner.cost.simulated import evaluate_exactly, simulator_of
     from planner.plan import cost_model
@@ -152,7 +161,7 @@ def traced_step(plan: Plan, index: int, schedule: str | None, cluster: str | Non
         raise InputError(must, str(index), "0 is the best one")
     choice = plan.choices[index]
     config = choice.config.parallel()
-    model = cost_model(planned_problem(plan, cluster))
+    model = cost_model(planned_problem(plan, cluster, calibration))
     rows = ConfigTable.of([config])
     simulator = simulator_of(model)
     cost = evaluate_exactly(model, rows, simulator)

@@ -20,6 +20,7 @@ from typing import TypeVar
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.catalog.load_links import load_link_rates
+from planner.catalog.load_overlay import load_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
@@ -84,6 +85,7 @@ class Request:
     assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
     lora_rank: int | None = None  # adapters of this rank on a frozen model
     frozen_bits: int = 16
+    calibration: str | None = None  # a file of `planner calibrate`
 
 
 def make_plan(request: Request) -> Plan:
@@ -145,7 +147,7 @@ def cost_model(problem: Problem) -> CostModel:
     device, tiers = problem.cluster.accelerator, problem.cluster.tiers
     kernels = load_kernel_rates(device.name)
     links = load_link_rates(device.name, device.architecture, tiers[0].kind, problem.cluster.fabric)
-    return CostModel(problem, kernels, links)
+    return CostModel(problem, kernels, links.scaled(problem.cluster.links))
 
 
 def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
@@ -165,8 +167,14 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
         assumed.append(f"sequences of {seq_len} tokens although the config names a context of {longest}")
     batch, said = _global_batch(request.global_batch, seq_len, cluster.num_devices)
     assumed += said
-    if request.stack is None:
+    overlay = load_overlay(request.calibration) if request.calibration is not None else None
+    name = request.stack or (overlay.stack if overlay else "")
+    if not name:
         assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
+    stack = load_stack(name or DEFAULT_STACK)
+    if overlay is not None:
+        stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
+        assumed.append(f"calibrated with {stack.calibration}")
     precision = _precision(request.precision, cluster, assumed)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
@@ -178,9 +186,7 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
             f"LoRA of rank {job.lora_rank} on every dense linear layer, weights frozen in {job.frozen_bits} bits; "
             "the time of adapters and of dequantising is not counted"
         )
-    return Problem(
-        model, cluster, job, load_stack(DEFAULT_STACK if request.stack is None else request.stack)
-    ), tuple(assumed)
+    return Problem(model, cluster, job, stack), tuple(assumed)
 
 
 def named_config(

@@ -60,7 +60,8 @@ def _rates(accelerator: str, architecture: str, scale_up: str, fabric: str) -> t
 def rates_of(cluster: Cluster) -> tuple[KernelRates, LinkRates]:
     """The measured rates that hold on a cluster, its own or its kin's."""
     chip = cluster.accelerator
-    return _rates(chip.name, str(chip.architecture), str(chip.scale_up_kind), str(cluster.fabric))
+    kernels, links = _rates(chip.name, str(chip.architecture), str(chip.scale_up_kind), str(cluster.fabric))
+    return kernels, links.scaled(cluster.links)
 
 
 def broken_rule(config: ParallelConfig, problem: Problem) -> str:

@@ -25,6 +25,7 @@ from planner.spec.accelerator import (
     Price,
     Text,
 )
+from planner.spec.links import AS_SHIPPED, LinkFactors
 
 # Accelerator, Architecture and LinkKind are part of what a cluster is: import them from here
 __all__ = ["Accelerator", "Architecture", "Cluster", "ClusterSpec", "LinkKind", "Tier"]
@@ -193,6 +194,7 @@ class Cluster:
 
     `host_memory` per node [bytes], `price_per_device_hour` [$/h], `power_per_device` [W] the device's share
     of its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
+    `links`: what a calibration measured on its links, over what is said of such links.
     """
 
     name: str
@@ -209,6 +211,7 @@ class Cluster:
     assumed: tuple[str, ...] = ()
     source: str = ""
     network_efficiency: float | None = None
+    links: LinkFactors = AS_SHIPPED
 
     @property
     def num_nodes(self) -> int:

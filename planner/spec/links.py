@@ -6,7 +6,7 @@ the collective libraries reach. Left out: contention between groups, which depen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,20 @@ class FabricRates:
 
 
 @dataclass(frozen=True)
+class LinkFactors:
+    """What was measured on the user's own links over what is said of such links [1]: bandwidth within a scale-up
+    domain and between them, and the time of an empty message."""
+
+    scale_up_bandwidth: float = 1.0
+    scale_up_latency: float = 1.0
+    fabric_bandwidth: float = 1.0
+    fabric_latency: float = 1.0
+
+
+AS_SHIPPED = LinkFactors()
+
+
+@dataclass(frozen=True)
 class LinkRates:
     """Everything that `cost.collectives` needs to know of a machine besides its nominal bandwidths.
 
@@ -72,3 +86,26 @@ class LinkRates:
     note: str
     measured: bool
     kin: str
+
+    def scaled(self, factors: LinkFactors) -> LinkRates:
+        """These rates with bandwidths and latencies as measured on one cluster."""
+        if factors == AS_SHIPPED:
+            return self
+        wide, slow = factors.scale_up_bandwidth, factors.scale_up_latency
+
+        def inside(of: OperationRates) -> OperationRates:
+            fractions = tuple(wide * f for f in of.fraction)
+            return replace(of, base=slow * of.base, hop=slow * of.hop, fraction=fractions)
+
+        f, far, late = self.fabric, factors.fabric_bandwidth, factors.fabric_latency
+        fabric = replace(
+            f, ring_hop=late * f.ring_hop, tree_hop=late * f.tree_hop, message=late * f.message,
+            p2p_base=late * f.p2p_base, fraction=far * f.fraction,
+            all_to_all_fraction=far * f.all_to_all_fraction, p2p_fraction=far * f.p2p_fraction,
+        )  # fmt: skip
+        return replace(
+            self, all_reduce=inside(self.all_reduce), all_gather=inside(self.all_gather),
+            reduce_scatter=inside(self.reduce_scatter), all_to_all=inside(self.all_to_all),
+            dispatch=inside(self.dispatch), p2p=inside(self.p2p), switch_floor=slow * self.switch_floor,
+            fabric=fabric,
+        )  # fmt: skip

@@ -308,6 +308,8 @@ class Stack(_Section):
     band: float = Field(
         0.3, gt=0, le=2, description="80 % of cross-validated step-time errors lie within this"
     )
+    calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
+    calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
     split: PipelineSplit = PipelineSplit.BALANCED
     kernels: Kernels = Kernels()
     compute: Compute = Compute()
