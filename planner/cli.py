@@ -17,6 +17,8 @@ import typer
 from planner import __version__
 from planner.cli_check import EPILOG as CHECK_EPILOG
 from planner.cli_check import check
+from planner.cli_explain import EPILOG as EXPLAIN_EPILOG
+from planner.cli_explain import explain
 from planner.cli_export import EPILOG as EXPORT_EPILOG
 from planner.cli_export import export
 from planner.cli_options import (
@@ -355,6 +357,7 @@ def schedule(
 
 app.command(epilog=EXPORT_EPILOG)(answers(export))
 app.command(epilog=CHECK_EPILOG)(answers(check))
+app.command(epilog=EXPLAIN_EPILOG)(answers(explain))
 app.command(epilog=TRACE_EPILOG)(answers(trace))
 app.command(epilog=VALIDATE_EPILOG)(answers(validate))
 

@@ -1,13 +1,9 @@
-"""Which messages does a rank send in a step: in which group, how large, how often?
+"""How large are the messages of a layer's parallelism?
 
-The sizes are those from which `cost/layer.py` and `cost/model.py` make times; here they are counted too. Left out:
-the links that the messages cross (`solve/place.py`), and messages that no term of the step counts: norms of
-gradients, logged losses, the vocabulary-parallel embedding and loss, checkpoints.
+Left out: how often they are sent (`cost/exchanges.py`) and over which links (`cost/traffic.py`).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,22 +47,3 @@ def query_output_bytes(layer: Layer, tokens: Quantity, t: Quantity, width: float
     """Queries and attention's output of a rank's own tokens: n a (d_q + d_v) w / t [bytes]."""
     a = layer.attention
     return width * tokens * a.heads * (a.head_dim + a.v_head_dim) / t
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One kind of message of an axis. `kind`: all_gather, reduce_scatter, all_reduce, all_to_all, dispatch or p2p.
-    `size`: the buffer, as `cost.collectives.moved_bytes` takes it [bytes]. `calls`: how often in a step [1].
-    `sent`: bytes that a rank sends in a call [bytes]."""
-
-    axis: str
-    kind: str
-    what: str
-    size: float
-    calls: float
-    sent: float
-
-    @property
-    def sent_per_step(self) -> float:
-        """Bytes that a rank sends in a step [bytes]."""
-        return self.sent * self.calls

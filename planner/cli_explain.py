@@ -1,0 +1,116 @@
+"""What does `planner explain` do? Reads a plan, and says where its parallelism lives and why it is not another.
+
+Left out: how a configuration is placed and what stopped others (`solve/`), and how it looks (`report/explanation.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli_output import progress, tell
+from planner.errors import InputError
+
+if TYPE_CHECKING:
+    from planner.cli_campaign import Answer
+    from planner.spec.planfile import Plan
+
+PlanArgument = Annotated[
+    Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
+]
+ChoiceOption = Annotated[
+    int, typer.Option("--choice", help="Which configuration of the plan; 0 is the best.")
+]
+RankOption = Annotated[
+    int | None, typer.Option("--rank", metavar="R", help="Show the process groups of this rank (default: 0).")
+]
+WhyNotOption = Annotated[
+    str | None,
+    typer.Option("--why-not", metavar="AXIS=V,...", help="Why the plan is not this, such as tp=8,pp=4."),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="The plan's cluster, where its name alone does not say it: YAML, shorthand."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+EPILOG = "\b\nExample:\n  planner explain plan.json --rank 777 --why-not tp=8,pp=16"
+_BETWEEN_AXES = re.compile(r",(?=\s*[A-Za-z_-]+\s*=)")
+
+
+def explain(
+    plan: PlanArgument,
+    rank: RankOption = None,
+    why_not: WhyNotOption = None,
+    choice: ChoiceOption = 0,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show where a plan's parallelism lives, what stopped faster configurations, what a change would bring."""
+    from planner.spec.load_plan import load_plan
+
+    made = load_plan(plan)
+    with progress("explaining"):
+        answer = explain_plan(made, choice, rank, why_not, cluster)
+    return tell(answer, as_json)
+
+
+def explain_plan(
+    plan: Plan,
+    index: int = 0,
+    rank: int | None = None,
+    why_not: str | None = None,
+    cluster: str | None = None,
+) -> Answer:
+    """The explanation of one configuration of a plan. Raises `PlannerError`."""
+    from planner.cli_campaign import Answer
+    from planner.cli_trace import planned_problem
+    from planner.cost.model import CostModel
+    from planner.cost.simulated import simulator_of
+    from planner.plan import cost_model
+    from planner.report.explanation import Explanation, explanation_document, explanation_facts
+    from planner.solve import alternatives
+    from planner.solve.place import layout_of, place
+    from planner.space.enumerate import enumerate_configs
+    from planner.space.framework_rules import all_rules_for, rules_for
+    from planner.space.restriction import parse_restriction
+
+    if not plan.choices:
+        must = "the plan must hold a configuration"
+        raise InputError(must, plan.headline, "planner plan says which rules and memory removed everything")
+    if not 0 <= index < len(plan.choices):
+        must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
+        raise InputError(must, str(index), "0 is the best one")
+    chosen, problem = plan.choices[index], planned_problem(plan, cluster)
+    config, model = chosen.config.parallel(), cost_model(problem)
+    devices = config.tp * config.cp * config.pp * config.dp
+    if rank is not None and not 0 <= rank < devices:
+        raise InputError(f"--rank must be from 0 to {devices - 1}", str(rank), "ranks are numbered from 0")
+    named = None if why_not is None else parse_restriction(_BETWEEN_AXES.split(why_not))
+    shown = 0 if rank is None else rank
+    stage = layout_of(problem, config).place_of(shown)["pp"]
+    search_rules = rules_for(problem.stack)
+    weigher = alternatives.Weigher(
+        model, simulator_of(model), all_rules_for(problem.stack.framework), chosen.memory.limit
+    )
+    (planned,) = weigher.weigh([("planned", config)])
+    if planned.step_time is None or planned.broken:
+        raise InputError("the plan's configuration must be legal", config.describe(), "make the plan again")
+    space = enumerate_configs(problem, search_rules, plan.search.restricted)
+    found = Explanation(
+        choice=chosen,
+        placement=place(model, config, stage),
+        rank=shown,
+        planned=planned,
+        limit=chosen.memory.limit,
+        walls=alternatives.walls(weigher, planned, space),
+        changes=alternatives.what_if(
+            weigher, planned, lambda other: CostModel(other, model.kernels, model.links)
+        ),
+        why_not=None if named is None else alternatives.why_not(weigher, planned, named, search_rules),
+    )
+    return Answer(True, explanation_facts(found), explanation_document(found))

@@ -1,0 +1,240 @@
+"""Which messages does a rank of one configuration send in a step: along which axis, how large, how often?
+
+Sizes and counts are those from which the step's terms are made, one configuration and stage at a time. Left out:
+messages that no term of the step counts: norms of gradients, logged losses, the vocabulary-parallel embedding and
+loss, checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from planner.cost.collectives import (
+    CollectiveKind,
+    all_gather_time,
+    all_reduce_time,
+    all_to_all_time,
+    dispatch_time,
+    moved_bytes,
+    p2p_time,
+    reduce_scatter_time,
+    remote_copies,
+)
+from planner.cost.messages import key_value_bytes, query_output_bytes, stream_bytes, tensor_parallel_regions
+from planner.cost.model import CostModel
+from planner.cost.traffic import GroupLinks
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
+from planner.spec.links import LinkRates
+from planner.spec.model import Layer
+from planner.spec.stack import Dispatcher
+
+_MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One kind of message of an axis: tp, cp, ep, etp, pp, dp (gradients and weights over dp x cp) or edp.
+
+    `size`: the buffer, as `cost.collectives.moved_bytes` takes it [bytes]; of a fused dispatch, a rank's tokens.
+    `calls`: how often in a step [1]. `sent`: bytes that a rank sends in a call [bytes].
+    """
+
+    axis: str
+    kind: CollectiveKind
+    what: str
+    size: float
+    calls: float
+    sent: float
+    experts: tuple[float, float] | None = None  # (experts per token, experts) of a fused dispatch
+
+    @property
+    def sent_per_step(self) -> float:
+        """Bytes that a rank sends in a step [bytes]."""
+        return self.sent * self.calls
+
+
+@dataclass(frozen=True)
+class StageLoad:
+    """What a pipeline stage holds. `layers`, `recomputed`: by kind of layer [1]; `dense`, `expert`: parameters of a
+    rank [1]; `first`, `last`: is it the first, the last stage?"""
+
+    layers: tuple[float, ...]
+    recomputed: tuple[float, ...]
+    dense: float
+    expert: float
+    first: bool
+    last: bool
+
+
+def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoad:
+    """What stage `stage` of a configuration holds, as the cost deals layers."""
+    table = ConfigTable.of([config])
+    prepared = model.prepare(table)
+    classes, shards = prepared.classes, prepared.shards
+    pipeline, key = int(classes.of_row[0]), int(shards.of_row[0])
+    of_stage = next(j for j, ranks in enumerate(classes.members[pipeline]) if stage in ranks)
+    depth = classes.leading.shape[2]
+    again = classes.leading[pipeline, of_stage, min(config.recompute_layers, depth - 1)]
+    lora = model.problem.job.lora_rank is not None
+    return StageLoad(
+        tuple(float(n) for n in classes.layers[pipeline, of_stage]),
+        tuple(float(n) for n in again),
+        float((shards.adapters if lora else shards.dense)[key, of_stage]),
+        0.0 if lora else float(shards.expert[key, of_stage]),
+        stage == 0,
+        stage == config.pp - 1,
+    )
+
+
+def exchanges(model: CostModel, config: ParallelConfig, stage: int) -> tuple[Exchange, ...]:
+    """Everything that a rank of pipeline stage `stage` sends in a step; axes of degree 1 send nothing."""
+    load = stage_load(model, config, stage)
+    found: list[Exchange] = []
+    for kind, layer in enumerate(model.problem.model.layer_kinds):
+        if load.layers[kind]:
+            passes = config.num_microbatches * load.layers[kind]
+            again = config.num_microbatches * load.recomputed[kind]
+            found += _of_layer(model, config, layer, passes, again)
+    found += _of_pipeline(model, config, load)
+    found += _of_data_parallel(model, config, load)
+    return _merged(found)
+
+
+def _merged(found: list[Exchange]) -> tuple[Exchange, ...]:
+    """Messages of equal kind and size counted together, in the order of their first."""
+    calls: dict[tuple[object, ...], Exchange] = {}
+    for e in found:
+        key = (e.axis, e.kind, e.what, e.size)
+        before = calls[key].calls if key in calls else 0.0
+        calls[key] = Exchange(e.axis, e.kind, e.what, e.size, before + e.calls, e.sent, e.experts)
+    return tuple(e for e in calls.values() if e.calls > 0 and e.sent > 0)
+
+
+def _collective(
+    axis: str, kind: CollectiveKind, what: str, size: float, ranks: float, calls: float
+) -> Exchange:
+    return Exchange(axis, kind, what, size, calls, float(moved_bytes(kind, size, ranks)))
+
+
+def _of_layer(
+    model: CostModel, config: ParallelConfig, layer: Layer, passes: float, again: float
+) -> Iterator[Exchange]:
+    """Messages of the layers of one kind: `passes` forward and backward passes, `again` repeated forward ones."""
+    hidden, width = float(model.problem.model.hidden), model.layers.recipe.activation_bytes
+    tokens = config.micro_batch * model.problem.job.seq_len / config.cp
+    if config.tp > 1:
+        calls = tensor_parallel_regions(layer) * (2 * passes + again)
+        size = float(stream_bytes(tokens, hidden, width))
+        kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+        for kind in kinds if config.sp else (CollectiveKind.ALL_REDUCE,):
+            yield _collective("tp", kind, "hidden states", size, config.tp, calls)
+    if config.cp > 1:
+        yield from _of_context(config, layer, tokens, width, passes, again)
+    if layer.moe is not None:
+        yield from _of_experts(model, config, layer, passes, again)
+
+
+def _of_context(
+    config: ParallelConfig, layer: Layer, tokens: float, width: float, passes: float, again: float
+) -> Iterator[Exchange]:
+    kv_split = float(min(config.tp, layer.attention.kv_heads))
+    kv = float(key_value_bytes(layer, tokens, float(config.tp), kv_split, width))
+    forward, what = passes + again, "keys and values"
+    if config.cp_kind == ContextKind.P2P:
+        steps = config.cp - 1
+        yield Exchange("cp", CollectiveKind.P2P, what, kv, steps * forward, kv)
+        yield Exchange("cp", CollectiveKind.P2P, f"{what}, gradients", 2 * kv, steps * passes, 2 * kv)
+    elif config.cp_kind == ContextKind.ALL_GATHER:
+        whole = config.cp * kv
+        gathers = forward + passes
+        yield _collective("cp", CollectiveKind.ALL_GATHER, what, whole, config.cp, gathers)
+        yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their gradients", whole, config.cp, passes)
+    else:
+        q_out = float(query_output_bytes(layer, tokens, float(config.tp), width))
+        kind, calls = CollectiveKind.ALL_TO_ALL, forward + passes
+        yield _collective("cp", kind, "queries and outputs", q_out, config.cp, calls)
+        yield _collective("cp", kind, what, kv, config.cp, calls)
+
+
+def _of_experts(
+    model: CostModel, config: ParallelConfig, layer: Layer, passes: float, again: float
+) -> Iterator[Exchange]:
+    assert layer.moe is not None
+    if config.recompute_modules & _MOE:
+        again = passes
+    hidden, width = float(model.problem.model.hidden), model.layers.recipe.activation_bytes
+    tokens = config.micro_batch * model.problem.job.seq_len / config.cp / config.tp
+    size, calls = float(stream_bytes(tokens, hidden, width)), 2 * (2 * passes + again)
+    top_k, experts = float(layer.moe.top_k), float(layer.moe.experts)
+    if config.ep > 1:
+        what = "tokens to experts and back"
+        if model.problem.stack.communication.dispatcher is Dispatcher.DEEPEP:
+            sent = size * float(remote_copies(top_k, float(config.ep), experts))
+            kind = CollectiveKind.ALL_TO_ALL
+            yield Exchange("ep", kind, what, size, calls, sent, (top_k, experts))
+        else:
+            yield _collective("ep", CollectiveKind.ALL_TO_ALL, what, size * top_k, config.ep, calls)
+    if config.etp > 1:
+        rows = size * top_k * config.etp
+        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+            yield _collective("etp", kind, "tokens of an expert", rows, config.etp, calls / 2)
+
+
+def boundary_bytes(model: CostModel, config: ParallelConfig) -> float:
+    """A message between pipeline stages: the hidden states of a micro-batch, a shard of them under sp [bytes]."""
+    tokens = config.micro_batch * model.problem.job.seq_len / config.cp
+    whole = stream_bytes(tokens, float(model.problem.model.hidden), model.layers.recipe.activation_bytes)
+    return float(whole) / (config.tp if config.sp else 1)
+
+
+def _of_pipeline(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
+    if config.pp == 1:
+        return
+    size, m = boundary_bytes(model, config), config.num_microbatches
+    ahead, back = (config.vpp - load.last) * m, (config.vpp - load.first) * m
+    yield Exchange("pp", CollectiveKind.P2P, "hidden states", size, ahead, size)
+    yield Exchange("pp", CollectiveKind.P2P, "their gradients", size, back, size)
+
+
+def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
+    """Gradients and weights; in every micro-batch where the cost counts them so (`cost.step`)."""
+    comm, job = model.problem.stack.communication, model.problem.job
+    replicas = config.dp * config.cp
+    each = config.zero >= (2 if comm.reduce_per_microbatch else 3)
+    calls = float(config.num_microbatches if each else 1)
+    gathers = calls * (2 if config.zero >= 3 else 1) if config.zero else 0.0
+    if job.lora_rank is not None and config.zero < 3:
+        gathers = 0.0
+    sides = (
+        ("dp", replicas, load.dense),
+        ("edp", config.tp * replicas // (config.ep * config.etp), load.expert),
+    )
+    scatter = CollectiveKind.REDUCE_SCATTER if config.zero else CollectiveKind.ALL_REDUCE
+    for axis, ranks, parameters in sides:
+        if ranks > 1 and parameters:
+            gradients = comm.gradient_bytes * parameters
+            weights = model.layers.recipe.activation_bytes * parameters
+            yield _collective(axis, scatter, "gradients", gradients, ranks, calls)
+            yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
+
+
+def link_time(exchange: Exchange, ranks: int, links: GroupLinks, scale_up: float, rates: LinkRates) -> float:
+    """Seconds that one call of an exchange takes on its links, nothing hidden [s]."""
+    where = (float(ranks), links.local, scale_up, links.fabric, rates)
+    if exchange.kind is CollectiveKind.P2P:
+        crosses = np.asarray(links.local) < ranks
+        return float(p2p_time(exchange.size, crosses, scale_up, links.fabric * links.local, rates))
+    if exchange.experts is not None:
+        top_k, experts = exchange.experts
+        return float(dispatch_time(exchange.size, top_k, experts, *where))
+    of_kind = {
+        CollectiveKind.ALL_GATHER: all_gather_time,
+        CollectiveKind.REDUCE_SCATTER: reduce_scatter_time,
+        CollectiveKind.ALL_REDUCE: all_reduce_time,
+        CollectiveKind.ALL_TO_ALL: all_to_all_time,
+    }
+    return float(of_kind[exchange.kind](exchange.size, *where))

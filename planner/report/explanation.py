@@ -1,0 +1,383 @@
+"""Where does a plan's parallelism live, and why is it not another? Plain data, and a document for the terminal.
+
+Left out: how a configuration is placed and costed (`solve/place.py`, `solve/alternatives.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.report.facts import aligned_time, precise_time, term_name
+from planner.report.outcome import Fitting
+from planner.report.text import bullets, prose, section
+from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
+from planner.solve.place import TERM_OF, AxisPlace, Placement
+from planner.spec.cluster import Cluster
+from planner.spec.planfile import Choice
+from planner.units import GIB, format_capacity
+
+_KINDS: Final = {
+    "nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "ici": "ICI", "neuronlink": "NeuronLink", "upi": "UPI",
+    "infiniband": "InfiniBand", "roce": "RoCE", "efa": "EFA", "ethernet": "Ethernet", "omnipath": "Omni-Path",
+    "slingshot": "Slingshot",
+}  # fmt: skip
+_NAMES: Final = {"dp_cp": "dp x cp", "edp": "expert dp"}
+_MOST_RULES: Final = 2
+_MOST_TERMS: Final = 4
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything said of one configuration. `limit`: usable memory [bytes]; `rank`: whose groups are shown."""
+
+    choice: Choice
+    placement: Placement
+    rank: int
+    planned: Alternative
+    limit: float
+    walls: tuple[Alternative, ...]
+    changes: tuple[Alternative, ...]
+    why_not: WhyNot | None
+
+
+def explanation_facts(found: Explanation) -> dict[str, Any]:
+    """The explanation as plain data, in planner's inner units."""
+    placement = found.placement
+    groups = placement.groups_of(found.rank)
+    return {
+        "config": found.choice.config.model_dump(),
+        "step_time": found.planned.step_time,
+        "memory": found.planned.memory,
+        "memory_limit": found.limit,
+        "placement": placement_facts(placement, found.choice.time),
+        "rank": {
+            "rank": found.rank,
+            "node": found.rank // placement.cluster.devices_per_node,
+            "place": placement.layout.place_of(found.rank),
+            "groups": groups,
+            "links": {
+                axis: _tier_facts(placement.cluster, crossed(ranks, placement.cluster))
+                for axis, ranks in groups.items()
+            },
+        },
+        "stopped": [_alternative_facts(a, found) for a in found.walls],
+        "what_if": [_alternative_facts(a, found) for a in found.changes],
+        "why_not": None if found.why_not is None else _why_not_facts(found.why_not, found),
+    }
+
+
+def placement_facts(placement: Placement, time: dict[str, float]) -> dict[str, Any]:
+    """Where every axis lives: order of the axes, links, bytes and seconds a step; `time`: terms of the step [s]."""
+    layout = placement.layout
+    return {
+        "framework": placement.framework,
+        "order": list(layout.dense_order),
+        "expert_order": list(layout.expert_order),
+        "sizes": dict(layout.sizes),
+        "stage": placement.stage,
+        "tiers": [_tier_facts(placement.cluster, k) for k in range(len(placement.cluster.tiers))],
+        "axes": [
+            {
+                "axis": a.axis,
+                "size": a.size,
+                "groups": a.count,
+                "stride": a.stride,
+                "tier": a.tier,
+                "inside": list(a.inside),
+                "same_rail": a.same_rail,
+                "bandwidth": _bandwidth(a, placement.cluster),
+                "sent_per_step": a.sent,
+                "busy": a.busy,
+                "exposed": time.get(TERM_OF[a.axis]) if a.exchanges else None,
+                "exchanges": [
+                    {"kind": str(e.kind), "what": e.what, "size": e.size, "calls": e.calls, "sent": e.sent}
+                    for e in a.exchanges
+                ],
+            }
+            for a in placement.axes
+        ],
+    }
+
+
+def _tier_facts(cluster: Cluster, index: int) -> dict[str, Any]:
+    tier = cluster.tiers[index]
+    return {"tier": index, "name": tier.name, "kind": str(tier.kind), "devices": tier.size}
+
+
+def _bandwidth(place: AxisPlace, cluster: Cluster) -> float:
+    """What the narrowest link of the axis gives a device [bytes/s]."""
+    return cluster.tiers[0].bandwidth if place.tier == 0 else float(place.links.fabric)
+
+
+def _alternative_facts(a: Alternative, found: Explanation) -> dict[str, Any]:
+    return {
+        "change": a.text,
+        "config": a.config.describe(),
+        "step_time": a.step_time,
+        "throughput_change": _gain(a, found.planned),
+        "memory": a.memory,
+        "over": None if a.memory is None else a.memory - found.limit,
+        "fits": a.fits,
+        "broken": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in a.broken],
+        "time": a.terms,
+    }
+
+
+def _why_not_facts(answer: WhyNot, found: Explanation) -> dict[str, Any]:
+    return {
+        "named": {axis: list(values) for axis, values in answer.named.items()},
+        "as_planned": _alternative_facts(answer.as_planned, found),
+        "best": None if answer.best is None else _alternative_facts(answer.best, found),
+        "smallest": None if answer.smallest is None else _alternative_facts(answer.smallest, found),
+        "removed": answer.removed,
+        "sentence": why_not_sentence(answer, found),
+    }
+
+
+def crossed(ranks: Sequence[int], cluster: Cluster) -> int:
+    """The outermost tier between ranks of a group."""
+    for k, tier in enumerate(cluster.tiers):
+        if len({rank // tier.size for rank in ranks}) == 1:
+            return k
+    return len(cluster.tiers) - 1
+
+
+def _gain(a: Alternative, planned: Alternative) -> float | None:
+    """Throughput over the planned one's, less 1 [1]."""
+    return None if a.rate is None or planned.rate is None else a.rate / planned.rate - 1
+
+
+def explanation_document(found: Explanation) -> RenderableType:
+    """The explanation as sections, the placement first."""
+    choice, placement = found.choice, found.placement
+    head = (
+        f"{choice.config.text}: {precise_time(choice.step_time)} a step, {choice.memory.peak / GIB:.1f} of "
+        f"{found.limit / GIB:.1f} GiB"
+    )
+    place = placement.layout.place_of(found.rank)
+    where = ", ".join(f"{_name(axis)} {place[axis]}" for axis in place if placement.layout.sizes[axis] > 1)
+    node = f"node {found.rank // placement.cluster.devices_per_node}"
+    blocks: list[RenderableType] = [prose(head, "bold")]
+    if placement.axes:
+        blocks += [
+            section("Where each axis lives", *_order_lines(placement), Text(""), _axes_table(placement, choice)),
+            section(f"Messages of a rank of stage {placement.stage}, in a step", _messages_table(placement)),
+            section(f"Groups of rank {found.rank} ({', '.join(p for p in (where, node) if p)})", _groups_table(found)),
+        ]  # fmt: skip
+    else:
+        blocks.append(section("Where each axis lives", prose("one device: there is nothing to place")))
+    if found.why_not is not None:
+        named = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in found.why_not.named.items())
+        blocks.append(section(f"Why not {named}", *_why_not_blocks(found.why_not, found)))
+    if found.walls:
+        blocks.append(section("What stopped configurations that would be faster", _walls_table(found)))
+    else:
+        blocks.append(
+            section("What stopped configurations that would be faster", prose("nothing: none would be"))
+        )
+    blocks.append(section("What if", _changes_table(found)))
+    return Group(*blocks)
+
+
+def _name(axis: str) -> str:
+    return _NAMES.get(axis, axis)
+
+
+def _order_lines(placement: Placement) -> list[RenderableType]:
+    """How ranks are numbered, as sums over the axes that have more than one value."""
+    layout = placement.layout
+    lines: list[str] = []
+    for order in (layout.dense_order, layout.expert_order):
+        apart = 1
+        parts: list[str] = []
+        for axis in order:
+            if layout.sizes[axis] > 1:
+                parts.append(_name(axis) if apart == 1 else f"{apart:,} {_name(axis)}")
+            apart *= layout.sizes[axis]
+        if parts:
+            lines.append(f"rank = {' + '.join(parts)}")
+    tiers = " > ".join(
+        f"{_link(placement.cluster, k)} of {tier.size:,}" for k, tier in enumerate(placement.cluster.tiers)
+    )
+    first = f"{lines[0]} ({placement.framework})" if lines else placement.framework
+    experts = [prose(f"{lines[1]} for experts")] if len(lines) > 1 else []
+    return [prose(first), *experts, prose(f"links, inner to outer: {tiers}", "dim")]
+
+
+def _link(cluster: Cluster, tier: int) -> str:
+    found = cluster.tiers[tier]
+    kind = _KINDS.get(str(found.kind), str(found.kind))
+    return kind if tier == 0 else f"{kind} {found.name}"
+
+
+def _lives(place: AxisPlace, cluster: Cluster) -> str:
+    """The link an axis crosses, and what of a group stays within the fast links."""
+    text = _link(cluster, place.tier)
+    if place.tier and place.inside[0] > 1:
+        text += f", {place.inside[0]} by {_link(cluster, 0)}"
+    if place.tier and not place.same_rail:
+        text += ", across rails"
+    return text
+
+
+def _axes_table(placement: Placement, choice: Choice) -> RenderableType:
+    cluster, longest = placement.cluster, max((a.busy for a in placement.axes), default=0.0)
+    rows = []
+    for a in placement.axes:
+        exposed = choice.time.get(TERM_OF[a.axis], 0.0) if a.exchanges else None
+        rows.append(
+            (
+                _name(a.axis), f"{a.size:,}", f"{a.stride:,}", f"{a.count:,}", _lives(a, cluster),
+                f"{_bandwidth(a, cluster) / 1e9:.0f}", format_capacity(a.sent) if a.sent else "",
+                aligned_time(a.busy, longest) if a.sent else "",
+                aligned_time(exposed, longest) if exposed is not None and a.axis not in ("etp", "edp") else "",
+            )
+        )  # fmt: skip
+    heads = ("axis", "size", "apart", "groups", "over", "GB/s", "sent/step", "busy", "exposed")
+    return _fitting(
+        heads, rows, ((0, 1, 2, 3, 4, 5, 6, 7, 8), (0, 1, 2, 4, 6, 7, 8), (0, 1, 4, 6, 7, 8)), {4}
+    )
+
+
+def _messages_table(placement: Placement) -> RenderableType:
+    rows = [
+        (
+            _name(a.axis), str(e.kind).replace("_", "-"), e.what, format_capacity(e.size), f"{e.calls:,.0f}",
+            format_capacity(e.sent_per_step),
+        )
+        for a in placement.axes
+        for e in a.exchanges
+    ]  # fmt: skip
+    heads = ("axis", "message", "of", "each", "times", "sent")
+    return _fitting(heads, rows, ((0, 1, 2, 3, 4, 5), (0, 1, 3, 4, 5)), {1, 2})
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks of a group, shortened: 0-7, or 0, 8 .. 504 (64 ranks, 8 apart), or the first and last."""
+    steps = {b - a for a, b in pairwise(ranks)}
+    if len(ranks) < 5 and steps != {1}:
+        return ", ".join(map(str, ranks))
+    if steps == {1}:
+        return f"{ranks[0]}-{ranks[-1]}"
+    if len(steps) == 1:
+        return f"{ranks[0]}, {ranks[1]} .. {ranks[-1]}"
+    return f"{ranks[0]}, {ranks[1]}, {ranks[2]} .. {ranks[-1]}"
+
+
+def _groups_table(found: Explanation) -> RenderableType:
+    cluster = found.placement.cluster
+    rows = []
+    for axis, ranks in found.placement.groups_of(found.rank).items():
+        nodes = len({rank // cluster.devices_per_node for rank in ranks})
+        over = _link(cluster, crossed(ranks, cluster))
+        rows.append((_name(axis), ranks_text(ranks), f"{len(ranks):,}", f"{nodes:,}", over))
+    return _fitting(("axis", "ranks", "size", "nodes", "over"), rows, ((0, 1, 2, 3, 4),), {1, 4})
+
+
+def _walls_table(found: Explanation) -> RenderableType:
+    rows = []
+    for a in found.walls:
+        gain = _gain(a, found.planned)
+        rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", _stopped_by(a, found.limit)))
+    return _wrapping(("change", "faster", "stopped by"), rows)
+
+
+def _stopped_by(a: Alternative, limit: float) -> str:
+    reasons = [f"{b.rule}: {b.reason}" for b in a.broken[:_MOST_RULES]]
+    if len(a.broken) > _MOST_RULES:
+        reasons.append(f"and {len(a.broken) - _MOST_RULES} more rules")
+    if a.memory is not None and not a.fits:
+        reasons.append(f"memory: {a.memory / GIB:.1f} GiB, {(a.memory - limit) / GIB:.1f} too much")
+    return "; ".join(reasons)
+
+
+def _changes_table(found: Explanation) -> RenderableType:
+    rows = []
+    for a in found.changes:
+        gain = _gain(a, found.planned)
+        memory = "" if a.memory is None else f"{a.memory / GIB:.1f}"
+        verdict = "fits" if a.fits and not a.broken else _stopped_by(a, found.limit)
+        rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", memory, verdict))
+    return _wrapping(("change", "tok/s", "GiB", ""), rows)
+
+
+def why_not_sentence(answer: WhyNot, found: Explanation) -> str:
+    """The answer in one sentence."""
+    if answer.best is not None:
+        gain = _gain(answer.best, found.planned)
+        assert gain is not None, "the best was costed"
+        best = f"the best with it is {answer.best.config.describe()}"
+        if abs(gain) < WORTH_SAYING:
+            return f"{best}, as fast within {WORTH_SAYING:.1%}"
+        return f"{best}, {abs(gain):.1%} {'slower' if gain < 0 else 'faster'}"
+    if answer.smallest is not None:
+        assert answer.smallest.memory is not None, "the smallest was costed"
+        over = (answer.smallest.memory - found.limit) / GIB
+        return f"none with it fits: the smallest, {answer.smallest.config.describe()}, needs {over:.1f} GiB too much"
+    return "no configuration with it is legal"
+
+
+def _why_not_blocks(answer: WhyNot, found: Explanation) -> list[RenderableType]:
+    lines = [why_not_sentence(answer, found)]
+    if answer.best is not None:
+        lines += difference_of_terms(found.planned, answer.best)
+    as_planned = answer.as_planned
+    if answer.best is None or as_planned.config != answer.best.config:
+        gain = _gain(as_planned, found.planned)
+        stop = _stopped_by(as_planned, found.limit) or "it fits"
+        speed = f", {gain:+.1%} tokens a second" if gain is not None and not as_planned.broken else ""
+        lines.append(f"with the rest as planned ({as_planned.config.describe()}){speed}: {stop}")
+    if answer.best is None and answer.smallest is None and answer.removed:
+        removed = [f"{rule} {count:,}" for rule, count in list(answer.removed.items())[:_MOST_RULES]]
+        lines.append("candidates with it that each rule removed: " + ", ".join(removed))
+    return [prose(lines[0], "bold"), bullets(lines[1:])] if lines[1:] else [prose(lines[0], "bold")]
+
+
+def difference_of_terms(planned: Alternative, other: Alternative) -> list[str]:
+    """The terms of the step that differ most, largest first."""
+    assert planned.step_time is not None, "the planned one was costed"
+    apart = {name: other.terms.get(name, 0.0) - planned.terms.get(name, 0.0) for name in planned.terms}
+    kept = sorted(apart, key=lambda name: -abs(apart[name]))[:_MOST_TERMS]
+    return [
+        f"{term_name(name)} {'+' if apart[name] > 0 else '-'}{precise_time(abs(apart[name]))}"
+        for name in kept
+        if abs(apart[name]) > WORTH_SAYING * planned.step_time
+    ]
+
+
+def _fitting(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], widths: Iterable[Sequence[int]], left: set[int]
+) -> RenderableType:
+    """The table with the most columns that the terminal is wide enough for."""
+    rows = list(rows)
+    tables: list[RenderableType] = []
+    for kept in widths:
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+        for i in kept:
+            table.add_column(heads[i], justify="left" if i == 0 or i in left else "right")
+        for row in rows:
+            table.add_row(*(prose(row[i]) for i in kept))
+        tables.append(table)
+    return Fitting(tables)
+
+
+def _wrapping(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
+    """A table whose last column is prose."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    for index, head in enumerate(heads):
+        middle = 0 < index < len(heads) - 1
+        ratio = {0: 2, len(heads) - 1: 3}.get(index)
+        table.add_column(head, justify="right" if middle else "left", no_wrap=middle, ratio=ratio)
+    for row in rows:
+        *front, last = row
+        style = "green" if last == "fits" else ""
+        table.add_row(*(prose(cell) for cell in front), prose(last, style))
+    return table

@@ -1,0 +1,128 @@
+"""Are the walls real, and are what-if and why-not what the cost and the rules say?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost.model import CostModel
+from planner.cost.simulated import simulator_of
+from planner.solve.alternatives import (
+    Alternative,
+    Weigher,
+    changes,
+    difference,
+    walls,
+    what_if,
+    why_not,
+)
+from planner.solve.search import search
+from planner.space.enumerate import enumerate_configs, explain_config
+from planner.space.framework_rules import all_rules_for, rules_for
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.rule import Problem
+from tests.problems import costs, dense_model, moe_model, problem
+
+GIB = 2.0**30
+
+
+def weighed(subject: Problem, limit: float) -> tuple[Weigher, Alternative]:
+    """The fastest configuration within the limit, and what weighs others against it."""
+    model = costs(subject)
+    weigher = Weigher(model, simulator_of(model), all_rules_for(subject.stack.framework), limit)
+    found = search(model, enumerate_configs(subject, rules_for(subject.stack)), limit, 1)
+    (planned,) = weigher.weigh([("planned", found.best.row(0))])
+    return weigher, planned
+
+
+@pytest.fixture(scope="module")
+def dense() -> tuple[Weigher, Alternative]:
+    return weighed(problem(dense_model(8), "4x8 h100 400G-ib", global_batch=64), 8 * GIB)
+
+
+@pytest.fixture(scope="module")
+def experts() -> tuple[Weigher, Alternative]:
+    return weighed(problem(moe_model(8, experts=8), "4x8 h100 400G-ib", global_batch=64), 6 * GIB)
+
+
+@pytest.mark.parametrize("of", ["dense", "experts"])
+def test_walls_are_faster_and_stopped(of: str, request: pytest.FixtureRequest) -> None:
+    weigher, planned = request.getfixturevalue(of)
+    space = enumerate_configs(weigher.problem, rules_for(weigher.problem.stack))
+    found = walls(weigher, planned, space)
+    assert found, "something is always faster when memory and rules don't count"
+    assert [a.step_time for a in found] == sorted(a.step_time for a in found)
+    for a in found:
+        assert a.step_time < planned.step_time
+        assert a.broken == explain_config(a.config, weigher.problem, weigher.rules)
+        assert a.broken or a.memory > weigher.limit
+        assert a.text == difference(planned.config, a.config)
+
+
+def test_a_larger_limit_takes_the_memory_wall_away(dense: tuple[Weigher, Alternative]) -> None:
+    weigher, planned = dense
+    space = enumerate_configs(weigher.problem, rules_for(weigher.problem.stack))
+    assert any(not a.broken for a in walls(weigher, planned, space))
+    free, best = weighed(weigher.problem, 1e15)
+    assert all(a.broken for a in walls(free, best, space))
+
+
+@pytest.mark.parametrize("of", ["dense", "experts"])
+def test_changes_do_the_same_job_and_are_costed_as_ever(of: str, request: pytest.FixtureRequest) -> None:
+    weigher, planned = request.getfixturevalue(of)
+    devices, job = weigher.problem.cluster.num_devices, weigher.problem.job
+    made = list(changes(planned.config, weigher.problem))
+    assert len({config for _, config in made}) == len(made)
+    for _, config in made:
+        assert config != planned.config
+        assert config.tp * config.cp * config.pp * config.dp == devices
+    for a in weigher.weigh(made):
+        if a.broken or a.config.vpp > 1:
+            continue
+        assert a.config.dp * a.config.micro_batch * a.config.num_microbatches == job.global_batch
+        cost = weigher.model.evaluate(ConfigTable.of([a.config]))
+        assert a.step_time == pytest.approx(float(cost.step_time[0]), rel=1e-12)
+        assert a.memory == float(cost.device_memory[0])
+        assert a.fits == (a.memory <= weigher.limit)
+
+
+def test_longer_sequences_are_costed_with_their_own_job(dense: tuple[Weigher, Alternative]) -> None:
+    weigher, planned = dense
+    found = what_if(weigher, planned, lambda p: CostModel(p, weigher.model.kernels, weigher.model.links))
+    by_text = {a.text: a for a in found}
+    seq_len = weigher.problem.job.seq_len
+    longer = by_text[f"sequences of {2 * seq_len:,}"]
+    asked = replace(weigher.problem, job=replace(weigher.problem.job, seq_len=2 * seq_len))
+    cost = costs(asked).evaluate(ConfigTable.of([longer.config]))
+    assert longer.memory == float(cost.device_memory[0])
+    assert longer.tokens == 2 * planned.tokens
+    assert longer.step_time > planned.step_time
+
+
+def test_why_not(dense: tuple[Weigher, Alternative]) -> None:
+    weigher, planned = dense
+    rules = rules_for(weigher.problem.stack)
+    slower = why_not(weigher, planned, {"tp": (8,)}, rules)
+    assert slower.best is not None
+    assert slower.best.config.tp == 8
+    assert slower.best.step_time >= planned.step_time
+    assert slower.as_planned.config.tp == 8
+    assert slower.as_planned.config.dp * 8 * slower.as_planned.config.pp * slower.as_planned.config.cp == 32
+    illegal = why_not(weigher, planned, {"tp": (3,)}, rules)
+    assert illegal.best is None
+    assert illegal.smallest is None
+    assert illegal.removed
+    assert illegal.as_planned.broken
+    tight = replace(weigher, limit=1 * GIB)
+    large = why_not(tight, planned, {"tp": (1,), "pp": (1,)}, rules)
+    assert large.best is None
+    assert large.smallest is not None
+    assert large.smallest.memory > tight.limit
+
+
+def test_difference_names_what_changed() -> None:
+    config = ParallelConfig(tp=2, dp=4, sp=1, micro_batch=2)
+    assert difference(config, config) == "the same degrees"
+    other = replace(config, tp=4, dp=2, sp=0, recompute=2, recompute_layers=3)
+    assert difference(config, other) == "tp 4, dp 2, no sp, 3 layers recomputed"

@@ -1,0 +1,101 @@
+"""`planner explain`: what it prints is what the plan and the placement say, at any width; bad input is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.cli import app
+
+runner = CliRunner()
+JOB = ["--seq-len", "4096", "--global-batch", "64"]
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("plans")
+    asked = {
+        "dense": ["llama-3.1-8b", "dgx-h100", "--gpus", "32", "--set", "pp=4"],
+        "experts": ["qwen3-30b-a3b", "dgx-h100", "--gpus", "32", "--set", "pp=2"],
+        "one": ["llama-3.2-1b", "dgx-h100", "--gpus", "1"],
+        "torchtitan": ["llama-3.1-8b", "dgx-h100", "--gpus", "16", "--stack", "torchtitan-2026"],
+    }
+    made = {}
+    for name, words in asked.items():
+        made[name] = folder / f"{name}.json"
+        done = runner.invoke(app, ["plan", *words, *JOB, "-o", str(made[name])])
+        assert made[name].exists(), done.output
+    return made
+
+
+def explained(path: Path, *options: str) -> dict[str, Any]:
+    done = runner.invoke(app, ["explain", str(path), "--json", *options])
+    assert done.exit_code == 0, done.output
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+@pytest.mark.parametrize("name", ["dense", "experts", "one", "torchtitan"])
+def test_facts_are_the_plans(plans: dict[str, Path], name: str) -> None:
+    choice = json.loads(plans[name].read_text())["choices"][0]
+    facts = explained(plans[name])
+    assert facts["step_time"] == pytest.approx(choice["step_time"], rel=1e-9)
+    assert facts["memory"] == pytest.approx(choice["memory"]["peak"], rel=1e-9)
+    devices = 1
+    for axis in ("tp", "cp", "pp", "dp"):
+        devices *= choice["config"][axis]
+    for axis in facts["placement"]["axes"]:
+        assert axis["size"] * axis["groups"] == devices
+        assert axis["sent_per_step"] == pytest.approx(sum(e["sent"] * e["calls"] for e in axis["exchanges"]))
+        assert 0 in facts["rank"]["groups"][axis["axis"]]
+
+
+def test_any_rank(plans: dict[str, Path]) -> None:
+    facts = explained(plans["dense"], "--rank", "31")
+    assert facts["rank"]["place"]["pp"] == 3 == facts["placement"]["stage"]
+    assert facts["rank"]["groups"]["pp"] == [7, 15, 23, 31]
+    assert all(31 in group for group in facts["rank"]["groups"].values())
+
+
+@pytest.mark.parametrize("width", ["80", "160"])
+@pytest.mark.parametrize("name", ["dense", "experts", "one", "torchtitan"])
+def test_document_keeps_to_the_terminal(
+    plans: dict[str, Path], name: str, width: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    done = runner.invoke(app, ["explain", str(plans[name]), "--why-not", "tp=8,pp=1"])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= int(width)
+    for title in ("Where each axis lives", "What if", "Why not tp=8, pp=1"):
+        assert title in lines
+
+
+def test_why_not_names_the_rule(plans: dict[str, Path]) -> None:
+    facts = explained(plans["dense"], "--why-not", "tp=3")
+    assert facts["why_not"]["best"] is None
+    assert "no configuration" in facts["why_not"]["sentence"]
+    assert {"world-size", "heads-tp"} & {b["rule"] for b in facts["why_not"]["as_planned"]["broken"]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--rank", "32"],
+        ["--rank", "-1"],
+        ["--choice", "99"],
+        ["--why-not", "tp"],
+        ["--why-not", "speed=9"],
+        ["--why-not", ""],
+        ["--cluster", "no-such-cluster"],
+    ],
+)
+def test_bad_input_is_refused(plans: dict[str, Path], options: list[str]) -> None:
+    done = runner.invoke(app, ["explain", str(plans["dense"]), *options])
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.output
