@@ -46,7 +46,7 @@ from planner.space.enumerate import (
 )
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.spec.cluster import Cluster
-from planner.spec.config import ParallelConfig, Recompute, Schedule
+from planner.spec.config import ParallelConfig, Recompute, Schedule, default_schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model
@@ -203,7 +203,10 @@ def named_config(
     config = ParallelConfig(**{axis: named[axis] for axis in named if axis in RESTRICTABLE})
     zeros = problem.stack.limits.zero_with_pp if pp > 1 else problem.stack.limits.zero
     zero = 0 if dp * cp == 1 else (1 if 1 in zeros else max(zeros))
+    chosen = Schedule(named.get("schedule", default_schedule(config.vpp)))
     filled = {
+        "vpp": config.vpp if chosen.runs_chunks(config.vpp) else 2,
+        "schedule": int(chosen),
         "dp": dp,
         "sp": int(tp > 1 and 1 in problem.stack.limits.sequence_parallel),
         "etp": 1,
@@ -221,10 +224,13 @@ def named_config(
     config = replace(
         config,
         num_microbatches=max(problem.job.global_batch // (config.dp * config.micro_batch), 1),
-        schedule=int(Schedule.INTERLEAVED if config.vpp > 1 else Schedule.ONE_F_ONE_B),
         recompute_modules=modules,
     )
-    said = ", ".join(f"{axis}={getattr(config, axis)}" for axis in RESTRICTABLE if axis not in named)
+    said = ", ".join(
+        f"{axis}={chosen.label if axis == 'schedule' else getattr(config, axis)}"
+        for axis in RESTRICTABLE
+        if axis not in named
+    )
     return config, (f"axes not named: {said}",)
 
 

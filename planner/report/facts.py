@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from planner.spec.config import ParallelConfig, Recompute
+from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import (
     Choice,
     ClusterFacts,
@@ -41,6 +41,7 @@ _AXIS_WORDS: Mapping[str, str] = {
     "pp": "pp",
     "dp": "dp",
     "vpp": "vpp",
+    "schedule": "schedule",
     "ep": "ep",
     "etp": "etp",
     "micro_batch": "mbs",
@@ -263,13 +264,21 @@ def recompute_word(config: ParallelConfig | PlannedConfig) -> str:
 
 
 def _axis_text(config: PlannedConfig, axis: str) -> str:
+    if axis == "schedule":
+        return Schedule(config.schedule).label
     return recompute_word(config) if axis == "recompute" else str(getattr(config, axis))
+
+
+def _axes_of(configs: Sequence[PlannedConfig]) -> list[str]:
+    """Axes worth showing: the schedule only where it does not follow from vpp."""
+    usual = all(config.schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED) for config in configs)
+    return [axis for axis in _AXIS_WORDS if axis != "schedule" or not usual]
 
 
 def configuration_grid(choices: Sequence[Choice]) -> Grid:
     """The configurations by axis; axes on which all agree are said once, neutral ones not at all."""
     configs = [choice.config for choice in choices]
-    texts = {axis: [_axis_text(config, axis) for config in configs] for axis in _AXIS_WORDS}
+    texts = {axis: [_axis_text(config, axis) for config in configs] for axis in _axes_of(configs)}
     differing = tuple(axis for axis, values in texts.items() if len(set(values)) > 1)
     rows = tuple(tuple(texts[axis][i] for axis in differing) for i in range(len(configs)))
     neutral = {"cp": "1", "vpp": "1", "ep": "1", "etp": "1", "sp": "0", "recompute": "none"}
@@ -297,8 +306,8 @@ def parts(terms: Mapping[str, float], smallest: float = 0.001) -> tuple[Part, ..
 def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
     """Why `other` is slower than `best`: what differs, and the terms that make the difference."""
     changed = ", ".join(
-        f"{word} {_axis_text(best.config, axis)} -> {_axis_text(other.config, axis)}"
-        for axis, word in _AXIS_WORDS.items()
+        f"{_AXIS_WORDS[axis]} {_axis_text(best.config, axis)} -> {_axis_text(other.config, axis)}"
+        for axis in _axes_of((best.config, other.config))
         if _axis_text(best.config, axis) != _axis_text(other.config, axis)
     )
     slower = other.step_time - best.step_time
@@ -337,9 +346,13 @@ def search_sentence(search: Search) -> str:
     """How long it took, and within which restriction."""
     text = f"answered in {format_time(search.seconds)}"
     if search.restricted:
-        fixed = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in search.restricted.items())
+        fixed = ", ".join(f"{axis}={_values_text(axis, v)}" for axis, v in search.restricted.items())
         text += f"; restricted to {fixed}"
     return text
+
+
+def _values_text(axis: str, values: Sequence[int]) -> str:
+    return ",".join(Schedule(value).label if axis == "schedule" else str(value) for value in values)
 
 
 def confidence_sentence(plan: Plan) -> str:

@@ -13,7 +13,7 @@ from planner.errors import InputError, UnknownNameError
 from planner.schedule.actions import ActionTable
 from planner.schedule.folded import dualpipe, dualpipe_v, zb_v
 from planner.schedule.looped import gpipe, interleaved, one_f_one_b, zero_bubble
-from planner.spec.config import Schedule
+from planner.spec.config import FOLDED_SCHEDULES, Schedule
 
 MOST_PASSES: Final = 2**24  # of a table: a gigabyte while it is simulated
 
@@ -66,10 +66,6 @@ NAMES: Final[dict[str, NamedSchedule]] = {
     "ds-dualpipev": NamedSchedule(Schedule.DUALPIPE_V),
     "dualpipe-v": NamedSchedule(Schedule.DUALPIPE_V),
 }
-CANONICAL: Final = (
-    "1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev"
-)  # fmt: skip
-_FOLDED: Final = (Schedule.ZB_V, Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE_V)
 _ONE_CHUNK: Final = (Schedule.ONE_F_ONE_B, Schedule.ZB_H2, Schedule.DUALPIPE)
 
 
@@ -83,12 +79,12 @@ def named_schedule(name: str) -> NamedSchedule:
 
 def canonical_name(schedule: Schedule) -> str:
     """The name used inside planner."""
-    return CANONICAL[schedule]
+    return schedule.label
 
 
 def default_chunks(schedule: Schedule) -> int:
     """Stages of the model that a rank holds where nothing is said: 2 where the model is folded or looped."""
-    return 2 if schedule in _FOLDED or schedule is Schedule.INTERLEAVED else 1
+    return 2 if schedule in FOLDED_SCHEDULES or schedule is Schedule.INTERLEAVED else 1
 
 
 def action_table(
@@ -146,7 +142,7 @@ def check_shape(schedule: Schedule, p: int, m: int, v: int) -> None:
     if schedule in _ONE_CHUNK and v != 1:
         hint = "use interleaved" if schedule is Schedule.ONE_F_ONE_B else "leave --vpp out"
         raise InputError(f"{name} must have one stage per rank", f"vpp {v}", hint)
-    if schedule in _FOLDED and v != 2:
+    if schedule in FOLDED_SCHEDULES and v != 2:
         raise InputError(f"{name} must have two stages per rank", f"vpp {v}", "use vpp 2")
     if schedule is Schedule.INTERLEAVED and (v < 2 or p < 2):
         must = "interleaved must have two or more stages per rank and two or more ranks"

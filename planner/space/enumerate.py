@@ -6,14 +6,14 @@ The space is the product of these axes; every value is a whole number, not only 
   ep               divisors of the number of experts; etp divisors of tp
   vpp              1 .. (layers + 2) / pp: embedding and loss can fill a chunk
   micro_batch      divisors of the sequences per data-parallel rank
+  schedule         those of the stack that run so many chunks a rank
   zero             0 .. 3
   recompute        none, selective, full with vpp, 2 vpp .. layers / pp layers of each stage
 A configuration is a stem (everything but the number of fully recomputed layers) and a leaf (that number): stems
 are held as columns, leaves are made in small batches that stay in a core's cache. Axes are expanded one after
 another and a rule is applied as soon as its columns exist, but each removed row counts for all the candidates
 it stands for: the counts are those of the whole product.
-Left out: HSDP shard sizes below dp x cp, module lists, offload and other schedules, which are columns with
-one value so far.
+Left out: HSDP shard sizes below dp x cp, module lists and offload, which are columns with one value so far.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from planner.errors import InputError
 from planner.spec.config import (
     AXES,
     RECOMPUTE_MODULES,
+    SCHEDULE_LABELS,
     ConfigTable,
     IntColumn,
     ParallelConfig,
     Recompute,
     Schedule,
+    default_schedule,
     distinct,
 )
 from planner.spec.rule import Problem, Rule, Violation
@@ -43,10 +45,11 @@ Restriction = Mapping[str, tuple[int, ...]]
 Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as tuples
 
 RESTRICTABLE: Final = (
-    "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "micro_batch", "zero", "recompute", "recompute_layers",
+    "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
+    "recompute_layers",
 )  # fmt: skip
 LARGEST_DEGREE: Final = 2**20
-LATE_STEP: Final = 5  # from this step of `_STEPS` on, rows are expanded in blocks
+LATE_STEP: Final = 6  # from this step of `_STEPS` on, rows are expanded in blocks
 BLOCK_ROWS: Final = 2**17
 
 
@@ -137,8 +140,10 @@ def check_restriction(restrict: Restriction) -> None:
     for axis, values in restrict.items():
         if axis not in RESTRICTABLE:
             raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
-        lowest = 0 if axis in ("sp", "zero", "recompute", "recompute_layers") else 1
-        highest = {"sp": 1, "zero": 3, "recompute": 2}.get(axis, LARGEST_DEGREE)
+        lowest = 0 if axis in ("sp", "zero", "schedule", "recompute", "recompute_layers") else 1
+        highest = {"sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1}.get(
+            axis, LARGEST_DEGREE
+        )
         for value in values:
             if not lowest <= value <= highest:
                 raise InputError(f"{axis} must be between {lowest} and {highest}", str(value))
@@ -155,6 +160,7 @@ class _Axes:
         self.moe = model.is_moe
         experts = [layer.moe.experts for layer in model.layer_kinds if layer.moe]
         self.partial = problem.stack.limits.partial_full_recompute
+        self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
 
     def _restricted(self, axis: str, values: Sequence[int]) -> Domain:
@@ -171,6 +177,11 @@ class _Axes:
 
     def vpp(self, pp: int) -> Domain:
         return self._restricted("vpp", range(1, max(1, (self.layers + 2) // pp) + 1) if pp > 1 else (1,))
+
+    def schedule(self, vpp: int) -> Domain:
+        """Never empty: chunks that no schedule of the stack runs are counted where a rule removes them."""
+        fitting = [int(schedule) for schedule in self.schedules if schedule.runs_chunks(vpp)]
+        return self._restricted("schedule", fitting or (int(default_schedule(vpp)),))
 
     def micro_batch(self, dp: int) -> Domain:
         share = self.batch // dp
@@ -221,6 +232,7 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[_Axes, int], Domain]], ...]] = (
     ("ep", "tp", _Axes.ep),
     ("etp", "tp", _Axes.etp),
     ("vpp", "pp", _Axes.vpp),
+    ("schedule", "vpp", _Axes.schedule),
     ("micro_batch", "dp", _Axes.micro_batch),
     ("zero", "tp", _Axes.zero),
     ("recompute", "pp", _Axes.recompute),
@@ -268,6 +280,8 @@ def _expand(
     counts[keys] = [len(d) for d in domains.values()]
     starts[keys] = np.cumsum([0, *counts[keys][:-1]])
     repeats = counts[columns[key]]
+    if counts[keys].max() == 1 == counts[keys].min():
+        return {**columns, axis: np.concatenate(list(domains.values()))[starts[columns[key]]]}
     source = np.repeat(np.arange(len(repeats)), repeats)
     within = np.arange(len(source)) - (np.cumsum(repeats) - repeats)[source]
     flat = np.concatenate(list(domains.values()))
@@ -312,9 +326,6 @@ def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigT
     """Add the columns that follow from the others or have one value so far."""
     selective = columns["recompute"] == Recompute.SELECTIVE
     columns["recompute_modules"] = np.where(selective, stack_modules(problem), 0).astype(np.int32)
-    columns["schedule"] = np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B).astype(
-        np.int32
-    )
     # axes with one value so far, and the leaf's: a column of zeros that takes no memory
     zeros = np.broadcast_to(np.int32(0), len(columns["tp"]))
     for axis in AXES:
@@ -326,13 +337,18 @@ def _stem_kinds(
     columns: dict[str, IntColumn], axes: _Axes, sieve: _Filter
 ) -> tuple[NDArray[np.intp], tuple[IntColumn, ...]]:
     """Stems with the same choices of recomputed layers: the kind of each, and the legal choices per kind."""
-    first, kind = distinct(columns["pp"], columns["vpp"], columns["recompute"])
-    stems = [{axis: int(columns[axis][row]) for axis in ("pp", "vpp", "recompute")} for row in first]
-    choices = [np.array(axes.recompute_layers(**stem), dtype=np.int32) for stem in stems]
+    leaf = ("pp", "vpp", "recompute", "recompute_layers")
+    others = sorted({axis for rule in sieve.waiting for axis in rule.needs} - {*leaf})
+    shared = ("pp", "vpp", "recompute", *others)
+    first, kind = distinct(*(columns[axis] for axis in shared))
+    choices = [
+        np.array(axes.recompute_layers(*(int(columns[a][row]) for a in leaf[:3])), dtype=np.int32)
+        for row in first
+    ]
     if not choices:
         return kind, ()
     kind_of = np.repeat(np.arange(len(first)), [len(c) for c in choices])
-    leaves = {axis: columns[axis][first][kind_of] for axis in ("pp", "vpp", "recompute")}
+    leaves = {axis: columns[axis][first][kind_of] for axis in shared}
     leaves["recompute_layers"] = np.concatenate(choices)
     full = leaves["recompute_layers"] > 0
     leaves["recompute"] = np.where(full, np.int32(Recompute.FULL), leaves["recompute"])
@@ -346,12 +362,14 @@ def _sizes(columns: dict[str, IntColumn], axes: _Axes, step: int) -> NDArray[np.
     """Candidates that each row stands for before step `step`."""
     weight = np.ones(len(columns["tp"]))
     for axis, key, domain in _STEPS[step:]:
-        if axis in ("vpp", "recompute"):
+        if axis in ("vpp", "recompute") or key not in columns:
             continue
         weight *= _per_value(columns[key], lambda value, domain=domain: len(domain(axes, value)))  # type: ignore[misc]
     if "vpp" not in columns:
         ways = {
-            int(pp): sum(axes.recomputations(int(pp), v) for (v,) in axes.vpp(int(pp)))
+            int(pp): sum(
+                axes.recomputations(int(pp), v) * len(axes.schedule(v)) for (v,) in axes.vpp(int(pp))
+            )
             for pp in np.flatnonzero(np.bincount(columns["pp"], minlength=1))
         }
         return weight * _per_value(columns["pp"], ways.__getitem__)
@@ -420,12 +438,16 @@ def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rul
 def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Axes in which each row differs from `config`, and the sum of the factors as |log2|; dp follows from others."""
     free = ("tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch", "sp", "zero", "recompute_layers")
+    # chunks and schedule go together: two changes only where a schedule was named that the chunks do not mean
+    mine = int(config.schedule != default_schedule(config.vpp))
     changed = np.zeros(len(table), dtype=np.int64)
     distance = np.zeros(len(table))
     for axis in free:
         wanted = getattr(config, axis)
         changed += table[axis] != wanted
         distance += np.abs(np.log2((table[axis] + 1.0) / (wanted + 1.0)))
+    usual = np.where(table["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
+    changed += np.where(mine, table["schedule"] != config.schedule, table["schedule"] != usual)
     changed += (table["recompute"] == Recompute.SELECTIVE) != (config.recompute == Recompute.SELECTIVE)
     return changed, distance
 

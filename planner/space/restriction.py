@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from planner.errors import InputError, UnknownNameError
 from planner.space.enumerate import RESTRICTABLE
-from planner.spec.config import Recompute
+from planner.spec.config import SCHEDULE_LABELS, Recompute
 
 
 def parse_restriction(settings: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -36,6 +36,11 @@ def _degree(axis: str, value: str, setting: str) -> int:
         if value.upper() in Recompute.__members__:
             return int(Recompute[value.upper()])
         raise InputError("recompute must be none, selective or full", setting)
+    if axis == "schedule":
+        label = value.lower().replace("_", "-")
+        if label not in SCHEDULE_LABELS:
+            raise UnknownNameError("pipeline schedule", value, SCHEDULE_LABELS)
+        return SCHEDULE_LABELS.index(label)
     if not (value.isascii() and value.isdigit() and len(value) <= 9):
         raise InputError(f"{axis} must be a whole number, 0 or more", setting, "write it like --set pp=8,16")
     return int(value)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, nanotron_head, split_nanotron
-from planner.spec.config import Mask, Recompute
+from planner.spec.config import FOLDED_SCHEDULES, SCHEDULE_LABELS, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack import PipelineSplit
 
@@ -144,7 +144,33 @@ def _vpp_supported(columns: Columns, problem: Problem) -> Mask:
 
 
 def _interleaving_remainder(columns: Columns, problem: Problem) -> Mask:
-    return (columns["vpp"] == 1) | (columns["num_microbatches"] % columns["pp"] == 0)
+    rounds = (columns["vpp"] > 1) & ~np.isin(columns["schedule"], (Schedule.GPIPE, *FOLDED_SCHEDULES))
+    return ~rounds | (columns["num_microbatches"] % columns["pp"] == 0)
+
+
+def _schedule_supported(columns: Columns, problem: Problem) -> Mask:
+    allowed = [SCHEDULE_LABELS.index(name) for name in problem.stack.limits.schedules]
+    usual = np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
+    # chunks that no schedule of the stack runs are for vpp-supported to refuse
+    return np.isin(columns["schedule"], allowed) | (columns["schedule"] == usual)
+
+
+def _schedule_chunks(columns: Columns, problem: Problem) -> Mask:
+    schedule, v = columns["schedule"], columns["vpp"]
+    fits = np.zeros(len(v), dtype=np.bool_)
+    for kind in Schedule:
+        one, two, more = (kind.runs_chunks(count) for count in (1, 2, 3))
+        fits |= (schedule == kind) & np.where(v == 1, one, np.where(v == 2, two, more))
+    return np.where(columns["pp"] > 1, fits, schedule == Schedule.ONE_F_ONE_B)
+
+
+def _schedule_microbatches(columns: Columns, problem: Problem) -> Mask:
+    schedule, p, m = columns["schedule"], columns["pp"], columns["num_microbatches"]
+    dual = np.isin(schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
+    even = (p % 2 == 0) & (m % 2 == 0)
+    split = np.isin(schedule, (Schedule.ZB_H1, Schedule.ZB_H2))
+    enough = np.where(dual, m >= 2 * p, np.where(split, m >= p, schedule >= 0))
+    return enough & ((schedule != Schedule.DUALPIPE) | even)
 
 
 def _experts_ep(columns: Columns, problem: Problem) -> Mask:
@@ -328,10 +354,28 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"batch": p.job.global_batch},
     ),
     Rule(
-        "interleaving-remainder", ("pp", "vpp", "num_microbatches"), _interleaving_remainder,
+        "interleaving-remainder", ("pp", "vpp", "schedule", "num_microbatches"), _interleaving_remainder,
         "pp must divide the number of micro-batches when stages are interleaved; "
         "pp={pp} micro-batches={num_microbatches}",
         "change the micro-batch or set vpp=1", "Megatron-LM schedules, group size pp",
+    ),
+    Rule(
+        "schedule-supported", ("vpp", "schedule"), _schedule_supported,
+        "the stack runs the pipeline schedules {names}; schedule={schedule}", "choose one of these", _STACK,
+        lambda p: {"names": ", ".join(p.stack.limits.schedules)},
+    ),
+    Rule(
+        "schedule-chunks", ("pp", "vpp", "schedule"), _schedule_chunks,
+        "1f1b, zb-h2 and dualpipe hold 1 chunk a rank, zb-v and dualpipev 2, interleaved 2 or more, and without a "
+        "pipeline there is only 1f1b; schedule={schedule} pp={pp} vpp={vpp}",
+        "change vpp or the schedule", "the schedules' definitions (planner.schedule.generate)",
+    ),
+    Rule(
+        "schedule-microbatches", ("pp", "schedule", "num_microbatches"), _schedule_microbatches,
+        "zb-h1 and zb-h2 need as many micro-batches as stages, dualpipe and dualpipev two per rank, dualpipe even "
+        "numbers of both; schedule={schedule} pp={pp} micro-batches={num_microbatches}",
+        "choose a smaller micro-batch, less dp or another schedule",
+        "torch 2.13 distributed/pipelining/schedules.py ScheduleDualPipeV; deepseek-ai/DualPipe dualpipe.py step",
     ),
     Rule(
         "zero-supported", ("pp", "zero"), _zero_supported,

@@ -54,6 +54,56 @@ class Schedule(IntEnum):
     DUALPIPE = 8
     DUALPIPE_V = 9
 
+    @property
+    def label(self) -> str:
+        """Its name in every text that planner writes or reads."""
+        return SCHEDULE_LABELS[self]
+
+    @property
+    def placement(self) -> Placement:
+        """Which ranks hold which chunks."""
+        if self is Schedule.DUALPIPE:
+            return Placement.MIRRORED
+        return Placement.FOLDED if self in FOLDED_SCHEDULES else Placement.LOOPED
+
+    def runs_chunks(self, v: int) -> bool:
+        """Has it an order for v chunks a rank?"""
+        if self in FOLDED_SCHEDULES:
+            return v == 2
+        if self is Schedule.INTERLEAVED:
+            return v > 1
+        return v == 1 or self in (Schedule.GPIPE, Schedule.ZB_H1)
+
+
+class Placement(IntEnum):
+    """Where the chunks of a pipeline of p ranks lie.
+
+    LOOPED: chunk i on rank i mod p. FOLDED: rank r holds chunks r and 2p - 1 - r. MIRRORED: two copies of the model in
+    opposite directions, rank r holds stages r and p - 1 - r, each for half of the micro-batches.
+    """
+
+    LOOPED = 0
+    FOLDED = 1
+    MIRRORED = 2
+
+
+SCHEDULE_LABELS: Final = (
+    "1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev"
+)  # fmt: skip
+FOLDED_SCHEDULES: Final = (Schedule.ZB_V, Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE_V)
+
+
+def default_schedule(vpp: int) -> Schedule:
+    """The schedule that a number of virtual stages means where nothing else is said."""
+    return Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
+
+
+def ranks_of_chunks(pp: int, vpp: int, placement: Placement) -> list[int]:
+    """The rank of every chunk in pipeline order; MIRRORED chunks also lie on the rank pp - 1 - r."""
+    if placement is Placement.FOLDED:
+        return [*range(pp), *range(pp - 1, -1, -1)]
+    return [chunk % pp for chunk in range(pp * vpp)]
+
 
 # Bits of `recompute_modules`, named as Megatron-LM's --recompute-modules.
 RECOMPUTE_MODULES: Final = (
@@ -105,6 +155,8 @@ class ParallelConfig:
         parts += [f"mbs{self.micro_batch}", f"zero{self.zero}"]
         if self.sp:
             parts.append("sp")
+        if self.schedule not in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):  # those follow from vpp
+            parts.append(Schedule(self.schedule).label)
         if self.recompute == Recompute.SELECTIVE:
             parts.append("recompute:selective")
         if self.recompute == Recompute.FULL:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.spec.cluster import Cluster
-from planner.spec.config import IntColumn, Mask
+from planner.spec.config import IntColumn, Mask, Schedule
 from planner.spec.job import Job
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
@@ -47,7 +47,8 @@ class Rule:
 
     def explain(self, row: Mapping[str, int], problem: Problem) -> str:
         """Why this row breaks the rule, with its values."""
-        return self.reason.format(**{**row, **self.facts(problem)})
+        named = {**row, "schedule": Schedule(row["schedule"]).label} if "schedule" in row else row
+        return self.reason.format(**{**named, **self.facts(problem)})
 
 
 @dataclass(frozen=True)

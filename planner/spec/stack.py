@@ -11,9 +11,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from planner.errors import UnitError
+from planner.spec.config import SCHEDULE_LABELS
 from planner.spec.precision import Dtype
 from planner.units import parse_quantity
 
@@ -286,6 +287,9 @@ class Limits(_Section):
     max_cp: int = 10**6
     max_ep: int = 10**6
     interleaving: bool = True
+    schedules: tuple[str, ...] = Field(
+        ("1f1b", "interleaved"), description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them"
+    )
     partial_full_recompute: bool = True
     selective_recompute: tuple[str, ...] = ("core_attn",)
     kv_heads_below_tp: bool = True
@@ -293,6 +297,14 @@ class Limits(_Section):
     pads_vocabulary: int = Field(
         128, description="vocabulary is padded to a multiple of this x tp; 1: not padded"
     )
+
+    @field_validator("schedules")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in names if name not in SCHEDULE_LABELS]
+        if unknown:
+            raise ValueError(f"schedules must be among {', '.join(SCHEDULE_LABELS)}: {', '.join(unknown)}")
+        return names
 
 
 class Stack(_Section):

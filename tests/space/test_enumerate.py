@@ -321,3 +321,19 @@ def test_where_nothing_is_legal_there_is_no_nearest() -> None:
     subject = CASES["8 dense"]
     nothing = replace(RULES[0], legal=lambda columns, given: np.zeros(len(columns["tp"]), dtype=np.bool_))
     assert nearest_legal(ILLEGAL[0], subject, (nothing,)) is None
+
+
+def test_schedules_are_an_axis_and_every_removed_one_is_counted() -> None:
+    stack = load_stack("megatron-2026")
+    limits = stack.limits.model_copy(update={"schedules": ("1f1b", "interleaved", "zb-v", "dualpipe")})
+    several = replace(problem(), stack=stack.model_copy(update={"limits": limits}))
+    found = enumerate_configs(several, RULES)
+    kinds = set(np.unique(found.stems["schedule"]).tolist())
+    assert kinds == {Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE}
+    assert len(found) + sum(entry.candidates for entry in found.removed) == found.total
+    usual = enumerate_configs(problem(), RULES)
+    mine = found.table()
+    assert int(np.isin(mine["schedule"], (0, 1)).sum()) == len(usual)
+    only = enumerate_configs(several, RULES, {"schedule": (int(Schedule.ZB_V),)}).table()
+    assert set(only["schedule"].tolist()) == {Schedule.ZB_V}
+    assert set(only["vpp"].tolist()) == {2}

@@ -10,7 +10,7 @@ import pytest
 from planner.catalog.load_stacks import load_stack
 from planner.space.enumerate import explain_config
 from planner.space.rules import RULES
-from planner.spec.config import AXES, ConfigTable, ParallelConfig, Recompute
+from planner.spec.config import AXES, SCHEDULE_LABELS, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits, PipelineSplit, Stack
 from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
@@ -40,6 +40,7 @@ UNPADDED = replace(
     on(limited(pads_vocabulary=1)),
     model=dense_model(vocab=32001),
 )
+ANY = on(limited(schedules=SCHEDULE_LABELS))
 FULL = {"recompute": int(Recompute.FULL)}
 
 # rule -> (problem, what differs from the legal configuration, words of the explanation)
@@ -71,6 +72,13 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     "moe-sp": (MOE, {"sp": 0}, ("tp=2", "sp=0")),
     "batch": (DENSE, {"micro_batch": 3}, ("64", "dp=4", "micro_batch=3")),
     "interleaving-remainder": (DENSE, {"vpp": 2, "num_microbatches": 7}, ("pp=2", "micro-batches=7")),
+    "schedule-supported": (DENSE, {"schedule": Schedule.ZB_H1}, ("1f1b, interleaved", "schedule=zb-h1")),
+    "schedule-chunks": (ANY, {"schedule": Schedule.ZB_V}, ("schedule=zb-v", "pp=2 vpp=1")),
+    "schedule-microbatches": (
+        ANY,
+        {"schedule": Schedule.DUALPIPE, "num_microbatches": 2},
+        ("schedule=dualpipe", "pp=2", "micro-batches=2"),
+    ),
     "zero-supported": (DENSE, {"zero": 3}, ("(0, 1)", "zero=3", "pp=2")),
     "zero-replicas": (DENSE, {"dp": 1}, ("dp=1", "cp=1", "zero=1")),
     "recompute-layers": (DENSE, {**FULL, "recompute_layers": 5}, ("8 layers", "recompute_layers=5 pp=2")),
