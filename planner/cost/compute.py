@@ -24,7 +24,7 @@ from planner.cost.kernels import (
 )
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
-from planner.spec.config import ConfigTable, distinct
+from planner.spec.config import ConfigTable, ContextKind, distinct
 from planner.spec.model import Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
@@ -134,7 +134,10 @@ class ComputeModel:
         return Products(*(factor * seconds[inverse] for seconds in (forward, dgrad, wgrad)))
 
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
-        """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly."""
+        """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly.
+
+        A ring works in c steps on short blocks (`_ring`); the other kinds see the whole sequence in one kernel.
+        """
         a = layer.attention
         batch, seq = keys["micro_batch"].astype(float), float(self.problem.job.seq_len)
         heads = a.heads / (x.t * x.c)
@@ -144,6 +147,10 @@ class ComputeModel:
             batch, seq, seq, heads, kv, float(a.head_dim), float(a.v_head_dim), True,
             self.attention_peak, self.bandwidth, self.kernels, window,
         )  # fmt: skip
+        ring = (x.c > 1) & (keys["cp_kind"] == ContextKind.P2P)
+        if a.window is None and ring.any():
+            steps = self._ring(layer, x, batch)
+            forward, backward = np.where(ring, steps[0], forward), np.where(ring, steps[1], backward)
         stack = self.problem.stack
         factor = stack.compute.attention
         if stack.kernels.attention is AttentionKernel.FLASH:
@@ -157,6 +164,30 @@ class ComputeModel:
         passes = SQUARE_PASSES[stack.kernels.attention] + (2.0 if stack.kernels.dropout else 0.0)
         moved = memory_bound_time(width * passes * square, self.bandwidth, self.kernels)
         return factor * (products + moved), factor * 2 * (products + moved)
+
+    def _ring(self, layer: Layer, x: LayerShape, batch: Array) -> tuple[Array, Array]:
+        """Forward and backward seconds of attention passed around a ring of c ranks.
+
+        A rank holds two of 2c chunks. One causal block of s/c by s/c, then c - 1 blocks of s/c by s/2c without a
+        mask; each adds its outputs to the running ones (read, read, write, for three quarters of the queries on
+        average), in backward the gradients of queries, keys and values. Source: TransformerEngine 2.x,
+        attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P.
+        """
+        a, own = layer.attention, float(self.problem.job.seq_len) / x.c
+        heads, kv = a.heads / x.t, a.kv_heads / x.kv_split
+        first, later = (
+            attention_time(
+                batch, own, keys, heads, kv, float(a.head_dim), float(a.v_head_dim), causal,
+                self.attention_peak, self.bandwidth, self.kernels,
+            )
+            for keys, causal in ((own, True), (own / 2, False))
+        )  # fmt: skip
+        passes = 3.0 * self.recipe.activation_bytes * batch * own
+        outputs = memory_bound_time(0.75 * passes * heads * a.v_head_dim, self.bandwidth, self.kernels)
+        moved = 0.75 * heads * a.head_dim + kv * (a.head_dim + a.v_head_dim)
+        gradients = memory_bound_time(passes * moved, self.bandwidth, self.kernels)
+        again = x.c - 1
+        return first[0] + again * (later[0] + outputs), first[1] + again * (later[1] + gradients)
 
     def memory_bound(self, layer: Layer, x: LayerShape) -> dict[str, Array]:
         """Forward seconds of norms, residuals, rotary, activation and permutation, by module."""

@@ -18,7 +18,7 @@ from planner.cost.flops import layer_gemms, outer_gemms
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer_memory import layer_memory
 from planner.cost.step import FORWARD_SHARE
-from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.rates import KernelRates
@@ -38,6 +38,11 @@ RELAUNCHED = {
     "core_attn": 1 / 12, "layernorm": 2 / 12, "mla_up_proj": 3 / 12, "mlp": 3 / 12, "moe_act": 1 / 12,
     "moe": 8 / 12, "shared_experts": 3 / 12,
 }  # fmt: skip
+
+# Launches of one more step of ring attention against those of a fused layer, forward (12) and backward (24): the
+# exchange, two copies of halves, attention, two corrections; backward one more (the classes and functions of
+# TransformerEngine 2.x, context_parallel.py).
+RING_LAUNCHES = (6 / 12, 7 / 24)
 
 
 @dataclass(frozen=True)
@@ -209,7 +214,9 @@ class LayerModel:
         behind = sum(backward.values(), zero)
         host, softness = self._host_floor(layer, keys), self.problem.stack.host.softness
         # each pass takes the longer of device and host; a third of the launches are forward ones
-        ahead_host, behind_host = FORWARD_SHARE * host, (1 - FORWARD_SHARE) * host
+        steps = np.where(keys["cp_kind"] == ContextKind.P2P, x.c - 1, 0.0)
+        ahead_host = FORWARD_SHARE * host * (1 + RING_LAUNCHES[0] * steps)
+        behind_host = (1 - FORWARD_SHARE) * host * (1 + RING_LAUNCHES[1] * steps)
         repeated = self._relaunched(keys) * ahead_host
         forward_time = soft_maximum(again_full, ahead_host, softness)
         time = forward_time + soft_maximum(behind + again, behind_host + repeated, softness)

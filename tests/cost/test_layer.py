@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary, soft_maximum
-from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
@@ -101,3 +101,18 @@ def test_plain_all_to_all_carries_top_k_copies_of_every_token() -> None:
 def test_padded_vocabulary(tp: int, padded: int) -> None:
     subject = problem(dense_model(vocab=32001))
     assert float(padded_vocabulary(subject, np.array([float(tp)]))[0]) == padded
+
+
+def test_a_ring_of_short_blocks_costs_more_attention_than_one_kernel() -> None:
+    # the same pairs of tokens, cut into c blocks of s/c by s/2c whose outputs are merged; hidden by nothing
+    subject = problem(dense_model(8, 8192, 64, 8, 28672), "1x8 h100", seq_len=8192)
+    kinds = [ParallelConfig(dp=8 // c, cp=c, cp_kind=kind) for c in (2, 4, 8) for kind in ContextKind]
+    attention = layer_of(subject, *kinds).forward["attention"].reshape(3, len(ContextKind))
+    ring, whole = attention[:, ContextKind.P2P], attention[:, ContextKind.A2A]
+    assert np.all(ring > whole)
+    assert np.all(np.diff(ring / whole) > 0), "the shorter the blocks the worse"
+    long = problem(dense_model(8, 8192, 64, 8, 28672), "1x8 h100", seq_len=131072)
+    attention = layer_of(long, *kinds).forward["attention"].reshape(3, len(ContextKind))
+    assert np.all(attention[:, ContextKind.P2P] < 1.25 * attention[:, ContextKind.A2A]), (
+        "long blocks run as fast"
+    )
