@@ -11,17 +11,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.bounds import MEMORY_AXES, TIME_AXES, least_memory, least_step_time
 from planner.cost.flops import gemm_flops, head_gemm, layer_gemms
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level, pipeline_level
-from planner.cost.pipeline import least_makespan
 from planner.cost.prepared import PreparedCosts
 from planner.cost.shards import ShardModel
-from planner.cost.stages import StageClasses, stage_classes, sum_of_columns, sum_over_kinds
-from planner.cost.step import straggling
+from planner.cost.stages import StageClasses, stage_classes
 from planner.cost.table import CostTable, join
 from planner.space.split import nanotron_head
-from planner.spec.config import ConfigTable
+from planner.spec.config import ConfigTable, distinct
 from planner.spec.links import LinkRates
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
@@ -57,19 +56,16 @@ class CostModel:
         return PreparedCosts(self.layers, stems, classes, layers, pipelines, shards)
 
     def lower_bound(self, stems: ConfigTable) -> Array:
-        """A step time that no completion of a stem beats, from the work of its layers alone [s].
+        """A step time that no completion of a stem beats (`cost.bounds.least_step_time`) [s]."""
+        first, inverse = distinct(*(stems[axis] for axis in TIME_AXES))
+        keys = stems.take(first)
+        return least_step_time(self.layers, keys, self._stage_classes(keys))[inverse]
 
-        Left out: embedding and loss, point-to-point, data-parallel collectives, the optimizer.
-        """
-        layers, classes = layer_level(self.layers, stems), self._stage_classes(stems)
-        counts = np.moveaxis(classes.layers[classes.of_row], 2, 0)
-        time = sum_over_kinds(counts, layers.time[:, layers.of_row])
-        total = sum_of_columns(classes.count[classes.of_row] * time)
-        v, m = (stems[axis].astype(float) for axis in ("vpp", "num_microbatches"))
-        stack, nodes = self.problem.stack, float(self.problem.cluster.num_nodes)
-        least = least_makespan(time, classes, classes.of_row, total, m, v) + stack.host.step_overhead
-        rounding = 1.0 - 1e-9
-        return rounding * (least + straggling(least, nodes, stack.communication))
+    def least_memory(self, stems: ConfigTable) -> Array:
+        """Device memory that no completion of a stem needs less than (`cost.bounds.least_memory`) [bytes]."""
+        first, inverse = distinct(*(stems[axis] for axis in MEMORY_AXES))
+        keys = stems.take(first)
+        return least_memory(self.shards, keys, self._stage_classes(keys))[inverse]
 
     def evaluate(self, table: ConfigTable, keep_terms: bool = False) -> CostTable:
         """Cost of every row of `table`; a row's cost does not depend on the other rows."""

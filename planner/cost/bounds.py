@@ -1,0 +1,68 @@
+"""Which step time and which memory can no completion of a stem beat?
+
+Lower bounds from few columns, on distinct keys only, so that a search can leave most stems without costing them.
+Left out of them is named by each; what is left out is never negative.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.layer import LayerModel
+from planner.cost.levels import layer_level
+from planner.cost.memory import frozen, on_device, state_bytes
+from planner.cost.pipeline import least_makespan
+from planner.cost.shards import ShardModel
+from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.step import straggling
+from planner.spec.config import ConfigTable
+from planner.spec.job import FROZEN_BYTES
+
+Array = NDArray[np.float64]
+
+# What each bound depends on.
+TIME_AXES = (
+    "tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "pp", "vpp", "schedule",
+    "num_microbatches",
+)  # fmt: skip
+MEMORY_AXES = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "offload")
+_ROUNDING = 1.0 - 1e-9
+
+
+def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses) -> Array:
+    """A step time that no completion of a stem beats, from the work of its layers alone [s].
+
+    Left out: embedding and loss, recomputed layers, point-to-point, data-parallel collectives, the optimizer.
+    """
+    layers = layer_level(model, stems)
+    counts = np.moveaxis(classes.layers[classes.of_row], 2, 0)
+    time = sum_over_kinds(counts, layers.time[:, layers.of_row])
+    total = sum_of_columns(classes.count[classes.of_row] * time)
+    v, m = (stems[axis].astype(float) for axis in ("vpp", "num_microbatches"))
+    stack, nodes = model.problem.stack, float(model.problem.cluster.num_nodes)
+    least = least_makespan(time, classes, classes.of_row, total, m, v) + stack.host.step_overhead
+    return _ROUNDING * (least + straggling(least, nodes, stack.communication))
+
+
+def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -> Array:
+    """Device memory that no completion of a stem needs less than: all states at the update, workspace, and what lies
+    outside the allocator [bytes].
+
+    Left out: activations, logits, gathered parameters and every buffer that only some moments hold.
+    """
+    problem, shards = model.problem, model.shards(stems, classes)
+    stack, job = problem.stack, problem.job
+    t, c, d, zero, hybrid = (stems[axis].astype(float) for axis in ("tp", "cp", "dp", "zero", "hsdp"))
+    replicas = c * d
+    expert_replicas = t * replicas / (stems["ep"].astype(float) * stems["etp"])
+    held = np.zeros_like(shards.dense[shards.of_row])
+    for size, ranks in ((shards.dense, replicas), (shards.expert, expert_replicas)):
+        shared = np.where(hybrid > 0, np.minimum(hybrid, ranks), ranks)
+        states = state_bytes(zero, shared, replicas, stack, job)
+        if job.lora_rank is not None:
+            states = frozen(states, zero, shared, FROZEN_BYTES[job.frozen_bits])
+        each = on_device(states, stems["offload"], stack.states.engine)
+        held = held + size[shards.of_row] * (each.weights + each.gradients + each.optimizer)[:, None]
+    alive = classes.count[classes.of_row] > 0
+    return _ROUNDING * (largest(np.where(alive, held, 0.0)) + stack.overhead.context)
