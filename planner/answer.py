@@ -15,6 +15,7 @@ from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
 from planner.cost.simulated import evaluate_exactly
 from planner.cost.table import CostTable
+from planner.solve.pareto import ParetoFront
 from planner.solve.search import SearchResult
 from planner.space.enumerate import Enumeration, Removed
 from planner.spec.assumptions import Assumptions
@@ -22,13 +23,17 @@ from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import (
     BrokenRule,
     CalibrationLevel,
+    Certificate,
     Choice,
     ClusterFacts,
     Confidence,
+    Ending,
     JobFacts,
     Memory,
     MemoryVerdict,
     ModelFacts,
+    Objective,
+    ParetoPoint,
     Plan,
     PlannedConfig,
     RemovedBy,
@@ -39,7 +44,7 @@ from planner.spec.planfile import (
     Verdict,
 )
 from planner.spec.rule import Problem, Violation
-from planner.units import format_capacity, format_time
+from planner.units import GIB, format_capacity, format_time
 
 NOT_MODELLED = (
     "queueing, evaluation and planned maintenance: they add to the days of a run",
@@ -73,8 +78,9 @@ class Answerer:
         return bool(self.model.evaluate(ConfigTable.of([config])).device_memory[0] <= self.limit)
 
     def plan(
-        self, space: Enumeration, found: SearchResult, helps: Sequence[str], clock: Callable[[], float]
-    ) -> Plan:
+        self, space: Enumeration, found: SearchResult, helps: Sequence[str], front: ParetoFront, ending: Ending,
+        objective: Objective, clock: Callable[[], float],
+    ) -> Plan:  # fmt: skip
         """The answer to a search; `helps`: changes under which something would be legal."""
         choices = self.choices(found.best)
         verdict, change, nearest = Verdict.FOUND, "", None
@@ -98,8 +104,50 @@ class Answerer:
             costed=found.costed,
             seconds=clock(),
             restricted=self.restricted,
+            certificate=self._certificate(space, found, choices, front, ending, objective, clock()),
         )
-        return self._plan(verdict, choices, search, nearest=nearest, smallest_change=change)
+        pareto = self._pareto(front)
+        return self._plan(verdict, choices, search, nearest=nearest, smallest_change=change, pareto=pareto)
+
+    def _certificate(
+        self, space: Enumeration, found: SearchResult, choices: tuple[Choice, ...], front: ParetoFront,
+        ending: Ending, objective: Objective, seconds: float,
+    ) -> Certificate:  # fmt: skip
+        best = bound = gap = None
+        if choices and objective is Objective.HEADROOM:
+            best = self.limit - choices[0].memory.peak
+            bound, gap = (best, 0.0) if front.complete else (None, None)
+        elif choices:
+            best = choices[0].step_time
+            bound = min(best, found.unseen)
+            gap = (best - bound) / best
+        return Certificate(
+            objective=objective,
+            compared="step time by the cost model's equations, the fastest with their pipelines simulated; splits are "
+            "the stack's own",
+            candidates=space.total,
+            by_rule=space.total - len(space),
+            by_memory=found.by_memory + found.too_large,
+            by_bound=found.behind,
+            costed=found.costed,
+            solved=found.solved,
+            best=best,
+            bound=bound,
+            gap=gap,
+            ending=ending,
+            seconds=seconds,
+        )
+
+    def _pareto(self, front: ParetoFront) -> tuple[ParetoPoint, ...]:
+        return tuple(
+            ParetoPoint(
+                config=PlannedConfig.of(front.table.row(row)),
+                step_time_s=float(front.step_time[row]),
+                peak_mem_gib=float(front.device_memory[row]) / GIB,
+                headroom_gib=max(self.limit - float(front.device_memory[row]), 0.0) / GIB,
+            )
+            for row in range(len(front.table))
+        )
 
     def estimate(
         self, config: ParallelConfig, broken: tuple[Violation, ...], nearest: ParallelConfig | None,
@@ -246,7 +294,7 @@ class Answerer:
     def _plan(
         self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, *,
         violations: tuple[BrokenRule, ...] = (), nearest: Choice | None = None, smallest_change: str = "",
-        named: str = "",
+        named: str = "", pareto: tuple[ParetoPoint, ...] = (),
     ) -> Plan:  # fmt: skip
         return Plan(
             verdict=verdict,
@@ -258,6 +306,7 @@ class Answerer:
             nearest_config=nearest.config if nearest else None,
             smallest_change=smallest_change,
             search=search,
+            pareto=pareto,
             assumptions=(*self.assumed, *self.problem.model.assumed, *self._run_assumptions()),
             not_modelled=NOT_MODELLED,
             confidence=self._confidence(),

@@ -96,7 +96,12 @@ def plan(
     cluster: ClusterArgument,
     gpus: GpusOption = None,
     job: JobOptions = DEFAULT_JOB,
-    objective: Annotated[str, typer.Option(help="What to minimise.")] = "step_time",
+    objective: Annotated[
+        str, typer.Option(help="What to have least of: step_time, cost, energy, gpus; or most: headroom.")
+    ] = "step_time",
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds after which the search hands over what it has.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
     as_json: JsonOption = False,
     output: OutputOption = None,
@@ -106,10 +111,12 @@ def plan(
 
     request = job.request(model, cluster, gpus)
     _check_output(output)
+    from planner.objective import CHOOSES_SIZE, plan_with_size
     from planner.plan import make_plan
 
+    answer = plan_with_size if objective in CHOOSES_SIZE else make_plan
     with progress("searching"):
-        found = make_plan(replace(request, objective=objective, top=top))
+        found = answer(replace(request, objective=objective, top=top, time_limit=time_limit))
     return _deliver(found, as_json, output)
 
 

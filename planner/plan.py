@@ -5,6 +5,7 @@
     cost      CostModel(problem, rates)        step time and memory of each
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
               refine(model, found)             in the order of simulated pipelines
+              pareto_front(model, space)       step time against memory        -> ParetoFront
     answer    Plan                             what the report shows and the plan file holds
 
 Left out: what the whole run takes (`campaign/`), and launch files.
@@ -26,6 +27,7 @@ from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
 from planner.errors import InputError
+from planner.solve.pareto import pareto_front
 from planner.solve.refine import FINALISTS, refine
 from planner.solve.relax import (
     better_batch,
@@ -34,7 +36,7 @@ from planner.solve.relax import (
     nearest_fitting,
     with_batch,
 )
-from planner.solve.search import search
+from planner.solve.search import bounds_of, search
 from planner.space.enumerate import (
     RESTRICTABLE,
     check_restriction,
@@ -50,9 +52,10 @@ from planner.spec.config import ParallelConfig, Recompute, Schedule, default_sch
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model
-from planner.spec.planfile import Plan
+from planner.spec.planfile import Objective, Plan
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
+from planner.stopping import Stopwatch
 from planner.units import parse_count
 
 Kind = TypeVar("Kind", Precision, Optimizer)
@@ -61,7 +64,6 @@ DEFAULT_SEQ_LEN = 8192
 DEFAULT_BATCH_TOKENS = 4e6
 LONGEST_SEQUENCE = 2**30
 LARGEST_BATCH = 2**30  # sequences; columns of candidates hold 32-bit numbers
-OBJECTIVES = ("step_time",)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Request:
     optimizer: str = "adamw"
     stack: str | None = None
     tokens: float | None = None
-    objective: str = "step_time"
+    objective: str = Objective.STEP_TIME
+    time_limit: float | None = None  # of the search [s]
     restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     headroom: float = 0.05
     top: int = 10
@@ -90,21 +93,30 @@ class Request:
 
 def make_plan(request: Request) -> Plan:
     """The fastest configurations that are legal and fit, or why there are none. Raises `PlannerError`."""
-    started = time.perf_counter()
+    with Stopwatch(request.time_limit) as watch:
+        return _searched(request, watch)
+
+
+def _searched(request: Request, watch: Stopwatch) -> Plan:
     _check(request)
     problem, assumed = resolve(request)
-    model = cost_model(problem)
-    space = enumerate_configs(problem, rules_for(problem.stack), request.restrict)
+    rules, model = rules_for(problem.stack), cost_model(problem)
+    space = enumerate_configs(problem, rules, request.restrict)
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
-    simulator = simulator_of(model)
-    found = search(model, space, limit, max(FINALISTS, request.top))
-    found = refine(model, simulator, found, request.top)
-    helps = () if len(space) else tuple(legal_changes(problem, rules_for(problem.stack), request.restrict))
+    simulator, objective = simulator_of(model), Objective(request.objective)
+    bounds = bounds_of(model, space)
+    found = search(model, space, limit, max(FINALISTS, request.top), bounds, watch.stopped)
+    front = pareto_front(model, space, limit, bounds, watch.stopped)
+    if objective is Objective.HEADROOM:
+        found = replace(found, best=front.table.take(slice(None, None, -1)))
+        found = replace(found, best=found.best.take(slice(request.top)))
+    else:
+        found = refine(model, simulator, found, request.top)
+    helps = () if len(space) else tuple(legal_changes(problem, rules, request.restrict))
     better = better_batch(problem)
-    if len(found.best) and better:
-        helps = better_batch_advice(
-            model, found.best, cost_model(with_batch(problem, better)), limit, request.restrict
-        )
+    if len(found.best) and better and not watch.stopped():
+        other = cost_model(with_batch(problem, better))
+        helps = better_batch_advice(model, found.best, other, limit, request.restrict)
     answer = Answerer(
         problem,
         model,
@@ -114,7 +126,7 @@ def make_plan(request: Request) -> Plan:
         request.restrict,
         load_assumptions(request.assume),
     )
-    return answer.plan(space, found, helps, lambda: time.perf_counter() - started)
+    return answer.plan(space, found, helps, front, watch.ending, objective, watch.seconds)
 
 
 def make_estimate(request: Request) -> Plan:
@@ -235,8 +247,10 @@ def named_config(
 
 
 def _check(request: Request) -> None:
-    if request.objective not in OBJECTIVES:
-        raise InputError("the objective must be known", request.objective, "one of: " + ", ".join(OBJECTIVES))
+    if request.objective not in [*Objective]:
+        raise InputError("the objective must be known", request.objective, "one of: " + ", ".join(Objective))
+    if request.time_limit is not None and not request.time_limit > 0:
+        raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
     if not 0 <= request.headroom < 1:
         raise InputError("headroom must be a share from 0 to below 1", str(request.headroom), "write 5%")
     if request.top < 1:

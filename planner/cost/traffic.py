@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.spec.cluster import Cluster
+from planner.spec.config import distinct
 
 Array = NDArray[np.float64]
 Quantity = float | Array
@@ -53,10 +54,11 @@ def least_inside(stride: int, size: int, domain: int) -> int:
 
 def _least_inside(stride: Quantity, size: Quantity, domain: int) -> Array:
     """`least_inside` for columns, asked once per distinct pair."""
-    pair = np.stack(np.broadcast_arrays(np.asarray(stride, dtype=float), np.asarray(size, dtype=float)))
-    pairs, inverse = np.unique(pair.reshape(2, -1), axis=1, return_inverse=True)
-    found = [least_inside(int(s), int(n), domain) for s, n in pairs.T]
-    return np.array(found, dtype=np.float64)[inverse.reshape(-1)].reshape(pair.shape[1:])
+    strides, sizes = np.broadcast_arrays(np.asarray(stride, dtype=np.int64), np.asarray(size, dtype=np.int64))
+    first, inverse = distinct(strides.reshape(-1), sizes.reshape(-1))
+    pairs = zip(strides.reshape(-1)[first].tolist(), sizes.reshape(-1)[first].tolist(), strict=True)
+    found = [least_inside(s, n, domain) for s, n in pairs]
+    return np.array(found, dtype=np.float64)[inverse].reshape(strides.shape)
 
 
 def group_links(stride: Quantity, size: Quantity, cluster: Cluster) -> GroupLinks:

@@ -12,8 +12,10 @@ from itertools import groupby
 
 from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import (
+    Certificate,
     Choice,
     ClusterFacts,
+    Ending,
     Memory,
     MemoryVerdict,
     Plan,
@@ -332,14 +334,35 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
     lines = [Remainder("candidates", search.candidates, False)]
     lines += [Remainder(entry.rule, entry.candidates, True) for entry in removed]
     lines.append(Remainder("legal", search.legal, False))
-    behind = search.legal - search.costed
+    certificate = search.certificate
+    unlooked = certificate.by_memory - search.too_large if certificate else 0
+    behind = search.legal - search.costed - unlooked
+    if unlooked:
+        lines.append(Remainder("states alone too large", unlooked, True))
     if behind:
         lines.append(Remainder("behind by a bound", behind, True))
+    if behind or unlooked:
         lines.append(Remainder("costed in full", search.costed, False))
     if search.too_large:
         lines.append(Remainder("too much memory", search.too_large, True))
         lines.append(Remainder("fit", search.costed - search.too_large, False))
     return tuple(lines)
+
+
+def proof_sentence(certificate: Certificate) -> str:
+    """What is proven of the best configuration, and what is not."""
+    if certificate.best is None:
+        return ""
+    counted = f"{certificate.costed:,} costed, {certificate.solved:,} simulated"
+    if certificate.ending is not Ending.COMPLETE:
+        gap = "" if certificate.gap is None else f": at best {certificate.gap:.2%} faster is possible"
+        return f"not proven, ended by {certificate.ending}{gap}; {counted}"
+    if certificate.gap is None:
+        return f"best of what was tried: {certificate.compared}"
+    proven = (
+        "proven: none has more headroom" if certificate.objective == "headroom" else "proven: none is faster"
+    )
+    return f"{proven} (gap {certificate.gap:.2%}; {counted}), compared by {certificate.compared}"
 
 
 def search_sentence(search: Search) -> str:

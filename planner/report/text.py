@@ -269,4 +269,7 @@ def _space(plan: Plan) -> RenderableType:
     for line in facts.space_account(plan.search):
         label = f"  - {line.label}" if line.taken_away else line.label
         table.add_row(prose(label, "dim" if line.taken_away else ""), f"{line.candidates:,}")
-    return section("The space searched", table, prose(facts.search_sentence(plan.search), "dim"))
+    said = [facts.search_sentence(plan.search)]
+    if plan.search.certificate is not None:
+        said.insert(0, facts.proof_sentence(plan.search.certificate))
+    return section("The space searched", table, *(prose(line, "dim") for line in said if line))

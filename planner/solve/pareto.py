@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
+from planner.solve.search import Bounds, bounds_of
 from planner.space.enumerate import Enumeration, with_recomputed_layers
 from planner.spec.config import ConfigTable, IntColumn
 
@@ -55,28 +56,30 @@ class _Front:
 
 
 def pareto_front(
-    model: CostModel, space: Enumeration, limit: float, stopped: Callable[[], bool] = lambda: False
-) -> ParetoFront:
+    model: CostModel, space: Enumeration, limit: float, bounds: Bounds | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> ParetoFront:  # fmt: skip
     """The front of step time against device memory of all configurations within `limit` [bytes]."""
     front, complete = _Front(), True
     if len(space.stems):
-        complete = _fill(front, model, space, limit, stopped)
+        complete = _fill(front, model, space, limit, bounds or bounds_of(model, space), stopped)
     stems, layers = front.rows[:, 2].astype(np.intp), front.rows[:, 3].astype(np.int32)
     table = with_recomputed_layers(space.stems.take(stems), layers)
     return ParetoFront(table, front.rows[:, 0], front.rows[:, 1], complete)
 
 
 def _fill(
-    front: _Front, model: CostModel, space: Enumeration, limit: float, stopped: Callable[[], bool]
-) -> bool:
+    front: _Front, model: CostModel, space: Enumeration, limit: float, bounds: Bounds,
+    stopped: Callable[[], bool],
+) -> bool:  # fmt: skip
     """Every point of the front; False where it was stopped."""
-    time, memory = model.lower_bound(space.stems), model.least_memory(space.stems)
+    time, memory = bounds.time, bounds.memory
     left = np.flatnonzero(memory <= limit)
     left = left[np.argsort(time[left], kind="stable")]
     first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)
     last = np.array([choices[-1] for choices in space.layer_choices], dtype=np.int32)
     several = np.array([len(choices) > 2 for choices in space.layer_choices])
-    between: list[tuple[Index, Array, Array]] = []
+    waiting: list[tuple[Index, Array, Array]] = []
     while len(left):
         if stopped():
             return False
@@ -86,25 +89,30 @@ def _fill(
         leaf = np.arange(len(wave))
         fast = _look(front, model, space, limit, wave, leaf, first[kind])
         small = _look(front, model, space, limit, wave, leaf, last[kind])
-        waiting = several[kind] & (small[1] <= limit)
-        between.append((wave[waiting], fast[0][waiting], small[1][waiting]))
-    stems, corner_time, corner_memory = (
-        np.concatenate([part[i] for part in between]) if between else np.zeros(0, dtype=np.intp)
-        for i in range(3)
-    )
-    order = np.argsort(corner_time, kind="stable")
-    start = 0
-    while start < len(order):
+        more = several[kind] & (small[1] <= limit)
+        waiting.append((wave[more], fast[0][more], small[1][more]))
+    return _between(front, model, space, limit, waiting, stopped)
+
+
+def _between(
+    front: _Front, model: CostModel, space: Enumeration, limit: float,
+    waiting: list[tuple[Index, Array, Array]], stopped: Callable[[], bool],
+) -> bool:  # fmt: skip
+    """Cost the leaves between the first and the last of stems, given with the time of the one and the memory of the
+    other, as far as these are not behind the front; False where it was stopped."""
+    stems = np.concatenate([np.zeros(0, dtype=np.intp), *(part[0] for part in waiting)])
+    time = np.concatenate([np.zeros(0), *(part[1] for part in waiting)])
+    memory = np.concatenate([np.zeros(0), *(part[2] for part in waiting)])
+    order = np.argsort(time, kind="stable")
+    for start in range(0, len(order), WAVE_STEMS // 8):
         if stopped():
             return False
         part = order[start : start + WAVE_STEMS // 8]
-        start += WAVE_STEMS // 8
-        part = np.sort(part[front.least(corner_time[part]) > corner_memory[part]])
-        chosen = stems[part]
-        choices = [space.layer_choices[k][1:-1] for k in space.kind[chosen]]
-        leaf = np.repeat(np.arange(len(chosen)), [len(c) for c in choices])
+        part = np.sort(part[front.least(time[part]) > memory[part]])
+        choices = [space.layer_choices[k][1:-1] for k in space.kind[stems[part]]]
+        leaf = np.repeat(np.arange(len(part)), [len(c) for c in choices])
         if len(leaf):
-            _look(front, model, space, limit, chosen, leaf, np.concatenate(choices))
+            _look(front, model, space, limit, stems[part], leaf, np.concatenate(choices))
     return True
 
 

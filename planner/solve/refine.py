@@ -25,4 +25,4 @@ def refine(model: CostModel, simulator: PipelineSimulator, found: SearchResult, 
         return found
     cost = evaluate_exactly(model, found.best, simulator)
     order = np.lexsort((np.arange(len(found.best)), cost.device_memory, cost.step_time))
-    return replace(found, best=found.best.take(order[:top]))
+    return replace(found, best=found.best.take(order[:top]), solved=len(found.best))

@@ -5,12 +5,13 @@ can beat, from the work of its layers alone. Stems are costed in the order of th
 recomputed layers as it may have; more of them never take less time, so that cost bounds its other leaves in turn,
 which are looked at only where the first does not fit. What is left when every bound is behind the k-th best needs
 no look: the k best are exact. Of each stem only its fastest leaf that fits is listed: recomputing more layers than
-it needs is slower. Left out: splits other than the stack's own, and other objectives than the step
-time.
+it needs is slower. A search that is stopped says what a configuration it did not look at could reach at best. Left
+out: splits other than the stack's own (`solve/split.py`), and other objectives (`solve/objective.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,18 +32,41 @@ Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What no leaf of a stem can beat: `time` (n,) [s] and `memory` (n,) [bytes]."""
+
+    time: NDArray[np.float64]
+    memory: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """`best`: the fastest configurations that fit, best first; ties by least memory, then by order of the space.
-    `costed`: candidates whose memory and time were computed. `behind`: not computed, because a bound showed that
-    none is among the best, or because they recompute more of a stem that fits without. `too_large`: costed
-    candidates that do not fit. `smallest`: the costed candidate that needs least memory (one row, or none where
-    nothing is legal); of all candidates where none fits."""
+    `costed`: candidates whose memory and time were computed. `by_memory`: not computed, because their states alone
+    do not fit. `behind`: not computed, because a bound showed that none is among the best, or because they recompute
+    more of a stem that fits without. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate
+    that needs least memory (one row, or none where nothing is legal); of all candidates where none fits.
+    `unseen`: the step time that no candidate left without a look can beat [s], infinite where the search ended by
+    itself; `behind` then counts those as well. `solved`: how many had their pipelines simulated."""
 
     best: ConfigTable
     costed: int
+    by_memory: int
     behind: int
     too_large: int
     smallest: ConfigTable
+    unseen: float = np.inf
+    solved: int = 0
+
+
+def bounds_of(model: CostModel, space: Enumeration) -> Bounds:
+    """The bounds of every stem of a space."""
+    blocks = [space.stems.take(slice(b, b + BOUND_STEMS)) for b in range(0, len(space.stems), BOUND_STEMS)]
+    none = np.zeros(0)
+    return Bounds(
+        np.concatenate([none, *(model.lower_bound(block) for block in blocks)]),
+        np.concatenate([none, *(model.least_memory(block) for block in blocks)]),
+    )
 
 
 class _Best:
@@ -116,36 +140,56 @@ class _Looker:
         return time, fits
 
 
-def search(model: CostModel, space: Enumeration, limit: float, top: int) -> SearchResult:
-    """The `top` fastest configurations whose device memory is at most `limit` [bytes]."""
+def search(
+    model: CostModel, space: Enumeration, limit: float, top: int, bounds: Bounds | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> SearchResult:  # fmt: skip
+    """The `top` fastest configurations whose device memory is at most `limit` [bytes].
+
+    `stopped` is asked between waves, of which the first is always looked at.
+    """
     if not len(space.stems):
-        return SearchResult(space.stems, 0, 0, 0, space.stems)
-    looker = _Looker(model, space, limit, top)
-    bound = np.zeros(len(space.stems)) if looker.small else _bounds(model, space.stems)
-    waiting, times = _first_pass(looker, bound)
-    order = np.argsort(times, kind="stable")
-    waiting, times, start, size = waiting[order], times[order], 0, PROBE_STEMS
-    while start < len(waiting):
-        stems = waiting[start : start + size][times[start : start + size] <= looker.best.threshold]
-        if not len(stems):
-            break
-        looker.other_leaves(stems)
-        start, size = start + size, min(2 * size, WAVE_STEMS)
+        return SearchResult(space.stems, 0, 0, 0, 0, space.stems)
+    bounds = bounds or bounds_of(model, space)
+    possible = np.flatnonzero(bounds.memory <= limit)
+    looker, unseen = _Looker(model, space, limit, top), np.inf
+    if len(possible):
+        unseen = _look_through(looker, bounds.time, possible, stopped)
+    by_memory = len(space) - int(space.counts[possible].sum())
+    if not len(looker.best.rows) and np.isinf(unseen) and by_memory:
+        others = np.setdiff1d(np.arange(len(space.stems)), possible)
+        unseen, by_memory = _look_through(looker, bounds.time, others, stopped), 0
     best, least = looker.best.rows, looker.least
     chosen = _rows(space, best[:, 2].astype(np.intp), best[:, 3].astype(np.int32))
     smallest = _rows(space, np.array([least[1]]), np.array([least[2]], dtype=np.int32))
-    return SearchResult(chosen, looker.costed, len(space) - looker.costed, looker.too_large, smallest)
+    behind = len(space) - looker.costed - by_memory
+    return SearchResult(chosen, looker.costed, by_memory, behind, looker.too_large, smallest, unseen)
 
 
-def _bounds(model: CostModel, stems: ConfigTable) -> NDArray[np.float64]:
-    """The lower bound of every stem [s]."""
-    blocks = range(0, len(stems), BOUND_STEMS)
-    return np.concatenate([model.lower_bound(stems.take(slice(b, b + BOUND_STEMS))) for b in blocks])
+def _look_through(
+    looker: _Looker, bound: NDArray[np.float64], stems: Index, stopped: Callable[[], bool]
+) -> float:
+    """Cost what may be among the best of `stems`; the least step time of what was not looked at when stopped."""
+    waiting, times, unseen = _first_pass(looker, bound, stems, stopped)
+    order = np.argsort(times, kind="stable")
+    waiting, times, start, size = waiting[order], times[order], 0, PROBE_STEMS
+    while start < len(waiting):
+        chosen = waiting[start : start + size][times[start : start + size] <= looker.best.threshold]
+        if not len(chosen):
+            break
+        if stopped():
+            return min(unseen, float(times[start]))
+        looker.other_leaves(chosen)
+        start, size = start + size, min(2 * size, WAVE_STEMS)
+    return unseen
 
 
-def _first_pass(looker: _Looker, bound: NDArray[np.float64]) -> tuple[Index, NDArray[np.float64]]:
-    """Cost the first leaf of every stem whose bound is not behind; return the stems whose other leaves wait."""
-    left, size = np.arange(len(bound)), SMALL_SPACE if looker.small else WAVE_STEMS
+def _first_pass(
+    looker: _Looker, bound: NDArray[np.float64], left: Index, stopped: Callable[[], bool]
+) -> tuple[Index, NDArray[np.float64], float]:
+    """Cost the first leaf of every stem whose bound is not behind; return the stems whose other leaves wait, the times
+    of their first, and the least bound of the stems not looked at when stopped."""
+    size = SMALL_SPACE if looker.small else WAVE_STEMS
     waiting, times = [np.zeros(0, dtype=np.intp)], [np.zeros(0)]
     while len(left):
         if len(left) > size:
@@ -164,7 +208,9 @@ def _first_pass(looker: _Looker, bound: NDArray[np.float64]) -> tuple[Index, NDA
         times.append(time[others])
         left = left[bound[left] <= looker.best.threshold]
         size = min(2 * size, WAVES_LARGEST)
-    return np.concatenate(waiting), np.concatenate(times)
+        if len(left) and stopped():
+            return np.concatenate(waiting), np.concatenate(times), float(bound[left].min())
+    return np.concatenate(waiting), np.concatenate(times), np.inf
 
 
 def _rows(space: Enumeration, stems: Index, layers: IntColumn) -> ConfigTable:

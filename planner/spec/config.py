@@ -168,6 +168,8 @@ COUNTED_RANGE: Final = (
     2**22
 )  # codes up to here are numbered by counting (32 MB of scratch), wider ones by sorting
 
+WIDEST_CODE: Final = 2**62  # what a code of 64 bits holds
+
 AXES: Final[tuple[str, ...]] = tuple(field.name for field in fields(ParallelConfig))
 
 
@@ -229,12 +231,11 @@ def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[NDArray[np.intp]
         elif width > COUNTED_RANGE:
             values, part = np.unique(part, return_inverse=True)
             width = len(values)
-        if span * width > COUNTED_RANGE:
+        if span * width > COUNTED_RANGE and span <= COUNTED_RANGE:
             code, span = _number_densely(code, span)
-        if span * width > COUNTED_RANGE:
-            values, code = np.unique(code * width + part, return_inverse=True)
+        if span * width > WIDEST_CODE:
+            values, code = np.unique(code, return_inverse=True)
             span = len(values)
-            continue
         code = code * width + part
         span *= width
     if span > COUNTED_RANGE:

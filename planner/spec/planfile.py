@@ -47,6 +47,26 @@ class CalibrationLevel(StrEnum):
     L3 = "L3"  # one measured step
 
 
+class Objective(StrEnum):
+    """What the best configuration has least of (of headroom, most); ties by step time, then by memory, then by the
+    order of the space. Step time and headroom choose a configuration of the devices asked for; the others choose how
+    many of them to use as well."""
+
+    STEP_TIME = "step_time"
+    HEADROOM = "headroom"
+    COST = "cost"
+    ENERGY = "energy"
+    GPUS = "gpus"
+
+
+class Ending(StrEnum):
+    """Why a search ended. Only the first proves its answer."""
+
+    COMPLETE = "complete"
+    TIME_LIMIT = "time limit"
+    INTERRUPTED = "interrupted"
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -254,6 +274,34 @@ class RemovedBy(_Record):
     candidates: int = Field(ge=0, description="candidates that this rule was the first to remove [1]")
 
 
+class Certificate(_Record):
+    """What is proven about the best configuration: every other candidate was removed by a rule, by memory, by a lower
+    bound of its step time, or was costed."""
+
+    objective: Objective
+    compared: str = Field(description="what the candidates were compared by, in words")
+    candidates: int = Field(ge=0, description="the whole space asked about [1]")
+    by_rule: int = Field(ge=0, description="removed because a rule forbids them [1]")
+    by_memory: int = Field(ge=0, description="removed because they do not fit, by a bound or costed [1]")
+    by_bound: int = Field(ge=0, description="not costed: no bound of theirs beats the answer [1]")
+    costed: int = Field(ge=0, description="memory and time computed by the cost model's equations [1]")
+    solved: int = Field(ge=0, description="costed again with their pipelines simulated [1]")
+    best: float | None = Field(None, description="what the best has of the objective, in inner units")
+    bound: float | None = Field(None, description="what no candidate can beat, in the same unit")
+    gap: float | None = Field(None, ge=0, description="(best - bound) / best; 0: proven best [1]")
+    ending: Ending = Ending.COMPLETE
+    seconds: float = Field(ge=0, description="time from the question to the proof [s]")
+
+
+class ParetoPoint(_Record):
+    """A configuration that no other is both as fast and as small as."""
+
+    config: PlannedConfig
+    step_time_s: float = Field(gt=0, description="time of one optimizer step [s]")
+    peak_mem_gib: float = Field(gt=0, description="memory of the device that needs most [GiB]")
+    headroom_gib: float = Field(ge=0, description="what of the usable memory it leaves [GiB]")
+
+
 class Search(_Record):
     """How many candidates there were, and what became of them."""
 
@@ -267,6 +315,9 @@ class Search(_Record):
     )
     seconds: float = Field(ge=0, description="time the search took [s]")
     restricted: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="axis -> values allowed")
+    certificate: Certificate | None = Field(
+        None, description="what is proven; absent of one named configuration"
+    )
 
 
 class Confidence(_Record):
@@ -291,6 +342,9 @@ class Plan(_Record):
     nearest_config: PlannedConfig | None = Field(None, description="the same where it was not costed")
     smallest_change: str = Field("", description="what would help when nothing fits or nothing is legal")
     search: Search
+    pareto: tuple[ParetoPoint, ...] = Field(
+        (), description="step time against memory: the front of all that fit, fastest first"
+    )
     assumptions: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     confidence: Confidence

@@ -68,7 +68,7 @@ def check(found: SearchResult, space: Enumeration, cost: CostTable, limit: float
     if len(best):  # nothing at all is faster than the first
         fastest = float(cost.step_time[cost.device_memory <= limit].min())
         assert float(cost.step_time[brute_force(space, cost, limit)[0]]) == fastest
-    assert found.costed + found.behind == len(table)
+    assert found.costed + found.by_memory + found.behind == len(table)
     assert 0 <= found.too_large <= int((cost.device_memory > limit).sum())
 
 
@@ -146,7 +146,7 @@ def test_an_empty_space_has_no_best() -> None:
     for restrict in ({"tp": (3,)}, {"recompute": (2,), "recompute_layers": (0,)}):
         pins: Restriction = restrict
         found = search(costs(subject), enumerate_configs(subject, RULES, pins), np.inf, 5)
-        assert (len(found.best), found.costed, found.behind) == (0, 0, 0)
+        assert (len(found.best), found.costed, found.by_memory, found.behind) == (0, 0, 0, 0)
 
 
 def test_a_tighter_limit_is_never_faster() -> None:

@@ -1,0 +1,75 @@
+"""Which plan costs least, takes least energy, or needs fewest devices? The objectives that choose a size as well.
+
+Tried are the sizes that `size.py` tries; at each of them the best configuration is proven. Left out: the sizes
+between those, and objectives at a given size (`plan.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from planner.errors import InputError
+from planner.outcome import hold_batch
+from planner.plan import Request, make_plan
+from planner.size import Goal, Point, size_cluster
+from planner.spec.planfile import Certificate, Objective, Plan
+
+CHOOSES_SIZE = (Objective.COST, Objective.ENERGY, Objective.GPUS)
+
+
+def plan_with_size(request: Request) -> Plan:
+    """The best plan under the objective of the request, one of `CHOOSES_SIZE`. Raises `PlannerError`."""
+    objective = Objective(request.objective)
+    if objective is not Objective.GPUS and request.tokens is None:
+        raise InputError(f"the objective {objective} needs the length of the run", hint="add --tokens 15.6T")
+    by_time = replace(request, objective=Objective.STEP_TIME)
+    sizing = size_cluster(by_time, Goal.MIN)
+    points = [point for point in sizing.tried if point.best is not None]
+    if not points:
+        return make_plan(by_time)
+    best = min(points, key=lambda point: (_value(point, objective), point.gpus))
+    value = _value(best, objective)
+    if not math.isfinite(value):
+        needs = {"cost": "price='2.50 $/h'", "energy": "power='700 W'"}[objective]
+        raise InputError(
+            f"the objective {objective} needs what it is made of", "none known", f"add --assume {needs}"
+        )
+    held, batch = hold_batch(by_time)
+    plan = make_plan(replace(held, gpus=best.gpus))
+    sizes = ", ".join(f"{point.gpus:,}" for point in sizing.tried)
+    said = f"{best.gpus:,} devices: of the sizes tried ({sizes}) the one with least {_NAMES[objective]}"
+    certificate = plan.search.certificate
+    assert certificate is not None, "a search has one"
+    proven = _over_sizes(certificate, objective, value, said)
+    search = plan.search.model_copy(update={"certificate": proven})
+    return plan.model_copy(update={"search": search, "assumptions": (said, batch, *plan.assumptions)})
+
+
+_NAMES = {
+    Objective.COST: "cost of the run",
+    Objective.ENERGY: "energy of the run",
+    Objective.GPUS: "devices that hold the job",
+}
+
+
+def _over_sizes(certificate: Certificate, objective: Objective, value: float, said: str) -> Certificate:
+    """What is proven where sizes were tried: the configuration at each, not the sizes between them."""
+    return certificate.model_copy(
+        update={
+            "objective": objective,
+            "compared": f"{said}; at that size, {certificate.compared}",
+            "best": value,
+            "bound": None,
+            "gap": None,
+        }
+    )
+
+
+def _value(point: Point, objective: Objective) -> float:
+    """What is to be least."""
+    if objective is Objective.GPUS:
+        return float(point.gpus)
+    run = point.run
+    found = None if run is None else run.cost if objective is Objective.COST else run.energy
+    return math.inf if found is None else found

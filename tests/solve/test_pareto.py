@@ -1,0 +1,59 @@
+"""Is the front of step time against memory that of costing everything, and do the bounds hold for every row?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.solve.pareto import pareto_front
+from planner.solve.search import bounds_of, search
+from tests.solve.test_search import searched
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_is_that_of_brute_force(seed: int) -> None:
+    model, space, table, cost = searched(seed)
+    if not len(table):
+        pytest.skip("nothing is legal")
+    for share in (0.0, 0.3, 1.0):
+        limit = float(np.quantile(cost.device_memory, share))
+        front = pareto_front(model, space, limit)
+        rows = np.flatnonzero(cost.device_memory <= limit)
+        points = sorted({(float(cost.step_time[r]), float(cost.device_memory[r])) for r in rows})
+        expected, least = [], np.inf
+        for time, memory in points:
+            if memory < least:
+                expected.append((time, memory))
+                least = memory
+        found = list(zip(front.step_time.tolist(), front.device_memory.tolist(), strict=True))
+        assert found == expected
+        again = model.evaluate(front.table)
+        assert again.step_time.tolist() == front.step_time.tolist()
+        assert front.complete
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_row_is_below_its_bounds(seed: int) -> None:
+    model, space, _, cost = searched(seed)
+    stem = np.repeat(np.arange(len(space.stems)), space.counts)
+    bounds = bounds_of(model, space)
+    assert (bounds.time[stem] <= cost.step_time).all()
+    assert (bounds.memory[stem] <= cost.device_memory).all()
+    assert (bounds.memory > 0).all()
+
+
+def test_a_stopped_search_hands_over_what_it_has_and_what_may_be_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, space, _, cost = searched(3)
+    for name, size in (("SMALL_SPACE", 0), ("WAVE_STEMS", 8), ("WAVES_LARGEST", 8), ("PROBE_STEMS", 8)):
+        monkeypatch.setattr(f"planner.solve.search.{name}", size)
+    limit = float(np.median(cost.device_memory))
+    full = search(model, space, limit, 1)
+    stopped = search(model, space, limit, 1, stopped=lambda: True)
+    assert stopped.costed < full.costed
+    assert np.isinf(full.unseen)
+    fits = cost.step_time[cost.device_memory <= limit]
+    best = model.evaluate(stopped.best).step_time
+    assert min(float(stopped.unseen), *best.tolist()) <= float(fits.min())
+    assert not pareto_front(model, space, limit, stopped=lambda: True).complete
