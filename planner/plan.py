@@ -261,10 +261,10 @@ def _check(request: Request) -> None:
 
 
 def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
-    names = [str(kind) for kind in kinds]
-    if text.lower() not in names:
-        raise InputError(f"the {what} must be known", text, "one of: " + ", ".join(names))
-    return kinds(text.lower())
+    try:
+        return kinds(text.lower())
+    except ValueError:
+        raise InputError(f"the {what} must be known", text, f"one of: {', '.join(kinds)}") from None
 
 
 def _precision(text: str | None, cluster: Cluster, assumed: list[str]) -> Precision:

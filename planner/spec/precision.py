@@ -33,6 +33,20 @@ class Precision(StrEnum):
     FP8_BLOCKWISE = "fp8_blockwise"  # 128 x 128 weight and 1 x 128 activation blocks (DeepSeek-V3)
     NVFP4 = "nvfp4"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Precision | None:
+        """The recipe by another of its names: Megatron-LM's `--fp8-recipe` words and common spellings."""
+        known = {
+            "bfloat16": cls.BF16,
+            "float16": cls.FP16,
+            "float32": cls.FP32,
+            "fp8_delayed": cls.FP8,
+            "fp8_tensorwise": cls.FP8_CS,
+            "mxfp8": cls.FP8_MX,
+            "fp4": cls.NVFP4,
+        }
+        return known.get(value.lower().replace("-", "_")) if isinstance(value, str) else None
+
 
 @dataclass(frozen=True)
 class PrecisionRecipe:
