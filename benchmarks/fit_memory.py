@@ -52,12 +52,7 @@ class Constant:
 # Each is a physical quantity that no public source states for the stack.
 CONSTANTS: Final[dict[str, tuple[Constant, ...]]] = {
     "nanotron-2024": (
-        Constant("states", "dp_buffer", 0.0, 2.0, 0.5),
-        Constant("kernels", "loss_peak", 1.5, 3.0, 0.25),
-        Constant("kernels", "stream_extra", 0.0, 16.0, 2.0),
-        Constant("kernels", "gathered_bytes_pipelined", 0.0, 6.0, 1.0),
-        Constant("kernels", "gathered_bytes", 0.0, 6.0, 1.0),
-        Constant("kernels", "boundary_bytes", 0.0, 12.0, 2.0),
+        Constant("kernels", "loss_peak", 2.0, 3.0, 0.25),
         Constant("overhead", "workspace", 0.0, 2 * GIB, 0.25 * GIB),
         Constant("overhead", "fragmentation", 0.0, 0.3, 0.05),
     ),

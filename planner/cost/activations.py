@@ -29,7 +29,7 @@ class LayerShape:
     `tokens`: b s / c, tokens of the micro-batch on a context-parallel rank. `t`, `kv_split`: ranks that divide
     query heads and key/value heads. `sequence_split`: t with sequence parallelism, else 1. `expert_tokens`:
     tokens that enter the router per rank, before choosing K experts. `e`, `et`: expert and expert-tensor
-    parallel ranks. `seq_kv`: keys a query can see, s. `pipelined`: 1 where there is more than one stage.
+    parallel ranks. `seq_kv`: keys a query can see, s.
     """
 
     tokens: Array
@@ -41,7 +41,6 @@ class LayerShape:
     et: Array
     c: Array
     seq_kv: Array
-    pipelined: Array | float = 1.0
 
 
 def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:
@@ -70,7 +69,8 @@ def _attention_parts(
         kv = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
         copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
         k = act * x.tokens * a.kv_heads * a.head_dim / x.kv_split
-        parts = {"qkv": q * copies + kv + (copies - 1) * k}
+        pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
+        parts = {"qkv": q * copies + kv + (copies - 1) * k + pinned}
     heads = a.heads / x.t
     if kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
         core = STATISTIC_BYTES * heads * x.tokens
@@ -139,11 +139,6 @@ def layer_activations(
     }
     if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
         parts["layernorm"] = parts["layernorm"] + kernels.eager_norm_bytes * stream * norm_inputs
-    if kernels.gathered_bytes or kernels.gathered_bytes_pipelined:
-        width = np.where(
-            np.asarray(x.pipelined) > 0, kernels.gathered_bytes_pipelined, kernels.gathered_bytes
-        )
-        parts["layernorm"] = parts["layernorm"] + np.where(x.t > 1, width * x.tokens * h, 0.0)
     if kernels.stream_extra:
         parts["residual"] = parts["residual"] + kernels.stream_extra * stream
     parts.update(_attention_parts(layer.attention, x, kernels, recipe))

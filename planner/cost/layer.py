@@ -131,7 +131,6 @@ class LayerModel:
             et=et,
             c=c,
             seq_kv=np.full(len(keys), float(job.seq_len)),
-            pipelined=(keys["pp"] > 1).astype(float),
         )
 
     def _recomputed(

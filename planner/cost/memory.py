@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 PHASES: Final = (
     "after_init", "forward", "loss", "head_backward", "backward", "layer_reduction", "layer_backward", "backward_end",
-    "gradient_reduction", "optimizer",
+    "gradient_reduction", "optimizer", "parameter_gather",
 )  # fmt: skip
 
 
@@ -97,6 +97,7 @@ class MemoryInputs:
     `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
     sent and received activations that a stage keeps. `adapters`: weights, gradients and states of LoRA adapters, and
     what unquantised parts of a frozen model take beyond its own bytes. `stream` (n,): a layer's input [bytes].
+    `gather_buffers` (n,): of gathered inputs, made once. `deferred`: blocks the allocator cannot reuse yet [bytes].
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards`, `accumulates` (n,): ZeRO
     stage, ranks that share states, and whether gradients exist before the last backward pass (1.0).
     `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
@@ -119,6 +120,8 @@ class MemoryInputs:
     boundary: Array
     adapters: Array
     stream: Array
+    gather_buffers: Array
+    deferred: Array
     states: StateBytes
     expert_states: StateBytes
     zero: Array
@@ -171,7 +174,7 @@ def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
         "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights),
         "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
-        "workspace": np.full_like(x.dense, stack.overhead.workspace),
+        "workspace": stack.overhead.workspace + x.gather_buffers[:, None] + np.zeros_like(x.dense),
         "pipeline_buffers": x.boundary,
         "adapters": x.adapters,
     }
@@ -209,12 +212,21 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Mom
     head = x.head_inputs + x.logit_gradient
     # the head's weight gradient is a tensor of its own before it is added to the buffer
     weight_gradient = states.unit_gradient * x.head
+    last = x.in_flight - 1.0 + 1.0 / np.maximum(x.layers, 1.0)
+    late = {"late_gradients": states.late_gradient * (x.dense + x.expert)} if states.late_gradient else {}
+    end = [_Moment("backward_end", {**always, **late}, last, works=True)]
     binding = [
         _Moment("loss", {**always, "logits": logits}, x.in_flight),
         _Moment("head_backward", {**always, "logits": head, "head_gradient": weight_gradient}, x.in_flight),
         _Moment("backward", always, x.in_flight, works=True),
+        *(end if late else []),
         _Moment("optimizer", {**always, "optimizer_temporaries": _update_temporaries(x, states)}),
     ]
+    if states.gather_copy:
+        copies = ((x.zero >= 1) & (x.zero <= 2) & (x.shards > 1))[:, None] * states.gather_copy
+        binding.append(
+            _Moment("parameter_gather", {**always, "gathered_copy": copies * (x.dense + x.expert)})
+        )
     if not every:
         return binding
     return [
@@ -223,8 +235,8 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Mom
         _Moment("forward", always, x.in_flight),
         _Moment("layer_reduction", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0)),
         _Moment("layer_backward", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0), works=True),
-        _Moment("backward_end", always, x.in_flight - 1.0 + 1.0 / np.maximum(x.layers, 1.0), works=True),
-        _Moment("gradient_reduction", always, x.in_flight - 1.0),
+        *([] if late else end),
+        _Moment("gradient_reduction", {**always, **late}, x.in_flight - 1.0),
     ]
 
 
@@ -397,14 +409,16 @@ def memory_cost(
     stack: Stack,
     keep_terms: bool = True,
     cached: Array | float = 0.0,
+    capacity: float = np.inf,
 ) -> MemoryCost:
     """Terms and peak of memory for every candidate, stage class and moment [bytes].
 
     Row i has the stem `stem[i]` of `x`, keeps `kept[i]` (C,) bytes of a micro-batch and works in `working[i]`.
     `terms` is empty unless `keep_terms`. `cached`: blocks of recomputed layers, which as those of the last step's
     gradients a counter of reserved memory shows at the loss, whose tensors are too large for them; short of memory,
-    the allocator returns them. A moment's total: its constant terms + activations in flight and what the
-    allocator wastes of them + the working set of a layer's backward pass.
+    the allocator returns them, and the deferred ones where all would exceed `capacity`. A moment's total: its
+    constant terms + activations in flight and what the allocator wastes of them + the working set of a layer's
+    backward pass.
     """
     moments, waste = moments_of(x, stack, keep_terms), stack.overhead.fragmentation
     by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
@@ -417,8 +431,12 @@ def memory_cost(
         logged, seen = by_class[:, 0], (*_binding_moment(moments, stem, kept, working, waste, first), first)
     born_late = (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates[:, None]) * _gradients(x)
     at_loss = np.where(seen[0] == PHASES.index("loss"), cached + born_late[stem, seen[2]], 0.0)
-    peak = logged + at_loss if stack.overhead.logs_reserved else logged - seen[1]
+    in_passes = seen[0] <= PHASES.index("gradient_reduction")
     outside = stack.overhead.context + stack.overhead.per_group * x.groups[stem]
+    deferred = x.deferred[stem, seen[2]]
+    room = logged + at_loss + deferred + outside <= capacity
+    at_loss = at_loss + np.where(in_passes & room, deferred, 0.0)
+    peak = logged + at_loss if stack.overhead.logs_reserved else logged - seen[1]
     terms = {m.phase: _terms_of(m, stem, kept, working, waste) for m in moments} if keep_terms else {}
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
 

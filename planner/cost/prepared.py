@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory import MemoryInputs, frozen, memory_cost, on_device, state_bytes
+from planner.cost.memory import MemoryInputs, memory_cost
 from planner.cost.pipeline import bubble_time
 from planner.cost.shards import Shards
+from planner.cost.stage_memory import Levels, memory_inputs
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import exposed_data_parallel, straggling
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
 from planner.spec.config import ConfigTable, IntColumn
-from planner.spec.job import FROZEN_BYTES, OPTIMIZERS
-from planner.spec.stack import CrossEntropy, StateEngine
+from planner.spec.job import OPTIMIZERS
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -78,7 +78,8 @@ class PreparedCosts:
         expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
         moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
         groups = sum(((table[a] > 1).astype(float) for a in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
-        memory = self._memory_inputs(table, s_row, p_row, groups)
+        levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
+        memory = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, groups)
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
             v=table["vpp"].astype(float),
@@ -91,66 +92,6 @@ class PreparedCosts:
             buckets=shards.buckets[s_row],
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=memory,
-        )
-
-    def _memory_inputs(self, table: ConfigTable, s_row: Index, p_row: Index, groups: Array) -> MemoryInputs:
-        """What the memory of a batch of stems is made of."""
-        problem, shards, layers = self.model.problem, self.shards, self.layers
-        stack, job, classes = problem.stack, problem.job, self.classes
-        l_row, c_row = self.pipelines.layer_key[p_row], self.pipelines.stage_key[p_row]
-        t, zero = table["tp"].astype(float), table["zero"].astype(float)
-        replicas = table["dp"].astype(float) * table["cp"].astype(float)
-        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-        hybrid = table["hsdp"].astype(float)
-        shared = np.where(hybrid > 0, np.minimum(hybrid, replicas), replicas)
-        expert_shared = np.where(hybrid > 0, np.minimum(hybrid, expert_replicas), expert_replicas)
-        last, head = classes.last[c_row], layers.head_memory
-        torch = stack.states.engine is StateEngine.TORCH
-        whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
-        offload, engine = table["offload"], stack.states.engine
-        held = self.pipelines.in_flight[p_row]
-        depth = classes.layers[c_row].sum(axis=2)
-        # activations on the host leave two layers' worth on the device: one at work, one on its way
-        copied = ((offload & 4) > 0)[:, None]
-        held = np.where(copied, np.minimum(held, 2.0 / np.maximum(depth, 1.0)), held)
-        dense = state_bytes(zero, shared, replicas, stack, job)
-        experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
-        outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
-        if job.lora_rank is not None:
-            bytes_, half = FROZEN_BYTES[job.frozen_bits], self.model.recipe.weight_bytes
-            unquantised = np.where(zero >= 3, (half - bytes_) / shared, half - bytes_)
-            adapters = shards.adapters[s_row] * dense.total[:, None] + outer * unquantised[:, None]
-            dense, experts = (
-                frozen(*of, bytes_) for of in ((dense, zero, shared), (experts, zero, expert_shared))
-            )
-        return MemoryInputs(
-            dense=shards.dense[s_row],
-            expert=shards.expert[s_row],
-            outer=outer,
-            head=shards.head[s_row],
-            head_excess=shards.head[s_row] * ((t - 1.0) * whole)[:, None],
-            unit=shards.widest[s_row],
-            layers=self.layers_of[c_row],
-            alive=classes.count[c_row],
-            in_flight=held,
-            # every prediction module has logits of its own, kept until the backward pass
-            head_inputs=last * (1 + problem.model.mtp_layers) * head.inputs[l_row][:, None],
-            head_kept=last * (1 + problem.model.mtp_layers) * head.kept[l_row][:, None],
-            head_transient=last * head.transient[l_row][:, None],
-            logit_gradient=last * head.gradient[l_row][:, None],
-            boundary=self.pipelines.in_flight[p_row]
-            * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
-            adapters=adapters,
-            stream=layers.stream[l_row],
-            states=on_device(dense, offload, engine),
-            expert_states=on_device(experts, offload, engine),
-            zero=zero,
-            shards=shared,
-            expert_shards=expert_shared,
-            accumulates=(table["num_microbatches"] > 1).astype(float),
-            weight_bytes=self.model.recipe.weight_bytes,
-            largest_tensor=shards.largest_tensor[s_row],
-            groups=groups,
         )
 
     def evaluate(
@@ -191,7 +132,8 @@ class PreparedCosts:
         working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
         # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
         cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
-        memory = memory_cost(batch.memory, stem, kept, working, stack, keep_terms, cached)
+        capacity = model.problem.cluster.accelerator.memory
+        memory = memory_cost(batch.memory, stem, kept, working, stack, keep_terms, cached, capacity)
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:

@@ -28,6 +28,7 @@ SHOWN: Final = {
     "backward": ("head_backward", "backward", "layer_reduction", "layer_backward", "backward_end"),
     "gradient reduction": ("gradient_reduction",),
     "optimizer step": ("optimizer",),
+    "parameter gather": ("parameter_gather",),
 }
 _SHADES: Final = ("blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_green", "white")
 _WIDTH: Final = 48

@@ -92,17 +92,18 @@ def _dealt(units: int, pp: int, vpp: int) -> list[int]:
 
 
 def split_nanotron(num_layers: int, pp: int, head: float) -> list[int]:
-    """Layers of every stage as nanotron deals them: the rank advances once the cumulative cost exceeds its share.
+    """Layers of every stage as nanotron deals them: the rank advances once the cumulative cost reaches its share.
 
-    `head`: `nanotron_head`. Trailing ranks can come out empty, which fails at start. Source: nanotron's pipeline
-    blocks, src/nanotron/parallel/pipeline_parallel (read in a study of its runs).
+    `head`: `nanotron_head`. Trailing ranks can come out empty, which fails at start. Source: nanotron
+    src/nanotron/models/base.py, build_model, which compares with `>`; at an exact tie (its 1B model) published peaks
+    are those of the rank that advanced.
     """
     share = (num_layers + head) / pp
     layers, done, rank = [0] * pp, 0.0, 0
     for _ in range(num_layers):
         layers[rank] += 1
         done += 1.0
-        if done > share * (rank + 1) and rank < pp - 1:
+        if done >= share * (rank + 1) and rank < pp - 1:
             rank += 1
     return layers
 

@@ -122,13 +122,23 @@ class Kernels(_Section):
         le=16,
         description="kept per hidden value of each micro-batch a pipeline stage has in flight",
     )
-    gathered_bytes: float = Field(
+    pins_fused_qkv: bool = Field(
+        False,
+        description="MHA's rotated queries keep the fused q, k, v tensor alive beside a copy of keys and values",
+    )
+    gather_buffer_bytes: float = Field(
         0.0,
         ge=0,
         le=16,
-        description="kept per hidden value of the gathered stream at tp > 1 without a pipeline",
+        description="bytes per hidden value of the gathered stream in buffers made once (tp > 1)",
     )
-    gathered_bytes_pipelined: float = Field(0.0, ge=0, le=16, description="the same with a pipeline")
+    deferred_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="per layer and hidden value of the gathered stream: outputs of row-parallel products whose blocks "
+        "the allocator cannot reuse while passes are launched ahead of the device (tp > 1); counted as reserved",
+    )
     probs_in_activation: bool = Field(
         False,
         description="routing probabilities weigh the expert's activation, so that its output is not kept",
@@ -242,6 +252,15 @@ class States(_Section):
     master: float = Field(4.0, ge=0, le=4)
     low_precision_shard: bool = True
     dp_buffer: float = Field(0.0, ge=0, le=4, description="reduction buffer per parameter when dp > 1")
+    late_gradient: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="CONTIGUOUS: gradients of a micro-batch that grow through its backward pass and are freed after it",
+    )
+    gather_copy: float = Field(
+        0.0, ge=0, le=4, description="copy of the parameters while updated shards are gathered (zero 1 and 2)"
+    )
     prefetch_layers: int = Field(2, ge=1, le=8, description="gathered layers alive at once under ZeRO-3")
     optimizer_transient: float = Field(
         0.0, ge=0, le=8, description="per locally updated parameter during the step"

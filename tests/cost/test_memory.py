@@ -74,7 +74,8 @@ def inputs(dense: list[float], in_flight: list[float], head: list[float]) -> Mem
     return MemoryInputs(
         dense=row(dense), expert=none, outer=none, head=none, head_excess=none, unit=np.zeros(1), layers=none + 8.0,
         alive=none + 1.0, in_flight=row(in_flight), head_inputs=none, head_kept=row(head), head_transient=none,
-        logit_gradient=none, boundary=none, adapters=none, stream=np.zeros(1), states=each, expert_states=each,
+        logit_gradient=none, boundary=none, adapters=none, stream=np.zeros(1),
+        gather_buffers=np.zeros(1), deferred=none, states=each, expert_states=each,
         zero=np.zeros(1), shards=one, expert_shards=one, accumulates=one, weight_bytes=2.0, largest_tensor=np.zeros(1),
         groups=np.array([2.0]),
     )  # fmt: skip

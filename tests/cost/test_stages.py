@@ -81,10 +81,10 @@ def test_even_split() -> None:
 @pytest.mark.parametrize(
     ("layers", "pp", "head", "split"),
     [
-        (4, 2, 0.0, [3, 1]),  # share 2: the third layer is the first to exceed it
-        (32, 4, 0.0, [9, 8, 8, 7]),
-        (32, 4, 2.0, [9, 9, 8, 6]),  # shares end at 8.5, 17, 25.5
-        (8, 8, 4.0, [2, 2, 1, 2, 1, 0, 0, 0]),  # 1.5, 3, 4.5, 6, 7.5: trailing ranks stay empty
+        (4, 2, 0.0, [2, 2]),  # share 2: the second layer reaches it
+        (16, 2, 4.0, [10, 6]),  # nanotron's 1B: published peaks of rank 0 are those of 10 layers
+        (32, 4, 2.0, [9, 8, 9, 6]),  # shares end at 8.5, 17, 25.5
+        (8, 8, 4.0, [2, 1, 2, 1, 2, 0, 0, 0]),  # 1.5, 3, 4.5, 6, 7.5: trailing ranks stay empty
     ],
 )
 def test_nanotron_by_hand(layers: int, pp: int, head: float, split: list[int]) -> None:

@@ -1,0 +1,115 @@
+"""What is the memory of a stem made of? Gathers parameters, activations in flight and states of every stage class.
+
+Left out: what a row's recomputed layers free, and the moments of a step (`cost/memory.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.levels import Layers, Pipelines
+from planner.cost.memory import MemoryInputs, frozen, on_device, state_bytes
+from planner.cost.shards import Shards
+from planner.cost.stages import StageClasses
+from planner.spec.config import ConfigTable
+from planner.spec.job import FROZEN_BYTES
+from planner.spec.rule import Problem
+from planner.spec.stack import CrossEntropy, Stack, StateEngine
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What rows gather from; `layers_of` (P, C): layers of every class of stages."""
+
+    layers: Layers
+    pipelines: Pipelines
+    shards: Shards
+    classes: StageClasses
+    layers_of: Array
+
+
+def memory_inputs(
+    problem: Problem, weight_bytes: float, table: ConfigTable, levels: Levels, s_row: Index, p_row: Index, groups: Array
+) -> MemoryInputs:  # fmt: skip
+    """What the memory of the stems `table` is made of; `s_row`, `p_row`: their rows of shards and pipelines."""
+    layers, pipelines, shards, classes = levels.layers, levels.pipelines, levels.shards, levels.classes
+    stack, job = problem.stack, problem.job
+    l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
+    t, zero = table["tp"].astype(float), table["zero"].astype(float)
+    replicas = table["dp"].astype(float) * table["cp"].astype(float)
+    expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
+    hybrid = table["hsdp"].astype(float)
+    shared = np.where(hybrid > 0, np.minimum(hybrid, replicas), replicas)
+    expert_shared = np.where(hybrid > 0, np.minimum(hybrid, expert_replicas), expert_replicas)
+    last, head = classes.last[c_row], layers.head_memory
+    gathered = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0) * (t > 1)
+    torch = stack.states.engine is StateEngine.TORCH
+    whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
+    offload, engine = table["offload"], stack.states.engine
+    held = pipelines.in_flight[p_row]
+    depth = classes.layers[c_row].sum(axis=2)
+    # activations on the host leave two layers' worth on the device: one at work, one on its way
+    copied = ((offload & 4) > 0)[:, None]
+    held = np.where(copied, np.minimum(held, 2.0 / np.maximum(depth, 1.0)), held)
+    dense = state_bytes(zero, shared, replicas, stack, job)
+    experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
+    outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
+    if job.lora_rank is not None:
+        bytes_, half = FROZEN_BYTES[job.frozen_bits], weight_bytes
+        unquantised = np.where(zero >= 3, (half - bytes_) / shared, half - bytes_)
+        adapters = shards.adapters[s_row] * dense.total[:, None] + outer * unquantised[:, None]
+        dense, experts = (
+            frozen(*of, bytes_) for of in ((dense, zero, shared), (experts, zero, expert_shared))
+        )
+    return MemoryInputs(
+        dense=shards.dense[s_row],
+        expert=shards.expert[s_row],
+        outer=outer,
+        head=shards.head[s_row],
+        head_excess=shards.head[s_row] * ((t - 1.0) * whole)[:, None],
+        unit=shards.widest[s_row],
+        layers=levels.layers_of[c_row],
+        alive=classes.count[c_row],
+        in_flight=held,
+        # every prediction module has logits of its own, kept until the backward pass
+        head_inputs=last * (1 + problem.model.mtp_layers) * head.inputs[l_row][:, None],
+        head_kept=last * (1 + problem.model.mtp_layers) * head.kept[l_row][:, None],
+        head_transient=last * head.transient[l_row][:, None],
+        logit_gradient=last * head.gradient[l_row][:, None],
+        boundary=pipelines.in_flight[p_row]
+        * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
+        adapters=adapters,
+        stream=layers.stream[l_row],
+        gather_buffers=stack.kernels.gather_buffer_bytes * gathered,
+        deferred=_deferred(stack, table, held, depth, gathered),
+        states=on_device(dense, offload, engine),
+        expert_states=on_device(experts, offload, engine),
+        zero=zero,
+        shards=shared,
+        expert_shards=expert_shared,
+        accumulates=(table["num_microbatches"] > 1).astype(float),
+        weight_bytes=weight_bytes,
+        largest_tensor=shards.largest_tensor[s_row],
+        groups=groups,
+    )
+
+
+def _deferred(stack: Stack, table: ConfigTable, held: Array, depth: Array, gathered: Array) -> Array:
+    """Outputs of row-parallel products that wait for the communication stream [bytes].
+
+    Those of all layers of the passes that the host launches before it waits for the device: one without a pipeline,
+    all but two of those in flight with one. Found in nanotron's published peaks: 2 x 2 h a token and layer (the
+    record_stream of torch's caching allocator); absent from runs whose host polls its messages.
+    """
+    width = stack.kernels.deferred_bytes
+    if not width:
+        return np.zeros_like(held)
+    t, ahead = table["tp"].astype(float), np.maximum(held - 2.0, 0.0)
+    passes = np.where((table["pp"] > 1)[:, None], ahead, 1.0)
+    return np.asarray(passes * depth * (width * (1.0 - 1.0 / t) * gathered)[:, None])
