@@ -134,6 +134,7 @@ def _attention_table(arrays: dict[str, FloatArray], about: dict[str, Any]) -> At
         efficiency=arrays["attention"] * facts["sustained_fraction"],
         log2_backward_head_dim=arrays["axis_backward_width"],
         backward_ratio=arrays["attention_backward"],
+        backward_rows=facts["backward_rows"],
         source=f"forward: {facts['source']}; backward: {facts['backward_source']}",
         measured=facts.get("measured", True),
         note=facts["sustained_source"],

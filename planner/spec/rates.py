@@ -54,8 +54,8 @@ class AttentionTable:
     `log2_span`: twice the mean number of keys per query: the length of a causal sequence.
     `log2_rows`: batch times query heads. `log2_head_dim`: mean of the query-key and value widths.
     `efficiency[i, j, l]` in that order, under continuous load. `backward_ratio[i, j]`: FLOP rate of
-    the backward pass (2.5 times the forward FLOPs) over that of the forward pass, over `log2_span`
-    and `log2_backward_head_dim`.
+    the backward pass (2.5 times the forward FLOPs) over that of a forward pass of `backward_rows` times the
+    rows, over `log2_span` and `log2_backward_head_dim`: its blocks of keys fill the device with fewer heads.
     """
 
     log2_span: FloatArray
@@ -64,6 +64,7 @@ class AttentionTable:
     efficiency: FloatArray
     log2_backward_head_dim: FloatArray
     backward_ratio: FloatArray
+    backward_rows: float
     source: str
     measured: bool
     note: str = ""
