@@ -41,6 +41,7 @@ from planner.spec.planfile import (
     StackFacts,
     StageMemory,
     Subject,
+    TierFacts,
     Verdict,
 )
 from planner.spec.rule import Problem, Violation
@@ -229,8 +230,17 @@ class Answerer:
             }
             worst = max(by_phase, key=lambda name: by_phase[name])
             count = int(detail.classes.layers[pipeline, j].sum())
-            total = by_phase[worst] + float(detail.outside[row])
-            stages.append(StageMemory(stages=_ranges(ranks), layers=count, peak=total, phase=worst))
+            parts = {name: float(value[row, j]) for name, value in detail.memory[worst].items()}
+            parts["outside_allocator"] = float(detail.outside[row])
+            stages.append(
+                StageMemory(
+                    stages=_ranges(ranks),
+                    layers=count,
+                    peak=sum(parts.values()),
+                    phase=worst,
+                    terms={name: value for name, value in parts.items() if value},
+                )
+            )
             for rank in ranks:
                 layers[rank] = count
         memory = Memory(
@@ -351,6 +361,10 @@ class Answerer:
                 scale_up_domain=p.cluster.scale_up_domain,
                 memory_per_device=p.cluster.accelerator.memory,
                 source=p.cluster.source,
+                tiers=tuple(
+                    TierFacts(name=t.name, kind=t.kind, devices=t.size, bandwidth=t.bandwidth)
+                    for t in p.cluster.tiers
+                ),
                 unverified=p.cluster.unverified,
             ),
             job=JobFacts(

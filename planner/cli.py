@@ -36,6 +36,8 @@ from planner.cli_options import (
     takes_job,
 )
 from planner.cli_output import answers, progress, say, say_json, tell, updates
+from planner.cli_report import EPILOG as REPORT_EPILOG
+from planner.cli_report import report
 from planner.cli_trace import EPILOG as TRACE_EPILOG
 from planner.cli_trace import trace
 from planner.cli_validate import EPILOG as VALIDATE_EPILOG
@@ -365,6 +367,7 @@ def schedule(
 app.command(epilog=EXPORT_EPILOG)(answers(export))
 app.command(epilog=CHECK_EPILOG)(answers(check))
 app.command(epilog=EXPLAIN_EPILOG)(answers(explain))
+app.command(epilog=REPORT_EPILOG)(answers(report))
 app.command(epilog=TRACE_EPILOG)(answers(trace))
 app.command(epilog=VALIDATE_EPILOG)(answers(validate))
 

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from planner import __version__
 from planner.compare import Comparison, Objective, Standing
 from planner.outcome import run_days
 from planner.report.facts import MEMORY_WORDS, precise_time
@@ -44,6 +45,10 @@ def comparison_facts(comparison: Comparison) -> Facts:
         reason = {"reason": standing.reason} if standing.reason else {}
         rows.append(head | facts | reason | {"seconds": standing.seconds})
     return {
+        "kind": "comparison",
+        "planner_version": __version__,
+        "headline": headline(comparison),
+        "subject": _subject(comparison),
         "objective": str(comparison.objective),
         "found": comparison.found,
         "tokens": comparison.tokens,
@@ -55,16 +60,12 @@ def comparison_facts(comparison: Comparison) -> Facts:
 
 def comparison_document(comparison: Comparison) -> RenderableType:
     """The verdict, the table, what stands behind each row, and what is assumed."""
-    blocks: list[RenderableType] = [_headline(comparison)]
-    model = next((s.plan.subject for s in comparison.standings if s.plan), None)
-    if model is not None:
-        tokens = (
-            f", {format_count(comparison.tokens).replace(' ', '')} tokens in all" if comparison.tokens else ""
-        )
-        blocks.append(
-            prose(f"{model.model.name}: sequences of {model.job.seq_len:,}, {model.job.precision}{tokens}")
-        )
-        blocks.append(prose(comparison.batch))
+    first = comparison.standings[0]
+    style = "bold red" if first.best is None else "bold green"
+    if first.best and first.value(comparison.objective) is None:
+        style = "bold yellow"
+    blocks: list[RenderableType] = [prose(headline(comparison), style)]
+    blocks += [prose(line) for line in _subject(comparison)]
     running = [standing for standing in comparison.standings if standing.best]
     if running:
         blocks += [Text(""), _table(running, comparison.tokens is not None)]
@@ -74,20 +75,32 @@ def comparison_document(comparison: Comparison) -> RenderableType:
     return Group(*blocks)
 
 
-def _headline(comparison: Comparison) -> RenderableType:
+def headline(comparison: Comparison) -> str:
+    """Which cluster is first, in one sentence."""
     word = _OBJECTIVE_WORDS[comparison.objective]
     best = comparison.standings[0]
     if best.best is None:
-        return prose("none of these clusters can train the model", "bold red")
+        return "none of these clusters can train the model"
     if best.value(comparison.objective) is None:
-        return prose(f"the {word} of no cluster is known: give --assume 'price=2.50 $/h'", "bold yellow")
+        return f"the {word} of no cluster is known: give --assume 'price=2.50 $/h'"
     others = [s for s in comparison.standings[1:] if s.value(comparison.objective) is not None]
     text = f"{best.cluster} is first by {word}"
     if others:
         mine, next_best = best.value(comparison.objective), others[0].value(comparison.objective)
         if mine and next_best:
             text += f", {others[0].cluster} takes {next_best / mine:.2f} times as much"
-    return prose(text, "bold green")
+    return text
+
+
+def _subject(comparison: Comparison) -> list[str]:
+    subject = next((s.plan.subject for s in comparison.standings if s.plan), None)
+    if subject is None:
+        return []
+    tokens = (
+        f", {format_count(comparison.tokens).replace(' ', '')} tokens in all" if comparison.tokens else ""
+    )
+    first = f"{subject.model.name}: sequences of {subject.job.seq_len:,}, {subject.job.precision}{tokens}"
+    return [first, comparison.batch]
 
 
 _HEADS = ("GPUs", "step", "tok/s/GPU", "MFU %", "days", "money", "energy", "goodput", "free GiB", "memory")

@@ -44,6 +44,7 @@ def outcome_facts(plan: Plan) -> Facts:
         "memory_headroom": best.memory.limit - best.memory.peak,
         "memory_verdict": str(best.memory.verdict),
         "limits": dict(limits(best)),
+        "time": dict(best.time),
         "days": run_days(run) if run else None,
         "days_low": run_days(run) * low if run else None,
         "days_high": run_days(run) * high if run else None,

@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from planner import __version__
 from planner.outcome import run_days
 from planner.report.facts import count, days, key_figures, precise_time
 from planner.report.outcome import Facts, Fitting, choice_lines, money, outcome_facts, shared_assumptions
@@ -20,6 +21,10 @@ _MOST_TRIED = 40
 def sizing_facts(sizing: Sizing) -> Facts:
     """The sizing as plain data, in planner's inner units."""
     return {
+        "kind": "sizing",
+        "planner_version": __version__,
+        "headline": headline(sizing),
+        "subject": [_subject(sizing)],
         "goal": str(sizing.goal),
         "target": sizing.target,
         "found": sizing.found,
@@ -30,6 +35,7 @@ def sizing_facts(sizing: Sizing) -> Facts:
         "knee": sizing.knee.gpus if sizing.knee else None,
         "curve": [_point(point) for point in sizing.curve],
         "curve_ended": sizing.end,
+        "landmarks": _landmarks(sizing),
         "doublings": [
             {
                 "from": d.start.gpus,
@@ -68,12 +74,7 @@ def _point(point: Point | None) -> Facts | None:
 def sizing_document(sizing: Sizing) -> RenderableType:
     """The answer, the curve with its knee, and what was tried."""
     blocks: list[RenderableType] = [prose(headline(sizing), "bold green" if sizing.found else "bold red")]
-    subject = sizing.tried[0].plan.subject
-    blocks.append(
-        prose(
-            f"{subject.model.name} on {subject.cluster.name}: sequences of {subject.job.seq_len:,}, {sizing.batch}"
-        )
-    )
+    blocks.append(prose(_subject(sizing)))
     if sizing.answer is not None and sizing.answer.best is not None:
         best = sizing.answer.best
         figures = labelled((figure.label, figure.value, figure.note) for figure in key_figures(best))
@@ -84,6 +85,12 @@ def sizing_document(sizing: Sizing) -> RenderableType:
     blocks.append(section("Tried", prose(_tried(sizing)), *_refused(sizing)))
     blocks.append(section("Assumed", bullets(_assumptions(sizing))))
     return Group(*blocks)
+
+
+def _subject(sizing: Sizing) -> str:
+    subject = sizing.tried[0].plan.subject
+    where = f"{subject.model.name} on {subject.cluster.name}"
+    return f"{where}: sequences of {subject.job.seq_len:,}, {sizing.batch}"
 
 
 def headline(sizing: Sizing) -> str:
@@ -125,6 +132,10 @@ def _landmarks(sizing: Sizing) -> list[str]:
             whole = f": {days(run_days(run))}" if run else f": {precise_time(point.best.step_time)} a step"
             price = f", {money(run.cost)}" if run and run.cost is not None else ""
             lines.append(f"{word}: {point.gpus:,} GPUs{whole}{price}")
+    better = _better(sizing)
+    if better is not None:
+        whole = f"{days(better.days)}, {money(better.cost)}"
+        lines.append(f"{better.gpus:,} GPUs end sooner than the answer and cost less: {whole}")
     if sizing.knee is not None:
         bad = next(d for d in sizing.doublings if d.start is sizing.knee)
         lines.append(
@@ -134,6 +145,15 @@ def _landmarks(sizing: Sizing) -> list[str]:
     elif len(sizing.curve) > 1:
         lines.append(f"no knee up to {sizing.curve[-1].gpus:,} GPUs: every doubling pays")
     return lines
+
+
+def _better(sizing: Sizing) -> Point | None:
+    """The cheapest size tried that is both faster and cheaper than the answer, if there is one."""
+    answer = sizing.answer
+    if answer is None or answer.run is None or sizing.goal is Goal.BUDGET:
+        return None
+    found = [p for p in sizing.tried if p.days < answer.days and p.cost < answer.cost]
+    return min(found, key=lambda point: point.cost, default=None)
 
 
 _HEADS = ("GPUs", "step", "days", "faster", "GPU-hours", "money", "goodput", "", "lost most to")

@@ -136,30 +136,32 @@ def _append_cell(text: Text, cell: Cell) -> None:
 
 
 _SVG_STYLE: Final = """
-text{font:11px ui-sans-serif,system-ui,sans-serif;fill:#1f2328}
-.paper{fill:#ffffff}.row{fill:#e9ecf0}.f{fill:#3f6fc4}.b{fill:#2f8547}.w{fill:#e0b030}.m{fill:#8a94a3}
-.late{fill-opacity:.7}.cell text{fill:#ffffff;text-anchor:middle;font-size:10px}.cell .dark{fill:#1f2328}
-.end{text-anchor:end}.title{font-size:13px;font-weight:600}
-@media (prefers-color-scheme:dark){text{fill:#e6e9ee}.paper{fill:#14171c}.row{fill:#2a303a}}
+.timeline text{font:11px ui-sans-serif,system-ui,sans-serif;fill:#1f2328}
+.timeline .paper{fill:#ffffff}.timeline .row{fill:#e9ecf0}
+.timeline .f{fill:#3f6fc4}.timeline .b{fill:#2f8547}.timeline .w{fill:#e0b030}.timeline .m{fill:#8a94a3}
+.timeline .late{fill-opacity:.7}.timeline .cell text{fill:#ffffff;text-anchor:middle;font-size:10px}
+.timeline .cell .dark{fill:#1f2328}.timeline .end{text-anchor:end}.timeline .title{font-size:13px;font-weight:600}
+@media (prefers-color-scheme:dark){
+.timeline text{fill:#e6e9ee}.timeline .paper{fill:#14171c}.timeline .row{fill:#2a303a}}
 """
 _ROW_HEIGHT, _LEFT, _TOP, _WIDTH = 20.0, 64.0, 52.0, 1200.0
 _FEWEST_COLUMNS: Final = 100
 
 
-def timeline_svg(timeline: Timeline, title: str) -> str:
+def timeline_svg(timeline: Timeline, title: str, most_ranks: int = 256, most_cells: int = MOST_CELLS) -> str:
     """The drawing as one self-contained SVG, for light and dark pages. Cells carry their pass as a tooltip."""
     table = timeline.table
-    ranks = drawn_ranks(table.ranks, 256)
+    ranks = drawn_ranks(table.ranks, most_ranks)
     height = _TOP + len(ranks) * _ROW_HEIGHT + 34
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 20:.0f} {height:.0f}" '
-        f'width="100%" role="img" aria-label="{html.escape(title)}">',
+        f'width="100%" class="timeline" role="img" aria-label="{html.escape(title)}">',
         f"<style>{_SVG_STYLE}</style>",
         f'<rect class="paper" width="{_LEFT + _WIDTH + 20:.0f}" height="{height:.0f}"/>',
         f'<text class="title" x="{_LEFT:.0f}" y="20">{html.escape(title)}</text>',
         *_svg_legend(),
     ]
-    columns = max(_FEWEST_COLUMNS, MOST_CELLS // len(ranks))
+    columns = max(_FEWEST_COLUMNS, most_cells // len(ranks))
     merged = table.kind.shape[1] > columns
     for row, rank in enumerate(ranks):
         y = _TOP + row * _ROW_HEIGHT

@@ -32,6 +32,11 @@ def load_plan(path: Path | str) -> Plan:
     return parse_plan(_read_text(Path(path), name), name)
 
 
+def load_json(path: Path | str) -> dict[str, Any]:
+    """The JSON object in a file, of whatever kind. Raises `FileInputError`."""
+    return _parse_json(_read_text(Path(path), str(path)), str(path))
+
+
 def parse_plan(text: str, name: str) -> Plan:
     """The plan in a JSON document that came from `name`. Raises `FileInputError` naming the key."""
     document = _parse_json(text, name)
@@ -108,13 +113,18 @@ def save_plan(plan: Plan, path: Path | str) -> None:
 
     Raises `FileInputError` where that is not possible.
     """
+    save_text(plan_json(plan), path)
+
+
+def save_text(text: str, path: Path | str) -> None:
+    """Write a text file as `save_plan` writes a plan. Raises `FileInputError`."""
     check_plan_target(path)
     target = Path(path).resolve()  # a symbolic link keeps pointing to the file it names
     partial = None
     try:
         handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(plan_json(plan))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(partial, _usual_mode(target))

@@ -82,6 +82,17 @@ class ModelFacts(_Record):
     layers: int = Field(description="transformer layers [1]")
 
 
+class TierFacts(_Record):
+    """One level of links."""
+
+    name: str
+    kind: str
+    devices: int = Field(ge=1, description="accelerators in one domain of it [1]")
+    bandwidth: float = Field(
+        gt=0, description="per direction and device when all send beyond the level below at once [bytes/s]"
+    )
+
+
 class ClusterFacts(_Record):
     """The cluster the plan is for."""
 
@@ -92,6 +103,7 @@ class ClusterFacts(_Record):
     scale_up_domain: int = Field(ge=1, description="accelerators joined by the fast fabric (NVLink) [1]")
     memory_per_device: float = Field(gt=0, description="capacity of one accelerator [bytes]")
     source: str
+    tiers: tuple[TierFacts, ...] = Field((), description="levels of links, innermost first")
     unverified: tuple[str, ...] = Field((), description="quantities that come from memory, not from a source")
 
 
@@ -166,6 +178,7 @@ class StageMemory(_Record):
     layers: int = Field(ge=0, description="layers that each of these ranks holds [1]")
     peak: float = Field(ge=0, description="largest memory over the phases of a step [bytes]")
     phase: str = Field(description="the phase in which the peak occurs")
+    terms: dict[str, float] = Field(default_factory=dict, description="part -> bytes in that phase [bytes]")
 
 
 class Memory(_Record):

@@ -1,0 +1,197 @@
+"""What stands on a page about several clusters side by side, or about sizes of one?
+
+Left out: layout (`html`), and how either answer was found.
+"""
+
+from __future__ import annotations
+
+from planner.report import chart_data, charts, facts
+from planner.report.chart_data import Row
+from planner.report.facts import Figure
+from planner.report.page import Block, Page, Section, chart, lines, table
+from planner.report.result_file import ComparisonFile, Outcome, ResultFile, SizingFile, Standing
+from planner.units import GIB, format_energy
+
+
+def result_page(result: ResultFile) -> Page:
+    """The page of a comparison or a sizing."""
+    charts.require_altair()
+    return comparison_page(result) if isinstance(result, ComparisonFile) else sizing_page(result)
+
+
+def comparison_page(result: ComparisonFile) -> Page:
+    """Clusters side by side in the order of the objective."""
+    running = [standing for standing in result.clusters if standing.step_time is not None]
+    sections: list[Section] = []
+    if running:
+        rows = [_standing_row(standing) for standing in running]
+        sections.append(Section("standings", "Side by side", (table(_STANDING_HEADS, rows, marked=0),)))
+        sections.append(_steps(running))
+        sections += _trade(running)
+    for standing in result.clusters:
+        title = standing.cluster + (f", {standing.gpus:,} GPUs" if standing.gpus else "")
+        blocks = _outcome_blocks(standing)
+        sections.append(Section(f"cluster-{len(sections)}", title, blocks))
+    sections.append(Section("assumed", "Assumed", (lines(result.assumptions),)))
+    return Page(
+        title="Which cluster trains it best?",
+        kicker="comparison of clusters",
+        verdict="found" if result.found else "none can",
+        tone="good" if result.found else "bad",
+        lead=result.headline,
+        sections=tuple(sections),
+        subject=result.subject,
+    )
+
+
+_STANDING_HEADS = (
+    "cluster", "GPUs", "step", "tokens/s/GPU", "MFU", "days", "money", "energy", "goodput", "free", "memory",
+)  # fmt: skip
+
+
+def _standing_row(standing: Standing) -> tuple[str, ...]:
+    return (standing.cluster, *_cells(standing))
+
+
+def _cells(o: Outcome) -> tuple[str, ...]:
+    run = o.run
+    return (
+        f"{o.gpus:,}" if o.gpus else "",
+        facts.precise_time(o.step_time) if o.step_time else "",
+        f"{o.tokens_per_second_per_device:,.0f}" if o.tokens_per_second_per_device else "",
+        f"{100 * o.mfu:.1f} %" if o.mfu else "",
+        f"{o.days:,.1f}" if o.days else "",
+        f"${facts.count(run.cost)}" if run and run.cost is not None else "",
+        format_energy(run.energy) if run and run.energy else "",
+        f"{100 * run.goodput:.1f} %" if run and run.goodput else "",
+        f"{o.memory_headroom / GIB:.1f} GiB" if o.memory_headroom is not None else "",
+        o.memory_verdict.replace("_", " "),
+    )
+
+
+def _steps(running: list[Standing]) -> Section:
+    rows = chart_data.standing_rows([standing.model_dump() for standing in running])
+    text = "Seconds of a step, by what they go to. Communication counts where computing does not hide it."
+    drawn = chart("standings", text, charts.standings_chart(rows), charts.kind_legend(rows))
+    return Section("steps", "Where each step goes", (drawn,))
+
+
+def _trade(running: list[Standing]) -> list[Section]:
+    rows = chart_data.trade_rows([standing.model_dump() for standing in running])
+    if len(rows) < 2:
+        return []
+    drawn = chart(
+        "trade", "Days against money of the whole run; lower left is better.", charts.trade_chart(rows)
+    )
+    return [Section("trade", "Time and money", (drawn,))]
+
+
+def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
+    if o.step_time is None:
+        return (Block("text", text=o.reason or "no plan"),)
+    said = [o.configuration, "the step is " + ", ".join(_limits(o))]
+    if o.run and o.run.price_per_device_hour is not None:
+        said.append(facts.price_sentence(o.run))
+    if o.run and o.run.power_source:
+        said.append(f"{o.run.power_per_device:,.0f} W per GPU, {o.run.power_source}")
+    if o.calibration_level:
+        said.append(f"{o.calibration_level}: step time within +-{100 * o.band:.0f} % in 8 of 10 cases")
+    return (Block("figures", figures=outcome_figures(o)), lines(said))
+
+
+def _limits(o: Outcome) -> list[str]:
+    return [f"{facts.term_name(name)} {100 * share:.0f} %" for name, share in list(o.limits.items())[:3]]
+
+
+def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
+    """The figures one decides by."""
+    found = []
+    if o.step_time and o.step_time_low and o.step_time_high:
+        band = f"between {facts.precise_time(o.step_time_low)} and {facts.precise_time(o.step_time_high)}"
+        found.append(Figure("step time", facts.precise_time(o.step_time), band))
+    if o.tokens_per_second_per_device and o.mfu:
+        rate = f"{o.tokens_per_second_per_device:,.0f} tokens/s/GPU"
+        found.append(Figure("throughput", rate, f"MFU {100 * o.mfu:.1f} %"))
+    if o.memory_headroom is not None:
+        word = o.memory_verdict.replace("_", " ")
+        found.append(Figure("free memory", f"{o.memory_headroom / GIB:.1f} GiB", word))
+    if o.days:
+        low_high = (
+            f"between {facts.days(o.days_low)} and {facts.days(o.days_high)}"
+            if o.days_low and o.days_high
+            else ""
+        )
+        found.append(Figure("whole run", facts.days(o.days), low_high))
+    if o.run and o.run.goodput:
+        found.append(Figure("goodput", f"{100 * o.run.goodput:.1f} %", facts.goodput_sentence(o.run)))
+    if o.run and o.run.cost is not None and o.run.price_per_device_hour is not None:
+        price = f"${o.run.price_per_device_hour:.2f} per GPU-hour"
+        found.append(Figure("money", f"${facts.count(o.run.cost)}", price))
+    if o.run and o.run.energy:
+        carbon = f"{o.run.emissions / 1000:,.0f} t CO2" if o.run.emissions is not None else ""
+        found.append(Figure("energy", format_energy(o.run.energy), carbon))
+    return tuple(found)
+
+
+def sizing_page(result: SizingFile) -> Page:
+    """The answer, the curve of time and money with its knee, and what was tried."""
+    sections: list[Section] = []
+    if result.answer is not None and result.answer.gpus is not None:
+        title = f"{result.answer.gpus:,} GPUs"
+        sections.append(Section("answer", title, _outcome_blocks(result.answer)))
+    sections.append(Section("landmarks", "Sizes", (lines(result.landmarks),)))
+    if len(result.curve) > 1:
+        sections.append(_curve(result))
+    rows = [
+        (f"{t.gpus:,}", f"{t.nodes:,}", t.verdict.replace("_", " "), f"{t.days:,.1f}" if t.days else "",
+         f"${facts.count(t.cost)}" if t.cost is not None else "", t.reason)
+        for t in result.tried
+    ]  # fmt: skip
+    heads = ("GPUs", "nodes", "verdict", "days", "money", "")
+    sections.append(Section("tried", "Sizes tried", (table(heads, rows),), True))
+    sections.append(Section("assumed", "Assumed", (lines(result.assumptions),)))
+    return Page(
+        title="How many GPUs should it take?",
+        kicker="size of a cluster",
+        verdict="found" if result.found else "no such size",
+        tone="good" if result.found else "bad",
+        lead=result.headline,
+        sections=tuple(sections),
+        subject=result.subject,
+    )
+
+
+def _curve(result: SizingFile) -> Section:
+    marks: dict[int, str] = {}
+    if result.knee is not None:
+        marks[result.knee] = "knee"
+    if result.answer is not None and result.answer.gpus is not None:
+        known = marks.get(result.answer.gpus)
+        marks[result.answer.gpus] = f"answer, {known}" if known else "answer"
+    points, beside = [*result.curve], None
+    if result.answer is not None and result.answer.gpus not in {point.gpus for point in points}:
+        points.append(result.answer)
+        beside = result.answer.gpus
+    points.sort(key=lambda point: point.gpus or 0)
+    rows = chart_data.curve_rows([point.model_dump() for point in points], marks, beside)
+    blocks = [chart("days", "Days of the run over the number of GPUs.", charts.curve_chart(rows, "days"))]
+    if any(row["cost"] is not None for row in rows):
+        blocks.append(chart("money", "Its price over the number of GPUs.", charts.curve_chart(rows, "cost")))
+    blocks.append(table(("GPUs", "step", "days", "faster", "GPU-hours", "money", "goodput", "", "lost most to"),
+                        _curve_rows(result, rows, marks)))  # fmt: skip
+    blocks.append(Block("text", text=f"The curve ends here: {result.curve_ended}."))
+    return Section("curve", "Time and money over size", tuple(blocks))
+
+
+def _curve_rows(result: SizingFile, rows: list[Row], marks: dict[int, str]) -> list[tuple[str, ...]]:
+    ends = {doubling.to: doubling for doubling in result.doublings}
+    found: list[tuple[str, ...]] = []
+    for point in result.curve:
+        doubling, run = ends.get(point.gpus or 0), point.run
+        cells = _cells(point)
+        found.append((
+            cells[0], cells[1], cells[4], f"{doubling.speedup:.2f}x" if doubling else "",
+            facts.count(run.held_gpu_hours or run.gpu_hours) if run else "", cells[5], cells[7],
+            marks.get(point.gpus or 0, ""), doubling.binds if doubling else "",
+        ))  # fmt: skip
+    return found
