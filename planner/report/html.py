@@ -74,7 +74,7 @@ def chart_library() -> str:
         import vl_convert
     except ModuleNotFoundError:
         raise InputError(charts.MISSING, hint=charts.INSTALL) from None
-    bundle: str = vl_convert.javascript_bundle()
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
 
 
