@@ -111,8 +111,13 @@ def check_files(
     parsed = framework.parse(files)
     problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack, calibration)
     config = config_of(parsed, problem)
+    own = _as_the_framework_allows(problem, framework)
     judge = _Judge(problem)
-    broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
+    broken = explain_config(config, own, all_rules_for(problem.stack.framework))
+    if config.zero not in problem.stack.limits.zero and not broken:
+        assumed.append(
+            f"ZeRO {config.zero} was not measured on stack {problem.stack.name}; its times are a guess"
+        )
     answer: dict[str, Any] = {
         "framework": framework.name,
         "version": parsed.version,
@@ -140,6 +145,13 @@ def check_files(
     return answer
 
 
+def _as_the_framework_allows(problem: Problem, framework: Framework) -> Problem:
+    """The problem with every ZeRO stage that the framework has, not only those that the stack was measured with."""
+    stages = framework.zero_stages
+    limits = problem.stack.limits.model_copy(update={"zero": stages, "zero_with_pp": stages})
+    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits}))
+
+
 def problem_of(
     parsed: ParsedConfig,
     framework: Framework,
@@ -161,7 +173,9 @@ def problem_of(
     spec = load_model(model) if model is not None else parsed.model
     if spec is None:
         must = f"the model must be known: these {framework.title} files do not describe it"
-        raise InputError(must, "no --model", "add --model NAME or a config.json")
+        if parsed.missing:
+            must = f"the model must be known, and is but for {parsed.missing}"
+        raise InputError(must, "no --model", "or name the model with --model NAME or a config.json")
     said: list[str] = []
     devices = gpus if gpus is not None else parsed.devices
     if gpus is not None and parsed.devices is not None and gpus != parsed.devices:
@@ -344,7 +358,9 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
         lines.append(f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU")
     better = answer["better"]
     if better is not None:
-        gain = f", {better['faster']:.1%} faster" if better["faster"] is not None else ""
+        gain = better["faster"]
+        word = "faster" if gain is None or gain >= 0 else "slower, but it fits"
+        gain = "" if gain is None else f", {abs(gain):.1%} {word}"
         lines.append(f"better: {better['config']} ({format_time(better['step_time_s'])} a step{gain})")
         lines += [f"  {line}" for line in better["diff"]]
     else:

@@ -79,7 +79,8 @@ class ParsedConfig:
     """What a launcher's files say. Axes they don't state are absent from `axes`.
 
     `model`: the architecture, where they state all of it. `layers`: of every pipeline chunk, where stated.
-    `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled.
+    `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
+    what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
     """
 
     framework: str
@@ -95,6 +96,7 @@ class ParsedConfig:
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     optimizer: Optimizer | None = None
+    missing: str = ""
 
 
 RankOrder = tuple[str, ...]

@@ -1,51 +1,98 @@
 """Which options does a user's launch script pass? Reads plain words, or a bash script that builds them.
 
-Understands assignments, arrays, +=, $NAME, ${NAME}, ${NAME:-default} and line continuations, which is what
-launch scripts are made of. Left out: everything else a shell can do (loops, conditions, substitutions); words
-that need it stay as they are. Nothing is ever executed.
+Understands assignments, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, $((2*4)), conditions on known values
+(`shell_branches.py`) and line continuations, which is what launch scripts are made of. Left out: everything else a
+shell can do (commands in place of words, functions' arguments); words that need it stay as they are. Nothing is
+ever executed.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
+from planner.frameworks.shell_branches import Branches, arithmetic
+
 _ASSIGNMENT: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::?[-=]([^${}]*))?\}|\$(\w+)")
 _ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
+_SUM: Final = re.compile(r"\$\(\(([^()$]*(?:\([^()$]*\)[^()$]*)*)\)\)")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_SBATCH: Final = re.compile(r"^#SBATCH\s+(?:--([\w-]+)(?:=|\s+)|-([NnG])\s*)(\S+)", re.MULTILINE)
+# Commands whose words are not options of the training program.
+_ASIDE: Final = frozenset(
+    (
+        "echo", "printf", "mkdir", "cd", "source", ".", "unset", "shift", "exit", "return", "cat", "rm", "ls", "cp",
+        "mv", "ln", "sleep", "trap", "module", "ulimit", "test", "[", "[[", "((", "read", "pip", "git", "wget", "curl",
+        "tee", "declare", "local", "readonly", "conda",
+    )
+)  # fmt: skip
 _LARGEST: Final = 2_000_000  # characters
+COMMAND_END: Final = ";"
 
 
 def script_words(text: str) -> tuple[list[str], dict[str, str]]:
-    """The words of all commands of a script, variables filled in, and its variables as text."""
+    """The words of all commands of a script, variables filled in, and its variables as text.
+
+    `COMMAND_END` stands between commands.
+    """
     variables: dict[str, str] = {}
     words: list[str] = []
-    for statement in _statements(text[:_LARGEST]):
+    branches = Branches()
+    for written in _statements(text[:_LARGEST]):
+        statement = branches.enter(written, lambda condition: _filled(condition, variables))
         match = _ASSIGNMENT.fullmatch(statement.strip())
+        if not statement or (match is None and statement.split()[0] in _ASIDE):
+            continue
         if match is None:
-            words += _split(_expand(statement, variables))
+            words += [COMMAND_END, *_split(_expand(statement, variables))]
             continue
         name, plus, value = match.groups()
         value = value.strip()
         inner = value[1:-1] if value.startswith("(") and value.endswith(")") else value
-        tokens = _words(inner)
+        tokens = _words(_SUM.sub("1", inner))
         if value.startswith("(") or len(tokens) <= 1:
-            plain = inner if value.startswith("(") else (tokens[0] if tokens else "")
+            plain = inner if value.startswith("(") else _unquoted(inner)
             filled = _expand(plain, variables)
             if value.startswith("("):
                 filled = " ".join(filled.split())
             variables[name] = (variables.get(name, "") + " " + filled).strip() if plus else filled
         else:  # NAME=value command ...: the variable is for that command alone
-            words += tokens[1:]
+            words += [COMMAND_END, *_split(_expand(shlex.join(_words(inner)[1:]), variables))]
     return words, variables
+
+
+def _unquoted(text: str) -> str:
+    """A single word without its quotes; arithmetic in it stays whole."""
+    if _SUM.search(text):
+        return text.strip("\"'")
+    words = _words(text)
+    return words[0] if words else ""
+
+
+def _filled(condition: str, variables: dict[str, str]) -> str:
+    """A condition with its variables' values, unknown ones empty."""
+    return _VARIABLE.sub("", _expand(condition, variables))
+
+
+def slurm_devices(text: str) -> int | None:
+    """Accelerators that a batch script's #SBATCH lines ask for; None where they don't say."""
+    short_names = {"N": "nodes", "n": "ntasks", "G": "gpus"}
+    asked = {name or short_names[short]: value for name, short, value in _SBATCH.findall(text)}
+    nodes, total = asked.get("nodes", "1").split("-")[0], asked.get("gpus", "").rpartition(":")[2]
+    if total.isdigit():
+        return int(total)
+    each = asked.get("gpus-per-node") or asked.get("gres") or asked.get("ntasks-per-node") or ""
+    each = each.split("(")[0].rpartition(":")[2]
+    return int(nodes) * int(each) if nodes.isdigit() and each.isdigit() and "nodes" in asked else None
 
 
 def options_of(text: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
     """Options (--name and its words) of a script or of plain words, and the variables that were set.
 
-    Options that no command uses (an array that is only assigned) count too, after the used ones.
+    Options that no command uses (an array that is only assigned) count where no command has any.
     """
     words, variables = script_words(text)
     options = list(group_options(words))
@@ -55,14 +102,39 @@ def options_of(text: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
     return options, variables
 
 
+def program_options(text: str, known: Collection[str]) -> list[tuple[str, ...]]:
+    """Options of the training program alone: those behind its name in the command that has any of `known`.
+
+    All options where no command names a program (a plain list of arguments).
+    """
+    words, _ = script_words(text)
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if word == COMMAND_END:
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    for command in reversed(commands):
+        names = [i for i, word in enumerate(command) if word.endswith(".py") or word == "-m"]
+        for at in names:
+            options = group_options(command[at + 1 :])
+            if any(option[0] in known for option in options):
+                return options
+    return options_of(text)[0]
+
+
 def group_options(words: Iterable[str]) -> list[tuple[str, ...]]:
     """Words gathered behind the option that precedes them; `--name=value` is split."""
     options: list[list[str]] = []
+    inside = False
     for word in words:
-        if word.startswith("--") and len(word) > 2:
+        if word == COMMAND_END:
+            inside = False
+        elif word.startswith("--") and len(word) > 2:
             name, equals, value = word.partition("=")
             options.append([name, value] if equals else [name])
-        elif options:
+            inside = True
+        elif inside:
             options[-1].append(word)
     return [tuple(option) for option in options]
 
@@ -107,10 +179,18 @@ def _expand(text: str, variables: dict[str, str]) -> str:
         # an array stands for its words with their own quotes
         filled = _ARRAY.sub(lambda match: variables.get(match[1], match[0]), text)
         filled = _VARIABLE.sub(value, filled)
+        filled = _SUM.sub(lambda match: _sum(match, variables), filled)
         if filled == text or len(filled) > _LARGEST:
             break
         text = filled
     return text
+
+
+def _sum(match: re.Match[str], variables: dict[str, str]) -> str:
+    """The value of $((...)), in which names stand for variables; the text itself where it is not known."""
+    inside = _NAME.sub(lambda name: variables.get(name[0], name[0]), match[1])
+    value = arithmetic(inside)
+    return match[0] if value is None else str(value)
 
 
 def _words(text: str) -> list[str]:

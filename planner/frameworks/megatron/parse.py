@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from planner.errors import InputError
@@ -15,9 +16,10 @@ from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers, parse_layout
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.options import table_releases, unknown_options
-from planner.frameworks.shell import options_of
+from planner.frameworks.shell import options_of, program_options, slurm_devices
 from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import Optimizer
+from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import (
     Activation,
     Attention,
@@ -32,6 +34,12 @@ from planner.spec.model import (
 from planner.spec.precision import Precision
 
 VERSION: Final = "main-2026-08"
+_NO_VOCABULARY: Final = (
+    "the vocabulary: planner does not read tokenizers; add --vocab-size N to the arguments"
+)
+# Tokenizers whose vocabulary is fixed: GPT-2's byte pairs (openai/gpt-2 encoder.json), Llama 2's (its tokenizer.model).
+_TOKENIZERS: Final = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+_TELLING: Final = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
 # Words of torchrun and of other starters, which are not the program's.
 _STARTERS: Final = frozenset(
     {
@@ -109,32 +117,31 @@ class Arguments:
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
-    options: list[tuple[str, ...]] = []
-    variables: dict[str, str] = {}
-    for text in files.values():
-        found, said = options_of(text)
-        options += found
-        variables |= said
-    own = [option for option in options if option[0] not in _STARTERS]
+    # in order, so that a file of settings given before a script fills its variables
+    text = "\n".join(files.values())
+    options, variables = options_of(text)
+    own = [option for option in program_options(text, _TELLING) if option[0] not in _STARTERS]
     arguments = Arguments(own)
-    if not any(
-        arguments.has(name) for name in ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
-    ):
+    if not any(arguments.has(name) for name in _TELLING):
         must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
         raise InputError(must, ", ".join(files), "give the script or the list of arguments")
     axes, layers = _axes(arguments)
     names = {option[0] for option in own}
+    model = _model(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
+    vocabulary = _vocabulary(arguments)
     return ParsedConfig(
         framework="megatron",
         version=_version(names),
         axes=axes,
-        devices=_devices(options, variables),
+        devices=_devices(options, variables) or slurm_devices(text),
         seq_len=arguments.positive("--seq-length", 1) if arguments.has("--seq-length") else None,
         global_batch=arguments.positive("--global-batch-size", 1)
         if arguments.has("--global-batch-size")
         else None,
         precision=_precision(arguments),
-        model=_model(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None,
+        model=None if model is None or vocabulary is None else replace(model, vocab=vocabulary),
+        missing="" if model is None or vocabulary is not None else _NO_VOCABULARY,
+        notes=_notes(arguments),
         layers=layers,
         unknown=unknown_options("megatron", _version(names), sorted(names)),
         environment={name: value for name, value in variables.items() if name.isupper()},
@@ -302,7 +309,7 @@ def _model(a: Arguments) -> ModelSpec:
         name="from Megatron-LM arguments",
         family="gpt_oss" if a.has("--quick-geglu") else "megatron",
         hidden=hidden,
-        vocab=a.positive("--vocab-size", a.positive("--padded-vocab-size", 1)) if _vocabulary(a) else 1,
+        vocab=1,  # filled in by `parse`
         layers=tuple(
             Layer(
                 _attention(a, hidden, bias, window),
@@ -322,11 +329,26 @@ def _model(a: Arguments) -> ModelSpec:
     )
 
 
-def _vocabulary(a: Arguments) -> bool:
-    if a.has("--vocab-size") or a.has("--padded-vocab-size"):
-        return True
-    must = "the vocabulary must be known: planner does not read tokenizers"
-    raise InputError(must, "no --vocab-size", "add --vocab-size N, or name the model with --model")
+def _vocabulary(a: Arguments) -> int | None:
+    """The vocabulary that arguments state or that their tokenizer has; None where it must be asked for."""
+    for name in ("--vocab-size", "--padded-vocab-size"):
+        if a.has(name):
+            return a.positive(name, 1)
+    kind = a.word("--tokenizer-type", "")
+    if kind in _TOKENIZERS:
+        return _TOKENIZERS[kind]
+    known = resolve_catalog_name(a.word("--tokenizer-model", ""))
+    return None if known is None else load_model(known).vocab
+
+
+def _notes(a: Arguments) -> tuple[str, ...]:
+    said = []
+    if not a.has("--vocab-size") and not a.has("--padded-vocab-size") and (vocabulary := _vocabulary(a)):
+        source = a.word("--tokenizer-type", "")
+        if source not in _TOKENIZERS:
+            source = a.word("--tokenizer-model", "")
+        said.append(f"vocabulary of {vocabulary:,}, that of {source}; --vocab-size states another")
+    return tuple(said)
 
 
 def _attention(a: Arguments, hidden: int, bias: bool, window: int | None) -> Attention:

@@ -1,0 +1,191 @@
+"""Launch scripts as people write them: variables, arrays, conditions, batch systems; read as bash would run them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.cli import app
+from planner.frameworks.shell import options_of, program_options, slurm_devices
+from planner.frameworks.shell_branches import arithmetic, truth
+
+runner = CliRunner()
+
+SLURM = r"""#!/bin/bash
+#SBATCH --job-name=llama
+#SBATCH -N 4
+#SBATCH --gpus-per-node=8
+# settings
+TP=${TP:-2}
+PP=$((TP * 2))
+MODEL_SIZE=8b
+case $MODEL_SIZE in
+    70b)
+        LAYERS=80; HIDDEN=8192
+        ;;
+    7b|8b)
+        LAYERS=32; HIDDEN=4096 ;;
+esac
+usage() {
+    echo "usage: --tensor-model-parallel-size N --bogus"
+}
+if [[ "$USE_FSDP" == "1" ]]; then
+    EXTRA="--use-megatron-fsdp"
+elif [ $TP -gt 1 ]; then
+    EXTRA="--sequence-parallel"
+else
+    EXTRA=""
+fi
+MODEL_ARGS=(
+    --num-layers $LAYERS   # depth
+    --hidden-size ${HIDDEN}
+    --ffn-hidden-size $((HIDDEN*7/2))
+    --num-attention-heads 32 --group-query-attention --num-query-groups 8
+    --seq-length 8192 --max-position-embeddings 8192
+    --swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope
+    --untie-embeddings-and-output-weights
+    --tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B
+)
+MODEL_ARGS+=(--bf16 --use-distributed-optimizer)
+PARALLEL_ARGS="--tensor-model-parallel-size $TP \
+    --pipeline-model-parallel-size ${PP} \
+    $EXTRA"
+srun --container-image=/images/train.sqsh --container-mounts "/data:/data" bash -c "
+  torchrun --nproc_per_node 8 --nnodes \$SLURM_NNODES pretrain_gpt.py \
+    ${MODEL_ARGS[*]} ${PARALLEL_ARGS} --micro-batch-size 1 --global-batch-size=$((16 * TP)) --train-iters 100"
+"""
+
+PLAIN = r"""
+python -m torch.distributed.run --nproc-per-node=8 pretrain_gpt.py \
+  --tensor-model-parallel-size=4 --sequence-parallel --num-layers 32 --hidden-size 4096 \
+  --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \
+  --seq-length 4096 --max-position-embeddings 4096 --vocab-size 128256 --swiglu --disable-bias-linear \
+  --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights \
+  --micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer 2>&1 | tee log.txt
+"""
+
+
+def checked(tmp_path: Path, text: str, name: str, *options: str) -> dict[str, object]:
+    file = tmp_path / name
+    file.write_text(text)
+    done = runner.invoke(app, ["check", str(file), "--cluster", "dgx-h100", "--json", *options])
+    assert done.exit_code in (0, 1), done.output
+    facts: dict[str, object] = json.loads(done.stdout)
+    return facts
+
+
+def test_a_batch_script(tmp_path: Path) -> None:
+    facts = checked(tmp_path, SLURM, "train.sbatch")
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert {axis: axes[axis] for axis in ("tp", "pp", "dp", "sp", "zero")} == {
+        "tp": 2, "pp": 4, "dp": 4, "sp": 1, "zero": 1,
+    }  # fmt: skip
+    assert axes["num_microbatches"] == 8
+    assert facts["devices"] == 32
+    assert facts["unknown_options"] == []
+    assert facts["legal"] is True
+
+
+def test_bash_reads_the_same_words(tmp_path: Path) -> None:
+    """What planner takes for the program's options is what bash hands to it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("srun", "torchrun"):
+        body = 'shift 3; exec "$@"' if name == "srun" else 'printf "%s\\n" "$@" > "$WORDS"'
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    script = tmp_path / "train.sh"
+    script.write_text(SLURM)
+    words = tmp_path / "words"
+    subprocess.run(
+        ["bash", str(script)], check=True, env={"PATH": f"{folder}:/usr/bin:/bin", "WORDS": str(words)}
+    )
+    said = words.read_text().split()
+    said = said[said.index("pretrain_gpt.py") + 1 :]
+    mine = program_options(SLURM, ("--num-layers",))
+    flat = [word for option in mine for word in option]
+    assert flat == [part for word in said for part in word.split("=")]
+
+
+def test_a_plain_command(tmp_path: Path) -> None:
+    facts = checked(tmp_path, PLAIN, "run.sh", "--gpus", "8")
+    assert facts["unknown_options"] == []
+    assert facts["legal"] is True
+    assert facts["axes"]["tp"] == 4  # type: ignore[index]
+
+
+def test_the_vocabulary_is_asked_for_or_named(tmp_path: Path) -> None:
+    without = PLAIN.replace("--vocab-size 128256", "--tokenizer-type SentencePieceTokenizer")
+    file = tmp_path / "run.sh"
+    file.write_text(without)
+    done = runner.invoke(app, ["check", str(file), "--cluster", "dgx-h100", "--gpus", "8"])
+    assert done.exit_code == 2
+    assert "--vocab-size" in done.output
+    named = checked(tmp_path, without, "run.sh", "--gpus", "8", "--model", "llama-3.1-8b")
+    assert named["legal"] is True
+    known = checked(tmp_path, without.replace("SentencePiece", "Llama2"), "run.sh", "--gpus", "8")
+    assert any("32,000" in str(note) for note in known["notes"])  # type: ignore[attr-defined]
+
+
+def test_fully_sharded_is_the_frameworks_to_allow(tmp_path: Path) -> None:
+    """The stack was measured with ZeRO 0 and 1; Megatron-FSDP runs all the same."""
+    fsdp = PLAIN.replace("--bf16", "--bf16 --use-megatron-fsdp --ckpt-format fsdp_dtensor")
+    facts = checked(tmp_path, fsdp, "run.sh", "--gpus", "8")
+    assert facts["axes"]["zero"] == 3  # type: ignore[index]
+    assert facts["violations"] == []
+    assert any("ZeRO 3 was not measured" in str(note) for note in facts["notes"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("8*4", 32), ("(2+1)/2", 1), ("-3+5", 2), ("7 % 4", 3), ("1/0", None), ("a+1", None), ("9**99", None)],
+)
+def test_arithmetic(text: str, value: int | None) -> None:
+    assert arithmetic(text) == value
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ('[ "2" -gt 1 ]', True),
+        ('[ "" = "1" ]', False),
+        ('[[ -z "" ]]', True),
+        ("[[ ! -n x ]]", False),
+        ("[[ abc == a* ]]", True),
+        ("[ 1 -eq 2 ] || [ 3 -le 3 ]", True),
+        ("[ 1 -eq 2 ] && [ $X = 1 ]", False),
+        ("! [ 1 -eq 2 ]", True),
+        ("((4 > 3))", True),
+        ("[ -f config.yaml ]", True),
+        ("command -v nvidia-smi", None),
+        ('[ "$X" = 1 ]', None),
+        ('[ "unbalanced ]', None),
+    ],
+)
+def test_truth(condition: str, holds: bool | None) -> None:
+    assert truth(condition) is holds
+
+
+def test_branches_that_cannot_be_known_all_run() -> None:
+    script = "if command -v x; then A=--one; fi\nif [ 1 = 2 ]; then A=--two; fi\npython t.py $A --last 1\n"
+    assert options_of(script)[0] == [("--one",), ("--last", "1")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "devices"),
+    [
+        ("#SBATCH --nodes=16\n#SBATCH --gpus-per-node=h100:8", 128),
+        ("#SBATCH -N 2\n#SBATCH --gres=gpu:4", 8),
+        ("#SBATCH --nodes 3\n#SBATCH --ntasks-per-node=8", 24),
+        ("#SBATCH --gpus=64", 64),
+        ("#SBATCH --time=1:00", None),
+        ("#SBATCH --nodes=2-4\n#SBATCH --gpus-per-node=8", 16),
+    ],
+)
+def test_slurm_devices(lines: str, devices: int | None) -> None:
+    assert slurm_devices(lines) == devices
