@@ -48,6 +48,8 @@ RESTRICTABLE: Final = (
     "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
     "recompute_layers",
 )  # fmt: skip
+# (rule, another that is always broken with it)
+IMPLIED: Final = (("batch-dp", "batch"),)
 LARGEST_DEGREE: Final = 2**20
 LATE_STEP: Final = 6  # from this step of `_STEPS` on, rows are expanded in blocks
 BLOCK_ROWS: Final = 2**17
@@ -428,10 +430,20 @@ def enumerate_configs(
 
 
 def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> tuple[Violation, ...]:
-    """Every rule that one configuration breaks, with its values; empty if it is legal."""
+    """Every rule that one configuration breaks, with its values; empty if it is legal.
+
+    Rules about dp are left out where the degrees do not make up the devices, since dp then means nothing, and those
+    that another broken one implies.
+    """
     table = ConfigTable.of([config])
     row = {axis: int(column[0]) for axis, column in table.columns.items()}
     broken = [rule for rule in rules if not bool(rule.legal(table.columns, problem)[0])]
+    names = {rule.id for rule in broken}
+    if "world-size" in names:
+        derived = {"dp", "num_microbatches"}
+        broken = [rule for rule in broken if rule.id == "world-size" or derived.isdisjoint(rule.needs)]
+    implied = {name for of, name in IMPLIED if of in names}
+    broken = [rule for rule in broken if rule.id not in implied]
     return tuple(Violation(rule.id, rule.explain(row, problem), rule.hint) for rule in broken)
 
 

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from planner.spec.cluster import Cluster
-from planner.spec.config import IntColumn, Mask, Schedule
+from planner.spec.config import ContextKind, IntColumn, Mask, Recompute, Schedule
 from planner.spec.job import Job
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 
 Columns = Mapping[str, IntColumn]
+
+
+# axes whose values are codes -> their names
+_WORDS: Final[Mapping[str, Callable[[int], str]]] = {
+    "schedule": lambda code: Schedule(code).label,
+    "recompute": lambda code: Recompute(code).name.lower(),
+    "cp_kind": lambda code: ContextKind(code).name.lower().replace("_", "-"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,8 @@ class Rule:
 
     def explain(self, row: Mapping[str, int], problem: Problem) -> str:
         """Why this row breaks the rule, with its values."""
-        named = {**row, "schedule": Schedule(row["schedule"]).label} if "schedule" in row else row
-        return self.reason.format(**{**named, **self.facts(problem)})
+        named = {axis: word(row[axis]) for axis, word in _WORDS.items() if axis in row}
+        return self.reason.format(**{**row, **named, **self.facts(problem)})
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     "sequence-cp": (replace(DENSE, job=replace(DENSE.job, seq_len=4100)), {"cp": 4}, ("4100", "cp=4")),
     "cp-supported": (on(limited(max_cp=1)), {"cp": 2}, ("up to 1", "cp=2")),
     "pp-supported": (on(limited(max_pp=1)), {}, ("up to 1", "pp=2")),
-    "batch-dp": (DENSE, {"dp": 3}, ("64", "dp=3")),
+    "batch-dp": (replace(DENSE, job=replace(DENSE.job, global_batch=62)), {}, ("62", "dp=4")),
     "vpp-pp": (DENSE, {"pp": 1, "vpp": 2}, ("pp=1", "vpp=2")),
     "vpp-supported": (on(limited(interleaving=False)), {"vpp": 2}, ("vpp=2",)),
     "layers-pp": (EVEN, {"pp": 3}, ("8", "evenly", "pp=3 vpp=1")),
@@ -80,7 +80,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         ("schedule=dualpipe", "pp=2", "micro-batches=2"),
     ),
     "zero-supported": (DENSE, {"zero": 3}, ("(0, 1)", "zero=3", "pp=2")),
-    "zero-replicas": (DENSE, {"dp": 1}, ("dp=1", "cp=1", "zero=1")),
+    "zero-replicas": (DENSE, {"pp": 8, "dp": 1}, ("dp=1", "cp=1", "zero=1")),
     "recompute-layers": (DENSE, {**FULL, "recompute_layers": 5}, ("8 layers", "recompute_layers=5 pp=2")),
     "recompute-vpp": (
         DENSE,
@@ -115,6 +115,22 @@ def test_a_broken_rule_is_named_with_its_values(name: str) -> None:
         assert word in reason
     assert "{" not in reason
     assert found[name].hint
+
+
+def test_what_follows_from_a_broken_rule_is_not_said_too() -> None:
+    """A tp that divides nothing makes a dp that means nothing: rules about dp stay silent."""
+    config = replace(LEGAL, tp=3, dp=2, micro_batch=5)
+    found = {violation.rule for violation in explain_config(config, MOE, RULES)}
+    assert {"world-size", "heads-tp"} <= found
+    assert not found & {"batch-dp", "batch", "expert-grid", "zero-replicas"}
+    odd = replace(DENSE, job=replace(DENSE.job, global_batch=62))
+    assert {v.rule for v in explain_config(LEGAL, odd, RULES)} == {"batch-dp"}
+
+
+def test_codes_are_said_as_names() -> None:
+    config = replace(LEGAL, recompute=int(Recompute.SELECTIVE), recompute_layers=3)
+    (broken,) = explain_config(config, DENSE, RULES)
+    assert "recompute=selective" in broken.reason
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
