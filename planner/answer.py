@@ -51,7 +51,7 @@ NOT_MODELLED = (
     "queueing, evaluation and planned maintenance: they add to the days of a run",
     "network congestion from other jobs, and a pathological network state",
     "the matrix products of Muon's update",
-    "imbalanced expert routing: every expert gets as many tokens",
+    "experts that get more tokens than others, unless their loads are given (--expert-loads)",
     "varying sequence lengths, padding and the data loader",
     "schedules other than 1F1B and interleaved 1F1B in the search (`planner schedule` simulates them)",
     "memory of the first step, host memory, CUDA graphs",

@@ -62,6 +62,16 @@ CalibrationOption = Annotated[
     Path | None,
     typer.Option("--calibration", metavar="FILE", help="Corrections by planner calibrate, for this cluster."),
 ]
+ExpertLoadsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|zipf:A",
+        help="Tokens of each expert (default: balanced): the busiest rank sets the pace.",
+    ),
+]
+ExpertReplicasOption = Annotated[
+    int | None, typer.Option(min=1, help="With loads: replicas of all experts in all (default: one of each).")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")
@@ -83,6 +93,8 @@ class JobOptions:
     mtp: MtpOption = False
     assume: AssumeOption = None
     calibration: CalibrationOption = None
+    expert_loads: ExpertLoadsOption = None
+    expert_replicas: ExpertReplicasOption = None
 
     def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
         """The question these options ask. Raises `InputError`."""
@@ -105,6 +117,8 @@ class JobOptions:
             headroom=parse_headroom(self.headroom),
             with_mtp=self.mtp,
             assume=tuple(self.assume or ()),
+            expert_loads=self.expert_loads,
+            expert_replicas=self.expert_replicas,
             calibration=str(self.calibration) if self.calibration is not None else None,
         )
 

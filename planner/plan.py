@@ -27,6 +27,7 @@ from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
 from planner.errors import InputError
+from planner.solve.balance import balance_experts, zipf_loads
 from planner.solve.pareto import pareto_front
 from planner.solve.refine import FINALISTS, refine
 from planner.solve.relax import (
@@ -51,7 +52,9 @@ from planner.spec.cluster import Cluster
 from planner.spec.config import ParallelConfig, Recompute, Schedule, default_schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
+from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
+from planner.spec.model import ModelSpec
 from planner.spec.planfile import Objective, Plan
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
@@ -63,6 +66,7 @@ Kind = TypeVar("Kind", Precision, Optimizer)
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_BATCH_TOKENS = 4e6
 LONGEST_SEQUENCE = 2**30
+BALANCE_EFFORT = 0.1  # of placing experts, at each degree
 LARGEST_BATCH = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
 
@@ -89,6 +93,8 @@ class Request:
     lora_rank: int | None = None  # adapters of this rank on a frozen model
     frozen_bits: int = 16
     calibration: str | None = None  # a file of `planner calibrate`
+    expert_loads: str | None = None  # a file, or "zipf:0.6"
+    expert_replicas: int | None = None
 
 
 def make_plan(request: Request) -> Plan:
@@ -190,8 +196,10 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
     precision = _precision(request.precision, cluster, assumed)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
+    imbalance, replicas = _expert_imbalance(request, model, assumed)
     job = Job(
-        seq_len, batch, precision, optimizer, request.tokens, request.lora_rank, request.frozen_bits
+        seq_len, batch, precision, optimizer, request.tokens, request.lora_rank, request.frozen_bits, imbalance,
+        replicas,
     )  # fmt: skip
     if job.lora_rank is not None:
         assumed.append(
@@ -258,6 +266,37 @@ def _check(request: Request) -> None:
     load_assumptions(request.assume)
     if request.seq_len is not None and not 1 <= request.seq_len <= LONGEST_SEQUENCE:
         raise InputError(f"the sequence length must be from 1 to {LONGEST_SEQUENCE}", str(request.seq_len))
+
+
+def _expert_imbalance(
+    request: Request, model: ModelSpec, assumed: list[str]
+) -> tuple[tuple[tuple[int, float], ...], int]:
+    """Busiest over mean rank at every expert-parallel degree, experts placed as well as can be, and their replicas."""
+    if request.expert_loads is None:
+        if request.expert_replicas is not None:
+            raise InputError("replicas of experts need their loads", hint="add --expert-loads zipf:0.6")
+        return (), 0
+    counts = {layer.moe.experts for layer in model.layer_kinds if layer.moe}
+    if len(counts) != 1:
+        raise InputError("expert loads need a model whose layers have equally many experts", model.name)
+    experts = counts.pop()
+    exponent = zipf_exponent(request.expert_loads)
+    loads = (
+        load_expert_loads(request.expert_loads, experts)
+        if exponent is None
+        else zipf_loads(experts, exponent)
+    )
+    replicas = request.expert_replicas or experts
+    factors = []
+    for ep in divisors(experts)[1:]:
+        placed = balance_experts(loads, -(-replicas // ep) * ep, ep, effort=BALANCE_EFFORT)
+        factors.append((ep, placed.imbalance))
+    said = ", ".join(f"{factor:.2f} at ep {ep}" for ep, factor in factors)
+    assumed.append(
+        f"expert loads {request.expert_loads}, {replicas} replicas of {experts} experts placed as "
+        f"evenly as can be: the busiest rank has this many times the mean: {said}"
+    )
+    return tuple(factors), 0 if replicas == experts else replicas
 
 
 def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:

@@ -30,6 +30,7 @@ class LayerShape:
     query heads and key/value heads. `sequence_split`: t with sequence parallelism, else 1. `expert_tokens`:
     tokens that enter the router per rank, before choosing K experts. `e`, `et`: expert and expert-tensor
     parallel ranks. `seq_kv`: keys a query can see, s.
+    `imbalance`: tokens of the busiest expert-parallel rank over the mean.
     """
 
     tokens: Array
@@ -41,6 +42,12 @@ class LayerShape:
     et: Array
     c: Array
     seq_kv: Array
+    imbalance: Array | float = 1.0
+
+    @property
+    def routed_tokens(self) -> Array:
+        """Tokens whose copies the busiest expert-parallel rank works on, before choosing K experts."""
+        return self.expert_tokens * self.imbalance
 
 
 def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:
@@ -98,13 +105,13 @@ def _moe_parts(
     """Router probabilities, permuted inputs, expert activations and outputs; K copies of every token.
 
     Expert parallelism exchanges tokens and does not remove them: balanced routing leaves K n rows per rank,
-    times etp, which gathers them (Megatron-LM issue 6782).
+    times etp, which gathers them (Megatron-LM issue 6782); the busiest rank gets `imbalance` times as many.
     """
     moe = layer.moe
     if moe is None:
         return {}
     act = recipe.activation_bytes
-    rows = x.expert_tokens * moe.top_k
+    rows = x.routed_tokens * moe.top_k
     router = x.expert_tokens * (STATISTIC_BYTES * moe.experts + 32.0 * moe.top_k)
     permuted = rows * x.et * h * linear_input_bytes(recipe, kernels)
     outputs = rows * x.et * h * (0.0 if kernels.probs_in_activation else act)

@@ -122,7 +122,7 @@ class ComputeModel:
         rates = (key, peak, self.bandwidth, self.kernels)
         factor = self.problem.stack.compute.gemm_factor(self.recipe.gemm if narrow else half)
         if gemm.expert:
-            m = x.expert_tokens[first] * gemm.rows_per_token * et
+            m = x.routed_tokens[first] * gemm.rows_per_token * et
             local = gemm.groups / x.e[first]
             forward = grouped_gemm_time(m, n, k, local, *rates)
             dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates)
@@ -209,7 +209,7 @@ class ComputeModel:
             eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0
             moved["mlp_act"] = act * x.tokens * (reads + eager) * layer.mlp.ffn / x.t
         if layer.moe is not None:
-            rows = x.expert_tokens * layer.moe.top_k
+            rows = x.routed_tokens * layer.moe.top_k
             moved["moe_permute"] = act * rows * x.et * h * 4.0
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.experts

@@ -100,7 +100,7 @@ class CommunicationModel:
         nvlink = cluster.tiers[0].bandwidth
         across = group_links(x.et, x.e, cluster)
         where = (x.e, across.local, nvlink, across.fabric, self.links)
-        token_bytes = stream_bytes(x.expert_tokens, h, act)
+        token_bytes = stream_bytes(x.routed_tokens, h, act)
         comm = self.problem.stack.communication
         if comm.dispatcher is Dispatcher.DEEPEP:
             exchange = dispatch_time(token_bytes, float(moe.top_k), float(moe.experts), *where)

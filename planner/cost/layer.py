@@ -131,6 +131,7 @@ class LayerModel:
             et=et,
             c=c,
             seq_kv=np.full(len(keys), float(job.seq_len)),
+            imbalance=job.imbalance(keys["ep"].astype(float)),
         )
 
     def _recomputed(

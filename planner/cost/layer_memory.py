@@ -73,7 +73,7 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
         wide = stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
         return np.maximum(wide, stream + _score_gradients(problem, recipe, layer, x))
     assert layer.moe is not None
-    rows = x.expert_tokens * layer.moe.top_k
+    rows = x.routed_tokens * layer.moe.top_k
     width = (3.0 if layer.moe.gated else 2.0) * act - saved
     local = weight * h * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)
     return stream + rows * (act * h * x.et + layer.moe.expert_ffn * width) + local

@@ -26,6 +26,7 @@ from planner.cost.stages import StageClasses, largest, sum_over_kinds
 from planner.cost.traffic import group_links
 from planner.spec.config import ConfigTable, distinct
 from planner.spec.links import LinkRates
+from planner.spec.model import Layer
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
 
@@ -112,8 +113,14 @@ class ShardModel:
         for kind, count in zip(self.kinds, self.parameters, strict=True):
             kv = count.kv / np.minimum(t, kind.attention.kv_heads)
             dense.append((count.column_row + count.shared) / t + kv + count.replicated + count.router)
-            expert.append(count.expert / (e * et) + count.expert_replicated / e)
+            held = self._copies(kind) / e
+            expert.append((count.expert / et + count.expert_replicated) * held)
         return np.array(dense), np.array(expert)
+
+    def _copies(self, kind: Layer) -> float:
+        """How often an expert is held on average where some are replicated [1]."""
+        replicas = self.problem.job.expert_replicas
+        return replicas / kind.moe.experts if replicas and kind.moe else 1.0
 
     def _adapters_by_kind(self, t: Array) -> Array:
         """Parameters of LoRA adapters of one layer of each kind on a rank (K, k): r (in + out) of each dense product,

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from planner.errors import InputError
+from planner.spec.config import FloatColumn
 from planner.spec.precision import Precision
 
 
@@ -63,6 +66,10 @@ class Job:
 
     `lora_rank`: adapters of this rank on every dense linear layer, the model itself frozen in `frozen_bits` (16, or 8
     and 4 quantised; embeddings and head stay in 16). None: all parameters are trained.
+
+    `expert_imbalance`: tokens of the rank whose experts get most over the mean, at every expert-parallel degree above
+    1, or as pairs (degree, factor) where it depends on the degree. `expert_replicas`: replicas of all experts of a
+    layer in all, where some are held more than once (0: each once).
     """
 
     seq_len: int
@@ -72,6 +79,8 @@ class Job:
     tokens: float | None = None
     lora_rank: int | None = None
     frozen_bits: int = 16
+    expert_imbalance: float | tuple[tuple[int, float], ...] = 1.0
+    expert_replicas: int = 0
 
     def __post_init__(self) -> None:
         if self.lora_rank is not None and self.lora_rank < 1:
@@ -82,11 +91,26 @@ class Job:
         if self.lora_rank is None and self.frozen_bits != 16:
             must = "frozen-bits needs frozen weights"
             raise InputError(must, str(self.frozen_bits), "add --lora-rank 16, say")
-        for name, value in (("seq-len", self.seq_len), ("global-batch", self.global_batch)):
-            if value < 1:
-                raise InputError(f"{name} must be a whole number, 1 or more", str(value))
+        factors = self.expert_imbalance
+        for value in [factors] if isinstance(factors, float | int) else [value for _, value in factors]:
+            if not value >= 1.0 - 1e-9:
+                raise InputError(
+                    "the busiest rank has at least the mean: expert imbalance 1 or more", str(value)
+                )
+        for name, count in (("seq-len", self.seq_len), ("global-batch", self.global_batch)):
+            if count < 1:
+                raise InputError(f"{name} must be a whole number, 1 or more", str(count))
         if self.tokens is not None and not self.tokens > 0:
             raise InputError("tokens must be above 0", str(self.tokens))
+
+    def imbalance(self, ep: FloatColumn) -> FloatColumn:
+        """Tokens of the busiest rank over the mean at each expert-parallel degree [1]; 1 where there is one rank."""
+        if isinstance(self.expert_imbalance, float | int):
+            return np.where(ep > 1, float(self.expert_imbalance), 1.0)
+        factor = np.ones(len(ep))
+        for degree, value in self.expert_imbalance:
+            factor = np.where(ep == degree, value, factor)
+        return factor
 
     @property
     def tokens_per_step(self) -> float:

@@ -1,0 +1,205 @@
+"""How are experts replicated and placed on ranks so that the busiest rank has as little to do as can be?
+
+The problem that DeepSeek's EPLB states (github.com/deepseek-ai/EPLB): every rank holds equally many replicas, a
+replica takes an equal share of its expert's load, and with a hierarchy the groups of experts are first dealt to
+nodes, so that tokens stay within a group's node. Steps:
+  1. groups to nodes, equally many each (`_pack`)
+  2. on each node, one replica after another to the expert with the largest load per replica: no other counts have
+     a smaller largest share (they are optimal for that alone, not for the packing that follows)
+  3. replicas to ranks, equally many each (`_pack`)
+`_pack` keeps the better of greedy packing with exchanges and CP-SAT, which starts from it. Left out: the traffic
+that moving replicas takes, and loads that change from step to step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InputError
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+SCALE = 10**6  # of the mean load of a bin: CP-SAT counts in whole numbers
+CLOSE_ENOUGH = 5e-4  # of the mean: no solver is asked to gain less
+MOST_VARIABLES = 40_000  # of a packing that CP-SAT is given
+EFFORT = 0.3  # deterministic time of one CP-SAT packing, about as many seconds
+SHUFFLED = 0  # seed of the order in which Zipf loads are dealt to experts
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`replicas`: of every expert. `experts`: those of every rank, one entry per replica. `loads`: of every rank, in
+    shares of all tokens. `imbalance`: largest over mean load of a rank [1]. `bound`: what no placement of these
+    replicas on these nodes can beat [1]. `solver`: whether CP-SAT found it, not the greedy packing."""
+
+    replicas: tuple[int, ...]
+    experts: tuple[tuple[int, ...], ...]
+    loads: tuple[float, ...]
+    imbalance: float
+    bound: float
+    solver: bool
+
+
+def zipf_loads(experts: int, exponent: float) -> Array:
+    """Shares of all tokens that go to each expert: 1 / rank^exponent, ranks in a fixed shuffled order [1]."""
+    share = np.arange(1, experts + 1, dtype=np.float64) ** -exponent
+    order = list(range(experts))
+    random.Random(SHUFFLED).shuffle(order)
+    return np.asarray(share[order] / share.sum())
+
+
+def balance_experts(
+    loads: Sequence[float] | Array, replicas: int, ranks: int, nodes: int = 1, groups: int = 1,
+    effort: float = EFFORT,
+) -> Placement:  # fmt: skip
+    """Replicate experts `replicas` times in all and place them on `ranks` ranks of `nodes` nodes.
+
+    `loads`: of every expert, in any unit. With `nodes` > 1 every one of `groups` equal groups of consecutive experts
+    lives on one node (groups 1: any expert may go to any node). Raises `InputError` where the counts do not divide.
+    """
+    share = np.asarray(loads, dtype=np.float64)
+    _check(share, replicas, ranks, nodes, groups)
+    share = share / share.sum()
+    experts, per_node = len(share), replicas // nodes
+    size = experts // groups if groups > 1 else 1
+    of_group = share.reshape(-1, size).sum(axis=1)
+    node_of_group, solved = _pack(of_group, nodes, effort)
+    node_of = np.repeat(node_of_group, size)
+    counts = np.zeros(experts, dtype=np.int64)
+    on_rank: list[list[int]] = [[] for _ in range(ranks)]
+    here, bound = ranks // nodes, 0.0
+    for node in range(nodes):
+        mine = np.flatnonzero(node_of == node)
+        counts[mine] = _replicate(share[mine], per_node)
+        items = np.repeat(mine, counts[mine])
+        part = share[items] / counts[items]
+        at, by_solver = _pack(part, here, effort)
+        solved |= by_solver
+        bound = max(bound, float(part.max()), float(part.sum()) / here)
+        for item, rank in zip(items.tolist(), at.tolist(), strict=True):
+            on_rank[node * here + rank].append(item)
+    load = [float((share[held] / counts[held]).sum()) for held in on_rank]
+    if groups == 1 or nodes == 1:  # which experts share a node was a choice of its own
+        bound = max(1.0 / ranks, float((share / counts).max()))
+    return Placement(
+        replicas=tuple(counts.tolist()),
+        experts=tuple(tuple(sorted(held)) for held in on_rank),
+        loads=tuple(load),
+        imbalance=max(load) * ranks,
+        bound=bound * ranks,
+        solver=solved,
+    )
+
+
+def _check(share: Array, replicas: int, ranks: int, nodes: int, groups: int) -> None:
+    if not len(share) or not np.isfinite(share).all() or (share < 0).any() or not share.sum() > 0:
+        raise InputError("expert loads must be numbers, none below 0 and one above", str(share.tolist())[:80])
+    experts = len(share)
+    for holds, must, given in (
+        (replicas >= experts, "there must be a replica of every expert", f"{replicas} of {experts}"),
+        (replicas % ranks == 0, "ranks must divide the replicas", f"{replicas} replicas, {ranks} ranks"),
+        (ranks % nodes == 0, "nodes must divide the ranks", f"{ranks} ranks, {nodes} nodes"),
+        (experts % groups == 0, "groups must divide the experts", f"{experts} experts, {groups} groups"),
+        (
+            (groups if groups > 1 else experts) % nodes == 0,
+            "nodes must divide the groups",
+            f"{nodes} nodes, {groups if groups > 1 else experts} groups",
+        ),
+    ):
+        if not holds:
+            raise InputError(must, given)
+
+
+def _replicate(share: Array, replicas: int) -> NDArray[np.int64]:
+    """How many replicas each expert gets, one at least, so that the largest share of a replica is least."""
+    counts = np.ones(len(share), dtype=np.int64)
+    for _ in range(replicas - len(share)):
+        counts[int(np.argmax(share / counts))] += 1
+    return counts
+
+
+def _pack(items: Array, bins: int, effort: float) -> tuple[Index, bool]:
+    """The bin of every item, equally many in each, with the largest sum least; whether CP-SAT found it."""
+    if bins == 1:
+        return np.zeros(len(items), dtype=np.intp), False
+    at = _exchange(items, _greedy(items, bins), bins)
+    largest = float(np.bincount(at, weights=items, minlength=bins).max())
+    least = max(float(items.sum()) / bins, float(items.max(initial=0.0)))
+    worth = largest - least > CLOSE_ENOUGH * items.sum() / bins
+    if not worth or len(items) * bins > MOST_VARIABLES or effort <= 0:
+        return at, False
+    found = _solve(items, bins, at, effort)
+    better = np.bincount(found, weights=items, minlength=bins).max() < largest - 1e-12
+    return (found, True) if better else (at, False)
+
+
+def _greedy(items: Array, bins: int) -> Index:
+    """Largest item first, into the bin with the least sum that is not full (Graham 1969, with full bins)."""
+    room, total, at = [len(items) // bins] * bins, [0.0] * bins, np.zeros(len(items), dtype=np.intp)
+    for item in np.argsort(-items, kind="stable").tolist():
+        bin_ = min((b for b in range(bins) if room[b]), key=lambda b: (total[b], b))
+        at[item] = bin_
+        room[bin_] -= 1
+        total[bin_] += float(items[item])
+    return at
+
+
+def _exchange(items: Array, at: Index, bins: int) -> Index:
+    """Swap an item of the fullest bin with one of another, the swap that helps most, until none does."""
+    at, total = at.copy(), np.bincount(at, weights=items, minlength=bins)
+    for _ in range(10 * len(items)):
+        full = int(total.argmax())
+        inside, outside = np.flatnonzero(at == full), np.flatnonzero(at != full)
+        less = items[inside][:, None] - items[outside]
+        largest = np.maximum(total[full] - less, total[at[outside]] + less)
+        i, j = np.unravel_index(int(largest.argmin()), largest.shape)
+        if largest[i, j] >= total[full] - 1e-15:
+            break
+        one, other = inside[i], outside[j]
+        total[full] -= less[i, j]
+        total[at[other]] += less[i, j]
+        at[one], at[other] = at[other], at[one]
+    return at
+
+
+def _solve(items: Array, bins: int, start: Index, effort: float) -> Index:
+    """The packing that CP-SAT finds from `start`; equal items are one kind, of which each bin takes a number."""
+    from ortools.sat.python import cp_model
+
+    mean = float(items.sum()) / bins
+    values, kind = np.unique(items, return_inverse=True)
+    amount = np.bincount(kind)
+    weight = np.rint(values / mean * SCALE).astype(np.int64).tolist()
+    model = cp_model.CpModel()
+    first = np.zeros((len(values), bins), dtype=np.int64)
+    np.add.at(first, (kind, start), 1)
+    taken = [
+        [model.new_int_var(0, int(amount[k]), f"take_{k}_{b}") for b in range(bins)]
+        for k in range(len(values))
+    ]
+    top = model.new_int_var(SCALE, int((first.T @ np.array(weight)).max()), "top")
+    for k, row in enumerate(taken):
+        model.add(sum(row) == int(amount[k]))
+        for b, variable in enumerate(row):
+            model.add_hint(variable, int(first[k, b]))
+    for b in range(bins):
+        model.add(sum(row[b] for row in taken) == len(items) // bins)
+        model.add(sum(w * row[b] for w, row in zip(weight, taken, strict=True)) <= top)
+    model.minimize(top)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1  # the same answer every time
+    solver.parameters.max_deterministic_time = effort
+    status = solver.solve(model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return start
+    at = np.zeros(len(items), dtype=np.intp)
+    for k, row in enumerate(taken):
+        where = [b for b, variable in enumerate(row) for _ in range(int(solver.value(variable)))]
+        at[np.flatnonzero(kind == k)] = where
+    return at

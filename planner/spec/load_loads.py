@@ -1,0 +1,58 @@
+"""How many tokens does each expert get? Reads a file of loads, or the name of a distribution.
+
+A file holds one number per expert, separated by commas, spaces or new lines, or a JSON list; any unit. Left out:
+loads that differ between layers: give those of the layer that matters most.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from planner.errors import FileInputError, InputError
+
+ZIPF = "zipf:"
+_LARGEST_FILE = 10_000_000  # bytes
+
+
+def zipf_exponent(text: str) -> float | None:
+    """The exponent of "zipf:0.6"; None for the name of a file. Raises `InputError`."""
+    if not text.lower().startswith(ZIPF):
+        return None
+    try:
+        exponent = float(text[len(ZIPF) :])
+    except ValueError:
+        exponent = -1.0
+    if not 0 <= exponent < math.inf:
+        raise InputError("a Zipf distribution needs an exponent of 0 or more", text, "write it like zipf:0.6")
+    return exponent
+
+
+def load_expert_loads(path: str, experts: int) -> tuple[float, ...]:
+    """The loads in a file, one per expert. Raises `FileInputError`."""
+    hint = "one number per expert, or a distribution such as zipf:0.6"
+    try:
+        if Path(path).stat().st_size > _LARGEST_FILE:
+            raise FileInputError(path, "must be smaller than 10 MB", hint=hint)
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FileInputError(path, "must be a readable text file", str(error), hint) from None
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    try:
+        loads = tuple(float(word) for word in words)
+    except ValueError:
+        bad = next(word for word in words if not _is_number(word))
+        raise FileInputError(path, "must hold numbers only", bad[:40], hint) from None
+    if len(loads) != experts:
+        raise FileInputError(path, f"must hold a load of each of {experts} experts", f"{len(loads)}", hint)
+    if not all(math.isfinite(load) and load >= 0 for load in loads) or not sum(loads) > 0:
+        raise FileInputError(path, "loads must be finite, none below 0 and one above", hint=hint)
+    return loads
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
