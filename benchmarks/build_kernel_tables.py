@@ -395,10 +395,10 @@ KIN: dict[str, tuple[str, float | None, str]] = {
     "a800-sxm-80g": ("a100-sxm-80g", None, SAME_CHIP),
     "a100-pcie-80g": (
         "a100-sxm-80g",
-        0.847,
+        0.875,
         "same chip, 300 W: SimuMax A100 PCIe GEMMs over the burst table",
     ),
-    "a100-pcie-40g": ("a100-sxm-80g", 0.847, "same chip, 250 W: sustained fraction of the 80 GB card"),
+    "a100-pcie-40g": ("a100-sxm-80g", 0.875, "same chip, 250 W: sustained fraction of the 80 GB card"),
     "h800-sxm-80g": ("h100-sxm-80g", None, SAME_CHIP),
     "h100-sxm-96g-hbm2e-500w": ("h100-sxm-80g", 0.75, "same chip, unverified: 500 of 700 W" + CUBE_ROOT),
     "h100-nvl-94g": (

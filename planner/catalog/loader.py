@@ -17,7 +17,7 @@ import numpy as np
 from planner.errors import UnknownNameError
 from planner.spec.accelerator import Architecture
 from planner.spec.precision import Dtype, Precision
-from planner.spec.rates import AttentionTable, FloatArray, GemmKey, GemmTable, KernelRates
+from planner.spec.rates import AttentionTable, FloatArray, GemmKey, GemmTable, KernelRates, under_load
 
 FALLBACK = "generic"
 
@@ -92,7 +92,7 @@ def _gemm_tables(
             log2_m=arrays["axis_m"],
             log2_n=arrays["axis_n"],
             log2_k=arrays["axis_k"],
-            efficiency=arrays[f"gemm_{key}"] * sustained,
+            efficiency=_loaded(arrays[f"gemm_{key}"], facts, sustained),
             source=facts["source"],
             measured=facts.get("measured", True),
             includes_quantisation=facts.get("includes_quantisation", False),
@@ -102,6 +102,12 @@ def _gemm_tables(
         if dtype not in tables:
             tables[dtype] = bf16.scaled(ratio, note)
     return tables
+
+
+def _loaded(burst: FloatArray, facts: dict[str, Any], sustained: float) -> FloatArray:
+    """The table at sustained clocks; a roofline has no burst plateau, its own is sustained."""
+    plateau = facts.get("plateau_burst")
+    return burst * sustained if plateau is None else under_load(burst, plateau, sustained)
 
 
 # Formats without a table of their own: the fraction of their own peak, relative to bf16's.

@@ -18,6 +18,17 @@ FloatArray = NDArray[np.float64]
 GemmKey = Dtype | Precision
 
 
+def under_load(burst: FloatArray, plateau: float, fraction: float) -> FloatArray:
+    """Efficiency of GEMMs under continuous load, from that of a short burst [fraction].
+
+    burst x min(1, fraction x (2 / (1 + (burst / plateau)^4))^(1/4)): `fraction` at the plateau, more below it and
+    less above, since the power limit takes most from the kernels that reach most. Fourth powers: of the forms tried,
+    this one follows the sustained GEMMs of SimuMax (A100 PCIe, B200) and vidur (A100, H100) best; the spread around
+    one factor per source falls from 2.8-6.5 to 1.8-5.8 % (all ten sets, benchmarks/kernel_checks.py).
+    """
+    return np.asarray(burst * np.minimum(fraction * (2.0 / (1.0 + (burst / plateau) ** 4)) ** 0.25, 1.0))
+
+
 @dataclass(frozen=True, eq=False)
 class GemmTable:
     """Forward GEMM of m tokens, n outputs, k inputs: the fraction of the dense peak over a grid of shapes.

@@ -25,7 +25,7 @@ from planner.cost.kernels import (
 from planner.errors import UnknownNameError, UnsupportedError
 from planner.spec.accelerator import Architecture
 from planner.spec.precision import Dtype, Precision
-from planner.spec.rates import KernelRates
+from planner.spec.rates import KernelRates, under_load
 
 H100 = load_kernel_rates("h100-sxm-80g")
 PEAK, BANDWIDTH = 989.4e12, 3350e9
@@ -226,6 +226,21 @@ class TestAttention:
         for i, s in enumerate(sequence):
             alone = attention_time(1, s, s, 16, 4, 128, 128, True, PEAK, BANDWIDTH, H100)
             assert (column[0][i], column[1][i]) == alone
+
+
+class TestUnderLoad:
+    def test_the_plateau_keeps_its_fraction_and_faster_kernels_lose_more(self) -> None:
+        burst = np.array([0.2, 0.6, 0.8, 0.95])
+        held = under_load(burst, 0.8, 0.9)
+        assert held[2] == pytest.approx(0.72)  # 0.8 x 0.9
+        assert held[3] == pytest.approx(0.95 * 0.9 * (2 / (1 + (0.95 / 0.8) ** 4)) ** 0.25)
+        assert held[0] == burst[0]  # a kernel that draws little power is not slowed
+
+    @given(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.floats(0.3, 1.0))
+    def test_never_above_the_burst_and_never_reorders(self, a: float, b: float, fraction: float) -> None:
+        low, high = under_load(np.array(sorted((a, b))), 0.75, fraction)
+        assert low <= high * (1 + 1e-12)
+        assert high <= max(a, b)
 
 
 class TestRates:
