@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner import __version__
+from planner.cli_calibrate import EPILOG as CALIBRATE_EPILOG
+from planner.cli_calibrate import calibrate
 from planner.cli_check import EPILOG as CHECK_EPILOG
 from planner.cli_check import check
 from planner.cli_explain import EPILOG as EXPLAIN_EPILOG
@@ -36,6 +38,8 @@ from planner.cli_options import (
     takes_job,
 )
 from planner.cli_output import answers, progress, say, say_json, tell, updates
+from planner.cli_probe import EPILOG as PROBE_EPILOG
+from planner.cli_probe import probe
 from planner.cli_report import EPILOG as REPORT_EPILOG
 from planner.cli_report import report
 from planner.cli_trace import EPILOG as TRACE_EPILOG
@@ -364,10 +368,12 @@ def schedule(
     return 0
 
 
+app.command(epilog=CALIBRATE_EPILOG)(answers(takes_job(calibrate)))
 app.command(epilog=EXPORT_EPILOG)(answers(export))
 app.command(epilog=CHECK_EPILOG)(answers(check))
 app.command(epilog=EXPLAIN_EPILOG)(answers(explain))
 app.command(epilog=REPORT_EPILOG)(answers(report))
+app.command(epilog=PROBE_EPILOG)(answers(probe))
 app.command(epilog=TRACE_EPILOG)(answers(trace))
 app.command(epilog=VALIDATE_EPILOG)(answers(validate))
 

@@ -1,0 +1,179 @@
+"""How long did a step of the user's own run take, and of which configuration was it?
+
+A run is a log (or a measured time) and the axes that its launcher was given. Left out: formats of logs
+(`log_lines.py`) and what the steps mean (`estimate.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from planner.calibrate.estimate import Observation
+from planner.calibrate.log_lines import LogFacts, LoggedStep, read_log
+from planner.calibrate.predict import broken_rule
+from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+from planner.errors import InputError, UnitError
+from planner.plan import Request, named_config, resolve
+from planner.space.restriction import parse_restriction
+from planner.spec.config import ParallelConfig
+from planner.spec.rule import Problem
+from planner.units import parse_quantity
+
+WARM_UP: Final = 10  # steps at most that are not counted, a fifth of a short log
+_OF_JOB: Final = ("gpus", "seq_len", "global_batch", "precision")
+_FAMILY: Final = {
+    "megatron": "megatron", "megatron-bridge": "megatron", "nemo": "megatron", "torchtitan": "torchtitan",
+    "deepspeed": "deepspeed", "nanotron": "nanotron", "transformers": "deepspeed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: the median after warming up, its relative spread (interquartile), steps counted."""
+
+    seconds: float
+    spread: float
+    steps: int
+    note: str = ""
+
+
+def seconds_of(step: LoggedStep, tokens_per_step: float, batch: float, devices: int) -> float | None:
+    """Seconds of one logged step of a known job."""
+    if step.seconds is not None:
+        return step.seconds
+    if step.tokens_per_device:
+        return tokens_per_step / (step.tokens_per_device * devices)
+    return batch / step.samples if step.samples else None
+
+
+def step_time(facts: LogFacts, problem: Problem) -> StepTime:
+    """The step time that a log shows for a job. Raises `InputError` where log and job contradict each other."""
+    job, devices = problem.job, problem.cluster.num_devices
+    _check_batch(facts, problem)
+    times = np.array(
+        [
+            seconds
+            for step in facts.steps
+            if (seconds := seconds_of(step, job.tokens_per_step, job.global_batch, devices)) is not None
+        ]
+    )
+    if not len(times):
+        raise InputError(
+            f"{facts.name} must hold step times", "memory or out-of-memory messages only",
+            "planner diagnose explains them; give --measured SECONDS for a step time",
+        )  # fmt: skip
+    skipped = min(WARM_UP, -(-len(times) // 5)) if len(times) > 2 else 0
+    counted = times[skipped:]
+    middle = float(np.median(counted))
+    low, high = np.percentile(counted, (25, 75))
+    note = f"{len(counted)} of {len(times)} steps" if skipped else f"{len(counted)} steps"
+    return StepTime(middle, float(high - low) / middle, len(counted), note)
+
+
+def _check_batch(facts: LogFacts, problem: Problem) -> None:
+    job = problem.job
+    logged = {step.batch for step in facts.steps if step.batch}
+    if len(logged) == 1 and (batch := logged.pop()) not in (job.global_batch, job.tokens_per_step):
+        hint = f"give --global-batch {batch:.0f}"
+        raise InputError(
+            f"the log {facts.name} must be of the configuration given",
+            f"it says a global batch of {batch:.0f} sequences, the configuration {job.global_batch}", hint,
+        )  # fmt: skip
+
+
+def parse_run(text: str) -> tuple[str, dict[str, str]]:
+    """ "train.log:tp=8,pp=2" as the log (or a time) and its settings. Raises `InputError`."""
+    match = re.match(r"^(.*?)(?::((?:[\w-]+=[^,=]+)(?:,[\w-]+=[^,=]+)*))?$", text.strip(), re.DOTALL)
+    if match is None or not match[1]:
+        raise InputError("--run must look like LOG:axis=value,...", repr(text), "write b.log:tp=4,pp=4")
+    pairs = [part.split("=") for part in (match[2] or "").split(",") if part]
+    settings = {name.strip().replace("-", "_"): value.strip() for name, value in pairs}
+    if len(settings) < len(pairs):
+        raise InputError("each axis of a --run must be given once", repr(text))
+    return match[1], settings
+
+
+def request_of(base: Request, settings: Mapping[str, str]) -> Request:
+    """The question of one run: the common options with its own settings. Raises `InputError`."""
+    axes = [f"{name}={value}" for name, value in settings.items() if name not in _OF_JOB]
+    request = replace(base, restrict={**base.restrict, **parse_restriction(axes)})
+    return replace(
+        request,
+        gpus=_whole(settings, "gpus", request.gpus),
+        seq_len=_whole(settings, "seq_len", request.seq_len),
+        global_batch=settings.get("global_batch", request.global_batch),
+        precision=settings.get("precision", request.precision),
+    )
+
+
+def _whole(settings: Mapping[str, str], name: str, usual: int | None) -> int | None:
+    if name not in settings:
+        return usual
+    if not settings[name].isdigit() or len(settings[name]) > 9:
+        raise InputError(f"{name} of a --run must be a whole number", settings[name])
+    return int(settings[name])
+
+
+def stack_for(framework: str) -> str:
+    """The newest stack of a log's framework; the default where it is of none."""
+    family = _FAMILY.get(framework)
+    kin = [name for name in stack_names() if family and load_stack(name).framework == family]
+    if DEFAULT_STACK in kin or not kin:
+        return DEFAULT_STACK
+    return max(kin, key=lambda name: load_stack(name).released)
+
+
+def observe(base: Request, text: str) -> tuple[Observation, tuple[str, ...]]:
+    """One run of the user: its configuration, its step time, and what was assumed. Raises `PlannerError`."""
+    source, settings = parse_run(text)
+    request = request_of(base, settings)
+    facts = None if _is_time(source) else read_log(Path(source))
+    if facts is not None and request.stack is None and request.calibration is None:
+        request = replace(request, stack=stack_for(facts.framework))
+    problem, assumed = resolve(request)
+    config, defaults = named_config(request.restrict, problem)
+    check_possible(config, problem, text)
+    said = [*assumed, *defaults]
+    if facts is None:
+        seconds = measured_time(source)
+        name = f"{seconds:.4g} s measured"
+    else:
+        time = step_time(facts, problem)
+        seconds, name = time.seconds, Path(source).name
+        said.append(f"{name}: {facts.framework}, {time.note}, middle half within {time.spread:.1%}")
+        if time.spread > 0.2:
+            said.append(f"{name}: its steps vary by {time.spread:.0%}; measure when the machine is quiet")
+    described = f"{name} ({problem.cluster.num_devices} GPUs, {config.describe()})"
+    return Observation(described, problem, config, seconds), tuple(said)
+
+
+def check_possible(config: ParallelConfig, problem: Problem, run: str) -> None:
+    """Refuse a configuration that no run can have. Raises `InputError`."""
+    used, devices = config.tp * config.cp * config.pp * config.dp, problem.cluster.num_devices
+    broken = broken_rule(config, problem)
+    if used != devices:
+        broken = f"tp x cp x pp x dp is {used} of {devices} devices"
+    if broken:
+        raise InputError("the configuration of a run must be possible", f"{run}: {broken}", "check its axes")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_quantity(text, "time")
+    except UnitError:
+        return False
+    return not Path(text).exists()
+
+
+def measured_time(text: str) -> float:
+    """ "4.31 s" as seconds. Raises `InputError`."""
+    seconds = parse_quantity(text, "time")
+    if not 1e-6 < seconds < 1e6:
+        raise InputError("a measured step must take from a microsecond to a million seconds", text)
+    return seconds

@@ -1,0 +1,193 @@
+"""What does a profile of `planner probe` say of a device? Its schema, and the corrections that follow from it.
+
+Each measured time is held against what planner predicts for the same operation on the same device; the median of a
+kind is its factor, shrunk towards 1 where few were measured. Left out: measuring (`probe.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from planner.calibrate.nccl_tests import SMALLEST_SIZE, LinkTest
+from planner.catalog.loader import load_kernel_rates
+from planner.cost.collectives import CollectiveKind
+from planner.cost.kernels import attention_time, gemm_time, grouped_gemm_time, memory_bound_time
+from planner.errors import FileInputError, InputError, PlannerError
+from planner.spec.accelerator import Accelerator
+from planner.spec.overlay import Overlay
+from planner.spec.precision import Dtype
+from planner.spec.rates import KernelRates
+
+LARGEST_FILE: Final = 20_000_000
+FEW: Final = 2.0  # measurements that the shipped table weighs as much as
+ATTENTION_EXTENTS: Final = ("batch", "seq_q", "seq_kv", "heads", "kv_heads", "d_qk", "d_v")
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Device(_Record):
+    """What was measured on. `memory` [bytes], `clock` [MHz] while it worked, None where it cannot be read."""
+
+    kind: Literal["cuda", "rocm", "cpu"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    memory: Positive
+    units: int | None = None
+    clock: Positive | None = None
+    largest_clock: Positive | None = None
+
+
+class Measurement(_Record):
+    """One timed operation. `shape`: its extents by name; `seconds`: the median, `spread` its relative interquartile
+    range; `peak_memory` [bytes] of what allocates; `skipped`: why there is no time."""
+
+    kind: Literal["gemm", "grouped_gemm", "attention", "attention_backward", "memory_bound", "launch", "layer",
+                  "collective"]  # fmt: skip
+    name: str
+    dtype: str
+    shape: dict[str, int]
+    seconds: Positive | None = None
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    repeats: Annotated[int, Field(ge=0)] = 0
+    clock: Positive | None = None
+    peak_memory: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    skipped: str = ""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What makes a measurement the same as another."""
+        return (self.kind, self.name, self.dtype, *sorted(self.shape.items()))
+
+
+class Profile(_Record):
+    """A probe's file. `hosts`: processes on each node, in the order of their ranks."""
+
+    schema_version: Literal[1] = 1
+    date: str
+    device: Device
+    versions: dict[str, str]
+    hosts: tuple[int, ...] = (1,)
+    measurements: tuple[Measurement, ...] = ()
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file. Raises `FileInputError` naming the field."""
+    hint = "write one with: planner probe -o profile.json"
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise FileInputError(str(path), "a profile must be smaller than 20 MB", "a larger file", hint)
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileInputError(str(path), "the profile must exist", hint=hint) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileInputError(str(path), "must be a JSON file", str(error)[:200], hint) from None
+    try:
+        return Profile.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        given = "" if isinstance(first["input"], dict | list) else repr(first["input"])[:80]
+        raise FileInputError(str(path), first["msg"], given, hint, field=field) from None
+
+
+def expected(measured: Measurement, accelerator: Accelerator, rates: KernelRates) -> float | None:
+    """What planner predicts for an operation [s]; None for kinds that have no equation of their own."""
+    shape, bandwidth = measured.shape, accelerator.memory_bandwidth
+    try:
+        dtype = Dtype(measured.dtype)
+        peak = accelerator.peak_flops(dtype)
+    except (ValueError, PlannerError):
+        return None
+    try:
+        if measured.kind == "gemm":
+            extents = (float(shape["m"]), float(shape["n"]), float(shape["k"]))
+            return float(gemm_time(*extents, dtype, peak, bandwidth, rates))
+        if measured.kind == "grouped_gemm":
+            extents = (float(shape["rows"]), float(shape["n"]), float(shape["k"]))
+            return float(grouped_gemm_time(*extents, float(shape["groups"]), dtype, peak, bandwidth, rates))
+        if measured.kind in ("attention", "attention_backward"):
+            batch, seq_q, seq_kv, heads, kv_heads, d_qk, d_v = (float(shape[n]) for n in ATTENTION_EXTENTS)
+            both = attention_time(
+                batch, seq_q, seq_kv, heads, kv_heads, d_qk, d_v, 1.0, peak, bandwidth, rates
+            )
+            return float(both[1] if measured.kind == "attention_backward" else both[0])
+        if measured.kind == "memory_bound":
+            return float(memory_bound_time(float(shape["bytes"]), bandwidth, rates))
+    except KeyError:
+        return None
+    return None
+
+
+def kind_factors(profile: Profile, accelerator: Accelerator) -> dict[str, tuple[float, int]]:
+    """Measured over predicted time by kind, the median of its operations, and how many there are."""
+    rates = load_kernel_rates(accelerator.name, accelerator.architecture)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for measured in profile.measurements:
+        usual = expected(measured, accelerator, rates) if measured.seconds else None
+        if usual:
+            kind = "attention" if measured.kind.startswith("attention") else measured.kind
+            name = f"gemm.{measured.dtype}" if kind == "gemm" else kind
+            ratios[name].append(float(measured.seconds or 0) / usual)
+    return {kind: (float(np.median(values)), len(values)) for kind, values in ratios.items()}
+
+
+def shrunk_factor(ratio: float, count: int) -> float:
+    """A kind's factor: the ratio's logarithm, weighed against the shipped table's 1."""
+    return math.exp(math.log(ratio) * count / (count + FEW))
+
+
+def overlay_of(profile: Profile, accelerator: Accelerator, name: str, date: str) -> Overlay:
+    """Corrections of compute that a profile speaks for. Raises `InputError` where it is of another device."""
+    check_device(profile, accelerator)
+    factors = kind_factors(profile, accelerator)
+    if not factors:
+        hint = "run planner probe on a node of the cluster, with a GPU build of torch"
+        raise InputError("a profile must hold operations that planner predicts", "none", hint)
+    multiply: dict[str, float] = {}
+    for kind, (ratio, count) in sorted(factors.items()):
+        path = {"attention": "compute.attention", "memory_bound": "compute.memory_bound"}.get(kind)
+        if kind.startswith("gemm."):
+            path = f"compute.{kind}"
+        if path is not None:
+            multiply[path] = round(shrunk_factor(ratio, count), 4)
+    versions = ", ".join(f"{key} {value}" for key, value in sorted(profile.versions.items()))
+    told = f"profile of {profile.date} on {profile.device.name} ({versions})"
+    return Overlay(
+        name=name, date=date, level="L2", made_from=(told,), accelerator=accelerator.name, multiply=multiply
+    )
+
+
+def check_device(profile: Profile, accelerator: Accelerator) -> None:
+    """Refuse a profile of another device. Raises `InputError`."""
+    if profile.device.kind == "cpu":
+        must = "a calibration needs a profile of the accelerator"
+        raise InputError(must, "made on a CPU, where probes run for tests only", "run planner probe on a GPU")
+    chip = accelerator.name.split("-")[0].lower()
+    if chip not in "".join(profile.device.name.lower().split()):
+        must = f"the profile must be of the cluster's device, {accelerator.name}"
+        raise InputError(must, profile.device.name, "name the cluster that it was made on")
+
+
+def link_tests(profile: Profile, file: str) -> list[LinkTest]:
+    """The collectives of a profile as tables, one for each operation."""
+    tables: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for measured in profile.measurements:
+        if measured.kind == "collective" and measured.seconds and measured.shape["bytes"] >= SMALLEST_SIZE:
+            tables[measured.name].append((float(measured.shape["bytes"]), measured.seconds))
+    found = []
+    for name, rows in sorted(tables.items()):
+        rows.sort()
+        sizes, times = (np.array(column) for column in zip(*rows, strict=True))
+        kind = CollectiveKind(name)
+        found.append(LinkTest(file, kind, profile.hosts, profile.device.name, sizes, times))
+    return found

@@ -1,0 +1,187 @@
+"""What does `planner calibrate` do? Reads what was measured on a cluster, and writes corrections for it.
+
+Left out: reading formats and estimating (`calibrate/`), and how it looks (`report/calibration.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli_options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption
+from planner.cli_output import say, say_json
+from planner.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.calibrate.estimate import Calibration
+    from planner.calibrate.nccl_tests import LinkFit
+    from planner.plan import Request
+    from planner.spec.accelerator import Accelerator
+    from planner.spec.cluster import Cluster
+    from planner.spec.overlay import Overlay
+
+EPILOG = (
+    "\b\nExamples:\n"
+    "  planner calibrate llama-3-8b dgx-h100 --gpus 16 --global-batch 128 -o ours.yaml \\\n"
+    "    --run a.log:tp=2 --run b.log:tp=4,micro_batch=2 --run '7.9 s:tp=1,pp=2'\n"
+    "  planner calibrate - '4x8 h100 400G-ib' --nccl all_reduce.txt --topo topo.txt -o ours.yaml\n"
+    "  planner plan llama-3-8b dgx-h100 --gpus 64 --calibration ours.yaml"
+)
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model of the runs; - where there are none.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster they ran on.")],
+    gpus: GpusOption = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            metavar="LOG[:AXIS=V,...]",
+            help="A log, or a step time such as '7.9 s', with its own axes, gpus, seq_len, batch; repeatable.",
+        ),
+    ] = None,
+    nccl: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Output of nccl-tests or rccl-tests; repeatable."),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Profile written by planner probe.")
+    ] = None,
+    topo: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nvidia-smi topo -m.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="FILE|LIST", help="Hostfile, or Slurm list such as gpu[001-064].")
+    ] = None,
+    job: JobOptions = DEFAULT_JOB,
+    name: Annotated[str, typer.Option(help="What to call the calibration.")] = "own measurements",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the calibration here (YAML).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Correct predictions by what was measured on your cluster: own runs, link tests, a probe."""
+    from planner.catalog.load_overlay import save_overlay
+    from planner.report.calibration import calibration_document, calibration_facts
+    from planner.spec.load_cluster import load_cluster
+
+    request = job.request(model, cluster, gpus)
+    machine = load_cluster(cluster, gpus)
+    said = _machine_lines(machine, topo, nodes)
+    if not (run or nccl or profile or topo or nodes):
+        hint = "give --run, --nccl, --profile, --topo or --nodes"
+        raise InputError("something measured must be given", "nothing", hint)
+    overlay = _probed(profile, machine.accelerator, name) if profile else None
+    links = _links(nccl or [], profile, machine) if nccl or profile else None
+    if links is not None:
+        overlay = _with_links(overlay, links, name)
+    runs, notes = _runs(request, run, name, overlay) if run else (None, ())
+    if runs is not None:
+        overlay = _joined(overlay, runs.overlay)
+    said += notes
+    if overlay is None:
+        say_json({"notes": said}) if as_json else say(_notes_only(said))
+        return 0
+    if output is not None:
+        save_overlay(overlay, output)
+    if as_json:
+        say_json(calibration_facts(overlay, runs, links) | {"said": said})
+    else:
+        where = [f"written to {output}; use it with --calibration {output}"] if output else []
+        say(calibration_document(overlay, runs, links, [*said, *where]))
+    return 0
+
+
+def _notes_only(said: list[str]) -> RenderableType:
+    from planner.report.text import bullets, section
+
+    return section("Machine", bullets(said))
+
+
+def _machine_lines(machine: Cluster, topo: Path | None, nodes: str | None) -> list[str]:
+    from planner.calibrate.machine import machine_notes, read_nodes, read_topology
+
+    if topo is None and nodes is None:
+        return []
+    topology = read_topology(topo) if topo else None
+    hosts = read_nodes(nodes) if nodes else None
+    lines = [*topology.lines] if topology else []
+    if hosts is not None:
+        lines.append(f"{len(hosts.names)} nodes, {hosts.names[0]} to {hosts.names[-1]}")
+    per_node = topology.devices if topology else (hosts.slots if hosts else None)
+    notes = machine_notes(machine, topology, hosts)
+    if notes and hosts is not None and per_node:
+        chip = machine.accelerator.name
+        lines.append(f"as a shorthand: '{len(hosts.names)}x{per_node} {chip} ...' with the fabric's speed")
+    return [*lines, *(f"contradicts the cluster given: {note}" for note in notes)]
+
+
+def _links(files: list[Path], profile: Path | None, machine: Cluster) -> LinkFit | None:
+    """What tables of link tests, and the collectives of a profile, say of the links."""
+    from planner.calibrate.nccl_tests import fit_links, read_tests
+    from planner.calibrate.profile import link_tests, read_profile
+
+    tests = [test for file in files for test in read_tests(file)]
+    if profile is not None:
+        tests += link_tests(read_profile(profile), str(profile))
+    return fit_links(tests, machine) if tests else None
+
+
+def _with_links(overlay: Overlay | None, links: LinkFit, name: str) -> Overlay:
+    from planner.spec.overlay import LinkSection, Overlay
+
+    f = links.factors
+    section = LinkSection(
+        scale_up_bandwidth=round(f.scale_up_bandwidth, 4), scale_up_latency=round(f.scale_up_latency, 4),
+        fabric_bandwidth=round(f.fabric_bandwidth, 4), fabric_latency=round(f.fabric_latency, 4),
+    )  # fmt: skip
+    tests = tuple(f"{test.name}: {test.bus_bandwidth / 1e9:.0f} GB/s" for test in links.tests)
+    if overlay is not None:
+        made_from = (*overlay.made_from, *tests)
+        return overlay.model_copy(update={"links": section, "made_from": made_from})
+    return Overlay(name=name, date=_today(), level="L2", made_from=tests, links=section)
+
+
+def _runs(
+    request: Request, texts: list[str], name: str, overlay: Overlay | None
+) -> tuple[Calibration, tuple[str, ...]]:
+    from planner.calibrate.estimate import calibrate as estimate
+    from planner.calibrate.estimate import corrected
+    from planner.calibrate.own_runs import observe
+
+    observations, said = [], []
+    for text in texts:
+        seen, assumed = observe(request, text)
+        observations.append(seen)
+        said += [line for line in assumed if line not in said]
+    if overlay is not None:  # what the links and kernels explain is not explained again
+        observations = corrected(observations, overlay)
+    return estimate(observations, name, _today()), tuple(said)
+
+
+def _joined(first: Overlay | None, runs: Overlay) -> Overlay:
+    """Corrections by probes and link tests, and those by runs on top of them."""
+    if first is None:
+        return runs
+    multiply = dict(first.multiply)
+    for path, factor in runs.multiply.items():
+        multiply[path] = round(multiply.get(path, 1.0) * factor, 4)
+    update = {
+        "multiply": multiply, "values": first.values, "links": first.links,
+        "made_from": (*first.made_from, *runs.made_from),
+    }  # fmt: skip
+    return runs.model_copy(update=update)
+
+
+def _probed(profile: Path, accelerator: Accelerator, name: str) -> Overlay:
+    from planner.calibrate.profile import overlay_of, read_profile
+
+    return overlay_of(read_profile(profile), accelerator, name, _today())
+
+
+def _today() -> str:
+    return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
