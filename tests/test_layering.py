@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("space",),
     ("cost", "schedule", "campaign"),
     ("solve",),
-    ("plan", "answer", "outcome", "compare", "size", "objective", "stopping"),
+    ("plan", "answer", "outcome", "compare", "size", "sweep", "sweep_workers", "objective", "stopping"),
     ("report", "calibrate"),
     ("cli",),
 )

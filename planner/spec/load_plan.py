@@ -118,13 +118,18 @@ def save_plan(plan: Plan, path: Path | str) -> None:
 
 def save_text(text: str, path: Path | str) -> None:
     """Write a text file as `save_plan` writes a plan. Raises `FileInputError`."""
+    save_bytes(text.encode("utf-8"), path)
+
+
+def save_bytes(content: bytes, path: Path | str) -> None:
+    """Write a file as `save_plan` writes a plan. Raises `FileInputError`."""
     check_plan_target(path)
     target = Path(path).resolve()  # a symbolic link keeps pointing to the file it names
     partial = None
     try:
         handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(partial, _usual_mode(target))

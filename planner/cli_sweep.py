@@ -1,0 +1,246 @@
+"""What does `planner sweep` do? Answers every combination of a sweep file, keeps what is done, writes one table.
+
+Answers go into a journal beside the output as they come; a sweep that was interrupted reads it and goes on. The table
+is in the order of the file, whoever worked on it in whichever order. Left out: workers (`sweep_workers`).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from planner import __version__
+from planner.errors import FileInputError, InputError
+
+if TYPE_CHECKING:
+    from planner.plan import Request
+    from planner.spec.load_sweep import SweepFile
+    from planner.spec.rows import Row
+    from planner.sweep_workers import Workers
+
+EPILOG = "\b\nExample:\n  planner sweep sweep.yaml -o results.csv"
+FORMATS: Final = (".csv", ".parquet")
+
+SweepArgument = Annotated[
+    Path, typer.Argument(metavar="SWEEP.yaml", help="Lists of values: model, cluster, gpus, seq_len ...")
+]
+OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="Table: .csv or .parquet.")
+]
+WorkersOption = Annotated[int | None, typer.Option(help="Processes of this machine (default: one a core).")]
+DaskOption = Annotated[
+    str | None,
+    typer.Option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster to work on it instead."),
+]
+RestartOption = Annotated[bool, typer.Option("--restart", help="Forget what an interrupted sweep has done.")]
+
+
+def sweep(
+    file: SweepArgument,
+    output: OutputOption,
+    workers: WorkersOption = None,
+    dask: DaskOption = None,
+    restart: RestartOption = False,
+) -> int:
+    """Plan every combination of models, clusters, sizes, sequences and batches of a file into one table."""
+    from planner.spec.load_plan import check_plan_target
+    from planner.spec.load_sweep import load_sweep
+
+    if output.suffix not in FORMATS:
+        raise InputError("the table must be .csv or .parquet", str(output), "write -o results.csv")
+    if workers is not None and not 1 <= workers <= 1024:
+        raise InputError("--workers must be from 1 to 1024", str(workers))
+    if workers is not None and dask is not None:
+        raise InputError("work must be done by --workers or --dask", "both", "leave one of them out")
+    if output.suffix == ".parquet":
+        _parquet()
+    check_plan_target(output)
+    asked = load_sweep(file)
+    requests = requests_of(asked)
+    journal = Journal(output, _digest(requests, asked.top), restart)
+    left = {i: request for i, request in enumerate(requests) if i not in journal.done}
+    if journal.done:
+        _say(f"{len(journal.done):,} of {len(requests):,} points were done before")
+    try:
+        with journal:
+            _work(left, chosen_workers(workers, dask, len(left)), journal, len(requests))
+    except BaseException:
+        if journal.done:
+            _say(
+                f"{len(journal.done):,} of {len(requests):,} points are done and kept; run the same again to go on"
+            )
+        raise
+    rows = [row for i in range(len(requests)) for row in journal.done[i]]
+    write_table(rows, output)
+    journal.remove()
+    found = sum(row["verdict"] == "found" for row in rows)
+    _say(f"{len(rows):,} rows of {len(requests):,} points written to {output}, {found:,} found")
+    return 0 if found else 1
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def requests_of(asked: SweepFile) -> list[Request]:
+    """The questions of a sweep, in its order. Raises `InputError`."""
+    from planner.cli_options import JobOptions
+
+    settings = [f"{axis}={','.join(values)}" for axis, values in asked.set.items()]
+    tokens = None if asked.tokens is None else str(asked.tokens)
+    requests = []
+    for point in asked.points():
+        options = JobOptions(
+            **{key: value for key, value in point.items() if key not in ("model", "cluster", "gpus")},
+            tokens=tokens, settings=settings, headroom=asked.headroom, mtp=asked.mtp, assume=list(asked.assume),
+        )  # fmt: skip
+        request = options.request(point["model"], point["cluster"], point.get("gpus"))
+        requests.append(_with_top(request, asked.top))
+    return requests
+
+
+def _with_top(request: Request, top: int) -> Request:
+    from dataclasses import replace
+
+    return replace(request, top=top)
+
+
+def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:
+    """Who does the work."""
+    from planner import sweep_workers
+
+    if dask is not None:
+        return sweep_workers.dask(dask)
+    count = min(processes or os.cpu_count() or 1, max(points, 1))
+    return sweep_workers.here if count == 1 else sweep_workers.pool(count)
+
+
+def _work(left: Mapping[int, Request], workers: Workers, journal: Journal, total: int) -> None:
+    for number, rows in _shown(workers(left) if left else iter(()), total, len(journal.done)):
+        journal.add(number, rows)
+
+
+def _shown(
+    answers: Iterator[tuple[int, list[Row]]], total: int, done: int
+) -> Iterator[tuple[int, list[Row]]]:
+    """The answers, with a progress bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield from answers
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from planner.report.text import terminal
+
+    columns = ("sweeping", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=terminal(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        for answer in answers:
+            bar.advance(task)
+            yield answer
+
+
+def _digest(requests: Sequence[Request], top: int) -> str:
+    """What a journal must have been written for to be gone on with."""
+    asked = "\n".join(repr(request) for request in requests)
+    return hashlib.sha256(f"{__version__}\n{top}\n{asked}".encode()).hexdigest()
+
+
+class Journal:
+    """Answers of a sweep that has not ended, a line each, beside its output."""
+
+    def __init__(self, output: Path, digest: str, restart: bool) -> None:
+        self.path = output.with_name(f".{output.name}.progress")
+        self.head = json.dumps({"sweep": digest}) + "\n"
+        self.done: dict[int, list[Row]] = {}
+        self._length = 0
+        if restart:
+            self.remove()
+        elif self.path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        text = self.path.read_bytes().decode("utf-8", "replace")
+        if text and not text.startswith(self.head):
+            must = "the journal beside the output must be of this sweep and this planner"
+            raise FileInputError(
+                str(self.path), must, "of another", "add --restart to forget it, or choose another -o"
+            )
+        for line in text.splitlines(keepends=True):
+            if not line.endswith("\n"):
+                break  # the end of a sweep that was stopped while it wrote
+            self._length += len(line.encode())
+            entry = json.loads(line)
+            if "point" in entry:
+                self.done[entry["point"]] = entry["rows"]
+
+    def __enter__(self) -> Journal:
+        self._file = self.path.open("r+b" if self._length else "wb")
+        self._file.truncate(self._length)
+        self._file.seek(self._length)
+        if not self._length:
+            self._file.write(self.head.encode())
+            self._file.flush()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+
+    def add(self, number: int, rows: list[Row]) -> None:
+        """Keep an answer."""
+        self._file.write((json.dumps({"point": number, "rows": rows}) + "\n").encode())
+        self._file.flush()
+        self.done[number] = rows
+
+    def remove(self) -> None:
+        """Forget all."""
+        self.path.unlink(missing_ok=True)
+
+
+def write_table(rows: Sequence[Row], path: Path) -> None:
+    """The rows as CSV or Parquet, by the file's ending: the old file or the new one, whole."""
+    from planner.spec.load_plan import save_bytes
+
+    save_bytes(parquet_bytes(rows) if path.suffix == ".parquet" else csv_text(rows).encode(), path)
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """The rows as CSV: numbers with all their digits, nothing where there is none."""
+    from planner.spec.rows import COLUMNS
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _parquet() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        hint = "install it: pip install 'planner[sweep]', or write a .csv"
+        raise InputError("a .parquet needs pyarrow", hint=hint) from None
+    return pyarrow, pyarrow.parquet
+
+
+def parquet_bytes(rows: Sequence[Row]) -> bytes:
+    """The rows as a Parquet file, a type to each column whatever the rows hold."""
+    from planner.spec.rows import COLUMNS
+
+    arrow, parquet = _parquet()
+    kinds = {str: arrow.string(), int: arrow.int64(), float: arrow.float64()}
+    schema = arrow.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    sink = io.BytesIO()
+    parquet.write_table(arrow.table(columns, schema=schema), sink)
+    return sink.getvalue()

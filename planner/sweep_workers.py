@@ -1,0 +1,136 @@
+"""Who works on the points of a sweep? This process, a pool of processes, or the workers of a Dask cluster.
+
+Answers come in the order in which they are ready, each with the number of its point. A worker that dies is replaced
+and its points are asked again. Left out: what becomes of the answers (`sweep_journal`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Final
+
+from planner import __version__
+from planner.errors import InputError
+from planner.plan import Request
+from planner.spec.rows import Row
+from planner.sweep import answer_point
+
+Answer = tuple[int, list[Row]]
+Workers = Callable[[Mapping[int, Request]], Iterator[Answer]]
+AHEAD: Final = 4  # points handed out for every worker, so that none waits
+MOST_DEATHS: Final = 3  # of workers in a row, without an answer in between
+CONNECT: Final = 15  # seconds
+
+
+def here(points: Mapping[int, Request]) -> Iterator[Answer]:
+    """All in this process, in order."""
+    for number, request in points.items():
+        yield number, answer_point(request)
+
+
+def pool(processes: int) -> Workers:
+    """So many processes of this machine."""
+
+    def work(points: Mapping[int, Request]) -> Iterator[Answer]:
+        left, deaths = dict(points), 0
+        while left:
+            try:
+                for number, rows in _pool_round(left, processes):
+                    deaths = 0
+                    del left[number]
+                    yield number, rows
+            except BrokenProcessPool:
+                deaths += 1
+                if deaths >= MOST_DEATHS:
+                    _give_up(deaths)
+
+    return work
+
+
+def _give_up(deaths: int) -> None:
+    must = "workers must stay alive"
+    hint = "look for a lack of memory, use fewer --workers; what is done is kept, run the same again to go on"
+    raise InputError(must, f"{deaths} died in a row without an answer", hint)
+
+
+def _pool_round(points: Mapping[int, Request], processes: int) -> Iterator[Answer]:
+    """Until all are answered or a process dies; spawned, so that nothing of this one is shared."""
+    waiting, pending = iter(list(points.items())), dict[Future[list[Row]], int]()
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as executor:
+        try:
+            while True:
+                while len(pending) < AHEAD * processes and (point := next(waiting, None)):
+                    pending[executor.submit(answer_point, point[1], __version__)] = point[0]
+                if not pending:
+                    return
+                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    rows = future.result()
+                    yield pending.pop(future), rows
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+def dask(address: str) -> Workers:
+    """The workers of the Dask scheduler at an address. Raises `InputError` where it cannot be reached."""
+
+    def work(points: Mapping[int, Request]) -> Iterator[Answer]:
+        distributed = _distributed()
+        try:
+            client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            hint = "start one: dask scheduler, and dask worker ADDRESS on every machine"
+            raise InputError("the Dask scheduler must answer", f"{address}: {error}"[:300], hint) from None
+        try:
+            yield from _dask_answers(distributed, client, points)
+        finally:
+            client.close()
+
+    return work
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ModuleNotFoundError:
+        must = "--dask needs Dask's distributed package, here and on the workers"
+        raise InputError(must, hint="install it: pip install 'planner[sweep]'") from None
+    return distributed
+
+
+def _dask_answers(distributed: Any, client: Any, points: Mapping[int, Request]) -> Iterator[Answer]:
+    """Dask itself asks again what a dead worker was working on."""
+    waiting = iter(points.items())
+    numbers: dict[str, int] = {}
+    ready = distributed.as_completed([], loop=client.loop, raise_errors=False)
+
+    def hand_out() -> None:
+        point = next(waiting, None)
+        if point is not None:
+            future = client.submit(answer_point, point[1], __version__, pure=False)
+            numbers[future.key] = point[0]
+            ready.add(future)
+
+    for _ in range(AHEAD * max(sum(client.nthreads().values()), 1)):
+        hand_out()
+    for future in ready:
+        number = numbers.pop(future.key)
+        if future.status != "finished":
+            _explain(distributed, future)
+        rows = future.result()
+        future.release()
+        yield number, rows
+        hand_out()
+
+
+def _explain(distributed: Any, future: Any) -> None:
+    error = future.exception()
+    if isinstance(error, InputError):
+        raise error
+    if isinstance(error, distributed.KilledWorker):
+        _give_up(MOST_DEATHS)
+    must, hint = "workers must be able to import this planner", "install the same planner on every worker"
+    raise InputError(must, f"{type(error).__name__}: {error}"[:300], hint)

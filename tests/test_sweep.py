@@ -1,0 +1,152 @@
+"""Does a sweep give the same table whoever works on it, however often it is interrupted?"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from planner import cli_sweep, sweep_workers
+from planner.cli import app
+from planner.errors import FileInputError
+from planner.plan import Request
+from planner.spec.load_sweep import load_sweep
+from planner.spec.rows import COLUMNS
+
+SWEEP = """
+model: llama-3.2-1b
+cluster: ["1x8 h100", rtx4090]
+gpus: [8, 16]
+seq_len: [2048, 4096]
+global_batch: 64
+tokens: 10B
+set: {pp: 1}
+top: 2
+"""
+
+
+def given(tmp_path: Path, text: str = SWEEP) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
+
+
+def test_every_combination_is_asked_once(tmp_path: Path) -> None:
+    points = load_sweep(given(tmp_path)).points()
+    assert len(points) == 8
+    assert points[0] == {"model": "llama-3.2-1b", "cluster": "1x8 h100", "gpus": 8, "seq_len": 2048,
+                         "global_batch": "64"}  # fmt: skip
+    assert points[1]["seq_len"] == 4096
+    assert len({json.dumps(point) for point in points}) == 8
+
+
+def test_one_process_and_two_write_the_same_bytes(tmp_path: Path) -> None:
+    file = given(tmp_path)
+    assert run(file, "-o", tmp_path / "one.csv", "--workers", 1).exit_code == 0
+    assert run(file, "-o", tmp_path / "two.csv", "--workers", 2).exit_code == 0
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    with (tmp_path / "one.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert list(rows[0]) == list(COLUMNS)
+    found = [row for row in rows if row["verdict"] == "found"]
+    assert [row["place"] for row in found[:2]] == ["1", "2"]
+    assert float(found[0]["step_time_s"]) <= float(found[1]["step_time_s"])
+    refused = [row for row in rows if row["cluster"] == "1x8 h100" and row["gpus"] == "16"]
+    assert {row["verdict"] for row in refused} == {"refused"}
+    assert all(row["reason"] for row in refused)
+
+
+def test_rows_are_those_of_the_plan(tmp_path: Path) -> None:
+    from planner.plan import make_plan
+
+    request = Request("llama-3.2-1b", "1x8 h100", 8, 2048, "64", tokens=1e10, restrict={"pp": (1,)}, top=2)
+    text = (
+        SWEEP.replace('["1x8 h100", rtx4090]', "1x8 h100")
+        .replace("[8, 16]", "8")
+        .replace("[2048, 4096]", "2048")
+    )
+    assert run(given(tmp_path, text), "-o", tmp_path / "t.csv", "--workers", 1).exit_code == 0
+    with (tmp_path / "t.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    choices = make_plan(request).choices
+    assert [float(row["step_time_s"]) for row in rows] == [choice.step_time for choice in choices]
+    assert choices[0].run is not None
+    assert float(rows[0]["cost_usd"]) == choices[0].run.cost
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, output = given(tmp_path), tmp_path / "t.csv"
+    assert run(file, "-o", tmp_path / "whole.csv", "--workers", 1).exit_code == 0
+    asked: list[int] = []
+    whole = sweep_workers.here
+
+    def stops(points: Mapping[int, Request]) -> Iterator[sweep_workers.Answer]:
+        for number, answer in enumerate(whole(points)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield answer
+
+    def counts(points: Mapping[int, Request]) -> Iterator[sweep_workers.Answer]:
+        for number, rows in whole(points):
+            asked.append(number)
+            yield number, rows
+
+    monkeypatch.setattr(sweep_workers, "here", stops)
+    stopped = run(file, "-o", output, "--workers", 1)
+    assert stopped.exit_code == 130
+    assert not output.exists()
+    journal = tmp_path / ".t.csv.progress"
+    with journal.open("ab") as half:
+        half.write(b'{"point": 3, "rows": [{"mod')  # the process died while it wrote
+    other = given(tmp_path, SWEEP.replace("10B", "20B"))
+    assert run(other, "-o", output, "--workers", 1).exit_code == 2
+    monkeypatch.setattr(sweep_workers, "here", counts)
+    assert run(given(tmp_path), "-o", output, "--workers", 1).exit_code == 0
+    assert asked == [3, 4, 5, 6, 7]
+    assert output.read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("model: a\ncluster: b\nnonsense: 1", "nonsense"),
+        ("cluster: b", "model"),
+        ("model: []\ncluster: b", "model"),
+        ("model: [a, a]\ncluster: b", "model"),
+        ("model: a\ncluster: b\ngpus: [8, -1]", "gpus"),
+        ("model: a\ncluster: b\ngpus: true", "gpus"),
+        ("model: a\ncluster: b\nset: {tp: {}}", "set"),
+        ("model: a\ncluster: b\ntop: 1000", "top"),
+    ],
+)
+def test_a_bad_sweep_names_its_key(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(FileInputError, match=key):
+        load_sweep(given(tmp_path, text))
+
+
+def test_bad_options_are_refused_before_any_work(tmp_path: Path) -> None:
+    file = given(tmp_path)
+    assert run(file, "-o", tmp_path / "t.xlsx").exit_code == 2
+    assert run(file, "-o", tmp_path / "none" / "t.csv").exit_code == 2
+    assert run(file, "-o", tmp_path / "t.csv", "--workers", 0).exit_code == 2
+    assert run(file, "-o", tmp_path / "t.csv", "--workers", 2, "--dask", "x:1").exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+
+
+def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [dict.fromkeys(COLUMNS) | {"model": "a", "gpus": 8, "step_time_s": 0.1}, dict.fromkeys(COLUMNS)]
+    cli_sweep.write_table(rows, tmp_path / "t.parquet")
+    first = (tmp_path / "t.parquet").read_bytes()
+    assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == rows
+    cli_sweep.write_table(rows, tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").read_bytes() == first
