@@ -43,6 +43,7 @@ from planner.spec.planfile import (
     Subject,
     TierFacts,
     Verdict,
+    memory_verdict,
 )
 from planner.spec.rule import Problem, Violation
 from planner.units import GIB, format_capacity, format_time
@@ -249,20 +250,14 @@ class Answerer:
             stages=len(layers),
             phase=phase,
             limit=self.limit,
-            verdict=self.memory_verdict(peak),
+            verdict=memory_verdict(
+                peak, self.limit, self.problem.cluster.accelerator.memory, self.problem.stack.overhead.error
+            ),
             logged=float(cost.peak_memory[row]),
             terms={name: value for name, value in terms.items() if value},
             per_stage=tuple(stages),
         )
         return memory, tuple(layers)
-
-    def memory_verdict(self, peak: float) -> MemoryVerdict:
-        """Above the limit it does not fit; below, borderline where the stack's error could reach the capacity."""
-        if peak > self.limit:
-            return MemoryVerdict.DOES_NOT_FIT
-        worst = peak * (1 + self.problem.stack.overhead.error)
-        capacity = self.problem.cluster.accelerator.memory
-        return MemoryVerdict.FITS if worst <= capacity else MemoryVerdict.BORDERLINE
 
     def _run_assumptions(self) -> tuple[str, ...]:
         return run_assumptions(self.campaign) if self.problem.job.tokens is not None else ()

@@ -270,6 +270,6 @@ def test_what_the_headroom_reserves_does_not_fit() -> None:
     free = make_estimate(replace(SMALL, restrict=pins, headroom=0.0)).choices[0].memory
     assert free.verdict == "fits"
     capacity = free.limit
-    reserved = make_estimate(replace(SMALL, restrict=pins, headroom=1 - 0.99 * free.peak / capacity))
+    reserved = make_estimate(replace(SMALL, restrict=pins, headroom=1 - 0.9 * free.peak / capacity))
     assert reserved.verdict is Verdict.DOES_NOT_FIT
     assert reserved.choices[0].memory.verdict == "does_not_fit"

@@ -22,7 +22,7 @@ from planner.space.framework_rules import all_rules_for
 from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.links import LinkRates
-from planner.spec.planfile import MemoryVerdict
+from planner.spec.planfile import MemoryVerdict, memory_verdict
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
 
@@ -72,13 +72,6 @@ def broken_rule(config: ParallelConfig, problem: Problem) -> str:
         if rule.id in BINDING_RULES and not bool(rule.legal(table.columns, problem)[0]):
             return f"{rule.id}: {rule.explain(row, problem)}"
     return ""
-
-
-def verdict_of(device_memory: float, capacity: float, error: float) -> MemoryVerdict:
-    """Borderline where the capacity lies within `error` of the prediction."""
-    if device_memory * (1 + error) <= capacity:
-        return MemoryVerdict.FITS
-    return MemoryVerdict.DOES_NOT_FIT if device_memory * (1 - error) > capacity else MemoryVerdict.BORDERLINE
 
 
 def predict_runs(runs: Sequence[Run | None], keep_terms: bool = False) -> list[Prediction | None]:
@@ -146,6 +139,6 @@ def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool)
             if keep_terms and cost.detail
             else {}
         )
-        verdict = verdict_of(float(device), capacity, error)
+        verdict = memory_verdict(float(device), capacity, capacity, error)
         results.append(Prediction(float(step), float(peak), float(device), verdict, terms=terms))
     return results

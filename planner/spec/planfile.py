@@ -38,6 +38,18 @@ class MemoryVerdict(StrEnum):
     DOES_NOT_FIT = "does_not_fit"
 
 
+def memory_verdict(peak: float, limit: float, capacity: float, error: float) -> MemoryVerdict:
+    """Does a predicted `peak` fit? One definition for plans and for published runs.
+
+    `limit`: capacity less what is reserved; `error`: of the stack on runs it never saw [1]. It fits below the limit
+    where the error cannot reach the capacity, so that what is reserved absorbs it; it does not fit where even the
+    error leaves it above the limit.
+    """
+    if peak <= limit and peak * (1 + error) <= capacity:
+        return MemoryVerdict.FITS
+    return MemoryVerdict.DOES_NOT_FIT if peak * (1 - error) > limit else MemoryVerdict.BORDERLINE
+
+
 class CalibrationLevel(StrEnum):
     """What a prediction was calibrated on."""
 
