@@ -1,0 +1,42 @@
+"""Are rows really left out when the error of predicting them is measured?"""
+
+import numpy as np
+import pytest
+
+from benchmarks.build_kernel_tables import GemmGrid
+from benchmarks.kernel_holdout import extents, filled, gemm_errors, random_rows, weight_shapes
+
+EXTENTS = (1024, 2048, 4096, 8192)
+
+
+def grid_of(noise: float) -> GemmGrid:
+    random = np.random.default_rng(1)
+    shapes = [(m, n, k) for m in EXTENTS for n in EXTENTS for k in EXTENTS]
+    return GemmGrid({shape: 0.5 * float(np.exp(noise * random.standard_normal())) for shape in shapes})
+
+
+def test_a_hole_is_the_mean_of_its_neighbours_and_never_its_own_value() -> None:
+    axes = [np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 2.0])]
+    values = np.array([[9.0, 1.0, 9.0], [3.0, 100.0, 5.0], [9.0, 2.0, 9.0]])
+    hole = np.zeros((3, 3), dtype=bool)
+    hole[1, 1] = True
+    assert filled(values, hole, axes)[1, 1] == pytest.approx((1.5 + 4.0) / 2)
+    hole[0, 1] = hole[2, 1] = True  # a whole column: only the other axis can tell
+    assert filled(values, hole, axes)[1, 1] == pytest.approx(4.0)
+    hole[:] = True
+    assert np.isnan(filled(values, hole, axes)).all()
+
+
+def test_every_row_is_left_out_once() -> None:
+    grid = grid_of(0.0)
+    assert (sum(mask.astype(int) for mask in random_rows(grid)) == 1).all()
+    assert (sum(mask.astype(int) for mask in weight_shapes(grid)) == 1).all()
+    assert [int(mask.sum()) for mask in extents(grid)] == [16] * 6  # two inner extents per axis
+
+
+def test_errors_are_those_of_what_is_left_out() -> None:
+    smooth, rough = (
+        float(np.median(gemm_errors(grid_of(noise), random_rows(grid_of(noise)))[0])) for noise in (0, 0.2)
+    )
+    assert smooth < 0.02
+    assert rough > 0.08
