@@ -252,7 +252,8 @@ def report(data: Path) -> str:
             other_sources(data),
             "### Collectives, each (accelerator, ranks, nodes) left out in turn",
             "Several nodes are four machines; a machine left out takes the fabric of another generation. Dispatch on "
-            "one node is fitted, on several predicted; the rows of 8 nodes took longer than sending every token to every node would.",
+            "one node is fitted, on several predicted; the rows of 8 nodes took longer than sending "
+            "every token to every node would.",
             collective_tables(),
             rivals.section(data.parent / "measured"),
         )
