@@ -42,6 +42,8 @@ from planner.cli_probe import EPILOG as PROBE_EPILOG
 from planner.cli_probe import probe
 from planner.cli_report import EPILOG as REPORT_EPILOG
 from planner.cli_report import report
+from planner.cli_serve import EPILOG as SERVE_EPILOG
+from planner.cli_serve import serve
 from planner.cli_sweep import EPILOG as SWEEP_EPILOG
 from planner.cli_sweep import sweep
 from planner.cli_trace import EPILOG as TRACE_EPILOG
@@ -376,6 +378,7 @@ app.command(epilog=CHECK_EPILOG)(answers(check))
 app.command(epilog=EXPLAIN_EPILOG)(answers(explain))
 app.command(epilog=REPORT_EPILOG)(answers(report))
 app.command(epilog=PROBE_EPILOG)(answers(probe))
+app.command(epilog=SERVE_EPILOG)(answers(serve))
 app.command(epilog=SWEEP_EPILOG)(answers(sweep))
 app.command(epilog=TRACE_EPILOG)(answers(trace))
 app.command(epilog=VALIDATE_EPILOG)(answers(validate))

@@ -28,7 +28,7 @@ def opened(url: str, allowed: str = "", width: int = 1280, scheme: str = "light"
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(url)
-        page.wait_for_function("document.documentElement.dataset.drawn !== undefined", timeout=30_000)
+        page.wait_for_selector("html[data-drawn]", timeout=60_000)
         yield page
         browser.close()
     assert said == []

@@ -78,19 +78,25 @@ def chart_library() -> str:
     return bundle.replace("</script", "<\\/script")
 
 
+def rendered(template: str, **values: Any) -> str:
+    """A template of `page_files` with these values, all escaped."""
+    text: str = _template(template).render(**values)
+    return text
+
+
 @lru_cache(maxsize=8)
-def _file(name: str) -> str:
+def page_file(name: str) -> str:
     return (FILES / name).read_text(encoding="utf-8")
 
 
 def page_script() -> str:
     """The page's own script."""
-    return _file("page.js")
+    return page_file("page.js")
 
 
 def page_style() -> str:
     """The page's style."""
-    return _file("page.css")
+    return page_file("page.css")
 
 
 def _hash(script: str) -> str:

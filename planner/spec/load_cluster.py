@@ -201,6 +201,11 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
     )
 
 
+def names_no_file(text: str) -> bool:
+    """Is it a cluster that planner ships, or a shorthand, so that no other file is read for it?"""
+    return bool(text.strip()) and (_find(_CLUSTERS, text) is not None or looks_like_shorthand(text))
+
+
 def _exists(text: str) -> bool:
     try:
         return Path(text).exists()

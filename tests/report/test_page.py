@@ -127,6 +127,16 @@ def test_a_page_is_one_file_without_addresses(plan: Plan) -> None:
     assert plan.choices[0].config.text in head
 
 
+def test_charts_keep_to_vega_lites_schema(plan: Plan) -> None:
+    altair = pytest.importorskip("altair")
+    from planner.report.page import plan_page
+
+    blocks = [block for section in plan_page(plan).sections for block in section.blocks if block.spec]
+    assert len(blocks) >= 6
+    for block in blocks:
+        altair.Chart.from_dict(block.spec, validate=True)
+
+
 def test_what_a_file_says_is_text(plan: Plan) -> None:
     page = page_of(hostile(plan))
     assert page.count("<script") == 3  # the data, the library, the page's own

@@ -1,0 +1,272 @@
+"""What does `planner serve` do? A page on this machine where one changes the question and sees the plan change.
+
+The page asks for the answer with the question in the address, so an answer can be linked to. It reaches models,
+clusters and stacks that planner ships, and clusters in shorthand, but no file. Left out: what stands on the page
+(`report/page`), and users: whoever reaches the port can ask.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from planner.cli_report import MOST_CELLS, MOST_RANKS, drawn_plan_page
+from planner.errors import InputError, PlannerError, UnknownNameError
+
+if TYPE_CHECKING:
+    from planner.plan import Request
+    from planner.spec.planfile import Plan
+
+EPILOG = "\b\nExample:\n  planner serve --port 8765"
+FIELDS: Final = ("model", "cluster", "gpus", "seq_len", "global_batch", "tokens", "precision", "stack", "set")
+LONGEST: Final = 200  # characters of a field
+AT_ONCE: Final = 2  # answers computed at the same time
+KEPT: Final = 64  # answers
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}  # fmt: skip
+_MISSING: Final = "planner serve needs starlette, uvicorn and the libraries that draw charts"
+
+HostOption = Annotated[
+    str, typer.Option(help="Address to listen on; others than loopback are open to the network.")
+]
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+
+
+def serve(host: HostOption = "127.0.0.1", port: PortOption = 8765) -> int:
+    """Serve a page where one changes model, cluster, size, sequence and batch and sees the plan change."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ModuleNotFoundError:
+        raise InputError(_MISSING, hint="install them: pip install 'planner[serve]'") from None
+    from planner.report.html import chart_library
+
+    chart_library()  # slow, and better before the page is there than after
+    listening = _listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    sys.stderr.write(f"planner is at http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)\n")
+    if host not in _LOOPBACK:
+        sys.stderr.write("anyone who reaches this address can use it: there is no password\n")
+    config = uvicorn.Config(web_app(host), log_level="warning", access_log=False, server_header=False)
+    uvicorn.Server(config).run(sockets=[listening])
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        must = "the address must be this machine's and free"
+        raise InputError(
+            must, f"{host}:{port}: {error.strerror or error}", "add --port 0 for any free port"
+        ) from None
+    return listening
+
+
+def asked(query: Mapping[str, str]) -> Request:
+    """The question in an address. Raises `PlannerError`; never reads a file that planner does not ship."""
+    from planner.catalog.load_stacks import stack_names
+    from planner.cli_options import JobOptions
+    from planner.spec.load_cluster import cluster_names, names_no_file
+    from planner.spec.load_model import catalog_models, resolve_catalog_name
+
+    given = {key: query[key].strip() for key in FIELDS if query.get(key, "").strip()}
+    for key, text in given.items():
+        if len(text) > LONGEST or not text.isprintable():
+            raise InputError(f"{key} must be a line of at most {LONGEST} characters")
+    model, cluster, stack = given.get("model", ""), given.get("cluster", ""), given.get("stack")
+    if model.startswith((".", "/", "~")) or resolve_catalog_name(model) is None:
+        raise UnknownNameError("model", model, catalog_models())
+    if not names_no_file(cluster):
+        raise UnknownNameError("cluster", cluster, cluster_names())
+    if stack is not None and stack not in stack_names():
+        raise UnknownNameError("stack", stack, stack_names())
+    options = JobOptions(
+        seq_len=_number(given, "seq_len"),
+        global_batch=given.get("global_batch"),
+        precision=given.get("precision"),
+        stack=stack,
+        tokens=given.get("tokens"),
+        settings=given.get("set", "").split() or None,
+    )
+    return options.request(model, cluster, _number(given, "gpus"))
+
+
+def _number(given: Mapping[str, str], key: str) -> int | None:
+    text = given.get(key)
+    if text is None:
+        return None
+    plain = text.replace(",", "")
+    if not (plain.isascii() and plain.isdigit() and 0 < int(plain) < 10**9):
+        raise InputError(f"{key} must be a whole number above 0", text)
+    return int(plain)
+
+
+@lru_cache(maxsize=KEPT)
+def _answer(question: tuple[tuple[str, str], ...]) -> Plan:
+    from planner.plan import make_plan
+
+    return make_plan(asked(dict(question)))
+
+
+def answer(query: Mapping[str, str]) -> Plan:
+    """The plan for the question in an address, remembered. Raises `PlannerError`."""
+    return _answer(tuple((key, query.get(key, "")) for key in FIELDS))
+
+
+def web_app(host: str = "127.0.0.1") -> Any:
+    """The application; it answers only when it is called by its own name."""
+    import anyio
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request as Call
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    turns: list[anyio.Semaphore] = []
+
+    async def worked(work: Callable[[Mapping[str, str]], Response], call: Call) -> Response:
+        if not turns:
+            turns.append(anyio.Semaphore(AT_ONCE))
+        async with turns[0]:
+            if await call.is_disconnected():
+                return Response(status_code=499)
+            try:
+                return await anyio.to_thread.run_sync(work, call.query_params)
+            except PlannerError as error:
+                # a question that cannot be answered is an answer: a browser would call 400 a failure of the page
+                status = 200 if call.url.path.startswith("/api/") else 400
+                return JSONResponse(
+                    {"problem": {"must": error.must, "given": error.given, "hint": error.hint}}, status
+                )
+
+    def computed(work: Callable[[Mapping[str, str]], Response]) -> Callable[[Call], Awaitable[Response]]:
+        async def answered(call: Call) -> Response:
+            return await worked(work, call)
+
+        return answered
+
+    def fixed(content: Callable[[], str], kind: str) -> Callable[[Call], Awaitable[Response]]:
+        async def sent(call: Call) -> Response:
+            return Response(content(), media_type=kind)
+
+        return sent
+
+    def plan(query: Mapping[str, str]) -> Response:
+        return Response(plan_json(query), media_type="application/json")
+
+    def pipeline(query: Mapping[str, str]) -> Response:
+        return JSONResponse({"drawing": pipeline_drawing(query)})
+
+    def file(query: Mapping[str, str]) -> Response:
+        from planner.spec.load_plan import plan_json as plan_text
+
+        return Response(
+            plan_text(answer(query)), media_type="application/json", headers=_attached("plan.json")
+        )
+
+    def report(query: Mapping[str, str]) -> Response:
+        from planner.report.html import page_html
+
+        return Response(
+            page_html(drawn_plan_page(answer(query))),
+            media_type="text/html",
+            headers=_attached("report.html"),
+        )
+
+    from planner.report import html
+
+    routes = [
+        Route("/", fixed(form_page, "text/html")),
+        Route("/library.js", fixed(html.chart_library, "text/javascript")),
+        Route("/page.js", fixed(html.page_script, "text/javascript")),
+        Route("/serve.js", fixed(lambda: html.page_file("serve.js"), "text/javascript")),
+        Route("/page.css", fixed(html.page_style, "text/css")),
+        Route("/api/plan", computed(plan)),
+        Route("/api/pipeline", computed(pipeline)),
+        Route("/plan.json", computed(file)),
+        Route("/report.html", computed(report)),
+    ]
+    allowed = [*_LOOPBACK, host] if host in _LOOPBACK else ["*"]
+    return _Guarded(
+        Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)])
+    )
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
+
+
+class _Guarded:
+    """An application whose every answer carries the headers that keep a browser from trusting more than it must."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"], *((k.lower().encode(), v.encode()) for k, v in _HEADERS.items())
+                ]  # fmt: skip
+            await send(message)
+
+        await self.app(scope, receive, guarded)
+
+
+def plan_json(query: Mapping[str, str]) -> str:
+    """The answer as a piece of the page and the charts in it."""
+    import json
+
+    from planner.report.html import chart_json, page_fragment
+    from planner.report.page import plan_page
+
+    found = answer(query)
+    drawn = found.choices and found.choices[0].config.pp > 1
+    page = plan_page(found, '<div id="passes">drawing the passes ...</div>' if drawn else "")
+    head = json.dumps({"page": page_fragment(page), "title": page.title})
+    return head.removesuffix("}") + ', "charts": ' + chart_json(page) + "}"
+
+
+def pipeline_drawing(query: Mapping[str, str]) -> str:
+    """The passes of the best configuration as an SVG; empty where there is no pipeline."""
+    from planner.cli_trace import traced_step
+    from planner.report.timeline import timeline_svg
+
+    found = answer(query)
+    if not found.choices or found.choices[0].config.pp == 1:
+        return ""
+    timeline = traced_step(found, 0, None, query.get("cluster")).timeline
+    return timeline_svg(timeline, "one step of the pipeline, in seconds", MOST_RANKS, MOST_CELLS)
+
+
+def form_page() -> str:
+    """The page before its first answer: the form, with the names that planner knows."""
+    from planner.catalog.load_stacks import DEFAULT_STACK, stack_names
+    from planner.report.html import rendered
+    from planner.spec.load_cluster import cluster_names
+    from planner.spec.load_model import catalog_models
+    from planner.spec.precision import Precision
+
+    return rendered(
+        "serve.html.j2", models=catalog_models(), clusters=cluster_names(), default_stack=DEFAULT_STACK,
+        stacks=[name for name in stack_names() if name != DEFAULT_STACK], precisions=[str(p) for p in Precision],
+    )  # fmt: skip

@@ -1,0 +1,163 @@
+"""Does the served page answer questions, refuse files and foreign names, and look right in a browser?"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli_serve import FIELDS, answer, asked
+from planner.errors import InputError, PlannerError
+from planner.plan import Request, make_plan
+from planner.report.facts import precise_time
+from tests.browser import marks, opened
+
+ASKED = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": "16", "seq_len": "2,048", "global_batch": "64",
+         "tokens": "10B", "set": "pp=2 tp=1"}  # fmt: skip
+
+
+def test_the_question_in_an_address_is_the_verbs() -> None:
+    wanted = Request(
+        "llama-3.2-1b", "dgx-h100", 16, 2048, "64", tokens=1e10, restrict={"pp": (2,), "tp": (1,)}
+    )
+    assert asked(ASKED) == wanted
+    assert answer(ASKED).choices == make_plan(wanted).choices
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", "../../etc/passwd"),
+        ("model", "/etc/passwd"),
+        ("model", "~/model"),
+        ("model", "."),
+        ("model", ""),
+        ("model", "FILE"),
+        ("cluster", "FILE"),
+        ("cluster", "../cluster_specs/dgx-h100.yaml"),
+        ("cluster", ".."),
+        ("stack", "FILE"),
+        ("stack", "../stacks/megatron-2026"),
+        ("gpus", "-8"),
+        ("gpus", "1e3"),
+        ("gpus", "٣"),
+        ("set", "tp=8;pp=1"),
+        ("tokens", "many"),
+        ("model", "x" * 201),
+        ("model", "llama\n-3.2-1b"),
+    ],
+)
+def test_files_and_nonsense_are_refused(
+    field: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "secret.yaml"
+    file.write_text("name: secret\n")
+    monkeypatch.chdir(tmp_path)
+    for text in {value.replace("FILE", str(file)), value.replace("FILE", file.name)}:
+        with pytest.raises(PlannerError) as refused:
+            asked(ASKED | {field: text})
+        assert "secret\n" not in str(refused.value)
+
+
+def client() -> Any:
+    testclient = pytest.importorskip("starlette.testclient")
+    pytest.importorskip("vl_convert")
+    from planner.cli_serve import web_app
+
+    return testclient.TestClient(web_app(), base_url="http://127.0.0.1:8765")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
+def test_every_answer_is_guarded() -> None:
+    web = client()
+    page = web.get("/")
+    assert page.status_code == 200
+    assert all(f'name="{field}"' in page.text for field in FIELDS)
+    assert "'unsafe-eval'" not in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page.text)
+    assert all(source.startswith(("/", "#", "data:")) for source in sources)
+    assert all(web.get(source).status_code == 200 for source in sources if source.startswith("/"))
+    for path in (
+        "/../../etc/passwd",
+        "/%2e%2e/etc/passwd",
+        "/page_files/page.css",
+        "/.git/config",
+        "/serve.html.j2",
+    ):
+        assert web.get(path).status_code == 404
+    assert web.get("/", headers={"host": "evil.example"}).status_code == 400
+    assert web.post("/api/plan").status_code == 405
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
+def test_answers_and_problems() -> None:
+    web = client()
+    found = web.get("/api/plan", params=ASKED).json()
+    assert answer(ASKED).choices[0].config.text in found["page"]
+    assert {"waterfall", "memory"} <= set(found["charts"])
+    assert 'class="timeline"' in web.get("/api/pipeline", params=ASKED).json()["drawing"]
+    plan = web.get("/plan.json", params=ASKED)
+    assert plan.json()["verdict"] == "found"
+    assert "attachment" in plan.headers["content-disposition"]
+    problem = web.get("/api/plan", params=ASKED | {"model": "<script>alert(1)</script>"}).json()["problem"]
+    assert problem["must"] == "the model must be a known name"
+    assert web.get("/plan.json", params={}).status_code == 400
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    from planner.cli_serve import _listen
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match="free"):
+            _listen("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    command = [sys.executable, "-m", "planner.cli", "serve", "--port", "0"]
+    served = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "80"})
+    assert served.stderr is not None
+    first = served.stderr.readline()
+    found = re.search(r"http://\S+", first)
+    assert found, first
+    yield found[0]
+    served.terminate()
+    served.stderr.close()
+    served.wait(30)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_changing_a_field_changes_the_plan(address: str) -> None:
+    with opened(f"{address}/?model=llama-3.2-1b&cluster=dgx-h100&gpus=16&seq_len=2048", address) as page:
+        first = answer(
+            {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": "16", "seq_len": "2048", "tokens": "15T"}
+        )
+        assert page.inner_text(".lead code") == first.choices[0].config.text
+        began = time.monotonic()
+        page.fill("[name=gpus]", "32")
+        page.wait_for_selector("html[data-answered*='gpus=32']", timeout=60_000)
+        assert time.monotonic() - began < 30  # about a second where nothing else runs
+        second = answer(
+            {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": "32", "seq_len": "2048", "tokens": "15T"}
+        )
+        assert page.inner_text(".lead code") == second.choices[0].config.text
+        assert f"step: {precise_time(second.choices[0].step_time)}, 100.0 %" in " ".join(
+            marks(page, "waterfall")
+        )
+        assert "gpus=32" in page.url
+        page.fill("[name=model]", "<img src=x onerror=alert(1)>")
+        page.wait_for_selector("#problem:not([hidden])", timeout=60_000)
+        assert "<img" in page.inner_text("#problem")
+        assert page.eval_on_selector_all("#problem img", "all => all.length") == 0
