@@ -230,7 +230,7 @@ class Answerer:
                 name: sum(float(v[row, j]) for v in parts.values()) for name, parts in detail.memory.items()
             }
             worst = max(by_phase, key=lambda name: by_phase[name])
-            count = int(detail.classes.layers[pipeline, j].sum())
+            count = int(detail.classes.copies[pipeline] * detail.classes.layers[pipeline, j].sum())
             parts = {name: float(value[row, j]) for name, value in detail.memory[worst].items()}
             parts["outside_allocator"] = float(detail.outside[row])
             stages.append(

@@ -16,7 +16,7 @@ from planner.cost.pipeline import least_makespan
 from planner.cost.shards import ShardModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import straggling
-from planner.spec.config import ConfigTable
+from planner.spec.config import ConfigTable, Schedule
 from planner.spec.job import FROZEN_BYTES
 
 Array = NDArray[np.float64]
@@ -26,7 +26,7 @@ TIME_AXES = (
     "tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "pp", "vpp", "schedule",
     "num_microbatches",
 )  # fmt: skip
-MEMORY_AXES = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "offload")
+MEMORY_AXES = ("tp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "offload")
 _ROUNDING = 1.0 - 1e-9
 
 
@@ -41,7 +41,13 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
     total = sum_of_columns(classes.count[classes.of_row] * time)
     v, m = (stems[axis].astype(float) for axis in ("vpp", "num_microbatches"))
     stack, nodes = model.problem.stack, float(model.problem.cluster.num_nodes)
-    least = least_makespan(time, classes, classes.of_row, total, m, v) + stack.host.step_overhead
+    schedule, forward, hidden = stems["schedule"], time, time
+    if (schedule > Schedule.INTERLEAVED).any():
+        forward = sum_over_kinds(counts, layers.forward_time[:, layers.of_row])
+        pairs = np.isin(schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))[:, None]
+        hidden = np.where(pairs, sum_over_kinds(counts, layers.saved[:, layers.of_row]), 0.0)
+    least = least_makespan(time, forward, hidden, classes, classes.of_row, schedule, total, m, v)
+    least = least + stack.host.step_overhead
     return _ROUNDING * (least + straggling(least, nodes, stack.communication))
 
 
@@ -54,7 +60,7 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
     problem, shards = model.problem, model.shards(stems, classes)
     stack, job = problem.stack, problem.job
     t, c, d, zero, hybrid = (stems[axis].astype(float) for axis in ("tp", "cp", "dp", "zero", "hsdp"))
-    replicas = c * d
+    replicas = classes.copies[classes.of_row] * c * d
     expert_replicas = t * replicas / (stems["ep"].astype(float) * stems["etp"])
     held = np.zeros_like(shards.dense[shards.of_row])
     for size, ranks in ((shards.dense, replicas), (shards.expert, expert_replicas)):

@@ -6,7 +6,8 @@ drawn and traced. One configuration at a time. Left out: what happens once a ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +20,18 @@ from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph
 from planner.schedule.simulate import StageTimes, makespans, stage_times
 from planner.space.split import deal_layers
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import ConfigTable, ParallelConfig, Placement, Recompute, Schedule, ranks_of_chunks
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ChunkTimes:
-    """Seconds of one micro-batch in every chunk, (chunks,) in pipeline order; chunk i lies on rank i mod p.
+    """Seconds of one micro-batch in every chunk, (chunks,) in pipeline order.
 
-    `backward` = recomputation + input gradient + weight gradient. `hops`
-    (chunks - 1,): a message from each chunk to the next.
-    `layers`: layers of every chunk.
+    `backward` = recomputation + input gradient + weight gradient. `hops` (chunks - 1,): a message from each chunk to
+    the next. `hidden`: what an overlapped forward and backward of the chunk save (0: no such pairs). `layers`: layers
+    of every chunk.
     """
 
     forward: Array
@@ -39,6 +40,7 @@ class ChunkTimes:
     weight_gradient: Array
     hops: Array
     layers: tuple[int, ...]
+    hidden: Array = field(default_factory=lambda: np.zeros(0))
 
     @property
     def backward(self) -> Array:
@@ -59,16 +61,22 @@ class ChunkTimes:
         return self._cases(np.stack([np.zeros(len(self.hops)), self.hops]))
 
     def _cases(self, hops: Array) -> StageTimes:
-        """Recomputation is part of the input gradient."""
+        """Recomputation is part of the input gradient. A pair is a forward and a backward of the rank's two chunks."""
         backward = self.recompute + self.input_gradient
-        return stage_times(len(self.forward), self.forward, backward, self.weight_gradient, hops)
+        pairs = None
+        if self.hidden.any():
+            whole = self.backward[
+                ::-1
+            ]  # the rank's other chunk, as far from the end as this one from the start
+            pairs = np.maximum(self.forward + whole - (self.hidden + self.hidden[::-1]) / 2, self.forward)
+        return stage_times(len(self.forward), self.forward, backward, self.weight_gradient, hops, pairs)
 
 
 def chunk_times(
     model: LayerModel, config: ParallelConfig, embedding_in_layers: float, head_in_layers: float
 ) -> ChunkTimes:
     """The times of every chunk of `config`, which must be legal."""
-    problem = model.problem
+    problem, schedule = model.problem, Schedule(config.schedule)
     counts = deal_layers(
         problem.model.num_layers,
         config.pp,
@@ -76,12 +84,14 @@ def chunk_times(
         problem.stack.split,
         embedding_in_layers,
         head_in_layers,
+        schedule.placement,
     )
+    ranks = ranks_of_chunks(config.pp, config.vpp, schedule.placement)
     keys = ConfigTable.of([config])
     costs = [model.layer(kind, keys) for kind in problem.model.layer_kinds]
     edges = model.edges(keys)
     chunks = len(counts)
-    forward, again, backward, weight = (np.zeros(chunks) for _ in range(4))
+    forward, again, backward, weight, hidden = (np.zeros(chunks) for _ in range(5))
     left = np.full(config.pp, config.recompute_layers if config.recompute == Recompute.FULL else 0)
     most = -(-problem.model.num_layers // config.pp)
     left = np.where(left >= most, problem.model.num_layers, left)  # all of a stage, however deep
@@ -89,12 +99,13 @@ def chunk_times(
     for chunk, count in enumerate(counts):
         for kind in problem.model.layer_kind_of[layer : layer + count]:
             cost = costs[kind]
-            full = left[chunk % config.pp] > 0
-            left[chunk % config.pp] -= full
+            full = left[ranks[chunk]] > 0
+            left[ranks[chunk]] -= full
             total = float((cost.time_full if full else cost.time)[0])
             forward[chunk] += float(cost.forward_time[0])
             again[chunk] += float((cost.again_full if full else cost.again)[0])
             weight[chunk] += float(cost.weight_gradient[0])
+            hidden[chunk] += float(cost.hidden[0])
             backward[chunk] += total - float(cost.forward_time[0])
         layer += count
     extra = problem.model.mtp_layers
@@ -103,6 +114,7 @@ def chunk_times(
         forward[-1] += extra * float(cost.forward_time[0])
         backward[-1] += extra * float(cost.time[0] - cost.forward_time[0])
         weight[-1] += extra * float(cost.weight_gradient[0])
+        hidden[-1] += extra * float(cost.hidden[0])
     for chunk, seconds in ((0, float(edges.embedding[0])), (chunks - 1, float(edges.head[0]))):
         forward[chunk] += FORWARD_SHARE * seconds
         backward[chunk] += (1 - FORWARD_SHARE) * seconds
@@ -115,6 +127,7 @@ def chunk_times(
         input_gradient=backward - again - weight,
         weight_gradient=weight,
         hops=hop_seconds(model, config),
+        hidden=hidden if schedule in (Schedule.DUALPIPE, Schedule.DUALPIPE_V) else np.zeros(chunks),
         layers=tuple(counts),
     )
 
@@ -133,8 +146,13 @@ def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
         for tier, bandwidth in enumerate(links.bandwidth)
     ]
     tiers = [boundary_tier(rank, width, cluster) for rank in range(p - 1)] + [int(links.wrap)]
-    chunks = p * config.vpp
-    return np.array([seconds[tiers[chunk % p]] if p > 1 else 0.0 for chunk in range(chunks - 1)])
+    ranks = ranks_of_chunks(p, config.vpp, Schedule(config.schedule).placement)
+    folded = Schedule(config.schedule).placement is Placement.FOLDED
+    hops = []
+    for here, there in pairwise(ranks):  # a boundary is that behind the lower rank, or the wrap to the first
+        boundary = here if there > here else (there if folded else p - 1)
+        hops.append(0.0 if here == there else seconds[tiers[boundary]])
+    return np.array(hops)
 
 
 class PipelineSimulator:
@@ -161,6 +179,9 @@ class PipelineSimulator:
     def _graph(self, config: ParallelConfig) -> DependencyGraph:
         shape = (config.schedule, config.pp, config.vpp, config.num_microbatches)
         if shape not in self._graphs:
-            table = action_table(Schedule(config.schedule), config.pp, config.num_microbatches, config.vpp)
+            schedule = Schedule(config.schedule)
+            if schedule is Schedule.ONE_F_ONE_B and config.vpp > 1:
+                schedule = Schedule.INTERLEAVED
+            table = action_table(schedule, config.pp, config.num_microbatches, config.vpp)
             self._graphs[shape] = dependency_graph(table)
         return self._graphs[shape]

@@ -91,7 +91,8 @@ class CommunicationModel:
         """Exposed forward seconds of dispatch and combine over e, and of gathering tokens over et.
 
         Plain all-to-all: K copies of every token, wherever they go. Fused dispatch (DeepEP): a token crosses once
-        per node and once per rank that holds one of its experts.
+        per node and once per rank that holds one of its experts; routing within groups of experts limits the nodes.
+        The backward pass has the same: the gradient of combine dispatches, that of dispatch combines.
         """
         moe = layer.moe
         if moe is None:
@@ -102,12 +103,20 @@ class CommunicationModel:
         where = (x.e, across.local, nvlink, across.fabric, self.links)
         token_bytes = stream_bytes(x.routed_tokens, h, act)
         comm = self.problem.stack.communication
+        narrow = comm.dispatch_bytes / act if comm.dispatch_bytes else 1.0
         if comm.dispatcher is Dispatcher.DEEPEP:
-            exchange = dispatch_time(token_bytes, float(moe.top_k), float(moe.experts), *where)
+            nodes = x.e / across.local
+            # experts within the best M of G groups lie on at most M nodes where a node holds a group or more
+            reach = moe.top_groups * np.maximum(nodes / moe.groups, 1.0) if moe.groups else np.inf
+            both_ways = [
+                dispatch_time(part * token_bytes, float(moe.top_k), float(moe.experts), *where, reach)
+                for part in (narrow, 1.0)
+            ]
         else:
-            exchange = all_to_all_time(token_bytes * moe.top_k, *where)
+            both_ways = [all_to_all_time(part * token_bytes * moe.top_k, *where) for part in (narrow, 1.0)]
+        dispatch, combine = both_ways
         inside = group_links(1.0, x.et, cluster)
         rows = token_bytes * moe.top_k * x.et
         spread = (rows, x.et, inside.local, nvlink, inside.fabric, self.links)
         both = all_gather_time(*spread) + reduce_scatter_time(*spread)
-        return np.asarray(comm.ep_exposed * (2 * exchange + both))
+        return np.asarray(comm.ep_exposed * (dispatch + combine + both))

@@ -16,13 +16,14 @@ from planner.cost.compute import ComputeModel, key_groups
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
 from planner.cost.kernels import memory_bound_time
-from planner.cost.layer_memory import layer_memory
+from planner.cost.layer_memory import layer_memory, weight_gradient_bytes
 from planner.cost.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
+from planner.spec.stack import Communication
 
 Array = NDArray[np.float64]
 
@@ -53,8 +54,10 @@ class LayerCost:
     backward [s]. `again`: seconds to recompute the key's modules, `again_full` the whole layer.
     `time`, `time_full`: forward and backward including recomputation and the host's floor, `forward_time` its
     forward share [s]. `weight_gradient`: device seconds of the weight gradients, a part of backward.
-    `kept`, `kept_full`: bytes held from forward to backward. `working`: bytes alive only while the layer's own
-    backward runs, beside what is kept; `working_full` when the layer was recomputed.
+    `hidden`: seconds of `time` that an overlapped pair of two micro-batches saves. `due`: bytes held from the input
+    gradient to a weight gradient that runs apart. `kept`, `kept_full`: bytes held from forward to backward.
+    `working`: bytes alive only while the layer's own backward runs, beside what is kept; `working_full` when the
+    layer was recomputed.
     """
 
     forward: dict[str, Array]
@@ -66,6 +69,8 @@ class LayerCost:
     time_full: Array
     forward_time: Array
     weight_gradient: Array
+    hidden: Array
+    due: Array
     kept: Array
     kept_full: Array
     working: Array
@@ -101,6 +106,16 @@ def soft_maximum(a: Array, b: Array | float, softness: float) -> Array:
     low = np.minimum(a, b)
     ratio = np.divide(low, high, out=np.zeros_like(high), where=high > 0)
     return high * (1.0 + ratio**softness) ** (1.0 / softness)
+
+
+def paired_time(compute: Array, exchange: Array, comm: Communication) -> Array:
+    """A forward and a backward pass of two micro-batches run as one, each exchanging tokens while the other computes:
+    max(exchange, compute + s exchange) [s].
+
+    While they communicate, a share s of the compute units is taken from compute: 20 of an H800's 132 in DeepSeek-V3
+    (arXiv 2412.19437, sections 3.2.1 and 3.2.2). Compute that is bound by memory slows down less.
+    """
+    return np.maximum(exchange, compute + comm.pair_sm_share * exchange)
 
 
 class LayerModel:
@@ -221,10 +236,15 @@ class LayerModel:
         forward_time = soft_maximum(again_full, ahead_host, softness)
         time = forward_time + soft_maximum(behind + again, behind_host + repeated, softness)
         time_full = forward_time + soft_maximum(behind + again_full, behind_host + ahead_host, softness)
+        exchanged = exposed[0] + exposed[1]
+        paired = paired_time(again_full + behind - exchanged, exchanged, self.problem.stack.communication)
+        paired = soft_maximum(paired + again, host + repeated, softness)
         kept, kept_full, working, working_full = layer_memory(self.problem, self.recipe, layer, x, keys)
         return LayerCost(
             forward=forward, backward=backward, host=host, again=again, again_full=again_full,
             time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
+            hidden=np.maximum(time - paired, 0.0) * self.problem.stack.communication.pair_overlap,
+            due=weight_gradient_bytes(self.problem, self.recipe, layer, x, kept),
             kept=kept, kept_full=kept_full, working=working, working_full=working_full,
         )  # fmt: skip
 

@@ -19,7 +19,8 @@ from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import pipeline_links
 from planner.schedule.formulas import in_flight, uneven_hop_time
-from planner.spec.config import ConfigTable, distinct
+from planner.schedule.held import Point, most_held, worst_moments
+from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, IntColumn, Schedule, distinct
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -34,6 +35,9 @@ class Layers:
     time: Array  # (K, l)
     forward_time: Array  # (K, l)
     time_full: Array  # (K, l)
+    weight_gradient: Array  # (K, l) a part of time
+    saved: Array  # (K, l) seconds, by overlapped pairs
+    due: Array  # (K, l) bytes held between the two gradients
     again: Array  # (K, l)
     again_full: Array  # (K, l)
     kept: Array  # (K, l)
@@ -45,6 +49,21 @@ class Layers:
     stream: Array  # (l,) bytes of a layer's input
     hidden: Array  # (l,) values of the stream on a rank
     head_memory: HeadActivations
+
+
+@dataclass(frozen=True)
+class Apart:
+    """What schedules with a time or memory of their own need, per pipeline key (q,) and stage class (C,); rows of
+    1F1B and interleaved pipelines have zeros.
+
+    `schedule` (q,). `weight`: seconds of weight gradients. `hidden`: seconds that overlapped pairs save. `moments`:
+    pairs of micro-batches before their input gradient and bytes between the two gradients, one pair per moment.
+    """
+
+    schedule: IntColumn
+    weight: Array
+    hidden: Array
+    moments: tuple[tuple[Array, Array], ...]
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,7 @@ class Pipelines:
     kept: Array  # (q, C)
     in_flight: Array  # (q, C)
     hops: Array  # (q,) seconds of point-to-point on the critical path
+    apart: Apart | None = None  # None: no row has such a schedule
 
 
 def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
@@ -79,6 +99,9 @@ def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
         time=np.array([c.time for c in costs]),
         forward_time=np.array([c.forward_time for c in costs]),
         time_full=np.array([c.time_full for c in costs]),
+        weight_gradient=np.array([c.weight_gradient for c in costs]),
+        saved=np.array([c.hidden for c in costs]),
+        due=np.array([c.due for c in costs]),
         again=np.array([c.again for c in costs]),
         again_full=np.array([c.again_full for c in costs]),
         kept=np.array([c.kept for c in costs]),
@@ -96,7 +119,8 @@ def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
 def pipeline_level(model: LayerModel, table: ConfigTable, layers: Layers, classes: StageClasses) -> Pipelines:
     """Stages, in-flight counts and messages of the distinct pipelines of a table."""
     columns = (layers.of_row.astype(np.int32), classes.of_row.astype(np.int32))
-    first, inverse = distinct(*columns, table["num_microbatches"], table["dp"])
+    schedule = np.where(table["schedule"] > Schedule.INTERLEAVED, table["schedule"], 0)
+    first, inverse = distinct(*columns, table["num_microbatches"], table["dp"], schedule)
     keys, key, stage = table.take(first), layers.of_row[first], classes.of_row[first]
     counts = np.moveaxis(classes.layers[stage], 2, 0)  # (K, q, C)
     embedding = classes.first[stage] * layers.embedding[key][:, None]
@@ -104,11 +128,59 @@ def pipeline_level(model: LayerModel, table: ConfigTable, layers: Layers, classe
     time = sum_over_kinds(counts, layers.time[:, key]) + edges
     forward = sum_over_kinds(counts, layers.forward_time[:, key]) + FORWARD_SHARE * edges
     kept = sum_over_kinds(counts, layers.kept[:, key])
-    slowest, total = largest(time), sum_of_columns(classes.count[stage] * time)
     p, v, m = (keys[axis].astype(float) for axis in ("pp", "vpp", "num_microbatches"))
     held = np.asarray(in_flight(classes.stage[stage], p[:, None], v[:, None], m[:, None]))
+    apart, work = None, time
+    if schedule.any():
+        weight = sum_over_kinds(counts, layers.weight_gradient[:, key]) + FORWARD_SHARE * edges
+        due = sum_over_kinds(counts, layers.due[:, key])
+        mine = schedule[first]
+        pairs = np.isin(mine, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))[:, None]
+        hidden = np.where(pairs, sum_over_kinds(counts, layers.saved[:, key]), 0.0)
+        apart = Apart(
+            mine, np.minimum(weight, time - forward), hidden, _moments(keys, mine, stage, classes, held, due)
+        )
+        work, held = time - hidden, apart.moments[0][0]
+    slowest, total = largest(work), sum_of_columns(classes.count[stage] * work)
     hops = _hops(model, keys, p, v, m)
-    return Pipelines(inverse, key, stage, time, forward, slowest, total, kept, held, hops)
+    return Pipelines(inverse, key, stage, time, forward, slowest, total, kept, held, hops, apart)
+
+
+def _moments(
+    keys: ConfigTable, schedule: IntColumn, stage: Index, classes: StageClasses, held: Array, due: Array
+) -> tuple[tuple[Array, Array], ...]:
+    """Micro-batches before their input gradient and bytes between the two gradients, at the moments that can bind.
+
+    `held`: the micro-batches of 1F1B or interleaved rows, `due`: bytes of one micro-batch between its gradients.
+    Chunks of a rank are counted as equal. Rows with fewer moments than others repeat their last.
+    """
+    first, inverse = distinct(
+        keys["num_microbatches"], keys["pp"], keys["vpp"], schedule, stage.astype(np.int32)
+    )
+    found: list[dict[int, tuple[Point, ...]]] = []
+    for row in first:
+        kind, p, v = Schedule(int(schedule[row])), int(keys["pp"][row]), int(keys["vpp"][row])
+        mine: dict[int, tuple[Point, ...]] = {}
+        if kind > Schedule.INTERLEAVED and kind is not Schedule.GPIPE:
+            of_rank = most_held(kind, p, v, int(keys["num_microbatches"][row]))
+            for j, ranks in enumerate(classes.members[stage[row]]):
+                mine[j] = worst_moments(point for rank in ranks for point in of_rank[rank])
+        found.append(mine)
+    number = max((len(points) for mine in found for points in mine.values()), default=1)
+    width = classes.count.shape[1]
+    chunks = np.zeros((number, 2, len(first), width))
+    for i, mine in enumerate(found):
+        for j, points in mine.items():
+            for k in range(number):
+                chunks[k, :, i, j] = points[min(k, len(points) - 1)]
+    chunks /= np.maximum(keys["vpp"][first], 1)[None, None, :, None]
+    gpipe = (schedule == Schedule.GPIPE)[:, None]
+    plain = np.where(gpipe, keys["num_microbatches"][:, None].astype(float), held)
+    own = ~gpipe & (schedule > Schedule.INTERLEAVED)[:, None]
+    return tuple(
+        (np.where(own, before[inverse], plain), np.where(own, between[inverse], 0.0) * due)
+        for before, between in chunks
+    )
 
 
 def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) -> Array:
@@ -129,4 +201,9 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
     )
     wrap = np.choose(links.wrap, hops)
     exposed = problem.stack.communication.p2p_exposed
-    return np.asarray(exposed * uneven_hop_time(total, largest_hop, wrap, p, v, m))
+    time = uneven_hop_time(total, largest_hop, wrap, p, v, m)
+    schedule = keys["schedule"]
+    if (schedule > Schedule.INTERLEAVED).any():  # estimates; simulated where they matter
+        through = np.isin(schedule, (Schedule.GPIPE, Schedule.DUALPIPE, *FOLDED_SCHEDULES))
+        time = np.where(through, 2 * v * total, time)
+    return np.asarray(exposed * time)

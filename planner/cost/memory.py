@@ -7,6 +7,7 @@ gradients grow layer by layer, so that the ends of a backward pass suffice. Left
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,7 +94,8 @@ class MemoryInputs:
 
     `dense`, `expert`: parameters on a rank; `outer`: those outside the layers (embedding, final norm, head) among
     them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
-    stages of the class (0: padding). `in_flight`: micro-batches. `head_inputs`, `head_kept`, `head_transient`,
+    stages of the class (0: padding). `in_flight`: micro-batches. `due`: bytes kept for weight gradients that run
+    apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
     `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
     sent and received activations that a stage keeps. `adapters`: weights, gradients and states of LoRA adapters, and
     what unquantised parts of a frozen model take beyond its own bytes. `stream` (n,): a layer's input [bytes].
@@ -131,6 +133,7 @@ class MemoryInputs:
     weight_bytes: float
     largest_tensor: Array
     groups: Array
+    due: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +211,9 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Mom
     else:
         unit = states.prefetch_layers * x.weight_bytes * x.unit
         always["gathered_parameters"] = np.where(x.zero >= 3, unit, 0.0)[:, None] * np.ones_like(x.dense)
+    update = always
+    if x.due is not None:
+        always = {**always, "weight_gradients_due": x.due}
     logits = x.head_inputs + x.head_kept + x.head_transient
     head = x.head_inputs + x.logit_gradient
     # the head's weight gradient is a tensor of its own before it is added to the buffer
@@ -220,18 +226,18 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Mom
         _Moment("head_backward", {**always, "logits": head, "head_gradient": weight_gradient}, x.in_flight),
         _Moment("backward", always, x.in_flight, works=True),
         *(end if late else []),
-        _Moment("optimizer", {**always, "optimizer_temporaries": _update_temporaries(x, states)}),
+        _Moment("optimizer", {**update, "optimizer_temporaries": _update_temporaries(x, states)}),
     ]
     if states.gather_copy:
         copies = ((x.zero >= 1) & (x.zero <= 2) & (x.shards > 1))[:, None] * states.gather_copy
         binding.append(
-            _Moment("parameter_gather", {**always, "gathered_copy": copies * (x.dense + x.expert)})
+            _Moment("parameter_gather", {**update, "gathered_copy": copies * (x.dense + x.expert)})
         )
     if not every:
         return binding
     return [
         *binding,
-        _Moment("after_init", always),
+        _Moment("after_init", update),
         _Moment("forward", always, x.in_flight),
         _Moment("layer_reduction", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0)),
         _Moment("layer_backward", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0), works=True),
@@ -313,6 +319,8 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
     ) -> _Moment:  # fmt: skip
         gathered = np.where(zero >= 3, at_3, np.where(zero >= 2, at_2, 0.0))
         held = {"gathered_parameters": gathered, "gradients": gradients}
+        if x.due is not None and kept is not None:
+            held["weight_gradients_due"] = x.due
         return _Moment(
             phase,
             {**static, **held, "reduction_buffers": np.where(sharded, buffers, 0.0), **more},
@@ -441,12 +449,34 @@ def memory_cost(
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
 
 
+def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:
+    """Of several moments of a schedule, the one in which each row needs most."""
+    worst = costs[0]
+    for other in costs[1:]:
+        more = other.device > worst.device
+        wide = more[:, None]
+        worst = MemoryCost(
+            np.maximum(worst.peak, other.peak),
+            np.where(more, other.device, worst.device),
+            worst.outside,
+            np.where(more, other.stage_class, worst.stage_class),
+            np.where(more, other.phase, worst.phase),
+            np.maximum(worst.by_class, other.by_class),
+            {
+                phase: {name: np.where(wide, other.terms[phase][name], term) for name, term in terms.items()}
+                for phase, terms in worst.terms.items()
+            },
+        )
+    return worst
+
+
 def _terms_of(
     moment: _Moment, stem: NDArray[np.intp], kept: Array, working: Array, waste: float
 ) -> dict[str, Array]:
     """Every term of a moment, row by row (n, C)."""
     terms = {name: value[stem] for name, value in moment.terms.items()}
     if moment.kept is not None:
+        terms.setdefault("weight_gradients_due", np.zeros_like(kept))
         terms["activations"] = moment.kept[stem] * kept
         terms["fragmentation"] = waste * terms["activations"]
     if moment.works:

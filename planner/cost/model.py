@@ -84,7 +84,7 @@ class CostModel:
     def _stage_classes(self, table: ConfigTable) -> StageClasses:
         stack = self.problem.stack
         classes = stage_classes(
-            table["pp"], table["vpp"], self.problem.model.layer_kind_of, stack.split,
+            table["pp"], table["vpp"], table["schedule"], self.problem.model.layer_kind_of, stack.split,
             self.embedding_in_layers, self.head_in_layers,
         )  # fmt: skip
         extra = self.problem.model.mtp_layers

@@ -6,7 +6,7 @@ A stem is a configuration without that number. Left out: how the levels a row ga
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory import MemoryInputs, memory_cost
-from planner.cost.pipeline import bubble_time
+from planner.cost.memory import MemoryInputs, memory_cost, worst_moment
+from planner.cost.pipeline import bubble_apart, bubble_time
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import exposed_data_parallel, straggling
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
-from planner.spec.config import ConfigTable, IntColumn
+from planner.spec.config import ConfigTable, IntColumn, Schedule
 from planner.spec.job import OPTIMIZERS
 
 Array = NDArray[np.float64]
@@ -41,7 +41,7 @@ class _Stems:
     layers: Array
     buckets: Array
     once: Array  # optimizer update [s]
-    memory: MemoryInputs
+    memory: tuple[MemoryInputs, ...]  # one per moment of the schedule that can bind
 
 
 class PreparedCosts:
@@ -71,7 +71,7 @@ class PreparedCosts:
         p_row = self.pipelines.of_row[part]
         c_row = self.pipelines.stage_key[p_row]
         t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
-        zero, replicas = table["zero"].astype(float), c * d
+        zero, replicas = table["zero"].astype(float), self.classes.copies[c_row] * c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
         sharded = zero >= 1
         dense = shards.most_dense[s_row] / np.where(sharded, replicas, 1.0)
@@ -79,7 +79,10 @@ class PreparedCosts:
         moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
         groups = sum(((table[a] > 1).astype(float) for a in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
-        memory = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, groups)
+        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, groups)
+        apart = self.pipelines.apart
+        moments = apart.moments if apart is not None else ()
+        at = [self._at_moment(inputs, before[p_row], due[p_row]) for before, due in moments]
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
             v=table["vpp"].astype(float),
@@ -91,8 +94,13 @@ class PreparedCosts:
             layers=self.deepest[c_row],
             buckets=shards.buckets[s_row],
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
-            memory=memory,
+            memory=tuple(at) or (inputs,),
         )
+
+    def _at_moment(self, inputs: MemoryInputs, before: Array, due: Array) -> MemoryInputs:
+        """The same with `before` micro-batches in flight and `due` bytes kept for weight gradients."""
+        ratio = np.divide(before, inputs.in_flight, out=np.ones_like(before), where=inputs.in_flight > 0)
+        return replace(inputs, in_flight=before, boundary=inputs.boundary * ratio, due=due)
 
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
@@ -102,18 +110,17 @@ class PreparedCosts:
         batch = self._stem_batch(part)
         p_row = pipelines.of_row[part][stem]
         l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
-        leading = self._leading(c_row, recompute_layers)
+        leading, apart = self._leading(c_row, recompute_layers), pipelines.apart
         if leading:
             time = pipelines.time[p_row] + sum_over_kinds(leading, self.slower[:, l_row])
-            slowest, total = largest(time), sum_of_columns(self.classes.count[c_row] * time)
+            work = time if apart is None else time - apart.hidden[p_row]
+            slowest, total = largest(work), sum_of_columns(self.classes.count[c_row] * work)
         else:
             time = pipelines.time[p_row]
             slowest, total = pipelines.slowest[p_row], pipelines.total[p_row]
         m, v = batch.microbatches[stem], batch.v[stem]
         of_step: dict[str, Array] = {
-            "pipeline_bubble": bubble_time(
-                pipelines.forward[p_row], time, self.classes, c_row, slowest, total, m, v
-            ),
+            "pipeline_bubble": self._bubble(p_row, time, slowest, total, m, v),
             "pp_comm": pipelines.hops[p_row],
             "dp_comm": exposed_data_parallel(
                 batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
@@ -133,7 +140,12 @@ class PreparedCosts:
         # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
         cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
         capacity = model.problem.cluster.accelerator.memory
-        memory = memory_cost(batch.memory, stem, kept, working, stack, keep_terms, cached, capacity)
+        memory = worst_moment(
+            [
+                memory_cost(one, stem, kept, working, stack, keep_terms, cached, capacity)
+                for one in batch.memory
+            ]
+        )
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:
@@ -142,6 +154,22 @@ class PreparedCosts:
             detail = CostDetail(terms, memory.terms, *where)
         step_time = subtotal + of_step["stragglers"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
+
+    def _bubble(self, p_row: Index, time: Array, slowest: Array, total: Array, m: Array, v: Array) -> Array:
+        """Seconds beyond the slowest stage's own work."""
+        pipelines, classes = self.pipelines, self.classes
+        c_row, forward, apart = pipelines.stage_key[p_row], pipelines.forward[p_row], pipelines.apart
+        bubble = bubble_time(forward, time, classes, c_row, slowest, total, m, v)
+        if apart is None:
+            return bubble
+        rows = np.flatnonzero(apart.schedule[p_row] > Schedule.INTERLEAVED)
+        if len(rows):
+            key, count = p_row[rows], classes.count[c_row[rows]]
+            bubble[rows] = bubble_apart(
+                apart.schedule[key], forward[rows], time[rows], apart.weight[key], apart.hidden[key], count,
+                count.sum(axis=1), v[rows], m[rows],
+            )  # fmt: skip
+        return bubble
 
     def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:
         """Recomputed layers by kind (rows, C); an empty list where no row recomputes whole layers."""
@@ -154,7 +182,8 @@ class PreparedCosts:
         """The terms of the slowest stage's `time`, over all micro-batches."""
         layers, pipelines, classes = self.layers, self.pipelines, self.classes
         l_row, c_row, index = pipelines.layer_key[p_row], pipelines.stage_key[p_row], np.arange(len(p_row))
-        binding = np.where(classes.count[c_row] > 0, time, -1.0).argmax(axis=1)
+        hidden = np.zeros_like(time) if pipelines.apart is None else pipelines.apart.hidden[p_row]
+        binding = np.where(classes.count[c_row] > 0, time - hidden, -np.inf).argmax(axis=1)
         counts = classes.layers[c_row, binding].T  # (K, rows)
         terms = {
             name: (counts * layers.terms[:, i][:, l_row]).sum(axis=0) for i, name in enumerate(TIME_TERMS)
@@ -166,4 +195,5 @@ class PreparedCosts:
         ends = ends + classes.last[c_row, binding] * layers.head[l_row]
         terms["host_bound"] = time[index, binding] - ends - sum(terms.values())
         terms["embedding_and_loss"] = ends
+        terms["ep_comm"] = terms["ep_comm"] - hidden[index, binding]  # what overlapped pairs hide
         return {name: m * terms[name] for name in STAGE_TERMS}

@@ -69,23 +69,25 @@ class ShardModel:
         )
         keys, stage = table.take(first), classes.of_row[first]
         t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        copies = classes.copies[stage]
         e, et = keys["ep"].astype(float), keys["etp"].astype(float)
         dense_of_kind, expert_of_kind = self._parameters_by_kind(t, e, et)
-        counts = np.moveaxis(classes.layers[stage], 2, 0)
+        counts = copies[:, None] * np.moveaxis(classes.layers[stage], 2, 0)
+        begins, ends = (copies[:, None] * end[stage] for end in (classes.first, classes.last))
         dense = sum_over_kinds(counts, dense_of_kind)
         expert = sum_over_kinds(counts, expert_of_kind)
         in_layers = dense
-        dense = dense + classes.first[stage] * self._first_stage_parameters(t)[:, None]
-        alone = classes.first[stage] * classes.last[stage]
-        dense += classes.last[stage] * self._last_stage_parameters(t)[:, None]
+        dense = dense + begins * self._first_stage_parameters(t)[:, None]
+        alone = np.minimum(begins, ends)
+        dense += ends * self._last_stage_parameters(t)[:, None]
         if self.problem.model.tied_embeddings:
-            dense += (classes.last[stage] - alone) * self._first_stage_parameters(t)[:, None]
+            dense += (ends - alone) * self._first_stage_parameters(t)[:, None]
         adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
         lora = self.problem.job.lora_rank is not None
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
         gathered = (largest(dense), largest(expert)) if lora else (heaviest, experts)
         comm = self.problem.stack.communication
-        replicas, expert_replicas = d * c, t * c * d / (e * et)
+        replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
         half = RECIPES[self.problem.job.precision].activation_bytes
         gradient = comm.gradient_bytes
         dense_links = (replicas, group_links(t, replicas, self.problem.cluster))
@@ -98,7 +100,7 @@ class ShardModel:
             reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
             gather = gather + comm.dp_time * all_gather_time(half * whole, *where)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
-        head = classes.last[stage] * self._head_parameters(t)[:, None]
+        head = ends * self._head_parameters(t)[:, None]
         buckets = (
             gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
         )

@@ -42,12 +42,12 @@ def memory_inputs(
     stack, job = problem.stack, problem.job
     l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
     t, zero = table["tp"].astype(float), table["zero"].astype(float)
-    replicas = table["dp"].astype(float) * table["cp"].astype(float)
+    replicas = classes.copies[c_row] * table["dp"].astype(float) * table["cp"].astype(float)
     expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
     hybrid = table["hsdp"].astype(float)
     shared = np.where(hybrid > 0, np.minimum(hybrid, replicas), replicas)
     expert_shared = np.where(hybrid > 0, np.minimum(hybrid, expert_replicas), expert_replicas)
-    last, head = classes.last[c_row], layers.head_memory
+    last, head = np.ceil(classes.last[c_row]), layers.head_memory
     gathered = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0) * (t > 1)
     torch = stack.states.engine is StateEngine.TORCH
     whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER

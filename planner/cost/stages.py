@@ -1,6 +1,6 @@
 """Which layers does every pipeline stage hold?
 
-Layers are dealt once per distinct (pp, vpp); stages with the same layers form a class, because they take the
+Layers are dealt once per distinct (pp, vpp, placement); stages with the same layers form a class, because they take the
 same time and differ in memory only by how many micro-batches are in flight, most in the earliest. Left out:
 splits that a solver finds, which replace these.
 """
@@ -15,19 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.space.split import deal_layers
-from planner.spec.config import IntColumn, distinct
+from planner.spec.config import IntColumn, Placement, Schedule, distinct, ranks_of_chunks
 from planner.spec.stack import PipelineSplit
 
 FloatArray = NDArray[np.float64]
+_PLACEMENTS = np.array([int(schedule.placement) for schedule in Schedule], dtype=np.int32)
 
 
 @dataclass(frozen=True)
 class StageClasses:
-    """Classes of stages per distinct (pp, vpp): P pipelines, C classes (padded with `count` 0), K layer kinds.
+    """Classes of stages per distinct (pp, vpp, placement): P pipelines, C classes (padded with `count` 0), K kinds of
+    layers.
 
     `of_row`: for each row of the table, its pipeline. `count` (P, C): stages in the class. `stage` (P, C): the
     earliest of them. `first`, `last` (P, C): 1.0 where the class holds the embedding, the head.
-    `layers` (P, C, K): layers by kind. `leading` (P, C, N, K): layers by kind among the first N of the stage; from
+    `layers` (P, C, K): layers by kind that a micro-batch passes on the rank; of two copies in opposite directions it
+    passes either, so that these and `first`, `last` are means, and `copies` (P,), 2.0, times them is what a rank holds.
+    `leading` (P, C, N, K): layers by kind among the first N of the stage; from
     N = layers / pp, rounded up, all of them, since that is how a configuration says "all" (`space.enumerate`).
     `run_class`, `run_length` (P, R): the pipeline as runs of neighbouring stages of one class, in order (padded with
     length 0). `members[P][C]`: the stages of each class.
@@ -42,59 +46,84 @@ class StageClasses:
     leading: FloatArray
     run_class: NDArray[np.intp]
     run_length: FloatArray
+    copies: FloatArray
     members: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
-def _stage_sequences(counts: list[int], pp: int, kind_of: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _stage_sequences(
+    counts: list[int], pp: int, kind_of: tuple[int, ...], placement: Placement
+) -> list[tuple[int, ...]]:
     """Kinds of the layers of every rank, its chunks one after another."""
     ends = np.cumsum(counts)
-    chunk = [kind_of[end - count : end] for end, count in zip(ends, counts, strict=True)]
-    return [tuple(kind for part in chunk[rank::pp] for kind in part) for rank in range(pp)]
+    on_rank: list[tuple[int, ...]] = [()] * pp
+    ranks = ranks_of_chunks(pp, len(counts) // pp, placement)
+    for rank, end, count in zip(ranks, ends, counts, strict=True):
+        on_rank[rank] = (*on_rank[rank], *kind_of[end - count : end])
+    return on_rank
 
 
 def stage_classes(
     pp: IntColumn,
     vpp: IntColumn,
+    schedule: IntColumn,
     kind_of: tuple[int, ...],
     split: PipelineSplit,
     embedding: float,
     head: float,
 ) -> StageClasses:
-    """Deal the layers of a model to stages for every distinct pair of two columns.
+    """Deal the layers of a model to stages for every distinct pp, vpp and placement of a schedule.
 
     `kind_of`: the kind of each layer. `embedding`, `head`: their cost in layers [1]. Stages that hold equally
     many layers of each kind are one class; the order within a stage is that of its earliest member.
     """
-    first_rows, of_row = distinct(pp, vpp)
+    placement = _PLACEMENTS[schedule]
+    first_rows, of_row = distinct(pp, vpp, placement)
     kinds = max(kind_of) + 1
     pipelines = []
     for row in first_rows:
         stages = int(pp[row])
-        counts = deal_layers(len(kind_of), stages, int(vpp[row]), split, embedding, head)
-        sequences = _stage_sequences(counts, stages, kind_of)
-        classes: dict[tuple[int, ...], list[int]] = {}
+        place = Placement(int(placement[row]))
+        counts = deal_layers(len(kind_of), stages, int(vpp[row]), split, embedding, head, place)
+        sequences = _stage_sequences(counts, stages, kind_of, place)
+        totals = np.zeros((stages, kinds + 2))
         for rank, sequence in enumerate(sequences):
-            totals = (*np.bincount(sequence, minlength=kinds).tolist(), rank == 0, rank == stages - 1)
-            classes.setdefault(totals, []).append(rank)
-        pipelines.append((sequences, classes))
-    width = max(len(classes) for _, classes in pipelines)
-    depth = max(len(seq) for sequences, _ in pipelines for seq in sequences) + 1
+            totals[rank, :kinds] = np.bincount(sequence, minlength=kinds)
+        totals[0, kinds] = totals[0 if place is Placement.FOLDED else -1, kinds + 1] = 1.0
+        if place is Placement.MIRRORED:
+            totals = (totals + totals[::-1]) / 2
+        classes: dict[tuple[float, ...], list[int]] = {}
+        for rank, row_totals in enumerate(totals.tolist()):
+            classes.setdefault(tuple(row_totals), []).append(rank)
+        pipelines.append((sequences, classes, place))
+    width = max(len(classes) for _, classes, _ in pipelines)
+    depth = max(len(seq) for sequences, _, _ in pipelines for seq in sequences) + 1
     shape = (len(pipelines), width)
     count, stage, first, last = (np.zeros(shape) for _ in range(4))
     layers, leading = np.zeros((*shape, kinds)), np.zeros((*shape, depth, kinds))
-    for i, (sequences, classes) in enumerate(pipelines):
-        for j, (totals, ranks) in enumerate(classes.items()):
+    for i, (sequences, classes, place) in enumerate(pipelines):
+        for j, (held, ranks) in enumerate(classes.items()):
             count[i, j], stage[i, j] = len(ranks), ranks[0]
-            layers[i, j], (first[i, j], last[i, j]) = totals[:kinds], totals[kinds:]
-            steps = np.zeros((depth, kinds))
-            for position, kind in enumerate(sequences[ranks[0]], start=1):
-                steps[position:, kind] += 1
-            # as many as the average stage has stands for all of a stage, however many it was dealt
-            steps[-(-len(kind_of) // len(sequences)) :] = steps[-1]
-            leading[i, j] = steps
-    members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes in pipelines)
+            layers[i, j], (first[i, j], last[i, j]) = held[:kinds], held[kinds:]
+            mine = [sequences[ranks[0]]]
+            if place is Placement.MIRRORED:
+                mine.append(sequences[-1 - ranks[0]])
+            most = -(-len(kind_of) // len(sequences))
+            leading[i, j] = np.mean([_leading(part, depth, kinds, most) for part in mine], axis=0)
+    members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes, _ in pipelines)
     run_class, run_length = _runs(members)
-    return StageClasses(of_row, count, stage, first, last, layers, leading, run_class, run_length, members)
+    copies = np.array([2.0 if place is Placement.MIRRORED else 1.0 for _, _, place in pipelines])
+    return StageClasses(
+        of_row, count, stage, first, last, layers, leading, run_class, run_length, copies, members
+    )  # fmt: skip
+
+
+def _leading(sequence: tuple[int, ...], depth: int, kinds: int, most: int) -> FloatArray:
+    """Layers by kind among the first n of a stage, (n, kinds); `most` stands for all of it, however many there are."""
+    steps = np.zeros((depth, kinds))
+    for position, kind in enumerate(sequence, start=1):
+        steps[position:, kind] += 1
+    steps[most:] = steps[-1]
+    return steps
 
 
 def _runs(members: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[NDArray[np.intp], FloatArray]:

@@ -37,14 +37,17 @@ TOML, CLI = "0.2.2", "0.3.0"
 CONFIG: Final = "config.toml"
 PLANNED: Final = "planned_config.py"  # 0.3.0 takes a list of modules per stage from Python only
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
-# canonical name -> its name in torchtitan; single-stage schedules first
+# its name -> the schedule, and whether ranks hold several stages (torch 2.13 get_schedule_class)
 SCHEDULES: Final = {
-    Schedule.ONE_F_ONE_B: "1F1B",
-    Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.GPIPE: "GPipe",
-    Schedule.ZB_V: "ZBVZeroBubble",
-    Schedule.DUALPIPE_V: "DualPipeV",
+    "1F1B": (Schedule.ONE_F_ONE_B, False),
+    "Interleaved1F1B": (Schedule.INTERLEAVED, True),
+    "GPipe": (Schedule.GPIPE, False),
+    "LoopedBFS": (Schedule.GPIPE, True),
+    "InterleavedZeroBubble": (Schedule.ZB_H1, True),
+    "ZBVZeroBubble": (Schedule.ZB_V, True),
+    "DualPipeV": (Schedule.DUALPIPE_V, True),
 }
+NAME_OF: Final = {kind: name for name, kind in SCHEDULES.items()}
 # catalog name -> (model, flavour of 0.2.2, configuration of 0.3.0)
 MODELS: Final = {
     "llama-3-8b": ("llama3", "8B", "llama3_8b"),
@@ -95,7 +98,13 @@ def _kv_heads(columns: Columns, problem: Problem) -> Mask:
 
 
 def _microbatches(columns: Columns, problem: Problem) -> Mask:
-    return (columns["pp"] == 1) | (columns["num_microbatches"] >= columns["pp"])
+    """torch's 1F1B refuses fewer than stages, GPipe does not; the looped ones only warn."""
+    enough = columns["num_microbatches"] >= columns["pp"]
+    return (columns["pp"] == 1) | enough | (columns["schedule"] == Schedule.GPIPE)
+
+
+def _schedule_stages(columns: Columns, problem: Problem) -> Mask:
+    return (columns["schedule"] != Schedule.ZB_H1) | (columns["vpp"] > 1)
 
 
 def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
@@ -136,7 +145,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "choose zero=2 or 3", "torchtitan parallelism.fsdp_reshard_after_forward",
     ),
     Rule(
-        "microbatches-pp", ("pp", "num_microbatches"), _microbatches,
+        "zb-h1-vpp", ("vpp", "schedule"), _schedule_stages,
+        "zb-h1 is InterleavedZeroBubble, which needs two or more stages per rank; vpp={vpp}", "set vpp=2",
+        "torchtitan 0.3.0 distributed/pipeline_parallel.py: multi-stage schedules",
+    ),
+    Rule(
+        "microbatches-pp", ("pp", "schedule", "num_microbatches"), _microbatches,
         "there must be at least as many micro-batches as stages; pp={pp} micro-batches={num_microbatches}",
         "choose a smaller micro-batch", "torchtitan distributed/pipeline_parallel.py; pytorch/torchtitan#775",
     ),
@@ -203,7 +217,15 @@ def _check(launch: Launch, version: str) -> None:
     config, job = launch.config, launch.job
     require_axis(launch, TITLE, "zero", (0, 2, 3) if config.dp * config.cp > 1 else (0, 1, 2, 3))
     require_whole_recompute(launch, TITLE)
-    require(launch.schedule in SCHEDULES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
+    require(_kind(launch) in NAME_OF, TITLE, "this pipeline schedule", launch.schedule.label)
+    overlapped = version == TOML and launch.schedule is Schedule.DUALPIPE_V and config.ep > 1
+    recomputes = config.recompute != Recompute.NONE
+    require(
+        not (overlapped and recomputes),
+        f"{TITLE} {version}",
+        "DualPipeV with experts and recomputation",
+        f"ep={config.ep}",
+    )
     require(bool(config.sp) == (config.tp > 1), TITLE, "tp without sequence parallelism", f"sp={config.sp}")
     allowed = (
         Precision.BF16,
@@ -219,10 +241,14 @@ def _check(launch: Launch, version: str) -> None:
         require(whole, TITLE, "shard groups that do not divide dp x cp", f"hsdp={config.hsdp}")
 
 
+def _kind(launch: Launch) -> tuple[Schedule, bool]:
+    return launch.schedule, launch.config.vpp > 1
+
+
 def _pipeline(launch: Launch, version: str) -> dict[str, Any]:
     config, chunks = launch.config, launch.chunks
     settings: dict[str, Any] = {
-        "pipeline_parallel_schedule": SCHEDULES[launch.schedule],
+        "pipeline_parallel_schedule": NAME_OF[_kind(launch)],
         "pipeline_parallel_microbatch_size": config.micro_batch,
     }
     weights = end_weights(chunks)
@@ -236,7 +262,7 @@ def _pipeline(launch: Launch, version: str) -> dict[str, Any]:
     }
     if -(-weighed // each) == len(chunks):
         return settings | {"pipeline_parallel_layers_per_stage": each}
-    if config.vpp == (1 if launch.schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else 2):
+    if config.vpp <= 2:
         return settings  # what torchtitan takes where nothing is said
     return settings | {"module_fqns_per_model_part": _modules(chunks, version)}
 
@@ -436,15 +462,8 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         raise InputError(must, "-1", "give --gpus N")
     model = _model(s, version)
     dp = replicate * shard
-    schedule = next(
-        (
-            k
-            for k, name in SCHEDULES.items()
-            if name == s.text("parallelism.pipeline_parallel_schedule", "1F1B")
-        ),
-        Schedule.ONE_F_ONE_B,
-    )
-    chunks = _chunks(s, model, pp, schedule)
+    schedule, looped = _schedule(s)
+    chunks = _chunks(s, model, pp, looped)
     local = s.count("training.local_batch_size", 8 if version == TOML else 1)
     micro = s.count("parallelism.pipeline_parallel_microbatch_size", 1) if pp > 1 else local
     batch = s.count("training.global_batch_size", -1, least=-1)
@@ -487,7 +506,17 @@ def _model(s: Settings, version: str) -> ModelSpec | None:
     return None
 
 
-def _chunks(s: Settings, model: ModelSpec | None, pp: int, schedule: Schedule) -> ChunkLayers:
+def _schedule(s: Settings) -> tuple[Schedule, bool]:
+    """The schedule and whether ranks hold several stages. Raises `FileInputError` for a name torch does not have."""
+    text = s.text("parallelism.pipeline_parallel_schedule", "1F1B")
+    known = {name.lower(): kind for name, kind in SCHEDULES.items()}
+    if text.lower() not in known:
+        must = "must be one of " + ", ".join(SCHEDULES)
+        raise FileInputError(s.file, must, repr(text)[:80], field="parallelism.pipeline_parallel_schedule")
+    return known[text.lower()]
+
+
+def _chunks(s: Settings, model: ModelSpec | None, pp: int, looped: bool) -> ChunkLayers:
     parts = s.values.get("parallelism.module_fqns_per_model_part")
     if isinstance(parts, list):
         return tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
@@ -495,7 +524,7 @@ def _chunks(s: Settings, model: ModelSpec | None, pp: int, schedule: Schedule) -
         return ()
     first = s.count("parallelism.pipeline_parallel_first_stage_less_layers", 1, least=0)
     last = s.count("parallelism.pipeline_parallel_last_stage_less_layers", 1, least=0)
-    stages = pp * (1 if schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE) else 2)
+    stages = pp * (2 if looped else 1)
     if s.has("parallelism.pipeline_parallel_layers_per_stage"):
         each = s.count("parallelism.pipeline_parallel_layers_per_stage", 1)
         stages = -(-(model.num_layers + first + last) // each)
@@ -516,7 +545,7 @@ TORCHTITAN: Final = Framework(
     versions=(TOML, CLI),
     default_version=CLI,
     rules=RULES,
-    schedules=tuple(SCHEDULES),
+    schedules=tuple(dict.fromkeys(kind for kind, _ in SCHEDULES.values())),
     zero_stages=(0, 2, 3),
     splits="fewer layers in the first and last stage; in 0.2.2 also a list of modules",
     dense_order=("tp", "cp", "dp", "pp"),

@@ -73,22 +73,67 @@ def equal_stages_makespan(
     return (m * v + p - 1) * stage_time + hop_time(p, v, m) * hop
 
 
-def zb_h1_makespan(f: Quantity, b: Quantity, w: Quantity, p: Quantity, m: Quantity) -> Quantity:
-    """Makespan of ZB-H1 with equal stages and no hops [s].
+def zb_h1_bubble(f: Quantity, b: Quantity, w: Quantity, p: Quantity) -> Quantity:
+    """Makespan of ZB-H1 with equal chunks and no hops, less the m v (f + b + w) of a rank's own work [s].
 
-    m (f + b + w) + (p - 1)(f + b - w) (Qi 2023, arXiv 2401.10241, table 1). Exact only where w <= min(f, b) and
-    m >= p; a longer weight gradient delays the backwards behind it.
+    (p - 1) max(f + b - w, f, b), f, b, w of one chunk: exact for any times, v = 1 and m >= p, or v > 1 and p divides m.
+    Qi 2023 (arXiv 2401.10241, table 1) has f + b - w, which holds where w <= min(f, b); a longer weight gradient
+    delays the backwards behind it, and the other two paths were read off simulated schedules.
     """
-    return m * (f + b + w) + (p - 1) * (f + b - w)
+    return (p - 1) * np.maximum(np.maximum(f + b - w, f), b)
 
 
-def dualpipe_bubble(f: Quantity, b: Quantity, w: Quantity, pair: Quantity, p: Quantity) -> Quantity:
-    """Published bubble of DualPipe [s]: (p/2 - 1)(FB + B - 3 W), B the full backward (arXiv 2412.19437, table 2).
+def zb_h2_bubble(f: Quantity, b: Quantity, w: Quantity, p: Quantity) -> Quantity:
+    """The same of ZB-H2: (p - 1) max(f, f + b - 2 w, b - f) for m >= 2p [s].
 
-    Exact only where f = b = w and a pair takes their sum; elsewhere simulate: with f, b, w = 1, 1.2, 0.8 it is up
-    to 8 % of a stage high per rank, with faster pairs more than twice too high (schedule_vectors).
+    Qi 2023 (arXiv 2401.10241, table 1) has (p - 1)(f + b - 2 w) within a rank's own span; the last rank also waits
+    (p - 1) f for its first micro-batch. The paths were read off simulated schedules.
     """
-    return (p / 2 - 1) * (pair + (b + w) - 3 * w) + 0.0 * f
+    return (p - 1) * np.maximum(np.maximum(f, f + b - 2 * w), b - f)
+
+
+def zb_v_bubble(f: Quantity, b: Quantity, w: Quantity, p: Quantity) -> Quantity:
+    """The same of ZB-V, f, b, w of one of a rank's two chunks [s]: nothing but the fill of p - 1 where f = b = w.
+
+    The longest of eight paths, read off simulated schedules; exact for any times and m >= 2p - 1 (a property test),
+    as the order of Qi 2023 (arXiv 2401.10241, section 6) is laid out for so many.
+    """
+    n = p - 1
+    paths = (
+        (2 * p - 3) * f - (p - 2) * b,
+        n * b,
+        np.maximum(f, b) + (p - 2) * w,
+        (2 * p - 3) * f + b - 2 * n * w,
+        2 * n * (b - w),
+        2 * n * f - n * b - w,
+        2 * n * f - (2 * n + 1) * w,
+    )
+    longest = paths[0]
+    for path in paths[1:]:
+        longest = np.maximum(longest, path)
+    return longest
+
+
+def dualpipe_bubble(f: Quantity, b: Quantity, w: Quantity, pair: Quantity, depth: Quantity) -> Quantity:
+    """Makespan of DualPipe over p = 2 depth ranks, less m pairs, or of DualPipeV over p = depth ranks, less 2 m [s].
+
+    max(3 q f, 2 q f + (q - 1) b) - (q + 2) P + (q + 2) b + 3 w + (q - 1) max(b, w) + 2 (q - 1) max(0, b + w - P), q the
+    depth, P a pair, f, b, w of a stage. Exact with equal stages, m >= 2p and P >= max(f, b + w) (read off simulated
+    schedules, a property test). The published (p/2 - 1)(P + B - 3 W), B the full backward (arXiv 2412.19437,
+    table 2), is its value for f = b = w and P = f + b + w.
+    """
+    q = depth
+    fill = np.maximum(3 * q * f, 2 * q * f + (q - 1) * b)
+    drain = (q + 2) * b + 3 * w + (q - 1) * np.maximum(b, w)
+    return fill + drain - (q + 2) * pair + 2 * (q - 1) * np.maximum(0.0, b + w - pair)
+
+
+def published_dualpipe_bubble(b: Quantity, w: Quantity, pair: Quantity, p: Quantity) -> Quantity:
+    """DualPipe's bubble as published [s]: (p/2 - 1)(FB + B - 3 W), B the full backward (arXiv 2412.19437, table 2).
+
+    Exact only where f = b = w and a pair takes their sum; see `dualpipe_bubble`.
+    """
+    return (p / 2 - 1) * (pair + (b + w) - 3 * w)
 
 
 def most_in_flight(rank: Quantity, p: Quantity) -> dict[str, Quantity]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
+from planner.spec.config import Placement
 from planner.spec.model import ModelSpec
 from planner.spec.stack import PipelineSplit
 
@@ -109,7 +110,13 @@ def split_nanotron(num_layers: int, pp: int, head: float) -> list[int]:
 
 
 def deal_layers(
-    num_layers: int, pp: int, vpp: int, split: PipelineSplit, embedding: float, head: float
+    num_layers: int,
+    pp: int,
+    vpp: int,
+    split: PipelineSplit,
+    embedding: float,
+    head: float,
+    placement: Placement = Placement.LOOPED,
 ) -> list[int]:
     """Layers of every chunk in pipeline order under the stack's way to split."""
     if pp == 1:
@@ -118,4 +125,30 @@ def deal_layers(
         return split_nanotron(num_layers, pp, head)
     if split is PipelineSplit.EVEN and num_layers % (pp * vpp) == 0:
         return split_evenly(num_layers, pp * vpp)
+    if placement is Placement.FOLDED:
+        return split_folded(num_layers, pp, embedding, head)
     return split_balanced(num_layers, pp, vpp, embedding, head)
+
+
+def split_folded(num_layers: int, pp: int, embedding: float, head: float) -> list[int]:
+    """Layers of every chunk of a model folded over pp ranks, rank r holding chunks r and 2 pp - 1 - r.
+
+    A rank's work is all that counts, so layers are dealt to ranks as `split_balanced` deals them, embedding and head
+    both on the first; of an odd number the early chunk gets one more, of rank 0 the late one, which holds the head,
+    fewer. Every chunk but the first and the last holds a layer.
+    """
+    layers = [0] + [2] * (pp - 1)
+    load = [float(count) for count in layers]
+    load[0] += embedding + head
+    heap = [(load[rank], -rank) for rank in range(pp)]
+    heapq.heapify(heap)
+    if num_layers < sum(layers):
+        raise ValueError(f"{num_layers} layers do not fill 2 x {pp} chunks")
+    for _ in range(num_layers - sum(layers)):
+        cost, negative = heapq.heappop(heap)
+        layers[-negative] += 1
+        heapq.heappush(heap, (cost + 1.0, negative))
+    late = [count // 2 for count in layers]
+    late[0] = min(max(round((layers[0] + embedding - head) / 2), 0), layers[0])
+    early = [count - other for count, other in zip(layers, late, strict=True)]
+    return [*early, *reversed(late)]

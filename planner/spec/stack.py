@@ -139,6 +139,11 @@ class Kernels(_Section):
         description="per layer and hidden value of the gathered stream: outputs of row-parallel products whose blocks "
         "the allocator cannot reuse while passes are launched ahead of the device (tp > 1); counted as reserved",
     )
+    split_keeps_graph: bool = Field(
+        False,
+        description="a backward split in two frees nothing before the weight gradient (autograd), instead of all "
+        "but the inputs of linear layers",
+    )
     probs_in_activation: bool = Field(
         False,
         description="routing probabilities weigh the expert's activation, so that its output is not kept",
@@ -201,6 +206,16 @@ class Communication(_Section):
     ep_exposed: float = Field(1.0, ge=0, le=3, description="time of dispatch and combine over the link model")
     ep_overlap: float = Field(
         0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine"
+    )
+    pair_overlap: bool = Field(
+        False,
+        description="overlapped pairs of DualPipe hide dispatch and combine under the other micro-batch's compute",
+    )
+    pair_sm_share: float = Field(
+        0.0, ge=0, lt=1, description="share of the compute units that communication takes meanwhile"
+    )
+    dispatch_bytes: float = Field(
+        0.0, ge=0, le=4, description="bytes per value that dispatch sends; 0: those of activations"
     )
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"

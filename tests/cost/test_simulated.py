@@ -33,7 +33,7 @@ def sample(subject: Problem, keep: str, count: int = 40) -> tuple[CostModel, Con
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_closed_form_of_1f1b_is_the_simulated_makespan(name: str) -> None:
+def test_the_closed_forms_of_1f1b_and_gpipe_are_simulated_makespans(name: str) -> None:
     model, table = sample(CASES[name], "1f1b")
     cost = model.evaluate(table, keep_terms=True)
     assert cost.detail is not None
@@ -43,7 +43,7 @@ def test_the_closed_form_of_1f1b_is_the_simulated_makespan(name: str) -> None:
         if config.pp > len(model.problem.model.layers):
             continue
         chunks = simulator.chunk_times(config)
-        order = action_table(Schedule.ONE_F_ONE_B, config.pp, config.num_microbatches, 1)
+        order = action_table(Schedule(config.schedule), config.pp, config.num_microbatches, 1)
         made = simulate(order, chunks.stage_times((0.0,))).makespan
         once = ("pp_comm", "dp_comm", "optimizer", "step_overhead", "stragglers")
         formula = sum(float(values[row]) for term, values in cost.detail.time.items() if term not in once)

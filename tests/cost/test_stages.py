@@ -107,7 +107,7 @@ def test_deepseek_v3_classes_tell_dense_from_expert_layers() -> None:
     # 3 dense leading layers of 61; even without a head, stage 0 of 4 holds them and nobody else
     kinds = load_model("deepseek-v3").layer_kind_of
     assert kinds == (0, 0, 0, *[1] * 58)
-    classes = stage_classes(column(4), column(1), kinds, PipelineSplit.BALANCED, 0.0, 0.0)
+    classes = stage_classes(column(4), column(1), column(0), kinds, PipelineSplit.BALANCED, 0.0, 0.0)
     layers = {
         rank: classes.layers[0, j].tolist() for j, ranks in enumerate(classes.members[0]) for rank in ranks
     }
@@ -120,7 +120,7 @@ def test_deepseek_v3_classes_tell_dense_from_expert_layers() -> None:
 
 def test_all_layers_of_a_deep_stage_are_recomputed() -> None:
     # a head as heavy as 4 layers leaves 5, 5, 5, 1 of 16 layers; ceil(16 / 4) = 4 stands for all of a stage
-    classes = stage_classes(column(4), column(1), (0,) * 16, PipelineSplit.BALANCED, 0.05, 4.0)
+    classes = stage_classes(column(4), column(1), column(0), (0,) * 16, PipelineSplit.BALANCED, 0.05, 4.0)
     assert sorted(classes.layers[0, :, 0].tolist())[-1] == 5
     deep = classes.layers[0, :, 0] == 5
     assert (classes.leading[0, deep, 4, 0] == 5).all()
@@ -132,7 +132,9 @@ def test_classes_partition_stages_and_layers(pp: int, vpp: int, extra: int, dens
     vpp = vpp if pp > 1 else 1
     layers = pp * vpp + extra
     kinds = tuple(int(i >= min(dense, layers - 1)) for i in range(layers))
-    classes = stage_classes(column(pp), column(vpp), kinds, PipelineSplit.BALANCED, 0.05, 1.0)
+    classes = stage_classes(
+        column(pp), column(vpp), column(int(vpp > 1)), kinds, PipelineSplit.BALANCED, 0.05, 1.0
+    )
     assert sorted(rank for ranks in classes.members[0] for rank in ranks) == list(range(pp))
     assert float(classes.count.sum()) == pp
     total = (classes.count[:, :, None] * classes.layers).sum(axis=(0, 1))
@@ -146,9 +148,10 @@ def test_classes_partition_stages_and_layers(pp: int, vpp: int, extra: int, dens
 def test_pipelines_of_a_table_do_not_mix() -> None:
     kinds = (0,) * 12
     pp, vpp = column(4, 1, 2, 4), column(1, 1, 3, 1)
-    together = stage_classes(pp, vpp, kinds, PipelineSplit.BALANCED, 0.05, 1.0)
+    together = stage_classes(pp, vpp, vpp * 0, kinds, PipelineSplit.BALANCED, 0.05, 1.0)
     for row in range(4):
-        alone = stage_classes(pp[row : row + 1], vpp[row : row + 1], kinds, PipelineSplit.BALANCED, 0.05, 1.0)
+        one = slice(row, row + 1)
+        alone = stage_classes(pp[one], vpp[one], vpp[one] * 0, kinds, PipelineSplit.BALANCED, 0.05, 1.0)
         here = together.of_row[row]
         assert together.members[here] == alone.members[0]
         width = len(alone.members[0])

@@ -16,7 +16,10 @@ from planner.schedule.formulas import (
     equal_stages_makespan,
     in_flight,
     most_in_flight,
-    zb_h1_makespan,
+    published_dualpipe_bubble,
+    zb_h1_bubble,
+    zb_h2_bubble,
+    zb_v_bubble,
 )
 from planner.schedule.generate import action_table, default_chunks
 from planner.schedule.graph import dependency_graph
@@ -91,18 +94,48 @@ def test_equal_stages_follow_the_published_law(
     assert line.in_flight.until_weight.tolist() == expected
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 6), st.integers(0, 10), TIME, TIME, st.floats(0, 1))
-def test_zb_h1_law_holds_for_short_weight_gradients_only(
-    p: int, more: int, f: float, b: float, share: float
-) -> None:
-    w = share * min(f, b)
-    line = timed(Schedule.ZB_H1, p, p + more, f, b, w)
-    assert line.makespan == pytest.approx(float(zb_h1_makespan(f, b, w, p, p + more)), rel=1e-9)
+@settings(max_examples=80, deadline=None)
+@given(st.integers(2, 6), st.integers(0, 10), st.integers(1, 3), TIME, TIME, TIME)
+def test_zb_h1_law(p: int, more: int, v: int, f: float, b: float, w: float) -> None:
+    m = p + more if v == 1 else p * (1 + more // 4)
+    line = timed(Schedule.ZB_H1, p, m, f, b, w, v=v)
+    expected = m * v * (f + b + w) + float(zb_h1_bubble(f, b, w, p))
+    assert line.makespan == pytest.approx(expected, rel=1e-9)
 
 
-def test_zb_h1_law_fails_for_long_weight_gradients() -> None:
-    assert timed(Schedule.ZB_H1, 4, 8, 1.0, 1.0, 2.0).makespan > float(zb_h1_makespan(1.0, 1.0, 2.0, 4, 8))
+def test_the_published_zb_h1_law_holds_for_short_weight_gradients_only() -> None:
+    # Qi 2023, arXiv 2401.10241, table 1: (p - 1)(f + b - w)
+    assert float(zb_h1_bubble(1.0, 1.2, 0.8, 4)) == pytest.approx(3 * 1.4)
+    assert float(zb_h1_bubble(1.0, 1.0, 2.0, 4)) > 3 * (1.0 + 1.0 - 2.0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(2, 6), st.integers(0, 12), TIME, TIME, TIME)
+def test_zb_h2_law(p: int, more: int, f: float, b: float, w: float) -> None:
+    m = 2 * p + more
+    line = timed(Schedule.ZB_H2, p, m, f, b, w)
+    assert line.makespan == pytest.approx(m * (f + b + w) + float(zb_h2_bubble(f, b, w, p)), rel=1e-9)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(2, 7), st.integers(0, 12), TIME, TIME, TIME)
+def test_zb_v_law(p: int, more: int, f: float, b: float, w: float) -> None:
+    m = 2 * p - 1 + more
+    line = timed(Schedule.ZB_V, p, m, f, b, w, v=2)
+    assert line.makespan == pytest.approx(2 * m * (f + b + w) + float(zb_v_bubble(f, b, w, p)), rel=1e-9)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 6), TIME, TIME, TIME, st.floats(0, 1))
+def test_dualpipe_law(depth: int, more: int, f: float, b: float, w: float, gain: float) -> None:
+    pair = max(f + b + w - gain * f, f)  # from the sum of both to the backward alone
+    law = float(dualpipe_bubble(f, b, w, pair, depth))
+    p, m = 2 * depth, 4 * depth + 2 * more
+    line = timed(Schedule.DUALPIPE, p, m, f, b, w, overlapped=pair)
+    assert line.makespan == pytest.approx(m * pair + law, rel=1e-9)
+    if depth > 1:
+        folded = timed(Schedule.DUALPIPE_V, depth, m, f, b, w, overlapped=pair, v=2)
+        assert folded.makespan == pytest.approx(2 * m * pair + law, rel=1e-9)
 
 
 def test_zb_h1_has_a_third_of_the_bubble_of_1f1b() -> None:
@@ -119,14 +152,14 @@ def test_interleaving_divides_the_bubble_fraction() -> None:
 def test_dualpipe_formula_holds_only_for_equal_passes_without_overlap_gain() -> None:
     for p in (2, 4, 8):
         assert timed(Schedule.DUALPIPE, p, 2 * p, 1.0, 1.0, 1.0).bubble == pytest.approx(
-            float(dualpipe_bubble(1.0, 1.0, 1.0, 3.0, p))
+            float(published_dualpipe_bubble(1.0, 1.0, 3.0, p))
         )
     uneven = timed(Schedule.DUALPIPE, 8, 16, 1.0, 1.2, 0.8).bubble
     assert uneven == pytest.approx(7.2)
-    assert float(dualpipe_bubble(1.0, 1.2, 0.8, 3.0, 8)) == pytest.approx(7.8)
+    assert float(published_dualpipe_bubble(1.2, 0.8, 3.0, 8)) == pytest.approx(7.8)
     faster = timed(Schedule.DUALPIPE, 8, 16, 1.0, 1.0, 1.0, overlapped=2.2).bubble
     assert faster == pytest.approx(2.0)
-    assert float(dualpipe_bubble(1.0, 1.0, 1.0, 2.2, 8)) == pytest.approx(3.6)
+    assert float(published_dualpipe_bubble(1.0, 1.0, 2.2, 8)) == pytest.approx(3.6)
 
 
 def test_in_flight_of_zero_bubble_and_dual_schedules() -> None:

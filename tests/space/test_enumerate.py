@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -55,13 +56,23 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
                     for etp in divisors_by_hand(tp) if experts else (1,):
                         for micro in divisors_by_hand(share) if share else (1,):
                             for zero in range(4):
-                                for kind, count, mask in recomputed:
+                                for (kind, count, mask), schedule in product(
+                                    recomputed, schedules_by_hand(subject, vpp)
+                                ):
                                     yield ParallelConfig(
                                         tp, cp, pp, dp, vpp, ep, etp, micro,
                                         max(subject.job.global_batch // (dp * micro), 1), sp, zero,
                                         recompute=kind, recompute_layers=count, recompute_modules=mask,
-                                        schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B,
+                                        schedule=schedule,
                                     )  # fmt: skip
+
+
+def schedules_by_hand(subject: Problem, vpp: int) -> list[int]:
+    names = subject.stack.limits.schedules
+    if vpp == 1:
+        return [Schedule.ONE_F_ONE_B, *([Schedule.GPIPE] if "gpipe" in names else [])]
+    looped = [Schedule.INTERLEAVED] if "interleaved" in names else []
+    return [*looped, *([Schedule.GPIPE] if "gpipe" in names else [])] or [Schedule.INTERLEAVED]
 
 
 def legal_by_every_rule(table: ConfigTable, subject: Problem) -> np.ndarray:

@@ -1,0 +1,109 @@
+"""Costs of schedules beyond 1F1B: estimates against simulated pipelines, bounds, memory and copies of the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.catalog.load_stacks import load_stack
+from planner.cost.model import CostModel
+from planner.cost.simulated import evaluate_exactly
+from planner.space.enumerate import enumerate_configs
+from planner.space.rules import RULES
+from planner.spec.config import SCHEDULE_LABELS, ConfigTable, ParallelConfig, Schedule
+from planner.spec.rule import Problem
+from tests.problems import cost_model, dense_model, problem, random_rows
+
+SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev")
+
+
+def with_schedules(subject: Problem) -> Problem:
+    stack = load_stack("torchtitan-2026-eager")
+    limits = stack.limits.model_copy(update={"schedules": SCHEDULES})
+    return replace(subject, stack=stack.model_copy(update={"limits": limits}))
+
+
+MODEL: CostModel = cost_model(with_schedules(problem(dense_model(24))))
+TABLE: ConfigTable = enumerate_configs(MODEL.problem, RULES).table()
+
+
+def rows_of(schedule: Schedule, count: int = 40) -> ConfigTable:
+    return random_rows(TABLE.take(TABLE["schedule"] == schedule), count, seed=3)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_terms_add_up_and_estimates_are_near_simulated_times(name: str) -> None:
+    rows = rows_of(Schedule(SCHEDULE_LABELS.index(name)))
+    mass, exact = MODEL.evaluate(rows, keep_terms=True), evaluate_exactly(MODEL, rows)
+    for cost in (mass, exact):
+        assert cost.detail is not None
+        assert np.allclose(sum(cost.detail.time.values()), cost.step_time, rtol=1e-12)
+    off = np.abs(mass.step_time / exact.step_time - 1)
+    full = rows["num_microbatches"] >= 2 * rows["pp"] - 1  # ZB-V is laid out for so many
+    assert np.median(off) < 0.04
+    assert off[full].max() < 0.1
+    assert off.max() < 0.3
+    if name == "1f1b":
+        assert off.max() == 0
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "interleaved"])
+def test_no_simulated_row_beats_its_bound(name: str) -> None:
+    rows = rows_of(Schedule(SCHEDULE_LABELS.index(name)))
+    assert (MODEL.lower_bound(rows) <= evaluate_exactly(MODEL, rows).step_time).all()
+
+
+def test_a_row_costs_the_same_alone_and_among_other_schedules() -> None:
+    rows = random_rows(TABLE, 60, seed=5)
+    together = MODEL.evaluate(rows)
+    for i in range(0, 60, 7):
+        alone = MODEL.evaluate(rows.take(slice(i, i + 1)))
+        assert alone.step_time[0] == together.step_time[i]
+        assert alone.device_memory[0] == together.device_memory[i]
+
+
+def config(schedule: Schedule, **axes: int) -> ParallelConfig:
+    return ParallelConfig(tp=1, pp=4, dp=4, num_microbatches=16, zero=2, schedule=int(schedule), **axes)
+
+
+def test_zero_bubble_idles_less_and_holds_more() -> None:
+    plain, split, folded, dual = (
+        evaluate_exactly(MODEL, ConfigTable.of([row]))
+        for row in (
+            config(Schedule.ONE_F_ONE_B),
+            config(Schedule.ZB_H1),
+            config(Schedule.ZB_V, vpp=2),
+            config(Schedule.DUALPIPE),
+        )
+    )
+    bubble = [cost.detail.time["pipeline_bubble"][0] for cost in (plain, split, folded, dual) if cost.detail]
+    assert bubble[1] < 0.6 * bubble[0]
+    assert bubble[2] < 0.3 * bubble[0]
+    assert bubble[3] < 0.6 * bubble[0]
+    assert split.device_memory[0] > plain.device_memory[0]
+
+
+def test_dualpipe_holds_two_copies_of_its_layers() -> None:
+    cost = MODEL.evaluate(
+        ConfigTable.of([config(Schedule.ONE_F_ONE_B), config(Schedule.DUALPIPE)]), keep_terms=True
+    )
+    assert cost.detail is not None
+    weights = cost.detail.memory["after_init"]["optimizer"]
+    alive = cost.detail.classes.count[cost.detail.class_row] > 0
+    total = [
+        float((weights[i] * cost.detail.classes.count[cost.detail.class_row[i]])[alive[i]].sum())
+        for i in (0, 1)
+    ]
+    assert total[1] == pytest.approx(total[0])  # twice the parameters over twice the ranks
+
+
+def test_recomputation_frees_less_where_weight_gradients_wait() -> None:
+    rows = [
+        config(schedule, vpp=v, recompute=2 * full, recompute_layers=6 * full)
+        for schedule, v in ((Schedule.ONE_F_ONE_B, 1), (Schedule.ZB_V, 2))
+        for full in (0, 1)
+    ]
+    memory = MODEL.evaluate(ConfigTable.of(rows)).device_memory
+    assert memory[1] / memory[0] < memory[3] / memory[2]
