@@ -19,6 +19,8 @@ from planner.cli_calibrate import EPILOG as CALIBRATE_EPILOG
 from planner.cli_calibrate import calibrate
 from planner.cli_check import EPILOG as CHECK_EPILOG
 from planner.cli_check import check
+from planner.cli_diagnose import EPILOG as DIAGNOSE_EPILOG
+from planner.cli_diagnose import diagnose
 from planner.cli_explain import EPILOG as EXPLAIN_EPILOG
 from planner.cli_explain import explain
 from planner.cli_export import EPILOG as EXPORT_EPILOG
@@ -372,7 +374,8 @@ def schedule(
     return 0
 
 
-app.command(epilog=CALIBRATE_EPILOG)(answers(takes_job(calibrate)))
+app.command(epilog=CALIBRATE_EPILOG)(answers(calibrate))
+app.command(epilog=DIAGNOSE_EPILOG)(answers(diagnose))
 app.command(epilog=EXPORT_EPILOG)(answers(export))
 app.command(epilog=CHECK_EPILOG)(answers(check))
 app.command(epilog=EXPLAIN_EPILOG)(answers(explain))

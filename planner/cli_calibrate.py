@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli_options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption
+from planner.cli_options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption, takes_job
 from planner.cli_output import say, say_json
 from planner.errors import InputError
 
@@ -34,6 +34,7 @@ EPILOG = (
 )
 
 
+@takes_job
 def calibrate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model of the runs; - where there are none.")],
     cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster they ran on.")],
@@ -157,7 +158,7 @@ def _runs(
     for text in texts:
         seen, assumed = observe(request, text)
         observations.append(seen)
-        said += [line for line in assumed if line not in said]
+        said += [line for line in assumed if line not in said and "axes not named" not in line]
     if overlay is not None:  # what the links and kernels explain is not explained again
         observations = corrected(observations, overlay)
     return estimate(observations, name, _today()), tuple(said)

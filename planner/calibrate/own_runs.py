@@ -129,17 +129,25 @@ def stack_for(framework: str) -> str:
     return max(kin, key=lambda name: load_stack(name).released)
 
 
-def observe(base: Request, text: str) -> tuple[Observation, tuple[str, ...]]:
-    """One run of the user: its configuration, its step time, and what was assumed. Raises `PlannerError`."""
-    source, settings = parse_run(text)
-    request = request_of(base, settings)
-    facts = None if _is_time(source) else read_log(Path(source))
+def configured(
+    base: Request, text: str, facts: LogFacts | None
+) -> tuple[Problem, ParallelConfig, tuple[str, ...]]:
+    """Problem and configuration of one run, and what was assumed. Raises `PlannerError`."""
+    request = request_of(base, parse_run(text)[1])
     if facts is not None and request.stack is None and request.calibration is None:
         request = replace(request, stack=stack_for(facts.framework))
     problem, assumed = resolve(request)
     config, defaults = named_config(request.restrict, problem)
     check_possible(config, problem, text)
-    said = [*assumed, *defaults]
+    return problem, config, (*assumed, *defaults)
+
+
+def observe(base: Request, text: str) -> tuple[Observation, tuple[str, ...]]:
+    """One run of the user: its configuration, its step time, and what was assumed. Raises `PlannerError`."""
+    source, _ = parse_run(text)
+    facts = None if is_time(source) else read_log(Path(source))
+    problem, config, assumed = configured(base, text, facts)
+    said = list(assumed)
     if facts is None:
         seconds = measured_time(source)
         name = f"{seconds:.4g} s measured"
@@ -159,11 +167,15 @@ def check_possible(config: ParallelConfig, problem: Problem, run: str) -> None:
     broken = broken_rule(config, problem)
     if used != devices:
         broken = f"tp x cp x pp x dp is {used} of {devices} devices"
+    ranks, experts = config.tp * config.cp * config.dp, config.ep * config.etp
+    if ranks % experts or (config.ep > 1 and not problem.model.is_moe):
+        broken = f"ep {config.ep} x etp {config.etp} on the {ranks} ranks of a stage"
     if broken:
         raise InputError("the configuration of a run must be possible", f"{run}: {broken}", "check its axes")
 
 
-def _is_time(text: str) -> bool:
+def is_time(text: str) -> bool:
+    """Whether the words are a step time, not the name of a log."""
     try:
         parse_quantity(text, "time")
     except UnitError:

@@ -1,0 +1,162 @@
+"""What does `planner diagnose` do? Holds a run's log against the prediction, and says what explains the difference.
+
+Left out: causes and their likelihood (`calibrate/`), and how it looks (`report/diagnosis.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli_options import (
+    DEFAULT_JOB,
+    ClusterArgument,
+    GpusOption,
+    JobOptions,
+    JsonOption,
+    ModelArgument,
+    takes_job,
+)
+from planner.cli_output import say, say_json
+from planner.errors import InputError
+
+if TYPE_CHECKING:
+    from planner.calibrate.diagnose import Evidence
+    from planner.calibrate.log_lines import LogFacts
+    from planner.plan import Request
+
+EPILOG = (
+    "\b\nExamples:\n"
+    "  planner diagnose llama-3-8b '4x8 h100 400G-ib' --stack torchtitan-2024 --seq-len 8192 \\\n"
+    "    --run train.log:tp=1,zero=3,global_batch=32 --run one_node.log:gpus=8,global_batch=8,tp=1,zero=3\n"
+    "  planner diagnose mixtral-8x7b '2x8 h100 400G-ib' --seq-len 2048 --global-batch 128 \\\n"
+    "    --set tp=2 --set ep=8 --tflops 130\n"
+    "  planner diagnose llama-3-70b dgx-h100 --gpus 16 --global-batch 64 --run oom.log:tp=8"
+)
+
+
+@takes_job
+def diagnose(
+    model: ModelArgument,
+    cluster: ClusterArgument,
+    gpus: GpusOption = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            metavar="LOG[:AXIS=V,...]",
+            help="A log, or a step time, with its own axes; further runs of the same machine help.",
+        ),
+    ] = None,
+    measured: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Step time instead of a log, such as '4.3 s'.")
+    ] = None,
+    tflops: Annotated[
+        float | None, typer.Option(help="Model TFLOP/s per device as reported, where no step time is known.")
+    ] = None,
+    mfu: Annotated[str | None, typer.Option(metavar="%", help="MFU as reported, such as 20%.")] = None,
+    job: JobOptions = DEFAULT_JOB,
+    as_json: JsonOption = False,
+) -> int:
+    """Say why a run is slower than predicted, or ran out of memory, and what to measure and to change."""
+    from planner.calibrate.diagnose import diagnose as find
+    from planner.report.diagnosis import diagnosis_document, diagnosis_facts
+
+    request = job.request(model, cluster, gpus)
+    texts = [*(run or ()), *([measured] if measured else ())]
+    if not texts and tflops is None:
+        raise InputError("something measured must be given", "nothing", "give --run, --measured or --tflops")
+    evidence, marks, notes = _evidence(request, texts, tflops, mfu)
+    code = _tell_memory(request, texts, as_json, alone=not evidence)
+    if not evidence:
+        return code
+    found = find(evidence, marks)
+    if as_json:
+        say_json(diagnosis_facts(found))
+    else:
+        say(diagnosis_document(found, notes))
+    return 0
+
+
+def _evidence(
+    request: Request, texts: list[str], tflops: float | None, mfu: str | None
+) -> tuple[list[Evidence], frozenset[str], list[str]]:
+    """What every run shows, what logs repeat of their options, and what was assumed."""
+    from planner.calibrate.diagnose import Evidence, model_flops
+    from planner.calibrate.log_arguments import read_marks
+    from planner.calibrate.own_runs import observe, parse_run
+    from planner.cli_options import parse_headroom
+
+    found: list[Evidence] = []
+    marks: frozenset[str] = frozenset()
+    notes: list[str] = []
+    for text in texts:
+        source, _ = parse_run(text)
+        facts = _log(source)
+        if facts is not None:
+            marks |= read_marks(Path(source))
+            if not facts.steps:
+                continue
+        seen, said = observe(request, text)
+        notes += [line for line in said if line not in notes and "axes not named" not in line]
+        found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
+    if not texts and tflops is not None:
+        if not 0 < tflops < 1e5:
+            raise InputError("--tflops must be above 0, in TFLOP/s of one device", str(tflops))
+        seen, said = observe(request, "1 s")
+        seconds = model_flops(seen) / (tflops * 1e12)
+        found.append(Evidence(replace(seen, seconds=seconds)))
+        notes += [line for line in said if "axes not named" not in line]
+        notes.append(
+            f"{tflops:g} TFLOP/s per device mean {seconds:.4g} s a step, attention over the full square"
+        )
+    if mfu is not None and found:
+        found[0] = replace(found[0], mfu=parse_headroom(mfu), flops=None)
+    elif tflops is not None and texts and found:
+        found[0] = replace(found[0], flops=tflops * 1e12)
+    return found, marks, notes
+
+
+def _log(source: str) -> LogFacts | None:
+    from planner.calibrate.log_lines import read_log
+    from planner.calibrate.own_runs import is_time
+
+    return None if is_time(source) else read_log(Path(source))
+
+
+def _logged(facts: LogFacts | None, reserved: bool) -> tuple[float | None, float | None, float | None]:
+    """Peak memory of the stack's counter, MFU and FLOP rate per device that a log reports."""
+    if facts is None or not facts.steps:
+        return None, None, None
+    values = [v for line in facts.memory if (v := line.reserved if reserved else line.allocated) is not None]
+    last = facts.steps[-1]
+    flops = last.flops * 1e12 if last.flops else None
+    return max(values, default=None), None if flops else last.mfu, flops
+
+
+def _tell_memory(request: Request, texts: list[str], as_json: bool, alone: bool) -> int:
+    """Explain the memory of logs that ran out of it, or say nothing of time."""
+    from planner.calibrate.explain_memory import explain
+    from planner.calibrate.own_runs import configured, parse_run
+    from planner.report.diagnosis import memory_story_document, memory_story_facts
+
+    told = False
+    for text in texts:
+        facts = _log(parse_run(text)[0])
+        if facts is None or not (facts.ooms or not facts.steps):
+            continue
+        problem, config, _ = configured(request, text, facts)
+        story = explain(facts, problem, config)
+        if not as_json:
+            say(memory_story_document(story))
+        elif alone:
+            say_json(memory_story_facts(story))
+        told = True
+    if alone and not told:
+        raise InputError(
+            "something measured must be given", "nothing in these logs", "give --run or --measured"
+        )
+    return 0

@@ -1,0 +1,136 @@
+"""How does a diagnosis look in a terminal? Verdict, causes by probability, what to measure, what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from planner.calibrate.diagnose import Diagnosis, Finding, best_change
+from planner.calibrate.explain_memory import MemoryStory, cheapest
+from planner.report.facts import precise_time
+from planner.report.text import bullets, labelled, listing, prose, section
+from planner.units import format_capacity, format_time
+
+SHOWN = 6  # causes
+_SURE, _LIKELY = 0.75, 0.3
+
+
+def diagnosis_facts(found: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as plain data, in planner's inner units."""
+    pays = best_change(found)
+    return {
+        "measured_s": found.measured,
+        "predicted_s": found.predicted,
+        "gap": found.gap,
+        "causes": [
+            {
+                "cause": f.cause.name if f.cause else "as_predicted",
+                "title": f.cause.title if f.cause else "the run is as fast as predicted",
+                "probability": f.probability,
+                "seconds": f.seconds,
+                "share": f.share,
+                "severity": f.words,
+                "log_says": list(f.marked),
+                "test": f.cause.test if f.cause else "",
+                "cure": f.cause.cure if f.cause else "",
+            }
+            for f in found.findings
+        ],
+        "pays_most": pays.cause.name if pays is not None and pays.cause is not None else None,
+    }
+
+
+def diagnosis_document(found: Diagnosis, notes: list[str]) -> RenderableType:
+    """The verdict first."""
+    top = found.findings[0]
+    blocks: list[RenderableType] = [
+        prose(_headline(found), "bold green" if top.cause is None else "bold yellow")
+    ]
+    rows = [
+        ("measured", precise_time(found.measured), _rate(found, found.measured)),
+        ("predicted", precise_time(found.predicted), _rate(found, found.predicted)),
+    ]
+    blocks.append(labelled(rows))
+    lines = [
+        (f.cause.title + (f", {f.words}" if f.words else "") if f.cause else "nothing: as predicted",
+         f"{f.probability:.0%}", format_time(f.seconds) if f.seconds else "-", f"{f.share:.0%}")
+        for f in found.findings[:SHOWN]
+    ]  # fmt: skip
+    blocks.append(section("What would explain it", listing(("cause", "probable", "takes", "of step"), lines)))
+    said = [f"the log says {word}" for f in found.findings[:SHOWN] for word in f.marked]
+    if said:
+        blocks.append(bullets(said))
+    if top.cause is not None:
+        blocks.append(section("Measure next", prose(_next(found))))
+    pays = best_change(found)
+    if pays is not None and pays.cause is not None and found.gap > 0:
+        gain = min(pays.seconds, found.measured - found.predicted)
+        text = f"{pays.cause.cure} (up to {format_time(gain)} a step, {gain / found.measured:.0%})"
+        blocks.append(section("Pays most", prose(text)))
+    elif top.cause is not None:
+        blocks.append(section("To do", prose(top.cause.cure)))
+    if notes:
+        blocks.append(section("Notes", bullets(notes)))
+    return Group(*blocks)
+
+
+def _headline(found: Diagnosis) -> str:
+    top, gap = found.findings[0], found.gap
+    how = f"{abs(gap):.0%} {'slower' if gap > 0 else 'faster'} than predicted"
+    if top.cause is None:
+        return f"the run is as fast as predicted ({how}, within the error of the prediction)"
+    sure = "" if top.probability > _SURE else "probably " if top.probability > _LIKELY else "perhaps "
+    return f"{how}: {sure}{top.cause.title}" + (f", {top.words}" if top.words else "")
+
+
+def _rate(found: Diagnosis, seconds: float) -> str:
+    flops = found.flops / seconds
+    return f"{flops / 1e12:.0f} TFLOP/s per device, {flops / found.peak:.1%} MFU (dense peak, full square)"
+
+
+def _next(found: Diagnosis) -> str:
+    real = [f for f in found.findings if f.cause is not None]
+    first: Finding = real[0]
+    assert first.cause is not None, "filtered"
+    second = next((f for f in real[1:] if f.cause is not None and f.probability > 0.03), None)
+    apart = f"; it tells this from: {second.cause.title}" if second is not None and second.cause else ""
+    return f"{first.cause.test}{apart}"
+
+
+def memory_story_facts(story: MemoryStory) -> dict[str, Any]:
+    """The story as plain data [bytes]."""
+    move = cheapest(story.moves)
+    return {
+        "predicted": story.predicted, "outside": story.outside, "capacity": story.capacity, "phase": story.phase,
+        "rank": story.rank, "terms": story.terms, "reported": dict(story.reported), "reasons": list(story.reasons),
+        "first_aid": story.first_aid,
+        "cheapest_move": {"change": move.text, "saved": move.saved, "slower": move.slower} if move else None,
+    }  # fmt: skip
+
+
+def memory_story_document(story: MemoryStory) -> RenderableType:
+    """Reasons first, then prediction beside report, then what fits."""
+    blocks: list[RenderableType] = [prose(f"memory: {story.reasons[0]}", "bold yellow")]
+    if story.reasons[1:]:
+        blocks.append(bullets(story.reasons[1:]))
+    inside = sorted(story.terms.items(), key=lambda term: -term[1])
+    rows = [(name.replace("_", " "), format_capacity(value)) for name, value in inside]
+    rows += [
+        ("outside the allocator", format_capacity(story.outside)),
+        ("in all", format_capacity(story.predicted)),
+    ]
+    title = f"Predicted, pipeline rank {story.rank}, {story.phase} phase"
+    blocks.append(section(title, listing(("part", "bytes"), rows)))
+    blocks.append(
+        section("Reported", listing(("", "bytes"), [(n, format_capacity(v)) for n, v in story.reported]))
+    )
+    todo = [f"first: {story.first_aid}"] if story.first_aid else []
+    move = cheapest(story.moves)
+    if move is not None:
+        slower = "time of its copies not modelled" if move.slower is None else f"{move.slower:+.1%} step time"
+        todo.append(f"cheapest change that fits: {move.text} (saves {format_capacity(move.saved)}, {slower})")
+    else:
+        todo.append("no single change fits: planner plan searches all of them")
+    blocks.append(section("To do", bullets(todo)))
+    return Group(*blocks)

@@ -1,0 +1,171 @@
+"""Is the cause of a slow run named: causes injected one by one, and the threads where people found them?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.calibrate.diagnose import Evidence, diagnose, model_flops
+from planner.calibrate.log_arguments import marks_of
+from planner.calibrate.own_runs import observe
+from planner.cli import app
+from planner.plan import Request
+from planner.units import GIB
+from tests.calibrate import logs
+from tests.calibrate.injected import cases
+
+RUNNER = CliRunner()
+
+
+def top(evidence: list[Evidence], marks: frozenset[str] = frozenset()) -> str:
+    first = diagnose(evidence, marks).findings[0]
+    return first.cause.name if first.cause is not None else "nothing"
+
+
+def share_found(seed: int, count: int) -> float:
+    return sum(top(evidence) == name for name, evidence in cases(seed, count)) / count
+
+
+def test_injected_causes_are_ranked_first() -> None:
+    assert share_found(3, 8) >= 0.9
+
+
+@pytest.mark.slow
+def test_injected_causes_are_ranked_first_in_200_cases() -> None:
+    assert share_found(0, 200) >= 0.9
+
+
+def test_probabilities_sum_to_one_and_sizes_are_those_of_the_cause() -> None:
+    _, evidence = next(iter(cases(1, 1)))
+    found = diagnose(evidence)
+    assert sum(f.probability for f in found.findings) == pytest.approx(1)
+    assert all(f.share == pytest.approx(f.seconds / found.measured) for f in found.findings)
+    assert [f.probability for f in found.findings] == sorted(
+        (f.probability for f in found.findings), reverse=True
+    )
+
+
+def test_nothing_is_wrong_with_a_run_as_predicted() -> None:
+    base = Request(model="llama-3-8b", cluster="dgx-h100", gpus=16, seq_len=8192, global_batch="128")
+    seen = observe(base, "7.9 s:tp=2")[0]
+    assert top([Evidence(seen)]) == "nothing"
+    assert top([Evidence(replace(seen, seconds=7.2))]) == "nothing"
+
+
+def thread(model: str, cluster: str, seq_len: int, batch: int, stack: str) -> Request:
+    return Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=str(batch), stack=stack)
+
+
+def test_four_nodes_as_fast_as_one() -> None:
+    """torchtitan issue 708: 1,786 tokens/s per H100 on 32, 10.46 % MFU; the fabric was not used as it should."""
+    base = thread("llama-3-8b", "4x8 h100 400G-ib", 8192, 32, "torchtitan-2024")
+    axes = "tp=1,zero=3,recompute=selective"
+    four = observe(base, f"{8192 / 1786} s:{axes}")[0]
+    one = observe(base, f"{8192 / 7000} s:{axes},gpus=8,global_batch=8")[0]
+    assert top([Evidence(four, mfu=0.1046)]) == "fabric"
+    assert top([Evidence(four, mfu=0.1046), Evidence(one)]) == "fabric"
+
+
+def test_mixtral_at_130_tflops() -> None:
+    """Megatron-LM issue 756: 16 H100 at 130 TFLOP/s; another dispatcher and grouped GEMM took it to 230."""
+    base = thread("mixtral-8x7b", "2x8 h100 400G-ib", 2048, 128, "megatron-2024")
+    seen = observe(base, "1 s:tp=2,ep=8")[0]
+    slow = Evidence(replace(seen, seconds=model_flops(seen) / 130e12))
+    assert top([slow]) == "dispatcher"
+    dump = ["  moe_grouped_gemm ................................ False",
+            "  moe_token_dispatcher_type ....................... allgather"]  # fmt: skip
+    assert top([slow], marks_of(dump)) == "dispatcher"
+
+
+def test_70b_at_20_tflops() -> None:
+    """Megatron-LM issue 1000: the log says that parameters are torch.float32, and an A100 does 19.5 TFLOP/s in fp32."""
+    base = thread("llama-3-70b", "2x8 a100 200G-ib", 8192, 128, "megatron-2024")
+    seen = observe(base, "1 s:tp=8,pp=2")[0]
+    slow = Evidence(replace(seen, seconds=model_flops(seen) / 20e12))
+    marks = marks_of(["using torch.float32 for parameters ..."])
+    assert top([slow], marks) == "precision"
+    assert top([slow]) == "precision"
+
+
+def test_a_sparse_peak_costs_no_time() -> None:
+    """fms-fsdp issue 89 and others: an MFU against 1,979 TFLOP/s is half of what it is against 989."""
+    base = Request(model="llama-3-8b", cluster="dgx-h100", gpus=16, seq_len=4096, global_batch="128")
+    seen = observe(base, "3.65 s:tp=2")[0]
+    found = diagnose([Evidence(seen, mfu=0.5 * model_flops(seen) / seen.seconds / 989.4e12)])
+    assert found.findings[0].cause is not None
+    assert found.findings[0].cause.name == "peak"
+    assert found.findings[0].seconds == 0
+
+
+def test_words_of_a_log_count() -> None:
+    assert marks_of(["node1:1:2 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>"]) == {"net/socket"}
+    line = "using world size: 16, data-parallel size: 1, context-parallel size: 1 tensor-model-parallel size: 8, "
+    assert marks_of([line + "pipeline-model-parallel size: 2 "]) >= {"world=16", "tp=8", "pp=2"}
+
+
+JOB = ["diagnose", "llama-3-70b", "dgx-h100", "--gpus", "16", "--global-batch", "64", "--seq-len", "8192"]
+
+
+def test_out_of_memory_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "oom.log").write_text(logs.OOM_2025)
+    told = RUNNER.invoke(app, [*JOB, "--run", f"{tmp_path / 'oom.log'}:tp=8", "--json"])
+    assert told.exit_code == 0, told.output
+    facts = json.loads(told.stdout)
+    assert "as predicted" in facts["reasons"][0]
+    assert any("fragmentation" in reason for reason in facts["reasons"])
+    assert "expandable_segments" in facts["first_aid"]
+    assert facts["reported"]["allocated by PyTorch"] == 65 * GIB
+    shown = RUNNER.invoke(app, [*JOB, "--run", f"{tmp_path / 'oom.log'}:tp=8"])
+    assert "Predicted" in shown.output
+    assert "Reported" in shown.output
+
+
+def test_fragmentation_and_a_move_that_fits(tmp_path: Path) -> None:
+    job = ["diagnose", "llama-3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--seq-len", "8192"]
+    (tmp_path / "oom.log").write_text(logs.OOM_2025)
+    facts = json.loads(
+        RUNNER.invoke(app, [*job, "--run", f"{tmp_path / 'oom.log'}:tp=2,micro_batch=2", "--json"]).stdout
+    )
+    assert facts["reasons"][0].startswith("fragmentation")
+    assert facts["cheapest_move"]["saved"] > 0
+
+
+def test_the_tensor_that_was_asked_for_is_named(tmp_path: Path) -> None:
+    logits = 4.0 * 8192 * 128256 / GIB
+    message = logs.OOM_2025.replace("2.50 GiB", f"{logits:.2f} GiB").replace("9.50 GiB", "0.50 GiB")
+    (tmp_path / "oom.log").write_text(message)
+    job = ["diagnose", "llama-3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--seq-len", "8192"]
+    facts = json.loads(RUNNER.invoke(app, [*job, "--run", f"{tmp_path / 'oom.log'}:tp=1", "--json"]).stdout)
+    assert any("32-bit logits" in reason for reason in facts["reasons"])
+
+
+def test_the_verb_reads_logs_of_two_runs(tmp_path: Path) -> None:
+    for name, rate in (("four.log", 1786), ("one.log", 6900)):
+        lines = [logs.TITAN_2024.format(step=10 * s, tps=rate) for s in range(1, 6)]
+        (tmp_path / name).write_text("\n".join(lines).replace("mfu: 41.32%", ""))
+    axes = "tp=1,zero=3,recompute=selective"
+    arguments = [
+        "diagnose", "llama-3-8b", "4x8 h100 400G-ib", "--seq-len", "8192",
+        "--run", f"{tmp_path / 'four.log'}:{axes},global_batch=32",
+        "--run", f"{tmp_path / 'one.log'}:{axes},gpus=8,global_batch=8",
+    ]  # fmt: skip
+    facts = json.loads(RUNNER.invoke(app, [*arguments, "--json"]).stdout)
+    assert facts["causes"][0]["cause"] == "fabric"
+    assert facts["pays_most"] == "fabric"
+    shown = RUNNER.invoke(app, arguments)
+    assert "Measure next" in shown.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--tflops", "-3"], ["--measured", "fast"], ["--run", "none.log"], ["--measured", "4 s", "--mfu", "x"],
+     ["--measured", "4 s", "--set", "ep=3"]],
+)  # fmt: skip
+def test_bad_input_is_a_message(arguments: list[str]) -> None:
+    told = RUNNER.invoke(app, [*JOB, *arguments])
+    assert told.exit_code == 2
+    assert "Traceback" not in told.output
