@@ -13,6 +13,7 @@ from planner.cost.flops import MfuConvention, mfu_flops_per_token
 from planner.cost.memory import PHASES
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
+from planner.cost.shapes import shape_distance_of
 from planner.cost.simulated import evaluate_exactly
 from planner.cost.table import CostTable
 from planner.solve.pareto import ParetoFront
@@ -211,7 +212,7 @@ class Answerer:
             if len(set(layers)) == 1
             else "layers per pipeline rank differ: needs an explicit layout",
             run=run_facts(step, self.problem, self.campaign),
-            why=self._why(config, time, memory),
+            why=(*self._why(config, time, memory), self._shapes(config)),
         )
 
     def _memory(self, cost: CostTable, row: int) -> tuple[Memory, tuple[int, ...]]:
@@ -272,6 +273,27 @@ class Answerer:
             f"the step is {shares}; exposed communication {exposed:.0%}",
             f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
             f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
+        )
+
+    def _shapes(self, config: ParallelConfig) -> str:
+        """How far the configuration's kernels lie from measured ones."""
+        far = shape_distance_of(config, self.model.layers)
+        beyond = (
+            f"{far.outside:.0%} of their work beyond the largest or smallest"
+            if far.outside > 0
+            else "none beyond"
+        )
+        text = (
+            f"its matrix products are a factor {2**far.mean:.2f} from the nearest measured shape on average, "
+            f"{2**far.most:.2f} at most, {beyond}"
+        )
+        if far.attention > 0:
+            text += f"; its attention is a factor {2**far.attention:.1f} beyond what was measured"
+        rates = self.model.kernels
+        return (
+            text
+            if rates.measured or rates.kin
+            else f"{text} of other devices: no shape of this one was measured"
         )
 
     def _confidence(self) -> Confidence:

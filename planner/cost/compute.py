@@ -66,6 +66,24 @@ def key_groups(keys: ConfigTable) -> Groups:
     return Groups(distinct(*cut, keys["sp"]), distinct(*cut, keys["ep"], keys["etp"]))
 
 
+def gemm_extents(gemm: Gemm, x: LayerShape, rows: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+    """Tokens, outputs, inputs and number of one device's share of a product, for these rows of `x` [1].
+
+    Of an expert product the tokens are those of all `number` groups together.
+    """
+    t, et = x.t[rows], x.et[rows]
+    split = et if gemm.expert else t
+    n = np.full(len(rows), float(gemm.out_features))
+    k = np.full(len(rows), float(gemm.in_features))
+    n = n / split if gemm.shard is Shard.COLUMN else n
+    k = k / split if gemm.shard is Shard.ROW else k
+    n = n + gemm.kv_out_features / x.kv_split[rows]
+    if gemm.expert:
+        return x.routed_tokens[rows] * gemm.rows_per_token * et, n, k, gemm.groups / x.e[rows]
+    m = x.tokens[rows] / (x.sequence_split[rows] if gemm.shard is Shard.NONE else 1.0)
+    return m, n, k, np.ones(len(rows))
+
+
 class ComputeModel:
     """Binds a problem to its kernel rates; device seconds for a table of distinct keys."""
 
@@ -100,30 +118,24 @@ class ComputeModel:
             "use bf16",
         )
 
+    def table_of(self, gemm: Gemm, narrow: bool = True) -> Dtype | Precision:
+        """The table that a product's rate is read from; see `gemm`."""
+        return self.gemm_key if narrow and gemm.name != "router" else self._table_key(self._half_dtype())
+
     def gemm(self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True) -> Products:
         """Seconds of one product for every key, evaluated once per distinct shape.
 
         `narrow`: in the recipe's format; else in bf16, as the head and the router are.
         """
         first, inverse = groups.expert if gemm.expert else groups.dense
-        t, et = x.t[first], x.et[first]
-        split = et if gemm.expert else t
-        n = np.full(len(first), float(gemm.out_features))
-        k = np.full(len(first), float(gemm.in_features))
-        n = n / split if gemm.shard is Shard.COLUMN else n
-        k = k / split if gemm.shard is Shard.ROW else k
-        n = n + gemm.kv_out_features / x.kv_split[first]
-        m = x.tokens[first] / (x.sequence_split[first] if gemm.shard is Shard.NONE else 1.0)
+        m, n, k, local = gemm_extents(gemm, x, first)
         half = self._half_dtype()
         narrow = narrow and gemm.name != "router"
-        key, peak = (
-            (self.gemm_key, self.gemm_peak) if narrow else (self._table_key(half), self.attention_peak)
-        )
+        key = self.table_of(gemm, narrow)
+        peak = self.gemm_peak if narrow else self.attention_peak
         rates = (key, peak, self.bandwidth, self.kernels)
         factor = self.problem.stack.compute.gemm_factor(self.recipe.gemm if narrow else half)
         if gemm.expert:
-            m = x.routed_tokens[first] * gemm.rows_per_token * et
-            local = gemm.groups / x.e[first]
             forward = grouped_gemm_time(m, n, k, local, *rates)
             dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates)
         else:

@@ -183,7 +183,7 @@ class ModelFlops:
         }
 
 
-def _layer_counts(model: ModelSpec) -> list[tuple[Layer, int]]:
+def layer_counts(model: ModelSpec) -> list[tuple[Layer, int]]:
     """Distinct layers and how often each runs, multi-token-prediction modules included."""
     counts = Counter(model.layer_kind_of)
     counts[model.layer_kind_of[-1]] += model.mtp_layers
@@ -200,7 +200,7 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
     linear = sum(gemm_flops(gemm, tokens) for gemm in outer_gemms(model))
     square: float = 0
     work: float = 0
-    for layer, count in _layer_counts(model):
+    for layer, count in layer_counts(model):
         linear += count * sum(gemm_flops(gemm, tokens) for gemm in layer_gemms(layer, model.hidden))
         square += count * attention_flops(layer.attention, batch, seq)
         work += count * attention_work(layer.attention, batch, seq)
@@ -223,7 +223,7 @@ def _megatron_linear(model: ModelSpec) -> float:
     skipped = ("router", "shared_gate")
     layers = sum(
         count * gemm_flops(gemm, 1)
-        for layer, count in _layer_counts(model)
+        for layer, count in layer_counts(model)
         for gemm in layer_gemms(layer, model.hidden)
         if gemm.name not in skipped
     )
@@ -237,7 +237,7 @@ def full_square_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     `num_floating_point_operations` of Megatron-LM up to 2024, NeMo 24.07, Korthikanti 2022. Padding of the
     vocabulary, which those count, is not.
     """
-    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in _layer_counts(model))
+    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in layer_counts(model))
     return 3 * (_megatron_linear(model) + attention * seq)
 
 
@@ -248,7 +248,7 @@ def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     and later, src/megatron/bridge/training/utils/flop_utils.py.
     """
     total = 3 * _megatron_linear(model) + 0 * seq
-    for layer, count in _layer_counts(model):
+    for layer, count in layer_counts(model):
         window = layer.attention.window
         width = seq if window is None else np.minimum(window, seq)
         total = total + 3 * count * attention_flops(layer.attention, 1, 1) * width / 2
@@ -260,7 +260,7 @@ def palm_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
 
     Chowdhery 2022, arXiv 2204.02311, appendix B. H Q is heads x head_dim; with MLA the mean of both widths.
     """
-    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in _layer_counts(model))
+    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in layer_counts(model))
     return 6 * model_parameters(model).active + 3 * attention * seq
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.errors import UnsupportedError
 from planner.spec.precision import RECIPES, Dtype, Precision
@@ -40,26 +39,22 @@ def interpolate(axes: Sequence[FloatArray], values: FloatArray, points: Sequence
     node returns the node.
     """
     columns = np.broadcast_arrays(*[np.asarray(p, dtype=np.float64) for p in points])
-    result: FloatArray | None = None
-    corners: list[tuple[NDArray[np.intp], FloatArray]] = []
-    for axis, x in zip(axes, columns, strict=True):
-        if len(axis) == 1:
-            corners.append((np.zeros(x.shape, dtype=np.intp), np.zeros(x.shape)))
-            continue
-        low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
-        corners.append((low, np.clip((x - axis[low]) / (axis[low + 1] - axis[low]), 0.0, 1.0)))
-    flat, strides = values.ravel(), np.cumprod([1, *values.shape[:0:-1]])[::-1]
-    for corner in range(2 ** len(axes)):
-        index: Any = 0
-        weight: Any = 1.0
-        for i, (low, share) in enumerate(corners):
-            up = (corner >> i) & 1
-            index = index + np.minimum(low + up, len(axes[i]) - 1) * strides[i]
-            weight = weight * (share if up else 1.0 - share)
-        term = flat[index] * weight
-        result = term if result is None else result + term
-    assert result is not None
-    return result
+    strides = np.cumprod([1, *values.shape[:0:-1]])[::-1]
+    first: Any = 0  # the low corner of every point's cell in the flat table
+    corners: list[int] = [0]  # offsets of the others, the last axis varying fastest
+    shares: list[FloatArray] = []
+    for axis, x, stride in zip(axes, columns, strides, strict=True):
+        if len(axis) > 1:
+            low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
+            shares.append(np.clip((x - axis[low]) / (axis[low + 1] - axis[low]), 0.0, 1.0))
+            first = first + low * stride
+            corners = [offset + step for offset in corners for step in (0, int(stride))]
+    flat = values.ravel()
+    found = [flat[first + offset] for offset in corners]
+    for share in reversed(shares):
+        left = 1.0 - share
+        found = [left * low + share * high for low, high in zip(found[::2], found[1::2], strict=True)]
+    return np.asarray(found[0])
 
 
 def tile_efficiency(m: Quantity, n: Quantity, k: Quantity, compute_units: float) -> Quantity:
@@ -241,6 +236,18 @@ def attended_pairs(
     return np.where(causal, full - short * short / 2.0, full)
 
 
+def attention_points(
+    heads: Quantity, seq_q: Quantity, pairs: Quantity, width: Quantity
+) -> tuple[Quantity, Quantity, Quantity]:
+    """Where an attention lies in the table: span, rows and mean head width [1].
+
+    The span is twice the mean keys per query, the rows are batch x `heads` scaled by seq_q / span: shorter query
+    blocks fill fewer units.
+    """
+    span = 2.0 * pairs / seq_q
+    return span, heads * (seq_q / span), width
+
+
 def attention_time(
     batch: Quantity,
     seq_q: Quantity,
@@ -266,9 +273,8 @@ def attention_time(
     """
     table = rates.attention
     pairs = attended_pairs(seq_q, seq_kv, causal, window)
-    span = 2.0 * pairs / seq_q
-    filled_rows = batch * heads * (seq_q / span)
-    length, rows, width = np.log2(span), np.log2(filled_rows), np.log2((d_qk + d_v) / 2.0)
+    span, filled_rows, mean_width = attention_points(batch * heads, seq_q, pairs, (d_qk + d_v) / 2.0)
+    length, rows, width = np.log2(span), np.log2(filled_rows), np.log2(mean_width)
     # below the shortest measured span the kernel's fixed work dominates: the rate falls with the span
     peak_reached = peak_flops * np.minimum(span / 2.0 ** table.log2_span[0], 1.0)
     work = 2.0 * batch * heads * pairs * (d_qk + d_v)
@@ -289,13 +295,18 @@ def memory_bound_time(moved: Quantity, memory_bandwidth: float, rates: KernelRat
     return moved / (memory_bandwidth * rates.memory_efficiency)
 
 
-def shape_distance(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates: KernelRates) -> Quantity:
-    """How far a GEMM's shape lies outside the measured grid, Euclidean [log2 units]; 0 inside."""
-    square: Quantity = 0.0
-    for x, axis in zip((m, n, k), gemm_table(dtype, rates).axes, strict=True):
+def shape_distance(axes: Sequence[FloatArray], points: Sequence[Quantity]) -> tuple[Quantity, Quantity]:
+    """How far a shape lies from the nearest measured one, and outside all of them, Euclidean [log2 units].
+
+    `axes`: of a table's grid [log2]; `points`: extents [1]. Inside the grid the second is 0.
+    """
+    near: Quantity = 0.0
+    outside: Quantity = 0.0
+    for x, axis in zip(points, axes, strict=True):
         log = np.log2(np.asarray(x, dtype=np.float64))
-        square = square + np.maximum(np.maximum(axis[0] - log, log - axis[-1]), 0.0) ** 2
-    return np.sqrt(square)[()]
+        near = near + np.min(np.abs(log[..., None] - axis), axis=-1) ** 2
+        outside = outside + np.maximum(np.maximum(axis[0] - log, log - axis[-1]), 0.0) ** 2
+    return np.sqrt(near)[()], np.sqrt(outside)[()]
 
 
 def _number_format(key: GemmKey) -> Dtype:

@@ -294,10 +294,14 @@ class TestPieces:
         assert tile_efficiency(128.0, 128.0 * 133, 1260.0, 132) == pytest.approx(133 / 264 * 0.9)
 
     def test_distance_is_zero_inside_and_grows_outside(self) -> None:
-        assert shape_distance(4096, 4096, 4096, Dtype.BF16, H100) == 0
-        assert shape_distance(128, 4096, 4096, Dtype.BF16, H100) == pytest.approx(1)
-        assert shape_distance(128, 256, 4096, Dtype.BF16, H100) == pytest.approx(np.sqrt(2))
-        assert shape_distance(2.0**16, 4096, 4096, Dtype.BF16, H100) == pytest.approx(1)
+        axes = H100.gemm[Dtype.BF16].axes
+        assert shape_distance(axes, (4096, 4096, 4096)) == (0, 0)
+        assert shape_distance(axes, (128, 4096, 4096)) == pytest.approx((1, 1))
+        assert shape_distance(axes, (128, 256, 4096)) == pytest.approx((np.sqrt(2), np.sqrt(2)))
+        assert shape_distance(axes, (2.0**16, 4096, 4096)) == pytest.approx((1, 1))
+        assert shape_distance(axes, (4096, 4096, 2**0.25 * 4096)) == pytest.approx(
+            (np.log2(5120 / 4096) - 0.25, 0), abs=1e-6
+        )
 
     def test_memory_bound_by_hand(self) -> None:
         assert memory_bound_time(8e9, 1e10, flat_rates(0.5)) == pytest.approx(1.0)
