@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from planner.spec.rule import Problem
 
 SAME = 1e-6  # relative: a step time recomputed from the plan's parts
-_AFTER = ("dp_comm", "optimizer", "step_overhead", "stragglers")  # parts of a step after its pipeline
+_AFTER = (
+    "dp_comm",
+    "optimizer",
+    "host_transfer",
+    "step_overhead",
+    "stragglers",
+)  # parts of a step after its pipeline
 _GRID, _ROUNDS = 17, 5  # hops tried at once, and how often the interval is narrowed
 EPILOG = "\b\nExample:\n  planner trace plan.json -o trace.json"
 

@@ -69,10 +69,11 @@ def on_device(x: StateBytes, offload: NDArray[np.int32], engine: StateEngine) ->
     """What remains of the states on the device when others live on the host.
 
     `offload`: bit 1 optimizer states (DeepSpeed offload_optimizer takes the gradients along, as its bucket is copied
-    out when it is full), bit 2 parameters (offload_param; those gathered are counted apart).
+    out when it is full; FSDP's CPU offload takes everything), bit 2 parameters (offload_param; those gathered are
+    counted apart).
     """
     optimizer, parameters = (offload & 1) > 0, (offload & 2) > 0
-    follows = optimizer & (engine is StateEngine.DEEPSPEED)
+    follows = optimizer & ((engine is StateEngine.DEEPSPEED) | parameters & (engine is StateEngine.TORCH))
     return StateBytes(
         np.where(parameters, 0.0, x.weights),
         np.where(follows, 0.0, x.gradients),

@@ -15,13 +15,14 @@ from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory import MemoryInputs, memory_cost, worst_moment
+from planner.cost.offload import host_seconds
 from planner.cost.pipeline import bubble_apart, bubble_time
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import exposed_data_parallel, straggling
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
-from planner.spec.config import ConfigTable, IntColumn, Schedule
+from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, IntColumn, Schedule
 from planner.spec.job import OPTIMIZERS
 
 Array = NDArray[np.float64]
@@ -41,6 +42,8 @@ class _Stems:
     layers: Array
     buckets: Array
     once: Array  # optimizer update [s]
+    offload: NDArray[np.int32]
+    updated: Array  # parameters that a rank updates
     memory: tuple[MemoryInputs, ...]  # one per moment of the schedule that can bind
 
 
@@ -77,6 +80,7 @@ class PreparedCosts:
         dense = shards.most_dense[s_row] / np.where(sharded, replicas, 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
         moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
+        moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
         groups = sum(((table[a] > 1).astype(float) for a in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
         inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, groups)
@@ -93,6 +97,8 @@ class PreparedCosts:
             gather=shards.gather[s_row] * np.where((zero >= 3) | (problem.job.lora_rank is None), 1.0, 0.0),
             layers=self.deepest[c_row],
             buckets=shards.buckets[s_row],
+            offload=table["offload"],
+            updated=dense + expert,
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=tuple(at) or (inputs,),
         )
@@ -129,13 +135,15 @@ class PreparedCosts:
             "optimizer": batch.once[stem],
             "step_overhead": np.full(len(stem), stack.host.step_overhead),
         }  # fmt: skip
+        kept = pipelines.kept[p_row]
+        if leading:
+            kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
+        if keep_terms or batch.offload.any():
+            of_step["host_transfer"] = self._host_transfer(batch, stem, largest(kept), slowest, m)
         subtotal = sum(of_step.values(), m * slowest)
         of_step["stragglers"] = straggling(
             subtotal, float(model.problem.cluster.num_nodes), stack.communication
         )
-        kept = pipelines.kept[p_row]
-        if leading:
-            kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
         working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
         # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
         cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
@@ -170,6 +178,16 @@ class PreparedCosts:
                 count.sum(axis=1), v[rows], m[rows],
             )  # fmt: skip
         return bubble
+
+    def _host_transfer(self, batch: _Stems, stem: Index, kept: Array, slowest: Array, m: Array) -> Array:
+        """Seconds of copies to the host and of updates there."""
+        problem = self.model.problem
+        cluster, updated = problem.cluster, batch.updated[stem]
+        return host_seconds(
+            batch.offload[stem], updated, self.model.recipe.weight_bytes * updated, kept, slowest, m,
+            OPTIMIZERS[problem.job.optimizer].step_bytes, float(cluster.devices_per_node),
+            cluster.accelerator.pcie_bandwidth, problem.stack.communication.fsdp_overlap,
+        )  # fmt: skip
 
     def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:
         """Recomputed layers by kind (rows, C); an empty list where no row recomputes whole layers."""

@@ -17,7 +17,8 @@ Array = NDArray[np.float64]
 
 STEP_TERMS: Final = (
     "gemm", "attention", "memory_bound", "tp_comm", "cp_comm", "ep_comm", "recompute", "host_bound",
-    "embedding_and_loss", "pipeline_bubble", "pp_comm", "dp_comm", "optimizer", "step_overhead", "stragglers",
+    "embedding_and_loss", "pipeline_bubble", "pp_comm", "dp_comm", "optimizer", "host_transfer", "step_overhead",
+    "stragglers",
 )  # fmt: skip
 
 FORWARD_SHARE: Final = 1 / 3

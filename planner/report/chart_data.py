@@ -21,7 +21,7 @@ KINDS: Final[Mapping[str, str]] = {
     "gemm": "compute", "attention": "compute", "memory_bound": "compute", "embedding_and_loss": "compute",
     "optimizer": "compute", "recompute": "recomputed",
     "tp_comm": "communication", "cp_comm": "communication", "ep_comm": "communication",
-    "pp_comm": "communication", "dp_comm": "communication",
+    "pp_comm": "communication", "dp_comm": "communication", "host_transfer": "communication",
     "pipeline_bubble": "waiting", "stragglers": "waiting", "host_bound": "waiting", "step_overhead": "waiting",
 }  # fmt: skip
 KIND_ORDER: Final = ("compute", "recomputed", "communication", "waiting", "other", "total")

@@ -216,7 +216,7 @@ def _of_phase(stage: StageTerms, moments: Sequence[str]) -> str:
 
 
 def _slower(move: Move) -> str:
-    return "not modelled" if move.slower is None else f"{move.slower:+.1%}"
+    return f"{move.slower:+.1%}"
 
 
 def _gib(amount: float) -> str:

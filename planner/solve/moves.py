@@ -1,8 +1,7 @@
 """What would make a configuration fit, and what does each move cost?
 
 Moves change one thing of a configuration: a degree, the micro-batch, sharding, recomputation, offload. All are costed
-by the same equations as the search, in one table. Left out: combinations, which the search tries; the time of copies to
-the host, so that a move to it names no slowdown.
+by the same equations as the search, in one table. Left out: combinations, which the search tries.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ OFFLOADS = (
 
 @dataclass(frozen=True)
 class Move:
-    """One change. `saved`: bytes of device memory; `slower`: change of the step time [1], None where the copies it
-    needs are not timed; `fits`: within the limit."""
+    """One change. `saved`: bytes of device memory; `slower`: change of the step time [1]; `fits`: within the limit."""
 
     text: str
     config: ParallelConfig
     saved: float
-    slower: float | None
+    slower: float
     fits: bool
 
 
@@ -44,7 +42,7 @@ def memory_moves(
     tried = [
         (text, changed)
         for text, changed in _changes(config, problem)
-        if not explain_config(replace(changed, offload=0), problem, rules)
+        if not explain_config(changed, problem, rules)
     ]
     if not tried:
         return ()
@@ -53,7 +51,7 @@ def memory_moves(
     moves = []
     for row, (text, changed) in enumerate(tried, start=1):
         after = float(cost.device_memory[row])
-        slower = None if changed.offload else float(cost.step_time[row]) / time - 1
+        slower = float(cost.step_time[row]) / time - 1
         if after < before:
             moves.append(Move(text, changed, before - after, slower, after <= limit))
     return tuple(sorted(moves, key=lambda move: (not move.fits, -move.saved)))

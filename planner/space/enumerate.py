@@ -13,7 +13,7 @@ A configuration is a stem (everything but the number of fully recomputed layers)
 are held as columns, leaves are made in small batches that stay in a core's cache. Axes are expanded one after
 another and a rule is applied as soon as its columns exist, but each removed row counts for all the candidates
 it stands for: the counts are those of the whole product.
-Left out: HSDP shard sizes below dp x cp, module lists and offload, which are columns with one value so far.
+Left out: HSDP shard sizes below dp x cp and module lists, which are columns with one value so far.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as 
 
 RESTRICTABLE: Final = (
     "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
-    "recompute_layers",
+    "recompute_layers", "offload",
 )  # fmt: skip
 # (rule, another that is always broken with it)
 IMPLIED: Final = (("batch-dp", "batch"),)
@@ -142,8 +142,8 @@ def check_restriction(restrict: Restriction) -> None:
     for axis, values in restrict.items():
         if axis not in RESTRICTABLE:
             raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
-        lowest = 0 if axis in ("sp", "zero", "schedule", "recompute", "recompute_layers") else 1
-        highest = {"sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1}.get(
+        lowest = 0 if axis in ("sp", "zero", "schedule", "recompute", "recompute_layers", "offload") else 1
+        highest = {"sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1, "offload": 7}.get(
             axis, LARGEST_DEGREE
         )
         for value in values:
@@ -192,6 +192,10 @@ class _Axes:
     def zero(self, tp: int) -> Domain:
         return self._restricted("zero", (0, 1, 2, 3))
 
+    def offload(self, tp: int) -> Domain:
+        """Nothing, unless asked for: what lives on the host is slow."""
+        return self._restricted("offload", (0,))
+
     def _recomputes(self, kind: Recompute) -> bool:
         """Do the pins of `recompute` and `recompute_layers` leave this kind?"""
         counts = self.restrict.get("recompute_layers", (0, 1))
@@ -238,6 +242,7 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[_Axes, int], Domain]], ...]] = (
     ("micro_batch", "dp", _Axes.micro_batch),
     ("zero", "tp", _Axes.zero),
     ("recompute", "pp", _Axes.recompute),
+    ("offload", "tp", _Axes.offload),
 )
 
 

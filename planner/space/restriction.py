@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from planner.errors import InputError, UnknownNameError
 from planner.space.enumerate import RESTRICTABLE
-from planner.spec.config import SCHEDULE_LABELS, Recompute
+from planner.spec.config import OFFLOAD_LABELS, SCHEDULE_LABELS, Recompute
 
 
 def parse_restriction(settings: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -36,6 +36,10 @@ def _degree(axis: str, value: str, setting: str) -> int:
         if value.upper() in Recompute.__members__:
             return int(Recompute[value.upper()])
         raise InputError("recompute must be none, selective or full", setting)
+    if axis == "offload":
+        if value.lower() not in OFFLOAD_LABELS:
+            raise UnknownNameError("offload", value, tuple(OFFLOAD_LABELS))
+        return OFFLOAD_LABELS[value.lower()]
     if axis == "schedule":
         label = value.lower().replace("_", "-")
         if label not in SCHEDULE_LABELS:

@@ -13,9 +13,19 @@ from typing import Final
 import numpy as np
 
 from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, nanotron_head, split_nanotron
-from planner.spec.config import FOLDED_SCHEDULES, SCHEDULE_LABELS, Mask, Recompute, Schedule
+from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_LABELS, SCHEDULE_LABELS, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack import PipelineSplit
+
+
+def _offload_supported(columns: Columns, problem: Problem) -> Mask:
+    offload, limits = columns["offload"], problem.stack.limits
+    legal = np.ones(len(offload), dtype=np.bool_)
+    if offload.any():
+        legal = np.isin(offload, limits.offload) & (((offload & 2) == 0) | (columns["zero"] == 3))
+        if not limits.offload_activations_with_pp:
+            legal &= ((offload & 4) == 0) | (columns["pp"] == 1)
+    return legal
 
 
 def _heads(problem: Problem) -> int:
@@ -382,6 +392,16 @@ RULES: Final[tuple[Rule, ...]] = (
         "the stack shards as ZeRO {zeros} ({with_pp} with a pipeline); zero={zero} pp={pp}",
         "choose one of these", _STACK,
         lambda p: {"zeros": p.stack.limits.zero, "with_pp": p.stack.limits.zero_with_pp},
+    ),
+    Rule(
+        "offload-supported", ("pp", "zero", "offload"), _offload_supported,
+        "the stack can keep on the host: {kinds}; parameters only with zero=3{with_pp}; offload={offload} pp={pp} "
+        "zero={zero}",
+        "choose one of these", _STACK,
+        lambda p: {
+            "kinds": ", ".join(name for name, bits in OFFLOAD_LABELS.items() if bits in p.stack.limits.offload),
+            "with_pp": "" if p.stack.limits.offload_activations_with_pp else ", activations only with pp=1",
+        },
     ),
     Rule(
         "zero-replicas", ("dp", "cp", "zero"), _zero_replicas,

@@ -105,6 +105,19 @@ def ranks_of_chunks(pp: int, vpp: int, placement: Placement) -> list[int]:
     return [chunk % pp for chunk in range(pp * vpp)]
 
 
+# Bits of `offload`, and what `--set offload=` and reports call their sums.
+OFFLOAD_OPTIMIZER: Final = 1
+OFFLOAD_PARAMETERS: Final = 2
+OFFLOAD_ACTIVATIONS: Final = 4
+OFFLOAD_LABELS: Final[dict[str, int]] = {
+    "none": 0,
+    "optimizer": 1,
+    "optimizer+params": 3,
+    "activations": 4,
+    "optimizer+activations": 5,
+    "optimizer+params+activations": 7,
+}
+
 # Bits of `recompute_modules`, named as Megatron-LM's --recompute-modules.
 RECOMPUTE_MODULES: Final = (
     "core_attn",
@@ -124,7 +137,7 @@ class ParallelConfig:
     `zero` 0 none, 1 optimizer states, 2 and gradients, 3 and parameters sharded over data parallelism.
     `hsdp` is the number of ranks that share one shard (0: all data- and context-parallel ranks).
     `recompute_layers` counts layers per pipeline rank and is 0 unless recompute is FULL.
-    `recompute_modules` is a bit mask over `RECOMPUTE_MODULES`; `offload` a bit mask (none yet).
+    `recompute_modules` is a bit mask over `RECOMPUTE_MODULES`; `offload` a bit mask, see `OFFLOAD_LABELS`.
     """
 
     tp: int = 1
@@ -161,6 +174,9 @@ class ParallelConfig:
             parts.append("recompute:selective")
         if self.recompute == Recompute.FULL:
             parts.append(f"recompute:{self.recompute_layers} layers")
+        if self.offload:
+            names = {bits: name for name, bits in OFFLOAD_LABELS.items()}
+            parts.append(f"offload:{names.get(self.offload, self.offload)}")
         return " ".join(parts)
 
 

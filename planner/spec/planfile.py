@@ -170,7 +170,7 @@ class PlannedConfig(_Record):
     recompute_modules: int = Field(ge=0, description="bit mask over spec.config.RECOMPUTE_MODULES")
     cp_kind: int = Field(ge=0, description="spec.config.ContextKind: 0 p2p, 1 all-gather, 2 all-to-all")
     schedule: int = Field(ge=0, description="spec.config.Schedule: 0 1F1B, 1 interleaved, ...")
-    offload: int = Field(ge=0, description="bit mask; 0: nothing offloaded")
+    offload: int = Field(ge=0, description="bit mask, spec.config.OFFLOAD_LABELS; 0: nothing on the host")
     text: str = Field(description="the configuration in one line")
 
     @classmethod

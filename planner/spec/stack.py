@@ -317,6 +317,8 @@ class Limits(_Section):
     zero: tuple[int, ...] = (0, 1)
     zero_with_pp: tuple[int, ...] = (0, 1)
     max_pp: int = 10**6
+    offload: tuple[int, ...] = Field((0,), description="bit masks of what may live on the host")
+    offload_activations_with_pp: bool = True
     sequence_parallel: tuple[int, ...] = (0, 1)
     max_cp: int = 10**6
     max_ep: int = 10**6

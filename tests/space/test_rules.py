@@ -79,6 +79,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         {"schedule": Schedule.DUALPIPE, "num_microbatches": 2},
         ("schedule=dualpipe", "pp=2", "micro-batches=2"),
     ),
+    "offload-supported": (DENSE, {"offload": 3}, ("none, optimizer", "offload=3")),
     "zero-supported": (DENSE, {"zero": 3}, ("(0, 1)", "zero=3", "pp=2")),
     "zero-replicas": (DENSE, {"pp": 8, "dp": 1}, ("dp=1", "cp=1", "zero=1")),
     "recompute-layers": (DENSE, {**FULL, "recompute_layers": 5}, ("8 layers", "recompute_layers=5 pp=2")),

@@ -1,0 +1,67 @@
+"""Copies to the host: by hand, and through the product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.cost.offload import HOST_UPDATE, PINNED_SHARE, host_seconds
+from planner.plan import Request, make_estimate, make_plan
+from planner.spec.planfile import Verdict
+
+PINS = {"tp": (1,), "pp": (1,), "micro_batch": (1,), "zero": (3,)}
+LARGE = Request(
+    "llama-3.1-8b",
+    "1x8 h100 400G-ib",
+    seq_len=4096,
+    global_batch="32",
+    stack="deepspeed-2025",
+    restrict=PINS,
+)
+
+
+def seconds(offload: int, kept: float = 0.0) -> float:
+    one = np.ones(1)
+    found = host_seconds(
+        np.array([offload], dtype=np.int32), 1e9 * one, 2e9 * one, kept * one, 0.3 * one, 4 * one,
+        28.0, 8.0, 50e9, 0.5,
+    )  # fmt: skip
+    return float(found[0])
+
+
+def test_seconds_by_hand() -> None:
+    rate = PINNED_SHARE * 50e9
+    assert seconds(0, 1e12) == 0
+    # 4 bytes a parameter over PCIe, then 8 ranks updating 1e9 each at the host's rate
+    assert seconds(1) == pytest.approx(4e9 / rate + 8 * 28e9 / HOST_UPDATE)
+    # a shard of 2 GB in twice per micro-batch, all of which half of 0.3 s hides; not at a tenth of the time
+    assert seconds(2) == 0
+    # 17 GB of activations: out under 0.1 s of forward, back under 0.2 s of backward
+    assert seconds(4, 17e9) == pytest.approx(4 * (2 * 17e9 / rate - 0.3))
+    assert seconds(4, 1e9) == 0
+
+
+def test_offload_is_selected_as_any_axis() -> None:
+    here, there = make_estimate(LARGE), make_estimate(replace(LARGE, restrict={**PINS, "offload": (3,)}))
+    assert there.choices[0].memory.peak < here.choices[0].memory.peak
+    assert there.choices[0].step_time > here.choices[0].step_time
+    assert there.choices[0].time["host_transfer"] > here.choices[0].time["host_transfer"] == 0
+    assert "offload:optimizer+params" in there.choices[0].config.text
+
+
+def test_what_does_not_fit_otherwise_fits_on_the_host() -> None:
+    small = replace(LARGE, cluster="1x8 rtx4090 100G-ib", seq_len=2048)
+    assert make_plan(replace(small, restrict={**PINS, "offload": (0,)})).verdict is Verdict.NOTHING_FITS
+    either = make_plan(replace(small, restrict={**PINS, "offload": (0, 1, 3)}))
+    assert either.verdict is Verdict.FOUND
+    assert either.choices[0].config.offload in (1, 3)
+
+
+def test_a_stack_refuses_what_it_cannot_move() -> None:
+    refused = make_estimate(replace(LARGE, stack="nanotron-2024", restrict={"offload": (1,)}))
+    assert refused.verdict is Verdict.ILLEGAL
+    assert "offload-supported" in {broken.rule for broken in refused.violations}
+    without = make_estimate(replace(LARGE, restrict={**PINS, "zero": (2,), "offload": (3,)}))
+    assert without.verdict is Verdict.ILLEGAL
