@@ -13,7 +13,12 @@ from typing import Annotated
 
 import typer
 
-EPILOG = "\b\nExample:\n  planner validate runs.csv models.json --json out.json"
+from planner.cli_options import CalibrationOption
+
+EPILOG = (
+    "\b\nExample (columns of the files: docs/own_runs.md):\n"
+    "  planner validate runs.csv models.json --json out.json"
+)
 
 
 def validate(
@@ -23,15 +28,23 @@ def validate(
         Path | None,
         typer.Option("--json", metavar="FILE", help="Also write every prediction and the summary."),
     ] = None,
+    calibration: CalibrationOption = None,
 ) -> int:
     """Predict measured runs, compare, and show the errors with the worst rows."""
+    from planner.calibrate.coverage import coverage_lines
     from planner.calibrate.tables import text_table
     from planner.calibrate.validate import validate_files
+    from planner.catalog.load_overlay import load_overlay
 
-    validation = validate_files(runs, models)
+    overlay = load_overlay(str(calibration)) if calibration is not None else None
+    validation = validate_files(runs, models, overlay)
     if output is not None:
         write_document(json.dumps(validation.document(), allow_nan=False, indent=1), output)
     typer.echo(text_table(validation.summary))
+    parts = validation.summary["coverage"]
+    if parts:
+        typer.echo("\nby stack and devices (percent; a band promises to hold 80 % of the rows):")
+        typer.echo("\n".join(coverage_lines(parts)))
     return 0
 
 

@@ -72,7 +72,9 @@ class Run:
 
     @property
     def calibration_level(self) -> str:
-        """L1 where the stack was fitted on public rows, L0 otherwise (planfile.CalibrationLevel)."""
+        """A calibration's own; else L1 where the stack was fitted on public rows, L0 otherwise."""
+        if self.problem.stack.calibration_level:
+            return self.problem.stack.calibration_level
         return "L1" if self.problem.stack.fitted and not self.kin else "L0"
 
 

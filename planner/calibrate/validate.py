@@ -6,15 +6,18 @@ Predictions are made first, from the input columns alone; then they are compared
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from planner.calibrate.coverage import band_of, coverage
 from planner.calibrate.measured import measurement_of
 from planner.calibrate.predict import Prediction, predict_runs
 from planner.calibrate.runs import Run, RunReader, read_models, read_rows, refusal
 from planner.calibrate.statistics import Answer, summarise
 from planner.errors import PlannerError
+from planner.spec.overlay import Overlay
+from planner.spec.rule import Problem
 from planner.units import GIB
 
 
@@ -31,19 +34,24 @@ class Validation:
         return {"rows": rows, "summary": self.summary}
 
 
-def validate_files(runs: Path, models: Path) -> Validation:
+def validate_files(runs: Path, models: Path, overlay: Overlay | None = None) -> Validation:
     """Predict every row of `runs` and compare. Raises `FileInputError` for files that cannot be read."""
-    return validate_rows(read_rows(runs), read_models(models))
+    return validate_rows(read_rows(runs), read_models(models), overlay)
 
 
-def validate_rows(rows: Sequence[dict[str, str]], models: Mapping[str, Any]) -> Validation:
-    """Predict every row and compare; a row that cannot be answered says why."""
-    runs, outputs = _predict(rows, models)
+def validate_rows(
+    rows: Sequence[dict[str, str]], models: Mapping[str, Any], overlay: Overlay | None = None
+) -> Validation:
+    """Predict every row and compare; a row that cannot be answered says why.
+
+    `overlay`: a calibration, for the rows of its stack and device.
+    """
+    runs, outputs = _predict(rows, models, overlay)
     answers = [
         Answer(row, output, measurement_of(row), run is not None and run.problem.model.is_moe)
         for row, run, output in zip(rows, runs, outputs, strict=True)
     ]
-    return Validation(outputs, summarise(answers))
+    return Validation(outputs, summarise(answers) | {"coverage": coverage(answers)})
 
 
 def predict_rows(rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -52,7 +60,7 @@ def predict_rows(rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]) -
 
 
 def _predict(
-    rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]
+    rows: Sequence[Mapping[str, str]], models: Mapping[str, Any], overlay: Overlay | None = None
 ) -> tuple[list[Run | None], list[dict[str, Any]]]:
     reader = RunReader(models)
     runs: list[Run | None] = []
@@ -66,6 +74,7 @@ def _predict(
         except Exception as error:
             refused[index] = "failed", refusal(error)
         runs.append(run)
+    runs = _calibrated(runs, overlay) if overlay is not None else runs
     predictions = predict_runs(runs)
     outputs = []
     for index, (run, prediction) in enumerate(zip(runs, predictions, strict=True)):
@@ -75,6 +84,26 @@ def _predict(
         else:
             outputs.append(_answered(index, run, prediction))
     return runs, outputs
+
+
+def _calibrated(runs: Sequence[Run | None], overlay: Overlay) -> list[Run | None]:
+    """Runs on the calibrated stack and links, where the calibration holds for them."""
+    problems: dict[int, Problem] = {}
+    found: list[Run | None] = []
+    for run in runs:
+        of = run.problem if run is not None else None
+        if of is None or run is None or overlay.stack not in ("", of.stack.name):
+            found.append(run)
+            continue
+        if overlay.accelerator not in ("", of.cluster.accelerator.name):
+            found.append(run)
+            continue
+        if id(of) not in problems:
+            problems[id(of)] = replace(
+                of, stack=overlay.of_stack(of.stack), cluster=overlay.of_cluster(of.cluster)
+            )
+        found.append(replace(run, problem=problems[id(of)]))
+    return found
 
 
 def _answered(index: int, run: Run, prediction: Prediction) -> dict[str, Any]:
@@ -102,6 +131,7 @@ def _output(
         "verdict": str(prediction.verdict) if prediction and prediction.verdict else None,
         "stack": run.stack if run else None,
         "calibration_level": run.calibration_level if run else None,
+        "band": band_of(run.problem) if run else None,
         "assumed": [*(run.assumed if run else ()), *(prediction.assumed if prediction else ())],
         "config": run.config.describe() if run else "",
     }
