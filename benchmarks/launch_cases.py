@@ -1,0 +1,218 @@
+"""Which launches is the export tried on? Random (model, cluster, job) triples, and configurations of each.
+
+    from benchmarks.launch_cases import triples, legal_launches, illegal_launches
+
+Of every triple and framework: the best plan, and random legal configurations of the space; or random illegal ones.
+The same seed gives the same launches. Left out: what the frameworks say of them (`launch_acceptance.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from planner.answer import Answerer
+from planner.catalog.load_campaign import load_assumptions
+from planner.cost.simulated import simulator_of
+from planner.errors import PlannerError, UnsupportedError
+from planner.frameworks import framework
+from planner.frameworks.details import read_details
+from planner.frameworks.framework import Launch
+from planner.frameworks.layout import chunk_layers
+from planner.plan import Request, cost_model, resolve
+from planner.solve.search import search
+from planner.space.enumerate import (
+    Enumeration,
+    divisors,
+    enumerate_configs,
+    explain_config,
+    stack_modules,
+    with_recomputed_layers,
+)
+from planner.space.framework_rules import all_rules_for, rules_for
+from planner.spec.config import ParallelConfig, Recompute, Schedule
+from planner.spec.load_model import catalog_models
+from planner.spec.planfile import Choice
+from planner.spec.rule import Problem
+
+STACKS: Final = {
+    "megatron": "megatron-2026",
+    "megatron-bridge": "megatron-2026",
+    "deepspeed": "deepspeed-2025",
+    "torchtitan": "torchtitan-2026",
+    "accelerate": "fsdp1-2023",
+    "nanotron": "nanotron-2024",
+}
+CLUSTERS: Final = (
+    "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "aws-p5", "gb200-nvl72", "oci-h100", "h800-sxm-80g",
+    "64x8 h100 400G-ib",
+)  # fmt: skip
+DEVICES: Final = (8, 16, 24, 32, 48, 64, 96, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A question: model, cluster and job, in a user's words."""
+
+    model: str
+    cluster: str
+    devices: int
+    seq_len: int
+    batch: int
+
+    def problem(self, stack: str) -> Problem:
+        """The question on a stack. Raises `PlannerError` where it cannot be asked."""
+        request = Request(
+            self.model,
+            self.cluster,
+            self.devices,
+            self.seq_len,
+            str(self.batch),
+            precision="bf16",
+            stack=stack,
+        )
+        return resolve(request)[0]
+
+
+def triples(count: int, seed: int = 0) -> list[Triple]:
+    """Random questions over the catalog that the default stack understands."""
+    chance = random.Random(seed)
+    names = catalog_models()
+    found: list[Triple] = []
+    while len(found) < count:
+        devices = chance.choice(DEVICES)
+        batch = chance.choice([1, 2, 3, 4, 8]) * max(devices, 16)
+        triple = Triple(
+            chance.choice(names),
+            chance.choice(CLUSTERS),
+            devices,
+            chance.choice([2048, 4096, 8192, 6144]),
+            batch,
+        )
+        try:
+            triple.problem("megatron-2026")
+        except PlannerError:
+            continue
+        found.append(triple)
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """A launch and where it comes from. `kind`: best, legal or illegal; `broken`: the rules it breaks."""
+
+    triple: Triple
+    kind: str
+    launch: Launch
+    broken: tuple[str, ...] = ()
+
+
+def legal_launches(triple: Triple, name: str, count: int, seed: int = 0) -> Iterator[Case]:
+    """The best plan of a triple on the framework's stack and `count` random legal configurations, fitting or not.
+
+    Raises `UnsupportedError` where the framework cannot express the model at all.
+    """
+    problem = triple.problem(STACKS[name])
+    space = enumerate_configs(problem, rules_for(problem.stack))
+    if not len(space):
+        return
+    if (missing := _inexpressible(problem, name, space)) is not None:
+        raise missing
+    model = cost_model(problem)
+    limit = 0.95 * problem.cluster.accelerator.memory
+    found = search(model, space, limit, 1)
+    chance = random.Random(f"{seed} {triple}")
+    stems = np.array([chance.randrange(len(space.stems)) for _ in range(count)], dtype=np.intp)
+    layers = [chance.choice(space.layer_choices[space.kind[stem]].tolist()) for stem in stems]
+    legal = with_recomputed_layers(space.stems.take(stems), np.array(layers, dtype=np.int32))
+    answerer = Answerer(problem, model, simulator_of(model), (), 0.05, {}, load_assumptions(()))
+    for kind, part in (("best", found.best if len(found.best) else found.smallest), ("legal", legal)):
+        for choice in answerer.choices(part):
+            yield Case(triple, kind, launch_of_choice(problem, choice))
+
+
+def _inexpressible(problem: Problem, name: str, space: Enumeration) -> UnsupportedError | None:
+    """Why the framework cannot express the model, tried on a configuration without a pipeline; None where it can."""
+    rows = np.flatnonzero(space.stems["pp"] == 1)
+    config = space.part(rows[:1] if len(rows) else np.zeros(1, dtype=np.intp)).table().row(0)
+    chosen = framework(name)
+    try:
+        chunks = chunk_layers(problem.model.num_layers, config.pp, config.vpp)
+        chosen.render(_launch(problem, config, chunks), chosen.default_version)
+    except UnsupportedError as error:
+        return error
+    return None
+
+
+def launch_of_choice(problem: Problem, choice: Choice) -> Launch:
+    """A costed configuration as a launch, its layers dealt as the plan says."""
+    config = choice.config.parallel()
+    model = problem.model
+    chunks = chunk_layers(model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout)
+    return _launch(problem, config, chunks)
+
+
+def _launch(problem: Problem, config: ParallelConfig, chunks: tuple[int, ...]) -> Launch:
+    cluster = problem.cluster
+    return Launch(
+        model=problem.model,
+        details=read_details(problem.model),
+        config=config,
+        job=problem.job,
+        devices=cluster.num_devices,
+        devices_per_node=cluster.devices_per_node,
+        accelerator=cluster.accelerator.name,
+        chunks=chunks,
+        stack=problem.stack.name,
+    )
+
+
+def illegal_launch(triple: Triple, name: str, seed: int) -> Case | None:
+    """A random configuration that makes up the devices and the batch but breaks rules; None where none was drawn.
+
+    Only one whose layers can be written down at all: every chunk has a layer.
+    """
+    problem = triple.problem(STACKS[name])
+    chance = random.Random(f"illegal {seed} {triple}")
+    rules = all_rules_for(problem.stack.framework)
+    layers = problem.model.num_layers
+    for _ in range(400):
+        config = _drawn(problem, chance)
+        if config is None or config.pp * config.vpp > layers:
+            continue
+        broken = tuple(violation.rule for violation in explain_config(config, problem, rules))
+        if broken and not {"world-size", "batch-dp", "batch"} & set(broken):
+            return Case(
+                triple,
+                "illegal",
+                _launch(problem, config, chunk_layers(layers, config.pp, config.vpp)),
+                broken,
+            )
+    return None
+
+
+def _drawn(problem: Problem, chance: random.Random) -> ParallelConfig | None:
+    devices, batch = problem.cluster.num_devices, problem.job.global_batch
+    tp, cp, pp = (chance.choice([1, 1, 2, 3, 4, 6, 8, 16]) for _ in range(3))
+    if devices % (tp * cp * pp):
+        return None
+    dp = devices // (tp * cp * pp)
+    if batch % dp:
+        return None
+    micro = chance.choice(divisors(batch // dp))
+    vpp = chance.choice([1, 1, 2, 3, 4]) if pp > 1 else 1
+    recompute = chance.choice(tuple(Recompute))
+    deep = -(-problem.model.num_layers // pp)
+    experts = (1, 2, 4, 8, 16, 64) if problem.model.is_moe else (1,)
+    return ParallelConfig(
+        tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, ep=chance.choice(experts),
+        etp=chance.choice([1, tp]) if problem.model.is_moe else 1, micro_batch=micro,
+        num_microbatches=batch // dp // micro, sp=chance.choice([0, 1]), zero=chance.choice([0, 1, 2, 3]),
+        recompute=int(recompute), recompute_layers=chance.randint(1, deep) if recompute == Recompute.FULL else 0,
+        recompute_modules=stack_modules(problem) if recompute == Recompute.SELECTIVE else 0,
+        schedule=int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
+    )  # fmt: skip
