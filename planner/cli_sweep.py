@@ -111,7 +111,7 @@ def requests_of(asked: SweepFile) -> list[Request]:
 def _with_top(request: Request, top: int) -> Request:
     from dataclasses import replace
 
-    return replace(request, top=top)
+    return replace(request, top=top, front=False)
 
 
 def chosen_workers(processes: int | None, dask: str | None, points: int) -> Workers:

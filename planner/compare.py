@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
-from planner.outcome import best_of, hold_batch, run_days, why_nothing
+from planner.outcome import best_of, check_whole, hold_batch, run_days, why_nothing
 from planner.plan import Request, make_plan
 from planner.spec.load_cluster import load_cluster
 from planner.spec.planfile import Choice, Plan
@@ -102,7 +102,7 @@ def compare_clusters(
     for index, cluster in enumerate(clusters):
         say(f"comparing: {cluster}")
         count = None if not gpus else gpus[0] if len(gpus) == 1 else gpus[index]
-        one = replace(held, cluster=cluster, gpus=count, assume=settings[index], top=1)
+        one = replace(held, cluster=cluster, gpus=count, assume=settings[index], top=1, front=False)
         standings.append(_standing(one, errors))
     if len(errors) == len(clusters):
         raise errors[0]
@@ -120,6 +120,7 @@ def _standing(request: Request, errors: list[PlannerError]) -> Standing:
         errors.append(error)
         reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
         return Standing(request.cluster, request.gpus, None, reason, time.perf_counter() - started)
+    check_whole(plan)
     reason = "" if plan.found else why_nothing(plan)
     devices = plan.subject.cluster.devices
     return Standing(request.cluster, devices, plan, reason, time.perf_counter() - started)

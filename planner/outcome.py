@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.plan import DEFAULT_BATCH_TOKENS, DEFAULT_SEQ_LEN, Request
 from planner.spec.load_model import load_model
-from planner.spec.planfile import Choice, MemoryVerdict, Plan, Run, Verdict
+from planner.spec.planfile import Choice, Ending, MemoryVerdict, Plan, Run, Verdict
 from planner.units import parse_count
 
 # term of the step -> what it is a sign of, for terms that are not useful computation
@@ -57,6 +57,13 @@ def hold_batch(request: Request) -> tuple[Request, str]:
 def best_of(plan: Plan) -> Choice | None:
     """The fastest configuration that fits, if there is one."""
     return plan.choices[0] if plan.verdict is Verdict.FOUND else None
+
+
+def check_whole(plan: Plan) -> None:
+    """Raise `KeyboardInterrupt` where Ctrl-C ended the search: one of many answers must not be half of one."""
+    certificate = plan.search.certificate
+    if certificate is not None and certificate.ending is Ending.INTERRUPTED:
+        raise KeyboardInterrupt
 
 
 def why_nothing(plan: Plan) -> str:

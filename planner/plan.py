@@ -88,6 +88,7 @@ class Request:
     restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     headroom: float = 0.05
     top: int = 10
+    front: bool = True  # also step time against memory; without it an answer comes sooner
     with_mtp: bool = False
     assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
     lora_rank: int | None = None  # adapters of this rank on a frozen model
@@ -112,7 +113,8 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     simulator, objective = simulator_of(model), Objective(request.objective)
     bounds = bounds_of(model, space)
     found = search(model, space, limit, max(FINALISTS, request.top), bounds, watch.stopped)
-    front = pareto_front(model, space, limit, bounds, watch.stopped)
+    wanted = request.front or objective is Objective.HEADROOM
+    front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
     if objective is Objective.HEADROOM:
         found = replace(found, best=front.table.take(slice(None, None, -1)))
         found = replace(found, best=found.best.take(slice(request.top)))

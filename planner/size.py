@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from planner.cost.params import model_parameters
 from planner.errors import InputError
-from planner.outcome import BINDS, COMPUTE, best_of, hold_batch, run_days, why_nothing
+from planner.outcome import BINDS, COMPUTE, best_of, check_whole, hold_batch, run_days, why_nothing
 from planner.plan import Request, make_plan, resolve
 from planner.spec.job import OPTIMIZERS
 from planner.spec.load_cluster import load_cluster
@@ -161,7 +161,9 @@ class _Sizer:
         if nodes not in self.points:
             gpus = nodes * self.per_node
             self.say(f"sizing: {gpus:,} GPUs, {len(self.points)} sizes so far")
-            self.points[nodes] = Point(nodes, gpus, make_plan(replace(self.request, gpus=gpus, top=1)))
+            plan = make_plan(replace(self.request, gpus=gpus, top=1, front=False))
+            check_whole(plan)
+            self.points[nodes] = Point(nodes, gpus, plan)
         return self.points[nodes]
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from planner import __version__
 from planner.errors import InputError, PlannerError
+from planner.outcome import check_whole
 from planner.plan import Request, make_plan
 from planner.spec.rows import COLUMNS, Row, plan_rows
 
@@ -22,7 +23,7 @@ def answer_point(request: Request, version: str = __version__) -> list[Row]:
     if version != __version__:
         raise InputError("all workers must run the same planner", f"{__version__}, asked by {version}")
     try:
-        rows = plan_rows(make_plan(request))
+        plan = make_plan(request)
     except PlannerError as error:
         reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
         asked = {key: getattr(request, key) for key in _ASKED}
@@ -31,5 +32,6 @@ def answer_point(request: Request, version: str = __version__) -> list[Row]:
             | asked
             | {"tokens": request.tokens, "verdict": "refused", "reason": reason}
         ]
+    check_whole(plan)
     named = {"model": request.model, "cluster": request.cluster}  # as asked: two files may hold the same name
-    return [row | named for row in rows]
+    return [row | named for row in plan_rows(plan)]

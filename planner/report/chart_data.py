@@ -86,21 +86,25 @@ def memory_rows(memory: Memory) -> list[Row]:
     return rows
 
 
-def pareto_rows(choices: Sequence[Choice], front: Sequence[Choice] = ()) -> list[Row]:
-    """Step time against free memory; `on_front`: nothing else is both faster and leaves more free."""
-    seen: dict[str, Choice] = {choice.config.text: choice for choice in (*choices, *front)}
-    points = sorted(seen.values(), key=lambda c: (c.step_time, -_free(c)))
-    rows, most, fastest = list[Row](), -float("inf"), 0.0
-    for point in points:
-        on_front = _free(point) > most or (_free(point), point.step_time) == (most, fastest)
-        if on_front:
-            most, fastest = _free(point), point.step_time
-        rows.append({
-            "configuration": point.config.text, "step": point.step_time, "free": _free(point) / GIB,
-            "on_front": on_front, "best": point is points[0], "rate": point.tokens_per_second_per_device,
-            "said": f"{precise_time(point.step_time)}, {_free(point) / GIB:.1f} GiB free",
-            "label": f"{point.config.text}: {precise_time(point.step_time)}, {_free(point) / GIB:.1f} GiB free",
-        })  # fmt: skip
+def pareto_rows(plan: Plan) -> list[Row]:
+    """Step time against free memory [s, GiB]: the front of all that fit, and the best choices beside it.
+
+    `on_front`: no configuration is both faster and leaves more free; of files without a front, among the choices.
+    """
+    points = {
+        point.config.text: (point.step_time_s, point.headroom_gib, True) for point in plan.pareto
+    }  # fmt: skip
+    most = -float("inf")
+    for choice in sorted(plan.choices, key=lambda c: (c.step_time, -_free(c))):
+        alone = not plan.pareto and _free(choice) > most
+        most = max(most, _free(choice))
+        points.setdefault(choice.config.text, (choice.step_time, _free(choice) / GIB, alone))
+    best = plan.choices[0].config.text if plan.choices else ""
+    rows = []
+    for text, (step, free, on_front) in sorted(points.items(), key=lambda item: item[1]):
+        said = f"{precise_time(step)}, {free:.1f} GiB free"
+        rows.append({"configuration": text, "step": step, "free": free, "on_front": on_front, "best": text == best,
+                     "said": said, "label": f"{text}: {said}"})  # fmt: skip
     return rows
 
 
@@ -258,9 +262,3 @@ def curve_rows(
         rows.append({"gpus": point["gpus"], "days": whole, "cost": cost, "mark": marks.get(point["gpus"], ""),
                      "on_curve": point["gpus"] != beside, "said": said, "label": said})  # fmt: skip
     return rows
-
-
-def plan_front(plan: Plan) -> tuple[Choice, ...]:
-    """The Pareto front that the plan file holds; empty where it holds none."""
-    front = getattr(plan, "pareto", ())
-    return tuple(point for point in front if isinstance(point, Choice))

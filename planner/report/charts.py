@@ -170,8 +170,7 @@ def pareto_chart(rows: Sequence[Row]) -> Spec:
         x=x, y=y,
         color=alt.condition("datum.on_front", alt.value("var(--blue)"), alt.value("var(--grey)")),
         size=alt.condition("datum.best", alt.value(190), alt.value(80)),
-        tooltip=[alt.Tooltip("configuration:N", title=" "), alt.Tooltip("said:N", title="takes"),
-                 alt.Tooltip("rate:Q", title="tokens/s/GPU", format=",.0f")],
+        tooltip=[alt.Tooltip("configuration:N", title=" "), alt.Tooltip("said:N", title="takes")],
         description=_labelled(),
     )  # fmt: skip
     return _finished(line + points, 300)

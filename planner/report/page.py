@@ -98,8 +98,11 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
             (("less " if line.taken_away else "") + line.label, f"{line.candidates:,}")
             for line in facts.space_account(plan.search)
         ]
-        text = Block("text", text=facts.search_sentence(plan.search))
-        sections.append(Section("space", "The space searched", (table(("", "candidates"), rows), text), True))
+        said = [facts.search_sentence(plan.search)]
+        if plan.search.certificate is not None:
+            said.insert(0, facts.proof_sentence(plan.search.certificate))
+        blocks = (table(("", "candidates"), rows), lines(said))
+        sections.append(Section("space", "The space searched", blocks, True))
     sections += _grounds(plan)
     model, cluster = plan.subject.model, plan.subject.cluster
     lead = best.config.text if best else plan.headline
@@ -138,7 +141,7 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
         sections.append(Section("pipeline", "The pipeline, pass by pass", (block,)))
     elif not_drawn:
         sections.append(Section("pipeline", "The pipeline", (Block("text", text=not_drawn),)))
-    front = chart_data.pareto_rows(plan.choices, chart_data.plan_front(plan))
+    front = chart_data.pareto_rows(plan)
     if len(front) > 1:
         text = (
             "Step time against free memory. On the line nothing is both faster and leaves more memory free."

@@ -57,12 +57,16 @@ def test_memory_rows_add_up_to_every_ranks_peak(plan: Plan) -> None:
 
 
 def test_nothing_on_the_front_is_beaten(plan: Plan) -> None:
-    rows = chart_data.pareto_rows(plan.choices)
-    for row in rows:
-        better = [o for o in rows if o["step"] <= row["step"] and o["free"] >= row["free"]]
-        beaten = any((o["step"], o["free"]) != (row["step"], row["free"]) for o in better)
-        assert row["on_front"] == (not beaten)
+    rows = chart_data.pareto_rows(plan)
+    front = [row for row in rows if row["on_front"]]
+    assert len(front) == len(plan.pareto) > 1
+    for above, below in pairwise(front):
+        assert above["step"] <= below["step"]
+        assert above["free"] < below["free"]
     assert [row["best"] for row in rows].count(True) == 1
+    older = chart_data.pareto_rows(plan.model_copy(update={"pareto": ()}))
+    assert [row["configuration"] for row in older if row["best"]] == [plan.choices[0].config.text]
+    assert older[0]["on_front"]
 
 
 def test_groups_lie_where_ranks_are_counted(plan: Plan) -> None:

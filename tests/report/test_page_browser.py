@@ -43,7 +43,7 @@ def test_every_chart_is_drawn_with_the_plans_numbers(plan: Plan, address: str) -
         assert marks(page, "waterfall") == [row["label"] for row in steps]
         parts = [row["label"] for row in chart_data.memory_rows(best.memory)]
         assert sorted(marks(page, "memory")) == sorted([*parts, f"limit: {best.memory.limit / GIB:.1f} GiB"])
-        points = [row["label"] for row in chart_data.pareto_rows(plan.choices)]
+        points = [row["label"] for row in chart_data.pareto_rows(plan)]
         assert sorted(marks(page, "pareto")) == sorted(points)
         assert best.run is not None
         assert marks(page, "goodput") == [row["label"] for row in chart_data.goodput_rows(best.run)]
