@@ -1,3 +1,47 @@
-"""planner: the fastest way to train a model on a cluster, with proof, reasons and error bars."""
+"""planner: the fastest way to train a model on a cluster, with proof, reasons and error bars.
+
+`planner.plan`, `planner.estimate`, `planner.compare` and `planner.size` answer as the command line does; see
+`planner.api`.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from planner.api import compare, estimate, plan, size
+
+__all__ = ["__version__", "compare", "estimate", "plan", "size"]
+
+_MODULES = ("compare", "plan", "size")  # modules of the same name as the question they answer
+
+
+class _Question(ModuleType):
+    """A module that can be called as the question it answers: planner.plan(...) beside planner.plan.make_plan."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from planner import api
+
+        return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _MODULES and type(value) is ModuleType:
+            value.__class__ = _Question
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"planner.{name}")
+        if name == "estimate":
+            from planner import api
+
+            return api.estimate
+        raise AttributeError(f"module 'planner' has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _Package

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
 from planner.outcome import best_of, check_whole, hold_batch, run_days, why_nothing
 from planner.plan import Request, make_plan
 from planner.spec.load_cluster import load_cluster
 from planner.spec.planfile import Choice, Plan
+from planner.spec.rows import COLUMNS, data_frame, plan_rows
 
 
 class Objective(StrEnum):
@@ -71,6 +73,16 @@ class Comparison:
     def found(self) -> bool:
         """Can any of them train the model?"""
         return any(standing.best for standing in self.standings)
+
+    def to_dataframe(self) -> Any:
+        """A row for each cluster as a pandas data frame, in the order of the objective."""
+        refused = dict.fromkeys(COLUMNS) | {"verdict": "refused"}
+        rows = [
+            (plan_rows(standing.plan)[0] if standing.plan else refused | {"gpus": standing.gpus})
+            | {"cluster": standing.cluster, "reason": standing.reason}
+            for standing in self.standings
+        ]
+        return data_frame(rows)
 
 
 def compare_clusters(

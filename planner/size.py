@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from planner.cost.params import model_parameters
 from planner.errors import InputError
@@ -22,6 +23,7 @@ from planner.plan import Request, make_plan, resolve
 from planner.spec.job import OPTIMIZERS
 from planner.spec.load_cluster import load_cluster
 from planner.spec.planfile import Choice, Plan, Run
+from planner.spec.rows import data_frame, plan_rows
 
 LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as many as asked for
 MOST_HALVINGS = 8
@@ -113,6 +115,10 @@ class Sizing:
     def found(self) -> bool:
         """Is there a size that does what was asked?"""
         return self.answer is not None
+
+    def to_dataframe(self) -> Any:
+        """A row for each size tried as a pandas data frame, smallest first."""
+        return data_frame(plan_rows(point.plan)[0] for point in self.tried)
 
 
 def size_cluster(

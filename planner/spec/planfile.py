@@ -7,7 +7,7 @@ Readable twins ("41.2 GiB") belong to the report. Left out: how a plan is found,
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -379,6 +379,12 @@ class Plan(_Record):
     def found(self) -> bool:
         """Is there a configuration to run?"""
         return self.verdict is Verdict.FOUND
+
+    def to_dataframe(self) -> Any:
+        """The configurations as a pandas data frame, best first, with the columns of `spec.rows`."""
+        from planner.spec.rows import data_frame, plan_rows
+
+        return data_frame(plan_rows(self))
 
     @model_validator(mode="after")
     def _found_means_a_choice(self) -> Self:

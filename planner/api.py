@@ -1,0 +1,132 @@
+"""How does a program ask? `planner.plan`, `planner.estimate`, `planner.compare`, `planner.size`.
+
+    import planner
+    best = planner.plan("llama-3.1-70b", "dgx-h100", gpus=512, tokens="15T")
+    best.choices[0].step_time                # seconds; every field says its unit
+    best.to_dataframe()                      # a row for each configuration (needs pandas)
+
+Answers are those of the command line: "nothing fits" is a result with reasons, and what cannot be understood raises a
+`planner.errors.PlannerError`. Left out: drawing and writing of answers (`planner.report`, `planner.spec.load_plan`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from planner.compare import Comparison, compare_clusters
+from planner.errors import InputError, nearest_names
+from planner.plan import Request, make_estimate, make_plan
+from planner.size import Goal, Sizing, size_cluster
+from planner.space.restriction import parse_restriction
+from planner.spec.planfile import Plan
+from planner.units import parse_count
+
+Values = int | str | Sequence[int | str]
+
+
+class Question(TypedDict, total=False):
+    """What all four take by keyword; what is left out is chosen and named in the answer's `assumptions`.
+
+    `global_batch`: sequences, or "16Mtok". `tokens`: of the whole run, such as 15e12 or "15T"; adds days, money and
+    energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}. `assume`: as `planner assumptions` lists
+    them, such as {"pue": "1.2", "price": "2.50 $/h"}. `headroom`: share of the memory kept free. `calibration`: a file
+    of `planner calibrate`.
+    """
+
+    seq_len: int
+    global_batch: int | str
+    precision: str
+    optimizer: str
+    stack: str
+    tokens: float | str
+    set: Mapping[str, Values]
+    headroom: float
+    assume: Mapping[str, str | float]
+    mtp: bool
+    lora_rank: int
+    frozen_bits: int
+    calibration: str
+    expert_loads: str
+    expert_replicas: int
+
+
+def plan(
+    model: str, cluster: str, *, gpus: int | None = None, top: int = 10, objective: str = "step_time",
+    time_limit: float | None = None, **question: Unpack[Question],
+) -> Plan:  # fmt: skip
+    """The fastest configurations that are legal and fit, best first, or why there are none. Raises `PlannerError`."""
+    asked = _request(model, cluster, gpus, question, top=top, objective=objective, time_limit=time_limit)
+    from planner.objective import CHOOSES_SIZE, plan_with_size
+
+    if objective in {str(kind) for kind in CHOOSES_SIZE}:
+        return plan_with_size(asked)
+    return make_plan(asked)
+
+
+def estimate(model: str, cluster: str, *, gpus: int | None = None, **question: Unpack[Question]) -> Plan:
+    """What the one configuration that `set` names costs, or which rules it breaks. Raises `PlannerError`."""
+    return make_estimate(_request(model, cluster, gpus, question))
+
+
+def compare(
+    model: str, clusters: Sequence[str], *, gpus: int | Sequence[int] = (), objective: str = "step_time",
+    **question: Unpack[Question],
+) -> Comparison:  # fmt: skip
+    """The best plan of each cluster, in the order of the objective: step_time, days, cost or energy."""
+    if isinstance(clusters, str):
+        raise InputError("clusters must be a list of names", repr(clusters), f"write [{clusters!r}]")
+    counts = (gpus,) if isinstance(gpus, int) else tuple(gpus)
+    return compare_clusters(_request(model, "", None, question), clusters, counts, objective)
+
+
+def size(
+    model: str, cluster: str, *, days: float | None = None, budget: float | None = None,
+    max_gpus: int | None = None, **question: Unpack[Question],
+) -> Sizing:  # fmt: skip
+    """The fewest GPUs that end within `days`, the fastest for `budget` dollars, or with neither the fewest that fit."""
+    if days is not None and budget is not None:
+        raise InputError("one of days and budget may be given", "both")
+    goal = Goal.DAYS if days is not None else Goal.BUDGET if budget is not None else Goal.MIN
+    return size_cluster(
+        _request(model, cluster, max_gpus, question), goal, days if days is not None else budget
+    )
+
+
+def _request(
+    model: str, cluster: str, gpus: int | None, question: Question, **more: Any
+) -> Request:  # fmt: skip
+    known = Question.__annotations__
+    for key in question:
+        if key not in known:
+            raise InputError(
+                "a keyword must be known", key, "nearest: " + ", ".join(nearest_names(key, known))
+            )
+    given: dict[str, Any] = {**question, **more}
+    settings = [f"{axis}={_values(values)}" for axis, values in given.pop("set", {}).items()]
+    assume = tuple(f"{key}={value}" for key, value in given.pop("assume", {}).items())
+    if "global_batch" in given:
+        given["global_batch"] = str(given["global_batch"])
+    if "tokens" in given:
+        given["tokens"] = _tokens(given["tokens"])
+    if "mtp" in given:
+        given["with_mtp"] = given.pop("mtp")
+    return Request(
+        model=model, cluster=cluster, gpus=gpus, restrict=parse_restriction(settings), assume=assume, **given
+    )
+
+
+def _values(values: Values) -> str:
+    return (
+        ",".join(map(str, values))
+        if isinstance(values, Sequence) and not isinstance(values, str)
+        else str(values)
+    )
+
+
+def _tokens(given: float | str) -> float:
+    number = parse_count(given, "tokens") if isinstance(given, str) else float(given)
+    if not 0 < number < math.inf:
+        raise InputError("tokens must be above 0", str(given), "write 15e12 or '15T'")
+    return number

@@ -1,0 +1,84 @@
+"""Does a program get the answers of the command line, with types, tables and errors that say what to do?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import planner
+from planner.compare import Comparison
+from planner.errors import InputError
+from planner.plan import Request, make_estimate, make_plan
+from planner.size import Sizing
+from planner.spec.planfile import Plan, Verdict
+from planner.spec.rows import COLUMNS
+
+SMALL = {"seq_len": 2048, "global_batch": 64, "tokens": "10B"}
+
+
+def same(one: Plan, other: Plan) -> bool:
+    return one.choices == other.choices and one.assumptions == other.assumptions
+
+
+def test_plan_is_the_verbs() -> None:
+    found = planner.plan(
+        "llama-3.2-1b", "dgx-h100", gpus=16, set={"pp": 1, "tp": [1, 2]}, assume={"pue": 1.2}, **SMALL
+    )
+    asked = Request("llama-3.2-1b", "dgx-h100", 16, 2048, "64", tokens=1e10, restrict={"pp": (1,), "tp": (1, 2)},
+                    assume=("pue=1.2",))  # fmt: skip
+    assert isinstance(found, Plan)
+    assert same(found, make_plan(asked))
+
+
+def test_estimate_names_one_configuration() -> None:
+    found = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={"tp": 2}, **SMALL)
+    asked = Request("llama-3.2-1b", "dgx-h100", 8, 2048, "64", tokens=1e10, restrict={"tp": (2,)})
+    assert same(found, make_estimate(asked))
+    assert planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={"tp": 3}).verdict is Verdict.ILLEGAL
+
+
+def test_compare_and_size_are_typed_and_tables() -> None:
+    pandas = pytest.importorskip("pandas")
+    compared = planner.compare("llama-3.2-1b", ["dgx-h100", "rtx4090"], gpus=8, **SMALL)
+    assert isinstance(compared, Comparison)
+    table = compared.to_dataframe()
+    assert list(table["cluster"]) == [standing.cluster for standing in compared.standings]
+    sized = planner.size("llama-3.2-1b", "dgx-h100", max_gpus=16, **SMALL)
+    assert isinstance(sized, Sizing)
+    assert list(sized.to_dataframe()["gpus"]) == [point.gpus for point in sized.tried]
+    plan = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, top=3, **SMALL)
+    rows = plan.to_dataframe()
+    assert isinstance(rows, pandas.DataFrame)
+    assert list(rows.columns) == list(COLUMNS)
+    assert list(rows["step_time_s"]) == [choice.step_time for choice in plan.choices]
+    nothing = planner.plan("llama-3.1-405b", "1x8 h100").to_dataframe()
+    assert len(nothing) == 1
+    assert nothing["reason"][0]
+
+
+def test_mistakes_say_what_to_do() -> None:
+    with pytest.raises(InputError, match="seq_len"):
+        planner.plan("llama-3.2-1b", "dgx-h100", sequence=4096)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="dgx-h100"):
+        planner.compare("llama-3.2-1b", "dgx-h100")
+    with pytest.raises(InputError, match="both"):
+        planner.size("llama-3.2-1b", "dgx-h100", days=3, budget=4, tokens=1e9)
+    with pytest.raises(InputError, match="tokens"):
+        planner.plan("llama-3.2-1b", "dgx-h100", tokens=-1)
+
+
+def test_questions_and_modules_share_a_name() -> None:
+    script = (
+        "import planner\nassert callable(planner.plan) and callable(planner.size)\n"
+        "from planner.plan import make_plan\nimport planner.compare\n"
+        "assert planner.plan.make_plan is make_plan\nassert callable(planner.compare)\n"
+        "assert not hasattr(planner, 'nonsense')\nassert planner.plan('llama-3.2-1b', '1x8 h100', top=1).found\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_importing_planner_loads_nothing_heavy() -> None:
+    script = "import planner, sys; assert not {'numpy', 'pydantic', 'pandas'} & set(sys.modules), sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
