@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.report.trace import MemoryLevels, TracedStep
     from planner.schedule.actions import ActionTable
     from planner.schedule.generate import NamedSchedule
-    from planner.spec.config import ParallelConfig
+    from planner.spec.config import ParallelConfig, Schedule
     from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
 
@@ -158,7 +158,7 @@ def traced_step(
     from planner.cost.simulated import evaluate_exactly, simulator_of
     from planner.plan import cost_model
     from planner.report.trace import TracedStep
-    from planner.schedule.generate import canonical_name
+    from planner.schedule.generate import canonical_name, named_schedule
     from planner.schedule.simulate import simulate
     from planner.spec.config import ConfigTable, Schedule
 
@@ -175,19 +175,30 @@ def traced_step(
     _check_same(choice, float(cost.step_time[0]))
     time = {name: float(values[0]) for name, values in cost.detail.time.items()}
     chunks = simulator.chunk_times(config)
-    own = _order(config, None, chunks)
+    own = simulator.order(config, chunks.stage_times())
     hop = exposed_hop(own, chunks, sum(v for name, v in time.items() if name not in _AFTER))
     table = own if schedule is None else _order(config, schedule, chunks)
     timeline = simulate(table, chunks.stage_times((hop,)))
     name = schedule or canonical_name(Schedule(config.schedule))
+    traced = Schedule(config.schedule) if schedule is None else named_schedule(schedule).schedule
+    waste = model.problem.stack.overhead.fragmentation
     return TracedStep(
         timeline=timeline,
         chunks=chunks,
         hop=hop,
         head=float(model.layers.edges(rows).head[0]),
         once={part: time[part] for part in _AFTER},
-        memory=_levels(cost.detail, config, table),
-        facts=_facts(plan, choice, name, timeline.makespan, time, hop, chunks, bool(table.joined.any())),
+        memory=_levels(cost.detail, config, traced, waste),
+        facts=_facts(
+            plan,
+            choice,
+            name,
+            timeline.makespan,
+            time,
+            hop,
+            chunks,
+            bool(table.joined.any()) and not chunks.hidden.any(),
+        ),
     )
 
 
@@ -259,53 +270,42 @@ def exposed_hop(table: ActionTable, chunks: ChunkTimes, pipeline: float) -> floa
     return float(np.interp(pipeline, took, grid))
 
 
-def _levels(detail: CostDetail, config: ParallelConfig, table: ActionTable) -> MemoryLevels:
+def _levels(detail: CostDetail, config: ParallelConfig, schedule: Schedule, waste: float) -> MemoryLevels:
     """Bytes of every rank and chunk, as the plan counts them: every chunk of a rank keeps as much as the others.
 
-    Where a schedule puts chunks on other ranks than the plan, only activations are known; DualPipe's two copies of
+    Where `schedule` puts chunks on other ranks than the plan, only activations are known; DualPipe's two copies of
     the model are the sum of two of the plan's ranks.
     """
     import numpy as np
 
     from planner.report.trace import MemoryLevels
-    from planner.schedule.formulas import in_flight
+    from planner.spec.config import Placement, Schedule, ranks_of_chunks
 
-    p, v, m = config.pp, config.vpp, config.num_microbatches
-    row = int(detail.class_row[0])
-    class_of = {r: j for j, ranks in enumerate(detail.classes.members[row]) for r in ranks}
+    p, v = config.pp, config.vpp
+    own, other = Schedule(config.schedule).placement, schedule.placement
+    class_of = {
+        r: j for j, ranks in enumerate(detail.classes.members[int(detail.class_row[0])]) for r in ranks
+    }
     classes = [class_of[rank] for rank in range(p)]
-    stages = detail.classes.stage[row][classes]
-    kept, fixed = ("activations", "fragmentation"), {}
+    left_out, fixed = ("activations", "fragmentation", "working_set", "weight_gradients_due"), {}
     for phase in ("backward", "loss", "head_backward", "optimizer"):
         terms = {name: value[0, classes] for name, value in detail.memory[phase].items()}
-        rest = [value for name, value in terms.items() if name not in (*kept, "working_set")]
+        rest = [value for name, value in terms.items() if name not in left_out]
         fixed[phase] = np.sum(rest, axis=0) + float(detail.outside[0])
-    backward = {name: value[0, classes] for name, value in detail.memory["backward"].items()}
-    flying = np.asarray(in_flight(stages, float(p), float(v), float(m)))
-    of_chunk = np.arange(p * v) % p
-    chunk = (sum(backward[name] for name in kept) / flying / v)[of_chunk]
-    working = backward["working_set"][of_chunk]
+    of_chunk = ranks_of_chunks(p, v, own)
+    chunk = (detail.kept[0, classes] * (1.0 + waste) / v)[of_chunk]
+    working = detail.memory["backward"]["working_set"][0, classes][of_chunk]
     held, optimizer = fixed["backward"], fixed["optimizer"]
-    loss, head = (float(fixed[phase][-1] - held[-1]) for phase in ("loss", "head_backward"))
-    if _folded(table):
+    loss, head = (
+        float(fixed[phase][of_chunk[-1]] - held[of_chunk[-1]]) for phase in ("loss", "head_backward")
+    )
+    if other is Placement.FOLDED and own is not other:
         none = np.zeros(p)
         return MemoryLevels("activations", none, chunk, np.zeros(p * v), 0.0, 0.0, none)
-    if table.stages == p and not _as_planned(table, p):  # two copies of the model in opposite directions
-        once = backward["workspace"] + float(detail.outside[0])
+    if other is Placement.MIRRORED and own is not other:  # two copies of the model in opposite directions
+        once = detail.memory["backward"]["workspace"][0, classes] + float(detail.outside[0])
         held, optimizer = (both + both[::-1] - once for both in (held, optimizer))
     return MemoryLevels("memory", held, chunk, working, loss, head, optimizer)
-
-
-def _as_planned(table: ActionTable, p: int) -> bool:
-    """Is every chunk on rank (chunk mod p), where a plan has it?"""
-    from planner.schedule.actions import EMPTY
-
-    ranks = (table.stage % p) == [[rank] for rank in range(p)]
-    return bool((ranks | (table.kind == EMPTY)).all())
-
-
-def _folded(table: ActionTable) -> bool:
-    return table.stages > table.ranks and not _as_planned(table, table.ranks)
 
 
 def _facts(

@@ -129,14 +129,9 @@ def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[S
     if known is None and text:
         assumed.append(f"schedule {text!r}: " + ("interleaved" if (vpp or 1) > 1 else "1f1b"))
     if known not in (None, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
-        # the cost equations know 1F1B and interleaving; the others are within their own bubble of these
-        assumed.append(f"schedule {text!r}: bubble and memory as 1f1b, interleaved where it has two chunks")
-        return known, 2 if known in (
-            Schedule.ZB_V,
-            Schedule.V_HALF,
-            Schedule.V_MIN,
-            Schedule.DUALPIPE_V,
-        ) else 1
+        return known, vpp if vpp is not None and known.runs_chunks(vpp) else (
+            1 if known.runs_chunks(1) else 2
+        )
     if vpp is not None and layers < pp * vpp <= layers + 2:
         # embedding and loss count as layers, so that the outermost chunks may hold no layer
         assumed.append(f"{pp} x {vpp} chunks for {layers} layers: {layers // pp} virtual stages")

@@ -16,8 +16,10 @@ from planner.cost.collectives import p2p_time
 from planner.cost.layer import LayerModel
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import boundary_tier, pipeline_links
+from planner.schedule.actions import ActionTable
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph
+from planner.schedule.memory_limited import MOST_PASSES, memory_limited_table
 from planner.schedule.simulate import StageTimes, makespans, stage_times
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Placement, Recompute, Schedule, ranks_of_chunks
@@ -155,6 +157,16 @@ def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
     return np.array(hops)
 
 
+LARGEST_PIPELINE = 3_000_000  # passes; a larger one keeps its estimate
+
+
+def can_simulate(config: ParallelConfig) -> bool:
+    """Is the pipeline small enough to be simulated in a moment?"""
+    adaptive = config.schedule in (Schedule.V_HALF, Schedule.V_MIN)
+    most = MOST_PASSES if adaptive else LARGEST_PIPELINE
+    return 3 * config.pp * config.vpp * config.num_microbatches <= most
+
+
 class PipelineSimulator:
     """Exact makespans of one problem's configurations; equal orders are built and equal pipelines simulated once."""
 
@@ -172,16 +184,23 @@ class PipelineSimulator:
         key = replace(config, zero=0, hsdp=0)  # what the passes do not depend on
         if key not in self._seen:
             cases = self.chunk_times(config).without_and_with_messages()
-            free, real = makespans(self._graph(config), cases)
+            free, real = makespans(self._graph(config, cases), cases)
             self._seen[key] = float(free), float(real)
         return self._seen[key]
 
-    def _graph(self, config: ParallelConfig) -> DependencyGraph:
+    def order(self, config: ParallelConfig, times: StageTimes) -> ActionTable:
+        """The order of passes of a configuration; `times` for schedules that adapt to them. Raises `InputError`."""
+        schedule = Schedule(config.schedule)
+        if schedule is Schedule.ONE_F_ONE_B and config.vpp > 1:
+            schedule = Schedule.INTERLEAVED
+        if schedule in (Schedule.V_HALF, Schedule.V_MIN):
+            return memory_limited_table(schedule, config.pp, config.num_microbatches, times)
+        return action_table(schedule, config.pp, config.num_microbatches, config.vpp)
+
+    def _graph(self, config: ParallelConfig, times: StageTimes) -> DependencyGraph:
         shape = (config.schedule, config.pp, config.vpp, config.num_microbatches)
+        if config.schedule in (Schedule.V_HALF, Schedule.V_MIN):
+            return dependency_graph(self.order(config, times))
         if shape not in self._graphs:
-            schedule = Schedule(config.schedule)
-            if schedule is Schedule.ONE_F_ONE_B and config.vpp > 1:
-                schedule = Schedule.INTERLEAVED
-            table = action_table(schedule, config.pp, config.num_microbatches, config.vpp)
-            self._graphs[shape] = dependency_graph(table)
+            self._graphs[shape] = dependency_graph(self.order(config, times))
         return self._graphs[shape]

@@ -82,12 +82,16 @@ def bubble_apart(
     few = 2 * p * (f + b) + m * w + (m - 1) * b - 2 * m * (f + b + w)
     looped = (np.maximum(m * v + p - 1, p * v + m - 1) - m * v) * (f + b + w)
     return np.select(
-        [schedule == kind for kind in (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_V)],
+        [
+            *(schedule == kind for kind in (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.ZB_V)),
+            np.isin(schedule, (Schedule.V_HALF, Schedule.V_MIN)),
+        ],
         [
             np.where(v > 1, looped, whole),
             zb_h1_bubble(f, b, w, p),
             zb_h2_bubble(f, b, w, p),
             np.maximum(zb_v_bubble(f, b, w, p), few),
+            np.maximum((p - 1) * (f + b + w), few),  # between ZB-V's and twice this, 1F1B's
         ],
         dualpipe_bubble(f, b, w, pair, depth),
     )

@@ -158,7 +158,7 @@ class PreparedCosts:
         detail = None
         if keep_terms:
             terms = {**self._stage_terms(p_row, leading, time, m), **of_step}
-            where = (memory.by_class, memory.outside, memory.stage_class, c_row, self.classes)
+            where = (memory.by_class, memory.outside, memory.stage_class, c_row, self.classes, kept)
             detail = CostDetail(terms, memory.terms, *where)
         step_time = subtotal + of_step["stragglers"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)

@@ -10,13 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost.chunks import PipelineSimulator
+from planner.cost.chunks import PipelineSimulator, can_simulate
 from planner.cost.model import CostModel
 from planner.cost.step import straggling
 from planner.cost.table import STAGE_TERMS, CostTable
 from planner.spec.config import ConfigTable, Schedule
-
-LARGEST_PIPELINE = 3_000_000  # passes; a larger one keeps its estimate
 
 
 def simulator_of(model: CostModel) -> PipelineSimulator:
@@ -36,7 +34,7 @@ def evaluate_exactly(
     problem = model.problem
     for row in np.flatnonzero(table["schedule"] != Schedule.ONE_F_ONE_B):
         config = table.row(int(row))
-        if 3 * config.pp * config.vpp * config.num_microbatches > LARGEST_PIPELINE:
+        if not can_simulate(config):
             continue
         free, real = simulator.makespans(config)
         work = sum(float(time[name][row]) for name in STAGE_TERMS)

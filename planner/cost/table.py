@@ -23,7 +23,8 @@ STAGE_TERMS = (*TIME_TERMS, "recompute", "host_bound", "embedding_and_loss")
 class CostDetail:
     """The terms behind a table. `time`: by term, sums to the step time (n,) [s]. `memory[phase][term]` (n, C)
     [bytes]. `by_class` (n, C): the allocator's peaks; `outside` (n,): bytes beside the allocator. `stage_class`
-    (n,): the binding class of `classes`, of which `class_row` (n,) is the pipeline of a row."""
+    (n,): the binding class of `classes`, of which `class_row` (n,) is the pipeline of a row. `kept` (n, C): what a
+    micro-batch keeps from its forward to its backward pass [bytes]."""
 
     time: dict[str, Array]
     memory: dict[str, dict[str, Array]]
@@ -32,6 +33,7 @@ class CostDetail:
     stage_class: NDArray[np.intp]
     class_row: NDArray[np.intp]
     classes: StageClasses
+    kept: Array
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from planner.schedule.actions import ActionTable, Pass
 from planner.schedule.generate import action_table
+from planner.schedule.memory_limited import default_limit
 from planner.spec.config import Schedule
 
 Point = tuple[int, int]  # chunks before their input gradient, chunks between their two gradients
@@ -52,7 +53,12 @@ def held_moments(table: ActionTable) -> list[tuple[Point, ...]]:
 
 
 def most_held(schedule: Schedule, p: int, v: int, m: int) -> tuple[tuple[Point, ...], ...]:
-    """The worst moments of every rank, for schedules that hold no more beyond `SATURATED` micro-batches a rank."""
+    """The worst moments of every rank, for schedules that hold no more beyond `SATURATED` micro-batches a rank.
+
+    Where the order is found under a memory limit, that limit before the input gradient.
+    """
+    if schedule in (Schedule.V_HALF, Schedule.V_MIN):
+        return (((min(default_limit(schedule, p), v * m), 0),),) * p
     return _most_held(schedule, p, v, min(m, SATURATED * p))
 
 
