@@ -58,6 +58,10 @@ def calibrate(
     nodes: Annotated[
         str | None, typer.Option(metavar="FILE|LIST", help="Hostfile, or Slurm list such as gpu[001-064].")
     ] = None,
+    cluster_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the machine that --topo and --nodes show (YAML)."),
+    ] = None,
     job: JobOptions = DEFAULT_JOB,
     name: Annotated[str, typer.Option(help="What to call the calibration.")] = "own measurements",
     output: Annotated[
@@ -72,7 +76,7 @@ def calibrate(
 
     request = job.request(model, cluster, gpus)
     machine = load_cluster(cluster, gpus)
-    said = _machine_lines(machine, topo, nodes)
+    said = _machine_lines(machine, topo, nodes, cluster_file)
     if not (run or nccl or profile or topo or nodes):
         hint = "give --run, --nccl, --profile, --topo or --nodes"
         raise InputError("something measured must be given", "nothing", hint)
@@ -103,8 +107,11 @@ def _notes_only(said: list[str]) -> RenderableType:
     return section("Machine", bullets(said))
 
 
-def _machine_lines(machine: Cluster, topo: Path | None, nodes: str | None) -> list[str]:
-    from planner.calibrate.machine import machine_notes, read_nodes, read_topology
+def _machine_lines(
+    machine: Cluster, topo: Path | None, nodes: str | None, cluster_file: Path | None
+) -> list[str]:
+    from planner.calibrate.machine import cluster_text, machine_notes, read_nodes, read_topology
+    from planner.catalog.load_overlay import write_whole
 
     if topo is None and nodes is None:
         return []
@@ -113,11 +120,10 @@ def _machine_lines(machine: Cluster, topo: Path | None, nodes: str | None) -> li
     lines = [*topology.lines] if topology else []
     if hosts is not None:
         lines.append(f"{len(hosts.names)} nodes, {hosts.names[0]} to {hosts.names[-1]}")
-    per_node = topology.devices if topology else (hosts.slots if hosts else None)
     notes = machine_notes(machine, topology, hosts)
-    if notes and hosts is not None and per_node:
-        chip = machine.accelerator.name
-        lines.append(f"as a shorthand: '{len(hosts.names)}x{per_node} {chip} ...' with the fabric's speed")
+    if cluster_file is not None:
+        write_whole(cluster_text(machine, topology, hosts, cluster_file.stem), cluster_file)
+        lines.append(f"the machine as a cluster: {cluster_file}")
     return [*lines, *(f"contradicts the cluster given: {note}" for note in notes)]
 
 

@@ -29,12 +29,14 @@ def marks_of(lines: Iterable[str]) -> frozenset[str]:
     """What a log says of its options: "name=value" of every argument in lower case, and telling words."""
     found: set[str] = set()
     for line in lines:
-        text = plain(line[:LONGEST_LINE])[0]
+        lower = line.lower()
+        if " ..." not in line and not any(word in lower for word in (*_WORDS, "using world size")):
+            continue
+        text = plain(line)[0]
         if match := _ARGUMENT.match(text):
             if len(found) < 10_000:
                 found.add(f"{match[1]}={match[2].lower()}")
             continue
-        lower = text.lower()
         found |= {word for word in _WORDS if word in lower}
         if match := _WORLD.search(text):
             found |= {f"{name}={match[i]}" for i, name in enumerate(("world", "dp", "tp", "pp"), start=1)}

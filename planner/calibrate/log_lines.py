@@ -7,6 +7,7 @@ memory. Left out: the configuration of the run, which its owner gives (`calibrat
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -310,11 +311,7 @@ def read_log(path: Path) -> LogFacts:
         if size > LARGEST_LOG:
             hint = f"cut it: tail -n 200000 {path.name} > short.log"
             raise FileInputError(str(path), "a log must be smaller than 2 GB", f"{size / 1e9:.1f} GB", hint)
-        with path.open("rb") as file:
-            if b"\0" in file.read(8192):
-                raise FileInputError(str(path), "a log must be text", "bytes of zero in it")
-        with path.open(encoding="utf-8", errors="replace") as text:
-            facts = read_lines(_bounded_lines(text), str(path))
+        facts = _read_once(path, size, path.stat().st_mtime_ns)
     except FileNotFoundError:
         raise FileInputError(str(path), "the log must exist", hint="check the path") from None
     except OSError as error:
@@ -324,6 +321,16 @@ def read_log(path: Path) -> LogFacts:
         hint = "formats: Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, transformers"
         raise FileInputError(str(path), must, f"{facts.lines} lines, none of them", hint)
     return facts
+
+
+@functools.lru_cache(maxsize=8)
+def _read_once(path: Path, size: int, changed: int) -> LogFacts:
+    """A log that did not change since it was read is not read again."""
+    with path.open("rb") as file:
+        if b"\0" in file.read(8192):
+            raise FileInputError(str(path), "a log must be text", "bytes of zero in it")
+    with path.open(encoding="utf-8", errors="replace") as text:
+        return read_lines(_bounded_lines(text), str(path))
 
 
 def _bounded_lines(text: Iterable[str]) -> Iterator[str]:

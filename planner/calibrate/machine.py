@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from planner.calibrate.log_lines import plain
 from planner.errors import FileInputError, InputError
@@ -200,3 +202,34 @@ def machine_notes(cluster: Cluster, topology: NodeTopology | None, nodes: Nodes 
                 f"the hosts have {nodes.slots} slots, a node of {cluster.name} {cluster.devices_per_node}"
             )
     return tuple(said)
+
+
+def cluster_text(cluster: Cluster, topology: NodeTopology | None, nodes: Nodes | None, name: str) -> str:
+    """A cluster file of the machine as it was found; what was not looked at is as in `cluster`. Raises `InputError`."""
+    per_node = (
+        topology.devices if topology else (nodes.slots if nodes and nodes.slots else cluster.devices_per_node)
+    )
+    count = len(nodes.names) if nodes else cluster.num_nodes
+    kind = str(cluster.tiers[0].kind)
+    if topology is not None and topology.devices > 1:
+        kind = "nvlink" if topology.links[1] else "pcie"
+    node: dict[str, Any] = {"accelerators": per_node, "scale_up": {"kind": kind, "domain": per_node}}
+    spec: dict[str, Any] = {
+        "name": name, "description": f"as found; the rest from {cluster.name}", "nodes": count,
+        "accelerator": cluster.accelerator.name, "node": node,
+    }  # fmt: skip
+    sources = {"node": "nvidia-smi topo -m" if topology else f"the cluster {cluster.name}"}
+    if count > 1:
+        if len(cluster.tiers) < 2:
+            raise InputError(
+                "a cluster of several nodes needs a fabric", cluster.name, "name one with several nodes"
+            )
+        whole = cluster.tiers[1].bandwidth_alone * cluster.devices_per_node
+        cards = topology.cards if topology and topology.cards else cluster.devices_per_node
+        node |= {"nics": cards, "nic_bandwidth": f"{whole * 8 / cluster.devices_per_node / 1e9:.4g} Gbit/s"}
+        spec["fabric"] = {"kind": str(cluster.fabric)}
+        sources["fabric"] = f"the cluster {cluster.name}"
+    if nodes is not None:
+        sources["nodes"] = "the hosts given"
+    text = yaml.safe_dump({**spec, "sources": sources}, sort_keys=False, allow_unicode=True)
+    return f"# Written by planner calibrate from what the machine says of itself.\n{text}"

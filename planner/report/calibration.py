@@ -50,7 +50,7 @@ def calibration_document(
     overlay: Overlay, runs: Calibration | None, links: LinkFit | None, notes: Sequence[str]
 ) -> RenderableType:
     """The verdict first, then runs, links and what moved."""
-    blocks: list[RenderableType] = [prose(_headline(overlay, runs, links), "bold green")]
+    blocks: list[RenderableType] = [prose(_headline(overlay, runs), "bold green")]
     if runs is not None:
         rows = [
             (
@@ -80,15 +80,15 @@ def calibration_document(
     return Group(*blocks)
 
 
-def _headline(overlay: Overlay, runs: Calibration | None, links: LinkFit | None) -> str:
+def _headline(overlay: Overlay, runs: Calibration | None) -> str:
     if runs is not None and not overlay.multiply:
         count = len(runs.observations)
         return (
             f"the shipped stack {overlay.stack} explains {'these runs' if count > 1 else 'this run'} as it is: "
             "nothing moved"
         )
-    moved = [*overlay.multiply, *(("links",) if links else ())]
-    return f"calibration {overlay.name} ({overlay.level}): {len(moved)} numbers moved"
+    count = len(overlay.multiply) + sum(value != 1 for value in overlay.links.model_dump().values())
+    return f"calibration {overlay.name} ({overlay.level}): {count} number{'s' * (count != 1)} moved"
 
 
 def _beside(predicted: float, measured: float) -> tuple[str, str]:

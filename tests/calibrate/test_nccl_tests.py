@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.calibrate.machine import expand_nodes, machine_notes, parse_topology, read_nodes
+from planner.calibrate.machine import cluster_text, expand_nodes, machine_notes, parse_topology, read_nodes
 from planner.calibrate.nccl_tests import LinkTest, fit_links, parse_tests, predicted_times, read_tests
 from planner.calibrate.predict import rates_of
 from planner.cost.collectives import CollectiveKind
@@ -146,3 +146,14 @@ def test_node_lists(tmp_path: Path) -> None:
             read_nodes(bad)
     assert machine_notes(NODES, None, read_nodes("n[1-3]"))
     assert not machine_notes(NODES, None, read_nodes("n[1-4]"))
+
+
+def test_the_machine_as_a_cluster_file(tmp_path: Path) -> None:
+    topology, hosts = parse_topology(TOPOLOGY, "topo.txt"), read_nodes("gpu[1-6]")
+    (tmp_path / "ours.yaml").write_text(cluster_text(NODES, topology, hosts, "ours"))
+    found = load_cluster(str(tmp_path / "ours.yaml"), None)
+    assert (found.num_devices, found.devices_per_node) == (24, 4)
+    assert found.accelerator.name == NODES.accelerator.name
+    (tmp_path / "same.yaml").write_text(cluster_text(NODES, None, None, "same"))
+    same = load_cluster(str(tmp_path / "same.yaml"), None)
+    assert same.tiers[1].bandwidth == pytest.approx(NODES.tiers[1].bandwidth)
