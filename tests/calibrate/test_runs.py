@@ -100,7 +100,7 @@ def test_experts_default_to_tensor_parallel_width() -> None:
     [
         {"model": "nobody"}, {"model": "unknown"}, {"gpu": "h900"}, {"gpus": ""}, {"gpus": "x"}, {"seq_len": ""},
         {"global_batch": ""}, {"tp": "3"}, {"tp": "0"}, {"tp": "1.5"}, {"precision": "int3"}, {"optimizer": "magic"},
-        {"extras": "LoRA, rank 8"}, {"dp_sharding": "sideways"}, {"gpus": "1e300"}, {"seq_len": "nan"},
+        {"dp_sharding": "sideways"}, {"gpus": "1e300"}, {"seq_len": "nan"},
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused(changed: dict[str, str]) -> None:
@@ -150,3 +150,12 @@ def test_most_published_rows_are_understood() -> None:
         degrees = run.config.tp * run.config.cp * run.config.pp * run.config.dp
         assert degrees == run.problem.cluster.num_devices
     assert refused <= 0.03 * len(rows)
+
+
+@pytest.mark.parametrize(
+    ("extras", "rank", "bits"),
+    [("LoRA, rank 8", 8, 16), ("packed; LoRA", 16, 16), ("QLoRA r=64 nf4", 64, 4), ("fp32 grad", None, 16)],
+)
+def test_adapters_are_read(extras: str, rank: int | None, bits: int) -> None:
+    job = RunReader(MODELS).read({**ROW, "extras": extras}).problem.job
+    assert (job.lora_rank, job.frozen_bits) == (rank, bits)
