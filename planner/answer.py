@@ -56,7 +56,7 @@ NOT_MODELLED = (
     "experts that get more tokens than others, unless their loads are given (--expert-loads)",
     "varying sequence lengths, padding and the data loader",
     "schedules other than 1F1B and interleaved 1F1B in the search (`planner schedule` simulates them)",
-    "memory of the first step, host memory, CUDA graphs",
+    "memory pools of CUDA graphs; buffers of NCCL beyond a fixed amount for every process group",
 )
 # How much wider the band is for models unlike most runs of the fit, and the least where the device was not measured.
 UNLIKE_BAND = 1.5

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape, layer_activations, linear_input_bytes
 from planner.cost.flops import Shard, layer_gemms
-from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
-from planner.spec.model import Layer
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
+from planner.spec.model import AttentionKind, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
 from planner.spec.stack import AttentionKernel
@@ -43,7 +43,31 @@ def layer_memory(
     beside = kernels.checkpoint_extra * x.tokens * problem.model.hidden / x.sequence_split
     least = np.minimum(parts["input"] + beside, everything)
     working = _working(problem, recipe, layer, x)
+    if (keys["cp"] > 1).any():
+        released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
+        attention = context_working(layer, x, keys["cp_kind"], recipe) - released
+        working = np.where(keys["cp"] > 1, np.maximum(working, attention), working)
     return everything - freed, least, working + freed, working + everything - least
+
+
+def context_working(layer: Layer, x: LayerShape, kind: NDArray[np.int32], recipe: PrecisionRecipe) -> Array:
+    """Alive in the backward pass of context-parallel attention, the layer's second half not subtracted [bytes].
+
+    Gradients of q, k, v and the output, and buffers: the ring holds keys, values and their gradients twice, one pair
+    at work and one on its way; all-gather holds those of the whole sequence; all-to-all a second layout of q, k, v,
+    the output and their gradients (Transformer Engine, attention/dot_product_attention/context_parallel.py). Left
+    out: the ring's outputs of every step, which the forward pass alone holds.
+    """
+    a, act = layer.attention, recipe.activation_bytes
+    shared = a.heads / x.t if a.kind is AttentionKind.MLA else a.kv_heads / x.kv_split
+    pairs = act * x.tokens * shared * (a.head_dim + a.v_head_dim)
+    queries = act * x.tokens * a.heads / x.t * (a.head_dim + a.v_head_dim)
+    buffers = np.select(
+        [kind == ContextKind.P2P, kind == ContextKind.ALL_GATHER],
+        [4.0 * pairs, 2.0 * x.c * pairs],
+        2.0 * (queries + pairs),
+    )
+    return np.asarray(queries + pairs + buffers)
 
 
 def weight_gradient_bytes(

@@ -5,10 +5,14 @@ The measured figures are those of autograd's saved tensors, each storage counted
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from planner.cost.activations import LayerShape, head_activations, layer_activations
+from planner.cost.layer_memory import context_working
+from planner.spec.config import ContextKind
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
 from planner.spec.precision import RECIPES, Precision
@@ -201,3 +205,15 @@ def test_chunked_loss_divides_the_logits_by_its_chunks() -> None:
     head = head_activations(vocabulary, llama, shape(), kernels, BF16)
     assert float(head.transient[0]) == pytest.approx(12 * TOKENS * 128256 / 8)
     assert float(head.kept[0]) == pytest.approx(2 * TOKENS * 4096)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pairs", "queries"),
+    [(ContextKind.P2P, 5, 1), (ContextKind.ALL_GATHER, 9, 1), (ContextKind.A2A, 3, 3)],
+)
+def test_context_parallel_buffers_by_hand(kind: ContextKind, pairs: int, queries: int) -> None:
+    # Llama 3.1 8B on 4 ranks: keys and values are 2 x 8 x 128 values of 2 bytes a token, queries and output 2 x 4096
+    model, x = load_model("llama-3.1-8b"), shape(tokens=2048)
+    x = dataclasses.replace(x, c=np.array([4.0]))
+    found = context_working(model.layers[0], x, np.array([int(kind)], dtype=np.int32), BF16)
+    assert float(found[0]) == 2048 * (pairs * 2 * 2048 + queries * 2 * 2 * 4096)
