@@ -168,7 +168,7 @@ SIZES = {
 
 def attention_table(data: Path) -> str:
     """Forward attention by device and what was left out."""
-    cells, rows = read_attention(data), []
+    cells, grids, rows = read_attention(data), read_gemm(data), list[list[str]]()
     for gpu, (name, _) in TABLES.items():
         found = kernel_holdout.attention_errors(gpu, cells[gpu])
         load = ATTENTION_SUSTAINED[ARCHITECTURE.get(gpu, "blackwell")][0]
@@ -179,20 +179,15 @@ def attention_table(data: Path) -> str:
             return load * float(attention_time(*shape, PEAKS[gpu], 1e15, rates)[0])
 
         others = (
+            kernel_holdout.attention_device_errors(gpu, cells, grids),
             kernel_holdout.width_errors(gpu, data, cells[gpu]),
             kernel_holdout.latent_errors(gpu, data, latent),
         )
         rows.append(
             [name, *(errors_text(found[key]) for key in ("rows", "span", "heads")), *map(errors_text, others)]
         )
-    head = (
-        "device",
-        "rows off the grid",
-        "a span",
-        "a number of heads",
-        "head width 192",
-        "MLA, inference kernels",
-    )
+    known = ("device", "rows off the grid", "a span", "a number of heads")
+    head = (*known, "device", "head width 192", "MLA, inference kernels")
     return table(head, rows)
 
 
@@ -204,9 +199,11 @@ def other_sources(data: Path) -> str:
         compare_attention(data / "attention_efficiency.csv.gz"),
     ):
         for (gpu, what), ratios in sorted(found.items()):
-            middle = f"{float(np.median(ratios)):.3f}"
-            rows.append([gpu, what, middle, errors_text(np.abs(np.array(ratios) - 1))])
-    return table(("device", "source and pass", "predicted over measured", "error"), rows)
+            middle = float(np.median(ratios))
+            around = f"{100 * float(np.median(np.abs(np.array(ratios) / middle - 1))):.1f}"
+            rows.append([gpu, what, f"{middle:.3f}", errors_text(np.abs(np.array(ratios) - 1)), around])
+    head = ("device", "source and pass", "predicted over measured", "error", "median after one factor")
+    return table(head, rows)
 
 
 def collective_tables() -> str:

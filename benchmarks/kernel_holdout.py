@@ -127,6 +127,24 @@ def attention_errors(gpu: str, cells: AttentionCells) -> dict[str, FloatArray]:
     return errors
 
 
+# whose table stands for a device of which nothing was measured: the best-known one of another generation
+KIN = dict.fromkeys(DEVICES, "h100_sxm_80g") | dict.fromkeys(
+    ("h100_sxm_80g", "h200_sxm", "l40s"), "a100_sxm_80g"
+)
+
+
+def attention_device_errors(
+    gpu: str, cells: dict[str, AttentionCells], grids: dict[str, dict[str, GemmGrid]]
+) -> FloatArray:
+    """Errors where a kin of another generation stands in, scaled by the plateaus of the GEMMs."""
+    axes, table = attention_grid(gpu, cells[gpu])
+    points = np.meshgrid(*axes, indexing="ij")
+    scale = grids[gpu]["bf16"].plateau() / grids[KIN[gpu]]["bf16"].plateau()
+    guess = scale * interpolate(*attention_grid(KIN[gpu], cells[KIN[gpu]]), points)
+    large = 2.0 * np.exp2(2 * points[0] + points[1] + points[2]) > FEWEST_FLOPS
+    return np.asarray(np.abs(table / guess - 1)[large])
+
+
 def width_errors(gpu: str, data: Path, cells: AttentionCells) -> FloatArray:
     """Errors at head width 192, which no table holds; empty where the best kernel of that width is a fallback."""
     axes, table = attention_grid(gpu, cells)
