@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from planner.campaign.run import run_assumptions, run_facts
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.flops import MfuConvention, mfu_flops_per_token
@@ -16,8 +18,12 @@ from planner.cost.params import model_parameters
 from planner.cost.shapes import shape_distance_of
 from planner.cost.simulated import evaluate_exactly
 from planner.cost.table import CostTable
+from planner.frameworks import explicit_splits
+from planner.frameworks.layout import write_layout
 from planner.solve.pareto import ParetoFront
+from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
+from planner.solve.split import SplitResult, cost_of_split, even_split, own_split
 from planner.space.enumerate import Enumeration, Removed
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -39,6 +45,7 @@ from planner.spec.planfile import (
     PlannedConfig,
     RemovedBy,
     Search,
+    SplitFacts,
     StackFacts,
     StageMemory,
     Subject,
@@ -81,11 +88,11 @@ class Answerer:
         return bool(self.model.evaluate(ConfigTable.of([config])).device_memory[0] <= self.limit)
 
     def plan(
-        self, space: Enumeration, found: SearchResult, helps: Sequence[str], front: ParetoFront, ending: Ending,
-        objective: Objective, clock: Callable[[], float],
+        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str],
+        front: ParetoFront, ending: Ending, objective: Objective, clock: Callable[[], float],
     ) -> Plan:  # fmt: skip
         """The answer to a search; `helps`: changes under which something would be legal."""
-        choices = self.choices(found.best)
+        choices = self.choices(found.best, splits.splits if splits else None)
         verdict, change, nearest = Verdict.FOUND, "", None
         if choices:
             change = "; or ".join(helps)
@@ -107,14 +114,14 @@ class Answerer:
             costed=found.costed,
             seconds=clock(),
             restricted=self.restricted,
-            certificate=self._certificate(space, found, choices, front, ending, objective, clock()),
+            certificate=self._certificate(space, found, splits, choices, front, ending, objective, clock()),
         )
         pareto = self._pareto(front)
         return self._plan(verdict, choices, search, nearest=nearest, smallest_change=change, pareto=pareto)
 
     def _certificate(
-        self, space: Enumeration, found: SearchResult, choices: tuple[Choice, ...], front: ParetoFront,
-        ending: Ending, objective: Objective, seconds: float,
+        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, choices: tuple[Choice, ...],
+        front: ParetoFront, ending: Ending, objective: Objective, seconds: float,
     ) -> Certificate:  # fmt: skip
         best = bound = gap = None
         if choices and objective is Objective.HEADROOM:
@@ -122,18 +129,20 @@ class Answerer:
             bound, gap = (best, 0.0) if front.complete else (None, None)
         elif choices:
             best = choices[0].step_time
-            bound = min(best, found.unseen)
+            bound = min(best, found.unseen, splits.bound if splits else np.inf)
             gap = (best - bound) / best
         return Certificate(
             objective=objective,
-            compared="step time by the cost model's equations, the fastest with their pipelines simulated; splits are "
-            "the stack's own",
+            compared="the step time of the cost model's equations under the stack's own split; the fastest "
+            f"{found.solved} with their pipelines simulated, and under any split",
             candidates=space.total,
             by_rule=space.total - len(space),
             by_memory=found.by_memory + found.too_large,
             by_bound=found.behind,
             costed=found.costed,
             solved=found.solved,
+            splits_solved=len(splits.splits) if splits else 0,
+            split_bound=splits.bound if splits and np.isfinite(splits.bound) else None,
             best=best,
             bound=bound,
             gap=gap,
@@ -177,12 +186,50 @@ class Answerer:
         text = config.describe()
         return self._plan(verdict, choices, search, violations=rules, nearest=near, named=text)
 
-    def choices(self, table: ConfigTable) -> tuple[Choice, ...]:
-        """Everything predicted about each row of a short table."""
+    def choices(
+        self, table: ConfigTable, splits: Mapping[ParallelConfig, SplitResult] | None = None
+    ) -> tuple[Choice, ...]:
+        """Everything predicted about each row of a short table, under its solved split where there is one."""
         if not len(table):
             return ()
         cost = evaluate_exactly(self.model, table, self.simulator)
-        return tuple(self._choice(table.row(row), cost, row) for row in range(len(table)))
+        found = []
+        for row in range(len(table)):
+            config = table.row(row)
+            solved = (splits or {}).get(config)
+            found.append(
+                self._choice(config, cost, row) if solved is None else self._split(config, cost, row, solved)
+            )
+        return tuple(found)
+
+    def _split(self, config: ParallelConfig, cost: CostTable, row: int, solved: SplitResult) -> Choice:
+        """A configuration whose split was solved: taken where the framework can be told, else said."""
+        spec, stack = self.problem.model, self.problem.stack
+        own, note = own_split(self.model, config), ""
+        better = bool(solved.chunks) and solved.chunks != own
+        if better and explicit_splits(stack.framework):
+            choice = self._choice(config, cost_of_split(self.model, config, solved.chunks), 0)
+            choice = choice.model_copy(update={"layout": write_layout(solved.chunks, spec.mtp_layers)})
+            own = solved.chunks
+        else:
+            choice = self._choice(config, cost, row)
+            if better and solved.step_time < choice.step_time:
+                gain = 1 - solved.step_time / choice.step_time
+                note = (
+                    f"{stack.framework} deals layers to stages itself; {', '.join(map(str, solved.chunks))} "
+                    f"layers would be {gain:.1%} faster"
+                )
+        even = even_split(spec.num_layers, config.pp, config.vpp)
+        even_time = float(cost_of_split(self.model, config, even).step_time[0]) if even else None
+        facts = SplitFacts(
+            layers_per_chunk=own,
+            own_step_time=float(cost.step_time[row]),
+            even_step_time=even_time,
+            bound=min(solved.bound, choice.step_time),
+            gap=max(1 - solved.bound / choice.step_time, 0.0),
+            note=note,
+        )
+        return choice.model_copy(update={"split": facts})
 
     def _choice(self, config: ParallelConfig, cost: CostTable, row: int) -> Choice:
         job, cluster = self.problem.job, self.problem.cluster

@@ -260,7 +260,7 @@ class _Judge:
         if not len(space):
             return None
         found = search(self.model, space, self.answer.limit, FINALISTS)
-        found = refine(self.model, self.simulator, found, 1)
+        found = refine(self.model, self.simulator, found)
         choices = self.answer.choices(found.best)
         return choices[0] if choices else None
 

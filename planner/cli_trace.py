@@ -168,6 +168,8 @@ def traced_step(
     choice = plan.choices[index]
     config = choice.config.parallel()
     model = cost_model(planned_problem(plan, cluster, calibration))
+    if choice.split is not None:
+        model = model.with_split(choice.split.layers_per_chunk)
     rows = ConfigTable.of([config])
     simulator = simulator_of(model)
     cost = evaluate_exactly(model, rows, simulator)

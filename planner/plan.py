@@ -5,6 +5,7 @@
     cost      CostModel(problem, rates)        step time and memory of each
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
               refine(model, found)             in the order of simulated pipelines
+              solve_splits(model, found)       layers of every stage           -> SplitsSolved
               pareto_front(model, space)       step time against memory        -> ParetoFront
     answer    Plan                             what the report shows and the plan file holds
 
@@ -27,9 +28,10 @@ from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
 from planner.errors import InputError
+from planner.frameworks import explicit_splits
 from planner.solve.balance import balance_experts, zipf_loads
 from planner.solve.pareto import pareto_front
-from planner.solve.refine import FINALISTS, refine
+from planner.solve.refine import FINALISTS, refine, solve_splits
 from planner.solve.relax import (
     better_batch,
     better_batch_advice,
@@ -112,14 +114,17 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
     bounds = bounds_of(model, space)
-    found = search(model, space, limit, max(FINALISTS, request.top), bounds, watch.stopped)
+    found, splits = search(model, space, limit, max(FINALISTS, request.top), bounds, watch.stopped), None
     wanted = request.front or objective is Objective.HEADROOM
     front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
     if objective is Objective.HEADROOM:
         found = replace(found, best=front.table.take(slice(None, None, -1)))
         found = replace(found, best=found.best.take(slice(request.top)))
     else:
-        found = refine(model, simulator, found, request.top)
+        found = refine(model, simulator, found)
+        explicit = explicit_splits(problem.stack.framework)
+        splits = solve_splits(model, simulator, found, limit, explicit, watch.stopped)
+        found = replace(found, best=splits.best.take(slice(request.top)))
     helps = () if len(space) else tuple(legal_changes(problem, rules, request.restrict))
     better = better_batch(problem)
     if len(found.best) and better and not watch.stopped():
@@ -134,7 +139,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         request.restrict,
         load_assumptions(request.assume),
     )
-    return answer.plan(space, found, helps, front, watch.ending, objective, watch.seconds)
+    return answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds)
 
 
 def make_estimate(request: Request) -> Plan:

@@ -6,6 +6,7 @@ the embedding and the head. Left out: what depends on the pipeline, data paralle
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,6 +124,7 @@ class LayerModel:
 
     def __init__(self, problem: Problem, kernels: KernelRates, links: LinkRates) -> None:
         self.problem, self.kernels, self.links = problem, kernels, links
+        self._kept: dict[tuple[object, ...], LayerCost] = {}
         self.compute = ComputeModel(problem, kernels)
         self.communication = CommunicationModel(problem, links)
         self.recipe, self.bandwidth = self.compute.recipe, self.compute.bandwidth
@@ -197,7 +199,21 @@ class LayerModel:
         return floor + beyond * host.layer_floor_tp_nodes + pipeline + routing
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
-        """Cost of one kind of layer for every key."""
+        """Cost of one kind of layer for every key; of single keys, which are asked for again and again, kept."""
+        if len(keys) > 1:
+            return self._layer(layer, keys)
+        key = (layer, *(int(column[0]) for column in keys.columns.values()))
+        if key not in self._kept:
+            self._kept[key] = self._layer(layer, keys)
+        return self._kept[key]
+
+    def dealt(self, problem: Problem) -> LayerModel:
+        """The same layers of a problem that differs in its split alone."""
+        other = copy(self)
+        other.problem = problem
+        return other
+
+    def _layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         x, groups = self.shape(keys, layer), key_groups(keys)
         products = {
             g.name: self.compute.gemm(g, x, groups) for g in layer_gemms(layer, self.problem.model.hidden)

@@ -8,6 +8,9 @@ million. Left out: interleaved pipelines of uneven stages, for which the form of
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,6 +49,14 @@ class CostModel:
         if problem.stack.split is PipelineSplit.NANOTRON:
             self.head_in_layers = nanotron_head(model)
         self.embedding_in_layers = 0.05
+
+    def with_split(self, chunks: tuple[int, ...]) -> CostModel:
+        """The same for layers dealt in one way: `chunks` of them in order, for pipelines of that many chunks."""
+        stack = self.problem.stack.model_copy(update={"split": chunks})
+        other = copy(self)
+        other.problem = replace(self.problem, stack=stack)
+        other.layers = self.layers.dealt(other.problem)
+        return other
 
     def prepare(self, stems: ConfigTable) -> PreparedCosts:
         """Evaluate everything that does not depend on the number of fully recomputed layers."""

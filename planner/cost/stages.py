@@ -67,7 +67,7 @@ def stage_classes(
     vpp: IntColumn,
     schedule: IntColumn,
     kind_of: tuple[int, ...],
-    split: PipelineSplit,
+    split: PipelineSplit | tuple[int, ...],
     embedding: float,
     head: float,
 ) -> StageClasses:

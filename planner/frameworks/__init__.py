@@ -46,3 +46,9 @@ def framework_of_stack(stack_framework: str) -> Framework | None:
         if stack_framework in candidate.stacks:
             return candidate
     return None
+
+
+def explicit_splits(stack_framework: str) -> bool:
+    """Can the framework that runs a stack's configurations be told how many layers each pipeline stage holds?"""
+    found = framework_of_stack(stack_framework)
+    return found is not None and bool(found.splits)

@@ -241,6 +241,21 @@ def layers_sentence(choice: Choice) -> str:
     return f"layers by pipeline rank: {text}" + (f" ({choice.layout})" if choice.layout else "")
 
 
+def split_sentence(choice: Choice) -> str:
+    """What solving the split brought, and whether a better one is possible; empty where it was not solved."""
+    split = choice.split
+    if split is None:
+        return ""
+    said = []
+    if split.even_step_time is not None:
+        gain = 1 - choice.step_time / split.even_step_time
+        said.append(f"{gain:.1%} faster than the even split ({precise_time(split.even_step_time)})")
+    if split.own_step_time is not None and split.own_step_time > choice.step_time * (1 + 1e-9):
+        said.append(f"{1 - choice.step_time / split.own_step_time:.1%} faster than the stack's own")
+    said.append("no split is faster" if split.gap <= 1e-4 else f"at best {split.gap:.1%} more is possible")
+    return "split solved: " + ", ".join(said) + (f"; {split.note}" if split.note else "")
+
+
 def precise_time(seconds: float) -> str:
     """A step time with four digits."""
     value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1e3, "ms")

@@ -261,7 +261,14 @@ def _stages(choice: Choice) -> list[RenderableType]:
         table.columns[-1].justify = "left"
         blocks = [Text(""), table]
         notes += [others]
-    return [*blocks, *(prose(note, "dim") for note in (*notes, facts.layers_sentence(choice)) if note)]
+    return [
+        *blocks,
+        *(
+            prose(note, "dim")
+            for note in (*notes, facts.layers_sentence(choice), facts.split_sentence(choice))
+            if note
+        ),
+    ]
 
 
 def _space(plan: Plan) -> RenderableType:

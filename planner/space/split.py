@@ -113,12 +113,14 @@ def deal_layers(
     num_layers: int,
     pp: int,
     vpp: int,
-    split: PipelineSplit,
+    split: PipelineSplit | tuple[int, ...],
     embedding: float,
     head: float,
     placement: Placement = Placement.LOOPED,
 ) -> list[int]:
-    """Layers of every chunk in pipeline order under the stack's way to split."""
+    """Layers of every chunk in pipeline order under the stack's way to split, or a split that is given."""
+    if isinstance(split, tuple):
+        return list(split)
     if pp == 1:
         return [num_layers]
     if split is PipelineSplit.NANOTRON and vpp == 1:

@@ -259,6 +259,21 @@ class Run(_Record):
         return self
 
 
+class SplitFacts(_Record):
+    """How the layers of a configuration were dealt to its pipeline."""
+
+    layers_per_chunk: tuple[int, ...] = Field(description="layers of every virtual stage, in order [1]")
+    own_step_time: float | None = Field(
+        None, gt=0, description="of the stack's own split, absent where that does not fit [s]"
+    )
+    even_step_time: float | None = Field(
+        None, gt=0, description="of the split as even as it goes, absent where there is none [s]"
+    )
+    bound: float = Field(ge=0, description="step time that no split of this configuration beats [s]")
+    gap: float = Field(ge=0, le=1, description="(step time - bound) / step time; 0: proven best [1]")
+    note: str = Field("", description="what the framework could not be told, if that would be faster")
+
+
 class Choice(_Record):
     """One configuration with everything predicted about it."""
 
@@ -275,6 +290,7 @@ class Choice(_Record):
     memory: Memory
     layers_per_stage: tuple[int, ...] = Field((), description="layers of each pipeline rank [1]")
     layout: str = Field("", description="how layers are dealt to stages, if not evenly")
+    split: SplitFacts | None = Field(None, description="absent where the split was not solved")
     run: Run | None = None
     why: tuple[str, ...] = Field((), description="sentences: what was decided by what")
 
@@ -311,6 +327,10 @@ class Certificate(_Record):
     by_bound: int = Field(ge=0, description="not costed: no bound of theirs beats the answer [1]")
     costed: int = Field(ge=0, description="memory and time computed by the cost model's equations [1]")
     solved: int = Field(ge=0, description="costed again with their pipelines simulated [1]")
+    splits_solved: int = Field(0, ge=0, description="of these, those whose split a solver decided [1]")
+    split_bound: float | None = Field(
+        None, description="step time that no split of the simulated ones beats [s]"
+    )
     best: float | None = Field(None, description="what the best has of the objective, in inner units")
     bound: float | None = Field(None, description="what no candidate can beat, in the same unit")
     gap: float | None = Field(None, ge=0, description="(best - bound) / best; 0: proven best [1]")

@@ -358,7 +358,10 @@ class Stack(_Section):
     )
     calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
     calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
-    split: PipelineSplit = PipelineSplit.BALANCED
+    split: PipelineSplit | tuple[int, ...] = Field(
+        PipelineSplit.BALANCED,
+        description="how layers are dealt to stages, or the layers of every chunk in order",
+    )
     kernels: Kernels = Kernels()
     compute: Compute = Compute()
     host: Host = Host()

@@ -1,0 +1,133 @@
+"""Does the split solver find what trying every split finds, and do its bounds hold?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+
+from planner.cost.model import CostModel
+from planner.solve.split import (
+    cost_of_split,
+    even_split,
+    only_split,
+    own_split,
+    quick_bound,
+    solvable,
+    solve_split,
+)
+from planner.space.enumerate import enumerate_configs
+from planner.space.rules import RULES
+from planner.spec.config import ParallelConfig
+from tests.problems import costs, dense_model, moe_model, problem
+
+
+def every_split(layers: int, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
+    """All splits that the solver may choose from."""
+    chunks = pp * vpp
+    inner = range(1, layers + 1) if vpp == 1 else range(max(layers // chunks, 1), layers // chunks + 2)
+    outer = inner if vpp == 1 else range(inner.stop)
+    for first, last in product(outer, repeat=2):
+        for middle in product(inner, repeat=chunks - 2):
+            if first + last + sum(middle) == layers:
+                yield (first, *middle, last)
+
+
+def random_case(seed: int) -> tuple[CostModel, ParallelConfig]:
+    """A small problem and one of its pipelines."""
+    chance = random.Random(seed)
+    while True:
+        layers = chance.randint(3, 9)
+        model = (
+            moe_model(layers, leading_dense=chance.randint(0, 2), experts=4)
+            if chance.random() < 0.4
+            else dense_model(layers, vocab=chance.choice([32000, 128256, 512000]), tied=chance.random() < 0.3)
+        )
+        subject = problem(
+            model, chance.choice(["1x8 h100", "2x8 h100 400G-ib"]), seq_len=chance.choice([2048, 8192]),
+            global_batch=chance.choice([8, 16, 32]), stack=chance.choice(["megatron-2026", "megatron-2024"]),
+        )  # fmt: skip
+        space = enumerate_configs(subject, RULES, {"pp": (2, 4), "micro_batch": (1, 2)}).table()
+        rows = [space.row(i) for i in chance.sample(range(len(space)), min(len(space), 20))]
+        rows = [row for row in rows if solvable(row) and row.num_microbatches <= 16 and row.pp * row.vpp <= 8]
+        if rows:
+            return costs(subject), chance.choice(rows)
+
+
+def brute_force(model: CostModel, config: ParallelConfig) -> list[tuple[float, float]]:
+    """Step time and memory of every split."""
+    found = []
+    for chunks in every_split(model.problem.model.num_layers, config.pp, config.vpp):
+        cost = cost_of_split(model, config, chunks)
+        found.append((float(cost.step_time[0]), float(cost.device_memory[0])))
+    return found
+
+
+def check(seed: int) -> None:
+    model, config = random_case(seed)
+    every = brute_force(model, config)
+    memory = sorted({memory for _, memory in every})
+    for limit in (np.inf, memory[len(memory) // 3], memory[0], memory[0] * 0.9):
+        best = min((time for time, held in every if held <= limit), default=np.inf)
+        found = solve_split(model, config, float(limit), effort=20.0)
+        if np.isinf(best):
+            assert np.isinf(found.step_time)
+            assert found.chunks == ()
+            continue
+        # the stack's own split may lie outside the splits tried, and be better
+        assert found.step_time <= best * (1 + 2e-4)
+        assert found.bound <= best * (1 + 1e-9)
+        assert found.proven
+        again = cost_of_split(model, config, found.chunks)
+        assert float(again.step_time[0]) == pytest.approx(found.step_time)
+        assert float(again.device_memory[0]) <= limit
+        assert found.step_time >= min(best, found.own) * (1 - 1e-9)
+        assert quick_bound(model, config, found.step_time) <= found.step_time * (1 + 1e-9)
+        assert solve_split(model, config, float(limit), cutoff=0.99 * best).bound >= 0.98 * best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_split_is_that_of_brute_force(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6, 206))
+def test_the_split_is_that_of_brute_force_in_hundreds_of_cases(seed: int) -> None:
+    check(seed)
+
+
+def test_an_uneven_split_is_found_where_the_head_is_heavy() -> None:
+    """Ten layers and a head of several: the last stage gets fewer."""
+    model = costs(problem(dense_model(10, vocab=512000), "1x8 h100", global_batch=16))
+    config = ParallelConfig(pp=4, dp=2, num_microbatches=8)
+    found = solve_split(model, config, np.inf)
+    even = float(cost_of_split(model, config, even_split(10, 4, 1)).step_time[0])
+    assert found.chunks[-1] < max(found.chunks)
+    assert found.step_time < 0.97 * even
+    assert found.proven
+
+
+def test_memory_moves_layers_off_the_stage_that_holds_most() -> None:
+    model = costs(problem(dense_model(9), "1x8 h100", global_batch=16))
+    config = ParallelConfig(pp=4, dp=2, num_microbatches=8)
+    free = solve_split(model, config, np.inf)
+    needed = float(cost_of_split(model, config, free.chunks).device_memory[0])
+    tight = solve_split(model, config, 0.97 * needed)
+    assert tight.chunks
+    assert tight.chunks != free.chunks
+    assert tight.step_time >= free.step_time
+
+
+def test_nothing_to_solve() -> None:
+    model = costs(problem(dense_model(4), "1x8 h100", global_batch=8))
+    alone = ParallelConfig(dp=8)
+    found = solve_split(model, alone, np.inf)
+    assert found.chunks == own_split(model, alone) == (4,)
+    assert found.gap == 0
+    assert only_split(model, ParallelConfig(pp=4, dp=2, num_microbatches=4))
+    assert even_split(6, 4, 2) == ()
+    assert even_split(6, 4, 1) == (2, 2, 1, 1)
