@@ -36,6 +36,12 @@ ClusterOption = Annotated[
 ]
 GpusOption = Annotated[int | None, typer.Option("--gpus", help="Devices (default: what the files say).")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model, where the files don't describe it.")]
+SeqLenOption = Annotated[
+    int | None, typer.Option("--seq-len", min=1, help="Tokens in a sequence, where the files don't say.")
+]
+BatchOption = Annotated[
+    int | None, typer.Option("--global-batch", min=1, help="Sequences per step, where the files don't say.")
+]
 StackOption = Annotated[
     str | None, typer.Option("--stack", help="Training software (default: the framework's newest).")
 ]
@@ -47,11 +53,13 @@ def check(
     gpus: GpusOption = None,
     model: ModelOption = None,
     stack: StackOption = None,
+    seq_len: SeqLenOption = None,
+    global_batch: BatchOption = None,
     calibration: CalibrationOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Say of a launcher's own files whether they are legal, fit, how fast they are and what would be better."""
-    answer = check_files(read_files(files), cluster, gpus, model, stack, calibration)
+    answer = check_files(read_files(files), cluster, gpus, model, stack, calibration, seq_len, global_batch)
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
     else:
@@ -102,6 +110,8 @@ def check_files(
     model: str | None,
     stack: str | None,
     calibration: Path | None = None,
+    seq_len: int | None = None,
+    global_batch: int | None = None,
 ) -> dict[str, Any]:
     """Everything `planner check` says, as plain values. Raises `PlannerError`."""
     from planner.space.enumerate import explain_config
@@ -109,6 +119,9 @@ def check_files(
 
     framework = recognize(files)
     parsed = framework.parse(files)
+    parsed = replace(
+        parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or global_batch
+    )
     problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack, calibration)
     config = config_of(parsed, problem)
     own = _as_the_framework_allows(problem, framework)

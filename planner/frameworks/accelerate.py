@@ -47,6 +47,13 @@ PRECISIONS: Final = {
 }
 
 
+# sharding strategies of FSDP 1, by name and number (torch.distributed.fsdp.ShardingStrategy) -> ZeRO stage
+_STRATEGIES: Final = {
+    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
+    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
+}  # fmt: skip
+
+
 def _degrees(columns: Columns, problem: Problem) -> Mask:
     return (columns["pp"] == 1) & (columns["ep"] == 1)
 
@@ -216,8 +223,18 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         reshard = s.text("fsdp_config.fsdp_reshard_after_forward", "True").lower() in ("true", "full_shard")
         zero = 3 if reshard else 2
         hsdp = dp * cp // replicate if replicate > 1 else 0
+        if s.has("fsdp_config.fsdp_sharding_strategy"):  # FSDP 1
+            strategy = s.text("fsdp_config.fsdp_sharding_strategy", "").upper().replace(" ", "")
+            zero = _STRATEGIES.get(strategy, zero)
+            hsdp = devices // s.count("num_machines", 1) if strategy.startswith(("HYBRID", "4", "5")) else 0
+    notes = []
+    ds = Settings({}, "")
     if kind == "DEEPSPEED":
         zero = s.count("deepspeed_config.zero_stage", 2, least=0)
+        if s.has("deepspeed_config.deepspeed_config_file"):
+            ds, said = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
+            zero = ds.count("zero_optimization.stage", zero, least=0)
+            notes += said
     words: dict[str, list[str]] = {}
     for file, text in files.items():
         if file.endswith(".sh"):
@@ -229,6 +246,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         "recompute": int(Recompute.FULL if full or "--recompute" in words else Recompute.NONE),
     }  # fmt: skip
     batch = None
+    if ds.has("train_micro_batch_size_per_gpu"):
+        numbers.setdefault("micro-batch", ds.count("train_micro_batch_size_per_gpu", 1))
+        numbers.setdefault("accumulate", ds.count("gradient_accumulation_steps", 1))
     if "micro-batch" in numbers:
         axes["micro_batch"] = numbers["micro-batch"]
         axes["num_microbatches"] = numbers.get("accumulate", 1)
@@ -243,8 +263,22 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         global_batch=batch,
         precision=next((kind for kind, said in PRECISIONS.items() if said == text), None),
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
-        notes=() if batch else ("micro-batch and sequence length are the program's, not this file's",),
+        notes=(
+            *notes,
+            *(() if batch else ("micro-batch and sequence length are the program's, not this file's",)),
+        ),
     )
+
+
+def _deepspeed_file(wanted: str, files: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """The DeepSpeed settings that the YAML names, from the files given; a note where they were not."""
+    plain = wanted.split("/")[-1]
+    for file, text in files.items():
+        if file.split("/")[-1] == plain:
+            return Settings(load_settings(text, file), file), []
+    return Settings({}, plain), [
+        f"{plain} was not given: its ZeRO stage is taken as 2; name it beside the YAML"
+    ]
 
 
 def recognizes(name: str, text: str) -> bool:

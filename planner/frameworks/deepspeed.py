@@ -33,6 +33,7 @@ VERSION: Final = "0.19.8"
 CONFIG, HOSTFILE, PIPELINE = "ds_config.json", "hostfile", "pipeline.json"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 TRIAL_STEPS: Final = 50
+_FREE: Final = ("optimizer.params.", "scheduler.params.")  # words of the optimizer or scheduler that is named
 
 
 def _pipeline_zero(columns: Columns, problem: Problem) -> Mask:
@@ -234,19 +235,20 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         "hsdp": s.count("zero_optimization.zero_hpz_partition_size", 1) if stage == 3 else 0,
     }  # fmt: skip
     axes["hsdp"] = 0 if axes["hsdp"] == 1 else axes["hsdp"]
+    axes["offload"] = _offload(s)
+    notes = [] if dp is not None else ["the number of devices is not in these files"]
+    automatic = sorted(n for n, value in s.values.items() if value == "auto" and "batch" in n)
+    notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
     recompute, seq_len = _program(files, pipe)
     axes["recompute"] = int(recompute)
     if dp is not None:
         axes["dp"] = dp
         batch = batch if batch is not None else dp * micro * accumulated
         axes["num_microbatches"] = max(batch // (dp * micro), 1)
-    precision = (
-        Precision.BF16
-        if s.flag("bf16.enabled")
-        else Precision.FP16
-        if s.flag("fp16.enabled")
-        else Precision.FP32
-    )
+    automatic_bf16 = s.values.get("bf16.enabled") == "auto" and not s.flag("fp16.enabled")
+    precision = Precision.FP16 if s.flag("fp16.enabled") else Precision.FP32
+    if s.flag("bf16.enabled") or automatic_bf16:
+        precision = Precision.BF16
     return ParsedConfig(
         framework="deepspeed",
         version=VERSION,
@@ -255,9 +257,17 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         seq_len=seq_len,
         global_batch=batch,
         precision=precision,
-        unknown=unknown_options("deepspeed", VERSION, flatten(document)),
-        notes=() if dp is not None else ("the number of devices is not in these files",),
+        unknown=unknown_options(
+            "deepspeed", VERSION, [n for n in flatten(document) if not n.startswith(_FREE)]
+        ),
+        notes=tuple(notes),
     )
+
+
+def _offload(s: Settings) -> int:
+    """What lies on the host, as bits of `offload`: 1 optimizer states, 2 parameters."""
+    places = [s.text(f"zero_optimization.offload_{what}.device", "none") for what in ("optimizer", "param")]
+    return sum(bit for bit, place in zip((1, 2), places, strict=True) if place != "none")
 
 
 def _program(files: Mapping[str, str], pipe: Mapping[str, Any]) -> tuple[Recompute, int | None]:

@@ -69,7 +69,8 @@ class Settings:
         self.values, self.file = flatten(values), file
 
     def has(self, name: str) -> bool:
-        return self.values.get(name) is not None
+        """Is a value stated? null and "auto" leave it to the program."""
+        return self.values.get(name) not in (None, "auto")
 
     def count(self, name: str, default: int, least: int = 1) -> int:
         """A whole number of at least `least`; the default where it is absent, null or "auto"."""

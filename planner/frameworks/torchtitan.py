@@ -444,6 +444,7 @@ def _devices(files: Mapping[str, str]) -> int | None:
         each = (
             words.get("--nproc-per-node") or words.get("--nproc_per_node") or [variables.get("NGPU", "")]
         )[0]
+        nodes = nodes or "1"  # what torchrun takes
         if nodes.isdigit() and each.isdigit():
             return int(nodes) * int(each)
     return None
@@ -457,38 +458,42 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     replicate, shard = degree("data_parallel_replicate_degree"), degree("data_parallel_shard_degree", -1)
     if shard < 1 and devices:
         shard = max(devices // (tp * cp * pp * replicate), 1)
-    if shard < 1:
-        must = "data_parallel_shard_degree must be a number, or the devices must be known"
-        raise InputError(must, "-1", "give --gpus N")
+    known = shard >= 1
+    if not known and (pp > 1 or replicate > 1):
+        must = "data_parallel_shard_degree must be a number where there are pipelines or replicas"
+        raise InputError(must, "-1", "write the number, or give the torchrun script too")
     model = _model(s, version)
-    dp = replicate * shard
+    dp = replicate * shard if known else 1
     schedule, looped = _schedule(s)
     chunks = _chunks(s, model, pp, looped)
     local = s.count("training.local_batch_size", 8 if version == TOML else 1)
     micro = s.count("parallelism.pipeline_parallel_microbatch_size", 1) if pp > 1 else local
-    batch = s.count("training.global_batch_size", -1, least=-1)
-    batch = batch if batch > 0 else local * dp
+    batch: int | None = s.count("training.global_batch_size", -1, least=-1)
+    if batch is None or batch < 1:
+        batch = local * dp if known else None
     reshard = s.text("parallelism.fsdp_reshard_after_forward", "default")
     always = reshard == "always" or (reshard == "default" and pp == 1)
-    sharded = shard * cp > 1
+    sharded = shard * cp > 1 or not known
     mode = s.text("activation_checkpoint.mode", "selective")
     recompute = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(mode, Recompute.NONE)
     axes = {
         "tp": tp, "cp": cp, "pp": pp, "dp": dp, "vpp": max(len(chunks) // pp, 1) if chunks else 1,
         "ep": degree("expert_parallel_degree"), "etp": degree("expert_tensor_parallel_degree"),
-        "micro_batch": micro, "num_microbatches": max(batch // (dp * micro), 1), "sp": int(tp > 1),
+        "micro_batch": micro, "num_microbatches": max((batch or 1) // (dp * micro), 1), "sp": int(tp > 1),
         "zero": (3 if always else 2) if sharded else 0,
         "hsdp": shard * cp if sharded and replicate > 1 else 0,
         "recompute": int(recompute), "schedule": int(schedule),
         "recompute_layers": -(-model.num_layers // pp) if model and recompute == Recompute.FULL else 0,
     }  # fmt: skip
+    if not known:  # all devices that are left; the cluster says how many
+        axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
     fp8 = "float8" in s.text("model.converters", "")
     fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
     return ParsedConfig(
         framework="torchtitan",
         version=version,
         axes=axes,
-        devices=tp * cp * pp * dp,
+        devices=tp * cp * pp * dp if known else None,
         seq_len=s.count("training.seq_len", 1) if s.has("training.seq_len") else None,
         global_batch=batch,
         precision=Precision.FP8 if fp8 else Precision.FP32 if fp32 else Precision.BF16,

@@ -189,3 +189,68 @@ def test_branches_that_cannot_be_known_all_run() -> None:
 )
 def test_slurm_devices(lines: str, devices: int | None) -> None:
     assert slurm_devices(lines) == devices
+
+
+DS_AUTO = {
+    "bf16": {"enabled": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": "auto", "total_num_steps": "auto"}},
+    "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "offload_optimizer": {"device": "cpu"}},
+    "gradient_accumulation_steps": "auto",
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+}
+
+
+def test_automatic_values_are_the_programs(tmp_path: Path) -> None:
+    words = ("--model", "llama-3.1-8b", "--gpus", "16", "--seq-len", "4096", "--global-batch", "64")
+    facts = checked(tmp_path, json.dumps(DS_AUTO), "ds_config.json", *words)
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["dp"], axes["zero"], axes["num_microbatches"], axes["offload"] & 1) == (16, 3, 4, 1)
+    assert facts["unknown_options"] == []
+    assert any("left to the program" in str(note) for note in facts["notes"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zero", "hsdp"),
+    [("FULL_SHARD", 3, 0), ("SHARD_GRAD_OP", 2, 0), ("1", 3, 0), ("HYBRID_SHARD", 3, 8)],
+)
+def test_strategies_of_fsdp_1(tmp_path: Path, strategy: str, zero: int, hsdp: int) -> None:
+    text = (
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 2\nnum_processes: 16\n"
+        f"fsdp_config:\n  fsdp_sharding_strategy: {strategy}\n"
+    )
+    facts = checked(tmp_path, text, "accelerate.yaml", "--model", "llama-3.2-1b", "--seq-len", "2048")
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["zero"], axes["hsdp"]) == (zero, hsdp)
+
+
+def test_the_deepspeed_file_that_accelerate_names(tmp_path: Path) -> None:
+    text = (
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\n"
+        "deepspeed_config:\n  deepspeed_config_file: conf/ds_config.json\n"
+    )
+    words = ("--model", "llama-3.2-1b", "--seq-len", "2048")
+    alone = checked(tmp_path, text, "accelerate.yaml", *words)
+    assert any("ds_config.json was not given" in str(note) for note in alone["notes"])  # type: ignore[attr-defined]
+    (tmp_path / "ds_config.json").write_text(json.dumps(DS_AUTO))
+    both = checked(tmp_path, text, "accelerate.yaml", str(tmp_path / "ds_config.json"), *words)
+    assert (alone["axes"]["zero"], both["axes"]["zero"]) == (2, 3)  # type: ignore[index]
+
+
+def test_torchtitan_shards_over_what_is_left(tmp_path: Path) -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n'
+        "[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 2\n"
+    )
+    facts = checked(tmp_path, text, "train.toml", "--gpus", "32")
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["dp"], axes["tp"], axes["micro_batch"], axes["num_microbatches"]) == (16, 2, 2, 1)
+    script = (
+        'NGPU=${NGPU:-"8"}\nPYTORCH_ALLOC_CONF=x \\\ntorchrun --nproc_per_node=${NGPU} --local-ranks-filter 0 '
+        "-m torchtitan.train --module llama3 --config llama3_8b --parallelism.tensor_parallel_degree 2\n"
+    )
+    assert checked(tmp_path, script, "run.sh")["devices"] == 8

@@ -133,7 +133,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         framework="megatron",
         version=_version(names),
         axes=axes,
-        devices=_devices(options, variables) or slurm_devices(text),
+        devices=slurm_devices(text) or _devices(options, variables),
         seq_len=arguments.positive("--seq-length", 1) if arguments.has("--seq-length") else None,
         global_batch=arguments.positive("--global-batch-size", 1)
         if arguments.has("--global-batch-size")
@@ -161,6 +161,8 @@ def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> in
     words = {name.replace("_", "-"): values for name, *values in options}
     nodes = (words.get("--nnodes") or [variables.get("NNODES", variables.get("NUM_NODES", ""))])[0]
     each = (words.get("--nproc-per-node") or [variables.get("GPUS_PER_NODE", "")])[0]
+    if not nodes and "--nproc-per-node" in words:
+        nodes = "1"  # what torchrun takes
     return int(nodes) * int(each) if nodes.isdigit() and each.isdigit() else None
 
 
