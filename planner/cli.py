@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner import __version__
-from planner.cli_calibrate import EPILOG as CALIBRATE_EPILOG
-from planner.cli_calibrate import calibrate
-from planner.cli_check import EPILOG as CHECK_EPILOG
-from planner.cli_check import check
-from planner.cli_diagnose import EPILOG as DIAGNOSE_EPILOG
-from planner.cli_diagnose import diagnose
-from planner.cli_explain import EPILOG as EXPLAIN_EPILOG
-from planner.cli_explain import explain
-from planner.cli_export import EPILOG as EXPORT_EPILOG
-from planner.cli_export import export
+from planner import (
+    __version__,
+    cli_calibrate,
+    cli_check,
+    cli_diagnose,
+    cli_explain,
+    cli_export,
+    cli_probe,
+    cli_report,
+    cli_serve,
+    cli_sweep,
+    cli_trace,
+    cli_validate,
+)
 from planner.cli_options import (
     DEFAULT_JOB,
     AssumeOption,
@@ -40,18 +43,6 @@ from planner.cli_options import (
     takes_job,
 )
 from planner.cli_output import answers, progress, say, say_json, tell, updates
-from planner.cli_probe import EPILOG as PROBE_EPILOG
-from planner.cli_probe import probe
-from planner.cli_report import EPILOG as REPORT_EPILOG
-from planner.cli_report import report
-from planner.cli_serve import EPILOG as SERVE_EPILOG
-from planner.cli_serve import serve
-from planner.cli_sweep import EPILOG as SWEEP_EPILOG
-from planner.cli_sweep import sweep
-from planner.cli_trace import EPILOG as TRACE_EPILOG
-from planner.cli_trace import trace
-from planner.cli_validate import EPILOG as VALIDATE_EPILOG
-from planner.cli_validate import validate
 
 if TYPE_CHECKING:
     from planner.spec.planfile import Plan
@@ -374,17 +365,20 @@ def schedule(
     return 0
 
 
-app.command(epilog=CALIBRATE_EPILOG)(answers(calibrate))
-app.command(epilog=DIAGNOSE_EPILOG)(answers(diagnose))
-app.command(epilog=EXPORT_EPILOG)(answers(export))
-app.command(epilog=CHECK_EPILOG)(answers(check))
-app.command(epilog=EXPLAIN_EPILOG)(answers(explain))
-app.command(epilog=REPORT_EPILOG)(answers(report))
-app.command(epilog=PROBE_EPILOG)(answers(probe))
-app.command(epilog=SERVE_EPILOG)(answers(serve))
-app.command(epilog=SWEEP_EPILOG)(answers(sweep))
-app.command(epilog=TRACE_EPILOG)(answers(trace))
-app.command(epilog=VALIDATE_EPILOG)(answers(validate))
+for _verb, _epilog in (
+    (cli_calibrate.calibrate, cli_calibrate.EPILOG),
+    (cli_check.check, cli_check.EPILOG),
+    (cli_diagnose.diagnose, cli_diagnose.EPILOG),
+    (cli_explain.explain, cli_explain.EPILOG),
+    (cli_export.export, cli_export.EPILOG),
+    (cli_probe.probe, cli_probe.EPILOG),
+    (cli_report.report, cli_report.EPILOG),
+    (cli_serve.serve, cli_serve.EPILOG),
+    (cli_sweep.sweep, cli_sweep.EPILOG),
+    (cli_trace.trace, cli_trace.EPILOG),
+    (cli_validate.validate, cli_validate.EPILOG),
+):
+    app.command(epilog=_epilog)(answers(_verb))
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.cli_options import CalibrationOption, JsonOption
 from planner.cli_output import progress, tell
 from planner.errors import InputError
 
@@ -37,7 +38,6 @@ ClusterOption = Annotated[
         "--cluster", help="The plan's cluster, where its name alone does not say it: YAML, shorthand."
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 EPILOG = "\b\nExample:\n  planner explain plan.json --rank 777 --why-not tp=8,pp=16"
 _BETWEEN_AXES = re.compile(r",(?=\s*[A-Za-z_-]+\s*=)")
 
@@ -48,6 +48,7 @@ def explain(
     why_not: WhyNotOption = None,
     choice: ChoiceOption = 0,
     cluster: ClusterOption = None,
+    calibration: CalibrationOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show where a plan's parallelism lives, what stopped faster configurations, what a change would bring."""
@@ -55,7 +56,7 @@ def explain(
 
     made = load_plan(plan)
     with progress("explaining"):
-        answer = explain_plan(made, choice, rank, why_not, cluster)
+        answer = explain_plan(made, choice, rank, why_not, cluster, calibration)
     return tell(answer, as_json)
 
 
@@ -65,6 +66,7 @@ def explain_plan(
     rank: int | None = None,
     why_not: str | None = None,
     cluster: str | None = None,
+    calibration: Path | None = None,
 ) -> Answer:
     """The explanation of one configuration of a plan. Raises `PlannerError`."""
     from planner.cli_campaign import Answer
@@ -85,7 +87,7 @@ def explain_plan(
     if not 0 <= index < len(plan.choices):
         must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
         raise InputError(must, str(index), "0 is the best one")
-    chosen, problem = plan.choices[index], planned_problem(plan, cluster)
+    chosen, problem = plan.choices[index], planned_problem(plan, cluster, calibration)
     config, model = chosen.config.parallel(), cost_model(problem)
     devices = config.tp * config.cp * config.pp * config.dp
     if rank is not None and not 0 <= rank < devices:

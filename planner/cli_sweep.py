@@ -102,6 +102,7 @@ def requests_of(asked: SweepFile) -> list[Request]:
         options = JobOptions(
             **{key: value for key, value in point.items() if key not in ("model", "cluster", "gpus")},
             tokens=tokens, settings=settings, headroom=asked.headroom, mtp=asked.mtp, assume=list(asked.assume),
+            calibration=Path(asked.calibration) if asked.calibration is not None else None,
         )  # fmt: skip
         request = options.request(point["model"], point["cluster"], point.get("gpus"))
         requests.append(_with_top(request, asked.top))

@@ -57,6 +57,7 @@ class SweepFile(BaseModel):
     tokens: str | int | float | None = None
     set: dict[str, Texts] = Field(default_factory=dict)
     assume: Texts = ()
+    calibration: str | None = None
     headroom: str = "5%"
     mtp: bool = False
     top: int = Field(1, ge=1, le=MOST_TOP)

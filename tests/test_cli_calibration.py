@@ -1,0 +1,72 @@
+"""Does every verb that predicts take a calibration, and does a plan made with one need it again?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.catalog.load_overlay import load_overlay, save_overlay
+from planner.cli import app
+from planner.spec.overlay import Overlay
+
+RUNNER = CliRunner()
+JOB = ["llama-3-8b", "dgx-h100", "--gpus", "16", "--seq-len", "8192", "--global-batch", "64"]
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> str:
+    slow = Overlay(
+        name="ours",
+        date="2026-11-21",
+        level="L3",
+        made_from=("a run",),
+        multiply={"compute.gemm": 1.4},
+        band=0.05,
+    )
+    save_overlay(slow, tmp_path / "ours.yaml")
+    load_overlay.cache_clear()
+    return str(tmp_path / "ours.yaml")
+
+
+def step(arguments: list[str]) -> float:
+    told = RUNNER.invoke(app, [*arguments, "--json"])
+    assert told.exit_code == 0, told.output
+    facts = json.loads(told.stdout)
+    best = facts.get("choices") or facts.get("clusters") or [facts.get("best") or facts]
+    return float(best[0].get("step_time") or best[0].get("step_time_s"))
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["plan", *JOB, "--set", "tp=2", "--set", "pp=1"],
+        ["estimate", *JOB, "--set", "tp=2"],
+        ["compare", "llama-3-8b", "--clusters", "dgx-h100", "--gpus", "16", "--set", "tp=2", "--set", "pp=1"],
+    ],
+)
+def test_a_slower_machine_is_slower(verb: list[str], ours: str) -> None:
+    assert step([*verb, "--calibration", ours]) > 1.15 * step(verb)
+
+
+def test_a_calibrated_plan_is_traced_and_explained_with_its_calibration(tmp_path: Path, ours: str) -> None:
+    plan, trace = str(tmp_path / "plan.json"), str(tmp_path / "trace.json")
+    made = RUNNER.invoke(
+        app, ["plan", *JOB, "--set", "tp=2", "--top", "2", "--calibration", ours, "-o", plan]
+    )
+    assert made.exit_code == 0, made.output
+    assert "L3" in made.output
+    assert RUNNER.invoke(app, ["trace", plan, "-o", trace, "--calibration", ours]).exit_code == 0
+    forgotten = RUNNER.invoke(app, ["trace", plan, "-o", trace])
+    assert forgotten.exit_code == 2
+    explained = RUNNER.invoke(app, ["explain", plan, "--calibration", ours])
+    assert explained.exit_code == 0, explained.output
+
+
+@pytest.mark.parametrize(
+    "verb", ["plan", "estimate", "compare", "size", "check", "trace", "explain", "validate"]
+)
+def test_every_verb_lists_the_option(verb: str) -> None:
+    assert "--calibration" in RUNNER.invoke(app, [verb, "--help"]).output
