@@ -22,13 +22,13 @@ from planner.units import GIB, format_capacity
 
 # moments of a step under the phase that users know
 SHOWN: Final = {
-    "after init": ("after_init",),
-    "forward": ("forward",),
+    "init": ("after_init",),
+    "fwd": ("forward",),
     "loss": ("loss",),
-    "backward": ("head_backward", "backward", "layer_reduction", "layer_backward", "backward_end"),
-    "gradient reduction": ("gradient_reduction",),
-    "optimizer step": ("optimizer",),
-    "parameter gather": ("parameter_gather",),
+    "bwd": ("head_backward", "backward", "layer_reduction", "layer_backward", "backward_end"),
+    "reduce": ("gradient_reduction",),
+    "update": ("optimizer",),
+    "gath.": ("parameter_gather",),
 }
 _SHADES: Final = ("blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_green", "white")
 _WIDTH: Final = 48
@@ -162,14 +162,19 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
         f"{report.choice.config.text}: {verdict}, {format_capacity(memory.peak)} of {format_capacity(memory.limit)} "
         f"on pipeline rank {memory.stage} ({memory.phase.replace('_', ' ')}), give or take {report.error:.0%}"
     )
-    heads = ("ranks", "layers", *SHOWN, "first step")
+    present = {name for s in chosen for name in s.terms}
+    shown = {phase: moments for phase, moments in SHOWN.items() if present.intersection(moments)}
+    heads = ("ranks", "layers", *shown, "peak", "first")
     rows = [
-        (_span(s.ranks), str(s.layers), *(_of_phase(s, names) for names in SHOWN.values()), _gib(s.first_step_peak))
+        (_span(s.ranks), str(s.layers), *(_of_phase(s, names) for names in shown.values()), _gib(s.peak),
+         _gib(s.first_step_peak))
         for s in chosen
     ]  # fmt: skip
     blocks: list[RenderableType] = [
         prose(head, style),
-        section("Memory of each pipeline rank by phase [GiB]", listing(heads, rows)),
+        section(
+            "Memory of each pipeline rank by phase [GiB]; first: peak of the first step", listing(heads, rows)
+        ),
     ]
     blocks += [_stage_section(s, memory.limit) for s in chosen]
     if report.moves:

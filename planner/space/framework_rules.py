@@ -15,7 +15,7 @@ from planner.spec.stack import Stack
 
 # Columns that the space varies; the others have one value, and rules about them speak of named configurations only.
 _VARIED: Final = frozenset(
-    "tp cp pp dp sp ep etp vpp schedule micro_batch num_microbatches zero recompute recompute_layers".split()  # noqa: SIM905
+    "tp cp pp dp sp ep etp vpp schedule micro_batch num_microbatches zero recompute recompute_layers offload".split()  # noqa: SIM905
 )
 
 

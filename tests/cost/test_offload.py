@@ -65,3 +65,11 @@ def test_a_stack_refuses_what_it_cannot_move() -> None:
     assert "offload-supported" in {broken.rule for broken in refused.violations}
     without = make_estimate(replace(LARGE, restrict={**PINS, "zero": (2,), "offload": (3,)}))
     assert without.verdict is Verdict.ILLEGAL
+
+
+def test_the_search_obeys_what_offload_needs() -> None:
+    found = make_plan(
+        replace(LARGE, cluster="1x8 rtx4090 100G-ib", seq_len=2048, restrict={"offload": (1, 3)})
+    )
+    assert found.choices
+    assert all(choice.config.zero == 3 for choice in found.choices if choice.config.offload == 3)
