@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from planner.spec.planfile import Plan
 
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: quicker, and examples stay as written

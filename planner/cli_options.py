@@ -22,11 +22,43 @@ if TYPE_CHECKING:
 
 LARGEST_COUNT = 10**9  # of tokens or sequences; above it a figure is a slip of the keyboard
 
+
+def complete_model(incomplete: str) -> list[str]:
+    """Models that a shell may complete this to."""
+    from planner.spec.load_model import catalog_models
+
+    return [name for name in catalog_models() if name.startswith(incomplete)]
+
+
+def complete_cluster(incomplete: str) -> list[str]:
+    """Clusters that a shell may complete this to."""
+    from planner.spec.load_cluster import cluster_names
+
+    return [name for name in cluster_names() if name.startswith(incomplete)]
+
+
+def complete_stack(incomplete: str) -> list[str]:
+    """Stacks that a shell may complete this to."""
+    from planner.catalog.load_stacks import stack_names
+
+    return [name for name in stack_names() if name.startswith(incomplete)]
+
+
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Catalog name, Hugging Face id, config.json or its folder.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Catalog name, Hugging Face id, config.json or its folder.",
+        autocompletion=complete_model,
+    ),
 ]
 ClusterArgument = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help='Cluster name, YAML file, or "64x8 h100 400G-ib".')
+    str,
+    typer.Argument(
+        metavar="CLUSTER",
+        help='Cluster name, YAML file, or "64x8 h100 400G-ib".',
+        autocompletion=complete_cluster,
+    ),
 ]
 GpusOption = Annotated[int | None, typer.Option(help="Devices to use (default: the whole cluster).")]
 SeqLenOption = Annotated[
@@ -39,7 +71,11 @@ BatchOption = Annotated[
 PrecisionOption = Annotated[str | None, typer.Option(help="Number formats of the training.")]
 OptimizerOption = Annotated[str, typer.Option(help="Optimizer.")]
 StackOption = Annotated[
-    str | None, typer.Option(help="Training software (default: the newest Megatron); see planner stacks.")
+    str | None,
+    typer.Option(
+        help="Training software (default: the newest Megatron); see planner stacks.",
+        autocompletion=complete_stack,
+    ),
 ]
 TokensOption = Annotated[
     str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days, money and energy.")

@@ -177,19 +177,28 @@ def device_price(cluster: Cluster, a: Assumptions, owned: bool | None = None) ->
     if own:
         price = owned_price(cluster, a)
         return price, "" if price is None else "own hardware"
-    if a.price is not None:
-        price, source = a.price, "as given"
-    elif cluster.price_per_device_hour is not None:
-        price, source = cluster.price_per_device_hour, f"stated by {cluster.name}"
-    elif cluster.accelerator.name in a.list_prices:
-        price, source = a.list_prices[cluster.accelerator.name]
-    else:
+    stated = {
+        Pricing.RESERVED: cluster.reserved_price_per_device_hour, Pricing.SPOT: cluster.spot_price_per_device_hour
+    }.get(a.pricing)  # fmt: skip
+    if a.price is None and stated is not None:
+        return stated, f"{a.pricing} price stated by {cluster.name}"
+    price, source = _on_demand_price(cluster, a)
+    if price is None:
         return None, ""
     if a.pricing is Pricing.RESERVED:
         return price * a.reserved_price_fraction, f"{a.reserved_price_fraction:.0%} of ${price:g}, {source}"
     if a.pricing is Pricing.SPOT:
         return price * a.spot_price_fraction, f"{a.spot_price_fraction:.0%} of ${price:g}, {source}"
     return price, source
+
+
+def _on_demand_price(cluster: Cluster, a: Assumptions) -> tuple[float | None, str]:
+    if a.price is not None:
+        return a.price, "as given"
+    if cluster.price_per_device_hour is not None:
+        return cluster.price_per_device_hour, f"stated by {cluster.name}"
+    listed = a.list_prices.get(cluster.accelerator.name)
+    return (None, "") if listed is None else listed
 
 
 def purchase_price(cluster: Cluster, a: Assumptions) -> float | None:

@@ -192,7 +192,7 @@ class Tier:
 class Cluster:
     """A cluster as the rest of planner sees it. `tiers`: innermost first, tier 0 the scale-up links.
 
-    `host_memory` per node [bytes], `price_per_device_hour` [$/h], `power_per_device` [W] the device's share
+    `host_memory` per node [bytes], `price_per_device_hour` on demand [$/h], `power_per_device` [W] the device's share
     of its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
     `links`: what a calibration measured on its links, over what is said of such links.
     """
@@ -211,6 +211,8 @@ class Cluster:
     assumed: tuple[str, ...] = ()
     source: str = ""
     network_efficiency: float | None = None
+    reserved_price_per_device_hour: float | None = None
+    spot_price_per_device_hour: float | None = None
     links: LinkFactors = AS_SHIPPED
 
     @property

@@ -118,6 +118,14 @@ def test_prices() -> None:
     assert device_price(listed, load_assumptions(["price=3 $/h"])) == (3.0, "as given")
     assert device_price(stated, load_assumptions(["price=3 $/h", "pricing=spot"]))[0] == pytest.approx(1.2)
     assert device_price(stated, load_assumptions(["pricing=reserved"]))[0] == pytest.approx(0.6 * 6.88)
+    both = replace(stated, reserved_price_per_device_hour=4.0, spot_price_per_device_hour=2.0)
+    assert device_price(both, load_assumptions(["pricing=reserved"])) == (
+        4.0,
+        "reserved price stated by aws-p5",
+    )
+    assert device_price(both, load_assumptions(["pricing=spot"]))[0] == 2.0
+    assert device_price(both, load_assumptions(["pricing=spot", "price=3 $/h"]))[0] == pytest.approx(1.2)
+    assert device_price(both, load_assumptions())[0] == 6.88
     own, source = device_price(stated, load_assumptions(["pricing=own"]))
     assert source == "own hardware"
     assert own == pytest.approx(2.06, abs=0.05)
