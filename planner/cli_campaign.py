@@ -5,6 +5,7 @@ Reads the words of the command line, asks, and hands back an answer to print. Le
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,8 @@ def compare(
     names = [name.strip() for text in clusters for name in text.split(",")]
     if not all(names):
         raise InputError("--clusters must be names with commas between", ",".join(clusters))
-    found = compare_clusters(request, names, parse_counts(gpus), objective, say)
+    processes = _cores() if len(names) > 2 else 1
+    found = compare_clusters(request, names, parse_counts(gpus), objective, say, processes)
     return Answer(found.found, comparison_facts(found), comparison_document(found))
 
 
@@ -62,8 +64,12 @@ def size(
     target = parse_days(days) if days else parse_budget(budget) if budget else None
     if spare_nodes is not None:
         request = replace(request, assume=(*request.assume, f"spare_nodes={spare_nodes}"))
-    found = size_cluster(request, given[0], target, say)
+    found = size_cluster(request, given[0], target, say, 1 if least else min(_cores(), 2))
     return Answer(found.found, sizing_facts(found), sizing_document(found))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def assumptions(settings: Sequence[str]) -> Answer:

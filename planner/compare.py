@@ -13,8 +13,9 @@ from enum import StrEnum
 from typing import Any
 
 from planner.errors import FileInputError, InputError, PlannerError, UnknownNameError
-from planner.outcome import best_of, check_whole, hold_batch, run_days, why_nothing
-from planner.plan import Request, make_plan
+from planner.outcome import best_of, hold_batch, run_days, why_nothing
+from planner.plan import Request
+from planner.planners import Planners
 from planner.spec.load_cluster import load_cluster
 from planner.spec.planfile import Choice, Plan
 from planner.spec.rows import COLUMNS, data_frame, plan_rows
@@ -91,10 +92,12 @@ def compare_clusters(
     gpus: Sequence[int] = (),
     objective: str = Objective.STEP_TIME,
     say: Callable[[str], object] = lambda text: None,
+    processes: int = 1,
 ) -> Comparison:
     """The best plan of each cluster for one job. `gpus`: none (whole clusters), one for all, or one for each.
 
-    A setting in `request.assume` may be for one cluster: "dgx-b200:price=5 $/h". Raises `InputError`.
+    `processes`: that work on it; several only where the program may be started again (`spawn`). A setting in
+    `request.assume` may be for one cluster: "dgx-b200:price=5 $/h". Raises `InputError`.
     """
     goal = _objective(objective, request.tokens)
     if not clusters:
@@ -109,30 +112,35 @@ def compare_clusters(
     for cluster in clusters:
         _check_name(cluster)
     held, batch = hold_batch(request)
+    numbers = [None if not gpus else gpus[0] if len(gpus) == 1 else gpus[i] for i in range(len(clusters))]
+    requests = [
+        replace(held, cluster=cluster, gpus=count, assume=assume, top=1, front=False)
+        for cluster, count, assume in zip(clusters, numbers, settings, strict=True)
+    ]
     standings: list[Standing] = []
     errors: list[PlannerError] = []
-    for index, cluster in enumerate(clusters):
-        say(f"comparing: {cluster}")
-        count = None if not gpus else gpus[0] if len(gpus) == 1 else gpus[index]
-        one = replace(held, cluster=cluster, gpus=count, assume=settings[index], top=1, front=False)
-        standings.append(_standing(one, errors))
+    with Planners(min(processes, len(requests))) as planners:
+        for one in requests:
+            planners.foresee(one)
+        for one in requests:
+            say(f"comparing: {one.cluster}")
+            standings.append(_standing(one, planners, errors))
     if len(errors) == len(clusters):
         raise errors[0]
     standings.sort(key=lambda standing: _rank(standing, goal))
     return Comparison(goal, tuple(standings), batch, request.tokens)
 
 
-def _standing(request: Request, errors: list[PlannerError]) -> Standing:
+def _standing(request: Request, planners: Planners, errors: list[PlannerError]) -> Standing:
     started = time.perf_counter()
     try:
-        plan = make_plan(request)
+        plan = planners.plan(request)
     except (FileInputError, UnknownNameError):
         raise
     except PlannerError as error:
         errors.append(error)
         reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
         return Standing(request.cluster, request.gpus, None, reason, time.perf_counter() - started)
-    check_whole(plan)
     reason = "" if plan.found else why_nothing(plan)
     devices = plan.subject.cluster.devices
     return Standing(request.cluster, devices, plan, reason, time.perf_counter() - started)

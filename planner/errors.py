@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class PlannerError(Exception):
@@ -29,6 +30,9 @@ class PlannerError(Exception):
         self.must, self.given, self.hint = must, given, hint
         super().__init__(str(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), dict(self.__dict__))
+
     def __str__(self) -> str:
         parts = [self.must.rstrip(".")]
         if self.given:
@@ -36,6 +40,14 @@ class PlannerError(Exception):
         if self.hint:
             parts.append(f"to do: {self.hint}")
         return "\n  ".join(parts)
+
+
+def _restored(kind: type[PlannerError], values: dict[str, Any]) -> PlannerError:
+    """The error that another process raised, whatever its class takes to be made."""
+    error = kind.__new__(kind)
+    error.__dict__.update(values)
+    error.args = (str(error),)
+    return error
 
 
 class InputError(PlannerError):

@@ -18,8 +18,9 @@ from typing import Any
 
 from planner.cost.params import model_parameters
 from planner.errors import InputError
-from planner.outcome import BINDS, COMPUTE, best_of, check_whole, hold_batch, run_days, why_nothing
-from planner.plan import Request, make_plan, resolve
+from planner.outcome import BINDS, COMPUTE, best_of, hold_batch, run_days, why_nothing
+from planner.plan import Request, resolve
+from planner.planners import Planners
 from planner.spec.job import OPTIMIZERS
 from planner.spec.load_cluster import load_cluster
 from planner.spec.planfile import Choice, Plan, Run
@@ -126,20 +127,23 @@ def size_cluster(
     goal: Goal,
     target: float | None = None,
     say: Callable[[str], object] = lambda text: None,
+    processes: int = 1,
 ) -> Sizing:
     """The size for a goal: fewest that fit (min), end within `target` days, or are fastest for `target` dollars.
 
-    `request.gpus`: the most devices to look at. Raises `InputError` for a goal without what it needs.
+    `request.gpus`: the most devices to look at. `processes`: as of `compare_clusters`. Raises `InputError` for a goal
+    without what it needs.
     """
     _check_goal(request, goal, target)
     held, batch = hold_batch(request)
-    sizer = _Sizer(held, say)
-    sizer.find_fewest()
-    end = ""
-    if sizer.fewest is not None and request.tokens is not None:
-        end = sizer.climb(goal, target)
-        sizer.narrow(goal, target)
-    return sizer.sizing(goal, target, batch, end)
+    with Planners(processes) as planners:
+        sizer = _Sizer(held, planners, say)
+        sizer.find_fewest()
+        end = ""
+        if sizer.fewest is not None and request.tokens is not None:
+            end = sizer.climb(goal, target)
+            sizer.narrow(goal, target)
+        return sizer.sizing(goal, target, batch, end)
 
 
 def _check_goal(request: Request, goal: Goal, target: float | None) -> None:
@@ -154,8 +158,8 @@ def _check_goal(request: Request, goal: Goal, target: float | None) -> None:
 class _Sizer:
     """Sizes tried so far, and the order in which others are."""
 
-    def __init__(self, request: Request, say: Callable[[str], object]) -> None:
-        self.request, self.say = request, say
+    def __init__(self, request: Request, planners: Planners, say: Callable[[str], object]) -> None:
+        self.request, self.planners, self.say = request, planners, say
         self.per_node, self.most_nodes = _whole_nodes(request)
         self.points: dict[int, Point] = {}
         self.curve: list[Point] = []
@@ -167,10 +171,17 @@ class _Sizer:
         if nodes not in self.points:
             gpus = nodes * self.per_node
             self.say(f"sizing: {gpus:,} GPUs, {len(self.points)} sizes so far")
-            plan = make_plan(replace(self.request, gpus=gpus, top=1, front=False))
-            check_whole(plan)
-            self.points[nodes] = Point(nodes, gpus, plan)
+            self.points[nodes] = Point(nodes, gpus, self.planners.plan(self._request(nodes)))
         return self.points[nodes]
+
+    def _request(self, nodes: int) -> Request:
+        return replace(self.request, gpus=nodes * self.per_node, top=1, front=False)
+
+    def foresee(self, *sizes: int) -> None:
+        """Sizes that will probably be looked at."""
+        for nodes in sizes:
+            if nodes <= self.most_nodes and nodes not in self.points:
+                self.planners.foresee(self._request(nodes))
 
     @property
     def tried(self) -> list[Point]:
@@ -207,6 +218,7 @@ class _Sizer:
         self.curve = [smallest] if smallest.nodes < nodes else []
         poor = 0
         while True:
+            self.foresee(nodes, 2 * nodes)
             point = self.at(nodes)
             if point.best is None:
                 return f"{point.gpus:,} GPUs: {point.reason}"

@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "size",
         "sweep",
         "sweep_workers",
+        "planners",
         "api",
         "objective",
         "stopping",

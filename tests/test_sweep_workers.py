@@ -110,3 +110,28 @@ def test_a_scheduler_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sweep_workers, "CONNECT", 1)
     with pytest.raises(InputError, match="scheduler"):
         list(sweep_workers.dask("tcp://127.0.0.1:9")(points(1)))
+
+
+def test_errors_survive_the_way_between_processes() -> None:
+    import pickle
+
+    from planner.errors import FileInputError, UnitError, UnknownNameError
+
+    for error in (FileInputError("f", "must", "given", "hint", field="k"), UnknownNameError("model", "x", ["y"]),
+                  UnitError("must", "given")):  # fmt: skip
+        back = pickle.loads(pickle.dumps(error))
+        assert type(back) is type(error)
+        assert (str(back), back.__dict__) == (str(error), error.__dict__)
+
+
+def test_plans_made_ahead_are_those_made_here() -> None:
+    from planner.plan import make_plan
+    from planner.planners import Planners
+
+    asked = points(2)
+    with Planners(2) as planners:
+        for request in asked.values():
+            planners.foresee(request)
+        for request in asked.values():
+            assert planners.plan(request).choices == make_plan(request).choices
+    assert not [pid for pid in children() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -1,0 +1,50 @@
+"""Who makes the plans that a comparison or a sizing asks for? This process, or others that begin before it asks.
+
+Left out: many machines, which `sweep_workers` uses, and what is asked.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import Future, ProcessPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from planner.outcome import check_whole
+from planner.plan import Request, make_plan
+from planner.spec.planfile import Plan
+
+
+class Planners:
+    """Makes plans; with several `processes` those that were foreseen are on their way when they are asked for."""
+
+    def __init__(self, processes: int = 1) -> None:
+        self.processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+        self._waiting: dict[str, Future[Plan]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            for process in list(self._pool._processes.values()):
+                process.terminate()  # what was foreseen and not asked for
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def foresee(self, request: Request) -> None:
+        """It will probably be asked for; only with several processes anything is done."""
+        if self.processes < 2 or repr(request) in self._waiting:
+            return
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.processes, multiprocessing.get_context("spawn"))
+        self._waiting[repr(request)] = self._pool.submit(make_plan, request)
+
+    def plan(self, request: Request) -> Plan:
+        """The plan. Raises `PlannerError`; `KeyboardInterrupt` rather than half an answer."""
+        foreseen = self._waiting.get(repr(request))
+        plan = make_plan(request) if foreseen is None else foreseen.result()
+        check_whole(plan)
+        return plan
