@@ -103,8 +103,9 @@ def pareto_rows(plan: Plan) -> list[Row]:
     rows = []
     for text, (step, free, on_front) in sorted(points.items(), key=lambda item: item[1]):
         said = f"{precise_time(step)}, {free:.1f} GiB free"
+        rank = "the answer" if text == best else "on the front" if on_front else "behind it"
         rows.append({"configuration": text, "step": step, "free": free, "on_front": on_front, "best": text == best,
-                     "said": said, "label": f"{text}: {said}"})  # fmt: skip
+                     "rank": rank, "said": said, "label": f"{text}: {said}"})  # fmt: skip
     return rows
 
 

@@ -151,11 +151,24 @@ def _parts(rows: Sequence[Row]) -> Any:
     return alt.Color("part:N", scale=scale, legend=None)
 
 
+_RANK_COLOURS: Final = {
+    "the answer": "var(--orange)",
+    "on the front": "var(--blue)",
+    "behind it": "var(--grey)",
+}
+
+
+def pareto_legend(rows: Sequence[Row]) -> Legend:
+    """What the points are, with their colours."""
+    held = {row["rank"] for row in rows}
+    return tuple((word, colour) for word, colour in _RANK_COLOURS.items() if word in held)
+
+
 def pareto_chart(rows: Sequence[Row]) -> Spec:
     """Step time against free memory, the front joined by a line."""
-    x = alt.X(
-        "step:Q", title="step time [s]", scale=alt.Scale(zero=False, padding=24), axis=alt.Axis(tickCount=6)
-    )
+    shades = alt.Scale(domain=list(_RANK_COLOURS), range=list(_RANK_COLOURS.values()))
+    fast = alt.Scale(type="log", nice=False, padding=24)
+    x = alt.X("step:Q", title="step time [s]", scale=fast, axis=alt.Axis(tickCount=6, format="~g"))
     y = alt.Y(
         "free:Q",
         title="free memory [GiB]",
@@ -168,7 +181,7 @@ def pareto_chart(rows: Sequence[Row]) -> Spec:
     ).encode(x=x, y=y)  # fmt: skip
     points = alt.Chart(_data(rows)).mark_point(filled=True, stroke="var(--paper)", strokeWidth=1, opacity=1).encode(
         x=x, y=y,
-        color=alt.condition("datum.on_front", alt.value("var(--blue)"), alt.value("var(--grey)")),
+        color=alt.Color("rank:N", scale=shades, legend=None),
         size=alt.condition("datum.best", alt.value(190), alt.value(80)),
         tooltip=[alt.Tooltip("configuration:N", title=" "), alt.Tooltip("said:N", title="takes")],
         description=_labelled(),

@@ -146,7 +146,7 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
         text = (
             "Step time against free memory. On the line nothing is both faster and leaves more memory free."
         )
-        block = chart("pareto", text, charts.pareto_chart(front))
+        block = chart("pareto", text, charts.pareto_chart(front), charts.pareto_legend(front))
         sections.append(Section("pareto", "What memory buys", (block,)))
     sections += _map_sections(plan, best)
     return sections
