@@ -32,6 +32,7 @@ _AFTER = (
     "optimizer",
     "host_transfer",
     "step_overhead",
+    "memory_pressure",
     "stragglers",
 )  # parts of a step after its pipeline
 _GRID, _ROUNDS = 17, 5  # hops tried at once, and how often the interval is narrowed

@@ -40,7 +40,7 @@ from planner.spec.job import Job
 from planner.spec.load_cluster import build_cluster, load_accelerator, parse_fabric
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
-from planner.spec.stack import PipelineSplit, Stack
+from planner.spec.stack import Dispatcher, PipelineSplit, Stack
 
 INPUT_COLUMNS: Final = (
     "source", "model", "gpu", "gpus", "gpus_per_node", "nvlink_domain", "internode", "seq_len", "global_batch",
@@ -126,7 +126,7 @@ class RunReader:
     _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
     _evened: dict[int, Stack] = field(default_factory=dict)
-    _narrowed: dict[int, Stack] = field(default_factory=dict)
+    _narrowed: dict[tuple[int, bool, Dispatcher], Stack] = field(default_factory=dict)
     _polled: dict[int, Stack] = field(default_factory=dict)
 
     def read(self, row: Row) -> Run:
@@ -204,7 +204,7 @@ class RunReader:
             self._stacks[key] = same, said
         stack, said = self._stacks[key]
         assumed += said
-        return self._with_gradients(stack, cells)
+        return bridge_recipe(stack, cells, self._narrowed)
 
     def _polling(self, stack: Stack, devices: int) -> Stack:
         """nanotron on more than 256 devices: 9 of 10 published runs are of the release whose host polls its messages
@@ -216,14 +216,25 @@ class RunReader:
             self._polled[id(stack)] = stack.model_copy(update={"kernels": kernels})
         return self._polled[id(stack)]
 
-    def _with_gradients(self, stack: Stack, cells: Row) -> Stack:
-        """Megatron-Bridge's performance recipes reduce, and so keep, gradients in bf16 (grad_reduce_in_fp32=False)."""
-        if "bridge" not in cells["framework"].lower() or "fp32 grad" in cells["extras"].lower():
-            return stack
-        if id(stack) not in self._narrowed:
-            states = stack.states.model_copy(update={"gradient": 2.0})
-            self._narrowed[id(stack)] = stack.model_copy(update={"states": states})
-        return self._narrowed[id(stack)]
+
+def bridge_recipe(stack: Stack, cells: Row, seen: dict[tuple[int, bool, Dispatcher], Stack]) -> Stack:
+    """The stack as Megatron-Bridge's performance recipes set it, where they ran.
+
+    They reduce, and so keep, gradients in bf16 (grad_reduce_in_fp32=False). Where the row names the recipe's
+    configuration, tokens are dispatched by DeepEP or HybridEP (its dispatcher guide: DeepEP first on H100 and B200,
+    HybridEP on GB200 and GB300), unless the row says otherwise.
+    """
+    if "bridge" not in cells["framework"].lower():
+        return stack
+    text, dispatcher = cells["extras"].lower(), stack.communication.dispatcher
+    if "config" in text and not re.search("alltoall|all-to-all|hybrid-?ep|deep-?ep", text):
+        dispatcher = Dispatcher.HYBRIDEP if cells["gpu"].lower().startswith("gb") else Dispatcher.DEEPEP
+    key = (id(stack), "fp32 grad" in text, dispatcher)
+    if key not in seen:
+        states = stack.states if key[1] else stack.states.model_copy(update={"gradient": 2.0})
+        comm = stack.communication.model_copy(update={"dispatcher": dispatcher})
+        seen[key] = stack.model_copy(update={"states": states, "communication": comm})
+    return seen[key]
 
 
 def switch_text(cells: Row) -> str:

@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 SMALLEST_SOURCE: Final = 5
 SMALLEST_SWEEP: Final = 6
 SMALLEST_SPREAD: Final = 0.03
+NANOTRON_SOURCE: Final = "ultrascale_playbook"
 _OOM_WEIGHT: Final = {"does_not_fit": 1.0, "borderline": 0.5, "fits": 0.0}
 _DIGITS: Final = 4
 
@@ -106,11 +107,11 @@ def spearman(a: Array, b: Array) -> float:
 
 
 def sweep_summaries(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Sweeps with enough configurations and spread: rank correlation, and what taking planner's pick would lose.
+    """Sweeps with enough configurations and spread: rank correlation, and what taking planner's picks would lose.
 
-    `regret`: measured time of the fastest predicted row over the best measured, less 1; `regret_of_five`: of the best
-    of its five fastest; `regret_fitting`: of the fastest that is not said to exceed the memory. `pick_ran`: whether
-    that one ran, failed rows included.
+    Picks are made among all rows, failures included, by verdict ("does not fit" last) and predicted time. `regret`:
+    measured time of the first pick that ran over the best measured, less 1; `regret_of_three`, `regret_of_five`: of the
+    best of the first three, five. `missed`: the first pick is recorded as out of memory; `pick_ran`: whether it ran.
     """
     sweeps: dict[tuple[str, ...], list[Answer]] = defaultdict(list)
     for answer in answers:
@@ -123,23 +124,30 @@ def sweep_summaries(answers: Sequence[Answer]) -> list[dict[str, Any]]:
         if len(timed) < SMALLEST_SWEEP or measured.max() / measured.min() - 1 < SMALLEST_SPREAD:
             continue
         predicted = np.array([a.output["step_time_s"] for a in timed], dtype=np.float64)
-        order = np.argsort(predicted, kind="stable")
-        allowed = [i for i in order if timed[i].output["verdict"] != "does_not_fit"] or list(order)
-        fitting = [a for a in members if a.output["verdict"] != "does_not_fit"] or members
-        pick = min(fitting, key=lambda a: float(a.output["step_time_s"]))
+        picks = sorted(
+            members, key=lambda a: (a.output["verdict"] == "does_not_fit", float(a.output["step_time_s"]))
+        )
         found.append(
             {
                 "sweep": " ".join(part for part in key if part),
                 "source": group_of(timed[0].row),
                 "rows": len(timed),
                 "spearman": _rounded(spearman(predicted, measured)),
-                "regret": _rounded(measured[order[0]] / measured.min() - 1),
-                "regret_fitting": _rounded(measured[allowed[0]] / measured.min() - 1),
-                "regret_of_five": _rounded(measured[order[:5]].min() / measured.min() - 1),
-                "pick_ran": pick.measured.ran,
+                "regret": _regret(picks, 1, float(measured.min())),
+                "regret_of_three": _regret(picks, 3, float(measured.min())),
+                "regret_of_five": _regret(picks, 5, float(measured.min())),
+                "missed": picks[0].measured.oom,
+                "pick_ran": picks[0].time_ratio is not None,
             }
         )
     return found
+
+
+def _regret(picks: Sequence[Answer], count: int, best: float) -> float:
+    """The best measured time of the first `count` picks, of the next one that ran if none did, over `best`, less 1."""
+    ran = [a.measured.step_time for a in picks[:count] if a.time_ratio is not None]
+    ran = ran or [a.measured.step_time for a in picks if a.time_ratio is not None][:1]
+    return _rounded(min(time for time in ran if time is not None) / best - 1)
 
 
 def source_summaries(answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
@@ -210,24 +218,26 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
     }
 
 
-def _sweep_means(sweeps: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians and means over sweeps that are judged."""
+def _sweep_means(sweeps: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Judged sweeps, nanotron's apart, whose slow mode nothing in a row announces."""
     judged = [s for s in sweeps if is_judged(s["source"])]
-    if not judged:
-        return {}
-    names = ("spearman", "regret", "regret_fitting", "regret_of_five")
-    columns = {name: np.array([s[name] for s in judged]) for name in names}
-    return {
-        "sweeps": len(judged),
-        "median_spearman": _rounded(np.median(columns["spearman"])),
-        "median_regret": _rounded(np.median(columns["regret"])),
-        "mean_regret": _rounded(columns["regret"].mean()),
-        "worst_regret": _rounded(columns["regret"].max()),
-        "median_regret_fitting": _rounded(np.median(columns["regret_fitting"])),
-        "mean_regret_fitting": _rounded(columns["regret_fitting"].mean()),
-        "worst_regret_fitting": _rounded(columns["regret_fitting"].max()),
-        "worst_regret_of_five": _rounded(columns["regret_of_five"].max()),
-    }
+    nanotron = [s for s in judged if s["source"] == NANOTRON_SOURCE]
+    others = [s for s in judged if s["source"] != NANOTRON_SOURCE]
+    return {name: _means_of(part) for name, part in (("nanotron", nanotron), ("others", others)) if part}
+
+
+def _means_of(sweeps: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over sweeps, means over the means of sources, the worst sweep."""
+    names = ("spearman", "regret", "regret_of_three", "regret_of_five")
+    columns = {name: np.array([s[name] for s in sweeps]) for name in names}
+    source = np.array([s["source"] for s in sweeps])
+    result: dict[str, Any] = {"sweeps": len(sweeps), "missed": sum(s["missed"] for s in sweeps)}
+    for name, values in columns.items():
+        result[f"median_{name}"] = _rounded(np.median(values))
+        means = [values[source == one].mean() for one in np.unique(source)]
+        result[f"mean_{name}"] = _rounded(np.mean(means))
+        result[f"worst_{name}"] = _rounded(values.min() if name == "spearman" else values.max())
+    return result
 
 
 def _worst(answers: Sequence[Answer], count: int = 20, of_source: int = 2) -> list[dict[str, Any]]:

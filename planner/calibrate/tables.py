@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+_REGRETS = {"regret": "pick", "regret_of_three": "best of three", "regret_of_five": "best of five"}
 _HEADER = ("source", "rows", "step time", "p90", "bias", "memory", "p90", "bias")
 
 
@@ -56,20 +57,17 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
                 f"{name}: {crashes['failures']} failures of unknown cause taken as out of memory: "
                 f"precision {crashes['precision']:.3f}, recall {crashes['recall']:.3f}"
             )
-    if sweeps := summary["sweep_means"]:
+    for name, sweeps in summary["sweep_means"].items():
+        shown = {
+            key: [_percent(sweeps, f"{what}_{key}") for what in ("median", "mean", "worst")]
+            for key in _REGRETS
+        }
         lines.append(
-            f"{sweeps['sweeps']} sweeps: median Spearman {sweeps['median_spearman']:.3f}, "
-            f"worst best-of-five {_percent(sweeps, 'worst_regret_of_five')} %"
+            f"{sweeps['sweeps']} sweeps ({name}): Spearman median {sweeps['median_spearman']:.3f}, worst "
+            f"{sweeps['worst_spearman']:.3f}; {sweeps['missed']} picks recorded as out of memory; regret median, mean "
+            "over sources, worst: "
+            + "; ".join(f"{_REGRETS[key]} {', '.join(parts)} %" for key, parts in shown.items())
         )
-        for suffix, what in (
-            ("", "fastest of all rows"),
-            ("_fitting", "fastest that is not said to be too large"),
-        ):
-            regrets = [
-                f"{part} {_percent(sweeps, f'{part}_regret{suffix}')} %"
-                for part in ("median", "mean", "worst")
-            ]
-            lines.append(f"regret of the {what}: {', '.join(regrets)}")
     return lines
 
 
@@ -80,7 +78,7 @@ def _aligned(line: tuple[str, ...], widths: list[int]) -> list[str]:
 
 
 def _sweep_line(sweep: dict[str, Any]) -> str:
-    regrets = f"{_percent(sweep, 'regret')} %, {_percent(sweep, 'regret_of_five')} %"
+    regrets = f"{_percent(sweep, 'regret')} %, {_percent(sweep, 'regret_of_three')} %"
     failed = "" if sweep["pick_ran"] else "; its pick among all rows failed"
     return f"  {sweep['sweep']}: {sweep['rows']}, {sweep['spearman']:.3f}, {regrets}{failed}"
 
@@ -94,7 +92,7 @@ def text_table(summary: dict[str, Any]) -> str:
         "",
         *_total_lines(summary),
         "",
-        "sweeps (rows, Spearman, regret of the pick, of the best of five):",
+        "sweeps (rows, Spearman, regret of the pick, of the best of three):",
     ]
     lines += [_sweep_line(sweep) for sweep in summary["sweeps"]]
     lines += ["", "furthest off:"]

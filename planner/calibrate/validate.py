@@ -46,12 +46,20 @@ def validate_rows(
 
     `overlay`: a calibration, for the rows of its stack and device.
     """
+    answers = validation_answers(rows, models, overlay)
+    summary = summarise(answers) | {"coverage": coverage(answers)}
+    return Validation([answer.output for answer in answers], summary)
+
+
+def validation_answers(
+    rows: Sequence[dict[str, str]], models: Mapping[str, Any], overlay: Overlay | None = None
+) -> list[Answer]:
+    """Every row with its prediction and its measurement."""
     runs, outputs = _predict(rows, models, overlay)
-    answers = [
+    return [
         Answer(row, output, measurement_of(row), run is not None and run.problem.model.is_moe)
         for row, run, output in zip(rows, runs, outputs, strict=True)
     ]
-    return Validation(outputs, summarise(answers) | {"coverage": coverage(answers)})
 
 
 def predict_rows(rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]) -> list[dict[str, Any]]:

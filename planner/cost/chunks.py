@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from planner.cost.collectives import p2p_time
 from planner.cost.layer import LayerModel
+from planner.cost.levels import gather_behind_boundary
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import boundary_tier, pipeline_links
 from planner.schedule.actions import ActionTable
@@ -139,12 +140,13 @@ def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
     cluster = model.problem.cluster
     width, p = config.tp * config.cp * config.dp, config.pp
     tokens = config.micro_batch * model.problem.job.seq_len / config.cp
-    size = (
-        model.recipe.activation_bytes * tokens * model.problem.model.hidden / (config.tp if config.sp else 1)
-    )
+    whole = model.recipe.activation_bytes * tokens * model.problem.model.hidden
+    scatters = model.problem.stack.communication.p2p_scatters and not config.sp
+    size = whole / (config.tp if config.sp or scatters else 1)
     links = pipeline_links(float(width), float(p), cluster)
+    gather = float(gather_behind_boundary(model, whole, float(config.tp))) if scatters else 0.0
     seconds = [
-        float(p2p_time(size, tier > 0, cluster.tiers[0].bandwidth, float(bandwidth), model.links))
+        gather + float(p2p_time(size, tier > 0, cluster.tiers[0].bandwidth, float(bandwidth), model.links))
         for tier, bandwidth in enumerate(links.bandwidth)
     ]
     tiers = [boundary_tier(rank, width, cluster) for rank in range(p - 1)] + [int(links.wrap)]

@@ -33,9 +33,10 @@ from planner.spec.stack import AttentionKernel
 
 Array = NDArray[np.float64]
 
-# Passes over the s^2 scores of unfused attention, forward: scores written, scaled and masked (read, write),
-# softmax (read, write), read by the product with V; a fused softmax kernel saves the middle pair.
-SQUARE_PASSES = {AttentionKernel.EAGER: 6.0, AttentionKernel.FUSED_SOFTMAX: 4.0}
+# 16-bit passes over the s^2 scores of unfused attention, forward: written by one product and read by the other, with
+# a scaling, masking softmax kernel between them (read, write), or an eager one on an fp32 copy: cast (read, write
+# twice as wide), softmax (both twice as wide), cast back.
+SQUARE_PASSES = {AttentionKernel.EAGER: 12.0, AttentionKernel.FUSED_SOFTMAX: 4.0}
 # FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
 # to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
 FLASH_2_SLOWDOWN = (1.75, 1.62)

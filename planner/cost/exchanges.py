@@ -172,7 +172,7 @@ def _of_experts(
     top_k, experts = float(layer.moe.top_k), float(layer.moe.experts)
     if config.ep > 1:
         what = "tokens to experts and back"
-        if model.problem.stack.communication.dispatcher is Dispatcher.DEEPEP:
+        if model.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL:
             sent = size * float(remote_copies(top_k, float(config.ep), experts))
             kind = CollectiveKind.ALL_TO_ALL
             yield Exchange("ep", kind, what, size, calls, sent, (top_k, experts))
@@ -188,7 +188,8 @@ def boundary_bytes(model: CostModel, config: ParallelConfig) -> float:
     """A message between pipeline stages: the hidden states of a micro-batch, a shard of them under sp [bytes]."""
     tokens = config.micro_batch * model.problem.job.seq_len / config.cp
     whole = stream_bytes(tokens, float(model.problem.model.hidden), model.layers.recipe.activation_bytes)
-    return float(whole) / (config.tp if config.sp else 1)
+    scatters = model.problem.stack.communication.p2p_scatters
+    return float(whole) / (config.tp if config.sp or scatters else 1)
 
 
 def _of_pipeline(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:

@@ -5,6 +5,8 @@ One value per distinct key. Left out: pipeline messages (`cost/levels.py`) and d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -92,7 +94,9 @@ class CommunicationModel:
 
         Plain all-to-all: K copies of every token, wherever they go. Fused dispatch (DeepEP): a token crosses once
         per node and once per rank that holds one of its experts; routing within groups of experts limits the nodes.
-        The backward pass has the same: the gradient of combine dispatches, that of dispatch combines.
+        HybridEP likewise, inside a domain at the bandwidth of an all-to-all (it fills the links of an NVL72 domain;
+        NVIDIA, "Hybrid Expert Parallel", 2026). The backward pass has the same: the gradient of combine dispatches,
+        that of dispatch combines.
         """
         moe = layer.moe
         if moe is None:
@@ -104,12 +108,17 @@ class CommunicationModel:
         token_bytes = stream_bytes(x.routed_tokens, h, act)
         comm = self.problem.stack.communication
         narrow = comm.dispatch_bytes / act if comm.dispatch_bytes else 1.0
-        if comm.dispatcher is Dispatcher.DEEPEP:
+        if comm.dispatcher is not Dispatcher.ALL_TO_ALL:
+            links = self.links
+            if comm.dispatcher is Dispatcher.HYBRIDEP:
+                links = replace(links, dispatch=links.all_to_all)
             nodes = x.e / across.local
             # experts within the best M of G groups lie on at most M nodes where a node holds a group or more
             reach = moe.top_groups * np.maximum(nodes / moe.groups, 1.0) if moe.groups else np.inf
             both_ways = [
-                dispatch_time(part * token_bytes, float(moe.top_k), float(moe.experts), *where, reach)
+                dispatch_time(
+                    part * token_bytes, float(moe.top_k), float(moe.experts), *where[:-1], links, reach
+                )
                 for part in (narrow, 1.0)
             ]
         else:

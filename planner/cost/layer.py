@@ -24,7 +24,7 @@ from planner.spec.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import Communication
+from planner.spec.stack import Communication, CrossEntropy, Dispatcher
 
 Array = NDArray[np.float64]
 
@@ -33,6 +33,15 @@ TIME_TERMS = ("gemm", "attention", "memory_bound", "tp_comm", "cp_comm", "ep_com
 # Loss, forward and backward: logits cast to fp32 (read 2, write 4), maximum and sum of exponents (read 4 + 4),
 # gradient (read 4, write 4), cast back (write 2): bytes per logit.
 LOSS_PASSES_BYTES = 24.0
+# Launches of the embedding, and of head and loss, in units of a layer's: an unfused loss is about as many kernels as
+# a layer. vTrain's toy models, whose times are exact sums over layers and ends, give 0.3 and 1.0 at tp 2 to 8.
+EMBEDDING_LAUNCHES = 0.3
+LOSS_LAUNCHES = {
+    CrossEntropy.EAGER: 1.0, CrossEntropy.VOCAB_PARALLEL: 1.0, CrossEntropy.FUSED: 0.5, CrossEntropy.CHUNKED: 1.0,
+}  # fmt: skip
+# Host time of routing, permuting and dispatching by a fused dispatcher against NCCL's all-to-all: the same mixture of
+# experts on two H100 nodes took 14.9 ms a layer with the one and 9.5 ms with the other (Megatron-Bridge skills, 26.04).
+FUSED_DISPATCH_LAUNCHES = 0.7
 # Share of a layer's forward launches that recomputing a module repeats, counted on a fused layer of 12: norm, qkv,
 # rotary of q and k, attention, projection, add, norm, fc1, activation, fc2, add; with experts about as many again
 # for routing, permutation and grouped products. Not a share of time, which faster links would change.
@@ -191,12 +200,17 @@ class LayerModel:
         """Seconds the host needs to launch a layer's forward and backward kernels."""
         host, cluster = self.problem.stack.host, self.problem.cluster
         t = keys["tp"].astype(float)
-        floor = np.where(t > 1, host.layer_floor_tp, host.layer_floor)
-        beyond = np.maximum(np.log2(t / cluster.tiers[0].size), 0.0)
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
-        routing = host.moe_layer_floor if layer.moe else 0.0
-        return floor + beyond * host.layer_floor_tp_nodes + pipeline + routing
+        fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
+        routing = host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0) if layer.moe else 0.0
+        return self._dense_floor(t) + pipeline + routing
+
+    def _dense_floor(self, t: Array) -> Array:
+        """The same of a dense layer without a pipeline."""
+        host = self.problem.stack.host
+        beyond = np.maximum(np.log2(t / self.problem.cluster.tiers[0].size), 0.0)
+        return np.where(t > 1, host.layer_floor_tp, host.layer_floor) + beyond * host.layer_floor_tp_nodes
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         """Cost of one kind of layer for every key; of single keys, which are asked for again and again, kept."""
@@ -278,5 +292,9 @@ class LayerModel:
         loss = factor * memory_bound_time(loss_bytes, self.bandwidth, self.kernels)
         stream = act * x.tokens * model.hidden / x.sequence_split
         table = factor * memory_bound_time(8.0 * stream, self.bandwidth, self.kernels)
-        memory = head_activations(vocabulary, model, x, self.problem.stack.kernels, self.recipe)
-        return EdgeCost(table, products + loss, products, memory, stream)
+        stack = self.problem.stack
+        host, softness = self._dense_floor(x.t), stack.host.softness
+        embedding = soft_maximum(table, EMBEDDING_LAUNCHES * host, softness)
+        head = soft_maximum(products + loss, LOSS_LAUNCHES[stack.kernels.cross_entropy] * host, softness)
+        memory = head_activations(vocabulary, model, x, stack.kernels, self.recipe)
+        return EdgeCost(embedding, head, products, memory, stream)

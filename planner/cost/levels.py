@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.activations import HeadActivations
-from planner.cost.collectives import p2p_time
+from planner.cost.collectives import all_gather_time, p2p_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import FORWARD_SHARE
-from planner.cost.traffic import pipeline_links
+from planner.cost.traffic import group_links, pipeline_links
 from planner.schedule.formulas import in_flight, uneven_hop_time
 from planner.schedule.held import Point, most_held, worst_moments
 from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, IntColumn, Schedule, distinct
@@ -189,8 +189,9 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
     t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
     links = pipeline_links(t * c * d, p, cluster)
     tokens = keys["micro_batch"] * float(problem.job.seq_len) / c
-    size = model.recipe.activation_bytes * tokens * problem.model.hidden / np.where(keys["sp"] > 0, t, 1.0)
-    nvlink = cluster.tiers[0].bandwidth
+    comm, nvlink = problem.stack.communication, cluster.tiers[0].bandwidth
+    whole = model.recipe.activation_bytes * tokens * problem.model.hidden
+    size = whole / (t if comm.p2p_scatters else np.where(keys["sp"] > 0, t, 1.0))
     hops = [
         np.asarray(p2p_time(size, tier > 0, nvlink, bandwidth, model.links))
         for tier, bandwidth in enumerate(links.bandwidth)
@@ -200,10 +201,20 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
         np.maximum, (np.where(count > 0, hop, 0.0) for count, hop in zip(links.count, hops, strict=True))
     )
     wrap = np.choose(links.wrap, hops)
-    exposed = problem.stack.communication.p2p_exposed
+    if comm.p2p_scatters:  # and the receivers gather (Narayanan 2021, arXiv 2104.04473, section 4.1)
+        gather = np.where((keys["sp"] > 0) | (p <= 1), 0.0, gather_behind_boundary(model, whole, t))
+        total, largest_hop, wrap = total + (p - 1) * gather, largest_hop + gather, wrap + gather
     time = uneven_hop_time(total, largest_hop, wrap, p, v, m)
     schedule = keys["schedule"]
     if (schedule > Schedule.INTERLEAVED).any():  # estimates; simulated where they matter
         through = np.isin(schedule, (Schedule.GPIPE, Schedule.DUALPIPE, *FOLDED_SCHEDULES))
         time = np.where(through, 2 * v * total, time)
-    return np.asarray(exposed * time)
+    return np.asarray(comm.p2p_exposed * time)
+
+
+def gather_behind_boundary(model: LayerModel, whole: Array | float, t: Array | float) -> Array:
+    """Seconds in which the tp ranks of a stage put together a message that each received a share of [s]."""
+    cluster = model.problem.cluster
+    group = group_links(1.0, t, cluster)
+    where = (t, group.local, cluster.tiers[0].bandwidth, group.fabric, model.links)
+    return np.asarray(all_gather_time(whole, *where))

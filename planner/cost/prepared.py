@@ -20,7 +20,12 @@ from planner.cost.pipeline import bubble_apart, bubble_time
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
-from planner.cost.step import exposed_data_parallel, straggling
+from planner.cost.step import (
+    chance_of_full_memory,
+    exposed_data_parallel,
+    slow_mode_time,
+    straggling,
+)
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, IntColumn, Schedule
 from planner.spec.job import OPTIMIZERS
@@ -35,6 +40,7 @@ class _Stems:
 
     microbatches: Array
     v: Array
+    stages: Array
     zero: Array
     replicas: Array
     scatter: Array
@@ -90,6 +96,7 @@ class PreparedCosts:
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
             v=table["vpp"].astype(float),
+            stages=table["pp"].astype(float),
             zero=zero,
             replicas=replicas,
             scatter=np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row]),
@@ -141,26 +148,29 @@ class PreparedCosts:
         if keep_terms or batch.offload.any():
             of_step["host_transfer"] = self._host_transfer(batch, stem, largest(kept), slowest, m)
         subtotal = sum(of_step.values(), m * slowest)
-        of_step["stragglers"] = straggling(
-            subtotal, float(model.problem.cluster.num_nodes), stack.communication
-        )
+        cluster = model.problem.cluster
+        of_step["stragglers"] = straggling(subtotal, float(cluster.num_nodes), stack.communication)
         working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
         # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
         cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
-        capacity = model.problem.cluster.accelerator.memory
+        capacity = cluster.accelerator.memory
         memory = worst_moment(
             [
                 memory_cost(one, stem, kept, working, stack, keep_terms, cached, capacity)
                 for one in batch.memory
             ]
         )
+        of_step["memory_pressure"] = np.zeros(len(stem))
+        if stack.communication.slow_message:
+            chance = chance_of_full_memory(memory.device, capacity, stack.overhead.error)
+            of_step["memory_pressure"] = chance * slow_mode_time(m, batch.stages[stem], stack.communication)
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:
             terms = {**self._stage_terms(p_row, leading, time, m), **of_step}
             where = (memory.by_class, memory.outside, memory.stage_class, c_row, self.classes, kept)
             detail = CostDetail(terms, memory.terms, *where)
-        step_time = subtotal + of_step["stragglers"]
+        step_time = subtotal + of_step["stragglers"] + of_step["memory_pressure"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
 
     def _bubble(self, p_row: Index, time: Array, slowest: Array, total: Array, m: Array, v: Array) -> Array:

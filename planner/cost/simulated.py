@@ -40,7 +40,8 @@ def evaluate_exactly(
         work = sum(float(time[name][row]) for name in STAGE_TERMS)
         time["pipeline_bubble"][row] = max(free - work, 0.0)
         time["pp_comm"][row] = problem.stack.communication.p2p_exposed * (real - free)
-    subtotal = sum((values for name, values in time.items() if name != "stragglers"), np.zeros(len(table)))
+    beside = ("stragglers", "memory_pressure")  # not slowed down by the slowest node
+    subtotal = sum((values for name, values in time.items() if name not in beside), np.zeros(len(table)))
     time["stragglers"] = straggling(subtotal, float(problem.cluster.num_nodes), problem.stack.communication)
     detail = replace(cost.detail, time=time)
-    return replace(cost, step_time=subtotal + time["stragglers"], detail=detail)
+    return replace(cost, step_time=subtotal + time["stragglers"] + time["memory_pressure"], detail=detail)

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 STEP_TERMS: Final = (
     "gemm", "attention", "memory_bound", "tp_comm", "cp_comm", "ep_comm", "recompute", "host_bound",
     "embedding_and_loss", "pipeline_bubble", "pp_comm", "dp_comm", "optimizer", "host_transfer", "step_overhead",
-    "stragglers",
+    "memory_pressure", "stragglers",
 )  # fmt: skip
 
 FORWARD_SHARE: Final = 1 / 3
@@ -31,20 +31,45 @@ def exposed_data_parallel(
     """Seconds of gradient and parameter collectives that compute does not hide.
 
     ZeRO 0 and 1: once a step, gradients hidden by the last micro-batch's backward (2/3 of `stage_time`) and
-    parameters by the first forward (1/3), each as far as `dp_overlap` says; the last of `layers` pieces never
-    is. ZeRO 2 likewise where the stack accumulates first. Else ZeRO 2 and 3: in every micro-batch, layer by layer:
+    parameters by the first forward (1/3), each as far as `dp_overlap` says (`sharded_dp_overlap` for ZeRO 1, where
+    it is stated); the last of `layers` pieces never is. ZeRO 2 likewise where the stack accumulates first. Else
+    ZeRO 2 and 3: in every micro-batch, layer by layer:
     gather under forward, gather (ZeRO 3) and scatter under backward, as far as `fsdp_overlap` says, the first
     layer's gather never. Plus `bucket_latency` per bucket and
     rank. `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
     """
     forward, backward = FORWARD_SHARE * stage_time, (1 - FORWARD_SHARE) * stage_time
-    once = np.maximum(scatter - comm.dp_overlap * backward, scatter / layers)
-    once = once + np.where(zero >= 1, np.maximum(gather - comm.dp_overlap * forward, gather / layers), 0.0)
+    sharded = comm.dp_overlap if comm.sharded_dp_overlap is None else comm.sharded_dp_overlap
+    overlap = np.where(zero >= 1, sharded, comm.dp_overlap)
+    once = np.maximum(scatter - overlap * backward, scatter / layers)
+    once = once + np.where(zero >= 1, np.maximum(gather - overlap * forward, gather / layers), 0.0)
     again = gather * (zero >= 3)
     each = np.maximum(gather - comm.fsdp_overlap * forward, gather / layers)
     each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, scatter / layers)
     exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
+
+
+def slow_mode_time(microbatches: Array, stages: Array, comm: Communication) -> Array:
+    """Seconds that a step loses in a stack's slow mode: every message of a stage takes `slow_message` [s].
+
+    (m + (p - 1)/2) x min(2 (p - 1), 4) x slow_message: a stage between two others sends and receives twice a
+    micro-batch. Source: nanotron's runs, +0.54 s a slot at p = 2 and +1.05 s at p >= 4 whatever the model, tensor
+    parallelism or micro-batch (sd 0.10 s, 257 runs): all that filled the device, and a share that grows with the
+    network. Without a pipeline it is not known.
+    """
+    messages = np.minimum(2.0 * (stages - 1.0), 4.0)
+    return comm.slow_message * messages * (microbatches + (stages - 1.0) / 2.0)
+
+
+def chance_of_full_memory(device: Array, capacity: float, error: float) -> Array:
+    """Chance that a device fills up, its predicted memory being right to within `error` [1].
+
+    Uniform between device x (1 - error) and (1 + error): 0 where the verdict is "fits", 1 where it is "does not fit",
+    the same band as the borderline between them.
+    """
+    spread = 2.0 * max(error, 1e-6)
+    return np.clip(0.5 + (device / capacity - 1.0) / spread, 0.0, 1.0)
 
 
 def straggling(subtotal: Array, nodes: float, comm: Communication) -> Array:

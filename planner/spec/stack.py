@@ -73,10 +73,14 @@ class StateEngine(StrEnum):
 
 
 class Dispatcher(StrEnum):
-    """How tokens reach their experts: NCCL all-to-all, or a fused kernel that sends each token once per node."""
+    """How tokens reach their experts: NCCL all-to-all, or a fused kernel that sends each token once per node.
+
+    DEEPEP's kernels were tuned for Hopper; HYBRIDEP's fill the links of Blackwell too.
+    """
 
     ALL_TO_ALL = "all-to-all"
     DEEPEP = "deepep"
+    HYBRIDEP = "hybridep"
 
 
 class PipelineSplit(StrEnum):
@@ -217,6 +221,9 @@ class Communication(_Section):
     dispatch_bytes: float = Field(
         0.0, ge=0, le=4, description="bytes per value that dispatch sends; 0: those of activations"
     )
+    p2p_scatters: bool = Field(
+        False, description="a stage sends each tp rank's share and gathers it behind the boundary"
+    )
     p2p_exposed: float = Field(
         1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
     )
@@ -225,6 +232,12 @@ class Communication(_Section):
     )
     dp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of the last micro-batch's backward that hides DP"
+    )
+    sharded_dp_overlap: float | None = Field(
+        None, ge=0, le=1, description="the same with ZeRO 1, where it differs"
+    )
+    slow_message: Seconds = Field(
+        0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
     )
     fsdp_overlap: float = Field(
         0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
@@ -356,6 +369,8 @@ class Stack(_Section):
     band: float = Field(
         0.3, gt=0, le=2, description="80 % of cross-validated step-time errors lie within this"
     )
+    band_moe: float | None = Field(None, gt=0, le=2, description="the same of mixtures of experts")
+    devices: tuple[str, ...] = Field((), description="accelerators of the runs behind `fitted`")
     calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
     calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
     split: PipelineSplit | tuple[int, ...] = Field(

@@ -66,7 +66,9 @@ def test_four_nodes_as_fast_as_one() -> None:
     axes = "tp=1,zero=3,recompute=selective"
     four = observe(base, f"{8192 / 1786} s:{axes}")[0]
     one = observe(base, f"{8192 / 7000} s:{axes},gpus=8,global_batch=8")[0]
-    assert top([Evidence(four, mfu=0.1046)]) == "fabric"
+    # four nodes alone could also run attention unfused: its square of 8,192 tokens takes as long
+    likeliest = diagnose([Evidence(four, mfu=0.1046)]).findings[:2]
+    assert "fabric" in [finding.cause.name for finding in likeliest if finding.cause is not None]
     assert top([Evidence(four, mfu=0.1046), Evidence(one)]) == "fabric"
 
 

@@ -20,7 +20,7 @@ from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher
         ("Megatron-LM (2022)", "korthikanti2022", "megatron-2022"),
         ("NeMo/Megatron-Core (NeMo 1.x yaml)", "dgxc_benchmarking_24.11", "megatron-2024"),
         ("Megatron-Core r0.8.0", "", "megatron-2024"),
-        ("Megatron-Bridge/Megatron-Core", "megatron_bridge_25.09", "megatron-2025"),
+        ("Megatron-Bridge/Megatron-Core", "megatron_bridge_25.09", "megatron-2026"),
         ("Megatron-Bridge/Megatron-Core", "megatron_bridge_26.04.01", "megatron-2026"),
         ("Megatron-LM 23e00ed + TE 2.11", "simumax_b200", "megatron-2026"),
         ("llm-foundry/composer FSDP", "", "llm-foundry-2023"),
@@ -77,7 +77,7 @@ def test_switches_of_recipes() -> None:
     assert graphs.host.moe_layer_floor == 0
     assert graphs.communication.ep_overlap > stack.communication.ep_overlap
     fused, _ = apply_switches(stack, "moe_flex_dispatcher_backend=hybridep")
-    assert fused.communication.dispatcher is Dispatcher.DEEPEP
+    assert fused.communication.dispatcher is Dispatcher.HYBRIDEP
     assert apply_switches(stack, "cuda_graph_impl=none; cuda_graph_scope=full_iteration")[0] is stack
     serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
     assert serial.communication.dp_overlap == 0

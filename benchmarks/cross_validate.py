@@ -1,0 +1,303 @@
+"""How far off are step times of groups that no constant has seen? Cross-validation, hidden publishers, bands.
+
+    python -m benchmarks.cross_validate RUNS.csv MODELS.json [--hide] [--write] [--results] [--json OUT.json]
+
+A group is a publisher's rows on one model, GPU and cluster, whatever the release. For every group each stack is fitted
+anew without it: from the shipped numbers the residuals are linearised and the loss of the linear form without the
+group is minimised, with the priors and bounds of benchmarks/stack_parameters.py. `--hide` leaves out whole publishers:
+a stack that only they ran takes the numbers of its nearest kin. `--write` puts the bands into the stack files,
+`--results` the tables into benchmarks/RESULTS.md. Left out: memory, whose constants are the shipped ones throughout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.fit_stacks import (
+    FEWEST_ROWS,
+    SCALES,
+    Mask,
+    Objective,
+    Sample,
+    publisher_of,
+    remember_costly_parts,
+    timed_samples,
+)
+from benchmarks.stack_parameters import PARAMETERS, Parameter
+from planner.calibrate.measured import group_of, is_judged
+from planner.calibrate.runs import read_models, read_rows
+from planner.calibrate.statistics import Answer, summarise
+from planner.calibrate.validate import validation_answers
+from planner.catalog.load_stacks import STACKS_FOLDER, read_stack
+from planner.spec.precision import Dtype
+from planner.spec.stack import Stack
+
+Array = NDArray[np.float64]
+COVERED: Final = 0.8
+
+
+class StackErrors:
+    """One stack linearised at its shipped numbers; log ratios of its rows under other numbers."""
+
+    def __init__(self, name: str, samples: list[Sample]) -> None:
+        self.name, self.samples = name, samples
+        self.stack = read_stack(STACKS_FOLDER / f"{name}.yaml")
+        self.parameters: tuple[Parameter, ...] = PARAMETERS.get(name, ())
+        self.objective = Objective(self.stack, self.parameters, samples)
+        self.x = self.objective.at(self.stack)
+        everything = np.ones(len(samples), dtype=np.bool_)
+        self.shipped = self.objective.residuals(self.x, everything)
+        self.fitted = bool(self.parameters) and int(self.objective.fits.sum()) >= FEWEST_ROWS
+        self.jacobian = (
+            self.objective.jacobian(self.x, self.shipped, self.objective.fits)
+            if self.fitted
+            else np.zeros((0, 0))
+        )
+
+    def without(self, out: Mask) -> Array:
+        """The numbers that the fitted rows outside `out` give."""
+        use = self.objective.fits & ~out
+        move = self.objective.linear_step(self.x, self.shipped, self.jacobian, SCALES[-1], use, reach=1.0)
+        return self.x + move
+
+    def unseen(self, together: Callable[[Sample], Hashable] = lambda sample: sample.fold) -> Array:
+        """log(predicted / measured) of every row, by numbers that have not seen its group."""
+        result = self.shipped.copy()
+        if not self.fitted:
+            return result
+        keys = [together(sample) for sample in self.samples]
+        for fold in dict.fromkeys(keys):
+            out = np.array([key == fold for key in keys])
+            if (out & self.objective.fits).any():
+                result[out] = self.objective.residuals(self.without(out), out)[out]
+        return result
+
+    def hiding(self, publisher: str, others: dict[str, StackErrors], seen: tuple[str, ...] = ()) -> Stack:
+        """The stack as it would be had `publisher` published nothing: fitted on the rest, else like its nearest kin."""
+        out = np.array([sample.publisher == publisher for sample in self.samples], dtype=np.bool_)
+        fits = self.objective.fits
+        if not (out & fits).any():
+            return self.stack
+        if (fits & ~out).sum() >= FEWEST_ROWS:
+            return self.objective.stack_at(self.objective.minimise(~out)[0])
+        kin = others.get(self.stack.kin)
+        if kin is None or kin.name in seen:
+            return self.objective.stack_at(self.objective.start)
+        return like(self.stack, kin.hiding(publisher, others, (*seen, self.name)), self.parameters)
+
+    def hidden(self, publisher: str, others: dict[str, StackErrors]) -> Array:
+        """log(predicted / measured) of a publisher's rows by numbers that have seen none of them; NaN elsewhere."""
+        out = np.array([sample.publisher == publisher for sample in self.samples])
+        numbers = self.hiding(publisher, others)
+        return Objective(numbers, (), self.samples).residuals(np.zeros(0), out)
+
+
+def like(stack: Stack, kin: Stack, parameters: Sequence[Parameter]) -> Stack:
+    """`stack` with the numbers that a fit would have found taken from `kin`; what is known of the software stays."""
+    gemm, changed = dict(stack.compute.gemm), defaultdict[str, dict[str, Any]](dict)
+    for p in parameters:
+        if p.section == "gemm":
+            gemm[Dtype(p.name)] = kin.compute.gemm_factor(Dtype(p.name))
+        else:
+            changed[p.section][p.name] = getattr(getattr(kin, p.section), p.name)
+    changed["compute"]["gemm"] = gemm
+    return stack.model_copy(
+        update={name: getattr(stack, name).model_copy(update=fields) for name, fields in changed.items()}
+    )
+
+
+@dataclass(frozen=True)
+class Error:
+    """A row's log ratio and where it belongs."""
+
+    stack: str
+    source: str
+    moe: bool
+    fold: tuple[str, ...]
+    judged: bool
+    log_ratio: float
+
+    @property
+    def size(self) -> float:
+        return abs(float(np.expm1(self.log_ratio)))
+
+
+def errors_of(model: StackErrors, log_ratios: Array, rows: Sequence[dict[str, str]]) -> list[Error]:
+    """The errors of a stack's rows."""
+    found = []
+    for sample, value in zip(model.samples, log_ratios, strict=True):
+        if np.isfinite(value):
+            group = group_of(rows[sample.row])
+            moe = sample.run.problem.model.is_moe
+            found.append(Error(model.name, group, moe, sample.fold, is_judged(group), float(value)))
+    return found
+
+
+def replaced(
+    answers: Sequence[Answer], models: Sequence[StackErrors], ratios: dict[str, Array]
+) -> list[Answer]:
+    """Answers whose step times are those of the given log ratios."""
+    times = {
+        sample.row: sample.seconds * float(np.exp(value))
+        for model in models
+        for sample, value in zip(model.samples, ratios[model.name], strict=True)
+        if np.isfinite(value)
+    }
+    return [
+        replace(a, output={**a.output, "step_time_s": times[a.output["row"]]})
+        if a.output["row"] in times
+        else a
+        for a in answers
+    ]
+
+
+def percentile(sizes: Sequence[float], share: float = COVERED) -> float:
+    """The size below which a share of errors lies; NaN without any."""
+    return float(np.quantile(np.array(sizes), share)) if len(sizes) else float("nan")
+
+
+@dataclass(frozen=True)
+class Bands:
+    """80 % bands of a stack from its cross-validated errors, and the devices behind them."""
+
+    dense: float
+    moe: float
+    devices: tuple[str, ...]
+
+    def of(self, error: Error) -> float:
+        return self.moe if error.moe and np.isfinite(self.moe) else self.dense
+
+
+def bands_of(model: StackErrors, errors: Sequence[Error]) -> Bands:
+    """Bands that hold 80 % of the judged errors of one stack."""
+    parts = [[e.size for e in errors if e.judged and e.moe is moe] for moe in (False, True)]
+    used = {s.run.problem.cluster.accelerator.name for s in model.samples if s.fits}
+    return Bands(percentile(parts[0]), percentile(parts[1]), tuple(sorted(used)))
+
+
+def covered(errors: Sequence[Error], model: StackErrors) -> float:
+    """Share of judged rows inside the bands that the other groups' errors give [1]."""
+    judged = [e for e in errors if e.judged]
+    inside = 0
+    for fold in {e.fold for e in judged}:
+        bands = bands_of(model, [e for e in judged if e.fold != fold])
+        inside += sum(e.size <= bands.of(e) for e in judged if e.fold == fold)
+    return inside / len(judged) if judged else float("nan")
+
+
+def write_bands(name: str, bands: Bands) -> None:
+    """Put bands and devices into a stack file; every other line stays."""
+    path = STACKS_FOLDER / f"{name}.yaml"
+    text = re.sub(r"(?m)^(band_moe|devices): .*\n", "", path.read_text(encoding="utf-8"))
+    lines = [f"band: {max(0.02, bands.dense):.3f}"] if np.isfinite(bands.dense) else []
+    lines += [f"band_moe: {max(0.02, bands.moe):.3f}"] if np.isfinite(bands.moe) else []
+    lines.append(f"devices: [{', '.join(bands.devices)}]")
+    text = re.sub(r"(?m)^band: .*$", "\n".join(lines), text, count=1)
+    path.write_text(text, encoding="utf-8")
+
+
+def hidden_errors(models: dict[str, StackErrors], rows: Sequence[dict[str, str]]) -> list[Error]:
+    """Errors on every publisher's rows by numbers that have seen none of them."""
+    found = []
+    for publisher in sorted({publisher_of(row["source"]) for row in rows}):
+        for model in models.values():
+            if any(sample.publisher == publisher for sample in model.samples):
+                found += errors_of(model, model.hidden(publisher, models), rows)
+    return found
+
+
+def by_source(errors: Sequence[Error]) -> dict[tuple[str, bool], list[float]]:
+    """Sizes of judged errors by source and kind of model."""
+    found: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    for error in errors:
+        if error.judged:
+            found[error.source, error.moe].append(error.size)
+    return dict(sorted(found.items()))
+
+
+def mean_of_medians(errors: Sequence[Error], moe: bool) -> float:
+    """Mean over sources of five rows or more of their median error."""
+    sizes = [s for (_, kind), s in by_source(errors).items() if kind is moe and len(s) >= FEWEST_ROWS]
+    return float(np.mean([percentile(s, 0.5) for s in sizes])) if sizes else float("nan")
+
+
+def show(models: dict[str, StackErrors], unseen: dict[str, Array], rows: Sequence[dict[str, str]]) -> None:
+    """Print errors by stack."""
+    for name, model in models.items():
+        seen = errors_of(model, model.shipped, rows)
+        for kind in (False, True):
+            part, whole = (
+                [e.size for e in errors if e.judged and e.moe is kind]
+                for errors in (errors_of(model, unseen[name], rows), seen)
+            )
+            if part:
+                text = ", ".join(f"p{100 * q:.0f} {100 * percentile(part, q):.1f} %" for q in (0.5, 0.8, 0.9))
+                shipped = 100 * percentile(whole, 0.5)
+                print(
+                    f"{name}{' MoE' if kind else ''}: {len(part)} rows, unseen {text}; shipped p50 {shipped:.1f} %"
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cross_validate", description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("models", type=Path)
+    parser.add_argument("--stack", action="append", help="only these stacks")
+    parser.add_argument("--hide", action="store_true", help="hide one publisher at a time")
+    parser.add_argument("--write", action="store_true", help="write the bands into the stack files")
+    parser.add_argument("--json", type=Path, help="where to write every row's log ratios")
+    given = parser.parse_args()
+    remember_costly_parts()
+    rows, described = read_rows(given.runs), read_models(given.models)
+    samples = timed_samples(rows, described)
+    models = {n: StackErrors(n, mine) for n, mine in sorted(samples.items()) if n in (given.stack or samples)}
+    unseen = {name: model.unseen() for name, model in models.items()}
+    show(models, unseen, rows)
+    errors = {name: errors_of(model, unseen[name], rows) for name, model in models.items()}
+    everything = [e for part in errors.values() for e in part]
+    for moe in (False, True):
+        print(f"mean of medians, {'MoE' if moe else 'dense'}: {100 * mean_of_medians(everything, moe):.2f} %")
+    shares = {name: covered(part, models[name]) for name, part in errors.items()}
+    counts = {name: sum(e.judged for e in part) for name, part in errors.items()}
+    total = sum(shares[n] * counts[n] for n in shares if counts[n]) / sum(counts.values())
+    print(
+        "inside bands of the other groups:", {n: round(s, 3) for n, s in shares.items()}, f"all {total:.3f}"
+    )
+    if not given.stack:
+        summary = summarise(replaced(validation_answers(rows, described), list(models.values()), unseen))
+        for key in ("headline_dense", "headline_moe", "step_time_dense", "step_time_moe"):
+            print(key, summary[key])
+        for name, part in summary["sweep_means"].items():
+            print(name, part)
+    if given.hide:
+        hidden = hidden_errors(models, rows)
+        for (name, moe), sizes in by_source(hidden).items():
+            print(
+                f" hidden {name}{' MoE' if moe else ''}: {len(sizes)} rows, median {100 * percentile(sizes, 0.5):.1f} %"
+            )
+        print(f"hidden publishers: mean of medians {100 * mean_of_medians(hidden, moe=False):.1f} %")
+    if given.write:
+        for name, model in models.items():
+            if model.fitted:
+                write_bands(name, bands_of(model, errors[name]))
+    if given.json:
+        table = [
+            {"row": s.row, "unseen": float(u), "shipped": float(b)}
+            for name, m in models.items()
+            for s, u, b in zip(m.samples, unseen[name], m.shipped, strict=True)
+        ]
+        given.json.write_text(json.dumps({"rows": table}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Which numbers of a stack are fitted, in which bounds, around which start values?
+
+Read by benchmarks/fit_stacks.py and benchmarks/cross_validate.py. Left out: memory, whose numbers
+benchmarks/fit_memory.py handles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One number of a stack. `log`: multiplicative. `sigma`: width of the prior around the start value, in log or
+    in the number's own unit."""
+
+    section: str
+    name: str
+    low: float
+    high: float
+    sigma: float = 0.3
+    log: bool = True
+
+    def inner(self, value: float) -> float:
+        """The coordinate in which the search moves."""
+        return float(np.log(max(value, self.low))) if self.log else value
+
+    def outer(self, x: float) -> float:
+        """The bounded value of a coordinate."""
+        return float(np.clip(np.exp(x) if self.log else x, self.low, self.high))
+
+
+def _gemm(*names: str) -> tuple[Parameter, ...]:
+    return tuple(Parameter("gemm", name, 0.6, 1.8, 0.15) for name in names)
+
+
+_KERNELS: Final = (
+    Parameter("compute", "attention", 0.5, 5.0, 0.4),
+    Parameter("compute", "memory_bound", 0.6, 6.0, 0.4),
+)
+_FLOORS: Final = (
+    Parameter("host", "layer_floor", 1e-4, 1e-2, 0.5),
+    Parameter("host", "layer_floor_tp", 1e-4, 1e-2, 0.5),
+    Parameter("host", "step_overhead", 1e-3, 2.0, 1.0),
+)
+_TENSOR: Final = Parameter("communication", "tp_exposed", 0.2, 2.5, 0.3)
+_DATA: Final = (
+    Parameter("communication", "dp_time", 0.5, 6.0, 0.4),
+    Parameter("communication", "dp_overlap", 0.0, 1.0, 0.2, log=False),
+)
+_EXPERTS: Final = (
+    Parameter("host", "moe_layer_floor", 1e-3, 5e-2, 0.5),
+    Parameter("communication", "ep_exposed", 0.4, 2.5, 0.3),
+)
+_SCALE: Final = Parameter("communication", "slowdown_per_doubling", 0.0, 0.03, 0.003, log=False)
+_SHARDED: Final = (
+    Parameter("communication", "fsdp_overlap", 0.0, 1.0, 0.15, log=False),
+    _SCALE,
+)
+PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
+    "megatron-2024": (*_gemm("bf16", "fp8"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA, *_EXPERTS, _SCALE),
+    "megatron-2025": (*_gemm("bf16", "fp8"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA, *_EXPERTS, _SCALE),
+    "megatron-2026": (*_gemm("bf16", "fp8", "fp4"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA, *_EXPERTS, _SCALE),
+    "megatron-deepspeed-2022": (*_gemm("fp16"), *_KERNELS, *_FLOORS, _TENSOR, _DATA[0]),
+    "nanotron-2024": (
+        *_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA,
+        Parameter("communication", "tp_exposed_nodes", 0.5, 5.0, 0.4),
+        Parameter("communication", "p2p_exposed", 0.1, 3.0, 0.4),
+        Parameter("communication", "bucket_latency", 2e-7, 1e-5, 0.4),
+        Parameter("host", "layer_floor_tp_nodes", 1e-4, 2e-2, 0.4),
+        Parameter("host", "pipeline_tp_floor", 1e-4, 2e-2, 0.4),
+    ),
+    "llm-foundry-2023": (*_gemm("bf16", "fp8"), *_KERNELS, _FLOORS[0], _FLOORS[2], *_SHARDED),
+    "torchtitan-2024": (*_gemm("bf16", "fp8"), *_KERNELS, _FLOORS[0], _FLOORS[2], _TENSOR, *_SHARDED),
+    "fsdp1-2023": (*_gemm("bf16"), *_KERNELS, *_SHARDED),
+    "maxtext-2024": (*_gemm("bf16", "fp8"), *_KERNELS, *_SHARDED),
+    "aa-scaling-2023": (*_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, _DATA[0]),
+}  # fmt: skip
+
+# Centres of the priors: start values from data sheets, published studies and defaults; see the stack files.
+STARTS: Final[dict[str, dict[str, float]]] = {
+    "megatron-2024": {
+        "gemm.bf16": 0.9, "gemm.fp8": 0.8, "compute.attention": 1, "compute.memory_bound": 1,
+        "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005, "host.step_overhead": 0.05,
+        "communication.tp_exposed": 0.92, "communication.dp_time": 1, "communication.dp_overlap": 0.8,
+        "communication.ep_exposed": 1, "communication.slowdown_per_doubling": 0.009,
+        "host.moe_layer_floor": 0.006,
+    },
+    "megatron-2025": {
+        "gemm.bf16": 0.9, "gemm.fp8": 0.8, "compute.attention": 1, "compute.memory_bound": 1,
+        "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005, "host.step_overhead": 0.05,
+        "communication.tp_exposed": 0.92, "communication.dp_time": 1, "communication.dp_overlap": 0.8,
+        "communication.ep_exposed": 1, "communication.slowdown_per_doubling": 0.009,
+        "host.moe_layer_floor": 0.02,
+    },
+    "megatron-2026": {
+        "gemm.bf16": 0.9, "gemm.fp8": 0.8, "gemm.fp4": 0.8, "compute.attention": 1,
+        "compute.memory_bound": 1, "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005,
+        "host.step_overhead": 0.03, "communication.tp_exposed": 0.92, "communication.dp_time": 1,
+        "communication.dp_overlap": 0.8, "communication.ep_exposed": 1,
+        "communication.slowdown_per_doubling": 0.009,
+        "host.moe_layer_floor": 0.006,
+    },
+    "megatron-deepspeed-2022": {
+        "gemm.fp16": 1, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0023,
+        "host.layer_floor_tp": 0.0025, "host.step_overhead": 0.01, "communication.tp_exposed": 1,
+        "communication.dp_time": 1.5,
+    },
+    "nanotron-2024": {
+        "gemm.bf16": 1.28, "compute.attention": 1, "compute.memory_bound": 1.7, "host.layer_floor": 0.0043,
+        "host.layer_floor_tp": 0.0043, "host.step_overhead": 0.05, "communication.tp_exposed": 0.83,
+        "communication.dp_time": 2, "communication.dp_overlap": 0.5,
+        "communication.tp_exposed_nodes": 1.6, "communication.p2p_exposed": 1,
+        "communication.bucket_latency": 2.1e-06, "host.layer_floor_tp_nodes": 0.0042,
+        "host.pipeline_tp_floor": 0.003,
+    },
+    "llm-foundry-2023": {
+        "gemm.bf16": 1.1, "gemm.fp8": 1.1, "compute.attention": 1.5, "compute.memory_bound": 1,
+        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.fsdp_overlap": 0.95,
+        "communication.slowdown_per_doubling": 0.009,
+    },
+    "torchtitan-2024": {
+        "gemm.bf16": 1, "gemm.fp8": 1.1, "compute.attention": 1.1, "compute.memory_bound": 1,
+        "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.tp_exposed": 1,
+        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+    },
+    "fsdp1-2023": {
+        "gemm.bf16": 1.05, "compute.attention": 1.1, "compute.memory_bound": 1,
+        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+    },
+    "maxtext-2024": {
+        "gemm.bf16": 1, "gemm.fp8": 1, "compute.attention": 1, "compute.memory_bound": 1,
+        "communication.fsdp_overlap": 0.9, "communication.slowdown_per_doubling": 0.009,
+    },
+    "aa-scaling-2023": {
+        "gemm.bf16": 1, "compute.attention": 1, "compute.memory_bound": 2, "host.layer_floor": 0.002,
+        "host.layer_floor_tp": 0.002, "host.step_overhead": 0.5, "communication.tp_exposed": 1.5,
+        "communication.dp_time": 2,
+    },
+}  # fmt: skip
