@@ -132,7 +132,7 @@ class Objective:
             counts[sample.group] = counts.get(sample.group, 0) + sample.fits
         # the rows of a group err together, but not as one
         self.weights = np.array([max(counts[sample.group], 1) ** -0.5 for sample in samples])
-        centres = STARTS[stack.name]
+        centres = STARTS.get(stack.name, {})
         self.start = np.array([p.inner(centres[f"{p.section}.{p.name}"]) for p in parameters])
         self.sigma = np.array([p.sigma for p in parameters])
         low = [p.inner(p.low) for p in parameters]

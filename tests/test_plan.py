@@ -87,7 +87,7 @@ def test_every_choice_is_legal_and_estimates_as_planned(small_plan: Plan) -> Non
 
 def test_an_estimate_of_the_best_says_what_the_plan_said(small_plan: Plan) -> None:
     config = config_of(small_plan)
-    axes = ("tp", "cp", "pp", "dp", "vpp", "ep", "etp", "micro_batch", "sp", "zero", "recompute")
+    axes = ("tp", "cp", "pp", "dp", "vpp", "ep", "etp", "micro_batch", "sp", "zero", "recompute", "schedule")
     pins = {axis: (getattr(config, axis),) for axis in axes}
     if config.recompute == Recompute.FULL:
         pins["recompute_layers"] = (config.recompute_layers,)
