@@ -102,10 +102,11 @@ class Answerer:
         elif not choices:
             verdict, nearest = Verdict.NOTHING_FITS, self.choices(found.smallest)[0]
             over = nearest.memory.peak - self.limit
-            change = (
-                f"the smallest, {nearest.config.text}, needs {format_capacity(over)} more per device than there is: "
-                f"use more devices, shorter sequences, or a smaller optimizer state"
-            )
+            change = f"the smallest, {nearest.config.text}, needs {format_capacity(over)} more per device than there is"
+            if helps:
+                change += "; what would fit: " + "; or ".join(helps)
+            else:
+                change += "; no other single change makes something fit (more devices than the cluster has: not tried)"
         search = Search(
             candidates=space.total,
             removed=tuple(RemovedBy(rule=r.rule, candidates=r.candidates) for r in _largest(space)),

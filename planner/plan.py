@@ -15,7 +15,7 @@ Left out: what the whole run takes (`campaign/`), and launch files.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
-from planner.errors import InputError
+from planner.errors import InputError, PlannerError
 from planner.frameworks import explicit_splits
 from planner.solve.balance import balance_experts, zipf_loads
 from planner.solve.pareto import pareto_front
@@ -35,6 +35,7 @@ from planner.solve.refine import FINALISTS, refine, solve_splits
 from planner.solve.relax import (
     better_batch,
     better_batch_advice,
+    fitting_changes,
     legal_changes,
     nearest_fitting,
     with_batch,
@@ -57,7 +58,7 @@ from planner.spec.load_cluster import load_cluster
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
-from planner.spec.planfile import Objective, Plan
+from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
 from planner.stopping import Stopwatch
@@ -68,6 +69,7 @@ Kind = TypeVar("Kind", Precision, Optimizer)
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_BATCH_TOKENS = 4e6
 LONGEST_SEQUENCE = 2**30
+MOST_DOUBLINGS = 5  # of the devices, where nothing fits
 BALANCE_EFFORT = 0.1  # of placing experts, at each degree
 LARGEST_BATCH = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
@@ -126,6 +128,10 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         splits = solve_splits(model, simulator, found, limit, explicit, watch.stopped)
         found = replace(found, best=splits.best.take(slice(request.top)))
     helps = () if len(space) else tuple(legal_changes(problem, rules, request.restrict))
+    if len(space) and not len(found.best) and watch.ending is Ending.COMPLETE:
+        helps = tuple(
+            fitting_changes(problem, request.restrict, limit, cost_model, _larger(request, problem))
+        )
     better = better_batch(problem)
     if len(found.best) and better and not watch.stopped():
         other = cost_model(with_batch(problem, better))
@@ -140,6 +146,17 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         load_assumptions(request.assume),
     )
     return answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds)
+
+
+def _larger(request: Request, problem: Problem) -> Iterator[Problem]:
+    """The same problem on twice the devices, four times, and so on, as far as the cluster has them."""
+    held = replace(request, global_batch=str(problem.job.global_batch), seq_len=problem.job.seq_len)
+    for doublings in range(1, MOST_DOUBLINGS + 1):
+        gpus = problem.cluster.num_devices << doublings
+        try:
+            yield resolve(replace(held, gpus=gpus))[0]
+        except PlannerError:  # the cluster ends here
+            return
 
 
 def make_estimate(request: Request) -> Plan:

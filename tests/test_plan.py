@@ -123,6 +123,15 @@ def test_the_certificate_speaks_of_every_candidate_and_of_splits(small_plan: Pla
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_where_nothing_fits_a_search_finds_what_would() -> None:
+    tight = make_plan(Request("llama-3.1-70b", "h100-sxm-roce", 8, seq_len=8192, global_batch="64"))
+    assert tight.verdict is Verdict.NOTHING_FITS
+    assert "what would fit: " in tight.smallest_change
+    assert "devices (" in tight.smallest_change
+    gpus = int(tight.smallest_change.split("what would fit: ")[1].split(" devices")[0])
+    assert make_plan(Request("llama-3.1-70b", "h100-sxm-roce", gpus, seq_len=8192, global_batch="64")).found
+
+
 def test_a_time_limit_hands_over_what_there_is() -> None:
     stopped = make_plan(replace(SMALL, time_limit=1e-6))
     proof = stopped.search.certificate

@@ -1,12 +1,13 @@
-"""What is the smallest change that helps where nothing is legal, or the named configuration does not fit?
+"""What is the smallest change that helps where nothing is legal or nothing fits, or the named configuration does not?
 
-Only single changes are tried: one pinned axis set free, or another global batch; for a configuration that does
-not fit, at most two axes. Left out: changes of the model or of the cluster.
+Only single changes are tried: one pinned axis set free, or another global batch; where nothing fits, more devices,
+shorter sequences, smaller states, no headroom; for a configuration that does not fit, at most two axes. Left out:
+changes of the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import gcd
 
@@ -17,9 +18,12 @@ from planner.solve.search import search
 from planner.space.enumerate import Restriction, changed_axes, divisors, enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.rule import Problem, Rule
 
 NEAREST_BATCHES = 12
+MOST_HALVINGS = 6
+SHORTEST_SEQUENCE = 128  # tokens
 MUCH_MORE = 8  # times as large a common divisor of batch and devices
 WORTH_SAYING = 0.05  # of throughput
 LARGEST_REPAIR = 200_000  # legal configurations near the named one that are costed at most
@@ -43,6 +47,53 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
     batches = _legal_batches(problem, rules, restrict)
     if batches:
         found.append("a global batch of " + " or ".join(str(b) for b in batches) + " sequences")
+    return found
+
+
+def fitting_changes(
+    problem: Problem, restrict: Restriction, limit: float, model_of: Callable[[Problem], CostModel],
+    larger: Iterable[Problem],
+) -> list[str]:  # fmt: skip
+    """Single changes of the request under which something fits, each found by a search, as sentences.
+
+    Tried: every pinned axis set free, the sequence halved, an optimizer with smaller states, and the `larger`
+    problems in their order, of which the first that fits is named.
+    """
+    found, job = [], problem.job
+
+    def fastest(changed: Problem, pins: Restriction, room: float = limit) -> str:
+        space = enumerate_configs(changed, rules_for(changed.stack), pins)
+        best = search(model_of(changed), space, room, 1).best
+        return best.row(0).describe() if len(best) else ""
+
+    for axis in restrict:
+        config = fastest(problem, {name: values for name, values in restrict.items() if name != axis})
+        if config:
+            found.append(f"leave {axis} free ({config})")
+    for bigger in larger:
+        config = fastest(bigger, restrict)
+        if config:
+            found.append(f"{bigger.cluster.num_devices:,} devices ({config})")
+            break
+    for halvings in range(1, MOST_HALVINGS + 1):
+        length = job.seq_len >> halvings
+        if length < SHORTEST_SEQUENCE:
+            break
+        config = fastest(replace(problem, job=replace(job, seq_len=length)), restrict)
+        if config:
+            found.append(f"sequences of {length:,} tokens ({config})")
+            break
+    for optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT):
+        if OPTIMIZERS[optimizer].moment_bytes < OPTIMIZERS[job.optimizer].moment_bytes:
+            config = fastest(replace(problem, job=replace(job, optimizer=optimizer)), restrict)
+            if config:
+                found.append(f"the optimizer {optimizer} ({config})")
+                break
+    capacity = problem.cluster.accelerator.memory
+    if limit < capacity:
+        config = fastest(problem, restrict, capacity)
+        if config:
+            found.append(f"no headroom ({config})")
     return found
 
 

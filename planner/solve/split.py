@@ -43,7 +43,7 @@ Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
 TOLERANCE: Final = 1e-4  # a gap below it counts as closed
 MOST_CANDIDATES: Final = 40  # costed exactly for one configuration
 EFFORT: Final = 2.0  # deterministic time of CP-SAT for one configuration, about as many seconds
-UNITS: Final = 10**8  # of time in one step: CP-SAT counts in whole numbers
+UNITS: Final = 10**10  # of time in one step: CP-SAT counts in whole numbers
 TANGENTS: Final = 8
 LARGEST_SCHEDULE: Final = 60_000  # passes of one whose longest paths are looked for
 
@@ -200,13 +200,25 @@ class _LayerCosts:
         self.total = sum(self.forward[k] + self.backward[k] for k in kinds) + float(sum(map(sum, self.ends)))
 
     def lightest(self, prepared: PreparedCosts) -> float:
-        """What the heaviest stage of any split holds at least, in parts of what that of the stack's own split holds."""
-        shards, count = prepared.shards, prepared.classes.count[0]
-        alive, least = count > 0, 1.0
-        for held, outer in ((shards.dense[0], shards.outer[0]), (shards.expert[0], 0 * shards.outer[0])):
+        """What the heaviest stage of any split holds at least, in parts of what that of the stack's own split holds.
+
+        At least the mean; at least what lies outside the layers of the first or the last stage, with the fewest layers
+        that its chunks may hold, of the lightest kind.
+        """
+        shards, classes = prepared.shards, prepared.classes
+        alive, deep = classes.count[0] > 0, classes.layers[0].sum(axis=1)
+        fewest = (self.config.vpp - 1 or 1) * max(
+            self.spec.num_layers // (self.config.pp * self.config.vpp), 1
+        )
+        least, none = 1.0, 0 * shards.outer[0]
+        for held, outer in ((shards.dense[0], shards.outer[0]), (shards.expert[0], none)):
             if held[alive].max() > 0:
-                mean = float((held * count).sum()) / self.config.pp
-                least = min(least, max(mean, float(outer[alive].max())) / float(held[alive].max()))
+                mean = float((held * classes.count[0]).sum()) / self.config.pp
+                filled = alive & (deep > 0)
+                one_kind = len(self.spec.layer_kinds) == 1
+                layer = float(((held - outer)[filled] / deep[filled]).min()) if one_kind else 0.0
+                ends = float(outer[alive].max()) + fewest * layer
+                least = min(least, max(mean, ends) / float(held[alive].max()))
         return least
 
     def step_time(self, subtotal: float) -> float:
@@ -300,15 +312,14 @@ class _SplitModel(_LayerCosts):
             work.append(sum(f[rank::p]) + sum(b[rank::p]) + more[rank])
         self.makespan = cp.new_int_var(0, 4 * UNITS, "makespan")
         slowest = cp.new_int_var(0, UNITS, "slowest")
-        for rank in range(p):
-            cp.add(slowest >= work[rank])
+        cp.add_max_equality(slowest, work)  # not a bound of it: longer stages hide more
         before: Any = 0
         for rank in range(p):
             hops = 2 * self._units(float(self.hops[rank])) if self.v > 1 else 0
             cp.add(self.makespan >= before + m * work[rank] + hops)
             before = before + f[rank] + b[rank] + (more[rank] if self.v == 1 else 0)
         if self.v > 1:
-            cp.add(self.makespan >= sum(f) + sum(b))
+            self._detours(f, b)
         else:
             b = self.b = [x + y for x, y in zip(b, more, strict=True)]
             self._paths(f, b)
@@ -330,6 +341,29 @@ class _SplitModel(_LayerCosts):
                 for leave in (all_b + all_f - done_f, done_b + later * b[s]):
                     self.cp.add(self.makespan >= enter + (self.m - self.p + s) * (f[s] + b[s]) + leave)
 
+    def _detours(self, f: list[Expression], b: list[Expression]) -> None:
+        """Interleaved: the first micro-batch's way to a chunk, what its rank then does until the last micro-batch comes
+        back through that chunk, and the way from there; with the messages between."""
+        if 2 * self.p * self.v * self.m > LARGEST_SCHEDULE:
+            return
+        table = action_table(Schedule(self.config.schedule), self.p, self.m, self.v)
+        there: Expression = 0
+        for chunk in range(self.p * self.v):
+            rank = chunk % self.p
+            kind, stage, batch = table.kind[rank], table.stage[rank], table.microbatch[rank]
+            forward, here = kind == Pass.FORWARD, stage == chunk
+            start = int(np.flatnonzero(forward & here & (batch == 0))[0])
+            stop = int(np.flatnonzero(~forward & here & (batch == self.m - 1))[-1])
+            total = there + 2 * self._units(float(self.hops[chunk]))
+            if start < stop:
+                between = slice(start, stop + 1)
+                for passes, ahead in ((f, True), (b, False)):
+                    mine = stage[between][forward[between] == ahead]
+                    for other, times in Counter(mine.tolist()).items():
+                        total = total + times * passes[other]
+                self.cp.add(self.makespan >= total)
+            there = there + f[chunk] + b[chunk]
+
     def _exposed(self, model: CostModel, slowest: Expression) -> None:
         """What a step takes beside its pipeline: tangents of the exposed collectives, the update, the overhead."""
         prepared = model.prepare(ConfigTable.of([self.config]))
@@ -343,10 +377,11 @@ class _SplitModel(_LayerCosts):
         if self.v == 1:  # interleaved messages are part of the makespan's bound
             fixed += float(prepared.pipelines.hops[0])
         for point, value, slope in zip(at, here, (ahead - here) / step, strict=True):
-            # slope <= 0: scaled by 1000 and rounded down, with the constant rounded down as well
+            # slope <= 0: scaled by 1000 and rounded down, with the constant rounded down as well, and what rounding
+            # may take from a stage
             tilt = int(np.floor(1000 * slope))
             start = self._units(float(value + fixed - slope * point))
-            self.cp.add(1000 * self.rest >= 1000 * (start - 1) + tilt * slowest)
+            self.cp.add(1000 * self.rest >= 1000 * (start - 1 - 4 * self.spec.num_layers) + tilt * slowest)
 
     def add_longest_path(self, model: CostModel) -> None:
         """The step takes at least as long as the passes and messages on the longest path of the model's own split."""

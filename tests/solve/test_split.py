@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from planner.cost.model import CostModel
+from planner.cost.simulated import evaluate_exactly, simulator_of
+from planner.solve.refine import FINALISTS, refine, solve_splits
+from planner.solve.search import search
 from planner.solve.split import (
     cost_of_split,
     even_split,
@@ -131,3 +134,30 @@ def test_nothing_to_solve() -> None:
     assert only_split(model, ParallelConfig(pp=4, dp=2, num_microbatches=4))
     assert even_split(6, 4, 2) == ()
     assert even_split(6, 4, 1) == (2, 2, 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_random_configuration_beats_the_certificate(seed: int) -> None:
+    """10,000 configurations of a space too large to solve one by one."""
+    subject = problem(
+        moe_model(12, leading_dense=1, experts=16) if seed == 2 else dense_model(30), "16x8 h100 400G-ib",
+        seq_len=4096, global_batch=(256, 96, 512)[seed],
+    )  # fmt: skip
+    model, space = costs(subject), enumerate_configs(subject, RULES)
+    limit = subject.cluster.accelerator.memory * 0.95
+    simulator = simulator_of(model)
+    found = refine(model, simulator, search(model, space, limit, FINALISTS))
+    solved = solve_splits(model, simulator, found, limit, explicit=True)
+    table = space.table()
+    rows = np.random.default_rng(seed).choice(len(table), 10_000)
+    cost = model.evaluate(table.take(rows))
+    fits = cost.device_memory <= limit
+    assert fits.sum() > 100
+    assert solved.bound <= float(cost.step_time[fits].min())
+    first = solved.best.row(0)
+    taken = (
+        solved.splits[first].step_time
+        if first in solved.splits
+        else float(evaluate_exactly(model, solved.best.take(slice(1)), simulator).step_time[0])
+    )
+    assert solved.bound <= taken <= solved.bound * 1.01
