@@ -29,6 +29,7 @@ from planner.units import GIB, format_capacity, format_compute, format_count, fo
 # A difference between two configurations that is smaller than this share of the step is not worth a line.
 _WORTH_SAYING = 0.002
 _MOST_STAGES = 8
+CLOSED_GAP = 1e-4  # of the step: below what rounding leaves
 
 MEMORY_WORDS: Mapping[MemoryVerdict, str] = {
     MemoryVerdict.FITS: "fits",
@@ -252,7 +253,9 @@ def split_sentence(choice: Choice) -> str:
         said.append(f"{gain:.1%} faster than the even split ({precise_time(split.even_step_time)})")
     if split.own_step_time is not None and split.own_step_time > choice.step_time * (1 + 1e-9):
         said.append(f"{1 - choice.step_time / split.own_step_time:.1%} faster than the stack's own")
-    said.append("no split is faster" if split.gap <= 1e-4 else f"at best {split.gap:.1%} more is possible")
+    said.append(
+        "no split is faster" if split.gap <= CLOSED_GAP else f"at best {split.gap:.1%} more is possible"
+    )
     return "split solved: " + ", ".join(said) + (f"; {split.note}" if split.note else "")
 
 
@@ -377,6 +380,8 @@ def proof_sentence(certificate: Certificate) -> str:
     proven = (
         "proven: none has more headroom" if certificate.objective == "headroom" else "proven: none is faster"
     )
+    if certificate.gap > CLOSED_GAP:
+        proven = f"not closed: at best {certificate.gap:.2%} faster is possible"
     return f"{proven} (gap {certificate.gap:.2%}; {counted}), compared by {certificate.compared}"
 
 

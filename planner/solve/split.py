@@ -43,7 +43,7 @@ Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
 TOLERANCE: Final = 1e-4  # a gap below it counts as closed
 MOST_CANDIDATES: Final = 40  # costed exactly for one configuration
 EFFORT: Final = 2.0  # deterministic time of CP-SAT for one configuration, about as many seconds
-UNITS: Final = 10**10  # of time in one step: CP-SAT counts in whole numbers
+UNITS: Final = 10**8  # of time in one step: CP-SAT counts in whole numbers
 TANGENTS: Final = 8
 LARGEST_SCHEDULE: Final = 60_000  # passes of one whose longest paths are looked for
 
@@ -146,7 +146,8 @@ def solve_split(
     search = _SplitModel(model, config, own, min(own_time, cutoff))
     if not fits:
         search.exclude_memory(own, _too_large(cost, limit))
-    bound, tried, given = 0.0, 0, effort
+    bound, tried, given = quick_bound(model, config, min(own_time, cutoff, 1e9)), 0, effort
+    bound = min(bound, own_time, cutoff)
     while tried < MOST_CANDIDATES and effort > 0:
         target = min(best, cutoff)
         found, least, spent = search.solve(target, effort)
@@ -312,7 +313,11 @@ class _SplitModel(_LayerCosts):
             work.append(sum(f[rank::p]) + sum(b[rank::p]) + more[rank])
         self.makespan = cp.new_int_var(0, 4 * UNITS, "makespan")
         slowest = cp.new_int_var(0, UNITS, "slowest")
-        cp.add_max_equality(slowest, work)  # not a bound of it: longer stages hide more
+        if len(self.spec.layer_kinds) == 1:
+            cp.add_max_equality(slowest, work)  # not a bound of it: longer stages hide more
+        else:  # several kinds make the equality slow to solve; without it all is taken to be hidden, still a bound
+            for rank in range(p):
+                cp.add(slowest >= work[rank])
         before: Any = 0
         for rank in range(p):
             hops = 2 * self._units(float(self.hops[rank])) if self.v > 1 else 0
@@ -456,8 +461,11 @@ class _SplitModel(_LayerCosts):
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1  # the same answer every time
         solver.parameters.max_deterministic_time = effort
+        solver.parameters.max_time_in_seconds = (
+            2 * effort + 0.5
+        )  # a net for presolving, which effort does not count
         status = solver.solve(self.cp)
-        spent = solver.response_proto.deterministic_time + 1e-3
+        spent = max(solver.response_proto.deterministic_time, solver.wall_time / 4) + 1e-3
         if status == cp_model.INFEASIBLE:
             return None, np.inf, spent
         least = self.step_time(max(solver.best_objective_bound, 0.0) * self.unit)
