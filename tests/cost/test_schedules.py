@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.cost.layer import paired_time
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
+from planner.plan import Request, make_estimate
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import SCHEDULE_LABELS, ConfigTable, ParallelConfig, Schedule
@@ -107,3 +109,22 @@ def test_recomputation_frees_less_where_weight_gradients_wait() -> None:
     ]
     memory = MODEL.evaluate(ConfigTable.of(rows)).device_memory
     assert memory[1] / memory[0] < memory[3] / memory[2]
+
+
+def test_a_pair_takes_the_longer_of_compute_and_exchange() -> None:
+    comm = load_stack("hai-llm-2024").communication
+    time = paired_time(np.array([10.0, 10.0]), np.array([4.0, 20.0]), comm)
+    assert time.tolist() == pytest.approx([10.0 + 4.0 * 20 / 132, 20.0], rel=1e-3)
+
+
+def test_deepseek_v3_as_published() -> None:
+    """arXiv 2412.19437: 180,000 GPU-hours of H800 for each trillion tokens, stops and shorter batches included."""
+    words = {"pp": (16,), "ep": (64,), "schedule": (int(Schedule.DUALPIPE),), "recompute": (1,)}
+    request = Request(
+        "deepseek-v3", "deepseek-h800", 2048, 4096, "15360", "fp8", stack="hai-llm-2024", restrict=words
+    )
+    plan = make_estimate(request)
+    assert plan.choices[0].tokens_per_second_per_device == pytest.approx(1e12 / 180e3 / 3600, rel=0.25)
+    exchange = plan.choices[0].time["ep_comm"]
+    alone = make_estimate(replace(request, restrict={**words, "schedule": (int(Schedule.ONE_F_ONE_B),)}))
+    assert exchange < 0.25 * alone.choices[0].time["ep_comm"]
