@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -162,6 +163,7 @@ class _Moment:
     kept: Array | None = None
     works: bool = False
 
+    @cached_property
     def fixed(self) -> Array:
         """Everything that recomputation does not change."""
         first, *others = self.terms.values()
@@ -375,8 +377,8 @@ def _peak_by_class(
         groups.setdefault(id(moment.kept), []).append(moment)
     result: Array | None = None
     for members in groups.values():
-        quiet = [m.fixed() for m in members if not m.works]
-        busy = [m.fixed() for m in members if m.works]
+        quiet = [m.fixed for m in members if not m.works]
+        busy = [m.fixed for m in members if m.works]
         found: Array | None = None
         if quiet:
             # a padded class must never bind
@@ -402,7 +404,7 @@ def _binding_moment(
     best = np.full(len(stem), -np.inf)
     for moment in moments:
         active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
-        total = moment.fixed()[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
+        total = moment.fixed[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
         better = total > best
         best = np.where(better, total, best)
         phase = np.where(better, PHASES.index(moment.phase), phase)

@@ -27,7 +27,7 @@ from planner.cost.step import (
     straggling,
 )
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
-from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, IntColumn, Schedule
+from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, IntColumn, Schedule, distinct
 from planner.spec.job import OPTIMIZERS
 
 Array = NDArray[np.float64]
@@ -51,6 +51,17 @@ class _Stems:
     offload: NDArray[np.int32]
     updated: Array  # parameters that a rank updates
     memory: tuple[MemoryInputs, ...]  # one per moment of the schedule that can bind
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Of distinct pipelines with their recomputed layers: `time`, `kept` (n, C) of a micro-batch on a stage of each
+    class [s], [bytes]; `slowest`, `total` (n,): the largest over stages and their sum [s]."""
+
+    time: Array
+    slowest: Array
+    total: Array
+    kept: Array
 
 
 class PreparedCosts:
@@ -123,17 +134,13 @@ class PreparedCosts:
         batch = self._stem_batch(part)
         p_row = pipelines.of_row[part][stem]
         l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
-        leading, apart = self._leading(c_row, recompute_layers), pipelines.apart
-        if leading:
-            time = pipelines.time[p_row] + sum_over_kinds(leading, self.slower[:, l_row])
-            work = time if apart is None else time - apart.hidden[p_row]
-            slowest, total = largest(work), sum_of_columns(self.classes.count[c_row] * work)
-        else:
-            time = pipelines.time[p_row]
-            slowest, total = pipelines.slowest[p_row], pipelines.total[p_row]
-        m, v = batch.microbatches[stem], batch.v[stem]
+        # sharding leaves a pipeline as it is: its work is summed once for all rows that share it
+        first, of_row = distinct(p_row, recompute_layers)
+        own = self._pipelines_of(p_row[first], recompute_layers[first])
+        slowest, kept = own.slowest[of_row], own.kept[of_row]
+        m = batch.microbatches[stem]
         of_step: dict[str, Array] = {
-            "pipeline_bubble": self._bubble(p_row, time, slowest, total, m, v),
+            "pipeline_bubble": self._bubble(p_row[first], own, m[first], batch.v[stem[first]])[of_row],
             "pp_comm": pipelines.hops[p_row],
             "dp_comm": exposed_data_parallel(
                 batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
@@ -142,9 +149,6 @@ class PreparedCosts:
             "optimizer": batch.once[stem],
             "step_overhead": np.full(len(stem), stack.host.step_overhead),
         }  # fmt: skip
-        kept = pipelines.kept[p_row]
-        if leading:
-            kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
         if keep_terms or batch.offload.any():
             of_step["host_transfer"] = self._host_transfer(batch, stem, largest(kept), slowest, m)
         subtotal = sum(of_step.values(), m * slowest)
@@ -167,17 +171,31 @@ class PreparedCosts:
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:
-            terms = {**self._stage_terms(p_row, leading, time, m), **of_step}
+            leading = self._leading(c_row, recompute_layers)
+            terms = {**self._stage_terms(p_row, leading, own.time[of_row], m), **of_step}
             where = (memory.by_class, memory.outside, memory.stage_class, c_row, self.classes, kept)
             detail = CostDetail(terms, memory.terms, *where)
         step_time = subtotal + of_step["stragglers"] + of_step["memory_pressure"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
 
-    def _bubble(self, p_row: Index, time: Array, slowest: Array, total: Array, m: Array, v: Array) -> Array:
+    def _pipelines_of(self, p_row: Index, recompute_layers: IntColumn) -> _Work:
+        """The work of pipelines with so many recomputed layers in each stage."""
+        pipelines, apart = self.pipelines, self.pipelines.apart
+        l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
+        leading = self._leading(c_row, recompute_layers)
+        time, kept = pipelines.time[p_row], pipelines.kept[p_row]
+        if not leading:
+            return _Work(time, pipelines.slowest[p_row], pipelines.total[p_row], kept)
+        time = time + sum_over_kinds(leading, self.slower[:, l_row])
+        work = time if apart is None else time - apart.hidden[p_row]
+        total = sum_of_columns(self.classes.count[c_row] * work)
+        return _Work(time, largest(work), total, kept - sum_over_kinds(leading, self.freed[:, l_row]))
+
+    def _bubble(self, p_row: Index, own: _Work, m: Array, v: Array) -> Array:
         """Seconds beyond the slowest stage's own work."""
-        pipelines, classes = self.pipelines, self.classes
+        pipelines, classes, time = self.pipelines, self.classes, own.time
         c_row, forward, apart = pipelines.stage_key[p_row], pipelines.forward[p_row], pipelines.apart
-        bubble = bubble_time(forward, time, classes, c_row, slowest, total, m, v)
+        bubble = bubble_time(forward, time, classes, c_row, own.slowest, own.total, m, v)
         if apart is None:
             return bubble
         rows = np.flatnonzero(apart.schedule[p_row] > Schedule.INTERLEAVED)
