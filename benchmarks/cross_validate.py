@@ -36,7 +36,7 @@ from benchmarks.fit_stacks import (
 from benchmarks.stack_parameters import PARAMETERS, Parameter
 from planner.calibrate.measured import group_of, is_judged
 from planner.calibrate.runs import read_models, read_rows
-from planner.calibrate.statistics import Answer, summarise
+from planner.calibrate.statistics import NANOTRON_SOURCE, Answer, summarise
 from planner.calibrate.validate import validation_answers
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack
 from planner.spec.precision import Dtype
@@ -88,7 +88,10 @@ class StackErrors:
         fits = self.objective.fits
         if not (out & fits).any():
             return self.stack
-        if (fits & ~out).sum() >= FEWEST_ROWS:
+        left = int((fits & ~out).sum())
+        if left > fits.sum() / 2:
+            return self.objective.stack_at(self.without(out))
+        if left >= FEWEST_ROWS:
             return self.objective.stack_at(self.objective.minimise(~out)[0])
         kin = others.get(self.stack.kin)
         if kin is None or kin.name in seen:
@@ -231,6 +234,18 @@ def mean_of_medians(errors: Sequence[Error], moe: bool) -> float:
     return float(np.mean([percentile(s, 0.5) for s in sizes])) if sizes else float("nan")
 
 
+def hidden_lines(errors: Sequence[Error]) -> list[str]:
+    """Median error of every source, its publisher hidden."""
+    lines = [
+        f"{name}{' (MoE)' if moe else ''}: {len(sizes)} rows, median {100 * percentile(sizes, 0.5):.1f} %"
+        for (name, moe), sizes in by_source(errors).items()
+        if len(sizes) >= FEWEST_ROWS
+    ]
+    kept = [e for e in errors if e.source != NANOTRON_SOURCE]  # it has no kin
+    dense, moe = (100 * mean_of_medians(kept, kind) for kind in (False, True))
+    return [*lines, f"mean over sources of the median, nanotron apart: dense {dense:.1f} %, MoE {moe:.1f} %"]
+
+
 def show(models: dict[str, StackErrors], unseen: dict[str, Array], rows: Sequence[dict[str, str]]) -> None:
     """Print errors by stack."""
     for name, model in models.items():
@@ -279,13 +294,9 @@ def main() -> None:
             print(key, summary[key])
         for name, part in summary["sweep_means"].items():
             print(name, part)
-    if given.hide:
-        hidden = hidden_errors(models, rows)
-        for (name, moe), sizes in by_source(hidden).items():
-            print(
-                f" hidden {name}{' MoE' if moe else ''}: {len(sizes)} rows, median {100 * percentile(sizes, 0.5):.1f} %"
-            )
-        print(f"hidden publishers: mean of medians {100 * mean_of_medians(hidden, moe=False):.1f} %")
+    hidden = hidden_errors(models, rows) if given.hide else []
+    if hidden:
+        print("\n".join(hidden_lines(hidden)))
     if given.write:
         for name, model in models.items():
             if model.fitted:
