@@ -5,6 +5,7 @@ Left out: how the configurations were found (`plan.py`, `solve/`) and how they a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
 from planner.cost.shapes import shape_distance_of
 from planner.cost.simulated import evaluate_exactly
+from planner.cost.step import slow_mode_time
 from planner.cost.table import CostTable
 from planner.frameworks import explicit_splits
 from planner.frameworks.layout import write_layout
@@ -67,6 +69,8 @@ NOT_MODELLED = (
 )
 # How much wider the band is for models unlike most runs of the fit, and the least where the device was not measured.
 UNLIKE_BAND = 1.5
+# Share of nanotron's published multi-node runs in its slow mode, by the most devices (residual study 3.1).
+SLOW_MODE_SHARES = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
 UNMEASURED_BAND = 0.5
 # What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
 _COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
@@ -321,6 +325,20 @@ class Answerer:
             f"the step is {shares}; exposed communication {exposed:.0%}",
             f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
             f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
+            *self._health(config, total),
+        )
+
+    def _health(self, config: ParallelConfig, healthy: float) -> tuple[str, ...]:
+        """What a measurement far above the prediction would mean, where published runs show two states."""
+        comm = self.problem.stack.communication
+        m, p = np.array([float(config.num_microbatches)]), np.array([float(config.pp)])
+        lost = float(slow_mode_time(m, p, comm)[0])
+        if not lost:
+            return ()
+        share = next(share for most, share in SLOW_MODE_SHARES if self.problem.cluster.num_devices <= most)
+        return (
+            f"measured above {format_time(1.5 * healthy)}, it is this stack's slow mode (full device memory, or a sick "
+            f"network; {share:.0%} of published runs of this size): about {format_time(healthy + lost)} a step",
         )
 
     def _shapes(self, config: ParallelConfig) -> str:
@@ -352,8 +370,12 @@ class Answerer:
             level = CalibrationLevel(stack.calibration_level)
             notes.insert(0, f"calibrated with {stack.calibration}")
         if self.problem.model.is_moe and level != CalibrationLevel.L3:
-            band *= UNLIKE_BAND
+            band = max(band, stack.band_moe or band * UNLIKE_BAND)
             notes.append("wider for a mixture of experts, of which fewer runs were seen")
+        device = self.problem.cluster.accelerator.name
+        if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:
+            band *= UNLIKE_BAND
+            notes.append(f"wider because the stack's runs were on {', '.join(stack.devices)}")
         if not kernels.measured and not stack.calibration:
             level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
             notes.append("wider because no run of this stack on such a device was seen")

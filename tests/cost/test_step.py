@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.step import exposed_data_parallel, straggling
+from planner.cost.step import chance_of_full_memory, exposed_data_parallel, slow_mode_time, straggling
 from planner.spec.stack import Communication
 
 COMM = Communication(dp_overlap=0.5, fsdp_overlap=0.5, bucket_latency="0 s", slowdown_per_doubling=0.01)
@@ -59,3 +59,25 @@ def test_faster_links_and_longer_compute_never_expose_more(zero: int) -> None:
 def test_stragglers_cost_a_share_per_doubling_of_nodes() -> None:
     assert float(straggling(np.array([10.0]), 1.0, COMM)[0]) == 0.0
     assert float(straggling(np.array([10.0]), 8.0, COMM)[0]) == pytest.approx(10 * 0.01 * 3)
+
+
+def test_slow_messages_cost_what_nanotrons_runs_lost() -> None:
+    """0.26 s a message: 0.52 s a slot at pp 2, 1.04 s at pp 4 and more; nothing without a pipeline."""
+    comm = COMM.model_copy(update={"slow_message": 0.26})
+    lost = slow_mode_time(np.array([8.0, 8.0, 8.0, 8.0]), np.array([1.0, 2.0, 4.0, 16.0]), comm)
+    assert lost == pytest.approx([0, 0.52 * 8.5, 1.04 * 9.5, 1.04 * 15.5])
+
+
+def test_a_device_fills_up_within_the_band_of_its_verdict() -> None:
+    chance = chance_of_full_memory(np.array([70.0, 72.0, 80.0, 84.0, 90.0]), 80.0, 0.1)
+    assert chance == pytest.approx([0, 0, 0.5, 0.75, 1])
+
+
+def test_sharded_gradients_may_overlap_less() -> None:
+    comm = COMM.model_copy(update={"dp_overlap": 1.0, "sharded_dp_overlap": 0.0})
+    one = [np.array([v]) for v in (1.0, 1.0, 9.0, 1.0, 0.0, 10.0, 0.0, 8.0)]
+    whole = exposed_data_parallel(*one, comm)  # type: ignore[arg-type]
+    one[4] = np.array([1.0])
+    sharded = exposed_data_parallel(*one, comm)  # type: ignore[arg-type]
+    assert float(whole[0]) == pytest.approx(0.1)
+    assert float(sharded[0]) == pytest.approx(2.0)
