@@ -23,13 +23,15 @@ BEGIN: Final = "<!-- accuracy:begin -->"
 END: Final = "<!-- accuracy:end -->"
 
 
-def write_results(table: str, path: Path = RESULTS) -> None:
+def write_results(table: str, path: Path = RESULTS, marks: tuple[str, str] = (BEGIN, END)) -> None:
     """Replace what stands between the markers of `path`; add them at its end where there are none."""
+    begin, end = marks
     text = path.read_text(encoding="utf-8") if path.exists() else "# Results\n"
-    if BEGIN not in text or END not in text:
-        text = f"{text.rstrip()}\n\n## Accuracy on published runs\n\n{BEGIN}\n{END}\n"
-    before, after = text.split(BEGIN, 1)[0], text.split(END, 1)[1]
-    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+    if begin not in text or end not in text:
+        title = "Accuracy on published runs" if begin == BEGIN else "On groups never seen"
+        text = f"{text.rstrip()}\n\n## {title}\n\n{begin}\n{end}\n"
+    before, after = text.split(begin, 1)[0], text.split(end, 1)[1]
+    path.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:

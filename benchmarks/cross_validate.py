@@ -12,6 +12,7 @@ a stack that only they ran takes the numbers of its nearest kin. `--write` puts 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import re
 from collections import defaultdict
@@ -23,6 +24,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.accuracy import write_results
+from benchmarks.cross_validation_table import stack_table, sweep_lines, worst_table
 from benchmarks.fit_stacks import (
     FEWEST_ROWS,
     SCALES,
@@ -44,6 +47,7 @@ from planner.spec.stack import Stack
 
 Array = NDArray[np.float64]
 COVERED: Final = 0.8
+MARKS: Final = ("<!-- cross-validation:begin -->", "<!-- cross-validation:end -->")
 
 
 class StackErrors:
@@ -246,21 +250,57 @@ def hidden_lines(errors: Sequence[Error]) -> list[str]:
     return [*lines, f"mean over sources of the median, nanotron apart: dense {dense:.1f} %, MoE {moe:.1f} %"]
 
 
-def show(models: dict[str, StackErrors], unseen: dict[str, Array], rows: Sequence[dict[str, str]]) -> None:
-    """Print errors by stack."""
+def by_stack(
+    models: dict[str, StackErrors], unseen: dict[str, list[Error]], rows: Sequence[dict[str, str]]
+) -> dict[str, dict[str, float]]:
+    """Percentiles of judged errors by stack and kind of model, and the share inside the other groups' bands."""
+    found = {}
     for name, model in models.items():
         seen = errors_of(model, model.shipped, rows)
-        for kind in (False, True):
+        for moe in (False, True):
             part, whole = (
-                [e.size for e in errors if e.judged and e.moe is kind]
-                for errors in (errors_of(model, unseen[name], rows), seen)
+                [e for e in errors if e.judged and e.moe is moe] for errors in (unseen[name], seen)
             )
             if part:
-                text = ", ".join(f"p{100 * q:.0f} {100 * percentile(part, q):.1f} %" for q in (0.5, 0.8, 0.9))
-                shipped = 100 * percentile(whole, 0.5)
-                print(
-                    f"{name}{' MoE' if kind else ''}: {len(part)} rows, unseen {text}; shipped p50 {shipped:.1f} %"
-                )
+                sizes = [e.size for e in part]
+                found[name + " (MoE)" * moe] = {
+                    "rows": float(len(part)), "p50": percentile(sizes, 0.5), "p80": percentile(sizes),
+                    "p90": percentile(sizes, 0.9), "shipped": percentile([e.size for e in whole], 0.5),
+                    "inside": covered(part, model),
+                }  # fmt: skip
+    return found
+
+
+def report(
+    stacks: dict[str, dict[str, float]], summary: dict[str, Any], inside: float, hidden: Sequence[Error]
+) -> list[str]:
+    """The section of RESULTS.md."""
+    dense, moe = summary["headline_dense"], summary["headline_moe"]
+    lines = [
+        f"Measured {datetime.date.today().isoformat()} with `python -m benchmarks.cross_validate`; errors in percent. "
+        "A group is a publisher's rows on one model, GPU and cluster, all its releases together; no constant has seen "
+        "the group it is judged on. Memory and verdicts are the shipped ones.",
+        "",
+        *(
+            f"- {what}: mean over {part['sources']} sources of five rows or more: median {100 * part['median']:.1f} %, "
+            f"p90 {100 * part['p90']:.1f} %, bias {100 * part['bias']:+.1f} %"
+            for what, part in (("dense", dense), ("mixture of experts", moe))
+        ),
+        *sweep_lines(summary["sweep_means"]),
+        f"- 80 % bands from the other groups' errors hold {inside:.1%} of the judged rows",
+        "- vtrain_single (54 of the sweeps) is composed of profiled layers, exactly linear in layers and slots: "
+        "which configuration is best hangs on the jitter of a few profiles, which repeats in every sweep",
+        "",
+        *stack_table(stacks),
+    ]
+    if hidden:
+        lines += [
+            "",
+            "One publisher hidden at a time; a stack that only it ran takes the numbers of its nearest kin:",
+            "",
+        ]
+        lines += [f"- {line}" for line in hidden_lines(hidden)]
+    return [*lines, "", "Furthest off, at most two rows of a source:", "", *worst_table(summary["worst"])]
 
 
 def main() -> None:
@@ -270,6 +310,7 @@ def main() -> None:
     parser.add_argument("--stack", action="append", help="only these stacks")
     parser.add_argument("--hide", action="store_true", help="hide one publisher at a time")
     parser.add_argument("--write", action="store_true", help="write the bands into the stack files")
+    parser.add_argument("--results", action="store_true", help="update benchmarks/RESULTS.md")
     parser.add_argument("--json", type=Path, help="where to write every row's log ratios")
     given = parser.parse_args()
     remember_costly_parts()
@@ -277,26 +318,18 @@ def main() -> None:
     samples = timed_samples(rows, described)
     models = {n: StackErrors(n, mine) for n, mine in sorted(samples.items()) if n in (given.stack or samples)}
     unseen = {name: model.unseen() for name, model in models.items()}
-    show(models, unseen, rows)
     errors = {name: errors_of(model, unseen[name], rows) for name, model in models.items()}
-    everything = [e for part in errors.values() for e in part]
-    for moe in (False, True):
-        print(f"mean of medians, {'MoE' if moe else 'dense'}: {100 * mean_of_medians(everything, moe):.2f} %")
-    shares = {name: covered(part, models[name]) for name, part in errors.items()}
-    counts = {name: sum(e.judged for e in part) for name, part in errors.items()}
-    total = sum(shares[n] * counts[n] for n in shares if counts[n]) / sum(counts.values())
-    print(
-        "inside bands of the other groups:", {n: round(s, 3) for n, s in shares.items()}, f"all {total:.3f}"
-    )
-    if not given.stack:
-        summary = summarise(replaced(validation_answers(rows, described), list(models.values()), unseen))
-        for key in ("headline_dense", "headline_moe", "step_time_dense", "step_time_moe"):
-            print(key, summary[key])
-        for name, part in summary["sweep_means"].items():
-            print(name, part)
+    stacks = by_stack(models, errors, rows)
+    print("\n".join(stack_table(stacks)), flush=True)
+    judged = {name: sum(e.judged for e in part) for name, part in errors.items()}
+    inside = sum(covered(errors[n], models[n]) * k for n, k in judged.items() if k) / sum(judged.values())
     hidden = hidden_errors(models, rows) if given.hide else []
-    if hidden:
-        print("\n".join(hidden_lines(hidden)))
+    if not given.stack:
+        answers = replaced(validation_answers(rows, described), list(models.values()), unseen)
+        lines = report(stacks, summarise(answers), inside, hidden)
+        print("\n".join(lines))
+        if given.results:
+            write_results("\n".join(lines), marks=MARKS)
     if given.write:
         for name, model in models.items():
             if model.fitted:

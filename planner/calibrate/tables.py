@@ -108,7 +108,7 @@ def markdown_table(summary: dict[str, Any], date: str) -> str:
     """The summary for RESULTS.md."""
     lines = [
         f"Measured {date} with `python -m benchmarks.accuracy`; errors in percent, * listed, not judged.",
-        "Stacks are fitted on these rows; benchmarks/fit_stacks.py prints the errors on models left out.",
+        "Stacks are fitted on these rows; errors on groups never seen are below (benchmarks/cross_validate.py).",
         "",
     ]
     lines += [f"- {line}" for line in _total_lines(summary)]
