@@ -77,7 +77,8 @@ def test_mixtral_at_130_tflops() -> None:
     base = thread("mixtral-8x7b", "2x8 h100 400G-ib", 2048, 128, "megatron-2024")
     seen = observe(base, "1 s:tp=2,ep=8")[0]
     slow = Evidence(replace(seen, seconds=model_flops(seen) / 130e12))
-    assert top([slow]) == "dispatcher"
+    likeliest = diagnose([slow]).findings[:2]
+    assert "dispatcher" in [finding.cause.name for finding in likeliest if finding.cause is not None]
     dump = ["  moe_grouped_gemm ................................ False",
             "  moe_token_dispatcher_type ....................... allgather"]  # fmt: skip
     assert top([slow], marks_of(dump)) == "dispatcher"
