@@ -93,9 +93,10 @@ class Answerer:
 
     def plan(
         self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str],
-        front: ParetoFront, ending: Ending, objective: Objective, clock: Callable[[], float],
+        front: ParetoFront, ending: Ending, objective: Objective, clock: Callable[[], float], allowed: float,
     ) -> Plan:  # fmt: skip
-        """The answer to a search; `helps`: changes under which something would be legal."""
+        """The answer to a search; `helps`: changes under which something would be legal; `allowed`: the largest peak
+        it took [bytes], below the limit where the memory model's error must fit as well."""
         choices = self.choices(found.best, splits.splits if splits else None)
         verdict, change, nearest = Verdict.FOUND, "", None
         if choices:
@@ -119,14 +120,16 @@ class Answerer:
             costed=found.costed,
             seconds=clock(),
             restricted=self.restricted,
-            certificate=self._certificate(space, found, splits, choices, front, ending, objective, clock()),
+            certificate=self._certificate(
+                space, found, splits, choices, front, ending, objective, clock(), allowed
+            ),
         )
         pareto = self._pareto(front)
         return self._plan(verdict, choices, search, nearest=nearest, smallest_change=change, pareto=pareto)
 
     def _certificate(
         self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, choices: tuple[Choice, ...],
-        front: ParetoFront, ending: Ending, objective: Objective, seconds: float,
+        front: ParetoFront, ending: Ending, objective: Objective, seconds: float, allowed: float,
     ) -> Certificate:  # fmt: skip
         best = bound = gap = None
         if choices and objective is Objective.HEADROOM:
@@ -139,7 +142,11 @@ class Answerer:
         return Certificate(
             objective=objective,
             compared="the step time of the cost model's equations under the stack's own split; the fastest "
-            f"{found.solved} with their pipelines simulated, and under any split",
+            f"{found.solved} with their pipelines simulated, and under any split"
+            + (
+                f"; peaks up to {format_capacity(allowed)}, so that the model's error fits"
+                * (allowed < self.limit)
+            ),
             candidates=space.total,
             by_rule=space.total - len(space),
             by_memory=found.by_memory + found.too_large,

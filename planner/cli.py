@@ -105,6 +105,9 @@ def plan(
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds after which the search hands over what it has.")
     ] = None,
+    borderline: Annotated[
+        bool, typer.Option("--borderline", help="Also take configurations whose memory may not fit.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
     as_json: JsonOption = False,
     output: OutputOption = None,
@@ -119,7 +122,9 @@ def plan(
 
     answer = plan_with_size if objective in CHOOSES_SIZE else make_plan
     with progress("searching"):
-        found = answer(replace(request, objective=objective, top=top, time_limit=time_limit))
+        found = answer(
+            replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
+        )
     return _deliver(found, as_json, output)
 
 

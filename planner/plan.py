@@ -58,7 +58,7 @@ from planner.spec.load_cluster import load_cluster
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
-from planner.spec.planfile import Ending, Objective, Plan
+from planner.spec.planfile import Ending, Objective, Plan, safe_limit
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
 from planner.stopping import Stopwatch
@@ -91,6 +91,7 @@ class Request:
     time_limit: float | None = None  # of the search [s]
     restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     headroom: float = 0.05
+    borderline: bool = False  # also take configurations whose memory is borderline where others fit
     top: int = 10
     front: bool = True  # also step time against memory; without it an answer comes sooner
     with_mtp: bool = False
@@ -116,7 +117,12 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
     bounds = bounds_of(model, space)
-    found, splits = search(model, space, limit, max(FINALISTS, request.top), bounds, watch.stopped), None
+    error = problem.stack.overhead.error
+    allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
+    most = max(FINALISTS, request.top)
+    found, splits = search(model, space, allowed, most, bounds, watch.stopped), None
+    if allowed < limit and not len(found.best) and not watch.stopped():
+        allowed, found = limit, search(model, space, limit, most, bounds, watch.stopped)
     wanted = request.front or objective is Objective.HEADROOM
     front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
     if objective is Objective.HEADROOM:
@@ -125,7 +131,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     else:
         found = refine(model, simulator, found)
         explicit = explicit_splits(problem.stack.framework)
-        splits = solve_splits(model, simulator, found, limit, explicit, watch.stopped)
+        splits = solve_splits(model, simulator, found, allowed, explicit, watch.stopped)
         found = replace(found, best=splits.best.take(slice(request.top)))
     helps = () if len(space) else tuple(legal_changes(problem, rules, request.restrict))
     if len(space) and not len(found.best) and watch.ending is Ending.COMPLETE:
@@ -145,7 +151,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         request.restrict,
         load_assumptions(request.assume),
     )
-    return answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds)
+    return answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds, allowed)
 
 
 def _larger(request: Request, problem: Problem) -> Iterator[Problem]:

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from planner.catalog.load_stacks import load_stack
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError, PlannerError
 from planner.objective import plan_with_size
 from planner.plan import Request, cost_model, make_estimate, make_plan, named_config, resolve
+from planner.report.facts import cautions
 from planner.space.enumerate import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import Ending, MemoryVerdict, Plan, Verdict
+from planner.spec.stack import Stack
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
 LLAMA_405B = Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048", tokens=15.6e12)
@@ -333,3 +336,18 @@ def test_what_the_headroom_reserves_does_not_fit() -> None:
     reserved = make_estimate(replace(SMALL, restrict=pins, headroom=1 - 0.9 * free.peak / capacity))
     assert reserved.verdict is Verdict.DOES_NOT_FIT
     assert reserved.choices[0].memory.verdict == "does_not_fit"
+
+
+def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsure(name: str) -> Stack:
+        stack = load_stack(name)
+        return stack.model_copy(update={"overhead": stack.overhead.model_copy(update={"error": 0.45})})
+
+    monkeypatch.setattr("planner.plan.load_stack", unsure)
+    request = Request("llama-3.1-8b", "dgx-h100", gpus=8, seq_len=8192, global_batch="64", top=3)
+    sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
+    assert sure.choices[0].memory.verdict is MemoryVerdict.FITS
+    assert bold.choices[0].memory.verdict is MemoryVerdict.BORDERLINE
+    assert bold.choices[0].step_time < sure.choices[0].step_time
+    assert any("--borderline" in caution for caution in cautions(sure))
+    assert any("borderline" in caution for caution in cautions(bold))

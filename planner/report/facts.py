@@ -409,4 +409,12 @@ def cautions(plan: Plan) -> tuple[str, ...]:
     """What the reader must not overlook before acting on the plan."""
     if plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE:
         return ("the best configuration's memory is borderline: try one step before a long run",)
+    if plan.found and plan.choices and plan.pareto:
+        best, fastest = plan.choices[0], plan.pareto[0]
+        gain = best.step_time / fastest.step_time_s - 1
+        if fastest.peak_mem_gib * GIB > best.memory.peak and gain > _WORTH_SAYING:
+            return (
+                f"{fastest.config.text} would be about {100 * gain:.1f} % faster, but its memory is borderline "
+                f"({fastest.peak_mem_gib:.1f} GiB): --borderline takes such configurations",
+            )
     return ()

@@ -45,9 +45,14 @@ def memory_verdict(peak: float, limit: float, capacity: float, error: float) -> 
     where the error cannot reach the capacity, so that what is reserved absorbs it; it does not fit where even the
     error leaves it above the limit.
     """
-    if peak <= limit and peak * (1 + error) <= capacity:
+    if peak <= safe_limit(limit, capacity, error):
         return MemoryVerdict.FITS
     return MemoryVerdict.DOES_NOT_FIT if peak * (1 - error) > limit else MemoryVerdict.BORDERLINE
+
+
+def safe_limit(limit: float, capacity: float, error: float) -> float:
+    """The largest peak whose verdict is fits [bytes]."""
+    return min(limit, capacity / (1 + error))
 
 
 class CalibrationLevel(StrEnum):
