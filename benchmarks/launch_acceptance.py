@@ -135,7 +135,7 @@ def judge(case):
     sys.argv = ["pretrain_gpt.py", *case["words"]]
     args = parse_args()
     validate_args(args)
-    args.apply_rope_fusion = False  # its kernel is in Transformer Engine, which needs a GPU
+    args.apply_rope_fusion = args.moe_permute_fusion = False  # kernels of Transformer Engine, which needs a GPU
     read = core_transformer_config_from_args(args)
     return {"dp": args.data_parallel_size, "vpp": args.virtual_pipeline_model_parallel_size or 1,
             "tp": args.tensor_model_parallel_size, "pp": args.pipeline_model_parallel_size,

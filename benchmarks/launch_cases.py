@@ -167,7 +167,7 @@ def _launch(problem: Problem, config: ParallelConfig, chunks: tuple[int, ...]) -
         devices_per_node=cluster.devices_per_node,
         accelerator=cluster.accelerator.name,
         chunks=chunks,
-        stack=problem.stack.name,
+        stack=problem.stack,
     )
 
 

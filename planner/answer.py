@@ -267,12 +267,16 @@ class Answerer:
             time=time,
             memory=memory,
             layers_per_stage=layers,
-            layout=""
-            if len(set(layers)) == 1
-            else "layers per pipeline rank differ: needs an explicit layout",
+            layout=self._layout(config),
             run=run_facts(step, self.problem, self.campaign),
             why=(*self._why(config, time, memory), self._shapes(config)),
         )
+
+    def _layout(self, config: ParallelConfig) -> str:
+        """The model's split as a layout where chunks differ and a launcher has to be told; empty otherwise."""
+        dealt = own_split(self.model, config)
+        told = len(set(dealt)) > 1 and explicit_splits(self.problem.stack.framework)
+        return write_layout(dealt, self.problem.model.mtp_layers) if told else ""
 
     def _memory(self, cost: CostTable, row: int) -> tuple[Memory, tuple[int, ...]]:
         detail = cost.detail

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Choice
-    from planner.spec.rule import Problem
+    from planner.spec.rule import Problem, Violation
 
 _LARGEST = 2_000_000  # bytes of a file
 HEADROOM = 0.05  # as planner plan's default
@@ -124,9 +124,12 @@ def check_files(
     )
     problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack, calibration)
     config = config_of(parsed, problem)
-    own = _as_the_framework_allows(problem, framework)
+    stated = parsed.layers if config.pp > 1 else ()
+    own = _as_the_framework_allows(problem, framework, stated)
     judge = _Judge(problem)
     broken = explain_config(config, own, all_rules_for(problem.stack.framework))
+    if stated and sum(stated) != problem.model.num_layers:
+        broken = (*broken, _other_layers(stated, problem.model.num_layers))
     if config.zero not in problem.stack.limits.zero and not broken:
         assumed.append(
             f"ZeRO {config.zero} was not measured on stack {problem.stack.name}; its times are a guess"
@@ -145,24 +148,25 @@ def check_files(
         "better": None,
     }
     if not broken:
-        choice = judge.cost(config)
-        answer |= _figures(choice)
-        said = (
-            tuple(sum(parsed.layers[rank :: config.pp]) for rank in range(config.pp)) if parsed.layers else ()
-        )
-        if said and said != choice.layers_per_stage:
-            answer["notes"].append(
-                "the split of layers is costed as the stack deals them, not as the files say"
-            )
+        answer |= _figures(judge.cost(config, stated))
     answer["better"] = _better(judge, config, framework, parsed, answer)
     return answer
 
 
-def _as_the_framework_allows(problem: Problem, framework: Framework) -> Problem:
-    """The problem with every ZeRO stage that the framework has, not only those that the stack was measured with."""
+def _as_the_framework_allows(problem: Problem, framework: Framework, stated: tuple[int, ...]) -> Problem:
+    """The problem with every ZeRO stage that the framework has, not only those that the stack was measured with, and
+    with the layers of every chunk where the files state them."""
     stages = framework.zero_stages
     limits = problem.stack.limits.model_copy(update={"zero": stages, "zero_with_pp": stages})
-    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits}))
+    split = stated or problem.stack.split
+    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits, "split": split}))
+
+
+def _other_layers(stated: tuple[int, ...], layers: int) -> Violation:
+    from planner.spec.rule import Violation
+
+    reason = f"the pipeline holds {sum(stated)} layers, the model has {layers}"
+    return Violation("layers-stated", reason, "change the split or the number of layers")
 
 
 def problem_of(
@@ -256,11 +260,18 @@ class _Judge:
         self.simulator = simulator_of(self.model)
         self.answer = Answerer(problem, self.model, self.simulator, (), HEADROOM, {}, load_assumptions(()))
 
-    def cost(self, config: ParallelConfig) -> Choice:
-        """Everything predicted about one legal configuration."""
+    def cost(self, config: ParallelConfig, stated: tuple[int, ...] = ()) -> Choice:
+        """Everything predicted about one legal configuration, its layers dealt as stated, else as the stack deals."""
+        from planner.answer import Answerer
+        from planner.cost.simulated import simulator_of
         from planner.spec.config import ConfigTable
 
-        return self.answer.choices(ConfigTable.of([config]))[0]
+        answer, table = self.answer, ConfigTable.of([config])
+        if stated:
+            model = self.model.with_split(stated)
+            simulator, campaign = simulator_of(model), self.answer.campaign
+            answer = Answerer(model.problem, model, simulator, (), HEADROOM, {}, campaign)
+        return answer.choices(table)[0]
 
     def best(self) -> Choice | None:
         """The fastest legal configuration that fits, None if there is none."""
@@ -346,7 +357,7 @@ def _launch(
         devices_per_node=problem.cluster.devices_per_node,
         accelerator=problem.cluster.accelerator.name,
         chunks=dealt,
-        stack=problem.stack.name,
+        stack=problem.stack,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from planner.catalog.load_stacks import load_stack, stack_names
 from planner.errors import InputError, UnknownNameError
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
@@ -19,6 +20,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.planfile import Choice, Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule
+from planner.spec.stack import Stack
 
 Files = dict[str, str]
 Kind = TypeVar("Kind", Precision, Optimizer)
@@ -42,7 +44,7 @@ class Launch:
     """One configuration to be launched, with everything its files need.
 
     `chunks`: layers of every pipeline chunk in pipeline order (chunk i lies on rank i mod pp).
-    `fused_cross_entropy`, `deepep`: kernels that the prediction relies on.
+    `stack`: what the prediction relies on; None where it is not known.
     """
 
     model: ModelSpec
@@ -53,9 +55,7 @@ class Launch:
     devices_per_node: int
     accelerator: str
     chunks: ChunkLayers
-    stack: str = ""
-    fused_cross_entropy: bool = False
-    deepep: bool = False
+    stack: Stack | None = None
     pad_vocabulary: int = 128
     expected: Expected | None = None
 
@@ -72,6 +72,10 @@ class Launch:
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.config.schedule)
+
+    def stack_of(self, framework: str) -> Stack | None:
+        """The stack where it is one of this framework, so that its kernels have names there."""
+        return self.stack if self.stack is not None and self.stack.framework == framework else None
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,13 @@ def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
             model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
         ),
         expected=_expected(choice),
-        stack=subject.stack.name,
+        stack=_stack(subject.stack.name),
     )
+
+
+def _stack(name: str) -> Stack | None:
+    """The shipped stack of that name; None for one from a file, of which a plan keeps the name alone."""
+    return load_stack(name) if name in stack_names() else None
 
 
 def _expected(choice: Choice) -> Expected:

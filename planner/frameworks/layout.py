@@ -47,6 +47,31 @@ def _require(holds: bool, must: str, given: object) -> None:
         raise InputError(must, str(given), "make the plan again")
 
 
+def ends_stated(
+    layers: int, pp: int, vpp: int, ends: tuple[int | None, int | None], counted: tuple[int, int] = (0, 0)
+) -> ChunkLayers:
+    """Layers of every chunk as Megatron-LM deals them without a layout: `ends` of the first and the last rank are
+    given or dealt like the rest, `counted` says whether embedding and loss take a layer's place. Raises `InputError`.
+
+    Source: megatron/core/transformer/transformer_block.py get_num_layers_to_build.
+    """
+    given = [end for end in ends if end is not None]
+    middle, left = pp - len(given), layers - sum(given) + sum(counted)
+    if left < 0 or (middle and left % middle) or (not middle and left):
+        must = "the layers of stages whose number is not given must be divisible by these stages"
+        hint = "give the layers of the first or last stage, or a layout"
+        raise InputError(must, f"{left} layers on {middle} stages", hint)
+    each = left // middle if middle else 0
+    total = [each if end is None else end for end in (ends[0], *[None] * (pp - 2), ends[1])][:pp]
+    if any(count % vpp for count in total):
+        must = "the layers of every pipeline rank must be divisible by its virtual stages"
+        raise InputError(must, f"{total} layers, {vpp} virtual stages", "use a layout, or other degrees")
+    chunks = [count // vpp for _ in range(vpp) for count in total]
+    chunks[0] -= counted[0]
+    chunks[-1] -= counted[1]
+    return tuple(chunks)
+
+
 def is_even(chunks: ChunkLayers) -> bool:
     """Do all chunks hold the same number of layers?"""
     return len(set(chunks)) == 1

@@ -14,9 +14,19 @@ from planner.errors import InputError
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.known import known_as
-from planner.frameworks.layout import ChunkLayers, is_even, parse_layout, write_layout
+from planner.frameworks.layout import ChunkLayers, ends_stated, is_even, parse_layout, write_layout
 from planner.frameworks.megatron import MEGATRON
-from planner.frameworks.megatron.arguments import CONTEXT_KINDS, SCHEDULES, environment
+from planner.frameworks.megatron.arguments import (
+    ATTENTION,
+    CONTEXT_KINDS,
+    SCHEDULES,
+    environment,
+    fuses_loss,
+    megatron_stack,
+    overlaps_gradients,
+    unlike_stack,
+    uses_deepep,
+)
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.refuse import require
 from planner.frameworks.scripts import README, launch_files, readme
@@ -97,13 +107,18 @@ def overrides_of(launch: Launch) -> dict[str, Any]:
         "logger.log_interval": 1,
         **_sharding(launch),
         **_recompute(launch),
+        **_kernels(launch),
     }
     if config.cp > 1:
         fields["model.cp_comm_type"] = CONTEXT_KINDS[ContextKind(config.cp_kind)]
     if model.is_moe:
         fields["model.expert_model_parallel_size"] = config.ep
         fields["model.expert_tensor_parallel_size"] = config.etp
-        fields["model.moe_token_dispatcher_type"] = "alltoall"
+        deepep = uses_deepep(launch)
+        fields["model.moe_token_dispatcher_type"] = "flex" if deepep else "alltoall"
+        if deepep:
+            fields["model.moe_flex_dispatcher_backend"] = "deepep"
+        fields["model.moe_grouped_gemm"] = fields["model.moe_permute_fusion"] = True
     if any(layer.attention.kv_lora_rank for layer in model.layer_kinds):
         fields["model.mtp_num_layers"] = model.mtp_layers or None
     return fields
@@ -114,13 +129,28 @@ def _layout(launch: Launch) -> str | None:
     return None if even else write_layout(launch.chunks, launch.model.mtp_layers)
 
 
+def _kernels(launch: Launch) -> dict[str, Any]:
+    """Kernels of the stack, said even where they are off, since recipes differ; attention stays the recipe's unless
+    the stack is slower than the fastest there is."""
+    stack = megatron_stack(launch)
+    if stack is None:
+        return {}
+    fused = fuses_loss(stack)
+    fields: dict[str, Any] = {"model.cross_entropy_loss_fusion": fused}
+    if fused:
+        fields["model.cross_entropy_fusion_impl"] = "te"
+    attention = ATTENTION[stack.kernels.attention]
+    return fields if attention == "auto" else fields | {"model.attention_backend": attention}
+
+
 def _sharding(launch: Launch) -> dict[str, Any]:
-    zero, replicas = launch.config.zero, launch.config.dp * launch.config.cp
+    zero = launch.config.zero
+    overlapped = launch.config.dp * launch.config.cp > 1 and overlaps_gradients(launch)
     fields: dict[str, Any] = {
         "ddp.use_distributed_optimizer": zero >= 1,
         "optimizer.use_distributed_optimizer": zero >= 1,
-        "ddp.overlap_grad_reduce": replicas > 1,
-        "ddp.overlap_param_gather": zero >= 1 and replicas > 1,
+        "ddp.overlap_grad_reduce": overlapped,
+        "ddp.overlap_param_gather": zero >= 1 and overlapped,
     }
     if zero >= 2:
         fields |= {
@@ -195,6 +225,7 @@ def render(launch: Launch, version: str) -> Files:
     missing = [
         f"everything the plan does not decide stays as in {RECIPES[name]}, communication overlap included",
         "data: the dataset is made up (--dataset mock)",
+        *unlike_stack(launch),
     ]
     return {
         **files,
@@ -231,6 +262,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     )
     layout = s.text("model.pipeline_model_parallel_layout", "")
     chunks: ChunkLayers = tuple(stage.count("t") for stage in parse_layout(layout)) if layout else ()
+    if not layout and "model.pipeline_model_parallel_layout" in fields and pp > 1 and layers:
+        chunks = _dealt(s, layers, pp, vpp)
     strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
     zero = int(s.flag("ddp.use_distributed_optimizer"))
     if s.flag("ddp.use_megatron_fsdp"):
@@ -270,6 +303,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         layers=chunks,
         unknown=unknown_options("megatron-bridge", VERSION, fields),
     )
+
+
+def _dealt(s: Settings, layers: int, pp: int, vpp: int) -> ChunkLayers:
+    names = [f"model.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
+    first, last = (s.count(name, 1) if s.has(name) else None for name in names)
+    counted = [int(s.flag(f"model.account_for_{end}_in_pipeline_split")) for end in ("embedding", "loss")]
+    return ends_stated(layers, pp, vpp, (first, last), (counted[0], counted[1]))
 
 
 def recognizes(name: str, text: str) -> bool:

@@ -31,6 +31,7 @@ from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.stack import CrossEntropy, Dispatcher
 
 TITLE: Final = "torchtitan"
 TOML, CLI = "0.2.2", "0.3.0"
@@ -208,6 +209,8 @@ def settings_of(launch: Launch, version: str) -> dict[str, dict[str, Any]]:
         parallelism["expert_parallel_degree"] = config.ep
         if version == TOML:
             parallelism["expert_tensor_parallel_degree"] = config.etp
+            if _uses_deepep(launch):
+                parallelism["expert_parallel_comm_backend"] = "deepep"
     if config.pp > 1:
         parallelism |= _pipeline(launch, version)
     return {"training": training, "parallelism": parallelism, "metrics": {"log_freq": 1}}
@@ -304,6 +307,7 @@ def render(launch: Launch, version: str) -> Files:
     ]
     if launch.config.zero == 2:
         missing.append("ZeRO 2 is written as FSDP2 that keeps the gathered weights until the backward pass")
+    missing += _unlike_stack(launch, version)
     end = readme(launch, TITLE, version, source, run, missing)
     if version == TOML:
         toml = _toml_sections(launch, family, flavour, sections)
@@ -326,6 +330,31 @@ def render(launch: Launch, version: str) -> Files:
     program = '-m torchtitan.train --hf_assets_path "$HF_ASSETS_PATH"'
     files = launch_files(launch, environment, {"TITAN": options}, program, IMAGE, extra, prelude)
     return {**files, README: end}
+
+
+def compiles(launch: Launch) -> bool:
+    """Does the plan's stack run under torch.compile, which is what fuses norms and activations here?"""
+    stack = launch.stack_of("torchtitan")
+    return stack is not None and stack.kernels.fused_norm and stack.kernels.fused_activation
+
+
+def _uses_deepep(launch: Launch) -> bool:
+    stack = launch.stack
+    return stack is not None and stack.communication.dispatcher is Dispatcher.DEEPEP and launch.config.ep > 1
+
+
+def _unlike_stack(launch: Launch, version: str) -> list[str]:
+    """What the plan's stack counts on and these files do not bring, or the other way round."""
+    stack, said = launch.stack_of("torchtitan"), []
+    if stack is None:
+        said.append("kernels of the plan's stack, which is none that ships for torchtitan: defaults are used")
+    elif version == CLI and stack.kernels.cross_entropy is not CrossEntropy.CHUNKED:
+        said.append(
+            "the shipped configuration takes the loss in chunks: less memory at the loss than predicted"
+        )
+    if version == CLI and _uses_deepep(launch):
+        said.append("DeepEP, which is chosen in Python: tokens go by all-to-all, slower than predicted")
+    return said
 
 
 def _planned(family: str, function: str, modules: list[list[str]]) -> str:
@@ -354,6 +383,8 @@ def _toml_sections(
         "lr_scheduler": {"warmup_steps": min(2, sections["training"]["steps"])},
     }
     toml["training"]["dataset"] = "c4_test"
+    if compiles(launch):
+        toml["compile"] = {"enable": True, "components": ["model", "loss"]}
     if launch.config.recompute == Recompute.SELECTIVE:
         toml["activation_checkpoint"]["selective_ac_option"] = "op"
     if launch.job.precision in (Precision.FP8, Precision.FP8_CS):
@@ -367,6 +398,8 @@ def _cli_options(
     options: list[tuple[str, ...]] = [("--module", family), ("--config", function)]
     for section, values in sections.items():
         options += [(f"--{section}.{name}", str(value)) for name, value in values.items()]
+    if compiles(launch):  # before another option: a list would take the words of a subcommand
+        options += [("--compile.enable",), ("--compile.components", "model", "loss")]
     options.append(("--dataloader.dataset", "c4_test"))
     if launch.config.pp > 1 or launch.config.ep > 1:
         options.append(("--training.disable_cuda_graphs",))

@@ -76,7 +76,8 @@ def own_split(model: CostModel, config: ParallelConfig) -> Chunks:
     """The stack's own split of a configuration."""
     spec, stack = model.problem.model, model.problem.stack
     ends = (model.embedding_in_layers, model.head_in_layers)
-    return tuple(deal_layers(spec.num_layers, config.pp, config.vpp, stack.split, *ends))
+    placement = Schedule(config.schedule).placement
+    return tuple(deal_layers(spec.num_layers, config.pp, config.vpp, stack.split, *ends, placement))
 
 
 def even_split(layers: int, pp: int, vpp: int) -> Chunks:

@@ -120,6 +120,8 @@ def _layers_pp(columns: Columns, problem: Problem) -> Mask:
         return columns["vpp"] == 1
     if problem.stack.split is PipelineSplit.EVEN:
         return problem.model.num_layers % chunks == 0
+    if isinstance(problem.stack.split, tuple):  # given layer by layer
+        return chunks == len(problem.stack.split)
     # the first and the last chunk of an interleaved pipeline can hold the embedding or the head alone
     return chunks <= problem.model.num_layers + 2 * (columns["vpp"] > 1)
 
@@ -128,7 +130,7 @@ def _equal_chunks(columns: Columns, problem: Problem) -> Mask:
     chunks = columns["pp"].astype(np.int64) * columns["vpp"]
     fewer = range(LAYERS_FEWER_FIRST + LAYERS_FEWER_LAST + 1)
     equal = np.any([(problem.model.num_layers + less) % chunks == 0 for less in fewer], axis=0)
-    return (columns["vpp"] == 1) | equal
+    return (columns["vpp"] == 1) | equal | isinstance(problem.stack.split, tuple)
 
 
 def _stages_filled(columns: Columns, problem: Problem) -> Mask:

@@ -91,7 +91,7 @@ def launch(model: str, config: ParallelConfig, given: Problem, per_rank: tuple[i
         accelerator="h100-sxm-80g",
         chunks=chunk_layers(spec.num_layers, config.pp, config.vpp, per_rank),
         expected=EXPECTED,
-        stack=given.stack.name,
+        stack=given.stack,
     )
 
 

@@ -251,7 +251,7 @@ for words, environment, config, layers in json.load(open(sys.argv[1])):
     validate_args(args)
     assert args.data_parallel_size == config["dp"]
     assert (args.virtual_pipeline_model_parallel_size or 1) == config["vpp"]
-    args.apply_rope_fusion = False  # its kernel is in Transformer Engine, which needs a GPU
+    args.apply_rope_fusion = args.moe_permute_fusion = False  # kernels of Transformer Engine, which needs a GPU
     assert core_transformer_config_from_args(args).num_layers == layers
 """
     run(script, str(tmp_path / "cases.json"))

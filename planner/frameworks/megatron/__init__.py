@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from planner.frameworks.framework import Files, Framework, Launch
-from planner.frameworks.megatron.arguments import SCHEDULES, TRIAL_STEPS, environment, option_groups
+from planner.frameworks.megatron.arguments import (
+    SCHEDULES,
+    TRIAL_STEPS,
+    environment,
+    option_groups,
+    unlike_stack,
+)
 from planner.frameworks.megatron.parse import parse
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
@@ -46,6 +52,7 @@ def _unexpressed(launch: Launch) -> list[str]:
     said = [
         "data: DATA_ARGS passes made-up tokens (--mock-data) and a null tokenizer; replace it by your data",
         "learning rate, warm-up, initialisation and checkpoints are placeholders or absent; they don't change a step",
+        *unlike_stack(launch),
     ]
     if launch.job.tokens is None:
         said.append(f"the run ends after {TRIAL_STEPS} steps, since the plan names no number of tokens")

@@ -15,6 +15,7 @@ from planner.frameworks.megatron.architecture import Option, model_options
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
+from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher, Stack
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 CONTEXT_KINDS: Final = {
@@ -43,6 +44,13 @@ OPTIMIZERS: Final[dict[Optimizer, tuple[Option, ...]]] = {
     Optimizer.SGD: (("--optimizer", "sgd"), ("--sgd-momentum", "0.0")),
     Optimizer.SGD_MOMENTUM: (("--optimizer", "sgd"), ("--sgd-momentum", "0.9")),
 }
+# FLASH is the fastest there is, which Transformer Engine picks itself; its unfused path has Megatron's fused softmax
+ATTENTION: Final = {
+    AttentionKernel.FLASH: "auto",
+    AttentionKernel.FLASH_2: "flash",
+    AttentionKernel.FUSED_SOFTMAX: "unfused",
+    AttentionKernel.EAGER: "unfused",
+}
 # Steps after which a launch without data stops; enough to compare its log with the prediction.
 TRIAL_STEPS: Final = 50
 
@@ -59,6 +67,7 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
         ],
         "MEMORY": _recompute(launch),
         "PRECISION": _precision(launch),
+        "KERNELS": _kernels(launch),
         "TRAINING": _training(launch),
         "DATA": _data(launch, version),
     }
@@ -145,7 +154,7 @@ def _data_parallel(launch: Launch) -> list[Option]:
             raise UnsupportedError("a shard group must divide dp x cp", f"{config.hsdp} of {shards}")
         if shards > config.hsdp:
             options.append(("--num-distributed-optimizer-instances", str(shards // config.hsdp)))
-    if config.dp * config.cp > 1:
+    if config.dp * config.cp > 1 and overlaps_gradients(launch):
         options.append(("--overlap-grad-reduce",))
         if config.zero:
             options.append(("--overlap-param-gather",))
@@ -160,12 +169,69 @@ def _experts(launch: Launch, version: str) -> list[Option]:
         ("--expert-model-parallel-size", str(config.ep)),
         ("--expert-tensor-parallel-size", str(config.etp)),
     ]
-    if launch.deepep and config.tp * config.ep > 1:
+    if launch.stack is not None:
+        options.append(("--moe-permute-fusion",))  # the cost model reads and writes every routed token once
+    if overlaps_experts(launch):
+        options.append(("--overlap-moe-expert-parallel-comm",))
+    if uses_deepep(launch):
         flex = (
             ("--moe-enable-deepep",) if version == "0.16.1" else ("--moe-flex-dispatcher-backend", "deepep")
         )
         return [*options, ("--moe-token-dispatcher-type", "flex"), flex]
     return [*options, ("--moe-token-dispatcher-type", "alltoall")]
+
+
+def megatron_stack(launch: Launch) -> Stack | None:
+    """The plan's stack where it is Megatron's."""
+    return launch.stack_of("megatron")
+
+
+def uses_deepep(launch: Launch) -> bool:
+    """Does the prediction rely on DeepEP? On one device a group it has nothing to send and refuses to run."""
+    stack, config = launch.stack, launch.config
+    deepep = stack is not None and stack.communication.dispatcher is Dispatcher.DEEPEP
+    return deepep and config.tp * config.ep > 1
+
+
+def overlaps_gradients(launch: Launch) -> bool:
+    """Are gradients reduced during the backward pass? Stacks before 2023 reduce them after it."""
+    stack = megatron_stack(launch)
+    return stack is None or stack.communication.dp_overlap > 0
+
+
+def overlaps_experts(launch: Launch) -> bool:
+    """Does the prediction hide dispatch and combine under compute, where TransformerConfig lets it?"""
+    stack, config = megatron_stack(launch), launch.config
+    counted = stack is not None and stack.communication.ep_overlap > 0
+    allowed = config.ep > 1 and (config.pp == 1 or config.vpp > 1) and config.recompute != Recompute.FULL
+    return counted and allowed
+
+
+def fuses_loss(stack: Stack) -> bool:
+    """Is the loss computed in place? Where it is split over the vocabulary alone, the plan's memory is that."""
+    return stack.kernels.cross_entropy is CrossEntropy.FUSED
+
+
+def _kernels(launch: Launch) -> list[Option]:
+    """Kernels of the stack; those of another framework's stack have no names here, and defaults stay."""
+    stack = megatron_stack(launch)
+    if stack is None:
+        return []
+    options: list[Option] = [("--attention-backend", ATTENTION[stack.kernels.attention])]
+    if fuses_loss(stack):
+        options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
+    if not stack.kernels.fused_activation:
+        options += [("--no-bias-swiglu-fusion",), ("--no-bias-gelu-fusion",)]
+    if not stack.states.fused_weight_gradient:
+        options.append(("--no-gradient-accumulation-fusion",))
+    return options
+
+
+def unlike_stack(launch: Launch) -> list[str]:
+    """What the plan's stack counts on and these options do not bring."""
+    if megatron_stack(launch) is None:
+        return ["kernels of the plan's stack, which is none that ships for Megatron: defaults are used"]
+    return []
 
 
 def _recompute(launch: Launch) -> list[Option]:
@@ -198,10 +264,7 @@ def _precision(launch: Launch) -> list[Option]:
     if launch.job.optimizer is Optimizer.ADAMW_BF16 and not launch.config.zero:
         must = "16-bit moments need the distributed optimizer"
         raise UnsupportedError(must, f"zero={launch.config.zero}", "choose zero=1")
-    options = [*PRECISIONS[launch.job.precision], *optimizer]
-    if launch.fused_cross_entropy:
-        options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
-    return options
+    return [*PRECISIONS[launch.job.precision], *optimizer]
 
 
 def _training(launch: Launch) -> list[Option]:

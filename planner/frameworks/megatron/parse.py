@@ -13,7 +13,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
-from planner.frameworks.layout import ChunkLayers, parse_layout
+from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.options import table_releases, unknown_options
 from planner.frameworks.shell import options_of, program_options, slurm_devices
@@ -215,33 +215,19 @@ def _pipeline(a: Arguments, pp: int) -> tuple[int, ChunkLayers]:
             given = f"{total} layers, pp {pp}, {each} per virtual stage"
             raise InputError(must, given, "use --pipeline-model-parallel-layout, or other degrees")
         vpp = total // pp // each
-    return vpp, _uneven(a, total, pp, vpp)
+    return vpp, _dealt(a, total, pp, vpp)
 
 
-def _uneven(a: Arguments, total: int, pp: int, vpp: int) -> ChunkLayers:
+def _dealt(a: Arguments, total: int, pp: int, vpp: int) -> ChunkLayers:
+    """Layers of every chunk without a layout; empty where there is no pipeline, or the arguments state no layers."""
+    if pp == 1 or not total:
+        return ()
     names = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
-    ends = [a.positive(name, 1) if a.has(name) else None for name in names]
-    ranks: list[int] = []
-    if pp > 1 and any(end is not None for end in ends):
-        given = [end for end in ends if end is not None]
-        middle, left = pp - len(given), total - sum(given)
-        if left < 0 or (middle and left % middle) or (not middle and left):
-            must = "the layers between the first and last stage must be divisible by their number"
-            raise InputError(
-                must, f"{left} layers on {middle} stages", "change the counts of first and last stage"
-            )
-        each = left // middle if middle else 0
-        ranks = [each if end is None else end for end in (ends[0], *[None] * (pp - 2), ends[1])]
-    extra = [int(a.has(f"--account-for-{what}-in-pipeline-split")) for what in ("embedding", "loss")]
-    if any(extra) and total:
-        if (total + sum(extra)) % pp:
-            must = "layers, with embedding and loss counted, must be divisible by pp"
-            raise InputError(must, f"{total} + {sum(extra)}, pp {pp}", "change --account-for-...")
-        each = (total + sum(extra)) // pp
-        ranks = [each] * pp
-        ranks[0] -= extra[0]
-        ranks[-1] -= extra[1]
-    return tuple(count // vpp for _ in range(vpp) for count in ranks)
+    first, last = (a.positive(name, 1) if a.has(name) else None for name in names)
+    embedding, loss = (
+        int(a.has(f"--account-for-{what}-in-pipeline-split")) for what in ("embedding", "loss")
+    )
+    return ends_stated(total, pp, vpp, (first, last), (embedding, loss))
 
 
 def _zero(a: Arguments) -> int:

@@ -51,6 +51,9 @@ PRECISION_ARGS=(
   --bf16
   --optimizer adam
 )
+KERNELS_ARGS=(
+  --attention-backend auto
+)
 TRAINING_ARGS=(
   --micro-batch-size 1
   --global-batch-size 256
@@ -74,4 +77,4 @@ DATA_ARGS=(
 
 exec torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \
   --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
-  "$MEGATRON_PATH/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PARALLEL_ARGS[@]}" "${PRECISION_ARGS[@]}" "${TRAINING_ARGS[@]}" "${DATA_ARGS[@]}" "$@"
+  "$MEGATRON_PATH/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PARALLEL_ARGS[@]}" "${PRECISION_ARGS[@]}" "${KERNELS_ARGS[@]}" "${TRAINING_ARGS[@]}" "${DATA_ARGS[@]}" "$@"

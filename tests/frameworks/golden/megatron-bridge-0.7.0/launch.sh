@@ -46,6 +46,7 @@ OVERRIDE_ARGS=(
   model.recompute_granularity=null
   model.recompute_method=null
   model.recompute_num_layers=null
+  model.cross_entropy_loss_fusion=false
 )
 
 exec torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \
