@@ -398,8 +398,12 @@ def _cli_options(
     options: list[tuple[str, ...]] = [("--module", family), ("--config", function)]
     for section, values in sections.items():
         options += [(f"--{section}.{name}", str(value)) for name, value in values.items()]
-    if compiles(launch):  # before another option: a list would take the words of a subcommand
-        options += [("--compile.enable",), ("--compile.components", "model", "loss")]
+    if compiles(launch):  # a list is an option for every item
+        options += [
+            ("--compile.enable",),
+            ("--compile.components", "model"),
+            ("--compile.components", "loss"),
+        ]
     options.append(("--dataloader.dataset", "c4_test"))
     if launch.config.pp > 1 or launch.config.ep > 1:
         options.append(("--training.disable_cuda_graphs",))

@@ -45,6 +45,68 @@ def test_export_then_check(plan: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("pp", "vpp"), [(8, 1), (4, 2)])
+def test_an_uneven_split_is_costed_as_it_is_written(pp: int, vpp: int, tmp_path: Path) -> None:
+    words = ["plan", "llama-3.2-3b", CLUSTER, "--seq-len", "4096", "--global-batch", "256"]
+    words += ["--set", f"pp={pp}", "--set", f"vpp={vpp}", "-o", str(tmp_path / "plan.json")]
+    assert runner.invoke(app, words).exit_code == 0
+    best = json.loads((tmp_path / "plan.json").read_text())["choices"][0]
+    assert best["layout"], "28 layers and a large head"
+    out = tmp_path / "launch"
+    assert (
+        runner.invoke(
+            app, ["export", str(tmp_path / "plan.json"), "--to", "megatron", "-o", str(out)]
+        ).exit_code
+        == 0
+    )
+    answer = json.loads(runner.invoke(app, ["check", str(out), "--cluster", CLUSTER, "--json"]).stdout)
+    assert answer["config"] == best["config"]["text"]
+    assert answer["step_time_s"] == pytest.approx(best["step_time"], rel=1e-9)
+    assert answer["peak_memory_bytes"] == pytest.approx(best["memory"]["peak"], rel=1e-9)
+
+
+def megatron_words(layers: int, more: str) -> str:
+    return (
+        f"pretrain_gpt.py --num-layers {layers} --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 "
+        "--vocab-size 128256 --micro-batch-size 1 --global-batch-size 256 --bf16 --swiglu --disable-bias-linear "
+        "--max-position-embeddings 4096 --position-embedding-type rope --use-distributed-optimizer "
+        f"--tensor-model-parallel-size 1 --pipeline-model-parallel-size 4 {more}"
+    )
+
+
+def test_a_bad_split_is_slower_and_larger(tmp_path: Path) -> None:
+    found = {}
+    for name, more in (
+        ("even", ""),
+        ("stated", "--pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*8L'"),
+        ("heavy", "--pipeline-model-parallel-layout 'Et*17|t*5|t*5|t*5L'"),
+        ("first", "--decoder-first-pipeline-num-layers 17"),
+        ("ends", "--account-for-embedding-in-pipeline-split"),
+    ):
+        path = tmp_path / f"{name}.sh"
+        path.write_text(megatron_words(35 if name == "ends" else 32, more))
+        done = runner.invoke(app, ["check", str(path), "--cluster", CLUSTER, "--gpus", "32", "--json"])
+        found[name] = json.loads(done.stdout)
+        assert found[name]["legal"], name
+    assert found["even"]["step_time_s"] == found["stated"]["step_time_s"]
+    assert found["heavy"]["step_time_s"] == found["first"]["step_time_s"]
+    assert found["heavy"]["step_time_s"] > 1.4 * found["even"]["step_time_s"]
+    assert found["heavy"]["peak_memory_bytes"] > found["even"]["peak_memory_bytes"]
+
+
+def test_splits_that_do_not_hold_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(megatron_words(32, "--pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*7L'"))
+    words = ["check", str(path), "--cluster", CLUSTER, "--gpus", "32"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 1
+    assert "31 layers" in done.stdout
+    path.write_text(megatron_words(30, ""))  # Megatron-LM#1304
+    done = runner.invoke(app, words)
+    assert done.exit_code == 2
+    assert "divisible" in done.output
+
+
 def test_check_finds_something_better(tmp_path: Path) -> None:
     settings = {
         "train_micro_batch_size_per_gpu": 1,

@@ -34,7 +34,8 @@ TITAN_ARGS=(
   --parallelism.pipeline_parallel_layers_per_stage 4
   --metrics.log_freq 1
   --compile.enable
-  --compile.components model loss
+  --compile.components model
+  --compile.components loss
   --dataloader.dataset c4_test
   --training.disable_cuda_graphs
   activation-checkpoint:none
