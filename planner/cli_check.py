@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Choice
     from planner.spec.rule import Problem, Violation
+    from planner.spec.stack import Stack
 
 _LARGEST = 2_000_000  # bytes of a file
 HEADROOM = 0.05  # as planner plan's default
@@ -219,7 +220,23 @@ def problem_of(
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")
-    return Problem(spec, hardware, job, software), said
+    return Problem(spec, hardware, job, _with_kernels(software, parsed, said)), said
+
+
+def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
+    """The stack with the loss and the dispatcher that the files ask for."""
+    kernels, communication = stack.kernels, stack.communication
+    if parsed.cross_entropy not in (None, kernels.cross_entropy):
+        said.append(
+            f"costed with a {parsed.cross_entropy} loss, as the files ask; the stack was measured without"
+        )
+        kernels = kernels.model_copy(update={"cross_entropy": parsed.cross_entropy})
+    if parsed.dispatcher not in (None, communication.dispatcher):
+        said.append(
+            f"costed with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"
+        )
+        communication = communication.model_copy(update={"dispatcher": parsed.dispatcher})
+    return stack.model_copy(update={"kernels": kernels, "communication": communication})
 
 
 def _product(parsed: ParsedConfig) -> int:

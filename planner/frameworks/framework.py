@@ -20,7 +20,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.planfile import Choice, Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule
-from planner.spec.stack import Stack
+from planner.spec.stack import CrossEntropy, Dispatcher, Stack
 
 Files = dict[str, str]
 Kind = TypeVar("Kind", Precision, Optimizer)
@@ -85,6 +85,7 @@ class ParsedConfig:
     `model`: the architecture, where they state all of it. `layers`: of every pipeline chunk, where stated.
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
+    `cross_entropy`, `dispatcher`: where they ask for one by name.
     """
 
     framework: str
@@ -101,6 +102,8 @@ class ParsedConfig:
     environment: Mapping[str, str] = field(default_factory=dict)
     optimizer: Optimizer | None = None
     missing: str = ""
+    cross_entropy: CrossEntropy | None = None
+    dispatcher: Dispatcher | None = None
 
 
 RankOrder = tuple[str, ...]

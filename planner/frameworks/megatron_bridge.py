@@ -35,6 +35,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Sched
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
+from planner.spec.stack import CrossEntropy, Dispatcher
 
 TITLE: Final = "Megatron-Bridge"
 VERSION: Final = "0.7.0"
@@ -302,6 +303,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         model=model,
         layers=chunks,
         unknown=unknown_options("megatron-bridge", VERSION, fields),
+        cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
+        dispatcher=Dispatcher.DEEPEP if s.text("model.moe_token_dispatcher_type", "") == "flex" else None,
     )
 
 

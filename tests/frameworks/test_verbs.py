@@ -94,6 +94,19 @@ def test_a_bad_split_is_slower_and_larger(tmp_path: Path) -> None:
     assert found["heavy"]["peak_memory_bytes"] > found["even"]["peak_memory_bytes"]
 
 
+def test_the_loss_that_the_files_ask_for(tmp_path: Path) -> None:
+    answers = []
+    for more in ("", "--cross-entropy-loss-fusion"):
+        path = tmp_path / "launch.sh"
+        path.write_text(megatron_words(32, more))
+        done = runner.invoke(app, ["check", str(path), "--cluster", CLUSTER, "--gpus", "32", "--json"])
+        answers.append(json.loads(done.stdout))
+    plain, fused = answers
+    assert fused["step_time_s"] < plain["step_time_s"]
+    assert any("fused loss" in note for note in fused["notes"])
+    assert not any("loss" in note for note in plain["notes"])
+
+
 def test_splits_that_do_not_hold_the_model(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(megatron_words(32, "--pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*7L'"))

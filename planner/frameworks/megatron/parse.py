@@ -32,6 +32,7 @@ from planner.spec.model import (
     QkNorm,
 )
 from planner.spec.precision import Precision
+from planner.spec.stack import CrossEntropy, Dispatcher
 
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
@@ -146,7 +147,15 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         unknown=unknown_options("megatron", _version(names), sorted(names)),
         environment={name: value for name, value in variables.items() if name.isupper()},
         optimizer=_optimizer(arguments),
+        cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
+        dispatcher=Dispatcher.DEEPEP if _deepep(arguments) else None,
     )
+
+
+def _deepep(a: Arguments) -> bool:
+    """Does DeepEP send the tokens? It is the flex dispatcher's default backend."""
+    flex = a.word("--moe-token-dispatcher-type", "allgather") == "flex"
+    return flex and a.word("--moe-flex-dispatcher-backend", "deepep") == "deepep"
 
 
 def _version(names: set[str]) -> str:
