@@ -68,7 +68,8 @@ def diagnose(
     request = job.request(model, cluster, gpus)
     texts = [*(run or ()), *([measured] if measured else ())]
     if not texts and tflops is None:
-        raise InputError("something measured must be given", "nothing", "give --run, --measured or --tflops")
+        given = "nothing" if mfu is None else "--mfu alone"
+        raise InputError("something measured must be given", given, "give --run, --measured or --tflops")
     evidence, marks, notes = _evidence(request, texts, tflops, mfu)
     code = _tell_memory(request, texts, as_json, alone=not evidence)
     if not evidence:

@@ -78,12 +78,16 @@ def sweep(
             _say(
                 f"{len(journal.done):,} of {len(requests):,} points are done and kept; run the same again to go on"
             )
+        else:
+            journal.remove()
         raise
     rows = [row for i in range(len(requests)) for row in journal.done[i]]
     write_table(rows, output)
     journal.remove()
     found = sum(row["verdict"] == "found" for row in rows)
     _say(f"{len(rows):,} rows of {len(requests):,} points written to {output}, {found:,} found")
+    if not found:
+        _say(f"the first says: {rows[0]['reason']}")
     return 0 if found else 1
 
 

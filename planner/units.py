@@ -102,11 +102,9 @@ def parse_count(text: str, what: str) -> float:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
-    for factor, unit in steps:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}"
-    factor, unit = steps[-1]
-    return f"{value / factor:.3g} {unit}"
+    factor, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    scaled = value / factor
+    return f"{scaled:.3g} {unit}" if abs(scaled) < 999.5 else f"{scaled:,.0f} {unit}"  # never 1.02e+03
 
 
 def format_capacity(value: float) -> str:

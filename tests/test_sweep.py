@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from planner import cli_sweep, sweep_workers
 from planner.cli import app
-from planner.errors import FileInputError
+from planner.errors import FileInputError, InputError
 from planner.plan import Request
 from planner.spec.load_sweep import load_sweep
 from planner.spec.rows import COLUMNS
@@ -120,6 +120,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ("model: a\ncluster: b\nnonsense: 1", "nonsense"),
         ("cluster: b", "model"),
+        ("modl: a\ncluster: b", "modl"),
         ("model: []\ncluster: b", "model"),
         ("model: [a, a]\ncluster: b", "model"),
         ("model: a\ncluster: b\ngpus: [8, -1]", "gpus"),
@@ -139,6 +140,23 @@ def test_bad_options_are_refused_before_any_work(tmp_path: Path) -> None:
     assert run(file, "-o", tmp_path / "none" / "t.csv").exit_code == 2
     assert run(file, "-o", tmp_path / "t.csv", "--workers", 0).exit_code == 2
     assert run(file, "-o", tmp_path / "t.csv", "--workers", 2, "--dask", "x:1").exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+
+
+def test_a_sweep_that_finds_nothing_says_why(tmp_path: Path) -> None:
+    file = given(tmp_path, "model: nobodys-model\ncluster: dgx-h100\ngpus: 8")
+    told = run(file, "-o", tmp_path / "t.csv", "--workers", 1)
+    assert told.exit_code == 1
+    assert "nobodys-model" in told.output
+
+
+def test_a_sweep_that_did_nothing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Mapping[int, Request]) -> Iterator[tuple[int, list[dict[str, object]]]]:
+        raise InputError("the workers must answer")
+
+    monkeypatch.setattr(sweep_workers, "here", fails)
+    file = given(tmp_path)
+    assert run(file, "-o", tmp_path / "t.csv", "--workers", 1).exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
 
 

@@ -313,7 +313,8 @@ def read_log(path: Path) -> LogFacts:
             raise FileInputError(str(path), "a log must be smaller than 2 GB", f"{size / 1e9:.1f} GB", hint)
         facts = _read_once(path, size, path.stat().st_mtime_ns)
     except FileNotFoundError:
-        raise FileInputError(str(path), "the log must exist", hint="check the path") from None
+        hint = "check the path, or give a step time above 0, such as '7.9 s'"
+        raise FileInputError(str(path), "the log must exist", hint=hint) from None
     except OSError as error:
         raise FileInputError(str(path), "the log must be readable", str(error.strerror or error)) from None
     if not (facts.steps or facts.memory or facts.ooms):

@@ -74,7 +74,8 @@ def load_sweep(path: Path) -> SweepFile:
     try:
         sweep = SweepFile.model_validate(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
+        # a key that is not known comes first: it may be the one that is missed, misspelt
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         field = ".".join(str(part) for part in first["loc"])
         given = "" if isinstance(first["input"], dict | list) else repr(first["input"])[:200]
         known = ", ".join(SweepFile.model_fields)

@@ -12,11 +12,19 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from planner import __version__
-from planner.spec.config import AXES, ParallelConfig
+from planner.spec.config import (
+    AXES,
+    OFFLOAD_LABELS,
+    RECOMPUTE_MODULES,
+    SCHEDULE_LABELS,
+    ContextKind,
+    ParallelConfig,
+)
 
 SCHEMA_VERSION: Final = 1
 
 # Shares of a total that rounding may lose when its terms are added up.
+MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
 _SUM_TOLERANCE: Final = 1e-6
 
 
@@ -156,26 +164,40 @@ class Subject(_Record):
 class PlannedConfig(_Record):
     """One configuration, every axis by name, and the same as a line of text."""
 
-    tp: int = Field(ge=1, description="tensor-parallel degree [1]")
-    cp: int = Field(ge=1, description="context-parallel degree [1]")
-    pp: int = Field(ge=1, description="pipeline stages [1]")
-    dp: int = Field(ge=1, description="data-parallel degree [1]")
-    vpp: int = Field(ge=1, description="virtual stages (chunks) per pipeline rank [1]")
-    ep: int = Field(ge=1, description="expert-parallel degree [1]")
-    etp: int = Field(ge=1, description="tensor-parallel degree of the experts [1]")
-    micro_batch: int = Field(ge=1, description="sequences in a micro-batch [1]")
-    num_microbatches: int = Field(ge=1, description="micro-batches per step and data-parallel rank [1]")
+    tp: int = Field(ge=1, le=MOST, description="tensor-parallel degree [1]")
+    cp: int = Field(ge=1, le=MOST, description="context-parallel degree [1]")
+    pp: int = Field(ge=1, le=MOST, description="pipeline stages [1]")
+    dp: int = Field(ge=1, le=MOST, description="data-parallel degree [1]")
+    vpp: int = Field(ge=1, le=MOST, description="virtual stages (chunks) per pipeline rank [1]")
+    ep: int = Field(ge=1, le=MOST, description="expert-parallel degree [1]")
+    etp: int = Field(ge=1, le=MOST, description="tensor-parallel degree of the experts [1]")
+    micro_batch: int = Field(ge=1, le=MOST, description="sequences in a micro-batch [1]")
+    num_microbatches: int = Field(
+        ge=1, le=MOST, description="micro-batches per step and data-parallel rank [1]"
+    )
     sp: int = Field(ge=0, le=1, description="sequence parallelism: 0 off, 1 on")
     zero: int = Field(
         ge=0, le=3, description="sharded over dp x cp: 0 nothing, 1 states, 2 gradients, 3 weights"
     )
-    hsdp: int = Field(ge=0, description="ranks that share one shard; 0: all of dp x cp [1]")
+    hsdp: int = Field(ge=0, le=MOST, description="ranks that share one shard; 0: all of dp x cp [1]")
     recompute: int = Field(ge=0, le=2, description="0 none, 1 selective, 2 full")
-    recompute_layers: int = Field(ge=0, description="layers recomputed per pipeline rank when full [1]")
-    recompute_modules: int = Field(ge=0, description="bit mask over spec.config.RECOMPUTE_MODULES")
-    cp_kind: int = Field(ge=0, description="spec.config.ContextKind: 0 p2p, 1 all-gather, 2 all-to-all")
-    schedule: int = Field(ge=0, description="spec.config.Schedule: 0 1F1B, 1 interleaved, ...")
-    offload: int = Field(ge=0, description="bit mask, spec.config.OFFLOAD_LABELS; 0: nothing on the host")
+    recompute_layers: int = Field(
+        ge=0, le=MOST, description="layers recomputed per pipeline rank when full [1]"
+    )
+    recompute_modules: int = Field(
+        ge=0, le=2 ** len(RECOMPUTE_MODULES) - 1, description="bit mask over spec.config.RECOMPUTE_MODULES"
+    )
+    cp_kind: int = Field(
+        ge=0, le=max(ContextKind), description="spec.config.ContextKind: 0 p2p, 1 all-gather, 2 all-to-all"
+    )
+    schedule: int = Field(
+        ge=0, le=len(SCHEDULE_LABELS) - 1, description="spec.config.Schedule: 0 1F1B, 1 interleaved, ..."
+    )
+    offload: int = Field(
+        ge=0,
+        le=max(OFFLOAD_LABELS.values()),
+        description="bit mask, spec.config.OFFLOAD_LABELS; 0: nothing on the host",
+    )
     text: str = Field(description="the configuration in one line")
 
     @classmethod
@@ -415,6 +437,11 @@ class Plan(_Record):
     def _found_means_a_choice(self) -> Self:
         if self.found and not self.choices:
             raise ValueError("a plan with the verdict 'found' must hold a choice")
+        for config in (choice.config for choice in self.choices if self.found):
+            if config.tp * config.cp * config.pp * config.dp != self.subject.cluster.devices:
+                raise ValueError(
+                    f"tp x cp x pp x dp of a choice must be the devices of the cluster: {config.text}"
+                )
         return self
 
 

@@ -163,6 +163,12 @@ def test_the_verb_reads_logs_of_two_runs(tmp_path: Path) -> None:
     assert "Measure next" in shown.output
 
 
+def test_a_share_of_the_peak_alone_is_no_measurement() -> None:
+    told = RUNNER.invoke(app, [*JOB, "--mfu", "20%"])
+    assert told.exit_code == 2
+    assert "--mfu alone" in told.output
+
+
 @pytest.mark.parametrize(
     "arguments",
     [[], ["--tflops", "-3"], ["--measured", "fast"], ["--run", "none.log"], ["--measured", "4 s", "--mfu", "x"],

@@ -36,6 +36,27 @@ def test_configuration_round_trip() -> None:
     assert record.text == config.describe()
 
 
+@pytest.mark.parametrize("axis", ["tp", "pp", "dp", "micro_batch", "recompute_layers"])
+def test_no_axis_is_larger_than_a_column_holds(axis: str) -> None:
+    record = PlannedConfig.of(ParallelConfig(**dict.fromkeys(AXES, 1))).model_dump()
+    with pytest.raises(ValidationError, match=axis):
+        PlannedConfig.model_validate(record | {axis: 10**29})
+
+
+@pytest.mark.parametrize("axis", ["schedule", "cp_kind", "offload", "recompute_modules"])
+def test_a_code_has_a_meaning(axis: str) -> None:
+    record = PlannedConfig.of(ParallelConfig(**dict.fromkeys(AXES, 1))).model_dump()
+    with pytest.raises(ValidationError, match=axis):
+        PlannedConfig.model_validate(record | {axis: 77_777})
+
+
+def test_a_choice_uses_every_device(tmp_path: Path, example_plan: Plan) -> None:
+    document = json.loads(plan_json(example_plan))
+    document["choices"][0]["config"]["dp"] = 7
+    with pytest.raises(FileInputError, match="devices of the cluster"):
+        load_plan(written(tmp_path, example_plan, choices=document["choices"]))
+
+
 def test_every_number_says_its_unit() -> None:
     schema = Plan.model_json_schema()
     for name, record in schema["$defs"].items():

@@ -1,0 +1,27 @@
+"""Are quantities written as people read them?"""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.units import format_bandwidth, format_capacity
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (1020 * 2**20, "1,020 MiB"),
+        (1023.9 * 2**20, "1,024 MiB"),
+        (999.4 * 2**20, "999 MiB"),
+        (2**30, "1 GiB"),
+        (4321 * 2**40, "4,321 TiB"),
+        (0, "0 B"),
+    ],
+)
+def test_no_capacity_is_a_power_of_ten(size: float, text: str) -> None:
+    assert format_capacity(size) == text
+
+
+def test_bandwidth_keeps_three_figures() -> None:
+    assert format_bandwidth(3.35e12) == "3.35 TB/s"
+    assert format_bandwidth(999.7e9) == "1,000 GB/s"
