@@ -54,8 +54,8 @@ def explanation_facts(found: Explanation) -> dict[str, Any]:
     groups = placement.groups_of(found.rank)
     return {
         "config": found.choice.config.model_dump(),
-        "step_time": found.planned.step_time,
-        "memory": found.planned.memory,
+        "step_time": found.choice.step_time,
+        "memory": found.choice.memory.peak,
         "memory_limit": found.limit,
         "placement": placement_facts(placement, found.choice.time),
         "rank": {
@@ -183,6 +183,8 @@ def explanation_document(found: Explanation) -> RenderableType:
         blocks.append(
             section("What stopped configurations that would be faster", prose("nothing: none would be"))
         )
+    if choice.split is not None:  # other configurations have none solved: like is compared with like
+        blocks.append(prose("below, all under the split that the stack itself deals", "dim"))
     blocks.append(section("What if", _changes_table(found)))
     return Group(*blocks)
 

@@ -173,7 +173,7 @@ def _recomputations(config: ParallelConfig, problem: Problem) -> Iterator[tuple[
         }
     for count in sorted(c for c in counts if c != config.recompute_layers and c <= deep):
         full = replace(plain, recompute=int(Recompute.FULL), recompute_layers=count)
-        yield f"recompute {'all ' if count == deep else ''}{count} layers", full
+        yield f"recompute {'all ' if count == deep else ''}{count} layer{'s' * (count > 1)}", full
 
 
 def _neighbours(value: int, allowed: Sequence[int]) -> list[int]:
@@ -188,8 +188,8 @@ def completed(config: ParallelConfig, problem: Problem, before: ParallelConfig) 
     `before`: the one it was made from, whose choice of sequence parallelism is kept where it had one.
     """
     count = max(problem.job.global_batch // (config.dp * config.micro_batch), 1)
-    vpp = min(config.vpp, max(problem.model.num_layers // config.pp, 1)) if config.pp > 1 else 1
     deep = -(-problem.model.num_layers // config.pp)
+    vpp = min(config.vpp, deep) if config.pp > 1 else 1
     schedule = config.schedule
     if schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
         schedule = int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B)
