@@ -64,7 +64,7 @@ NOT_MODELLED = (
     "the matrix products of Muon's update",
     "experts that get more tokens than others, unless their loads are given (--expert-loads)",
     "varying sequence lengths, padding and the data loader",
-    "schedules other than 1F1B and interleaved 1F1B in the search (`planner schedule` simulates them)",
+    "pipeline schedules that the stack does not run (`planner schedule` simulates them)",
     "memory pools of CUDA graphs; buffers of NCCL beyond a fixed amount for every process group",
 )
 # How much wider the band is for models unlike most runs of the fit, and the least where the device was not measured.

@@ -89,6 +89,7 @@ def explain_plan(
         raise InputError(must, str(index), "0 is the best one")
     chosen, problem = plan.choices[index], planned_problem(plan, cluster, calibration)
     config, model = chosen.config.parallel(), cost_model(problem)
+    dealt = model if chosen.split is None else model.with_split(chosen.split.layers_per_chunk)
     devices = config.tp * config.cp * config.pp * config.dp
     if rank is not None and not 0 <= rank < devices:
         raise InputError(f"--rank must be from 0 to {devices - 1}", str(rank), "ranks are numbered from 0")
@@ -105,7 +106,7 @@ def explain_plan(
     space = enumerate_configs(problem, search_rules, plan.search.restricted)
     found = Explanation(
         choice=chosen,
-        placement=place(model, config, stage),
+        placement=place(dealt, config, stage),
         rank=shown,
         planned=planned,
         limit=chosen.memory.limit,

@@ -51,6 +51,7 @@ from planner.space.enumerate import (
     stack_modules,
 )
 from planner.space.framework_rules import all_rules_for, rules_for
+from planner.space.restriction import value_text
 from planner.spec.cluster import Cluster
 from planner.spec.config import ParallelConfig, Recompute, Schedule, default_schedule
 from planner.spec.job import Job, Optimizer
@@ -171,6 +172,11 @@ def make_estimate(request: Request) -> Plan:
     _check(request)
     problem, assumed = resolve(request)
     config, defaults = named_config(request.restrict, problem)
+    if config.pp > 1 and explicit_splits(problem.stack.framework):
+        defaults = (
+            *defaults,
+            "layers dealt to pipeline ranks as the stack does (planner plan solves the split)",
+        )
     broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
     model = cost_model(problem)
     answer = Answerer(
@@ -277,9 +283,7 @@ def named_config(
         recompute_modules=modules,
     )
     said = ", ".join(
-        f"{axis}={chosen.label if axis == 'schedule' else getattr(config, axis)}"
-        for axis in RESTRICTABLE
-        if axis not in named
+        f"{axis}={value_text(axis, getattr(config, axis))}" for axis in RESTRICTABLE if axis not in named
     )
     return config, (f"axes not named: {said}",)
 

@@ -54,6 +54,23 @@ def test_facts_are_the_plans(plans: dict[str, Path], name: str) -> None:
         assert 0 in facts["rank"]["groups"][axis["axis"]]
 
 
+def test_messages_are_those_of_the_plans_split(plans: dict[str, Path], tmp_path: Path) -> None:
+    plan = json.loads(plans["dense"].read_text())
+    choice = plan["choices"][0]
+    chunks = choice["split"]["layers_per_chunk"]
+    sent = []
+    for moved in (0, 1):
+        chunks[0], chunks[1] = chunks[0] + moved, chunks[1] - moved
+        path = tmp_path / f"moved{moved}.json"
+        path.write_text(json.dumps(plan))
+        (axis,) = (
+            a for a in explained(path)["placement"]["axes"] if a["axis"] in ("dp", "dp_cp") and a["exchanges"]
+        )
+        sent.append(max(e["size"] for e in axis["exchanges"]))
+    layer = 4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
+    assert sent[1] - sent[0] == pytest.approx(4 * layer / choice["config"]["tp"], rel=1e-3)
+
+
 def test_any_rank(plans: dict[str, Path]) -> None:
     facts = explained(plans["dense"], "--rank", "31")
     assert facts["rank"]["place"]["pp"] == 3 == facts["placement"]["stage"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from planner.space.restriction import value_text
 from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import (
     Certificate,
@@ -395,7 +396,7 @@ def search_sentence(search: Search) -> str:
 
 
 def _values_text(axis: str, values: Sequence[int]) -> str:
-    return ",".join(Schedule(value).label if axis == "schedule" else str(value) for value in values)
+    return ",".join(value_text(axis, value) for value in values)
 
 
 def confidence_sentence(plan: Plan) -> str:

@@ -31,6 +31,15 @@ def parse_restriction(settings: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return restrict
 
 
+def value_text(axis: str, value: int) -> str:
+    """A value of an axis as `--set` takes it."""
+    if axis == "recompute":
+        return Recompute(value).name.lower()
+    if axis == "offload":
+        return next((name for name, bits in OFFLOAD_LABELS.items() if bits == value), str(value))
+    return SCHEDULE_LABELS[value] if axis == "schedule" else str(value)
+
+
 def _degree(axis: str, value: str, setting: str) -> int:
     if axis == "recompute":
         if value.upper() in Recompute.__members__:
