@@ -52,6 +52,7 @@ _AXIS_WORDS: Mapping[str, str] = {
     "zero": "zero",
     "sp": "sp",
     "recompute": "recompute",
+    "offload": "offload",
 }
 
 
@@ -287,6 +288,8 @@ def recompute_word(config: ParallelConfig | PlannedConfig) -> str:
 def _axis_text(config: PlannedConfig, axis: str) -> str:
     if axis == "schedule":
         return Schedule(config.schedule).label
+    if axis == "offload":
+        return value_text(axis, config.offload)
     return recompute_word(config) if axis == "recompute" else str(getattr(config, axis))
 
 
@@ -302,7 +305,15 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
     texts = {axis: [_axis_text(config, axis) for config in configs] for axis in _axes_of(configs)}
     differing = tuple(axis for axis, values in texts.items() if len(set(values)) > 1)
     rows = tuple(tuple(texts[axis][i] for axis in differing) for i in range(len(configs)))
-    neutral = {"cp": "1", "vpp": "1", "ep": "1", "etp": "1", "sp": "0", "recompute": "none"}
+    neutral = {
+        "cp": "1",
+        "vpp": "1",
+        "ep": "1",
+        "etp": "1",
+        "sp": "0",
+        "recompute": "none",
+        "offload": "none",
+    }
     agreed = [
         f"{_AXIS_WORDS[axis]} {values[0]}"
         for axis, values in texts.items()

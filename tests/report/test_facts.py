@@ -30,6 +30,14 @@ def test_too_much_memory_says_by_how_much(example_plan: Plan) -> None:
     assert facts.memory_sentence(memory).startswith("does not fit: 2.0 GiB too much")
 
 
+def test_grid_tells_offload_apart(example_plan: Plan) -> None:
+    first = example_plan.choices[0]
+    moved = first.model_copy(update={"config": first.config.model_copy(update={"offload": 1})})
+    grid = facts.configuration_grid([first, moved])
+    assert grid.axes == ("offload",)
+    assert grid.rows == (("none",), ("optimizer",))
+
+
 def test_grid_shows_only_what_differs(example_plan: Plan) -> None:
     grid = facts.configuration_grid(example_plan.choices)
     assert grid.axes == ("pp", "dp", "vpp")

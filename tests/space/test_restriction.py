@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import InputError
-from planner.space.restriction import parse_restriction
+from planner.space.restriction import parse_restriction, value_text
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,13 @@ from planner.space.restriction import parse_restriction
 )
 def test_reads(settings: list[str], restrict: dict[str, tuple[int, ...]]) -> None:
     assert parse_restriction(settings) == restrict
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"), [("recompute", 1), ("offload", 5), ("schedule", 3), ("schedule", 0), ("tp", 8)]
+)
+def test_what_is_said_can_be_set(axis: str, value: int) -> None:
+    assert parse_restriction([f"{axis}={value_text(axis, value)}"]) == {axis: (value,)}
 
 
 @pytest.mark.parametrize(
