@@ -47,6 +47,7 @@ from planner.spec.stack import Stack
 
 Array = NDArray[np.float64]
 COVERED: Final = 0.8
+NARROWEST: Final = 0.05
 MARKS: Final = ("<!-- cross-validation:begin -->", "<!-- cross-validation:end -->")
 
 
@@ -110,13 +111,20 @@ class StackErrors:
 
 
 def like(stack: Stack, kin: Stack, parameters: Sequence[Parameter]) -> Stack:
-    """`stack` with the numbers that a fit would have found taken from `kin`; what is known of the software stays."""
+    """`stack` with the numbers that a fit would have found taken from `kin`; what is known of the software stays.
+
+    A step's fixed overhead is no property of a kin: half a second of logging in steps of a minute says nothing of steps
+    of a tenth of a second. It gets the default of a stack without numbers.
+    """
     gemm, changed = dict(stack.compute.gemm), defaultdict[str, dict[str, Any]](dict)
     for p in parameters:
         if p.section == "gemm":
             gemm[Dtype(p.name)] = kin.compute.gemm_factor(Dtype(p.name))
         else:
-            changed[p.section][p.name] = getattr(getattr(kin, p.section), p.name)
+            source = (
+                Stack.model_fields["host"].default if p.name == "step_overhead" else getattr(kin, p.section)
+            )
+            changed[p.section][p.name] = getattr(source, p.name)
     changed["compute"]["gemm"] = gemm
     return stack.model_copy(
         update={name: getattr(stack, name).model_copy(update=fields) for name, fields in changed.items()}
@@ -186,10 +194,17 @@ class Bands:
 
 
 def bands_of(model: StackErrors, errors: Sequence[Error]) -> Bands:
-    """Bands that hold 80 % of the judged errors of one stack."""
-    parts = [[e.size for e in errors if e.judged and e.moe is moe] for moe in (False, True)]
+    """Bands that hold 80 % of the judged errors of one stack.
+
+    Of n errors the ceil(0.8 (n + 1))-th, at least `NARROWEST`: a few rows of one model prove no narrower one.
+    """
+    bands = []
+    for moe in (False, True):
+        sizes = [e.size for e in errors if e.judged and e.moe is moe]
+        share = min(np.ceil(COVERED * (len(sizes) + 1)) / max(len(sizes), 1), 1.0)
+        bands.append(max(percentile(sizes, share), NARROWEST) if sizes else float("nan"))
     used = {s.run.problem.cluster.accelerator.name for s in model.samples if s.fits}
-    return Bands(percentile(parts[0]), percentile(parts[1]), tuple(sorted(used)))
+    return Bands(bands[0], bands[1], tuple(sorted(used)))
 
 
 def covered(errors: Sequence[Error], model: StackErrors) -> float:
@@ -206,8 +221,8 @@ def write_bands(name: str, bands: Bands) -> None:
     """Put bands and devices into a stack file; every other line stays."""
     path = STACKS_FOLDER / f"{name}.yaml"
     text = re.sub(r"(?m)^(band_moe|devices): .*\n", "", path.read_text(encoding="utf-8"))
-    lines = [f"band: {max(0.02, bands.dense):.3f}"] if np.isfinite(bands.dense) else []
-    lines += [f"band_moe: {max(0.02, bands.moe):.3f}"] if np.isfinite(bands.moe) else []
+    lines = [f"band: {bands.dense:.3f}"] if np.isfinite(bands.dense) else []
+    lines += [f"band_moe: {bands.moe:.3f}"] if np.isfinite(bands.moe) else []
     lines.append(f"devices: [{', '.join(bands.devices)}]")
     text = re.sub(r"(?m)^band: .*$", "\n".join(lines), text, count=1)
     path.write_text(text, encoding="utf-8")
