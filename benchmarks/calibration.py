@@ -1,11 +1,13 @@
 """What does calibrating on one, two or three runs do to the prediction of the other runs?
 
-    python -m benchmarks.calibration RUNS.csv MODELS.json [--draws 12] [--markdown]
+    python -m benchmarks.calibration RUNS.csv MODELS.json [--draws 12]
 
 Rows are grouped by source, model, device and number of devices (what one team measures), and by source and device (one
-release on one machine). Of every group with enough rows, up to DRAWS choices of calibrating rows are made; the others
-are predicted with the shipped stack and with the calibrated one. A second table starts from the stack of a
-neighbouring release, as for software that planner has not seen. Left out: rows of unjudged sources.
+release on one machine). Of every group with enough rows, up to DRAWS random choices of calibrating rows are made (all
+choices of small groups, evenly thinned); the others are predicted with the shipped stack and with the calibrated one,
+and held against its band. Two more tables say what is possible: one factor for each group, chosen with all of its rows
+known, and the estimator given all rows that it is judged on. The last ones start from the stack of a neighbouring
+release, as for software that planner has not seen. Left out: rows of unjudged sources.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from planner.calibrate.coverage import band_of
 from planner.calibrate.estimate import (
     Observation,
     corrected,
+    errors_of,
     factors_of,
-    multiply_of,
     predict_steps,
+    sensitivities,
 )
 from planner.calibrate.measured import group_of, is_judged, measurement_of
+from planner.calibrate.parts import multiply_of, narrow_formats
 from planner.calibrate.predict import broken_rule
 from planner.calibrate.runs import RunReader, read_models, read_rows
 from planner.catalog.load_stacks import load_stack
@@ -56,17 +62,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of held-out rows, before and after, by source."""
+    """Log errors of held-out rows and whether they lie within the band, before and after, by source."""
 
     before: Mapping[str, list[float]]
     after: Mapping[str, list[float]]
+    within: Mapping[str, list[tuple[bool, bool]]]
 
     def medians(self) -> dict[str, tuple[float, float]]:
         """Median error in percent, before and after, by source."""
-        return {
-            name: (100 * float(np.median(self.before[name])), 100 * float(np.median(self.after[name])))
-            for name in self.before
-        }
+        return {name: (middle(self.before[name]), middle(self.after[name])) for name in self.before}
+
+
+def middle(errors: Iterable[float]) -> float:
+    """Median of relative errors, of log(measured / predicted), in percent."""
+    return 100 * float(np.median(np.abs(np.expm1(-np.array(list(errors))))))
 
 
 def rows_of(runs: Path, models: Path) -> list[Row]:
@@ -114,49 +123,97 @@ def choices_of(count: int, size: int, draws: int) -> Iterable[tuple[int, ...]]:
     return [tuple(int(i) for i in random.permutation(count)[:size]) for _ in range(draws)]
 
 
-def held_out(rows: Sequence[Row], size: int, draws: int, coarse: bool) -> Errors:
+def grouped(rows: Sequence[Row], coarse: bool) -> list[list[int]]:
+    """Rows of each group, by number."""
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        groups[row.coarse if coarse else row.fine].append(index)
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of all rows: log errors of the shipped stack (n,), sensitivities (n, p), bands (n,) [log]."""
+
+    errors: NDArray[np.float64]
+    parts: NDArray[np.float64]
+    bands: NDArray[np.float64]
+
+
+def told_of(rows: Sequence[Row]) -> Told:
+    """Predictions of every row."""
+    seen = [row.seen for row in rows]
+    bands = np.log1p([band_of(one.problem) for one in seen])
+    return Told(errors_of(seen, predict_steps(seen)), sensitivities(seen), bands)
+
+
+def held_out(rows: Sequence[Row], told: Told, size: int, draws: int, coarse: bool) -> Errors:
     """Errors of rows held out when `size` of their group calibrate."""
-    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.coarse if coarse else row.fine].append(row)
-    before: dict[str, list[float]] = defaultdict(list)
-    after: dict[str, list[float]] = defaultdict(list)
-    for members in groups.values():
-        if len(members) <= size:
+    found = Errors(defaultdict(list), defaultdict(list), defaultdict(list))
+    for group in grouped(rows, coarse):
+        if len(group) <= size:
             continue
-        seen = [row.seen for row in members]
-        shipped = predict_steps(seen)
-        for chosen in choices_of(len(members), size, draws):
-            shrunk = factors_of([seen[i] for i in chosen], [shipped[i] for i in chosen])
-            factors = multiply_of(shrunk)
-            rest = [i for i in range(len(members)) if i not in chosen][:: max(len(members) // MOST_TESTED, 1)]
-            name = members[0].source
-            before[name] += [abs(shipped[i].seconds / seen[i].seconds - 1) for i in rest]
-            if factors:
-                overlay = Overlay(name="x", date="2026", level="L3", made_from=("rows",), multiply=factors)
-                told = predict_steps(corrected([seen[i] for i in rest], overlay))
-            else:
-                told = [shipped[i] for i in rest]
-            after[name] += [abs(t.seconds / seen[i].seconds - 1) for t, i in zip(told, rest, strict=True)]
-    return Errors(before, after)
+        for choice in choices_of(len(group), size, draws):
+            chosen = [group[i] for i in choice]
+            rest = [i for i in group if i not in chosen][:: max(len(group) // MOST_TESTED, 1)]
+            after, band = calibrated(rows, told, chosen, rest)
+            name = rows[group[0]].source
+            found.before[name] += told.errors[rest].tolist()
+            found.after[name] += after.tolist()
+            inside = (np.abs(told.errors[rest]) <= told.bands[rest], np.abs(after) <= band)
+            found.within[name] += zip(*(side.tolist() for side in inside), strict=True)
+    return found
+
+
+def calibrated(
+    rows: Sequence[Row], told: Told, chosen: Sequence[int], rest: Sequence[int]
+) -> tuple[NDArray[np.float64], float]:
+    """Log errors of `rest` after calibrating on `chosen`, and the calibrated band [log]."""
+    seen = [rows[i].seen for i in chosen]
+    shipped = np.array([one.seconds for one in seen]) * np.exp(-told.errors[chosen])
+    shrunk = factors_of(seen, shipped, told.parts[chosen])
+    factors = multiply_of(shrunk.mean, narrow_formats(one.problem for one in seen))
+    if not factors:
+        return told.errors[rest], shrunk.band
+    overlay = Overlay(name="x", date="2026", level="L3", made_from=("rows",), multiply=factors)
+    others = [rows[i].seen for i in rest]
+    return errors_of(others, predict_steps(corrected(others, overlay))), shrunk.band
+
+
+def possible(rows: Sequence[Row], told: Told, coarse: bool) -> list[str]:
+    """What the estimator could reach at most, groups of more than three rows: lines of a table."""
+    one: dict[str, list[float]] = defaultdict(list)
+    shipped: dict[str, list[float]] = defaultdict(list)
+    every: dict[str, list[float]] = defaultdict(list)
+    for group in grouped(rows, coarse):
+        if len(group) <= 3:
+            continue
+        name, errors = rows[group[0]].source, told.errors[group]
+        shipped[name] += errors.tolist()
+        one[name] += (errors - np.median(errors)).tolist()
+        every[name] += calibrated(rows, told, group, group)[0].tolist()
+    lines = ["| with all rows of a group known | mean of medians | all rows |", "| --- | ---: | ---: |"]
+    for what, found in (("shipped", shipped), ("one best factor a group", one), ("the estimator", every)):
+        mean = np.mean([middle(errors) for errors in found.values()])
+        lines.append(f"| {what} | {mean:.2f} | {middle(itertools.chain(*found.values())):.2f} |")
+    return [*lines, ""]
 
 
 def report(title: str, results: Mapping[int, Errors]) -> list[str]:
-    """Lines of a section: means, medians over all rows, the source that loses most."""
-    lines = [f"### {title}", "", "| runs | sources | mean of medians | all rows | worst change | of |"]
-    lines.append("| ---: | ---: | ---: | ---: | ---: | --- |")
+    """Lines of a section: means, medians over all rows, coverage, the source that loses most."""
+    head = "| runs | sources | mean of medians | all rows | within the band | worst change | of |"
+    lines = [f"### {title}", "", head, "| ---: | ---: | ---: | ---: | ---: | ---: | --- |"]
     for size, errors in results.items():
         medians = errors.medians()
         means = [float(np.mean([pair[i] for pair in medians.values()])) for i in (0, 1)]
-        rows = [
-            100 * float(np.median(np.concatenate([np.array(v) for v in side.values()])))
-            for side in (errors.before, errors.after)
-        ]
+        whole = [middle(itertools.chain(*side.values())) for side in (errors.before, errors.after)]
+        shares = np.array([np.mean(pairs, axis=0) for pairs in errors.within.values()])
+        covered = 100 * shares.mean(axis=0)
         worst = max(medians, key=lambda name: medians[name][1] - medians[name][0])
         change = medians[worst][1] - medians[worst][0]
         lines.append(
-            f"| {size} | {len(medians)} | {means[0]:.2f} -> {means[1]:.2f} | {rows[0]:.2f} -> {rows[1]:.2f} "
-            f"| {change:+.2f} | {worst} |"
+            f"| {size} | {len(medians)} | {means[0]:.2f} -> {means[1]:.2f} | {whole[0]:.2f} -> {whole[1]:.2f} "
+            f"| {covered[0]:.0f} -> {covered[1]:.0f} % | {change:+.2f} | {worst} |"
         )
     return [*lines, ""]
 
@@ -169,16 +226,12 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=12)
     options = parser.parse_args()
     rows = rows_of(options.runs, options.models)
-    neighbour = with_neighbour(rows)
     print(f"{len(rows)} rows; median errors in percent, before -> after\n")
-    for title, of, coarse in (
-        ("By source, model, device and devices", rows, False),
-        ("By source and device", rows, True),
-        ("By source, model, device and devices, from a neighbouring release", neighbour, False),
-        ("By source and device, from a neighbouring release", neighbour, True),
-    ):
-        results = {size: held_out(of, size, options.draws, coarse) for size in (1, 2, 3)}
-        print("\n".join(report(title, results)), flush=True)
+    for what, of in (("", rows), (", from a neighbouring release", with_neighbour(rows))):
+        told = told_of(of)
+        for how, coarse in (("By source, model, device and devices", False), ("By source and device", True)):
+            results = {size: held_out(of, told, size, options.draws, coarse) for size in (1, 2, 3)}
+            print("\n".join([*report(how + what, results), *possible(of, told, coarse)]), flush=True)
 
 
 if __name__ == "__main__":

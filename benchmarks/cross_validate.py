@@ -36,18 +36,22 @@ from benchmarks.fit_stacks import (
     remember_costly_parts,
     timed_samples,
 )
-from benchmarks.stack_parameters import PARAMETERS, Parameter
+from benchmarks.stack_parameters import MAPS, PARAMETERS, Parameter
 from planner.calibrate.measured import group_of, is_judged
 from planner.calibrate.runs import read_models, read_rows
 from planner.calibrate.statistics import NANOTRON_SOURCE, Answer, summarise
+from planner.calibrate.tables import tail_text
 from planner.calibrate.validate import validation_answers
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack
 from planner.spec.precision import Dtype
-from planner.spec.stack import Stack
+from planner.spec.stack import BAND_DEVICES, Stack
 
 Array = NDArray[np.float64]
 COVERED: Final = 0.8
 NARROWEST: Final = 0.05
+FEWEST_WIDENED: Final = 50  # rows that can show how a band grows with the number of devices
+LEAST: Final = 1e-3  # an error below it is as good as none
+WIDENS: Final = 0.03  # share of the loss that growth must take away (nanotron 0.045, others 0.02 at most)
 MARKS: Final = ("<!-- cross-validation:begin -->", "<!-- cross-validation:end -->")
 
 
@@ -114,18 +118,20 @@ def like(stack: Stack, kin: Stack, parameters: Sequence[Parameter]) -> Stack:
     """`stack` with the numbers that a fit would have found taken from `kin`; what is known of the software stays.
 
     A step's fixed overhead is no property of a kin: half a second of logging in steps of a minute says nothing of steps
-    of a tenth of a second. It gets the default of a stack without numbers.
+    of a tenth of a second. It gets the default of a stack without numbers. Nor are factors by accelerator: they tell
+    how well the kin's kernels were tuned for it.
     """
     gemm, changed = dict(stack.compute.gemm), defaultdict[str, dict[str, Any]](dict)
     for p in parameters:
         if p.section == "gemm":
             gemm[Dtype(p.name)] = kin.compute.gemm_factor(Dtype(p.name))
-        else:
+        elif p.section not in MAPS:
             source = (
                 Stack.model_fields["host"].default if p.name == "step_overhead" else getattr(kin, p.section)
             )
             changed[p.section][p.name] = getattr(source, p.name)
     changed["compute"]["gemm"] = gemm
+    changed["compute"]["accelerator"] = {}
     return stack.model_copy(
         update={name: getattr(stack, name).model_copy(update=fields) for name, fields in changed.items()}
     )
@@ -141,6 +147,7 @@ class Error:
     fold: tuple[str, ...]
     judged: bool
     log_ratio: float
+    devices: float = BAND_DEVICES
 
     @property
     def size(self) -> float:
@@ -154,7 +161,9 @@ def errors_of(model: StackErrors, log_ratios: Array, rows: Sequence[dict[str, st
         if np.isfinite(value):
             group = group_of(rows[sample.row])
             moe = sample.run.problem.model.is_moe
-            found.append(Error(model.name, group, moe, sample.fold, is_judged(group), float(value)))
+            devices = float(sample.run.problem.cluster.num_devices)
+            judged = is_judged(group)
+            found.append(Error(model.name, group, moe, sample.fold, judged, float(value), devices))
     return found
 
 
@@ -183,14 +192,36 @@ def percentile(sizes: Sequence[float], share: float = COVERED) -> float:
 
 @dataclass(frozen=True)
 class Bands:
-    """80 % bands of a stack from its cross-validated errors, and the devices behind them."""
+    """80 % bands of a stack from its cross-validated errors, and the devices behind them; `widening`: the power of
+    devices / 64 by which those of dense models grow."""
 
     dense: float
     moe: float
     devices: tuple[str, ...]
+    widening: float = 0.0
 
     def of(self, error: Error) -> float:
-        return self.moe if error.moe and np.isfinite(self.moe) else self.dense
+        if error.moe and np.isfinite(self.moe):
+            return self.moe
+        return float(self.dense * (error.devices / BAND_DEVICES) ** self.widening)
+
+
+def widening_of(errors: Sequence[Error]) -> float:
+    """The power of the number of devices by which a band should grow [1]: quantile regression of the errors' logs at
+    80 %, where it takes `WIDENS` off the loss of one band for all sizes."""
+    sizes = np.log(np.maximum([e.size for e in errors], LEAST))
+    scale = np.log(np.array([e.devices for e in errors]) / BAND_DEVICES)
+    if len(sizes) < FEWEST_WIDENED:
+        return 0.0
+
+    def loss(power: float) -> float:
+        apart = sizes - power * scale
+        over = apart - np.quantile(apart, COVERED)
+        return float(np.maximum(COVERED * over, (COVERED - 1.0) * over).mean())
+
+    losses = {power: loss(power) for power in np.linspace(0.0, 1.0, 21)}
+    best = min(losses, key=lambda power: losses[power])
+    return float(best) if losses[best] < (1.0 - WIDENS) * losses[0.0] else 0.0
 
 
 def bands_of(model: StackErrors, errors: Sequence[Error]) -> Bands:
@@ -199,12 +230,14 @@ def bands_of(model: StackErrors, errors: Sequence[Error]) -> Bands:
     Of n errors the ceil(0.8 (n + 1))-th, at least `NARROWEST`: a few rows of one model prove no narrower one.
     """
     bands = []
+    widening = widening_of([e for e in errors if e.judged and not e.moe])
     for moe in (False, True):
-        sizes = [e.size for e in errors if e.judged and e.moe is moe]
+        power = 0.0 if moe else widening
+        sizes = [e.size / (e.devices / BAND_DEVICES) ** power for e in errors if e.judged and e.moe is moe]
         share = min(np.ceil(COVERED * (len(sizes) + 1)) / max(len(sizes), 1), 1.0)
         bands.append(max(percentile(sizes, share), NARROWEST) if sizes else float("nan"))
     used = {s.run.problem.cluster.accelerator.name for s in model.samples if s.fits}
-    return Bands(bands[0], bands[1], tuple(sorted(used)))
+    return Bands(bands[0], bands[1], tuple(sorted(used)), widening)
 
 
 def covered(errors: Sequence[Error], model: StackErrors) -> float:
@@ -220,9 +253,10 @@ def covered(errors: Sequence[Error], model: StackErrors) -> float:
 def write_bands(name: str, bands: Bands) -> None:
     """Put bands and devices into a stack file; every other line stays."""
     path = STACKS_FOLDER / f"{name}.yaml"
-    text = re.sub(r"(?m)^(band_moe|devices): .*\n", "", path.read_text(encoding="utf-8"))
+    text = re.sub(r"(?m)^(band_moe|band_widening|devices): .*\n", "", path.read_text(encoding="utf-8"))
     lines = [f"band: {bands.dense:.3f}"] if np.isfinite(bands.dense) else []
     lines += [f"band_moe: {bands.moe:.3f}"] if np.isfinite(bands.moe) else []
+    lines += [f"band_widening: {bands.widening:.2f}"] if bands.widening else []
     lines.append(f"devices: [{', '.join(bands.devices)}]")
     text = re.sub(r"(?m)^band: .*$", "\n".join(lines), text, count=1)
     path.write_text(text, encoding="utf-8")
@@ -298,7 +332,7 @@ def report(
         "",
         *(
             f"- {what}: mean over {part['sources']} sources of five rows or more: median {100 * part['median']:.1f} %, "
-            f"p90 {100 * part['p90']:.1f} %, bias {100 * part['bias']:+.1f} %"
+            f"p90 {tail_text(part)}, bias {100 * part['bias']:+.1f} %"
             for what, part in (("dense", dense), ("mixture of experts", moe))
         ),
         *sweep_lines(summary["sweep_means"]),

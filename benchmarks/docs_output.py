@@ -40,7 +40,7 @@ def printed(command: str, folder: Path) -> str:
     """What a command prints in that folder; planner's exit code may be 1, which is an answer."""
     words = shlex.split(command)
     assert words[0] == "planner", f"pages run planner alone: {command}"
-    arguments = [sys.executable, "-m", "planner.cli", *words[1:]]
+    arguments = [sys.executable, "-m", "planner", *words[1:]]
     done = subprocess.run(
         arguments, capture_output=True, text=True, cwd=folder, env=_environment(), check=False
     )

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.stack_parameters import PARAMETERS, STARTS, Parameter
+from benchmarks.stack_parameters import MAPS, PARAMETERS, STARTS, Parameter
 from planner.calibrate.measured import group_of, is_judged, measurement_of
 from planner.calibrate.predict import predict_runs
 from planner.calibrate.runs import Run, RunReader, read_models, read_rows, switch_text
@@ -32,7 +32,6 @@ from planner.cost import chunks, kernels
 from planner.errors import PlannerError
 from planner.schedule.generate import action_table
 from planner.schedule.graph import dependency_graph
-from planner.spec.precision import Dtype
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 
@@ -133,7 +132,7 @@ class Objective:
         # the rows of a group err together, but not as one
         self.weights = np.array([max(counts[sample.group], 1) ** -0.5 for sample in samples])
         centres = STARTS.get(stack.name, {})
-        self.start = np.array([p.inner(centres[f"{p.section}.{p.name}"]) for p in parameters])
+        self.start = np.array([p.inner(p.centre(centres)) for p in parameters])
         self.sigma = np.array([p.sigma for p in parameters])
         low = [p.inner(p.low) for p in parameters]
         self.low, self.high = np.array(low), np.array([p.inner(p.high) for p in parameters])
@@ -141,13 +140,13 @@ class Objective:
     def stack_at(self, x: Array) -> Stack:
         """The stack with the parameters at `x`."""
         changed: dict[str, dict[str, Any]] = {}
-        gemm = dict(self.stack.compute.gemm)
+        maps: dict[str, dict[Any, float]] = {name: dict(getattr(self.stack.compute, name)) for name in MAPS}
         for parameter, value in zip(self.parameters, x, strict=True):
-            if parameter.section == "gemm":
-                gemm[Dtype(parameter.name)] = parameter.outer(value)
+            if parameter.section in MAPS:
+                maps[parameter.section][parameter.key] = parameter.outer(value)
             else:
                 changed.setdefault(parameter.section, {})[parameter.name] = parameter.outer(value)
-        changed.setdefault("compute", {})["gemm"] = gemm
+        changed.setdefault("compute", {}).update(maps)
         sections = {
             name: getattr(self.stack, name).model_copy(update=fields) for name, fields in changed.items()
         }
@@ -155,15 +154,7 @@ class Objective:
 
     def at(self, stack: Stack) -> Array:
         """The coordinates of a stack's numbers."""
-        values = []
-        for p in self.parameters:
-            gemm = p.section == "gemm"
-            value = (
-                stack.compute.gemm_factor(Dtype(p.name))
-                if gemm
-                else getattr(getattr(stack, p.section), p.name)
-            )
-            values.append(p.inner(float(value)))
+        values = [p.inner(p.of(stack)) for p in self.parameters]
         return np.clip(np.array(values), self.low, self.high)
 
     def residuals(self, x: Array, only: Mask | None = None) -> Array:
@@ -293,8 +284,8 @@ def write_fit(path: Path, fit: Fit, parameters: Sequence[Parameter]) -> None:
     text = path.read_text(encoding="utf-8")
     for parameter in parameters:
         value = fit.values[f"{parameter.section}.{parameter.name}"]
-        if parameter.section == "gemm":
-            text = _replace_gemm(text, parameter.name, value)
+        if parameter.section in MAPS:
+            text = _replace_entry(text, parameter.section, parameter.name, value)
         else:
             text = _replace_field(text, parameter.section, parameter.name, value)
     note = (
@@ -325,12 +316,14 @@ def _replace_field(text: str, section: str, name: str, value: float) -> str:
     return text.replace(found, changed, 1)
 
 
-def _replace_gemm(text: str, name: str, value: float) -> str:
-    """One entry of the inline map `gemm: {bf16: 1.0, ...}`."""
-    entry = re.compile(rf"(gemm: {{[^}}]*\b{name}: )[\d.]+")
+def _replace_entry(text: str, section: str, name: str, value: float) -> str:
+    """One entry of an inline map of `compute`, such as `gemm: {bf16: 1.0, ...}`; map and entry are added if missing."""
+    entry = re.compile(rf"({section}: {{[^}}]*(?<![\w-]){name}: )[\d.]+")
     if entry.search(text):
         return entry.sub(rf"\g<1>{value:.4g}", text)
-    return text.replace("gemm: {", f"gemm: {{{name}: {value:.4g}, ", 1)
+    if f"  {section}: {{" in text:
+        return re.sub(rf"(?m)^(  {section}: {{[^}}]*)}}", rf"\g<1>, {name}: {value:.4g}}}", text, count=1)
+    return text.replace("\ncompute:\n", f"\ncompute:\n  {section}: {{{name}: {value:.4g}}}\n", 1)
 
 
 def main() -> None:

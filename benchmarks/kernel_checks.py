@@ -19,6 +19,7 @@ import argparse
 import csv
 import datetime
 import gzip
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ import numpy as np
 from benchmarks import fit_links, kernel_holdout, link_tables, rivals
 from benchmarks.build_kernel_tables import ARCHITECTURE, ATTENTION_SUSTAINED, PEAKS, read_attention, read_gemm
 from benchmarks.build_kernel_tables import DEVICES as TABLES
+from benchmarks.build_kernel_tables import read_rows as table_rows
 from benchmarks.results_file import write_section
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.kernels import (
@@ -155,8 +157,25 @@ def gemm_tables(data: Path) -> str:
         (
             table((*head, "device, best shape known", "device, nothing known"), rows),
             table(("GEMM size, left out", "all devices and formats"), classes),
+            "What no table can predict: the best of a shape's repeats, which the tables hold, over their median, bf16, "
+            f"median over shapes: {repeat_spreads(data)}.",
         )
     )
+
+
+def repeat_spreads(data: Path) -> str:
+    """How far apart repeats of one bf16 GEMM of 1e10 FLOP and more are, by device, in words."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in table_rows(data / "matmul_efficiency.csv.gz", "aiconfigurator"):
+        flops = 2 * math.prod(float(row[letter]) for letter in "mnk")
+        if (
+            row["gpu"] in TABLES
+            and row["dtype"] == "bf16"
+            and row["tflops_best"]
+            and flops >= kernel_holdout.FEWEST_FLOPS
+        ):
+            found[row["gpu"]].append(float(row["tflops_best"]) / float(row["tflops"]) - 1)
+    return ", ".join(f"{TABLES[gpu][0]} {100 * np.median(found[gpu]):.1f} %" for gpu in TABLES if found[gpu])
 
 
 SIZES = {

@@ -5,7 +5,9 @@
 
 Every launch is rendered (each option against the release's table), read back by planner, and given to the framework's
 own code where a registry package or MEGATRON_PATH has it; values read there must be the plan's, and its rank groups
-planner's. Needs the extra `frameworks`. Left out: running a step, which needs accelerators.
+planner's. Of some launches of each triple a random rank is built on the meta device under a process group that sends
+nothing: its groups and parameters must be planner's. Triples whose model the framework cannot express are counted and
+others drawn in their place. Needs the extra `frameworks`. Left out: running a step, which needs accelerators.
 """
 
 from __future__ import annotations
@@ -13,21 +15,31 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
+import random
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.launch_cases import STACKS, Case, Triple, illegal_launch, legal_launches, triples
+from benchmarks.launch_judges import GROUPS, JUDGES, RANKS, Written, can_judge, judge
+from planner.cost.shards import ShardModel
+from planner.cost.stages import stage_classes
 from planner.errors import PlannerError, UnsupportedError
 from planner.frameworks import framework
-from planner.spec.config import AXES
+from planner.frameworks.framework import Launch
+from planner.plan import cost_model
+from planner.solve.place import layout_of
+from planner.spec.config import AXES, ConfigTable
+from planner.spec.rule import Problem
 
+MOST_DRAWN: Final = 30  # triples tried for each that can be expressed
+BUILT: Final = 2  # launches of a triple whose rank is built: the best, and a random legal one
 # axes that files say: read back they must be the plan's (num_microbatches and dp follow where absent)
 _READ_BACK: Final = (
     "tp",
@@ -42,123 +54,6 @@ _READ_BACK: Final = (
     "recompute",
     "recompute_layers",
 )
-_PACKAGES: Final = {"deepspeed": "deepspeed", "torchtitan": "torchtitan", "accelerate": "accelerate"}
-_CAPABILITY: Final = {"a100": 8, "b200": 10, "gb200": 10, "b300": 10, "gb300": 10}
-_PRELUDE: Final = """
-import json, os, sys, traceback, warnings
-warnings.simplefilter("ignore")
-def run(judge):
-    source, target = sys.argv[1:3]
-    cases, answers = json.load(open(source)), []
-    for case in cases:
-        try:
-            answers.append({"values": judge(case)})
-        except SystemExit as error:
-            answers.append({"error": "exit " + str(error)})
-        except BaseException as error:
-            answers.append({"error": type(error).__name__ + ": " + str(error)[:400]})
-    json.dump(answers, open(target, "w"))
-"""
-_JUDGES: Final = {
-    "deepspeed": """
-import deepspeed.runtime.config as runtime
-from deepspeed.launcher.runner import fetch_hostfile
-runtime.dist.get_rank = lambda *a, **k: 0
-def judge(case):
-    class Grid:
-        def get_data_parallel_world_size(self):
-            return case["config"]["dp"]
-    read = runtime.DeepSpeedConfig(case["folder"] + "/ds_config.json", mpu=Grid())
-    return {"zero": read.zero_config.stage, "micro_batch": read.train_micro_batch_size_per_gpu,
-            "num_microbatches": read.gradient_accumulation_steps,
-            "tp": read.tensor_parallel_config.autotp_size or 1,
-            "devices": sum(fetch_hostfile(case["folder"] + "/hostfile").values())}
-run(judge)
-""",
-    "torchtitan": """
-import inspect
-from torchtitan.config import ConfigManager
-from torchtitan.distributed.parallel_dims import ParallelDims
-def judge(case):
-    sys.path.insert(0, case["folder"])
-    sys.modules.pop("planned_config", None)
-    read = ConfigManager().parse_args(case["words"])
-    sys.path.remove(case["folder"])
-    p = read.parallelism
-    sizes = dict(dp_replicate=p.data_parallel_replicate_degree, dp_shard=p.data_parallel_shard_degree,
-                 cp=p.context_parallel_degree, tp=p.tensor_parallel_degree, pp=p.pipeline_parallel_degree,
-                 ep=p.expert_parallel_degree, etp=getattr(p, "expert_tensor_parallel_degree", 1),
-                 world_size=case["devices"])
-    known = inspect.signature(ParallelDims).parameters
-    dims = ParallelDims(**{name: size for name, size in sizes.items() if name in known})
-    assert read.training.seq_len % dims.seq_len_divisor == 0, "seq_len % seq_len_divisor"
-    return {"tp": p.tensor_parallel_degree, "pp": p.pipeline_parallel_degree, "cp": p.context_parallel_degree,
-            "ep": p.expert_parallel_degree,
-            "dp": p.data_parallel_replicate_degree * p.data_parallel_shard_degree, "devices": dims.world_size,
-            "seq_len": read.training.seq_len, "global_batch": read.training.global_batch_size}
-run(judge)
-""",
-    "accelerate": """
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.parallelism_config import ParallelismConfig
-def judge(case):
-    words = ["--config_file", case["folder"] + "/accelerate.yaml", "--machine_rank", "0", "--main_process_ip",
-             "127.0.0.1", "--main_process_port", "29500", case["folder"] + "/train.py"]
-    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
-    values = {"devices": args.num_processes}
-    if case["config"]["zero"] >= 2:
-        named = {k: int(getattr(args, f"parallelism_config_{k}")) for k in
-                 ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")}
-        total = ParallelismConfig(**named).total_size
-        assert total == case["devices"], f"{total} of {case['devices']} devices"
-        values |= {"tp": named["tp_size"], "cp": named["cp_size"],
-                   "dp": named["dp_replicate_size"] * named["dp_shard_size"]}
-    return values
-run(judge)
-""",
-    "megatron": """
-import typing
-import typing_extensions
-typing.override = typing_extensions.override
-sys.path.insert(0, os.environ["MEGATRON_PATH"])
-import torch
-major = 9
-torch.cuda.get_device_capability = lambda *a, **k: (major, 0)
-torch.cuda.get_device_properties = lambda *a, **k: type("D", (), dict(major=major, minor=0, total_memory=80 << 30))()
-from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
-from megatron.core.parallel_state import RankGenerator
-def judge(case):
-    global major
-    major = case["capability"]
-    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
-    os.environ.update(case["env"], WORLD_SIZE=str(case["devices"]), RANK="0")
-    sys.argv = ["pretrain_gpt.py", *case["words"]]
-    args = parse_args()
-    validate_args(args)
-    args.apply_rope_fusion = args.moe_permute_fusion = False  # kernels of Transformer Engine, which needs a GPU
-    read = core_transformer_config_from_args(args)
-    return {"dp": args.data_parallel_size, "vpp": args.virtual_pipeline_model_parallel_size or 1,
-            "tp": args.tensor_model_parallel_size, "pp": args.pipeline_model_parallel_size,
-            "cp": args.context_parallel_size, "ep": args.expert_model_parallel_size,
-            "sp": int(args.sequence_parallel), "micro_batch": args.micro_batch_size,
-            "global_batch": args.global_batch_size, "layers": read.num_layers, "seq_len": args.seq_length}
-run(judge)
-""",
-}
-_GROUPS: Final = """
-from megatron.core.parallel_state import RankGenerator
-def judge(case):
-    c, world = case["config"], case["devices"]
-    dense = RankGenerator(tp=c["tp"], ep=1, dp=c["dp"], pp=c["pp"], cp=c["cp"], order="tp-cp-ep-dp-pp")
-    found = {name: dense.get_ranks(axes) for name, axes in
-             (("tp", "tp"), ("cp", "cp"), ("dp", "dp"), ("dp_cp", "dp-cp"), ("pp", "pp"))}
-    if case["experts"]:
-        edp = world // (c["etp"] * c["ep"] * c["pp"])
-        grid = RankGenerator(tp=c["etp"], ep=c["ep"], dp=edp, pp=c["pp"], cp=1, order="tp-cp-ep-dp-pp")
-        found |= {name: grid.get_ranks(axes) for name, axes in (("etp", "tp"), ("ep", "ep"), ("edp", "dp"))}
-    return {name: sorted(sorted(group) for group in groups) for name, groups in found.items()}
-run(judge)
-"""
 
 
 @dataclass
@@ -177,6 +72,10 @@ class Tally:
     wrong_values: list[str] = field(default_factory=list)
     wrong_groups: list[str] = field(default_factory=list)
     groups: int = 0
+    ranks: int = 0
+    ranks_with_parameters: int = 0
+    wrong_ranks: list[str] = field(default_factory=list)
+    not_built: Counter[str] = field(default_factory=Counter)
     illegal: int = 0
     illegal_refused: int = 0
     illegal_not_written: int = 0
@@ -185,7 +84,13 @@ class Tally:
     @property
     def clean(self) -> bool:
         """Was every legal launch accepted as it was meant?"""
-        return not (self.wrongly_read_back or self.refused or self.wrong_values or self.wrong_groups)
+        return not (
+            self.wrongly_read_back
+            or self.refused
+            or self.wrong_values
+            or self.wrong_groups
+            or self.wrong_ranks
+        )
 
     def facts(self) -> dict[str, Any]:
         """The tally as plain data."""
@@ -193,14 +98,6 @@ class Tally:
             name: dict(value.most_common()) if isinstance(value, Counter) else value
             for name, value in self.__dict__.items()
         }
-
-
-@dataclass(frozen=True)
-class Written:
-    """A rendered launch in its folder."""
-
-    case: Case
-    folder: Path
 
 
 def said_of(case: Case) -> str:
@@ -228,7 +125,8 @@ def write_cases(tally: Tally, release: str, cases: Iterable[Case], folder: Path)
         target.mkdir(parents=True)
         for name, text in files.items():
             (target / name).write_text(text, encoding="utf-8")
-        written.append(Written(case, target))
+        rank = random.Random(f"{number} {said_of(case)}").randrange(case.launch.devices)
+        written.append(Written(case, target, rank))
         if case.kind != "illegal":
             tally.written += 1
             tally.best += case.kind == "best"
@@ -274,70 +172,21 @@ def _free(axis: str, case: Case) -> bool:
     return axis == "recompute_layers" and config.recompute_layers >= deep
 
 
-STUB: Final = """#!/usr/bin/env python3
-import json, os, sys
-json.dump({"argv": sys.argv[1:], "env": {k: v for k, v in os.environ.items() if k.startswith("CUDA")}},
-          open(os.environ["STUB_OUT"], "w"))
-"""
-
-
-def words_of(folder: Path, program: str) -> tuple[list[str], dict[str, str]]:
-    """The words that launch.sh hands to its program, and the environment it sets, from bash itself."""
-    stub = folder / "bin" / "torchrun"
-    stub.parent.mkdir(exist_ok=True)
-    stub.write_text(STUB)
-    stub.chmod(0o755)
-    out = folder / "words.json"
-    path = f"{stub.parent}:{os.environ['PATH']}"
-    subprocess.run(["bash", str(folder / "launch.sh")], check=True, env={"PATH": path, "STUB_OUT": str(out)})
-    said = json.loads(out.read_text())
-    words = said["argv"]
-    return words[next(i for i, word in enumerate(words) if word.endswith(program)) + 1 :], said["env"]
-
-
-_PROGRAMS: Final = {"torchtitan": "torchtitan.train", "megatron": "pretrain_gpt.py"}
-
-
-def judge(name: str, script: str, written: Sequence[Written], work: Path) -> list[dict[str, Any]]:
-    """What the framework's own code says of each launch: its values, or an error."""
-    listed = []
-    for w in written:
-        words, env = (
-            words_of(w.folder, _PROGRAMS[name]) if name in _PROGRAMS and script != _GROUPS else ([], {})
-        )
-        launch = w.case.launch
-        listed.append(
-            {
-                "folder": str(w.folder), "words": words, "env": env, "devices": launch.devices,
-                "config": {axis: getattr(launch.config, axis) for axis in AXES}, "experts": launch.model.is_moe,
-                "capability": _CAPABILITY.get(launch.accelerator.split("-")[0], 9),
-            }
-        )  # fmt: skip
-    cases, answers = work / "cases.json", work / "answers.json"
-    cases.write_text(json.dumps(listed))
-    command = [sys.executable, "-W", "ignore", "-c", _PRELUDE + script, str(cases), str(answers)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-3000:])
-    found: list[dict[str, Any]] = json.loads(answers.read_text())
-    return found
-
-
-def can_judge(name: str) -> bool:
-    """Is the framework's own code here?"""
-    if name == "megatron":
-        return "MEGATRON_PATH" in os.environ
-    return name in _PACKAGES and find_spec(_PACKAGES[name]) is not None
-
-
-def _legal(tally: Tally, asked: Sequence[Triple], count: int, seed: int) -> Iterator[Case]:
-    """Legal launches of all triples whose model the framework can express; the others are counted."""
+def _legal(tally: Tally, asked: Iterator[Triple], triples: int, count: int, seed: int) -> Iterator[Case]:
+    """Legal launches of `triples` triples whose model the framework can express; the others are counted."""
+    refused: dict[str, str] = {}
     for triple in asked:
+        if tally.triples >= triples or sum(tally.models_not_expressible.values()) > MOST_DRAWN * triples:
+            return
+        if triple.model in refused:
+            tally.models_not_expressible[refused[triple.model]] += 1
+            continue
         try:
             yield from legal_launches(triple, tally.framework, count, seed)
             tally.triples += 1
         except UnsupportedError as error:
-            tally.models_not_expressible[" ".join(error.must.split())] += 1
+            refused[triple.model] = " ".join(error.must.split())
+            tally.models_not_expressible[refused[triple.model]] += 1
 
 
 def accept(tally: Tally, release: str, legal: Iterable[Case], illegal: Iterable[Case], work: Path) -> Tally:
@@ -345,21 +194,34 @@ def accept(tally: Tally, release: str, legal: Iterable[Case], illegal: Iterable[
     name = tally.framework
     written = write_cases(tally, release, legal, work / "legal")
     if can_judge(name):
-        for w, answer in zip(written, judge(name, _JUDGES[name], written, work), strict=True):
+        for w, answer in zip(written, judge(name, JUDGES[name], written, work), strict=True):
             tally.judged += 1
             _compare(tally, w.case, answer)
     if name == "megatron" and find_spec("megatron") is not None:
-        _compare_groups(tally, written, judge(name, _GROUPS, written, work))
+        _compare_groups(tally, written, judge(name, GROUPS, written, work))
+    if name in RANKS and can_judge(name):
+        chosen = list(_to_build(written))
+        for w, answer in zip(chosen, judge(name, RANKS[name], chosen, work), strict=True):
+            _compare_rank(tally, w, answer)
     bad = write_cases(tally, release, illegal, work / "illegal")
     tally.illegal = len(bad) + tally.illegal_not_written
     tally.illegal_refused = tally.illegal_not_written
     if can_judge(name):
-        for w, answer in zip(bad, judge(name, _JUDGES[name], bad, work), strict=True):
+        for w, answer in zip(bad, judge(name, JUDGES[name], bad, work), strict=True):
             if "error" in answer:
                 tally.illegal_refused += 1
             else:
                 tally.disagreements[" ".join(w.case.broken)] += 1
     return tally
+
+
+def _to_build(written: Iterable[Written]) -> Iterator[Written]:
+    """The first launches of every triple."""
+    seen: Counter[Triple] = Counter()
+    for w in written:
+        seen[w.case.triple] += 1
+        if seen[w.case.triple] <= BUILT:
+            yield w
 
 
 def _compare(tally: Tally, case: Case, answer: dict[str, Any]) -> None:
@@ -377,12 +239,8 @@ def _compare(tally: Tally, case: Case, answer: dict[str, Any]) -> None:
 
 
 def _compare_groups(tally: Tally, written: Sequence[Written], answers: Sequence[dict[str, Any]]) -> None:
-    from planner.solve.place import layout_of
-
     for w, answer in zip(written, answers, strict=True):
-        launch = w.case.launch
-        problem = w.case.triple.problem(STACKS[tally.framework])
-        layout = layout_of(problem, replace(launch.config, etp=launch.config.etp))
+        layout = layout_of(w.case.triple.problem(STACKS[tally.framework]), w.case.launch.config)
         for name, groups in answer["values"].items():
             mine = sorted(row.tolist() for row in layout.groups(name))
             tally.groups += 1
@@ -390,17 +248,59 @@ def _compare_groups(tally: Tally, written: Sequence[Written], answers: Sequence[
                 tally.wrong_groups.append(f"{said_of(w.case)}: {name}")
 
 
+def _compare_rank(tally: Tally, w: Written, answer: dict[str, Any]) -> None:
+    """The parameters and the groups of one rank."""
+    if "error" in answer:
+        tally.not_built[f"{w.case.triple.model}: {answer['error'][:160]}"] += 1
+        return
+    launch, problem = w.case.launch, w.case.triple.problem(STACKS[tally.framework])
+    layout, values = layout_of(problem, launch.config), answer["values"]
+    wrong = []
+    for axis, group in values["groups"].items():
+        rows = layout.groups(axis).tolist()
+        mine = next(sorted(row) for row in rows if w.rank in row)
+        wrong += [f"{axis} {group} for {mine}"] if mine != group else []
+    if "parameters" in values:
+        tally.ranks_with_parameters += 1
+        stage = layout.place_of(w.rank)["pp"]
+        planned = round(parameters_by_stage(problem, launch)[stage])
+        wrong += (
+            [f"parameters {values['parameters']} for {planned}"] if planned != values["parameters"] else []
+        )
+    tally.ranks += 1
+    if wrong:
+        tally.wrong_ranks.append(f"{said_of(w.case)}, rank {w.rank}: {', '.join(wrong)}")
+
+
+def parameters_by_stage(problem: Problem, launch: Launch) -> list[float]:
+    """Parameters that a rank of every pipeline stage holds before ZeRO divides them, as the cost model counts them."""
+    config, model = launch.config, problem.model
+    table = ConfigTable.of([config])
+    stack = problem.stack.model_copy(update={"split": launch.chunks})
+    given = replace(problem, stack=stack)
+    classes = stage_classes(
+        table["pp"], table["vpp"], table["schedule"], model.layer_kind_of, launch.chunks, 0.0, 0.0
+    )
+    shards = ShardModel(given, cost_model(given).links).shards(table, classes)
+    found = [0.0] * config.pp
+    for number, stages in enumerate(classes.members[int(classes.of_row[0])]):
+        for stage in stages:
+            found[stage] = float(shards.dense[0, number] + shards.expert[0, number])
+    return found
+
+
 def run(names: Sequence[str], count: int, legal: int, illegal: int, seed: int) -> list[Tally]:
-    """The tallies of several frameworks over the same triples."""
-    asked, found = triples(count, seed), []
+    """The tallies of several frameworks over triples drawn in the same order."""
+    first = list(islice(triples(seed), count))
+    found = []
     for name in names:
         release = framework(name).default_version
         if name == "megatron":
             release = os.environ.get("MEGATRON_RELEASE", release)
         tally = Tally(name)
-        good = _legal(tally, asked, legal, seed)
+        good = _legal(tally, triples(seed), count, legal, seed)
         wrong = (
-            illegal_launch(triple, name, seed + i) for i, triple in enumerate((asked * illegal)[:illegal])
+            illegal_launch(triple, name, seed + i) for i, triple in enumerate((first * illegal)[:illegal])
         )
         with tempfile.TemporaryDirectory() as folder:
             found.append(accept(tally, release, good, (case for case in wrong if case), Path(folder)))
@@ -419,7 +319,8 @@ def summary(tally: Tally) -> str:
         f"{tally.framework}: {tally.triples} triples, {tally.written} launches ({tally.best} best plans), "
         f"{sum(tally.not_expressible.values())} not expressible; {own}, {len(tally.wrong_values)} with other values, "
         f"{tally.groups} kinds of rank groups, {len(tally.wrong_groups)} wrong; "
-        f"{len(tally.wrongly_read_back)} read back otherwise; "
+        f"{tally.ranks} ranks built ({tally.ranks_with_parameters} with parameters), {len(tally.wrong_ranks)} wrong, "
+        f"{sum(tally.not_built.values())} not buildable; {len(tally.wrongly_read_back)} read back otherwise; "
         f"illegal: {tally.illegal_refused} of {tally.illegal} refused"
     )
 

@@ -78,12 +78,11 @@ class Triple:
         return resolve(request)[0]
 
 
-def triples(count: int, seed: int = 0) -> list[Triple]:
-    """Random questions over the catalog that the default stack understands."""
+def triples(seed: int = 0) -> Iterator[Triple]:
+    """Random questions over the catalog that the default stack understands, without end."""
     chance = random.Random(seed)
     names = catalog_models()
-    found: list[Triple] = []
-    while len(found) < count:
+    while True:
         devices = chance.choice(DEVICES)
         batch = chance.choice([1, 2, 3, 4, 8]) * max(devices, 16)
         triple = Triple(
@@ -97,8 +96,7 @@ def triples(count: int, seed: int = 0) -> list[Triple]:
             triple.problem("megatron-2026")
         except PlannerError:
             continue
-        found.append(triple)
-    return found
+        yield triple
 
 
 @dataclass(frozen=True)

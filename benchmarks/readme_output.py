@@ -36,7 +36,7 @@ def command(readme: str) -> list[str]:
 def printed(arguments: list[str]) -> str:
     """What `planner ARGUMENTS` prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "planner.cli", *arguments], capture_output=True, text=True, check=True,
+        [sys.executable, "-m", "planner", *arguments], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "80"},
     )  # fmt: skip
     return done.stdout

@@ -38,7 +38,7 @@ HEADS = (
 def measured(model: str, devices: int) -> list[str]:
     """One line of the table."""
     batch = max(512, devices // 8)
-    command = [sys.executable, "-m", "planner.cli", "plan", model, f"{devices // 8}x8 h100 400G-ib", "--json"]
+    command = [sys.executable, "-m", "planner", "plan", model, f"{devices // 8}x8 h100 400G-ib", "--json"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.run(
         [*command, "--global-batch", str(batch), "--top", "3"], capture_output=True, text=True, env=os.environ

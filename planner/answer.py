@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.campaign.run import run_assumptions, run_facts
 from planner.cost.chunks import PipelineSimulator
-from planner.cost.flops import MfuConvention, mfu_flops_per_token
+from planner.cost.flops import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
 from planner.cost.memory import PHASES
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
@@ -27,6 +27,7 @@ from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
 from planner.solve.split import SplitResult, cost_of_split, even_split, own_split
 from planner.space.enumerate import Enumeration, Removed
+from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import (
@@ -56,6 +57,7 @@ from planner.spec.planfile import (
     memory_verdict,
 )
 from planner.spec.rule import Problem, Violation
+from planner.spec.stack import UNLIKE_BAND
 from planner.units import GIB, format_capacity, format_time
 
 NOT_MODELLED = (
@@ -63,15 +65,13 @@ NOT_MODELLED = (
     "network congestion from other jobs, and a pathological network state",
     "the matrix products of Muon's update",
     "experts that get more tokens than others, unless their loads are given (--expert-loads)",
-    "varying sequence lengths, padding and the data loader",
+    "varying sequence lengths and padding, unless their mean is given (estimate --mean-len), and the data loader",
     "pipeline schedules that the stack does not run (`planner schedule` simulates them)",
-    "memory pools of CUDA graphs; buffers of NCCL beyond a fixed amount for every process group",
+    "memory pools of CUDA graphs; buffers registered with NCCL, and its settings by the environment",
 )
-# How much wider the band is for models unlike most runs of the fit, and the least where the device was not measured.
-UNLIKE_BAND = 1.5
 # Share of nanotron's published multi-node runs in its slow mode, by the most devices (residual study 3.1).
 SLOW_MODE_SHARES = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
-UNMEASURED_BAND = 0.5
+UNMEASURED_BAND = 0.5  # the least where the device was not measured
 # What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
 _COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 
@@ -92,25 +92,28 @@ class Answerer:
         return bool(self.model.evaluate(ConfigTable.of([config])).device_memory[0] <= self.limit)
 
     def plan(
-        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str],
+        self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str] | None,
         front: ParetoFront, ending: Ending, objective: Objective, clock: Callable[[], float], allowed: float,
     ) -> Plan:  # fmt: skip
-        """The answer to a search; `helps`: changes under which something would be legal; `allowed`: the largest peak
-        it took [bytes], below the limit where the memory model's error must fit as well."""
+        """The answer to a search; `helps`: changes under which something would be legal, None where none were sought;
+        `allowed`: the largest peak it took [bytes], below the limit where the memory model's error must fit as well."""
         choices = self.choices(found.best, splits.splits if splits else None)
+        if choices and splits and splits.per_stage:
+            choices = (self._noted(choices[0], splits.per_stage), *choices[1:])
         verdict, change, nearest = Verdict.FOUND, "", None
         if choices:
-            change = "; or ".join(helps)
+            change = "; or ".join(helps or ())
         if not len(space):
             verdict = Verdict.NOTHING_LEGAL
-            change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
+            if helps is not None:
+                change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
         elif not choices:
             verdict, nearest = Verdict.NOTHING_FITS, self.choices(found.smallest)[0]
             over = nearest.memory.peak - self.limit
             change = f"the smallest, {nearest.config.text}, needs {format_capacity(over)} more per device than there is"
             if helps:
                 change += "; what would fit: " + "; or ".join(helps)
-            else:
+            elif helps is not None:
                 change += "; no other single change makes something fit (more devices than the cluster has: not tried)"
         search = Search(
             candidates=space.total,
@@ -142,7 +145,7 @@ class Answerer:
         return Certificate(
             objective=objective,
             compared="the step time of the cost model's equations under the stack's own split; the fastest "
-            f"{found.solved} with their pipelines simulated, and under any split"
+            f"{found.solved} with their pipelines simulated, and under any split and number of recomputed layers"
             + (
                 f"; peaks up to {format_capacity(allowed)}, so that the model's error fits"
                 * (allowed < self.limit)
@@ -220,7 +223,8 @@ class Answerer:
         own, note = own_split(self.model, config), ""
         better = bool(solved.chunks) and solved.chunks != own
         if better and explicit_splits(stack.framework):
-            choice = self._choice(config, cost_of_split(self.model, config, solved.chunks), 0)
+            assert solved.dealt is not None, "a split that is better"
+            choice = self._choice(config, cost_of_split(self.model, config, solved.dealt), 0)
             choice = choice.model_copy(update={"layout": write_layout(solved.chunks, spec.mtp_layers)})
             own = solved.chunks
         else:
@@ -232,7 +236,12 @@ class Answerer:
                     f"layers would be {gain:.1%} faster"
                 )
         even = even_split(spec.num_layers, config.pp, config.vpp)
-        even_time = float(cost_of_split(self.model, config, even).step_time[0]) if even else None
+        even_cost = cost_of_split(self.model, config, even) if even else None
+        even_time = (
+            float(even_cost.step_time[0]) if even_cost and even_cost.device_memory[0] <= self.limit else None
+        )
+        if even_time is not None and even_time < choice.step_time and not note:
+            note = "the even split's memory might not fit"
         facts = SplitFacts(
             layers_per_chunk=own,
             own_step_time=float(cost.step_time[row]),
@@ -243,12 +252,30 @@ class Answerer:
         )
         return choice.model_copy(update={"split": facts})
 
+    def _noted(self, choice: Choice, found: SplitResult) -> Choice:
+        """The best configuration with what differing numbers of recomputed layers would bring."""
+        assert found.dealt is not None, "faster than the best"
+        counts = ", ".join(map(str, found.dealt.recomputed))
+        note = (
+            f"{self.problem.stack.framework} recomputes as many layers on every pipeline rank; {counts} layers, of "
+            f"{', '.join(map(str, found.chunks))} held, would be {1 - found.step_time / choice.step_time:.1%} faster"
+        )
+        if choice.split is None:
+            return choice.model_copy(update={"why": (*choice.why, note)})
+        text = "; ".join(filter(None, (choice.split.note, note)))
+        return choice.model_copy(update={"split": choice.split.model_copy(update={"note": text})})
+
     def _choice(self, config: ParallelConfig, cost: CostTable, row: int) -> Choice:
         job, cluster = self.problem.job, self.problem.cluster
         step = float(cost.step_time[row])
         rate = job.tokens_per_step / step / cluster.num_devices
         convention = MfuConvention.FULL_SQUARE
-        flops = rate * float(mfu_flops_per_token(self.problem.model, float(job.seq_len), convention))
+        counted = float(mfu_flops_per_token(self.problem.model, job.attended_length, convention))
+        said = "model FLOPs with attention over the full square (Megatron-LM), recomputation not counted"
+        if job.lora_rank is not None:
+            counted -= weight_gradient_flops_per_token(self.problem.model)
+            said += ", nor weight gradients of the frozen model"
+        flops = rate * counted
         peak = self.model.layers.gemm_peak
         band = self._confidence().band
         memory, layers = self._memory(cost, row)
@@ -262,7 +289,7 @@ class Answerer:
             tokens_per_second_per_device=rate,
             flops_per_device=flops,
             mfu=flops / peak,
-            mfu_convention="model FLOPs with attention over the full square (Megatron-LM), recomputation not counted",
+            mfu_convention=said,
             peak_flops=peak,
             time=time,
             memory=memory,
@@ -376,12 +403,14 @@ class Answerer:
     def _confidence(self) -> Confidence:
         stack, kernels, links = self.problem.stack, self.model.kernels, self.model.links
         level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
-        notes, band = [stack.fitted or "the stack's numbers are start values, not fitted"], stack.band
+        moe = self.problem.model.is_moe
+        notes, band = [_fit_in_short(stack.fitted)], stack.band_at(self.problem.cluster.num_devices, moe)
+        if stack.band_widening:
+            notes.append("wider on more devices, as its errors are")
         if stack.calibration:
             level = CalibrationLevel(stack.calibration_level)
             notes.insert(0, f"calibrated with {stack.calibration}")
-        if self.problem.model.is_moe and level != CalibrationLevel.L3:
-            band = max(band, stack.band_moe or band * UNLIKE_BAND)
+        if moe and level != CalibrationLevel.L3:
             notes.append("wider for a mixture of experts, of which fewer runs were seen")
         device = self.problem.cluster.accelerator.name
         if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:
@@ -415,7 +444,11 @@ class Answerer:
             smallest_change=smallest_change,
             search=search,
             pareto=pareto,
-            assumptions=(*self.assumed, *self.problem.model.assumed, *self._run_assumptions()),
+            assumptions=(
+                *self.assumed,
+                *self.problem.model.assumed,
+                *(self._run_assumptions() if choices or nearest else ()),
+            ),
             not_modelled=NOT_MODELLED,
             confidence=self._confidence(),
             headroom=self.headroom,
@@ -423,9 +456,9 @@ class Answerer:
 
     def _headline(self, verdict: Verdict, choices: tuple[Choice, ...], search: Search, named: str) -> str:
         if verdict is Verdict.NOTHING_LEGAL:
-            return f"none of {search.candidates:,} configurations is legal"
+            return f"none of {search.candidates:,} configurations{_pinned(search)} is legal"
         if verdict is Verdict.NOTHING_FITS:
-            return f"none of {search.legal:,} legal configurations fits"
+            return f"none of {search.legal:,} legal configurations{_pinned(search)} fits"
         if verdict is Verdict.ILLEGAL:
             return f"{named} is not legal"
         best = choices[0]
@@ -465,14 +498,7 @@ class Answerer:
                 ),
                 unverified=p.cluster.unverified,
             ),
-            job=JobFacts(
-                seq_len=p.job.seq_len,
-                global_batch=p.job.global_batch,
-                precision=p.job.precision,
-                optimizer=p.job.optimizer,
-                tokens=p.job.tokens,
-                tokens_per_step=p.job.tokens_per_step,
-            ),
+            job=JobFacts.of(p.job),
             stack=StackFacts(
                 name=p.stack.name,
                 framework=p.stack.framework,
@@ -480,6 +506,22 @@ class Answerer:
                 description=p.stack.description,
             ),
         )
+
+
+def _pinned(search: Search) -> str:
+    """The axes that the request pins, as part of a sentence."""
+    pins = [
+        f"{axis} {' or '.join(value_text(axis, v) for v in held)}" for axis, held in search.restricted.items()
+    ]
+    return f" with {', '.join(pins)}" if pins else ""
+
+
+def _fit_in_short(fitted: str) -> str:
+    """What a stack was fitted on; the names of its numbers, which `planner stacks` lists, are only counted."""
+    names, colon, runs = fitted.partition(": on ")
+    if not fitted:
+        return "the stack's numbers are start values, not fitted"
+    return f"{len(names.split(','))} numbers of the stack fitted on {runs}" if colon else fitted
 
 
 def _largest(space: Enumeration) -> list[Removed]:

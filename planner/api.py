@@ -47,6 +47,9 @@ class Question(TypedDict, total=False):
     mtp: bool
     lora_rank: int
     frozen_bits: int
+    lora_targets: str
+    mean_len: float
+    packed: bool
     calibration: str
     expert_loads: str
     expert_replicas: int

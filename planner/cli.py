@@ -43,6 +43,7 @@ from planner.cli_options import (
     takes_job,
 )
 from planner.cli_output import answers, progress, say, say_json, tell, updates
+from planner.errors import InputError
 
 if TYPE_CHECKING:
     from planner.spec.planfile import Plan
@@ -103,7 +104,10 @@ def plan(
         str, typer.Option(help="What to have least of: step_time, cost, energy, gpus; or most: headroom.")
     ] = "step_time",
     time_limit: Annotated[
-        float | None, typer.Option(help="Seconds after which the search hands over what it has.")
+        float | None,
+        typer.Option(
+            help="Seconds after which the search hands over what it has; the answer follows within a few."
+        ),
     ] = None,
     borderline: Annotated[
         bool, typer.Option("--borderline", help="Also take configurations whose memory may not fit.")
@@ -129,19 +133,41 @@ def plan(
 
 
 @app.command(
-    epilog='\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8'
+    epilog='\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8\n'
+    "  planner estimate plan.json --choice 1"
 )
 @answers
 @takes_job
 def estimate(
     model: ModelArgument,
-    cluster: ClusterArgument,
+    cluster: Annotated[
+        str, typer.Argument(metavar="[CLUSTER]", help="As for plan; left out where MODEL is a plan file.")
+    ] = "",
     gpus: GpusOption = None,
     job: JobOptions = DEFAULT_JOB,
+    choice: Annotated[
+        int | None, typer.Option(min=0, help="Which configuration of a plan file; 0 is the best.")
+    ] = None,
     lora_rank: Annotated[
         int | None, typer.Option(help="Train LoRA adapters of this rank on a frozen model.")
     ] = None,
     frozen_bits: Annotated[int, typer.Option(help="Bits of a frozen weight: 16, 8 or 4.")] = 16,
+    lora_targets: Annotated[
+        str | None,
+        typer.Option(help="Layers with adapters: all-linear, attention or qkv.", show_default="all-linear"),
+    ] = None,
+    mean_len: Annotated[
+        float | None,
+        typer.Option(
+            help="Mean tokens of a sequence, --seq-len being the longest: padded to the micro-batch's."
+        ),
+    ] = None,
+    packed: Annotated[
+        bool,
+        typer.Option(
+            "--packed", help="Pack sequences of --mean-len into ones of --seq-len, without padding."
+        ),
+    ] = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show what takes the memory, by pipeline rank, phase and part.")
     ] = False,
@@ -153,12 +179,19 @@ def estimate(
     from dataclasses import replace
 
     request = job.request(model, cluster, gpus)
-    request = replace(request, lora_rank=lora_rank, frozen_bits=frozen_bits)
+    if lora_targets is not None and lora_rank is None:
+        raise InputError("--lora-targets needs adapters", lora_targets, "add --lora-rank 16, say")
+    if stage is not None and not memory:
+        raise InputError("--stage belongs to --memory", f"--stage {stage}", "add --memory")
+    request = replace(
+        request, lora_rank=lora_rank, frozen_bits=frozen_bits, lora_targets=lora_targets or request.lora_targets,
+        mean_len=mean_len, packed=packed,
+    )  # fmt: skip
     _check_output(output)
-    from planner.plan import make_estimate
+    from planner.cli_estimate import estimated
 
     with progress("estimating"):
-        found = make_estimate(request)
+        found, problem, assumed = estimated(request, choice, gpus)
     if not (memory and found.choices):
         return _deliver(found, as_json, output)
     from planner.cli_memory import explain_memory
@@ -167,7 +200,7 @@ def estimate(
     if output is not None:
         save_plan(found, output)
     with progress("explaining memory"):
-        answer = explain_memory(request, found, stage)
+        answer = explain_memory(problem, assumed, found, stage)
     return tell(answer, as_json)
 
 
@@ -358,7 +391,8 @@ def schedule(
     question = cli_schedule.ScheduleQuestion(
         schedule, pp, microbatches, vpp, f, b, w, comm, fb, group_size, memory_limit, moe_overlap
     )
-    answer = cli_schedule.answer_schedule(question)
+    with progress(f"simulating {pp:,} ranks, {microbatches:,} micro-batches"):
+        answer = cli_schedule.answer_schedule(question)
     if svg is not None:
         cli_schedule.write_svg(answer, svg)
     if as_json:
@@ -394,7 +428,3 @@ def main() -> None:
                 errors="replace"
             )  # a terminal that cannot show a character is no reason to fail
     app(prog_name="planner")
-
-
-if __name__ == "__main__":
-    main()

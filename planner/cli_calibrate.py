@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from planner.spec.cluster import Cluster
     from planner.spec.overlay import Overlay
 
+NO_MODEL = "-"
 EPILOG = (
     "\b\nExamples:\n"
     "  planner calibrate llama-3-8b dgx-h100 --gpus 16 --global-batch 128 -o ours.yaml \\\n"
@@ -36,7 +37,12 @@ EPILOG = (
 
 @takes_job
 def calibrate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model of the runs; - where there are none.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Model of the runs; - where no runs are given (nothing is read from stdin)."
+        ),
+    ],
     cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster they ran on.")],
     gpus: GpusOption = None,
     run: Annotated[
@@ -54,7 +60,9 @@ def calibrate(
     profile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Profile written by planner probe.")
     ] = None,
-    topo: Annotated[Path | None, typer.Option(metavar="FILE", help="Output of nvidia-smi topo -m.")] = None,
+    topo: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Output of nvidia-smi topo -m or rocm-smi --showtopo.")
+    ] = None,
     nodes: Annotated[
         str | None, typer.Option(metavar="FILE|LIST", help="Hostfile, or Slurm list such as gpu[001-064].")
     ] = None,
@@ -74,13 +82,18 @@ def calibrate(
     from planner.report.calibration import calibration_document, calibration_facts
     from planner.spec.load_cluster import load_cluster
 
+    if model == NO_MODEL and run:
+        raise InputError("runs need the model that they trained", model, "give its name or config.json first")
     request = job.request(model, cluster, gpus)
     machine = load_cluster(cluster, gpus)
     said = _machine_lines(machine, topo, nodes, cluster_file)
     if not (run or nccl or profile or topo or nodes):
         hint = "give --run, --nccl, --profile, --topo or --nodes"
         raise InputError("something measured must be given", "nothing", hint)
-    overlay = _probed(profile, machine.accelerator, name) if profile else None
+    overlay = None
+    if profile is not None:
+        overlay, left = _probed(profile, machine.accelerator, name)
+        said += left
     links = _links(nccl or [], profile, machine) if nccl or profile else None
     if links is not None:
         overlay = _with_links(overlay, links, name)
@@ -184,10 +197,11 @@ def _joined(first: Overlay | None, runs: Overlay) -> Overlay:
     return runs.model_copy(update=update)
 
 
-def _probed(profile: Path, accelerator: Accelerator, name: str) -> Overlay:
-    from planner.calibrate.profile import overlay_of, read_profile
+def _probed(profile: Path, accelerator: Accelerator, name: str) -> tuple[Overlay, tuple[str, ...]]:
+    from planner.calibrate.profile import not_used, overlay_of, read_profile
 
-    return overlay_of(read_profile(profile), accelerator, name, _today())
+    held = read_profile(profile)
+    return overlay_of(held, accelerator, name, _today()), not_used(held, accelerator)
 
 
 def _today() -> str:

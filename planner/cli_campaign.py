@@ -64,7 +64,7 @@ def size(
     target = parse_days(days) if days else parse_budget(budget) if budget else None
     if spare_nodes is not None:
         request = replace(request, assume=(*request.assume, f"spare_nodes={spare_nodes}"))
-    found = size_cluster(request, given[0], target, say, 1 if least else min(_cores(), 2))
+    found = size_cluster(request, given[0], target, say, min(_cores(), 2))
     return Answer(found.found, sizing_facts(found), sizing_document(found))
 
 

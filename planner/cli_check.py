@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from planner.spec.stack import Stack
 
 _LARGEST = 2_000_000  # bytes of a file
+MODEL_CONFIG = "config.json"  # the model's, not the launcher's
 HEADROOM = 0.05  # as planner plan's default
 EPILOG = "\b\nExample:\n  planner check launch.sh --cluster dgx-h100 --gpus 256"
 
@@ -60,7 +61,10 @@ def check(
     as_json: JsonOption = False,
 ) -> int:
     """Say of a launcher's own files whether they are legal, fit, how fast they are and what would be better."""
-    answer = check_files(read_files(files), cluster, gpus, model, stack, calibration, seq_len, global_batch)
+    texts = read_files(files)
+    answer = check_files(
+        texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, _config_among(files)
+    )
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
     else:
@@ -74,7 +78,7 @@ def read_files(paths: list[Path]) -> dict[str, str]:
     for path in paths:
         try:
             for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-                if file.is_dir() or file.name in ("README.md", "kubernetes.yaml", "train.py", "config.json"):
+                if file.is_dir() or file.name in ("README.md", "kubernetes.yaml", "train.py", MODEL_CONFIG):
                     continue
                 if file.stat().st_size > _LARGEST:
                     raise FileInputError(
@@ -88,6 +92,12 @@ def read_files(paths: list[Path]) -> dict[str, str]:
     if not texts:
         raise InputError("files to check must be given", "none", "name a script or settings file")
     return texts
+
+
+def _config_among(paths: list[Path]) -> str | None:
+    """The model's config.json among the files or in their folders."""
+    named = [path / MODEL_CONFIG if path.is_dir() else path for path in paths]
+    return next((str(path) for path in named if path.name == MODEL_CONFIG and path.is_file()), None)
 
 
 def recognize(files: Mapping[str, str]) -> Framework:
@@ -113,8 +123,12 @@ def check_files(
     calibration: Path | None = None,
     seq_len: int | None = None,
     global_batch: int | None = None,
+    config_file: str | None = None,
 ) -> dict[str, Any]:
-    """Everything `planner check` says, as plain values. Raises `PlannerError`."""
+    """Everything `planner check` says, as plain values. Raises `PlannerError`.
+
+    `config_file`: the model's config.json beside the files, which counts where they don't describe the model.
+    """
     from planner.space.enumerate import explain_config
     from planner.space.framework_rules import all_rules_for
 
@@ -123,10 +137,12 @@ def check_files(
     parsed = replace(
         parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or global_batch
     )
+    if model is None and parsed.model is None:
+        model = config_file
     problem, assumed = problem_of(parsed, framework, cluster, gpus, model, stack, calibration)
     config = config_of(parsed, problem)
     stated = parsed.layers if config.pp > 1 else ()
-    own = _as_the_framework_allows(problem, framework, stated)
+    own = as_the_framework_allows(problem, framework, stated)
     judge = _Judge(problem)
     broken = explain_config(config, own, all_rules_for(problem.stack.framework))
     if stated and sum(stated) != problem.model.num_layers:
@@ -154,7 +170,15 @@ def check_files(
     return answer
 
 
-def _as_the_framework_allows(problem: Problem, framework: Framework, stated: tuple[int, ...]) -> Problem:
+def newest_stack(framework: Framework) -> str:
+    """The newest shipped stack of a framework; the default where none is of it."""
+    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+
+    kin = [name for name in stack_names() if load_stack(name).framework in framework.stacks]
+    return max(kin, key=lambda name: load_stack(name).released) if kin else DEFAULT_STACK
+
+
+def as_the_framework_allows(problem: Problem, framework: Framework, stated: tuple[int, ...]) -> Problem:
     """The problem with every ZeRO stage that the framework has, not only those that the stack was measured with, and
     with the layers of every chunk where the files state them."""
     stages = framework.zero_stages
@@ -181,7 +205,8 @@ def problem_of(
 ) -> tuple[Problem, list[str]]:
     """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
     from planner.catalog.load_overlay import load_overlay
-    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+    from planner.catalog.load_stacks import load_stack
+    from planner.spec.device_kernels import with_device_kernels
     from planner.spec.job import Job, Optimizer
     from planner.spec.load_cluster import load_cluster
     from planner.spec.load_model import load_model
@@ -211,16 +236,15 @@ def problem_of(
     overlay = load_overlay(str(calibration)) if calibration is not None else None
     name = stack or (overlay.stack if overlay else None) or None
     if name is None:
-        kin = [n for n in stack_names() if load_stack(n).framework in framework.stacks]
-        newest = max(kin, key=lambda n: load_stack(n).released) if kin else DEFAULT_STACK
-        name = newest
-        said.append(f"stack {newest}")
+        name = newest_stack(framework)
+        said.append(f"stack {name}")
     job = Job(seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW)
     software = load_stack(name)
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")
-    return Problem(spec, hardware, job, _with_kernels(software, parsed, said)), said
+    software = with_device_kernels(_with_kernels(software, parsed, said), spec, hardware.accelerator)
+    return Problem(spec, hardware, job, software), said
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
@@ -339,7 +363,7 @@ def _better(
 def _diff(
     problem: Problem, config: ParallelConfig, best: Choice, framework: Framework, parsed: ParsedConfig
 ) -> list[str]:
-    """Changed lines between the files of both configurations, as the export writes them."""
+    """Changed lines between the files of both configurations, by file, as the export writes them."""
     try:
         mine = framework.render(_launch(problem, config, parsed.layers), parsed.version)
         other = framework.render(_launch(problem, best.config.parallel(), (), best), parsed.version)
@@ -350,8 +374,10 @@ def _diff(
         if name in ("README.md", "kubernetes.yaml", "launch.sbatch"):
             continue
         before, after = mine.get(name, "").splitlines(), other[name].splitlines()
-        changed = difflib.unified_diff(before, after, name, name, n=0, lineterm="")
-        lines += [line for line in changed if not line.startswith("@@")]
+        changed = [*difflib.unified_diff(before, after, n=0, lineterm="")][2:]  # after the two names
+        if changed:
+            lines.append("change in the launch script:" if name.endswith(".sh") else f"change in {name}:")
+            lines += [f"  {line[0]} {line[1:].strip()}" for line in changed if not line.startswith("@@")]
     return lines
 
 
@@ -404,6 +430,8 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
         gain = "" if gain is None else f", {abs(gain):.1%} {word}"
         lines.append(f"better: {better['config']} ({format_time(better['step_time_s'])} a step{gain})")
         lines += [f"  {line}" for line in better["diff"]]
-    else:
+    elif answer["legal"] and answer.get("verdict") in ("fits", "borderline"):
         lines.append("nothing better was found for this job")
+    else:
+        lines.append("no configuration of this job was found that is legal and fits")
     return [*lines, *(f"note: {note}" for note in answer["notes"])]

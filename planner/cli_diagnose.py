@@ -22,9 +22,11 @@ from planner.cli_options import (
 )
 from planner.cli_output import say, say_json
 from planner.errors import InputError
+from planner.units import format_time
 
 if TYPE_CHECKING:
-    from planner.calibrate.diagnose import Evidence
+    from planner.calibrate.estimate import Observation
+    from planner.calibrate.hypotheses import Evidence
     from planner.calibrate.log_lines import LogFacts
     from planner.plan import Request
 
@@ -86,7 +88,7 @@ def _evidence(
     request: Request, texts: list[str], tflops: float | None, mfu: str | None
 ) -> tuple[list[Evidence], frozenset[str], list[str]]:
     """What every run shows, what logs repeat of their options, and what was assumed."""
-    from planner.calibrate.diagnose import Evidence, model_flops
+    from planner.calibrate.hypotheses import Evidence, model_flops
     from planner.calibrate.log_arguments import read_marks
     from planner.calibrate.own_runs import observe, parse_run
     from planner.cli_options import parse_headroom
@@ -114,11 +116,30 @@ def _evidence(
         notes.append(
             f"{tflops:g} TFLOP/s per device mean {seconds:.4g} s a step, attention over the full square"
         )
+    for evidence in found:
+        _check_possible(evidence.seen, tflops)
     if mfu is not None and found:
         found[0] = replace(found[0], mfu=parse_headroom(mfu), flops=None)
     elif tflops is not None and texts and found:
         found[0] = replace(found[0], flops=tflops * 1e12)
     return found, marks, notes
+
+
+def _check_possible(seen: Observation, tflops: float | None) -> None:
+    """Refuse what is above the device's peak with only the half of attention that is computed counted."""
+    from planner.calibrate.hypotheses import model_flops, peak_of
+    from planner.cost.flops import MfuConvention
+
+    peak, computed = peak_of(seen), model_flops(seen, MfuConvention.CAUSAL_HALF)
+    if computed / seen.seconds > peak:
+        least = format_time(computed / peak)
+        must = f"a step of this configuration must take at least {least}, all devices at their peak"
+        hint = "check the job, the devices and the number; with --tflops, that it is of one device"
+        raise InputError(must, format_time(seen.seconds), hint)
+    most = peak * model_flops(seen) / computed
+    if tflops is not None and tflops * 1e12 > most:
+        must = f"--tflops must be at most {most / 1e12:.0f}, the device's peak"
+        raise InputError(must, f"{tflops:g}", "give TFLOP/s of one device")
 
 
 def _log(source: str) -> LogFacts | None:

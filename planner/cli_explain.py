@@ -76,6 +76,7 @@ def explain_plan(
     from planner.plan import cost_model
     from planner.report.explanation import Explanation, explanation_document, explanation_facts
     from planner.solve import alternatives
+    from planner.solve.in_sight import with_exposed
     from planner.solve.place import layout_of, place
     from planner.space.enumerate import enumerate_configs
     from planner.space.framework_rules import all_rules_for, rules_for
@@ -93,7 +94,7 @@ def explain_plan(
     devices = config.tp * config.cp * config.pp * config.dp
     if rank is not None and not 0 <= rank < devices:
         raise InputError(f"--rank must be from 0 to {devices - 1}", str(rank), "ranks are numbered from 0")
-    named = None if why_not is None else parse_restriction(_BETWEEN_AXES.split(why_not))
+    named = None if why_not is None else parse_restriction(_BETWEEN_AXES.split(why_not), "--why-not")
     shown = 0 if rank is None else rank
     stage = layout_of(problem, config).place_of(shown)["pp"]
     search_rules = rules_for(problem.stack)
@@ -106,7 +107,7 @@ def explain_plan(
     space = enumerate_configs(problem, search_rules, plan.search.restricted)
     found = Explanation(
         choice=chosen,
-        placement=place(dealt, config, stage),
+        placement=with_exposed(dealt, place(dealt, config, stage), chosen.time),
         rank=shown,
         planned=planned,
         limit=chosen.memory.limit,

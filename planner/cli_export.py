@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.errors import InputError
+from planner.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
+    from planner.frameworks.framework import Framework
     from planner.spec.model import ModelSpec
+    from planner.spec.planfile import Plan
 
 PlanArgument = Annotated[
     Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
 ]
-ToOption = Annotated[str, typer.Option("--to", metavar="FRAMEWORK", help="Framework to write for.")]
+ToOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="FRAMEWORK",
+        help="megatron, megatron-bridge, deepspeed, torchtitan, accelerate or nanotron.",
+    ),
+]
 FolderOption = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
 ChoiceOption = Annotated[
     int, typer.Option("--choice", help="Which configuration of the plan; 0 is the best.")
@@ -29,6 +38,13 @@ ReleaseOption = Annotated[
     typer.Option("--framework-version", help="Release to write for (default: a recent stable one)."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="For another framework than planned: the plan's cluster, where its name does not say it.",
+    ),
+]
 EPILOG = "\b\nExample:\n  planner export plan.json --to megatron -o launch"
 
 
@@ -39,6 +55,7 @@ def export(
     choice: ChoiceOption = 0,
     framework_version: ReleaseOption = None,
     force: ForceOption = False,
+    cluster: ClusterOption = None,
 ) -> int:
     """Write the files that launch a configuration of a plan: arguments, torchrun, Slurm and Kubernetes scripts."""
     from planner.frameworks import framework
@@ -46,14 +63,16 @@ def export(
 
     chosen = framework(to)
     version = chosen.version(framework_version)
-    files = render_plan(plan, to, choice, framework_version)
+    files = render_plan(plan, to, choice, framework_version, cluster)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
     return 0
 
 
-def render_plan(path: Path, to: str, choice: int, release: str | None) -> dict[str, str]:
+def render_plan(
+    path: Path, to: str, choice: int, release: str | None, cluster: str | None = None
+) -> dict[str, str]:
     """The files of one configuration of a plan by name. Raises `PlannerError`."""
     from planner.frameworks import framework
     from planner.frameworks.framework import launch_of
@@ -65,7 +84,37 @@ def render_plan(path: Path, to: str, choice: int, release: str | None) -> dict[s
     model = load_planned_model(
         plan.subject.model.name, plan.subject.model.source, plan.subject.model.params_total
     )
-    return chosen.render(launch_of(plan, choice, model), version)
+    launch = launch_of(plan, choice, model)
+    _check_rules(plan, choice, chosen, launch.chunks, cluster)
+    return chosen.render(launch, version)
+
+
+def _check_rules(
+    plan: Plan, index: int, target: Framework, chunks: tuple[int, ...], cluster: str | None
+) -> None:
+    """Refuse a configuration that the rules of another framework than the plan's forbid, as `planner check` would."""
+    from dataclasses import replace
+
+    from planner.catalog.load_stacks import load_stack
+    from planner.cli_check import as_the_framework_allows, newest_stack
+    from planner.cli_trace import planned_problem
+    from planner.frameworks import framework_of_stack
+    from planner.space.enumerate import explain_config
+    from planner.space.framework_rules import all_rules_for
+
+    planned = framework_of_stack(plan.subject.stack.framework)
+    if planned is not None and planned.rules is target.rules:
+        return
+    config = plan.choices[index].config.parallel()
+    stack = load_stack(newest_stack(target))
+    problem = replace(planned_problem(plan, cluster), stack=stack)
+    problem = as_the_framework_allows(problem, target, chunks if config.pp > 1 else ())
+    broken = explain_config(config, problem, all_rules_for(stack.framework))
+    if broken:
+        first = broken[0]
+        must = f"{target.title} must take the configuration (rule {first.rule}): {first.reason}"
+        hint = f"{first.hint}; or plan for it: planner plan ... --stack {stack.name}"
+        raise UnsupportedError(must, f"{config.describe()}, planned for {plan.subject.stack.name}", hint)
 
 
 def load_planned_model(name: str, source: str, params_total: int) -> ModelSpec:

@@ -11,15 +11,16 @@ from planner.cli_campaign import Answer
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from planner.plan import Request
     from planner.spec.planfile import Plan
+    from planner.spec.rule import Problem
 
 
-def explain_memory(request: Request, plan: Plan, stage: int | None) -> Answer:
+def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage: int | None) -> Answer:
     """Memory of one legal configuration by pipeline rank, moment and term, and what would save some."""
     from planner.campaign.run import checkpoint_sizes
+    from planner.cost.communicators import communicator_bytes
     from planner.cost.model import CostModel
-    from planner.plan import cost_model, resolve
+    from planner.plan import cost_model
     from planner.report.memory import MemoryReport, memory_document, memory_facts, stage_terms
     from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
     from planner.space.rules import RULES
@@ -27,18 +28,22 @@ def explain_memory(request: Request, plan: Plan, stage: int | None) -> Answer:
     from planner.spec.job import OPTIMIZERS
     from planner.spec.stack import StateEngine
 
-    problem, assumed = resolve(request)
     choice = plan.choices[0]
     config, limit, model = choice.config.parallel(), choice.memory.limit, cost_model(problem)
     if stage is not None and not 0 <= stage < config.pp:
         must = f"--stage must be a pipeline rank from 0 to {config.pp - 1}"
         raise InputError(must, str(stage), "leave it out for all of them")
-    cost = model.evaluate(ConfigTable.of([config]), keep_terms=True)
+    dealt = model.with_split(choice.split.layers_per_chunk) if choice.split else model
+    cost = dealt.evaluate(ConfigTable.of([config]), keep_terms=True)
     assert cost.detail is not None, "costed with keep_terms"
     overhead, states = problem.stack.overhead, problem.stack.states
+    table = ConfigTable.of([config])
+    copies = cost.detail.classes.copies[cost.detail.class_row]
+    replicas = copies * (table["dp"] * table["cp"]).astype(float)
+    opened = communicator_bytes(table, replicas, problem.cluster, problem.stack.communication.dispatcher)
     outside = {
         "cuda_context": overhead.context,
-        "communication_buffers": float(cost.detail.outside[0]) - overhead.context,
+        **{f"communicators_{axis}": float(value[0]) for axis, value in opened.items() if value[0]},
     }
     moments = OPTIMIZERS[problem.job.optimizer].moment_bytes
     born = moments / (moments + states.master) if states.engine is StateEngine.TORCH else 0.0

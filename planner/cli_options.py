@@ -20,6 +20,7 @@ from planner.errors import InputError
 if TYPE_CHECKING:
     from planner.plan import Request
 
+MOST_TOKENS = 1e18  # of a run; the largest are some 1e14
 LARGEST_COUNT = 10**9  # of tokens or sequences; above it a figure is a slip of the keyboard
 
 
@@ -139,6 +140,13 @@ class JobOptions:
         from planner.units import parse_count
 
         check_count("seq-len", self.seq_len)
+        stated = [setting.partition("=") for setting in self.settings or []]
+        layouts = [text.strip() for name, _, text in stated if name.strip().lower() == "layout"]
+        settings = ["".join(parts) for parts in stated if parts[0].strip().lower() != "layout"]
+        if len(layouts) > 1 or not all(layouts):
+            raise InputError(
+                "--set layout must be given once", ", ".join(layouts), "write --set layout=4,4,3"
+            )
         return Request(
             model=model,
             cluster=cluster,
@@ -148,8 +156,9 @@ class JobOptions:
             precision=self.precision,
             optimizer=self.optimizer,
             stack=self.stack,
-            tokens=parse_count(self.tokens, "tokens") if self.tokens is not None else None,
-            restrict=parse_restriction(self.settings or []),
+            tokens=None if self.tokens is None else parse_count(self.tokens, "tokens", MOST_TOKENS),
+            restrict=parse_restriction(settings),
+            layout=layouts[-1] if layouts else "",
             headroom=parse_headroom(self.headroom),
             with_mtp=self.mtp,
             assume=tuple(self.assume or ()),

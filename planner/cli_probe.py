@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "\b\nExamples:\n  planner probe -o profile.json\n"
-    "  torchrun --nproc-per-node 8 -m planner.cli probe -o profile.json\n"
+    "  torchrun --nproc-per-node 8 -m planner probe -o profile.json\n"
     "  planner calibrate - dgx-h100 --profile profile.json -o ours.yaml"
 )
 

@@ -20,6 +20,8 @@ from planner.schedule.memory_limited import default_limit, memory_limited_table
 from planner.schedule.simulate import StageTimes, Timeline, simulate, stage_times
 from planner.spec.config import Schedule
 
+SHORTEST, LONGEST = 1e-12, 1e12  # of a pass, in the user's unit: no sum of them overflows
+
 
 @dataclass(frozen=True)
 class ScheduleQuestion:
@@ -108,6 +110,10 @@ def _numbers(option: str, text: str) -> float | list[float]:
     except ValueError:
         must = f"--{option} must be a number, or one per stage"
         raise InputError(must, repr(text), f"write it like --{option} 1.5 or --{option} 1,1,1.2") from None
+    for number in numbers:
+        if abs(number) > LONGEST or 0 < number < SHORTEST:
+            must = f"--{option} must be 0, or from {SHORTEST:g} to {LONGEST:g}"
+            raise InputError(must, f"{number:g}", "use a smaller or larger unit")
     return numbers[0] if len(numbers) == 1 else numbers
 
 

@@ -7,14 +7,17 @@ clusters and stacks that planner ships, and clusters in shorthand, but no file. 
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from planner.cli_options import CalibrationOption
 from planner.cli_report import MOST_CELLS, MOST_RANKS, drawn_plan_page
 from planner.errors import InputError, PlannerError, UnknownNameError
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from planner.plan import Request
     from planner.spec.planfile import Plan
 
-EPILOG = "\b\nExample:\n  planner serve --port 8765"
+EPILOG = "\b\nExamples:\n  planner serve --port 8765\n  planner serve --calibration ours.yaml"
 FIELDS: Final = ("model", "cluster", "gpus", "seq_len", "global_batch", "tokens", "precision", "stack", "set")
 LONGEST: Final = 200  # characters of a field
 AT_ONCE: Final = 2  # answers computed at the same time
@@ -44,8 +47,15 @@ HostOption = Annotated[
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 
 
-def serve(host: HostOption = "127.0.0.1", port: PortOption = 8765) -> int:
+def serve(
+    host: HostOption = "127.0.0.1", port: PortOption = 8765, calibration: CalibrationOption = None
+) -> int:
     """Serve a page where one changes model, cluster, size, sequence and batch and sees the plan change."""
+    file = str(calibration) if calibration is not None else None
+    if file is not None:
+        from planner.catalog.load_overlay import load_overlay
+
+        load_overlay(file)  # a bad file is told before the page is there
     try:
         import starlette  # noqa: F401
         import uvicorn
@@ -59,7 +69,7 @@ def serve(host: HostOption = "127.0.0.1", port: PortOption = 8765) -> int:
     sys.stderr.write(f"planner is at http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)\n")
     if host not in _LOOPBACK:
         sys.stderr.write("anyone who reaches this address can use it: there is no password\n")
-    config = uvicorn.Config(web_app(host), log_level="warning", access_log=False, server_header=False)
+    config = uvicorn.Config(web_app(host, file), log_level="warning", access_log=False, server_header=False)
     uvicorn.Server(config).run(sockets=[listening])
     return 0
 
@@ -73,15 +83,18 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        must = "the address must be this machine's and free"
-        raise InputError(
-            must, f"{host}:{port}: {error.strerror or error}", "add --port 0 for any free port"
-        ) from None
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        must = "the port must be free" if taken else "the host must be an address of this machine"
+        hint = (
+            "add --port 0 for any free port" if taken else "leave --host out, or write --host 0.0.0.0 for all"
+        )
+        raise InputError(must, f"{host}:{port}: {error.strerror or error}", hint) from None
     return listening
 
 
-def asked(query: Mapping[str, str]) -> Request:
-    """The question in an address. Raises `PlannerError`; never reads a file that planner does not ship."""
+def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
+    """The question in an address. Raises `PlannerError`; never reads a file that planner does not ship, but the
+    calibration of the server's own command line, which holds for one stack on one device."""
     from planner.catalog.load_stacks import stack_names
     from planner.cli_options import JobOptions
     from planner.spec.load_cluster import cluster_names, names_no_file
@@ -105,6 +118,7 @@ def asked(query: Mapping[str, str]) -> Request:
         stack=stack,
         tokens=given.get("tokens"),
         settings=given.get("set", "").split() or None,
+        calibration=Path(calibration) if calibration is not None else None,
     )
     return options.request(model, cluster, _number(given, "gpus"))
 
@@ -120,18 +134,18 @@ def _number(given: Mapping[str, str], key: str) -> int | None:
 
 
 @lru_cache(maxsize=KEPT)
-def _answer(question: tuple[tuple[str, str], ...]) -> Plan:
+def _answer(question: tuple[tuple[str, str], ...], calibration: str | None) -> Plan:
     from planner.plan import make_plan
 
-    return make_plan(asked(dict(question)))
+    return make_plan(asked(dict(question), calibration))
 
 
-def answer(query: Mapping[str, str]) -> Plan:
+def answer(query: Mapping[str, str], calibration: str | None = None) -> Plan:
     """The plan for the question in an address, remembered. Raises `PlannerError`."""
-    return _answer(tuple((key, query.get(key, "")) for key in FIELDS))
+    return _answer(tuple((key, query.get(key, "")) for key in FIELDS), calibration)
 
 
-def web_app(host: str = "127.0.0.1") -> Any:
+def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
     """The application; it answers only when it is called by its own name."""
     import anyio
     from starlette.applications import Starlette
@@ -171,23 +185,25 @@ def web_app(host: str = "127.0.0.1") -> Any:
         return sent
 
     def plan(query: Mapping[str, str]) -> Response:
-        return Response(plan_json(query), media_type="application/json")
+        return Response(plan_json(query, calibration), media_type="application/json")
 
     def pipeline(query: Mapping[str, str]) -> Response:
-        return JSONResponse({"drawing": pipeline_drawing(query)})
+        return JSONResponse({"drawing": pipeline_drawing(query, calibration)})
 
     def file(query: Mapping[str, str]) -> Response:
         from planner.spec.load_plan import plan_json as plan_text
 
         return Response(
-            plan_text(answer(query)), media_type="application/json", headers=_attached("plan.json")
+            plan_text(answer(query, calibration)),
+            media_type="application/json",
+            headers=_attached("plan.json"),
         )
 
     def report(query: Mapping[str, str]) -> Response:
         from planner.report.html import page_html
 
         return Response(
-            page_html(drawn_plan_page(answer(query))),
+            page_html(drawn_plan_page(answer(query, calibration))),
             media_type="text/html",
             headers=_attached("report.html"),
         )
@@ -232,29 +248,31 @@ class _Guarded:
         await self.app(scope, receive, guarded)
 
 
-def plan_json(query: Mapping[str, str]) -> str:
+def plan_json(query: Mapping[str, str], calibration: str | None = None) -> str:
     """The answer as a piece of the page and the charts in it."""
     import json
 
     from planner.report.html import chart_json, page_fragment
     from planner.report.page import plan_page
 
-    found = answer(query)
+    found = answer(query, calibration)
     drawn = found.choices and found.choices[0].config.pp > 1
     page = plan_page(found, '<div id="passes">drawing the passes ...</div>' if drawn else "")
     head = json.dumps({"page": page_fragment(page), "title": page.title})
     return head.removesuffix("}") + ', "charts": ' + chart_json(page) + "}"
 
 
-def pipeline_drawing(query: Mapping[str, str]) -> str:
+def pipeline_drawing(query: Mapping[str, str], calibration: str | None = None) -> str:
     """The passes of the best configuration as an SVG; empty where there is no pipeline."""
     from planner.cli_trace import traced_step
     from planner.report.timeline import timeline_svg
 
-    found = answer(query)
+    found = answer(query, calibration)
     if not found.choices or found.choices[0].config.pp == 1:
         return ""
-    timeline = traced_step(found, 0, None, query.get("cluster")).timeline
+    timeline = traced_step(
+        found, 0, None, query.get("cluster"), Path(calibration) if calibration is not None else None
+    ).timeline
     return timeline_svg(timeline, "one step of the pipeline, in seconds", MOST_RANKS, MOST_CELLS)
 
 

@@ -123,9 +123,8 @@ def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | 
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import load_stack
     from planner.cli_export import load_planned_model
-    from planner.spec.job import Job, Optimizer
+    from planner.spec.device_kernels import with_device_kernels
     from planner.spec.load_cluster import load_cluster
-    from planner.spec.precision import Precision
     from planner.spec.rule import Problem
 
     subject = plan.subject
@@ -140,16 +139,12 @@ def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | 
     if machine.accelerator.name != subject.cluster.accelerator:
         must = f"the cluster must have the plan's accelerators, {subject.cluster.accelerator}"
         raise InputError(must, machine.accelerator.name, "name the plan's cluster with --cluster")
-    try:
-        formats = Precision(subject.job.precision), Optimizer(subject.job.optimizer)
-    except ValueError as error:
-        raise InputError("precision and optimizer of the plan must be known", str(error)) from None
-    job = Job(subject.job.seq_len, subject.job.global_batch, *formats, subject.job.tokens)
+    job = subject.job.job()
     stack = load_stack(subject.stack.name)
     if calibration is not None:
         overlay = load_overlay(str(calibration))
         stack, machine = overlay.of_stack(stack), overlay.of_cluster(machine)
-    return Problem(model, machine, job, stack)
+    return Problem(model, machine, job, with_device_kernels(stack, model, machine.accelerator))
 
 
 def traced_step(
@@ -175,7 +170,7 @@ def traced_step(
     simulator = simulator_of(model)
     cost = evaluate_exactly(model, rows, simulator)
     assert cost.detail is not None, "costed with keep_terms"
-    _check_same(choice, float(cost.step_time[0]))
+    check_same(choice, float(cost.step_time[0]))
     time = {name: float(values[0]) for name, values in cost.detail.time.items()}
     chunks = simulator.chunk_times(config)
     own = simulator.order(config, chunks.stage_times())
@@ -205,7 +200,8 @@ def traced_step(
     )
 
 
-def _check_same(choice: Choice, now: float) -> None:
+def check_same(choice: Choice, now: float) -> None:
+    """Raise `InputError` unless the plan's step time is what is predicted now [s]."""
     if abs(now - choice.step_time) > SAME * choice.step_time:
         must = "the step time of the plan must be what planner predicts for its model, cluster and stack now"
         hint = "name the cluster as when the plan was made with --cluster, or make the plan again"

@@ -10,9 +10,10 @@ import math
 from dataclasses import replace
 
 from planner.errors import InputError
+from planner.growth import Point
 from planner.outcome import hold_batch
 from planner.plan import Request, make_plan
-from planner.size import Goal, Point, size_cluster
+from planner.size import Goal, size_cluster
 from planner.spec.planfile import Certificate, Objective, Plan
 
 CHOOSES_SIZE = (Objective.COST, Objective.ENERGY, Objective.GPUS)

@@ -69,7 +69,8 @@ def check_whole(plan: Plan) -> None:
 def why_nothing(plan: Plan) -> str:
     """Why there is no configuration to run, in one sentence."""
     if plan.verdict is Verdict.NOTHING_LEGAL:
-        return f"no legal way to split {plan.subject.cluster.devices:,} devices; would help: {plan.smallest_change}"
+        helps = f"; would help: {plan.smallest_change}" if plan.smallest_change else ""
+        return f"no legal way to split {plan.subject.cluster.devices:,} devices{helps}"
     return f"nothing fits: {plan.smallest_change}"
 
 

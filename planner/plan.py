@@ -26,46 +26,60 @@ from planner.catalog.load_overlay import load_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
-from planner.cost.simulated import simulator_of
+from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.errors import InputError, PlannerError
 from planner.frameworks import explicit_splits
+from planner.frameworks.layout import stated_layout
 from planner.solve.balance import balance_experts, zipf_loads
 from planner.solve.pareto import pareto_front
-from planner.solve.refine import FINALISTS, refine, solve_splits
+from planner.solve.refine import (
+    EFFORT,
+    FINALISTS,
+    PASSING_EFFORT,
+    PASSING_FINALISTS,
+    refine,
+    solve_splits,
+    worth_listing,
+)
 from planner.solve.relax import (
     better_batch,
     better_batch_advice,
+    doubled_batch,
     fitting_changes,
     legal_changes,
     nearest_fitting,
     with_batch,
 )
-from planner.solve.search import bounds_of, search
+from planner.solve.search import SearchResult, bounds_of, search
 from planner.space.enumerate import (
     RESTRICTABLE,
+    Enumeration,
     check_restriction,
     divisors,
     enumerate_configs,
     explain_config,
     nearest_legal,
+    recompute_choices,
     stack_modules,
 )
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.restriction import value_text
+from planner.space.rules import RULES
 from planner.spec.cluster import Cluster
-from planner.spec.config import ParallelConfig, Recompute, Schedule, default_schedule
-from planner.spec.job import Job, Optimizer
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule, default_schedule
+from planner.spec.device_kernels import with_device_kernels
+from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
-from planner.spec.planfile import Ending, Objective, Plan, safe_limit
+from planner.spec.planfile import Ending, Objective, Plan, SplitFacts, safe_limit
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
 from planner.stopping import Stopwatch
 from planner.units import parse_count
 
-Kind = TypeVar("Kind", Precision, Optimizer)
+Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
 DEFAULT_SEQ_LEN = 8192
 DEFAULT_BATCH_TOKENS = 4e6
@@ -91,14 +105,21 @@ class Request:
     objective: str = Objective.STEP_TIME
     time_limit: float | None = None  # of the search [s]
     restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    layout: str = ""  # of an estimate: layers of every (virtual) stage, "Et*3|t*4|tttL" or "3,4,3"
     headroom: float = 0.05
     borderline: bool = False  # also take configurations whose memory is borderline where others fit
     top: int = 10
     front: bool = True  # also step time against memory; without it an answer comes sooner
+    thorough: bool = (
+        True  # else splits are solved with less effort and nothing is advised: for one of many answers
+    )
     with_mtp: bool = False
     assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
     lora_rank: int | None = None  # adapters of this rank on a frozen model
     frozen_bits: int = 16
+    lora_targets: str = AdapterTargets.ALL_LINEAR
+    mean_len: float | None = None  # of sequences, seq_len being the longest
+    packed: bool = False
     calibration: str | None = None  # a file of `planner calibrate`
     expert_loads: str | None = None  # a file, or "zipf:0.6"
     expert_replicas: int | None = None
@@ -117,10 +138,10 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     space = enumerate_configs(problem, rules, request.restrict)
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
-    bounds = bounds_of(model, space)
+    bounds = bounds_of(model, space, limit)
     error = problem.stack.overhead.error
     allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
-    most = max(FINALISTS, request.top)
+    most = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
     found, splits = search(model, space, allowed, most, bounds, watch.stopped), None
     if allowed < limit and not len(found.best) and not watch.stopped():
         allowed, found = limit, search(model, space, limit, most, bounds, watch.stopped)
@@ -132,17 +153,15 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     else:
         found = refine(model, simulator, found)
         explicit = explicit_splits(problem.stack.framework)
-        splits = solve_splits(model, simulator, found, allowed, explicit, watch.stopped)
-        found = replace(found, best=splits.best.take(slice(request.top)))
-    helps = () if len(space) else tuple(legal_changes(problem, rules, request.restrict))
-    if len(space) and not len(found.best) and watch.ending is Ending.COMPLETE:
-        helps = tuple(
-            fitting_changes(problem, request.restrict, limit, cost_model, _larger(request, problem))
-        )
-    better = better_batch(problem)
-    if len(found.best) and better and not watch.stopped():
-        other = cost_model(with_batch(problem, better))
-        helps = better_batch_advice(model, found.best, other, limit, request.restrict)
+        splits = solve_splits(
+            model, simulator, found, allowed, explicit, watch.stopped,
+            lambda config: recompute_choices(problem, request.restrict, config),
+            EFFORT if request.thorough else PASSING_EFFORT,
+        )  # fmt: skip
+        alike = {"vpp", "recompute_layers"} & set(request.restrict)  # asked about, each is worth a line
+        listed = splits.best.take(slice(request.top)) if alike else worth_listing(splits.best, request.top)
+        found = replace(found, best=listed)
+    helps = _advice(request, problem, model, space, found, limit, watch) if request.thorough else None
     answer = Answerer(
         problem,
         model,
@@ -153,6 +172,25 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         load_assumptions(request.assume),
     )
     return answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds, allowed)
+
+
+def _advice(
+    request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, limit: float,
+    watch: Stopwatch,
+) -> tuple[str, ...]:  # fmt: skip
+    """Changes of the request that would make something legal, make it fit, or make it faster."""
+    if not len(space):
+        return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict))
+    if not len(found.best):
+        if watch.ending is not Ending.COMPLETE:
+            return ()
+        larger = _larger(request, problem)
+        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger))
+    better = better_batch(problem) or doubled_batch(problem, found.best)
+    if not better or watch.stopped():
+        return ()
+    other = cost_model(with_batch(problem, better))
+    return better_batch_advice(model, found.best, other, limit, request.restrict)
 
 
 def _larger(request: Request, problem: Problem) -> Iterator[Problem]:
@@ -169,21 +207,50 @@ def _larger(request: Request, problem: Problem) -> Iterator[Problem]:
 def make_estimate(request: Request) -> Plan:
     """What one named configuration costs; if it is illegal, the rules it breaks and the nearest legal one."""
     started = time.perf_counter()
-    _check(request)
+    _check(request, estimate=True)
     problem, assumed = resolve(request)
-    config, defaults = named_config(request.restrict, problem)
-    if config.pp > 1 and explicit_splits(problem.stack.framework):
+    restrict = dict(request.restrict)
+    chunks: tuple[int, ...] = ()
+    if request.layout:
+        chunks = _stated_chunks(request.layout, problem, restrict.get("pp", (None,))[0])
+        restrict.setdefault("pp", (max(len(chunks) // max(restrict.get("vpp", (1,))[0], 1), 1),))
+        restrict.setdefault("vpp", (len(chunks) // restrict["pp"][0],))
+    config, defaults = named_config(restrict, problem)
+    if config.pp > 1 and not chunks and explicit_splits(problem.stack.framework):
         defaults = (
             *defaults,
-            "layers dealt to pipeline ranks as the stack does (planner plan solves the split)",
+            "layers dealt to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
-    broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
-    model = cost_model(problem)
+    return estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
+
+
+def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, ...]:
+    """Layers of every chunk that a layout states. Raises `InputError`."""
+    framework = problem.stack.framework
+    if not explicit_splits(framework):
+        must = "layout= needs a framework that can be told how many layers each stage holds"
+        raise InputError(must, framework, "leave layout= out: this one deals layers itself")
+    return stated_layout(layout, problem.model.num_layers, pp, problem.model.mtp_layers)
+
+
+def estimate_of(
+    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], request: Request, assumed: tuple[str, ...],
+    started: float,
+) -> Plan:  # fmt: skip
+    """`make_estimate` of a configuration whose layers are dealt as `chunks` says; empty: as the stack deals them."""
+    if chunks and len(chunks) != config.pp * config.vpp:
+        must = f"a layout must have pp x vpp = {config.pp * config.vpp} parts"
+        raise InputError(
+            must, f"{', '.join(map(str, chunks))}: {len(chunks)}", "change --set vpp= or the layout"
+        )
+    plain = cost_model(problem)
+    model = plain.with_split(chunks) if chunks else plain
+    broken = explain_config(config, model.problem, all_rules_for(problem.stack.framework))
     answer = Answerer(
-        problem,
+        model.problem,
         model,
         simulator_of(model),
-        (*assumed, *defaults),
+        assumed,
         request.headroom,
         request.restrict,
         load_assumptions(request.assume),
@@ -191,9 +258,25 @@ def make_estimate(request: Request) -> Plan:
     nearest = None
     if broken:
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
-    elif not answer.fits(config):
+    elif not chunks and not answer.fits(config):
         nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
-    return answer.estimate(config, broken, nearest, lambda: time.perf_counter() - started)
+    found = answer.estimate(config, broken, nearest, lambda: time.perf_counter() - started)
+    if not chunks or not found.choices:
+        return found
+    own = (
+        evaluate_exactly(plain, ConfigTable.of([config]))
+        if not explain_config(config, problem, RULES)
+        else None
+    )
+    split = SplitFacts(
+        layers_per_chunk=chunks,
+        own_step_time=None if own is None else float(own.step_time[0]),
+        even_step_time=None,
+        bound=0.0,
+        gap=1.0,
+        stated=True,
+    )
+    return found.model_copy(update={"choices": (found.choices[0].model_copy(update={"split": split}),)})
 
 
 def cost_model(problem: Problem) -> CostModel:
@@ -235,14 +318,32 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
     imbalance, replicas = _expert_imbalance(request, model, assumed)
     job = Job(
         seq_len, batch, precision, optimizer, request.tokens, request.lora_rank, request.frozen_bits, imbalance,
-        replicas,
+        replicas, _choice("lora-targets", request.lora_targets, AdapterTargets), request.mean_len, request.packed,
     )  # fmt: skip
-    if job.lora_rank is not None:
-        assumed.append(
-            f"LoRA of rank {job.lora_rank} on every dense linear layer, weights frozen in {job.frozen_bits} bits; "
-            "the time of adapters and of dequantising is not counted"
-        )
+    assumed += _fine_tuning(job)
+    stack = with_device_kernels(stack, model, cluster.accelerator)
     return Problem(model, cluster, job, stack), tuple(assumed)
+
+
+def _fine_tuning(job: Job) -> list[str]:
+    """What is assumed about adapters and about sequences of several lengths."""
+    said = []
+    if job.lora_rank is not None:
+        where = {AdapterTargets.ALL_LINEAR: "every dense linear layer", AdapterTargets.QKV: "q, k and v"}
+        said.append(
+            f"LoRA of rank {job.lora_rank} on {where.get(job.lora_targets, 'the projections of attention')}, weights "
+            f"frozen in {job.frozen_bits} bits; the time of adapters and of dequantising is not counted"
+        )
+    if job.packed:
+        said.append(
+            f"texts of {job.attended_length:g} tokens packed into {job.seq_len:,}, each attending to itself"
+        )
+    elif job.mean_length is not None:
+        said.append(
+            f"sequences of {job.mean_length:g} tokens on average and at most {job.seq_len:,}, lengths exponential, "
+            "padded to the longest of the micro-batch: memory holds the longest, tokens/s counts no padding"
+        )
+    return said
 
 
 def named_config(
@@ -288,13 +389,16 @@ def named_config(
     return config, (f"axes not named: {said}",)
 
 
-def _check(request: Request) -> None:
+def _check(request: Request, estimate: bool = False) -> None:
     if request.objective not in [*Objective]:
         raise InputError("the objective must be known", request.objective, "one of: " + ", ".join(Objective))
     if request.time_limit is not None and not request.time_limit > 0:
         raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
     if not 0 <= request.headroom < 1:
         raise InputError("headroom must be a share from 0 to below 1", str(request.headroom), "write 5%")
+    if request.layout and not estimate:
+        must = "layout= states the split of one configuration, which a search solves itself"
+        raise InputError(must, request.layout, "use planner estimate, or leave it out")
     if request.top < 1:
         raise InputError("top must be 1 or more", str(request.top))
     load_assumptions(request.assume)

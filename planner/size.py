@@ -4,8 +4,10 @@ The fewest that fit at all, the fewest that end in time, or the fastest within a
 and money over sizes that doubles from the smallest, with the knee after which another doubling stops paying.
 Sizes are whole nodes and the global batch is held. Between two doublings the search halves the interval,
 preferring sizes that share factors with the batch and the layers, and then looks at the answer's neighbours:
-cost is not exactly monotone in the size, so sizes not tried may be better; `tried` says which were. Left
-out: changing the batch with the size, which changes what is learned.
+cost is not exactly monotone in the size, so sizes not tried may be better; `tried` says which were. Uneven splits
+of the layers are solved in full for the answer and for sizes that miss the goal by little; the times of others may
+be up to `growth.PASSING_GAIN` longer than they need be. Left out: changing the batch with the size, which changes
+what is learned.
 """
 
 from __future__ import annotations
@@ -18,21 +20,19 @@ from typing import Any
 
 from planner.cost.params import model_parameters
 from planner.errors import InputError
-from planner.outcome import BINDS, COMPUTE, best_of, hold_batch, run_days, why_nothing
+from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
+from planner.outcome import hold_batch
 from planner.plan import Request, resolve
 from planner.planners import Planners
 from planner.spec.job import OPTIMIZERS
 from planner.spec.load_cluster import load_cluster
-from planner.spec.planfile import Choice, Plan, Run
 from planner.spec.rows import data_frame, plan_rows
 
 LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as many as asked for
 MOST_HALVINGS = 8
 NEIGHBOURS = 2
-PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
 HARDLY_FASTER, STILL_FASTER = 1.25, 1.02  # the curve ends; the search for a deadline ends
 RESOLUTION = 32  # halving ends at an interval of this share of the size, or one node
-WORTH_SAYING = 0.01  # of the step
 MANY_SIZES = 2 * 720_720  # devices, a multiple of every usual number per node
 
 
@@ -42,57 +42,6 @@ class Goal(StrEnum):
     MIN = "min"
     DAYS = "days"
     BUDGET = "budget"
-
-
-@dataclass(frozen=True)
-class Point:
-    """One size and its fastest plan."""
-
-    nodes: int
-    gpus: int
-    plan: Plan
-
-    @property
-    def best(self) -> Choice | None:
-        """The fastest configuration that fits."""
-        return best_of(self.plan)
-
-    @property
-    def run(self) -> Run | None:
-        """The whole run of the fastest configuration."""
-        return self.best.run if self.best else None
-
-    @property
-    def days(self) -> float:
-        """Days with stops; infinite where nothing fits. Without tokens: days of one step."""
-        if self.best is None:
-            return math.inf
-        return run_days(self.best.run) if self.best.run else self.best.step_time / 86400
-
-    @property
-    def cost(self) -> float:
-        """Price of the run [$]; infinite where there is none."""
-        return self.run.cost if self.run and self.run.cost is not None else math.inf
-
-    @property
-    def reason(self) -> str:
-        """Why nothing runs at this size; empty where something does."""
-        return "" if self.best else why_nothing(self.plan)
-
-
-@dataclass(frozen=True)
-class Doubling:
-    """From one point of the curve to the next: `speedup` [1], whether it pays, and what held it back.
-
-    `excess`: seconds of the step, by term, beyond what the larger number of devices would leave of it.
-    """
-
-    start: Point
-    end: Point
-    speedup: float
-    pays: bool
-    excess: tuple[tuple[str, float], ...]
-    binds: str
 
 
 @dataclass(frozen=True)
@@ -143,6 +92,7 @@ def size_cluster(
         if sizer.fewest is not None and request.tokens is not None:
             end = sizer.climb(goal, target)
             sizer.narrow(goal, target)
+        sizer.settle_answer(goal, target)
         return sizer.sizing(goal, target, batch, end)
 
 
@@ -162,7 +112,7 @@ class _Sizer:
         self.request, self.planners, self.say = request, planners, say
         self.per_node, self.most_nodes = _whole_nodes(request)
         self.points: dict[int, Point] = {}
-        self.curve: list[Point] = []
+        self._curve: list[int] = []  # nodes
         least, self.round_with = _least_devices(request, self.per_node)
         self.least_nodes = -(-least // self.per_node)
 
@@ -171,11 +121,22 @@ class _Sizer:
         if nodes not in self.points:
             gpus = nodes * self.per_node
             self.say(f"sizing: {gpus:,} GPUs, {len(self.points)} sizes so far")
-            self.points[nodes] = Point(nodes, gpus, self.planners.plan(self._request(nodes)))
+            self.points[nodes] = Point(nodes, gpus, self.planners.plan(self._request(nodes)), settled=False)
         return self.points[nodes]
 
-    def _request(self, nodes: int) -> Request:
-        return replace(self.request, gpus=nodes * self.per_node, top=1, front=False)
+    def settle(self, nodes: int) -> Point:
+        """The point of a number of nodes with full effort."""
+        if not self.at(nodes).settled:
+            gpus = nodes * self.per_node
+            self.say(f"sizing: {gpus:,} GPUs in full, {len(self.points)} sizes so far")
+            full = Point(nodes, gpus, self.planners.plan(self._request(nodes, thorough=True)))
+            passing = self.points[nodes]  # with luck it found what more effort did not
+            better = full if full.days <= passing.days else replace(passing, settled=True)
+            self.points[nodes] = better
+        return self.points[nodes]
+
+    def _request(self, nodes: int, thorough: bool = False) -> Request:
+        return replace(self.request, gpus=nodes * self.per_node, top=1, front=False, thorough=thorough)
 
     def foresee(self, *sizes: int) -> None:
         """Sizes that will probably be looked at."""
@@ -187,6 +148,11 @@ class _Sizer:
     def tried(self) -> list[Point]:
         """All points, smallest first."""
         return [self.points[nodes] for nodes in sorted(self.points)]
+
+    @property
+    def curve(self) -> list[Point]:
+        """The points of the curve, smallest first."""
+        return [self.points[nodes] for nodes in self._curve]
 
     @property
     def fewest(self) -> Point | None:
@@ -202,6 +168,8 @@ class _Sizer:
         nodes = 1 << (self.least_nodes - 1).bit_length()
         while True:
             nodes = min(nodes, self.most_nodes)
+            if self.request.tokens is not None:  # the climb will want them
+                self.foresee(nodes, 2 * nodes)
             if nodes > fails and self.at(nodes).best:
                 break
             fails = max(fails, nodes)
@@ -215,7 +183,7 @@ class _Sizer:
         smallest = self.fewest
         assert smallest is not None, "asked only where something fits"
         nodes = min(1 << (smallest.nodes - 1).bit_length(), self.most_nodes)
-        self.curve = [smallest] if smallest.nodes < nodes else []
+        self._curve = [smallest.nodes] if smallest.nodes < nodes else []
         poor = 0
         while True:
             self.foresee(nodes, 2 * nodes)
@@ -224,7 +192,7 @@ class _Sizer:
                 return f"{point.gpus:,} GPUs: {point.reason}"
             gain = self.curve[-1].days / point.days if self.curve else math.inf
             even = point.nodes == 2 * self.curve[-1].nodes if self.curve else False
-            self.curve.append(point)
+            self._curve.append(nodes)
             poor = poor + 1 if even and gain < PAYING_SPEEDUP else 0
             if nodes >= self.most_nodes:
                 return f"{point.gpus:,} GPUs are all there are"
@@ -238,20 +206,55 @@ class _Sizer:
         """Between the doublings around the goal, halve."""
         if target is None or goal is Goal.MIN:
             return
+        likely = self.answer(goal, target)
+        if likely is not None:
+            self.planners.foresee(self._request(likely.nodes, thorough=True))
         if goal is Goal.DAYS:
-            good = next((point for point in self.curve if point.days <= target), None)
+            good = next((point for point in self.curve if self.meets(point, goal, target)), None)
             if good is not None:
                 below = [
                     point.nodes for point in self.tried if point.nodes < good.nodes and point.days > target
                 ]
-                self.halve(max(below, default=0), good.nodes, lambda point: point.days <= target)
+                self.halve(max(below, default=0), good.nodes, lambda point: self.meets(point, goal, target))
             return
         within = [point for point in self.tried if point.cost <= target]
         if within:
             fast = min(within, key=lambda point: point.days)
             above = [p.nodes for p in self.tried if p.nodes > fast.nodes and p.cost > target]
             if above:
-                self.halve(min(above), fast.nodes, lambda point: point.cost <= target)
+                self.halve(min(above), fast.nodes, lambda point: self.meets(point, goal, target))
+
+    def meets(self, point: Point, goal: Goal, target: float) -> bool:
+        """Does a size do what was asked? One that misses it by little is planned in full."""
+        if _value(point, goal) > target >= _value(point, goal) * point.possible:
+            point = self.settle(point.nodes)
+        return _value(point, goal) <= target
+
+    def settle_answer(self, goal: Goal, target: float | None) -> None:
+        """Plan in full the answer and the sizes that could take its place."""
+        while True:
+            answer = self.answer(goal, target)
+            if answer is None and self.fewest is None:
+                self.settle(self.tried[-1].nodes)  # for the advice on what would fit
+                return
+            rivals = [
+                point for point in self.tried if not point.settled and _rivals(point, answer, goal, target)
+            ]
+            if not rivals:
+                return
+            for point in rivals:
+                self.planners.foresee(self._request(point.nodes, thorough=True))
+            for point in rivals:
+                self.settle(point.nodes)
+
+    def answer(self, goal: Goal, target: float | None) -> Point | None:
+        """The best of the sizes tried for the goal."""
+        if target is None or goal is Goal.MIN:
+            return self.fewest
+        within = [point for point in self.tried if _value(point, goal) <= target]
+        if goal is Goal.DAYS:
+            return within[0] if within else None
+        return min(within, key=lambda point: (point.days, point.nodes), default=None)
 
     def halve(self, bad: int, good: int, holds: Callable[[Point], bool]) -> None:
         """Halve between a size that fails and one that holds, then try the neighbours on the failing side."""
@@ -263,7 +266,9 @@ class _Sizer:
                 good = middle
             else:
                 bad = middle
-        for nodes in self.neighbours(good, above=bad > good):
+        near = self.neighbours(good, above=bad > good)
+        self.foresee(*near)
+        for nodes in near:
             self.at(nodes)
 
     def neighbours(self, nodes: int, above: bool) -> list[int]:
@@ -287,23 +292,17 @@ class _Sizer:
     def sizing(self, goal: Goal, target: float | None, batch: str, end: str) -> Sizing:
         """The answer among all sizes tried."""
         running = [point for point in self.tried if point.best]
-        answer = self.fewest
-        if target is not None and goal is Goal.DAYS:
-            answer = next((point for point in running if point.days <= target), None)
-        if target is not None and goal is Goal.BUDGET:
-            if running and all(point.cost == math.inf for point in running):
-                raise InputError(
-                    f"a budget needs a price of {self.request.cluster}", hint="add --assume 'price=2.50 $/h'"
-                )
-            within = [point for point in running if point.cost <= target]
-            answer = min(within, key=lambda point: (point.days, point.nodes), default=None)
-        doublings = tuple(_doubling(a, b) for a, b in zip(self.curve, self.curve[1:], strict=False))
+        if goal is Goal.BUDGET and running and all(point.cost == math.inf for point in running):
+            raise InputError(
+                f"a budget needs a price of {self.request.cluster}", hint="add --assume 'price=2.50 $/h'"
+            )
+        doublings = tuple(doubling(a, b) for a, b in zip(self.curve, self.curve[1:], strict=False))
         poor = (d for d in doublings if not d.pays and d.end.nodes == 2 * d.start.nodes)
         knee = next((doubling.start for doubling in poor), None)
         return Sizing(
             goal=goal,
             target=target,
-            answer=answer,
+            answer=self.answer(goal, target),
             fewest=self.fewest,
             cheapest=min(
                 (p for p in running if p.cost < math.inf), key=lambda p: (p.cost, p.nodes), default=None
@@ -316,6 +315,24 @@ class _Sizer:
             tried=tuple(self.tried),
             batch=batch,
         )
+
+
+def _value(point: Point, goal: Goal) -> float:
+    """What the target of a goal is compared with: dollars of a budget, else days."""
+    return point.cost if goal is Goal.BUDGET else point.days
+
+
+def _rivals(point: Point, answer: Point | None, goal: Goal, target: float | None) -> bool:
+    """Is this the answer, or could it be with full effort?"""
+    if point is answer:
+        return True
+    if target is None or goal is Goal.MIN or _value(point, goal) * point.possible > target:
+        return False
+    if answer is None:
+        return True
+    if goal is Goal.DAYS:
+        return point.nodes < answer.nodes
+    return point.days * point.possible < answer.days
 
 
 def _whole_nodes(request: Request) -> tuple[int, int]:
@@ -341,45 +358,3 @@ def _least_devices(request: Request, per_node: int) -> tuple[int, int]:
     states = parameters * (problem.stack.states.master + OPTIMIZERS[problem.job.optimizer].moment_bytes)
     room = problem.cluster.accelerator.memory * (1 - request.headroom)
     return max(math.ceil(states / room), 1), problem.job.global_batch * problem.model.num_layers
-
-
-def _doubling(start: Point, end: Point) -> Doubling:
-    """What more devices bring, and which terms of the step did not shrink with them."""
-    a, b = start.best, end.best
-    assert a is not None, "the curve holds sizes at which something fits"
-    assert b is not None, "the curve holds sizes at which something fits"
-    growth = end.gpus / start.gpus
-    names = sorted({*a.time, *b.time})
-    excess = {name: b.time.get(name, 0.0) - a.time.get(name, 0.0) / growth for name in names}
-    if start.run and end.run and start.run.goodput and end.run.goodput:
-        excess["stops"] = b.step_time * (start.run.goodput / end.run.goodput - 1)
-    ordered = tuple(sorted(excess.items(), key=lambda item: (-item[1], item[0])))
-    speedup = start.days / end.days
-    pays = speedup >= PAYING_SPEEDUP ** math.log2(growth)
-    return Doubling(start, end, speedup, pays, ordered, _what_binds(dict(excess), a.step_time / growth, end))
-
-
-def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
-    """The cause of most of the time that more devices did not save, in words; empty where they saved all but 1 %.
-
-    `fair`: the step time if every term had shrunk with the devices [s].
-    """
-    causes: dict[str, float] = {}
-    for name, lost in excess.items():
-        cause = "stops" if name == "stops" else BINDS.get(name, COMPUTE)
-        causes[cause] = causes.get(cause, 0.0) + lost
-    worst = max(causes, key=lambda cause: causes[cause])
-    if causes[worst] < WORTH_SAYING * fair:
-        return ""
-    terms = [(name, lost) for name, lost in excess.items() if lost >= WORTH_SAYING * fair]
-    mine = [item for item in terms if BINDS.get(item[0], COMPUTE) == worst or item[0] == worst]
-    mine.sort(key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{name.replace('_', ' ')} +{lost / fair:.0%}" for name, lost in mine[:2])
-    return f"{_cause_words(worst, end)}: {shown}" if shown else _cause_words(worst, end)
-
-
-def _cause_words(cause: str, end: Point) -> str:
-    config = end.best.config if end.best else None
-    if cause == "bubble" and config is not None:
-        return f"batch ({config.num_microbatches} micro-batches for each pipeline of {config.pp})"
-    return {"compute": "smaller pieces", "host": "host"}.get(cause, cause)

@@ -87,8 +87,8 @@ def parse_quantity(text: str, kind: str) -> float:
     return number * units[unit]
 
 
-def parse_count(text: str, what: str) -> float:
-    """Read a count such as 2048, "16M" or "15.6T" (decimal prefixes). Raises `UnitError`."""
+def parse_count(text: str, what: str, most: float = math.inf) -> float:
+    """Read a count of at most `most`, such as 2048, "16M" or "15.6T" (decimal prefixes). Raises `UnitError`."""
     match = _NUMBER.match(str(text))
     prefix = {**_DECIMAL, "B": 1e9, "m": 1e6, "b": 1e9, "t": 1e12, "g": 1e9}
     if match is None or match.group(2) not in prefix:
@@ -98,6 +98,8 @@ def parse_count(text: str, what: str) -> float:
     count = float(match.group(1).replace("_", "")) * prefix[match.group(2)]
     if not math.isfinite(count) or count <= 0:
         raise UnitError(f"{what} must be a finite number above 0", repr(text), "write it like 15.6T")
+    if count > most:
+        raise UnitError(f"{what} must be at most {most:g}", repr(text), "write it like 15.6T")
     return count
 
 

@@ -68,7 +68,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], list[Any]]:
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Calls the command in a process of its own."""
-    command = [sys.executable, "-m", "planner.cli", *arguments]
+    command = [sys.executable, "-m", "planner", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, **options)
 
 
@@ -135,7 +135,7 @@ def test_json_is_one_document_and_nothing_else(
 ) -> None:
     answering(example_plan)
     path = tmp_path / "plan.json"
-    outcome = planner(verb, "m", "c", "--json", "-o", str(path))
+    outcome = planner(verb, "llama-3.1-8b", "1x8 h100", "--json", "-o", str(path))
     assert outcome.code == 0
     assert Plan.model_validate(json.loads(outcome.out)) == example_plan
     assert load_plan(path) == example_plan
@@ -236,6 +236,13 @@ def test_a_message_is_at_most_a_screen(planner: Callable[..., Outcome]) -> None:
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--set", "tp=0"], "tp"),
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--set", "zero=4"], "zero"),
         (["estimate", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--set", "tp=1,2"], "one value"),
+        (["estimate", "llama-3.1-8b", "1x8 h100", "--lora-targets", "qkv"], "--lora-rank"),
+        (["estimate", "llama-3.1-8b", "1x8 h100", "--stage", "1"], "--memory"),
+        (["estimate", "llama-3.1-8b", "1x8 h100", "--packed"], "--mean-len "),
+        (["plan", "llama-3.1-8b", "1x8 h100", "--tokens", "1e300"], "at most 1e+18"),
+        (["diagnose", "llama-3.1-8b", "1x8 h100", "--set", "tp=2", "--tflops", "5000"], "at least"),
+        (["diagnose", "llama-3.1-8b", "1x8 h100", "--set", "tp=2", "--measured", "1 ms"], "at least"),
+        (["diagnose", "llama-3.1-8b", "1x8 h100", "--run", "3 s:foo=3"], "axis of --run"),
         (["model", "nosuch"], "nosuch"),
         (["model", "gpt2", "--seq-len", "0"], "seq-len"),
         (["model", "gpt2", "--batch", "-1"], "batch"),
@@ -403,7 +410,7 @@ def test_clusters_tell_sources_and_unverified_numbers(planner: Callable[..., Out
 
 
 def test_a_broken_pipe_is_quiet() -> None:
-    command = f"{sys.executable} -m planner.cli model --json | head -c 1"
+    command = f"{sys.executable} -m planner model --json | head -c 1"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
@@ -412,7 +419,8 @@ def test_a_broken_pipe_is_quiet() -> None:
 
 def test_an_interrupt_is_quiet() -> None:
     code = (
-        "import sys, time, planner.cli as cli, planner.report.listings as listings\n"
+        "import signal, sys, time, planner.cli as cli, planner.report.listings as listings\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job of a script inherits that it is ignored
         "def slow(): print('ready', file=sys.stderr, flush=True); time.sleep(30)\n"
         "listings.catalog_facts = slow\n"
         "sys.argv = ['planner', 'model']; cli.main()"

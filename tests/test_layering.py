@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "plan",
         "answer",
+        "growth",
         "outcome",
         "compare",
         "size",
@@ -33,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "stopping",
     ),
     ("report", "calibrate"),
-    ("cli",),
+    ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PURE = ("cost", "schedule", "campaign", "space", "solve")

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from planner.catalog.load_overlay import save_overlay
+from planner.catalog.load_stacks import DEFAULT_STACK
 from planner.cli_serve import FIELDS, answer, asked
 from planner.errors import InputError, PlannerError
 from planner.plan import Request, make_plan
 from planner.report.facts import precise_time
+from planner.spec.overlay import Overlay
 from tests.browser import marks, opened
 
 ASKED = {"model": "llama-3.2-1b", "cluster": "dgx-h100", "gpus": "16", "seq_len": "2,048", "global_batch": "64",
@@ -30,6 +33,19 @@ def test_the_question_in_an_address_is_the_verbs() -> None:
     )
     assert asked(ASKED) == wanted
     assert answer(ASKED).choices == make_plan(wanted).choices
+
+
+def test_a_calibration_holds_for_its_stack_and_device_alone(tmp_path: Path) -> None:
+    theirs = Overlay(
+        name="ours", date="2026", level="L3", made_from=("a run",), stack=DEFAULT_STACK, accelerator="h100-sxm-80g",
+        multiply={"compute.gemm": 1.5},
+    )  # fmt: skip
+    save_overlay(theirs, tmp_path / "ours.yaml")
+    plain, calibrated = answer(ASKED), answer(ASKED, str(tmp_path / "ours.yaml"))
+    assert calibrated.choices[0].step_time > 1.1 * plain.choices[0].step_time
+    assert calibrated.confidence.level == "L3"
+    with pytest.raises(InputError, match="holds for"):
+        answer({**ASKED, "cluster": "dgx-b200"}, str(tmp_path / "ours.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +141,7 @@ def test_a_port_in_use_is_an_error() -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    command = [sys.executable, "-m", "planner.cli", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "planner", "serve", "--port", "0"]
     served = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "80"})
     assert served.stderr is not None
     first = served.stderr.readline()

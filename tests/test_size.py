@@ -15,11 +15,12 @@ from rich.console import Console
 from planner import cli
 from planner.cli_campaign import parse_budget, parse_counts, parse_days
 from planner.errors import InputError
+from planner.growth import PAYING_SPEEDUP
 from planner.outcome import best_of, run_days
 from planner.plan import Request, make_plan
 from planner.report.sizing import headline, sizing_document, sizing_facts
 from planner.report.text import render
-from planner.size import PAYING_SPEEDUP, Goal, Sizing, size_cluster
+from planner.size import Goal, Sizing, size_cluster
 from planner.spec.planfile import Plan
 
 NODES = 12
@@ -67,7 +68,11 @@ def test_fastest_in_budget_equals_every_size_tried(every_size: dict[int, Plan], 
 def test_fewest_that_fit_equals_every_size_tried() -> None:
     large = replace(REQUEST, model="llama-3.1-70b", tokens=None)
     found = size_cluster(large, Goal.MIN)
-    fits = [n for n in range(1, NODES + 1) if best_of(make_plan(replace(large, gpus=8 * n, top=1)))]
+    fits = [
+        n
+        for n in range(1, NODES + 1)
+        if best_of(make_plan(replace(large, gpus=8 * n, top=1, thorough=False)))
+    ]
     assert found.answer is not None
     assert found.answer.nodes == fits[0]
     assert fits[0] > 1, "the question has an answer other than the first size"
@@ -122,10 +127,45 @@ def test_a_size_that_cannot_divide_the_batch_is_refused_with_the_reason() -> Non
     assert not found.found
 
 
+def test_sizes_are_told_in_a_line_and_the_answer_is_planned_in_full(curve: Sizing) -> None:
+    assert curve.answer is not None
+    assert curve.answer.settled
+    assert any(not point.settled for point in curve.tried), "looking at the others in full takes long"
+    full = make_plan(replace(REQUEST, cluster="dgx-h100", global_batch="64", gpus=curve.answer.gpus, top=1))
+    best = best_of(full)
+    assert best is not None
+    assert curve.answer.best.step_time == best.step_time
+    odd = size_cluster(replace(REQUEST, cluster="7x8 h100 400G-ib", restrict={"pp": (1,)}), Goal.DAYS, 30.0)
+    text = render(sizing_document(odd), Console(width=160, file=io.StringIO()))
+    assert "56 GPUs: no legal way to split the model and 48 sequences over them" in text
+    assert "would help" not in text
+
+
+@pytest.mark.slow
+def test_a_size_that_misses_by_little_is_planned_in_full() -> None:
+    # with less effort on its split, a size may take a little longer than it needs to
+    odd = replace(
+        REQUEST, model="llama-3.1-70b", cluster="dgx-h100", gpus=128, seq_len=8192, global_batch="512"
+    )
+    loose = best_of(make_plan(replace(odd, top=1, thorough=False)))
+    tight = best_of(make_plan(replace(odd, top=1)))
+    assert loose is not None
+    assert tight is not None
+    assert tight.step_time <= loose.step_time
+    assert loose.run is not None
+    assert tight.run is not None
+    target = (run_days(loose.run) + run_days(tight.run)) / 2
+    found = size_cluster(odd, Goal.DAYS, target)
+    assert found.answer is not None
+    assert found.answer.gpus == 128
+
+
 def test_nothing_fits_anywhere() -> None:
-    found = size_cluster(replace(REQUEST, model="llama-3.1-405b", tokens=None), Goal.MIN)
+    found = size_cluster(
+        replace(REQUEST, model="llama-3.1-405b", cluster="8x8 h100 400G-ib", tokens=None), Goal.MIN
+    )
     assert not found.found
-    assert headline(found).startswith("nothing runs on up to 96 GPUs")
+    assert headline(found).startswith("nothing runs on up to 64 GPUs")
     assert sizing_facts(found)["answer"] is None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from planner.calibrate.estimate import Observation
+from planner.calibrate.predict import predicted_cost
 from planner.spec.config import Recompute
 from planner.spec.overlay import multiplied
 from planner.spec.rule import Problem
@@ -135,9 +136,19 @@ def _several_nodes(seen: Observation) -> bool:
     return seen.problem.cluster.num_nodes > 1
 
 
+def _nearly_full(seen: Observation) -> bool:
+    """Whether a run's memory comes close to the device's, within the error of its prediction."""
+    device = seen.problem.cluster.accelerator.memory
+    return predicted_cost(seen.problem, seen.config).device > _FULL * device / (
+        1 + seen.problem.stack.overhead.error
+    )
+
+
 def _moe(seen: Observation) -> bool:
     return seen.problem.model.is_moe
 
+
+_FULL: Final = 0.9  # of the device: above it the allocator may have to start over
 
 CAUSES: Final = (
     Cause("peak", "the reported MFU is counted against another peak or with other FLOPs", 1.0,
@@ -145,7 +156,7 @@ CAUSES: Final = (
           "divide model FLOPs (planner model) by step time, devices and the dense peak: is that the figure reported?",
           "nothing is slow: sparse peaks (1,979 TFLOP/s of an H100) are twice the dense ones; compare tokens/s",
           reported=True),
-    Cause("fabric", "the fabric reaches a part of its rate", 1.0, (0.5, 0.25, 0.1, 0.05),
+    Cause("fabric", "the fabric reaches a part of its rate", 1.0, (0.5, 0.25, 0.1, 0.05, 0.025),
           "at {:.0%} of its bandwidth",
           "all_reduce_perf of nccl-tests on the same nodes; NCCL_DEBUG=INFO must say NET/IB or the fabric's plugin, "
           "not NET/Socket",
@@ -174,15 +185,15 @@ CAUSES: Final = (
           "the launcher's arguments; peak memory far below the prediction",
           "recompute less: planner estimate --memory shows what fits", _recompute,
           marks=("recompute_granularity=full",), against=("recompute_granularity=none",)),
-    Cause("dispatcher", "tokens reach experts the slow way (dispatcher or expert kernels)", 1.0, (2.0, 4.0, 8.0),
-          "{:.0f}x the dispatch time", "the launcher's arguments: --moe-token-dispatcher-type, --moe-grouped-gemm",
+    Cause("dispatcher", "tokens reach experts the slow way (dispatcher or expert kernels)", 2.2, (1.5, 3.0, 6.0),
+          "{:.2g}x the dispatch time", "the launcher's arguments: --moe-token-dispatcher-type, --moe-grouped-gemm",
           "--moe-token-dispatcher-type alltoall (or DeepEP), --moe-grouped-gemm, expert over tensor parallelism",
           _dispatcher, marks=("moe_token_dispatcher_type=allgather", "moe_grouped_gemm=false"),
           against=("moe_grouped_gemm=true",), needs=_moe),
-    Cause("imbalance", "experts get unequal numbers of tokens", 0.7, (1.5, 2.0, 3.0),
+    Cause("imbalance", "experts get unequal numbers of tokens", 2.0, (1.5, 2.0, 3.0),
           "the busiest rank has {:.1f}x the mean", "log tokens per expert; try a forced balance",
           "auxiliary loss or bias balancing, capacity factor; replicas of hot experts", _imbalance, needs=_moe),
-    Cause("attention", "attention does not run as a fused kernel", 0.4, (1.0,), "unfused",
+    Cause("attention", "attention does not run as a fused kernel", 0.2, (1.0,), "unfused",
           "attention forward and backward of planner probe; NVTE_FLASH_ATTN, attn_implementation",
           "flash or cuDNN attention; check head width, mask and dtype", _slow_attention,
           marks=("use_flash_attn=false",)),
@@ -190,13 +201,13 @@ CAUSES: Final = (
           "the launcher's arguments: is --bf16 there? (the log says which dtype parameters have)",
           "--bf16 (or autocast); torch.backends.cuda.matmul.allow_tf32 for fp32", _full_precision,
           marks=("using torch.float32 for parameters", "bf16=false")),
-    Cause("padding", "part of the tokens is padding", 0.4, (1.2, 1.5, 2.0), "{:.1f} tokens computed per useful one",
+    Cause("padding", "part of the tokens is padding", 0.2, (1.2, 1.5, 2.0), "{:.1f} tokens computed per useful one",
           "count useful tokens of some batches", "pack sequences; sort by length", stretch=True),
-    Cause("stragglers", "some nodes are slow, or steps wait for data", 0.5, (1.1, 1.25, 1.5),
+    Cause("stragglers", "some nodes are slow, or steps wait for data", 0.2, (1.1, 1.25, 1.5),
           "every step waits {:.2f}x", "per-rank timers (--timing-log-level 2); the spread of step times",
           "drop the slow node (clocks, thermals, ECC), more loader workers", stretch=True, marks=("straggler",)),
     Cause("thrash", "the allocator runs out of room and starts over", 0.3, (1.2, 1.6, 2.5),
           "steps take {:.1f}x", "torch.cuda.memory_stats: num_alloc_retries; reserved close to the capacity",
           "expandable_segments:True; a smaller micro-batch or more recomputation", stretch=True,
-          marks=("alloc_retries", "cache flushes", "flushing")),
+          marks=("alloc_retries", "cache flushes", "flushing"), needs=_nearly_full),
 )  # fmt: skip

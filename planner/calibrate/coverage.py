@@ -1,6 +1,6 @@
 """How often does a measurement lie within the band of its prediction? By stack and number of devices.
 
-A band promises that 80 % of step times lie within it. Left out: what sets a band (`answer.py`).
+A band promises that 80 % of step times lie within it. Left out: what sets a band (`spec/stack.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.answer import UNLIKE_BAND
 from planner.calibrate.measured import group_of, is_judged
 from planner.calibrate.statistics import Answer, error_summary
 from planner.spec.rule import Problem
@@ -21,9 +20,8 @@ _DIGITS: Final = 4
 
 
 def band_of(problem: Problem) -> float:
-    """The error band of a step time [1]: the stack's, wider for a mixture of experts."""
-    wider = problem.model.is_moe and problem.stack.calibration_level != "L3"
-    return problem.stack.band * (UNLIKE_BAND if wider else 1.0)
+    """The error band of a step time [1]: the stack's for that many devices and kind of model."""
+    return problem.stack.band_at(problem.cluster.num_devices, problem.model.is_moe)
 
 
 def size_of(devices: float) -> str:

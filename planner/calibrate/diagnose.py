@@ -1,48 +1,45 @@
 """Why is a run slower than predicted? Ranks causes by how well each explains every measurement at once.
 
 Evidence: step times of one or several runs, peak memory and MFU as logged, and what the log repeats of its options.
-The probability of a cause is its prior times the likelihood, averaged over its severities. Left out: causes in pairs.
+Hypotheses are nothing, one cause, or two at once; each weighs its prior times its likelihood, averaged over the
+severities. A cause's probability is that of all hypotheses with it. Left out: three causes at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from planner.calibrate.causes import CAUSES, Cause
-from planner.calibrate.estimate import Observation, row_width
-from planner.calibrate.predict import rates_of
-from planner.cost.flops import MfuConvention, mfu_flops_per_token
-from planner.cost.model import CostModel
-from planner.cost.simulated import evaluate_exactly
-from planner.spec.config import ConfigTable
-from planner.spec.precision import RECIPES
+from planner.calibrate.estimate import Observation
+from planner.calibrate.hypotheses import (
+    Costs,
+    Evidence,
+    Explained,
+    Parts,
+    best_likelihood,
+    explained,
+    model_flops,
+    peak_of,
+)
+from planner.calibrate.predict import Told, predicted_cost
 
 AS_PREDICTED: Final = 4.0  # prior of nothing being wrong, on the scale of the causes'
+TOGETHER: Final = 0.1  # prior of two causes at once, over the product of their own
 MARKED: Final = 60.0  # how much more probable a cause is that the log names; against: how much less
-_DEGREES: Final = 4.0
-_REPORTED: Final = 0.06  # width of a reported MFU or rate around the step time's own [log]
 _CLOSE: Final = 0.02
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One run and what its log shows. `memory`: peak of the stack's counter [bytes]; `mfu` [1] or `flops` per device
-    [FLOP/s] as reported; None where it does not say. `width`: of the run's error [log]; None: the stack's."""
-
-    seen: Observation
-    memory: float | None = None
-    mfu: float | None = None
-    flops: float | None = None
-    width: float | None = None
+_NEAR: Final = 6.0  # log probability below the best within which severities are refined
+_FIRST: Final = 4  # causes that are tried together with every other one
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause and its probability. `seconds`: what it takes of a step of the first run at `severity`; `share`: of the
-    measured step [1]; `marked`: the log's own words for it."""
+    """A cause and its probability. `seconds`: what it alone takes of a step of the first run at `severity`; `share`:
+    of the measured step [1]; `marked`: the log's own words for it."""
 
     cause: Cause | None
     probability: float
@@ -59,9 +56,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`findings` from the most to the least probable; `measured`, `predicted`: the first run's step [s]."""
+    """`findings` from the most to the least probable; `together`: the likeliest two causes at once and the
+    probability that it is two; `measured`, `predicted`: the first run's step [s]."""
 
     findings: tuple[Finding, ...]
+    together: tuple[Cause, Cause] | None
+    two: float
     measured: float
     predicted: float
     flops: float
@@ -73,128 +73,119 @@ class Diagnosis:
         return self.measured / self.predicted - 1
 
 
-@dataclass(frozen=True)
-class Told:
-    """A predicted step [s] and peak of the stack's counter [bytes]."""
-
-    seconds: float
-    memory: float
-
-
 def diagnose(evidence: Sequence[Evidence], marks: frozenset[str] = frozenset()) -> Diagnosis:
     """What explains the gap of the first run, and of the others of the same machine. Raises `PlannerError`."""
-    usual = [predicted_cost(part.seen) for part in evidence]
-    first = evidence[0].seen
-    scored: list[tuple[float, Finding]] = []
-    nothing = math.log(AS_PREDICTED) + sum(
-        _likelihood(e, told, 1.0) for e, told in zip(evidence, usual, strict=True)
-    )
-    scored.append((nothing, Finding(None, 0.0, 0.0, 0.0, 0.0, ())))
-    for cause in CAUSES:
-        if not any(cause.needs(part.seen) for part in evidence):
+    usual = [predicted_cost(part.seen.problem, part.seen.config) for part in evidence]
+    reported = any(part.mfu or part.flops for part in evidence)
+    possible = [
+        cause for cause in CAUSES
+        if any(cause.needs(part.seen) for part in evidence) and (reported or not cause.reported)
+    ]  # fmt: skip
+
+    costs = Costs()
+    tried = [
+        found for parts in [(), *(((c, s),) for c in possible for s in c.severities)]
+        if (found := explained(parts, evidence, usual, costs)) is not None
+    ]  # fmt: skip
+    tried = _refined(tried, evidence, usual, costs, marks)
+    several = sum(any(word in marks for word in cause.marks) for cause in possible) > 1
+    if several or max(part.likelihood for part in tried) < best_likelihood(evidence) + math.log(TOGETHER):
+        tried += [
+            found for parts in _pairs(tried, possible, marks)
+            if (found := explained(parts, evidence, usual, costs)) is not None
+        ]  # fmt: skip
+    return _ranked(tried, evidence[0].seen, usual[0], costs, marks)
+
+
+def weight_of(cause: Cause, marks: frozenset[str]) -> float:
+    """How probable a cause is before anything is measured, given the log's words."""
+    if any(word in marks for word in cause.marks):
+        return cause.prior * MARKED
+    return cause.prior / (MARKED if any(word in marks for word in cause.against) else 1.0)
+
+
+def belief(part: Explained, marks: frozenset[str]) -> float:
+    """Log probability of a hypothesis, up to a constant."""
+    if not part.parts:
+        return math.log(AS_PREDICTED) + part.likelihood
+    weights = [weight_of(cause, marks) / len(cause.severities) for cause, _ in part.parts]
+    return math.log(math.prod(weights) * TOGETHER ** (len(weights) - 1)) + part.likelihood
+
+
+def _refined(
+    tried: list[Explained],
+    evidence: Sequence[Evidence],
+    usual: Sequence[Told],
+    costs: Costs,
+    marks: frozenset[str],
+) -> list[Explained]:
+    """Each likely cause with a severity between those listed where that explains more; its weight stays."""
+    top = max(belief(part, marks) for part in tried)
+    found = list(tried)
+    for index, part in enumerate(tried):
+        if len(part.parts) != 1 or belief(part, marks) < top - _NEAR:
             continue
-        tried = [
-            (s, score) for s in cause.severities if (score := _score(cause, s, evidence, usual)) is not None
-        ]
-        if not tried:
-            continue
-        best, told, _ = max(((s, told, value) for s, (told, value) in tried), key=lambda t: t[2])
+        ((cause, severity),) = part.parts
+        near = [math.sqrt(severity * other) for other in cause.severities if other != severity]
+        for between in sorted(near, key=lambda value: abs(math.log(value / severity)))[:2]:
+            better = explained(((cause, between),), evidence, usual, costs)
+            if better is not None and better.likelihood > found[index].likelihood:
+                found[index] = better
+    return found
+
+
+def _pairs(tried: Sequence[Explained], possible: Sequence[Cause], marks: frozenset[str]) -> Iterator[Parts]:
+    """Each of the likeliest causes with every other one, at all severities."""
+    order = sorted((part for part in tried if part.parts), key=lambda part: -belief(part, marks))
+    first = list(dict.fromkeys(part.parts[0][0].name for part in order))[:_FIRST]
+    firsts = [cause for cause in possible if cause.name in first]
+    seen: set[frozenset[str]] = set()
+    for one, other in product(firsts, possible):
+        names = frozenset((one.name, other.name))
+        if one is not other and names not in seen and not (one.stretch and other.stretch):
+            seen.add(names)
+            yield from (((one, s), (other, t)) for s in one.severities for t in other.severities)
+
+
+def _ranked(
+    tried: Sequence[Explained], first: Observation, usual: Told, costs: Costs, marks: frozenset[str]
+) -> Diagnosis:
+    """Causes by the probability of all hypotheses that they are in."""
+    beliefs = [belief(part, marks) for part in tried]
+    norm = _log_sum(beliefs)
+    shares: dict[str, float] = defaultdict(float)
+    likeliest: dict[str, tuple[float, Explained]] = {}
+    pairs: dict[tuple[str, str], float] = defaultdict(float)
+    for value, part in zip(beliefs, tried, strict=True):
+        share = math.exp(value - norm)
+        for name in [cause.name for cause, _ in part.parts] or [""]:
+            shares[name] += share
+            if name not in likeliest or value > likeliest[name][0]:
+                likeliest[name] = value, part
+        if len(part.parts) == 2:
+            pairs[part.parts[0][0].name, part.parts[1][0].name] += share
+    findings = [Finding(None, shares[""], 0.0, 0.0, 0.0, ())]
+    for cause in (cause for cause in CAUSES if cause.name in shares):
+        severity = next(s for c, s in likeliest[cause.name][1].parts if c is cause)
+        alone = costs.told(0, ((cause, severity),), first, usual)
+        assert alone is not None, "it was in a hypothesis"
+        seconds = alone.seconds - usual.seconds
         marked = tuple(word for word in cause.marks if word in marks)
-        weight = cause.prior * (MARKED if marked else 1.0)
-        weight /= MARKED if not marked and any(word in marks for word in cause.against) else 1.0
-        total = math.log(weight / len(cause.severities)) + _log_sum([value for _, (_, value) in tried])
-        size = told.seconds - usual[0].seconds
-        finding = Finding(cause, 0.0, best, size, size / first.seconds, marked)
-        scored.append((total, finding))
-    scored.sort(key=lambda pair: -pair[0])
-    norm = _log_sum([value for value, _ in scored])
-    findings = tuple(
-        Finding(f.cause, math.exp(value - norm), f.severity, f.seconds, f.share, f.marked)
-        for value, f in scored
-    )
-    flops = model_flops(first)
-    return Diagnosis(findings, first.seconds, usual[0].seconds, flops, peak_of(first))
-
-
-def _score(
-    cause: Cause, severity: float, evidence: Sequence[Evidence], usual: Sequence[Told]
-) -> tuple[Told, float] | None:
-    """The first run under a cause, and the log-likelihood of all; None where the cause cannot be."""
-    total, first = 0.0, None
-    for part, plain in zip(evidence, usual, strict=True):
-        told = plain
-        if cause.needs(part.seen):
-            if cause.stretch:
-                told = Told(plain.seconds * severity, plain.memory)
-            elif not cause.reported:
-                changed = cause.change(part.seen, severity)
-                if changed is None:
-                    return None
-                told = predicted_cost(changed)
-        total += _likelihood(part, told, severity if cause.reported else 1.0)
-        first = first or told
-    assert first is not None, "there is evidence"
-    if cause.reported and not any(part.mfu or part.flops for part in evidence):
-        return None
-    return first, total
-
-
-def predicted_cost(seen: Observation) -> Told:
-    """Step and memory that planner predicts for a run."""
-    model = CostModel(seen.problem, *rates_of(seen.problem.cluster))
-    cost = evaluate_exactly(model, ConfigTable.of([seen.config]))
-    return Told(float(cost.step_time[0]), float(cost.peak_memory[0]))
-
-
-def _likelihood(part: Evidence, told: Told, reported: float) -> float:
-    width = part.width or row_width(part.seen.problem)
-    total = _student(math.log(part.seen.seconds / told.seconds), width)
-    if part.memory is not None:
-        error = max(part.seen.problem.stack.overhead.error, 0.03)
-        total += _student(math.log(part.memory / told.memory), error)
-    rate = reported_ratio(part)
-    if rate is not None:
-        total += max(
-            _student(math.log(rate / (reported * share)), _REPORTED) for share in _conventions(part.seen)
+        findings.append(
+            Finding(cause, shares[cause.name], severity, seconds, seconds / first.seconds, marked)
         )
-    return total
-
-
-def reported_ratio(part: Evidence) -> float | None:
-    """The rate a log reports over the one its step time means, counting the full square of attention [1]."""
-    meant = model_flops(part.seen) / part.seen.seconds
-    if part.flops is not None:
-        return part.flops / meant
-    return part.mfu * peak_of(part.seen) / meant if part.mfu is not None else None
-
-
-def model_flops(seen: Observation) -> float:
-    """Model FLOPs of a step on one device, attention over the full square [FLOP]."""
-    problem = seen.problem
-    per_token = float(
-        mfu_flops_per_token(problem.model, float(problem.job.seq_len), MfuConvention.FULL_SQUARE)
+    findings.sort(key=lambda finding: -finding.probability)
+    by_name = {cause.name: cause for cause in CAUSES}
+    best = max(pairs, key=lambda names: pairs[names], default=None)
+    return Diagnosis(
+        findings=tuple(findings),
+        together=(by_name[best[0]], by_name[best[1]]) if best else None,
+        two=sum(pairs.values()),
+        measured=first.seconds,
+        predicted=usual.seconds,
+        flops=model_flops(first),
+        peak=peak_of(first),
     )
-    return per_token * problem.job.tokens_per_step / problem.cluster.num_devices
-
-
-def peak_of(seen: Observation) -> float:
-    """Dense peak of the job's number format [FLOP/s]."""
-    problem = seen.problem
-    return problem.cluster.accelerator.peak_flops(RECIPES[problem.job.precision].gemm)
-
-
-def _conventions(seen: Observation) -> tuple[float, ...]:
-    """FLOPs as frameworks count them, attention in full or by half, over those of the full square [1]."""
-    problem = seen.problem
-    seq = float(problem.job.seq_len)
-    whole = float(mfu_flops_per_token(problem.model, seq, MfuConvention.FULL_SQUARE))
-    others = (MfuConvention.CAUSAL_HALF, MfuConvention.TORCHTITAN)
-    return (1.0, *(float(mfu_flops_per_token(problem.model, seq, kind)) / whole for kind in others))
-
-
-def _student(error: float, width: float) -> float:
-    """Log-density of Student's t with 4 degrees of freedom, up to a constant."""
-    return -0.5 * (_DEGREES + 1) * math.log1p((error / width) ** 2 / _DEGREES) - math.log(width)
 
 
 def _log_sum(values: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """What do measured steps say of a stack? Predictions beside measurements, factors that shrink the gap, a calibration.
 
-The factors are few and physical: compute, communication, host floors, overhead of a step. Left out: how steps are
-measured (`own_runs.py`) and the statistics (`shrinkage.py`).
+Left out: how steps are measured (`own_runs.py`), which numbers may move (`parts.py`) and the statistics
+(`shrinkage.py`).
 """
 
 from __future__ import annotations
@@ -14,35 +14,26 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.answer import UNLIKE_BAND
+from planner.calibrate.parts import PARTS, STEP, multiply_of, narrow_formats, prior_of
 from planner.calibrate.predict import rates_of
-from planner.calibrate.shrinkage import PARTS, ROW, Shrunk, shrink
+from planner.calibrate.shrinkage import Shrunk, shrink
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.overlay import Overlay
+from planner.spec.overlay import Overlay, multiplied
 from planner.spec.rule import Problem
+from planner.spec.stack import UNLIKE_BAND
 
 Array = NDArray[np.float64]
 
-COMPUTE_TERMS: Final = ("gemm", "attention", "memory_bound", "recompute", "embedding_and_loss")
-COMMUNICATION_TERMS: Final = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
-_STACK_FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "compute": ("compute.gemm", "compute.attention", "compute.memory_bound"),
-    "communication": (
-        "communication.tp_exposed", "communication.tp_exposed_nodes", "communication.ep_exposed",
-        "communication.p2p_exposed", "communication.dp_time",
-    ),
-    "host": (
-        "host.layer_floor", "host.layer_floor_tp", "host.moe_layer_floor", "host.layer_floor_tp_nodes",
-        "host.pipeline_tp_floor",
-    ),
-    "overhead": ("host.step_overhead",),
-}  # fmt: skip
-SMALLEST: Final = 0.002  # a factor within 0.2 % of 1 is left alone
+# of a row's error over the logarithm of the stack's 80 % band, which holds what a whole group is off by, too
+ROW: Final = 0.5
+LEAST_ROW: Final = 0.035
 LARGEST_GAP: Final = math.log(4.0)  # beyond it something else than a slow machine is the matter
 SAME_RUN: Final = 0.15  # relative: how far two measurements of one configuration may lie apart
+LINEAR: Final = 0.02  # how far a step may lie from what its sensitivities say [log]
+_ROUNDS: Final = 4
 _ODD: Final = 4.0  # widths of a row's error
 
 
@@ -54,26 +45,6 @@ class Observation:
     problem: Problem
     config: ParallelConfig
     seconds: float
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """A predicted step [s] and its exposed terms [s]."""
-
-    seconds: float
-    terms: dict[str, float]
-
-    @property
-    def shares(self) -> Array:
-        """Parts of the step in the order of `shrinkage.PARTS` [1]; a bubble is as long as the work it waits for."""
-        total = sum(self.terms.values())
-        compute = sum(self.terms.get(name, 0.0) for name in COMPUTE_TERMS)
-        wire = sum(self.terms.get(name, 0.0) for name in ("tp_comm", "cp_comm", "ep_comm"))
-        host = self.terms.get("host_bound", 0.0)
-        stretch = 1 + self.terms.get("pipeline_bubble", 0.0) / max(compute + wire + host, 1e-12)
-        outer = self.terms.get("pp_comm", 0.0) + self.terms.get("dp_comm", 0.0)
-        parts = (compute * stretch, wire * stretch + outer, host * stretch, self.terms["step_overhead"])
-        return np.maximum(np.array(parts), 0.0) / total
 
 
 @dataclass(frozen=True)
@@ -89,47 +60,77 @@ class Calibration:
     odd: tuple[str, ...]
 
 
-def predict_steps(observations: Sequence[Observation]) -> list[Predicted]:
-    """The predicted step of every observation; those of one problem are evaluated as one table."""
+def predict_steps(observations: Sequence[Observation]) -> Array:
+    """The predicted step of every observation (n,) [s]; those of one problem are evaluated as one table."""
     groups: dict[int, list[int]] = {}
     for index, seen in enumerate(observations):
         groups.setdefault(id(seen.problem), []).append(index)
-    found: list[Predicted | None] = [None] * len(observations)
+    found = np.empty(len(observations))
     for members in groups.values():
         problem = observations[members[0]].problem
         model = CostModel(problem, *rates_of(problem.cluster))
-        cost = evaluate_exactly(model, ConfigTable.of([observations[i].config for i in members]))
-        assert cost.detail is not None, "costed with keep_terms"
-        for row, index in enumerate(members):
-            terms = {name: float(values[row]) for name, values in cost.detail.time.items()}
-            found[index] = Predicted(float(cost.step_time[row]), terms)
-    return [part for part in found if part is not None]
+        found[members] = evaluate_exactly(
+            model, ConfigTable.of([observations[i].config for i in members])
+        ).step_time
+    return found
 
 
 def row_width(problem: Problem) -> float:
     """Width of one row's error from the stack's band, wider for the mixtures of experts that it saw less of [log]."""
     wider = UNLIKE_BAND if problem.model.is_moe else 1.0
-    return max(ROW * wider * math.log1p(problem.stack.band), 0.02)
+    return max(ROW * wider * math.log1p(problem.stack.band), LEAST_ROW)
 
 
-def factors_of(observations: Sequence[Observation], predicted: Sequence[Predicted]) -> Shrunk:
-    """The log factors that the observations speak for."""
-    residuals = np.array(
-        [math.log(seen.seconds / part.seconds) for seen, part in zip(observations, predicted, strict=True)]
-    )
-    shares = np.array([part.shares for part in predicted])
+def sensitivities(observations: Sequence[Observation]) -> Array:
+    """Change of each run's log time with the log factor of each part (n, p), by central differences of the cost
+    model's own prediction: bubbles, overlap and limits of the numbers are in it."""
+    narrow = narrow_formats(seen.problem for seen in observations)
+    columns = []
+    for index in range(len(PARTS)):
+        low, high = (
+            predict_steps(_multiplied(observations, multiply_of(side * np.eye(len(PARTS))[index], narrow)))
+            for side in (-STEP, STEP)
+        )
+        columns.append(np.log(high / low) / (2 * STEP))
+    return np.array(columns).T
+
+
+def factors_of(observations: Sequence[Observation], predicted: Array, told: Array) -> Shrunk:
+    """The log factors that the observations speak for; `told` (n, p): their sensitivities.
+
+    Where steps under the factors found are not what the sensitivities say, those are taken again there (Gauss-Newton).
+    """
     row = np.array([row_width(seen.problem) for seen in observations])
-    return shrink(residuals, shares, row)
-
-
-def multiply_of(shrunk: Shrunk) -> dict[str, float]:
-    """Factors of a stack's numbers, those that hardly move left out."""
-    found: dict[str, float] = {}
-    for part, log_factor in zip(PARTS, shrunk.mean, strict=True):
-        factor = math.exp(float(log_factor))
-        if abs(factor - 1) >= SMALLEST:
-            found |= {path: round(factor, 4) for path in _STACK_FIELDS[part]}
+    narrow = narrow_formats(seen.problem for seen in observations)
+    errors = errors_of(observations, predicted)
+    found = shrink(errors, told, row, prior_of())
+    for _ in range(_ROUNDS):
+        if not np.any(np.abs(found.mean) > STEP):
+            return found
+        there = _multiplied(observations, multiply_of(found.mean, narrow))
+        left = errors_of(observations, predict_steps(there))
+        if np.all(np.abs(errors - told @ found.mean - left) < LINEAR):
+            return found
+        told = sensitivities(there)
+        errors = left + told @ found.mean
+        found = shrink(errors, told, row, prior_of())
     return found
+
+
+def errors_of(observations: Sequence[Observation], predicted: Array) -> Array:
+    """Measured over predicted time (n,) [log]."""
+    return np.log(np.array([seen.seconds for seen in observations]) / predicted)
+
+
+def _multiplied(observations: Sequence[Observation], factors: dict[str, float]) -> list[Observation]:
+    stacks: dict[int, Problem] = {}
+    for seen in observations:
+        if id(seen.problem) not in stacks:
+            stack = seen.problem.stack
+            for path, factor in factors.items():
+                stack = multiplied(stack, path, factor)
+            stacks[id(seen.problem)] = replace(seen.problem, stack=stack)
+    return [replace(seen, problem=stacks[id(seen.problem)]) for seen in observations]
 
 
 def corrected(observations: Sequence[Observation], overlay: Overlay) -> list[Observation]:
@@ -148,7 +149,8 @@ def calibrate(observations: Sequence[Observation], name: str, date: str) -> Cali
     check_agreement(observations)
     predicted = predict_steps(observations)
     check_gaps(observations, predicted)
-    shrunk = factors_of(observations, predicted)
+    shrunk = factors_of(observations, predicted, sensitivities(observations))
+    narrow = narrow_formats(seen.problem for seen in observations)
     first = observations[0].problem
     overlay = Overlay(
         name=name,
@@ -157,17 +159,16 @@ def calibrate(observations: Sequence[Observation], name: str, date: str) -> Cali
         made_from=tuple(f"{seen.name}: {seen.seconds:.4g} s a step" for seen in observations),
         stack=first.stack.name,
         accelerator=first.cluster.accelerator.name,
-        multiply=multiply_of(shrunk),
-        band=round(min(math.expm1(1.28 * shrunk.spread), 2.0), 4),
+        multiply=multiply_of(shrunk.mean, narrow),
+        band=round(min(math.expm1(shrunk.band), 2.0), 4),
     )
     after = predict_steps(corrected(observations, overlay))
-    errors = [math.log(seen.seconds / part.seconds) for seen, part in zip(observations, after, strict=True)]
-    odd = check_rest(observations, errors)
+    odd = check_rest(observations, errors_of(observations, after))
     return Calibration(
         overlay=overlay,
         observations=tuple(observations),
-        before=tuple(part.seconds for part in predicted),
-        after=tuple(part.seconds for part in after),
+        before=tuple(predicted.tolist()),
+        after=tuple(after.tolist()),
         shrunk=shrunk,
         odd=odd,
     )
@@ -200,18 +201,18 @@ def check_agreement(observations: Sequence[Observation]) -> None:
                 )  # fmt: skip
 
 
-def check_gaps(observations: Sequence[Observation], predicted: Sequence[Predicted]) -> None:
+def check_gaps(observations: Sequence[Observation], predicted: Array) -> None:
     """Refuse runs so far off that no calibration is meant. Raises `InputError`."""
-    for seen, part in zip(observations, predicted, strict=True):
-        if abs(math.log(seen.seconds / part.seconds)) > LARGEST_GAP:
+    for seen, told, error in zip(observations, predicted, errors_of(observations, predicted), strict=True):
+        if abs(error) > LARGEST_GAP:
             raise InputError(
                 f"a measured step must lie within {math.exp(LARGEST_GAP):.0f} times of the predicted one",
-                f"{seen.name}: measured {seen.seconds:.4g} s, predicted {part.seconds:.4g} s",
+                f"{seen.name}: measured {seen.seconds:.4g} s, predicted {told:.4g} s",
                 "check the configuration and the batch; planner diagnose says what could be the cause",
             )
 
 
-def check_rest(observations: Sequence[Observation], errors: Sequence[float]) -> tuple[str, ...]:
+def check_rest(observations: Sequence[Observation], errors: Array) -> tuple[str, ...]:
     """Names of runs far off the others after the calibration. Raises `InputError` where they contradict."""
     wide = [row_width(seen.problem) for seen in observations]
     sizes = [error / width for error, width in zip(errors, wide, strict=True)]

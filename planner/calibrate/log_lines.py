@@ -1,8 +1,8 @@
 """What does a training log say? Step times, throughput, memory and out-of-memory messages, line by line.
 
-Reads the formats of Megatron-LM and Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron and the transformers
-trainer, of several releases, with colours, rank prefixes and wrapped lines, as a stream: a log may be larger than the
-memory. Left out: the configuration of the run, which its owner gives (`calibrate/own_runs.py`).
+Reads the formats of Megatron-LM and Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, Composer and the
+transformers trainer, of several releases, with colours, rank prefixes and wrapped lines, as a stream: a log may be
+larger than the memory. Left out: the configuration of the run, which its owner gives (`calibrate/own_runs.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ LONGEST_LINE: Final = 20_000  # characters; the rest of a line holds no figure
 MOST_STEPS: Final = 200_000
 LARGEST_LOG: Final = 2_000_000_000  # bytes
 _MOST_MESSAGES: Final = 10_000
+_LEAST, _MOST = 1e-9, 1e18  # figures beyond them are none
 _CONTINUED: Final = 8  # lines a message may be wrapped over
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|\x1b[@-Z\\-_]")
 # "[rank3]:", "[default0]:[rank0]:", "0: " of srun -l, "worker-1: " of pdsh
@@ -93,9 +94,11 @@ _NANO_BATCH: Final = _search(rf"global_batch_size:\s*{_NUMBER}([KMBT]?)")
 _NANO_FLOPS: Final = _search(rf"model_tflops_per_gpu:\s*{_NUMBER}([KMBT]?)")
 _TRAINER: Final = _search(rf"'train_steps_per_second':\s*{_NUMBER}")
 _PROGRESS: Final = _search(rf"\b(\d+)/\d+ \[[^\]]*?\b{_NUMBER}(s/it|it/s)")
+# composer/loggers/console_logger.py: one metric a line below "[batch=10/4800]:", averaged over a window of batches
+_COMPOSER: Final = _search(rf"\bTrain throughput/batches_per_sec:\s*{_NUMBER}")
 _HINTS: Final = (
     "elapsed time per iteration", "step time", "train_step_timing", "tps:", "wps:", "tgs:", "samplespersec",
-    "time_per_iteration_ms", "train_steps_per_second", "s/it", "it/s",
+    "time_per_iteration_ms", "train_steps_per_second", "s/it", "it/s", "batches_per_sec",
 )  # fmt: skip
 _TELLING: Final = (*_HINTS, "iteration", "memory", "max_ma", "traceback")
 
@@ -115,7 +118,7 @@ def step_line(text: str) -> LoggedStep | None:
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):
         return None
-    for read in (_megatron, _bridge, _nanotron, _torchtitan, _deepspeed, _nemo, _trainer):
+    for read in (_megatron, _bridge, _nanotron, _torchtitan, _deepspeed, _nemo, _trainer, _composer):
         found = read(text)
         if found is not None:
             return found
@@ -129,8 +132,13 @@ def _value(pattern: re.Pattern[str], text: str) -> float | None:
         return None
     number = next((group for group in match.groups() if group), "")
     suffix = match.groups()[-1] if (match.groups()[-1] or "") in _SUFFIX else ""
-    value = float(number.replace(",", "")) * _SUFFIX[suffix or ""]
-    return value if 0 < value < 1e18 else None
+    return _figure(number, _SUFFIX[suffix or ""])
+
+
+def _figure(number: str, times: float = 1.0) -> float | None:
+    """A figure above 0 that something measured can have; None for others."""
+    value = float(number.replace(",", "")) * times
+    return value if _LEAST < value < _MOST else None
 
 
 def _step_number(pattern: re.Pattern[str], text: str) -> int | None:
@@ -156,8 +164,8 @@ def _bridge(text: str) -> LoggedStep | None:
     match = _BRIDGE.search(text)
     if match is None:
         return None
-    flops = float(match[2].replace(",", "")) if match[2] else None
-    return LoggedStep("megatron-bridge", seconds=float(match[1].replace(",", "")), flops=flops)
+    seconds, flops = _figure(match[1]), _figure(match[2]) if match[2] else None
+    return LoggedStep("megatron-bridge", seconds=seconds, flops=flops) if seconds else None
 
 
 def _nanotron(text: str) -> LoggedStep | None:
@@ -178,11 +186,13 @@ def _torchtitan(text: str) -> LoggedStep | None:
     match = _TITAN.search(text)
     if match is None:
         return None
-    mfu = _value(_TITAN_MFU, text)
+    mfu, rate = _value(_TITAN_MFU, text), _figure(match[2])
+    if rate is None:
+        return None
     return LoggedStep(
         "torchtitan",
         step=int(match[1].replace(",", "")[:12]),
-        tokens_per_device=float(match[2].replace(",", "")) or None,
+        tokens_per_device=rate,
         flops=_value(_TITAN_FLOPS, text),
         mfu=mfu / 100 if mfu else None,
     )
@@ -192,8 +202,8 @@ def _deepspeed(text: str) -> LoggedStep | None:
     match = _DEEPSPEED.search(text)
     if match is None:
         return None
-    current = float(match[3].replace(",", ""))
-    return LoggedStep("deepspeed", step=int(match[1][:12]), samples=current or None)
+    rate = _figure(match[3])
+    return LoggedStep("deepspeed", step=int(match[1][:12]), samples=rate) if rate else None
 
 
 def _nemo(text: str) -> LoggedStep | None:
@@ -206,10 +216,15 @@ def _trainer(text: str) -> LoggedStep | None:
     if rate is not None:
         return LoggedStep("transformers", seconds=1 / rate)
     match = _PROGRESS.search(text)
-    if match is None or float(match[2].replace(",", "")) == 0:
+    value = _figure(match[2]) if match is not None else None
+    if match is None or value is None:
         return None
-    value = float(match[2].replace(",", ""))
     return LoggedStep("transformers", int(match[1][:12]), value if match[3] == "s/it" else 1 / value)
+
+
+def _composer(text: str) -> LoggedStep | None:
+    rate = _value(_COMPOSER, text)
+    return None if rate is None else LoggedStep("composer", seconds=1 / rate)
 
 
 def _logical_lines(lines: Iterable[str]) -> Iterator[tuple[str, int | None]]:
@@ -319,7 +334,7 @@ def read_log(path: Path) -> LogFacts:
         raise FileInputError(str(path), "the log must be readable", str(error.strerror or error)) from None
     if not (facts.steps or facts.memory or facts.ooms):
         must = "a log must hold step times, memory lines or an out-of-memory message of a known format"
-        hint = "formats: Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, transformers"
+        hint = "formats: Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, Composer, transformers"
         raise FileInputError(str(path), must, f"{facts.lines} lines, none of them", hint)
     return facts
 

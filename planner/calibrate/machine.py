@@ -1,13 +1,12 @@
-"""Which machine is this? Reads `nvidia-smi topo -m`, hostfiles and Slurm node lists.
+"""Which machine is this? Reads `nvidia-smi topo -m`, `rocm-smi --showtopo`, hostfiles and Slurm node lists.
 
-What they do not say (the device's name, the speed of a network card) comes from the cluster the user names. Left out:
-`rocm-smi --showtopo`, whose tables differ.
+What they do not say (the device's name, the speed of a network card) comes from the cluster the user names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,30 +19,35 @@ from planner.spec.cluster import Cluster
 
 _LARGEST: Final = 5_000_000  # bytes
 _MOST_NODES: Final = 1_000_000
+_JOINTS: Final = {"nvlink": "NVLink", "xgmi": "Infinity Fabric"}
 _LINKS: Final = re.compile(r"^(?:X|NV\d+|NVL|PIX|PXB|PHB|NODE|SYS|N/A|OK|NS|CNS)$")
 _SLOTS: Final = re.compile(r"(?:slots|max_slots|gpus)\s*=\s*(\d+)|:(\d+)\s*$")
 
 
 @dataclass(frozen=True)
 class NodeTopology:
-    """One node. `links`: NVLinks of the best and of the worst pair of devices; `near`: devices with a card of their
-    own behind one PCIe switch."""
+    """One node. `links`: direct links of the best and of the worst pair of devices, 1 where only their kind is told;
+    `near`: devices with a card of their own behind one PCIe switch; `joint`: kind of the direct links. A tool that
+    does not tell of network cards leaves `cards` at 0."""
 
     devices: int
     cards: int
     links: tuple[int, int]
     worst: str
     near: int
+    joint: str = "NVLink"
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The topology in words."""
         best, least = self.links
         joined = (
-            f"NVLink between all, {least} to {best} links"
+            f"{self.joint} between all, {least} to {best} links"
             if least
-            else f"no NVLink between some (worst path {self.worst})"
+            else f"no {self.joint} between some (worst path {self.worst})"
         )
+        if not self.cards:
+            return (f"{self.devices} devices: {joined}", "no network cards are told of")
         return (
             f"{self.devices} devices: {joined}",
             f"{self.cards} network cards, {self.near} of {self.devices} devices with one behind their own switch",
@@ -68,13 +72,15 @@ def _read(path: Path, what: str) -> str:
 
 
 def read_topology(path: Path) -> NodeTopology:
-    """The matrix of `nvidia-smi topo -m`. Raises `FileInputError`."""
+    """The matrix of `nvidia-smi topo -m` or of `rocm-smi --showtopo`. Raises `FileInputError`."""
     return parse_topology(_read(path, "a topology"), str(path))
 
 
 def parse_topology(text: str, name: str) -> NodeTopology:
-    """The matrix in the output of `nvidia-smi topo -m`. Raises `FileInputError`."""
+    """The matrix in the output of either tool. Raises `FileInputError`."""
     lines = [plain(line)[0] for line in text.splitlines()]
+    if any("Link Type between two GPUs" in line for line in lines):
+        return _rocm_topology(lines, name)
     heads = next((line.split() for line in lines if re.match(r"\s*GPU0\b(?!\s+X)", line)), None)
     rows: dict[str, list[str]] = {}
     for line in lines:
@@ -109,6 +115,32 @@ def parse_topology(text: str, name: str) -> NodeTopology:
             if place in order and order.index(place) > order.index(worst):
                 worst = place
     return NodeTopology(len(devices), len(cards), (most, least if len(devices) > 1 else 0), worst, near)
+
+
+def _rocm_topology(lines: Sequence[str], name: str) -> NodeTopology:
+    """The table of link types of `rocm-smi --showtopo`: XGMI or PCIE for each pair; the diagonal holds no word."""
+    start = next(i for i, line in enumerate(lines) if "Link Type between two GPUs" in line)
+    rows: dict[str, list[str]] = {}
+    for line in lines[start + 1 :]:
+        cells = line.split()
+        if cells and cells[0].startswith("="):
+            break
+        if cells and re.match(r"^GPU\d+$", cells[0]) and not all(cell.startswith("GPU") for cell in cells):
+            rows[cells[0]] = cells[1:]
+    short = [label for label, cells in rows.items() if len(cells) != len(rows)]
+    if not rows or short:
+        given = f"{len(rows)} rows" + (f", {short[0]} of another length" if short else "")
+        raise FileInputError(
+            name, "the table of link types must be whole", given, "keep all of rocm-smi --showtopo"
+        )
+    pairs = [cell for i, cells in enumerate(rows.values()) for j, cell in enumerate(cells) if i != j]
+    unknown = [cell for cell in pairs if cell not in ("XGMI", "PCIE")]
+    if unknown:
+        raise FileInputError(name, "a link type must be XGMI or PCIE", repr(unknown[0][:40]))
+    direct = [int(cell == "XGMI") for cell in pairs]
+    worst = "PCIE" if 0 in direct else "XGMI" if direct else "X"
+    ends = (max(direct, default=0), min(direct, default=0))
+    return NodeTopology(len(rows), 0, ends, worst, 0, "Infinity Fabric")
 
 
 def read_nodes(text: str) -> Nodes:
@@ -183,9 +215,10 @@ def machine_notes(cluster: Cluster, topology: NodeTopology | None, nodes: Nodes 
                 f"the node has {topology.devices} devices, {cluster.name} as given {cluster.devices_per_node}"
             )
         joined = topology.links[1] > 0
-        if not joined and "nv" in str(cluster.tiers[0].kind).lower() and topology.devices > 1:
+        usual = _JOINTS.get(str(cluster.tiers[0].kind))
+        if usual is not None and topology.devices > 1 and (not joined or usual != topology.joint):
             said.append(
-                f"some pairs have no NVLink (worst path {topology.worst}), {cluster.name} says {cluster.tiers[0].kind}"
+                f"some pairs have no {usual} (worst path {topology.worst}), {cluster.name} says {cluster.tiers[0].kind}"
             )
         if topology.cards and topology.near < topology.devices and len(cluster.tiers) > 1:
             said.append(
@@ -212,13 +245,18 @@ def cluster_text(cluster: Cluster, topology: NodeTopology | None, nodes: Nodes |
     count = len(nodes.names) if nodes else cluster.num_nodes
     kind = str(cluster.tiers[0].kind)
     if topology is not None and topology.devices > 1:
-        kind = "nvlink" if topology.links[1] else "pcie"
+        direct = next(kind for kind, joint in _JOINTS.items() if joint == topology.joint)
+        kind = direct if topology.links[1] else "pcie"
     node: dict[str, Any] = {"accelerators": per_node, "scale_up": {"kind": kind, "domain": per_node}}
     spec: dict[str, Any] = {
         "name": name, "description": f"as found; the rest from {cluster.name}", "nodes": count,
         "accelerator": cluster.accelerator.name, "node": node,
     }  # fmt: skip
-    sources = {"node": "nvidia-smi topo -m" if topology else f"the cluster {cluster.name}"}
+    sources = {
+        "node": ("nvidia-smi topo -m" if topology.joint == "NVLink" else "rocm-smi --showtopo")
+        if topology
+        else f"the cluster {cluster.name}"
+    }
     if count > 1:
         if len(cluster.tiers) < 2:
             raise InputError(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.units import GIB
+from planner.units import GB, GIB
 
 Row = Mapping[str, str]
 
@@ -57,9 +57,11 @@ def measurement_of(row: Row) -> Measurement:
         batch, length, gpus = (value or 0.0 for value in tokens)
         step = batch * length / (rate * gpus)
     peak, notes = _number(row, "peak_mem_gib"), (row.get("notes") or "").strip()
+    # Megatron-Bridge logs bytes / 1e9 (training/utils/train_utils.py, report_memory): published as printed
+    unit = GB if "bridge" in (row.get("framework") or "").lower() else GIB
     crashed = notes.startswith("FAILED")
     told = crashed and not re.match(r"FAILED crashed/oom \(source does not distinguish\)\s*$", notes)
-    return Measurement(step, peak * GIB if peak else None, notes.startswith("OOM"), crashed, told)
+    return Measurement(step, peak * unit if peak else None, notes.startswith("OOM"), crashed, told)
 
 
 def group_of(row: Row) -> str:

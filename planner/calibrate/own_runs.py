@@ -30,6 +30,7 @@ _OF_JOB: Final = ("gpus", "seq_len", "global_batch", "precision")
 _FAMILY: Final = {
     "megatron": "megatron", "megatron-bridge": "megatron", "nemo": "megatron", "torchtitan": "torchtitan",
     "deepspeed": "deepspeed", "nanotron": "nanotron", "transformers": "deepspeed",
+    "composer": "fsdp",
 }  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def parse_run(text: str) -> tuple[str, dict[str, str]]:
 def request_of(base: Request, settings: Mapping[str, str]) -> Request:
     """The question of one run: the common options with its own settings. Raises `InputError`."""
     axes = [f"{name}={value}" for name, value in settings.items() if name not in _OF_JOB]
-    request = replace(base, restrict={**base.restrict, **parse_restriction(axes)})
+    request = replace(base, restrict={**base.restrict, **parse_restriction(axes, "--run")})
     return replace(
         request,
         gpus=_whole(settings, "gpus", request.gpus),

@@ -20,7 +20,7 @@ from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
 from planner.space.framework_rules import all_rules_for
 from planner.spec.cluster import Cluster
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
 from planner.spec.links import LinkRates
 from planner.spec.planfile import MemoryVerdict, memory_verdict
 from planner.spec.rates import KernelRates
@@ -28,6 +28,9 @@ from planner.spec.rule import Problem
 
 # What no run can break, whatever its framework; a framework's own limits are not held against a run that exists.
 BINDING_RULES: Final = ("heads-tp", "layers-pp", "stages-filled", "experts-ep")
+# Share of a device that packed fine-tuning of 70B had allocated when it failed of fragmentation; with expandable
+# segments it ran (Megatron-Bridge, skills/perf-memory-tuning: 58.8 of 80 GB).
+USABLE_IN_HOLES: Final = 58.8 / 80
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,21 @@ def rates_of(cluster: Cluster) -> tuple[KernelRates, LinkRates]:
     chip = cluster.accelerator
     kernels, links = _rates(chip.name, str(chip.architecture), str(chip.scale_up_kind), str(cluster.fabric))
     return kernels, links.scaled(cluster.links)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A predicted step [s], peak of the stack's counter and what the device holds in all [bytes]."""
+
+    seconds: float
+    memory: float
+    device: float
+
+
+def predicted_cost(problem: Problem, config: ParallelConfig) -> Told:
+    """Step and memory that planner predicts for one run."""
+    cost = evaluate_exactly(CostModel(problem, *rates_of(problem.cluster)), ConfigTable.of([config]))
+    return Told(float(cost.step_time[0]), float(cost.peak_memory[0]), float(cost.device_memory[0]))
 
 
 def broken_rule(config: ParallelConfig, problem: Problem) -> str:
@@ -111,9 +129,16 @@ def _predict_table(runs: list[Run], keep_terms: bool) -> list[Prediction]:
 
 
 def _completed(run: Run, prediction: Prediction) -> Prediction:
-    """The prediction, its verdict softened where what the run leaves open could make it fit."""
+    """The prediction, its verdict softened where what the run leaves open could make it fit, or fail."""
+    capacity = run.problem.cluster.accelerator.memory
+    full = (prediction.device_memory or 0.0) > USABLE_IN_HOLES * capacity
+    if run.fragments and full and prediction.verdict is MemoryVerdict.FITS:
+        said = "batches vary in length and segments cannot expand: may fail of fragmentation, so borderline"
+        return replace(prediction, verdict=MemoryVerdict.BORDERLINE, assumed=(said,))
     if prediction.verdict is not MemoryVerdict.DOES_NOT_FIT or prediction.illegal:
         return prediction
+    if run.layers_offloaded:
+        return _with_offloaded_layers(run, prediction)
     if run.offloads:
         return replace(prediction, verdict=MemoryVerdict.BORDERLINE)
     if run.fallback is None:
@@ -123,6 +148,30 @@ def _completed(run: Run, prediction: Prediction) -> Prediction:
         return prediction
     said = "recomputation not stated: without any it would not fit, with all of it it would, so borderline"
     return replace(prediction, verdict=MemoryVerdict.BORDERLINE, assumed=(said,))
+
+
+def _with_offloaded_layers(run: Run, prediction: Prediction) -> Prediction:
+    """The prediction with activations of so many layers on the host: between none and all but two layers of a stage.
+
+    The step time is that without, as copies run beside compute.
+    """
+    all_but_two = replace(run.config, offload=run.config.offload | OFFLOAD_ACTIVATIONS)
+    least = _evaluate(run.problem, [all_but_two], keep_terms=False)[0]
+    share = min(run.layers_offloaded / max(-(-run.problem.model.num_layers // run.config.pp) - 2, 1), 1.0)
+    sizes = []
+    for whole, rest in (
+        (prediction.peak_memory, least.peak_memory), (prediction.device_memory, least.device_memory),
+    ):  # fmt: skip
+        if whole is None or rest is None:
+            return prediction
+        sizes.append(whole + share * (rest - whole))
+    capacity, error = run.problem.cluster.accelerator.memory, run.problem.stack.overhead.error
+    verdict = memory_verdict(sizes[1], capacity, capacity, error)
+    said = f"activations of {run.layers_offloaded} layers on the host, their copies hidden"
+    return replace(
+        prediction, peak_memory=sizes[0], device_memory=sizes[1], verdict=verdict,
+        assumed=(*prediction.assumed, said),
+    )  # fmt: skip
 
 
 def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:

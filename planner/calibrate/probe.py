@@ -1,6 +1,6 @@
 """How fast is this device? Times what training is made of, with torch alone, in a minute or two.
 
-    torchrun --nproc-per-node 8 -m planner.cli probe -o profile.json      collectives too
+    torchrun --nproc-per-node 8 -m planner probe -o profile.json      collectives too
 
 Each operation runs until its median settles or its time is up; what a profile already holds is not measured again.
 torch is imported only here. Left out: what the times mean (`profile.py`), and operations of one framework alone.

@@ -55,6 +55,10 @@ def compute_tasks(torch: Any, place: str, tiny: bool) -> Iterator[Task]:
     for name, dtype in dtypes.items():
         for m, n, k in _TINY["gemm"] if tiny else _GEMMS:
             yield Task("gemm", "matmul", name, {"m": m, "n": n, "k": k}, _gemm(torch, place, dtype, m, n, k))
+        if place != "cpu":
+            for m, n, k in _TINY["gemm"] if tiny else _GEMMS:
+                shape = {"m": m, "n": n, "k": k}
+                yield Task("gemm", "scaled matmul", "fp8", shape, _narrow_gemm(torch, place, dtype, m, n, k))
         for rows, n, k, groups in _TINY["grouped"] if tiny else _GROUPED:
             shape = {"rows": rows, "n": n, "k": k, "groups": groups}
             yield Task("grouped_gemm", "experts", name, shape, _grouped(torch, place, dtype, shape))
@@ -83,6 +87,21 @@ def _gemm(torch: Any, place: str, dtype: Any, m: int, n: int, k: int) -> Callabl
         w = torch.randn(n, k, device=place).to(dtype)  # as a linear layer keeps its weight: TN
         out = torch.empty(m, n, device=place, dtype=dtype)
         return lambda: torch.mm(a, w.t(), out=out)
+
+    return prepare
+
+
+def _narrow_gemm(torch: Any, place: str, out: Any, m: int, n: int, k: int) -> Callable[[], Work]:
+    """A product in fp8 with one scale a tensor; devices without it raise, and the probe says so."""
+
+    def prepare() -> Work:
+        chip = getattr(torch.cuda.get_device_properties(place), "gcnArchName", "")
+        # MI300 has the format without negative zero; later AMD and all NVIDIA devices that of OCP
+        dtype = torch.float8_e4m3fnuz if chip.startswith("gfx94") else torch.float8_e4m3fn
+        a = torch.randn(m, k, device=place).to(dtype)
+        w = torch.randn(n, k, device=place).to(dtype)
+        one = torch.ones((), device=place)
+        return lambda: torch._scaled_mm(a, w.t(), scale_a=one, scale_b=one, out_dtype=out)
 
     return prepare
 
@@ -221,8 +240,20 @@ def collective_tasks(torch: Any, place: str, tiny: bool, ranks: int) -> Iterator
             out = torch.empty_like(whole)
             return lambda: distributed.all_to_all_single(out, whole)
 
+        def p2p(make: Callable[[], tuple[Any, Any]] = buffers) -> Work:
+            whole, _ = make()
+            got, rank = torch.empty_like(whole), distributed.get_rank()
+            to_next = distributed.P2POp(distributed.isend, whole, (rank + 1) % ranks)
+            from_last = distributed.P2POp(distributed.irecv, got, (rank - 1) % ranks)
+
+            def work() -> None:
+                for request in distributed.batch_isend_irecv([to_next, from_last]):
+                    request.wait()
+
+            return work
+
         for name, prepare in (
             ("all_reduce", all_reduce), ("all_gather", all_gather), ("reduce_scatter", reduce_scatter),
-            ("all_to_all", all_to_all),
+            ("all_to_all", all_to_all), ("p2p", p2p),
         ):  # fmt: skip
             yield Task("collective", name, "fp32", shape, prepare)

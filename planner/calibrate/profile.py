@@ -123,7 +123,7 @@ def expected(measured: Measurement, accelerator: Accelerator, rates: KernelRates
             return float(both[1] if measured.kind == "attention_backward" else both[0])
         if measured.kind == "memory_bound":
             return float(memory_bound_time(float(shape["bytes"]), bandwidth, rates))
-    except KeyError:
+    except (KeyError, PlannerError):  # an extent is missing, or no rate of the format is known
         return None
     return None
 
@@ -160,11 +160,63 @@ def overlay_of(profile: Profile, accelerator: Accelerator, name: str, date: str)
             path = f"compute.{kind}"
         if path is not None:
             multiply[path] = round(shrunk_factor(ratio, count), 4)
+    if "grouped_gemm" in factors:  # the stack counts it beside the factor of all products
+        ratio, count = factors["grouped_gemm"]
+        beside = multiply.get("compute.gemm.bf16", 1.0)
+        multiply["compute.grouped_gemm"] = round(shrunk_factor(ratio, count) / beside, 4)
     versions = ", ".join(f"{key} {value}" for key, value in sorted(profile.versions.items()))
     told = f"profile of {profile.date} on {profile.device.name} ({versions})"
     return Overlay(
         name=name, date=date, level="L2", made_from=(told,), accelerator=accelerator.name, multiply=multiply
     )
+
+
+def not_used(profile: Profile, accelerator: Accelerator) -> tuple[str, ...]:
+    """What a profile holds and its overlay leaves alone, and why."""
+    rates, said = load_kernel_rates(accelerator.name, accelerator.architecture), []
+    timed = [measured for measured in profile.measurements if measured.seconds]
+    for measured in timed:
+        if measured.kind == "launch":
+            said.append(
+                f"a launch takes {1e6 * (measured.seconds or 0):.1f} us here; not applied: the host's time for a layer "
+                "was fitted to whole steps of each framework, for whose machines no launch time is published; "
+                "--run of a small model tells it"
+            )
+        if measured.kind == "layer" and not measured.shape["recompute"]:
+            share = layer_products(measured, accelerator, rates) / (measured.seconds or 1.0)
+            said.append(
+                f"of the probe's layer, which fuses nothing, products and attention are predicted to take {share:.0%}; "
+                "not applied: a stack's fused kernels are not the probe's, and products and attention count already"
+            )
+    said += sorted(
+        {
+            f"{m.kind} {m.name} in {m.dtype} was not measured: {m.skipped}"
+            for m in profile.measurements
+            if m.skipped
+        }
+    )
+    return tuple(said)
+
+
+def layer_products(measured: Measurement, accelerator: Accelerator, rates: KernelRates) -> float:
+    """Seconds that planner predicts for the products and the attention of the probe's layer, both passes."""
+    s = measured.shape
+    width, tokens = s["hidden"] // s["heads"], s["batch"] * s["tokens"]
+    products = (
+        (s["hidden"] + 2 * s["kv_heads"] * width, s["hidden"]), (s["hidden"], s["hidden"]),
+        (2 * s["ffn"], s["hidden"]), (s["hidden"], s["ffn"]),
+    )  # fmt: skip
+    attention = {
+        "batch": s["batch"], "seq_q": s["tokens"], "seq_kv": s["tokens"], "heads": s["heads"],
+        "kv_heads": s["kv_heads"], "d_qk": width, "d_v": width,
+    }  # fmt: skip
+    parts = [(3.0, "gemm", {"m": tokens, "n": n, "k": k}) for n, k in products]  # forward and both gradients
+    parts += [(1.0, "attention", attention), (1.0, "attention_backward", attention)]
+    total = 0.0
+    for times, kind, shape in parts:
+        part = measured.model_copy(update={"kind": kind, "shape": shape})
+        total += times * (expected(part, accelerator, rates) or 0.0)
+    return total
 
 
 def check_device(profile: Profile, accelerator: Accelerator) -> None:

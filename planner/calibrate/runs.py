@@ -29,18 +29,28 @@ from planner.calibrate.cells import (
     sequence_parallel_in,
     sharding_in,
 )
-from planner.calibrate.stack_of import KIN_BAND_FACTOR, OFFLOAD, apply_switches, stack_of
+from planner.calibrate.recipes import ADAPTERS, Narrowed, bridge_recipe, with_routing_groups
+from planner.calibrate.stack_of import (
+    BF16_MOMENTS,
+    KIN_BAND_FACTOR,
+    LAYERS_OFFLOADED,
+    OFFLOAD,
+    apply_switches,
+    fragments,
+    stack_of,
+)
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.accelerator import Accelerator
 from planner.spec.cluster import Cluster
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.description import spec_from_description
-from planner.spec.job import Job
+from planner.spec.device_kernels import with_device_kernels
+from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_cluster import build_cluster, load_accelerator, parse_fabric
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
-from planner.spec.stack import Dispatcher, PipelineSplit, Stack
+from planner.spec.stack import PipelineSplit, Stack
 
 INPUT_COLUMNS: Final = (
     "source", "model", "gpu", "gpus", "gpus_per_node", "nvlink_domain", "internode", "seq_len", "global_batch",
@@ -48,10 +58,11 @@ INPUT_COLUMNS: Final = (
     "schedule", "precision", "optimizer", "framework", "extras",
 )  # fmt: skip
 
-_LORA: Final = re.compile(r"\bq?lora\b", re.IGNORECASE)
 _LORA_RANK: Final = re.compile(r"\b(?:lora[ _-]?)?(?:rank|dim|r)[ =:]+(\d+)", re.IGNORECASE)
 _FROZEN_BITS: Final = ((4, r"\bqlora\b|\bnf4\b|4-?bit"), (8, r"8-?bit base|int8 base"))
 NANOTRON_AHEAD: Final = 256  # devices up to which nanotron's host runs ahead of them
+_PACKED: Final = re.compile(r"\bpacked\b", re.IGNORECASE)
+PACKED_TEXT: Final = 256.0  # tokens of a text of SQuAD with its question, which such rows pack; from memory
 LORA_RANK: Final = 16  # where a row states none; published peaks and times hardly depend on it
 _MICROBATCHES_IN_TEXT: Final = re.compile(
     r"(?:grad(?:ient)?_accum\w*|micro-?batches|\bga)[ =:]+(\d+)", re.IGNORECASE
@@ -63,7 +74,9 @@ class Run:
     """A row as a question. `stack` is the stack's name, `kin` the framework it stands in for (empty: itself).
 
     `fallback`: the most frugal configuration that what the row leaves open allows; None if it leaves nothing.
-    `offloads`: the row keeps part of its memory on the host, which is not modelled.
+    `offloads`: the row keeps part of its memory on the host, which is not modelled. `layers_offloaded`: layers whose
+    activations it keeps there. `fragments`: its batches vary in
+    length and the allocator's segments cannot expand.
     """
 
     problem: Problem
@@ -73,6 +86,8 @@ class Run:
     assumed: tuple[str, ...]
     fallback: ParallelConfig | None = None
     offloads: bool = False
+    fragments: bool = False
+    layers_offloaded: int = 0
 
     @property
     def calibration_level(self) -> str:
@@ -126,8 +141,9 @@ class RunReader:
     _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
     _evened: dict[int, Stack] = field(default_factory=dict)
-    _narrowed: dict[tuple[int, bool, Dispatcher], Stack] = field(default_factory=dict)
+    _narrowed: Narrowed = field(default_factory=dict)
     _polled: dict[int, Stack] = field(default_factory=dict)
+    _placed: dict[tuple[int, str, str], Stack] = field(default_factory=dict)
 
     def read(self, row: Row) -> Run:
         """The question of one row. Raises `PlannerError` where it cannot be asked."""
@@ -141,6 +157,7 @@ class RunReader:
         assumed += choice.assumed
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
         stack = self._polling(stack, cluster.num_devices)
+        stack = self._on_machine(stack, model, cluster.accelerator)
         degrees = _degrees(cells, cluster.num_devices, assumed)
         if degrees["ep"] > 1 and not model.is_moe:
             assumed.append(f"ep {degrees['ep']} for a model without experts: 1")
@@ -157,7 +174,10 @@ class RunReader:
             fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most, recompute_modules=0)
         offloads = bool(OFFLOAD.search(cells["extras"]))
         told = tuple(dict.fromkeys(assumed))
-        return Run(problem, config, choice.name, choice.kin, told, fallback, offloads)
+        holes = fragments(switch_text(cells))
+        layers = LAYERS_OFFLOADED.search(cells["extras"])
+        offloaded = int(layers[1]) if layers else 0
+        return Run(problem, config, choice.name, choice.kin, told, fallback, offloads, holes, offloaded)
 
     def _even(self, stack: Stack, config: ParallelConfig, layers: int, cells: Row) -> Stack:
         """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated."""
@@ -177,7 +197,8 @@ class RunReader:
                 raise UnsupportedError(
                     "a model must state its layers", f"{key!r} has none", "describe its architecture"
                 )
-            self._specs[key] = spec_from_description(fields, key, ignore_unknown=True)
+            spec = spec_from_description(fields, key, ignore_unknown=True)
+            self._specs[key] = with_routing_groups(spec, str(fields.get("hf_id") or ""))
         return self._specs[key]
 
     def _cluster(self, cells: Row, assumed: list[str]) -> Cluster:
@@ -199,12 +220,21 @@ class RunReader:
         if key not in self._stacks:
             stack, said = apply_switches(load_stack(name), text)
             if kin:
-                stack = stack.model_copy(update={"band": min(2.0, stack.band * KIN_BAND_FACTOR)})
+                bands = {"band": stack.band, "band_moe": stack.band_moe}
+                wider = {k: min(2.0, v * KIN_BAND_FACTOR) for k, v in bands.items() if v is not None}
+                stack = stack.model_copy(update=wider)
             same = next((s for s, _ in self._stacks.values() if s == stack), stack)
             self._stacks[key] = same, said
         stack, said = self._stacks[key]
         assumed += said
         return bridge_recipe(stack, cells, self._narrowed)
+
+    def _on_machine(self, stack: Stack, model: ModelSpec, chip: Accelerator) -> Stack:
+        """The stack with the attention kernel that it has for this model on this device."""
+        key = (id(stack), model.name, chip.name)
+        if key not in self._placed:
+            self._placed[key] = with_device_kernels(stack, model, chip)
+        return self._placed[key]
 
     def _polling(self, stack: Stack, devices: int) -> Stack:
         """nanotron on more than 256 devices: 9 of 10 published runs are of the release whose host polls its messages
@@ -215,26 +245,6 @@ class RunReader:
             kernels = stack.kernels.model_copy(update={"deferred_bytes": 0.0})
             self._polled[id(stack)] = stack.model_copy(update={"kernels": kernels})
         return self._polled[id(stack)]
-
-
-def bridge_recipe(stack: Stack, cells: Row, seen: dict[tuple[int, bool, Dispatcher], Stack]) -> Stack:
-    """The stack as Megatron-Bridge's performance recipes set it, where they ran.
-
-    They reduce, and so keep, gradients in bf16 (grad_reduce_in_fp32=False). Where the row names the recipe's
-    configuration, tokens are dispatched by DeepEP or HybridEP (its dispatcher guide: DeepEP first on H100 and B200,
-    HybridEP on GB200 and GB300), unless the row says otherwise.
-    """
-    if "bridge" not in cells["framework"].lower():
-        return stack
-    text, dispatcher = cells["extras"].lower(), stack.communication.dispatcher
-    if "config" in text and not re.search("alltoall|all-to-all|hybrid-?ep|deep-?ep", text):
-        dispatcher = Dispatcher.HYBRIDEP if cells["gpu"].lower().startswith("gb") else Dispatcher.DEEPEP
-    key = (id(stack), "fp32 grad" in text, dispatcher)
-    if key not in seen:
-        states = stack.states if key[1] else stack.states.model_copy(update={"gradient": 2.0})
-        comm = stack.communication.model_copy(update={"dispatcher": dispatcher})
-        seen[key] = stack.model_copy(update={"states": states, "communication": comm})
-    return seen[key]
 
 
 def switch_text(cells: Row) -> str:
@@ -306,20 +316,43 @@ def _job(cells: Row, dp: int, chip: Accelerator, assumed: list[str]) -> tuple[Jo
         assumed.append(
             f"{batch} sequences do not divide into dp {dp} x micro-batch {micro}: {number} micro-batches"
         )
+    packed = bool(_PACKED.search(cells["extras"]))
+    if packed:
+        assumed.append(f"texts of {PACKED_TEXT:g} tokens on average packed into each sequence")
     job = Job(
         seq_len,
         batch,
         precision_in(cells["precision"], chip, assumed),
-        optimizer_in(cells["optimizer"], assumed),
+        _optimizer(cells, assumed),
         lora_rank=_lora_rank(cells, assumed),
         frozen_bits=_frozen_bits(cells),
+        lora_targets=_lora_targets(cells),
+        mean_length=min(PACKED_TEXT, float(seq_len)) if packed else None,
+        packed=packed,
     )
     return job, (micro, number)
 
 
+def _optimizer(cells: Row, assumed: list[str]) -> Optimizer:
+    """The optimizer; Adam with moments in bf16 where the recipe of Megatron-Bridge has them so."""
+    stated = optimizer_in(cells["optimizer"], assumed)
+    recipe = "bridge" in cells["framework"].lower() and BF16_MOMENTS.search(cells["model"])
+    if stated is not Optimizer.ADAMW or not recipe or ADAPTERS.search(cells["extras"]):
+        return stated
+    assumed.append("the recipe's moments in bf16")
+    return Optimizer.ADAMW_BF16
+
+
+def _lora_targets(cells: Row) -> AdapterTargets:
+    """Where adapters sit: on q, k, v alone in the performance recipes of NeMo and Megatron-Bridge."""
+    if re.search(r"nemo|megatron", cells["framework"], re.IGNORECASE) and ADAPTERS.search(cells["extras"]):
+        return AdapterTargets.QKV
+    return AdapterTargets.ALL_LINEAR
+
+
 def _lora_rank(cells: Row, assumed: list[str]) -> int | None:
     """The rank of adapters; None where all parameters are trained."""
-    if not _LORA.search(cells["extras"]):
+    if not ADAPTERS.search(cells["extras"]):
         return None
     stated = _LORA_RANK.search(cells["extras"])
     if stated is None:
@@ -329,7 +362,7 @@ def _lora_rank(cells: Row, assumed: list[str]) -> int | None:
 
 def _frozen_bits(cells: Row) -> int:
     """Bits of frozen weights: fewer than 16 only with quantised adapters' bases."""
-    if not _LORA.search(cells["extras"]):
+    if not ADAPTERS.search(cells["extras"]):
         return 16
     return next((bits for bits, text in _FROZEN_BITS if re.search(text, cells["extras"], re.IGNORECASE)), 16)
 

@@ -178,14 +178,23 @@ def _source_summary(name: str, answers: list[Answer]) -> dict[str, Any]:
 
 
 def mean_of_sources(sources: dict[str, dict[str, Any]], key: str) -> dict[str, Any] | None:
-    """Mean over judged sources with enough timed rows of their median, 90th percentile and bias."""
-    judged = [
-        s[key] for s in sources.values() if s["judged"] and s[key] and s[key]["rows"] >= SMALLEST_SOURCE
-    ]
+    """Mean over judged sources with enough timed rows of their median, 90th percentile and bias.
+
+    Nanotron's 90th percentile stands apart (`p90_nanotron`): its slow mode is announced by nothing in a row.
+    """
+    judged = {
+        name: s[key]
+        for name, s in sources.items()
+        if s["judged"] and s[key] and s[key]["rows"] >= SMALLEST_SOURCE
+    }
     if not judged:
         return None
-    means = {name: _rounded(np.mean([s[name] for s in judged])) for name in ("median", "p90", "bias")}
-    return {"sources": len(judged), "rows": sum(s["rows"] for s in judged), **means}
+    means = {name: _rounded(np.mean([s[name] for s in judged.values()])) for name in ("median", "bias")}
+    others = {name: s for name, s in judged.items() if name != NANOTRON_SOURCE} or judged
+    means["p90"] = _rounded(np.mean([s["p90"] for s in others.values()]))
+    if len(others) < len(judged):
+        means["p90_nanotron"] = judged[NANOTRON_SOURCE]["p90"]
+    return {"sources": len(judged), "rows": sum(s["rows"] for s in judged.values()), **means}
 
 
 def summarise(answers: Sequence[Answer]) -> dict[str, Any]:

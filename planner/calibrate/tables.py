@@ -30,6 +30,12 @@ def _source_lines(sources: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     return lines
 
 
+def tail_text(part: dict[str, Any]) -> str:
+    """The mean 90th percentile of a headline, and nanotron's, which is counted apart."""
+    apart = f" (nanotron apart: {_percent(part, 'p90_nanotron')} %)" if "p90_nanotron" in part else ""
+    return f"{_percent(part, 'p90')} %{apart}"
+
+
 def _total_lines(summary: dict[str, Any]) -> list[str]:
     status = ", ".join(f"{count} {name}" for name, count in summary["status"].items())
     lines = [f"{summary['rows']} rows: {status}"]
@@ -38,7 +44,7 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
         if part:
             lines.append(
                 f"step time, {what}, mean over {part['sources']} sources: median error {_percent(part, 'median')} %, "
-                f"p90 {_percent(part, 'p90')} %, bias {_percent(part, 'bias', sign=True)} %"
+                f"p90 {tail_text(part)}, bias {_percent(part, 'bias', sign=True)} %"
             )
     if memory := summary["memory"]:
         lines.append(

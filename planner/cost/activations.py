@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.spec.job import ATTENTION_INPUTS, Job
 from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, NormKind, QkNorm
 from planner.spec.precision import Dtype, PrecisionRecipe
 from planner.spec.stack import AttentionKernel, CrossEntropy, Kernels
@@ -65,8 +66,9 @@ def _attention_parts(
 ) -> dict[str, Array]:
     """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams."""
     act = recipe.activation_bytes
-    out = act * a.heads * a.v_head_dim * x.tokens / x.t
-    extra = np.where(linear_input_bytes(recipe, kernels) < act, 0.5 * out, 0.0)
+    width = kernels.attention_output_bytes
+    out = (width or act) * a.heads * a.v_head_dim * x.tokens / x.t
+    extra = np.where((linear_input_bytes(recipe, kernels) < act) & (width == 0), 0.5 * out, 0.0)
     if a.kind is AttentionKind.MLA:
         compressed = act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
         widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
@@ -93,7 +95,7 @@ def _mlp_parts(
 ) -> Array:
     """fc1's output, the activation's output (input of fc2): 2f + 2f, gated 4f + 2f, eager SiLU 2f more."""
     act = recipe.activation_bytes
-    wide = (2 if gated else 1) * act + linear_input_bytes(recipe, kernels)
+    wide = (2 if gated else 1) * (kernels.activation_input_bytes or act) + linear_input_bytes(recipe, kernels)
     if gated and not kernels.fused_activation:
         wide += act
     return tokens * ffn * wide / split
@@ -115,12 +117,44 @@ def _moe_parts(
     router = x.expert_tokens * (STATISTIC_BYTES * moe.experts + 32.0 * moe.top_k)
     permuted = rows * x.et * h * linear_input_bytes(recipe, kernels)
     outputs = rows * x.et * h * (0.0 if kernels.probs_in_activation else act)
-    fc1 = rows * moe.expert_ffn * (2 if moe.gated else 1) * act
+    fc1 = rows * moe.expert_ffn * (2 if moe.gated else 1) * (kernels.activation_input_bytes or act)
     silu = rows * moe.expert_ffn * (act if moe.gated and not kernels.fused_activation else 0.0)
     product = rows * moe.expert_ffn * linear_input_bytes(recipe, kernels)
     parts = {"moe": router + permuted + outputs + fc1, "moe_act": silu + product}
     if moe.shared_ffn:
         parts["shared_experts"] = _mlp_parts(moe.shared_ffn, moe.gated, x.tokens, x.t, kernels, recipe)
+    return parts
+
+
+def frozen_inputs(
+    layer: Layer, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe, job: Job
+) -> dict[str, Array]:
+    """Bytes that a layer does not keep because the weight that reads them is frozen and has no adapter, by part.
+
+    A product keeps its input for its weight's gradient alone; what else reads a tensor (attention its output, the
+    activation fc1's output) keeps it all the same. Experts carry no adapters. Checked: 8B with adapters on q, k, v, all
+    else equal, peaks 4.5 GiB below one with adapters everywhere as predicted (DGXC 25.02: 33.0 GiB, predicted 33.9).
+    """
+    saved = linear_input_bytes(recipe, kernels)
+    stream = x.tokens * model.hidden / x.sequence_split
+    gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
+    attention = any(job.adapts(name) for name in ATTENTION_INPUTS)
+    shared = layer.moe is not None and layer.moe.shared_ffn > 0
+    second = job.adapts("mlp_fc1") if layer.mlp is not None else shared and job.adapts("shared_fc1")
+    unread = float(not (attention or second)) if layer.parallel else float(not attention) + float(not second)
+    parts = {"layernorm": unread * saved * gathered}
+    copied = saved < recipe.activation_bytes and not kernels.attention_output_bytes
+    if copied and not job.adapts("attention_out"):
+        a = layer.attention
+        parts["attention_out"] = 0.5 * recipe.activation_bytes * a.heads * a.v_head_dim * x.tokens / x.t
+    if layer.mlp is not None and not job.adapts("mlp_fc2"):
+        parts["mlp"] = saved * x.tokens * layer.mlp.ffn / x.t
+    if layer.moe is not None:
+        rows = x.routed_tokens * layer.moe.top_k
+        parts["moe"] = saved * rows * x.et * model.hidden
+        parts["moe_act"] = saved * rows * layer.moe.expert_ffn
+        if shared and not job.adapts("shared_fc2"):
+            parts["shared_experts"] = saved * x.tokens * layer.moe.shared_ffn / x.t
     return parts
 
 
@@ -171,19 +205,20 @@ class HeadActivations:
 
 
 def head_activations(
-    vocabulary: Array, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
-) -> HeadActivations:
+    vocabulary: Array, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe,
+    trained: bool = True,
+) -> HeadActivations:  # fmt: skip
     """What head and loss keep and need, per micro-batch [bytes].
 
-    Inputs: 4 s b h and the norm's statistics. Unfused loss in q bytes (4: fp32): keeps q s b V of log-probabilities,
-    peaks at 3 q s b V in the backward pass (measured: 12 s b V). Fused on bf16 logits: those and their gradient.
-    Chunked: 3 q s b V over the chunks, and the head input's gradient. V is divided by t only where the loss is
-    vocabulary-parallel; `whole_logit_bytes` never is.
+    Inputs: 4 s b h and the norm's statistics; a head that is not `trained` keeps no input of its own. Unfused loss in q
+    bytes (4: fp32): keeps q s b V of log-probabilities, peaks at 3 q s b V in the backward pass (measured: 12 s b V).
+    Fused on bf16 logits: those and their gradient. Chunked: 3 q s b V over the chunks, and the head input's gradient.
+    V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is.
     """
     act = recipe.activation_bytes
     stream = x.tokens * model.hidden / x.sequence_split
     gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
-    inputs = act * (stream + gathered) + STATISTIC_BYTES * x.tokens / x.sequence_split
+    inputs = act * (stream + gathered * trained) + STATISTIC_BYTES * x.tokens / x.sequence_split
     if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
         inputs = inputs + kernels.eager_norm_bytes * stream
     split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Placement, Recompute, Schedule, ranks_of_chunks
 
 Array = NDArray[np.float64]
+_NOTHING: Final = 1e-9  # [s]
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ class ChunkTimes:
                 ::-1
             ]  # the rank's other chunk, as far from the end as this one from the start
             pairs = np.maximum(self.forward + whole - (self.hidden + self.hidden[::-1]) / 2, self.forward)
-        return stage_times(len(self.forward), self.forward, backward, self.weight_gradient, hops, pairs)
+        # a chunk without a layer holds a norm at most, which takes no time here; the simulator needs some
+        forward, backward = np.maximum(self.forward, _NOTHING), np.maximum(backward, _NOTHING)
+        return stage_times(len(forward), forward, backward, self.weight_gradient, hops, pairs)
 
 
 def chunk_times(
@@ -96,6 +100,8 @@ def chunk_times(
     chunks = len(counts)
     forward, again, backward, weight, hidden = (np.zeros(chunks) for _ in range(5))
     left = np.full(config.pp, config.recompute_layers if config.recompute == Recompute.FULL else 0)
+    if left.any() and model.recomputed:
+        left = np.array(model.recomputed)
     most = -(-problem.model.num_layers // config.pp)
     left = np.where(left >= most, problem.model.num_layers, left)  # all of a stage, however deep
     layer = 0
@@ -139,7 +145,7 @@ def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
     """Seconds of one activation from each chunk to the next, by the tier of the boundary between their ranks."""
     cluster = model.problem.cluster
     width, p = config.tp * config.cp * config.dp, config.pp
-    tokens = config.micro_batch * model.problem.job.seq_len / config.cp
+    tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
     whole = model.recipe.activation_bytes * tokens * model.problem.model.hidden
     scatters = model.problem.stack.communication.p2p_scatters and not config.sp
     size = whole / (config.tp if config.sp or scatters else 1)

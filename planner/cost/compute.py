@@ -29,7 +29,7 @@ from planner.spec.model import Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import AttentionKernel
+from planner.spec.stack import AttentionKernel, Dispatcher
 
 Array = NDArray[np.float64]
 
@@ -43,6 +43,11 @@ FLASH_2_SLOWDOWN = (1.75, 1.62)
 # Unfused RMSNorm in fp32: upcast, square and mean, scale, downcast, weight: passes over the stream in units of
 # its 2-byte size, against one read and one write when fused.
 NORM_PASSES = {True: 2.0, False: 12.0}
+# Passes over the rows of experts: gathered before their products and put back behind them, each read and written.
+# Around NCCL's all-to-all a rank that holds several experts also sorts what arrives by expert, and back (Megatron-Core,
+# transformer/moe/token_dispatcher.py, sort_chunks_by_idxs).
+PERMUTE_PASSES = 4.0
+CHUNK_PASSES = 4.0
 
 
 class Products(NamedTuple):
@@ -98,6 +103,7 @@ class ComputeModel:
         self.gemm_peak = device.peak_flops(self.recipe.gemm)
         self.attention_peak = device.peak_flops(self._half_dtype())
         self.bandwidth = device.memory_bandwidth
+        self.device_factor = problem.stack.compute.accelerator.get(device.name, 1.0)
 
     def _half_dtype(self) -> Dtype:
         peaks = dict(self.problem.cluster.accelerator.peak)
@@ -135,13 +141,18 @@ class ComputeModel:
         key = self.table_of(gemm, narrow)
         peak = self.gemm_peak if narrow else self.attention_peak
         rates = (key, peak, self.bandwidth, self.kernels)
-        factor = self.problem.stack.compute.gemm_factor(self.recipe.gemm if narrow else half)
+        factor = self.device_factor * self.problem.stack.compute.gemm_factor(
+            self.recipe.gemm if narrow else half
+        )
+        states = self.problem.stack.states
+        traffic = 2.0 * states.gradient if states.fused_weight_gradient else None
         if gemm.expert:
+            factor *= self.problem.stack.compute.grouped_gemm
             forward = grouped_gemm_time(m, n, k, local, *rates)
-            dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates)
+            dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates, traffic)
         else:
             forward = gemm_time(m, n, k, *rates)
-            dgrad, wgrad = gemm_backward_time(m, n, k, *rates)
+            dgrad, wgrad = gemm_backward_time(m, n, k, *rates, traffic)
         if self.problem.job.lora_rank is not None:  # frozen weights have no gradient
             wgrad = np.zeros_like(wgrad)
         return Products(*(factor * seconds[inverse] for seconds in (forward, dgrad, wgrad)))
@@ -152,7 +163,10 @@ class ComputeModel:
         A ring works in c steps on short blocks (`_ring`); the other kinds see the whole sequence in one kernel.
         """
         a = layer.attention
-        batch, seq = keys["micro_batch"].astype(float), float(self.problem.job.seq_len)
+        job, batch = self.problem.job, keys["micro_batch"].astype(float)
+        seq = job.timed_length(batch)
+        if job.packed:  # texts end to end, each attending to itself
+            batch, seq = batch * seq / job.attended_length, np.full_like(seq, job.attended_length)
         heads = a.heads / (x.t * x.c)
         kv = np.maximum(a.kv_heads / (x.kv_split * x.c), 1e-3)
         window = float(a.window) if a.window else np.inf
@@ -162,10 +176,10 @@ class ComputeModel:
         )  # fmt: skip
         ring = (x.c > 1) & (keys["cp_kind"] == ContextKind.P2P)
         if a.window is None and ring.any():
-            steps = self._ring(layer, x, batch)
+            steps = self._ring(layer, x, batch, seq)
             forward, backward = np.where(ring, steps[0], forward), np.where(ring, steps[1], backward)
         stack = self.problem.stack
-        factor = stack.compute.attention
+        factor = self.device_factor * stack.compute.attention
         if stack.kernels.attention is AttentionKernel.FLASH:
             return factor * forward, factor * backward
         if stack.kernels.attention is AttentionKernel.FLASH_2:
@@ -178,7 +192,7 @@ class ComputeModel:
         moved = memory_bound_time(width * passes * square, self.bandwidth, self.kernels)
         return factor * (products + moved), factor * 2 * (products + moved)
 
-    def _ring(self, layer: Layer, x: LayerShape, batch: Array) -> tuple[Array, Array]:
+    def _ring(self, layer: Layer, x: LayerShape, batch: Array, seq: Array) -> tuple[Array, Array]:
         """Forward and backward seconds of attention passed around a ring of c ranks.
 
         A rank holds two of 2c chunks. One causal block of s/c by s/c, then c - 1 blocks of s/c by s/2c without a
@@ -186,7 +200,7 @@ class ComputeModel:
         average), in backward the gradients of queries, keys and values. Source: TransformerEngine 2.x,
         attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P.
         """
-        a, own = layer.attention, float(self.problem.job.seq_len) / x.c
+        a, own = layer.attention, seq / x.c
         heads, kv = a.heads / x.t, a.kv_heads / x.kv_split
         first, later = (
             attention_time(
@@ -223,7 +237,10 @@ class ComputeModel:
             moved["mlp_act"] = act * x.tokens * (reads + eager) * layer.mlp.ffn / x.t
         if layer.moe is not None:
             rows = x.routed_tokens * layer.moe.top_k
-            moved["moe_permute"] = act * rows * x.et * h * 4.0
+            passes: Array | float = PERMUTE_PASSES
+            if self.problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL:
+                passes = np.where(layer.moe.experts / x.e > 1, passes + CHUNK_PASSES, passes)
+            moved["moe_permute"] = act * rows * x.et * h * passes
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.experts
             moved["shared"] = act * x.tokens * 3.0 * layer.moe.shared_ffn / x.t

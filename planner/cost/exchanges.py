@@ -1,14 +1,14 @@
 """Which messages does a rank of one configuration send in a step: along which axis, how large, how often?
 
-Sizes and counts are those from which the step's terms are made, one configuration and stage at a time. Left out:
-messages that no term of the step counts: norms of gradients, logged losses, the vocabulary-parallel embedding and
-loss, checkpoints.
+Sizes and counts are those from which the step's terms are made, one configuration and stage at a time, and of gathers
+that run under products, which no term counts. Left out: what else no term counts: norms of gradients, logged losses,
+the vocabulary-parallel embedding and loss, checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,13 +24,14 @@ from planner.cost.collectives import (
     reduce_scatter_time,
     remote_copies,
 )
+from planner.cost.exposed import dispatch_share, node_limit
 from planner.cost.messages import key_value_bytes, query_output_bytes, stream_bytes, tensor_parallel_regions
 from planner.cost.model import CostModel
-from planner.cost.traffic import GroupLinks
+from planner.cost.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
-from planner.spec.stack import Dispatcher
+from planner.spec.stack import Dispatcher, StateEngine
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
 
@@ -49,7 +50,10 @@ class Exchange:
     size: float
     calls: float
     sent: float
-    experts: tuple[float, float] | None = None  # (experts per token, experts) of a fused dispatch
+    experts: tuple[float, float, float] | None = (
+        None  # fused dispatch: experts per token, experts, most nodes
+    )
+    hidden: bool = False  # under compute as a rule: no term of the step counts it
 
     @property
     def sent_per_step(self) -> float:
@@ -110,7 +114,7 @@ def _merged(found: list[Exchange]) -> tuple[Exchange, ...]:
     for e in found:
         key = (e.axis, e.kind, e.what, e.size)
         before = calls[key].calls if key in calls else 0.0
-        calls[key] = Exchange(e.axis, e.kind, e.what, e.size, before + e.calls, e.sent, e.experts)
+        calls[key] = Exchange(e.axis, e.kind, e.what, e.size, before + e.calls, e.sent, e.experts, e.hidden)
     return tuple(e for e in calls.values() if e.calls > 0 and e.sent > 0)
 
 
@@ -125,17 +129,32 @@ def _of_layer(
 ) -> Iterator[Exchange]:
     """Messages of the layers of one kind: `passes` forward and backward passes, `again` repeated forward ones."""
     hidden, width = float(model.problem.model.hidden), model.layers.recipe.activation_bytes
-    tokens = config.micro_batch * model.problem.job.seq_len / config.cp
+    tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
     if config.tp > 1:
         calls = tensor_parallel_regions(layer) * (2 * passes + again)
         size = float(stream_bytes(tokens, hidden, width))
         kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         for kind in kinds if config.sp else (CollectiveKind.ALL_REDUCE,):
             yield _collective("tp", kind, "hidden states", size, config.tp, calls)
+        if config.sp and gathers_inputs_again(model):
+            regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, under compute"
+            found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
+            yield replace(found, hidden=True)
     if config.cp > 1:
         yield from _of_context(config, layer, tokens, width, passes, again)
     if layer.moe is not None:
         yield from _of_experts(model, config, layer, passes, again)
+
+
+def gathers_inputs_again(model: CostModel) -> bool:
+    """Are column-parallel inputs kept as shards and gathered a second time for their weight gradients?
+
+    Megatron-Core does (tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward; Korthikanti
+    et al. 2022, arXiv 2205.05198, section 4.2.2), and nanotron; autograd of torch keeps the gathered input. The gather
+    runs under the product of the input gradient: the cost takes it as hidden, the bytes cross the links all the same.
+    """
+    stack = model.problem.stack
+    return stack.states.engine is StateEngine.CONTIGUOUS and not stack.kernels.saves_gathered_input
 
 
 def _of_context(
@@ -167,26 +186,33 @@ def _of_experts(
     if config.recompute_modules & _MOE:
         again = passes
     hidden, width = float(model.problem.model.hidden), model.layers.recipe.activation_bytes
-    tokens = config.micro_batch * model.problem.job.seq_len / config.cp / config.tp
-    size, calls = float(stream_bytes(tokens, hidden, width)), 2 * (2 * passes + again)
+    tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp / config.tp
+    size, calls = float(stream_bytes(tokens, hidden, width)), 2 * passes + again
     top_k, experts = float(layer.moe.top_k), float(layer.moe.experts)
     if config.ep > 1:
-        what = "tokens to experts and back"
-        if model.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL:
-            sent = size * float(remote_copies(top_k, float(config.ep), experts))
-            kind = CollectiveKind.ALL_TO_ALL
-            yield Exchange("ep", kind, what, size, calls, sent, (top_k, experts))
-        else:
-            yield _collective("ep", CollectiveKind.ALL_TO_ALL, what, size * top_k, config.ep, calls)
+        comm, ep, kind = model.problem.stack.communication, float(config.ep), CollectiveKind.ALL_TO_ALL
+        narrow = dispatch_share(comm, width)
+        ways = [("tokens to experts and back", 1.0, 2 * calls)]
+        if narrow != 1.0:
+            ways = [("tokens to experts", narrow, calls), ("results back", 1.0, calls)]
+        local = float(group_links(float(config.etp), ep, model.problem.cluster).local)
+        limit = float(node_limit(layer.moe, ep / local))
+        reached = float(remote_copies(top_k, ep, experts, limit * local))
+        for what, share, count in ways:
+            one = share * size
+            if comm.dispatcher is Dispatcher.ALL_TO_ALL:
+                yield _collective("ep", kind, what, one * top_k, config.ep, count)
+            else:
+                yield Exchange("ep", kind, what, one, count, one * reached, (top_k, experts, limit))
     if config.etp > 1:
         rows = size * top_k * config.etp
         for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
-            yield _collective("etp", kind, "tokens of an expert", rows, config.etp, calls / 2)
+            yield _collective("etp", kind, "tokens of an expert", rows, config.etp, calls)
 
 
 def boundary_bytes(model: CostModel, config: ParallelConfig) -> float:
     """A message between pipeline stages: the hidden states of a micro-batch, a shard of them under sp [bytes]."""
-    tokens = config.micro_batch * model.problem.job.seq_len / config.cp
+    tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
     whole = stream_bytes(tokens, float(model.problem.model.hidden), model.layers.recipe.activation_bytes)
     scatters = model.problem.stack.communication.p2p_scatters
     return float(whole) / (config.tp if config.sp or scatters else 1)
@@ -228,10 +254,10 @@ def link_time(exchange: Exchange, ranks: int, links: GroupLinks, scale_up: float
     where = (float(ranks), links.local, scale_up, links.fabric, rates)
     if exchange.kind is CollectiveKind.P2P:
         crosses = np.asarray(links.local) < ranks
-        return float(p2p_time(exchange.size, crosses, scale_up, links.fabric * links.local, rates))
+        return float(p2p_time(exchange.size, crosses, scale_up, links.message, rates))
     if exchange.experts is not None:
-        top_k, experts = exchange.experts
-        return float(dispatch_time(exchange.size, top_k, experts, *where))
+        top_k, experts, limit = exchange.experts
+        return float(dispatch_time(exchange.size, top_k, experts, *where, limit))
     of_kind = {
         CollectiveKind.ALL_GATHER: all_gather_time,
         CollectiveKind.REDUCE_SCATTER: reduce_scatter_time,

@@ -12,23 +12,45 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
 from planner.cost.collectives import (
+    Quantity,
     all_gather_time,
     all_reduce_time,
     all_to_all_time,
     dispatch_time,
     p2p_time,
     reduce_scatter_time,
+    remote_copies,
 )
 from planner.cost.messages import key_value_bytes, query_output_bytes, stream_bytes, tensor_parallel_regions
 from planner.cost.traffic import group_links
 from planner.spec.config import ConfigTable, ContextKind
 from planner.spec.links import LinkRates
-from planner.spec.model import Layer
+from planner.spec.model import Layer, Moe
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack import Dispatcher
+from planner.spec.stack import Communication, Dispatcher
 
 Array = NDArray[np.float64]
+
+# HybridEP's kernels on 8 to 36 ranks of an NVL72 domain against NCCL's all-to-all, and what a call takes beside them:
+# its metadata, and one copy of what was received (deepseek-ai/DeepEP@94a9f8f docs/README_Hybrid-EP.md, kernel and call
+# timed apart: 0.14 to 0.23 ms more on GB200 for 0.3 to 0.4 GB received).
+HYBRIDEP_BANDWIDTH = 0.92
+HYBRIDEP_BASE = 70e-6
+
+
+def dispatch_share(comm: Communication, width: float) -> float:
+    """Bytes of a token on its way to experts, over those on its way back, which are of `width` bytes a value [1]."""
+    return comm.dispatch_bytes / width if comm.dispatch_bytes else 1.0
+
+
+def node_limit(moe: Moe, nodes: Quantity) -> Quantity:
+    """Most of `nodes` nodes that a token reaches [1].
+
+    Experts within the best M of G groups lie on at most M nodes where a node holds a group or more (DeepSeek-V3,
+    arXiv:2412.19437, section 2.1.2).
+    """
+    return moe.top_groups * np.maximum(nodes / moe.groups, 1.0) if moe.groups else np.inf
 
 
 class CommunicationModel:
@@ -38,10 +60,13 @@ class CommunicationModel:
         self.problem, self.links = problem, links
         self.recipe = RECIPES[problem.job.precision]
 
-    def tensor_parallel(self, layer: Layer, x: LayerShape) -> Array:
-        """Exposed forward seconds of tensor parallelism: an all-gather and a reduce-scatter around attention and
-        around the MLP (with experts only around their shared part), all-reduces without sequence parallelism
-        (Korthikanti 2022, arXiv 2205.05198, section 4.2.2). The backward pass has the same."""
+    def tensor_parallel(
+        self, layer: Layer, x: LayerShape, products: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Exposed forward and backward seconds of tensor parallelism: an all-gather and a reduce-scatter around
+        attention and around the MLP (with experts only around their shared part), all-reduces without sequence
+        parallelism (Korthikanti 2022, arXiv 2205.05198, section 4.2.2), in each pass. No more is hidden than the
+        pass has in `products`, seconds of the matrix products."""
         cluster, links = self.problem.cluster, self.links
         group = group_links(1.0, x.t, cluster)
         size = stream_bytes(x.tokens, self.problem.model.hidden, self.recipe.activation_bytes)
@@ -54,7 +79,9 @@ class CommunicationModel:
         regions = tensor_parallel_regions(layer)
         comm = self.problem.stack.communication
         exposed = np.where(x.t > group.local, comm.tp_exposed_nodes, comm.tp_exposed)
-        return regions * exposed * pair
+        whole = regions * pair
+        shown = exposed * whole
+        return np.maximum(shown, whole - products[0]), np.maximum(shown, whole - products[1])
 
     def context_parallel(
         self, layer: Layer, x: LayerShape, keys: ConfigTable, attention: tuple[Array, Array]
@@ -70,8 +97,8 @@ class CommunicationModel:
         act, nvlink = self.recipe.activation_bytes, cluster.tiers[0].bandwidth
         crosses = x.c > group.local
         kv = key_value_bytes(layer, x.tokens, x.t, x.kv_split, act)
-        step = p2p_time(kv, crosses, nvlink, group.fabric * group.local, self.links)
-        step_back = p2p_time(2 * kv, crosses, nvlink, group.fabric * group.local, self.links)
+        step = p2p_time(kv, crosses, nvlink, group.message, self.links)
+        step_back = p2p_time(2 * kv, crosses, nvlink, group.message, self.links)
         overlap = self.problem.stack.communication.cp_overlap
         ring = (x.c - 1) * np.maximum(step - overlap * attention[0] / x.c, 0.0)
         ring_back = (x.c - 1) * np.maximum(step_back - overlap * attention[1] / x.c, 0.0)
@@ -94,9 +121,8 @@ class CommunicationModel:
 
         Plain all-to-all: K copies of every token, wherever they go. Fused dispatch (DeepEP): a token crosses once
         per node and once per rank that holds one of its experts; routing within groups of experts limits the nodes.
-        HybridEP likewise, inside a domain at the bandwidth of an all-to-all (it fills the links of an NVL72 domain;
-        NVIDIA, "Hybrid Expert Parallel", 2026). The backward pass has the same: the gradient of combine dispatches,
-        that of dispatch combines.
+        HybridEP likewise, inside a domain near the bandwidth of an all-to-all, with a copy of what arrives. The
+        backward pass has the same: the gradient of combine dispatches, that of dispatch combines.
         """
         moe = layer.moe
         if moe is None:
@@ -107,18 +133,19 @@ class CommunicationModel:
         where = (x.e, across.local, nvlink, across.fabric, self.links)
         token_bytes = stream_bytes(x.routed_tokens, h, act)
         comm = self.problem.stack.communication
-        narrow = comm.dispatch_bytes / act if comm.dispatch_bytes else 1.0
+        narrow = dispatch_share(comm, act)
         if comm.dispatcher is not Dispatcher.ALL_TO_ALL:
-            links = self.links
-            if comm.dispatcher is Dispatcher.HYBRIDEP:
-                links = replace(links, dispatch=links.all_to_all)
-            nodes = x.e / across.local
-            # experts within the best M of G groups lie on at most M nodes where a node holds a group or more
-            reach = moe.top_groups * np.maximum(nodes / moe.groups, 1.0) if moe.groups else np.inf
+            hybrid = comm.dispatcher is Dispatcher.HYBRIDEP
+            links = self._hybridep() if hybrid else self.links
+            reach = node_limit(moe, x.e / across.local)
+            top_k, experts = float(moe.top_k), float(moe.experts)
+            copied: Array | float = 0.0
+            if hybrid:
+                received = remote_copies(top_k, x.e, experts, reach * across.local)
+                copied = 2.0 * received / cluster.accelerator.memory_bandwidth
             both_ways = [
-                dispatch_time(
-                    part * token_bytes, float(moe.top_k), float(moe.experts), *where[:-1], links, reach
-                )
+                dispatch_time(part * token_bytes, top_k, experts, *where[:-1], links, reach)
+                + part * token_bytes * copied
                 for part in (narrow, 1.0)
             ]
         else:
@@ -129,3 +156,11 @@ class CommunicationModel:
         spread = (rows, x.et, inside.local, nvlink, inside.fabric, self.links)
         both = all_gather_time(*spread) + reduce_scatter_time(*spread)
         return np.asarray(comm.ep_exposed * (dispatch + combine + both))
+
+    def _hybridep(self) -> LinkRates:
+        """The links as HybridEP's kernels use them."""
+        whole = self.links.all_to_all
+        fraction = tuple(HYBRIDEP_BANDWIDTH * reached for reached in whole.fraction)
+        ramp = (0.0,) * len(whole.ramp)  # in the base
+        dispatch = replace(whole, base=HYBRIDEP_BASE, hop=0.0, fraction=fraction, ramp=ramp)
+        return replace(self.links, dispatch=dispatch)

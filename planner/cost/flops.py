@@ -230,6 +230,11 @@ def _megatron_linear(model: ModelSpec) -> float:
     return layers + sum(gemm_flops(gemm, 1) for gemm in outer_gemms(model))
 
 
+def weight_gradient_flops_per_token(model: ModelSpec) -> float:
+    """FLOPs of all weight gradients, a third of the linear part of the full square; LoRA skips them [FLOP/token]."""
+    return _megatron_linear(model)
+
+
 def full_square_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     """Forward and backward FLOPs per token, attention over the full square [FLOP/token].
 

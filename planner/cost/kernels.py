@@ -121,18 +121,22 @@ def gemm_time(
     peak_flops: float,
     memory_bandwidth: float,
     rates: KernelRates,
+    output_bytes: float | None = None,
 ) -> Quantity:
     """Time of one forward GEMM: m tokens, n outputs, k inputs [s].
 
     max(2 m n k / (peak x efficiency), bytes / (bandwidth x memory_efficiency)); each operand moves once.
-    `peak_flops`: dense peak of `dtype` [FLOP/s]. Source: roofline (Williams 2009,
+    `peak_flops`: dense peak of `dtype` [FLOP/s]. `output_bytes`: traffic of one output element, for products
+    that add to what is there; else it is written once in the format's own width. Source: roofline (Williams 2009,
     doi:10.1145/1498765.1498785) with measured efficiencies. Validity: one kernel; launches are the step
     model's.
     """
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
     compute = 2.0 * m * n * k / (peak_flops * gemm_efficiency(m, n, k, dtype, rates))
     form = _number_format(dtype)
-    moved = (m * k + n * k) * _INPUT_BYTES[form] + m * n * _OUTPUT_BYTES.get(form, 2.0)
+    if output_bytes is None:
+        output_bytes = _OUTPUT_BYTES.get(form, 2.0)
+    moved = (m * k + n * k) * _INPUT_BYTES[form] + m * n * output_bytes
     return np.maximum(compute, memory_bound_time(moved, memory_bandwidth, rates))[()]
 
 
@@ -144,15 +148,19 @@ def gemm_backward_time(
     peak_flops: float,
     memory_bandwidth: float,
     rates: KernelRates,
+    gradient_traffic: float | None = None,
 ) -> tuple[Quantity, Quantity]:
     """Times of the input gradient and of the weight gradient of `gemm_time`'s GEMM [s].
 
     dgrad is a GEMM of (m, k, n), wgrad one of (n, k, m); each at the forward efficiency of those extents
     times the accelerator's `dgrad_ratio` or `wgrad_ratio` (NN and NT layouts, fp32 accumulation of the
-    gradient).
+    gradient). `gradient_traffic`: bytes that an element of the weight gradient moves, 8 where the product
+    adds to an fp32 buffer; it binds where few tokens meet a large weight.
     """
     dgrad = gemm_time(m, k, n, dtype, peak_flops, memory_bandwidth, rates) / rates.dgrad_ratio
-    wgrad = gemm_time(n, k, m, dtype, peak_flops, memory_bandwidth, rates) / rates.wgrad_ratio
+    wgrad = (
+        gemm_time(n, k, m, dtype, peak_flops, memory_bandwidth, rates, gradient_traffic) / rates.wgrad_ratio
+    )
     return dgrad, wgrad
 
 
@@ -190,15 +198,17 @@ def grouped_gemm_backward_time(
     peak_flops: float,
     memory_bandwidth: float,
     rates: KernelRates,
+    gradient_traffic: float | None = None,
 ) -> tuple[Quantity, Quantity]:
     """Times of the input and of the weight gradient of `grouped_gemm_time`'s GEMM [s].
 
     The same model on (rows, k, n) and on (n, k, rows), divided by `grouped_gemm_ratio` and by
     `grouped_wgrad_ratio`: each expert's weight gradient has a short inner extent and an fp32 accumulation.
+    `gradient_traffic` as in `gemm_backward_time`.
     """
     rows = np.asarray(rows_total, dtype=np.float64) / groups
     dgrad = _grouped(rows, k, n, groups, dtype, peak_flops, memory_bandwidth, rates)
-    wgrad = _grouped(n, k, rows, groups, dtype, peak_flops, memory_bandwidth, rates)
+    wgrad = _grouped(n, k, rows, groups, dtype, peak_flops, memory_bandwidth, rates, gradient_traffic)
     return dgrad / rates.grouped_gemm_ratio, wgrad / rates.grouped_wgrad_ratio
 
 
@@ -211,11 +221,12 @@ def _grouped(
     peak_flops: float,
     memory_bandwidth: float,
     rates: KernelRates,
+    output_bytes: float | None = None,
 ) -> Quantity:
     """Time of `groups` GEMMs of (m, n, k), side by side where units would idle [s]."""
     tiles = np.ceil(m / 128.0) * np.ceil(n / 128.0)
     concurrent = np.clip(rates.compute_units / tiles, 1.0, np.minimum(GROUPED_STREAMS, groups))
-    each = gemm_time(m, n * concurrent, k, dtype, peak_flops, memory_bandwidth, rates)
+    each = gemm_time(m, n * concurrent, k, dtype, peak_flops, memory_bandwidth, rates, output_bytes)
     return groups / concurrent * each
 
 

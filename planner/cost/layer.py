@@ -22,6 +22,7 @@ from planner.cost.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
+from planner.spec.precision import Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
 from planner.spec.stack import Communication, CrossEntropy, Dispatcher
@@ -40,8 +41,16 @@ LOSS_LAUNCHES = {
     CrossEntropy.EAGER: 1.0, CrossEntropy.VOCAB_PARALLEL: 1.0, CrossEntropy.FUSED: 0.5, CrossEntropy.CHUNKED: 1.0,
 }  # fmt: skip
 # Host time of routing, permuting and dispatching by a fused dispatcher against NCCL's all-to-all: the same mixture of
-# experts on two H100 nodes took 14.9 ms a layer with the one and 9.5 ms with the other (Megatron-Bridge skills, 26.04).
+# experts on two H100 nodes took 14.9 ms a layer with the one, permuting unfused, and 9.5 ms with the other
+# (Megatron-Bridge skills, 26.04); an upper bound of what the dispatcher alone saves.
 FUSED_DISPATCH_LAUNCHES = 0.7
+# Launches for every expert of a rank where grouped products are launched one by one (Transformer Engine's grouped
+# linear): 3 products of 2 matrices; in 8 and 4 bits inputs and output gradients of both are quantised, and scales per
+# block of either operand of every product are rearranged.
+EXPERT_LAUNCHES = {
+    Precision.FP32: 6.0, Precision.FP16: 6.0, Precision.BF16: 6.0, Precision.FP8: 10.0, Precision.FP8_CS: 10.0,
+}  # fmt: skip
+BLOCK_SCALED_LAUNCHES = 22.0
 # Share of a layer's forward launches that recomputing a module repeats, counted on a fused layer of 12: norm, qkv,
 # rotary of q and k, attention, projection, add, norm, fc1, activation, fc2, add; with experts about as many again
 # for routing, permutation and grouped products. Not a share of time, which faster links would change.
@@ -134,16 +143,21 @@ class LayerModel:
     def __init__(self, problem: Problem, kernels: KernelRates, links: LinkRates) -> None:
         self.problem, self.kernels, self.links = problem, kernels, links
         self._kept: dict[tuple[object, ...], LayerCost] = {}
+        self.recomputed: tuple[int, ...] = ()  # layers of every rank, see `CostModel.with_split`
         self.compute = ComputeModel(problem, kernels)
         self.communication = CommunicationModel(problem, links)
         self.recipe, self.bandwidth = self.compute.recipe, self.compute.bandwidth
         self.gemm_peak = self.compute.gemm_peak
 
-    def shape(self, keys: ConfigTable, layer: Layer | None) -> LayerShape:
-        """The cut of a micro-batch for every key; `layer` decides how key/value heads split."""
+    def shape(self, keys: ConfigTable, layer: Layer | None, longest: bool = False) -> LayerShape:
+        """The cut of a micro-batch for every key; `layer` decides how key/value heads split.
+
+        As computed on average, or the `longest`, which memory must hold.
+        """
         job = self.problem.job
         t, c = keys["tp"].astype(float), keys["cp"].astype(float)
-        tokens = keys["micro_batch"] * float(job.seq_len) / c
+        batch = keys["micro_batch"].astype(float)
+        tokens = batch * (float(job.seq_len) if longest else job.timed_length(batch)) / c
         kv_heads = float(layer.attention.kv_heads) if layer else 1.0
         split = np.where(keys["sp"] > 0, t, 1.0)
         et = keys["etp"].astype(float)
@@ -203,8 +217,12 @@ class LayerModel:
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-        routing = host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0) if layer.moe else 0.0
-        return self._dense_floor(t) + pipeline + routing
+        floor = self._dense_floor(t) + pipeline
+        if layer.moe is None:
+            return floor
+        routing = host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
+        launches = EXPERT_LAUNCHES.get(self.problem.job.precision, BLOCK_SCALED_LAUNCHES)
+        return floor + routing + host.expert_launch * launches * layer.moe.experts / keys["ep"]
 
     def _dense_floor(self, t: Array) -> Array:
         """The same of a dense layer without a pipeline."""
@@ -221,20 +239,20 @@ class LayerModel:
             self._kept[key] = self._layer(layer, keys)
         return self._kept[key]
 
-    def dealt(self, problem: Problem) -> LayerModel:
-        """The same layers of a problem that differs in its split alone."""
+    def dealt(self, problem: Problem, recomputed: tuple[int, ...]) -> LayerModel:
+        """The same layers of a problem that differs in its split alone; `recomputed`: see `CostModel.with_split`."""
         other = copy(self)
-        other.problem = problem
+        other.problem, other.recomputed = problem, recomputed
         return other
 
     def _layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         x, groups = self.shape(keys, layer), key_groups(keys)
+        longest = x if self.problem.job.mean_length is None else self.shape(keys, layer, longest=True)
         products = {
             g.name: self.compute.gemm(g, x, groups) for g in layer_gemms(layer, self.problem.model.hidden)
         }
         attention = self.compute.attention(layer, x, keys)
         memory = self.compute.memory_bound(layer, x)
-        tensor = self.communication.tensor_parallel(layer, x)
         context = self.communication.context_parallel(layer, x, keys, attention)
         experts = self.communication.expert_parallel(layer, x)
         zero = np.zeros(len(keys))
@@ -244,12 +262,13 @@ class LayerModel:
             sum((g.forward for g in products.values()), zero),
             sum((g.input_gradient for g in products.values()), zero) + weight_gradient,
         )
+        tensor = self.communication.tensor_parallel(layer, x, linear)
         hides = self.problem.stack.communication.ep_overlap
         exposed = [
             np.maximum(experts - hides * (linear[i] + attention[i] + (1 + i) * moved), 0.0) for i in (0, 1)
         ]
-        ahead = (linear[0], attention[0], moved, tensor, context[0], exposed[0])
-        back = (linear[1], attention[1], 2 * moved, tensor, context[1], exposed[1])
+        ahead = (linear[0], attention[0], moved, tensor[0], context[0], exposed[0])
+        back = (linear[1], attention[1], 2 * moved, tensor[1], context[1], exposed[1])
         forward = dict(zip(TIME_TERMS, ahead, strict=True))
         backward = dict(zip(TIME_TERMS, back, strict=True))
         again = self._recomputed(
@@ -269,12 +288,12 @@ class LayerModel:
         exchanged = exposed[0] + exposed[1]
         paired = paired_time(again_full + behind - exchanged, exchanged, self.problem.stack.communication)
         paired = soft_maximum(paired + again, host + repeated, softness)
-        kept, kept_full, working, working_full = layer_memory(self.problem, self.recipe, layer, x, keys)
+        kept, kept_full, working, working_full = layer_memory(self.problem, self.recipe, layer, longest, keys)
         return LayerCost(
             forward=forward, backward=backward, host=host, again=again, again_full=again_full,
             time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
             hidden=np.maximum(time - paired, 0.0) * self.problem.stack.communication.pair_overlap,
-            due=weight_gradient_bytes(self.problem, self.recipe, layer, x, kept),
+            due=weight_gradient_bytes(self.problem, self.recipe, layer, longest, kept),
             kept=kept, kept_full=kept_full, working=working, working_full=working_full,
         )  # fmt: skip
 
@@ -296,5 +315,8 @@ class LayerModel:
         host, softness = self._dense_floor(x.t), stack.host.softness
         embedding = soft_maximum(table, EMBEDDING_LAUNCHES * host, softness)
         head = soft_maximum(products + loss, LOSS_LAUNCHES[stack.kernels.cross_entropy] * host, softness)
-        memory = head_activations(vocabulary, model, x, stack.kernels, self.recipe)
-        return EdgeCost(embedding, head, products, memory, stream)
+        longest = x if self.problem.job.mean_length is None else self.shape(keys, None, longest=True)
+        trained = self.problem.job.lora_rank is None
+        memory = head_activations(vocabulary, model, longest, stack.kernels, self.recipe, trained)
+        held = act * longest.tokens * model.hidden / longest.sequence_split
+        return EdgeCost(embedding, head, products, memory, held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.activations import LayerShape, layer_activations, linear_input_bytes
+from planner.cost.activations import LayerShape, frozen_inputs, layer_activations, linear_input_bytes
 from planner.cost.flops import Shard, layer_gemms
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.model import AttentionKind, Layer
@@ -30,8 +30,11 @@ def layer_memory(
     kernels, zero = problem.stack.kernels, np.zeros(len(keys))
     parts = layer_activations(layer, problem.model, x, kernels, recipe)
     if problem.job.lora_rank is not None:
-        # the inputs of frozen layers are those of the adapters, and stay; each adapter keeps its narrow middle
-        count = sum(not g.expert for g in layer_gemms(layer, problem.model.hidden))
+        # the input of a frozen product is that of its adapter, and stays; each adapter keeps its narrow middle
+        for name, unread in frozen_inputs(layer, problem.model, x, kernels, recipe, problem.job).items():
+            parts[name] = parts[name] - unread
+        gemms = layer_gemms(layer, problem.model.hidden)
+        count = sum(not g.expert and problem.job.adapts(g.name) for g in gemms)
         width = count * problem.job.lora_rank * recipe.activation_bytes
         parts["adapters"] = x.tokens * width / x.sequence_split
     everything, freed = sum(parts.values(), zero), zero
@@ -76,10 +79,10 @@ def weight_gradient_bytes(
     """Held from a layer's input gradient to its weight gradient: inputs and output gradients of its products [bytes].
 
     A dense layer without gates, 4 h wide: 32 s b h (Qi 2023, arXiv 2401.10241, section 5.1), against 34 s b h before
-    the input gradient. A stack that splits autograd's own backward frees nothing in between.
+    the input gradient. In 8-bit and 4-bit recipes both are kept as the product reads them. A stack that splits
+    autograd's own backward frees nothing in between.
     """
-    act, total = recipe.activation_bytes, np.zeros(len(x.t))
-    inputs = linear_input_bytes(recipe, problem.stack.kernels)
+    inputs, total = linear_input_bytes(recipe, problem.stack.kernels), np.zeros(len(x.t))
     for gemm in layer_gemms(layer, problem.model.hidden):
         rows = x.expert_tokens * gemm.rows_per_token if gemm.expert else x.tokens
         columns = x.et if gemm.expert else x.t
@@ -88,11 +91,11 @@ def weight_gradient_bytes(
         rows = rows * (x.et if gemm.expert else 1.0)
         stream = 1.0 if gemm.expert else x.sequence_split
         read = inputs * gemm.in_features / np.where(gemm.shard is Shard.ROW, narrow, stream)
-        written = act * (gemm.out_features / np.where(gemm.shard is Shard.ROW, stream, wide))
-        total = total + rows * (read + written + act * gemm.kv_out_features / x.kv_split)
+        written = inputs * (gemm.out_features / np.where(gemm.shard is Shard.ROW, stream, wide))
+        total = total + rows * (read + written + inputs * gemm.kv_out_features / x.kv_split)
     if not problem.stack.kernels.split_keeps_graph:
         return total
-    saved = inputs * total / (inputs + act)  # inputs of products are a part of what the graph keeps
+    saved = 0.5 * total  # inputs of products are a part of what the graph keeps
     return np.maximum(kept + total - saved, total)
 
 
@@ -116,8 +119,8 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
     act, h = recipe.activation_bytes, float(problem.model.hidden)
     saved = linear_input_bytes(recipe, problem.stack.kernels)
     stream = act * x.tokens * h * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
-    fused = problem.stack.states.fused_weight_gradient
-    weight = 0.0 if fused else recipe.weight_bytes
+    none = problem.stack.states.fused_weight_gradient or problem.job.lora_rank is not None
+    weight = 0.0 if none else recipe.weight_bytes
     if layer.mlp is not None:
         width = (3.0 if layer.mlp.gated else 2.0) * act - saved
         wide = stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t

@@ -188,7 +188,8 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
     problem, cluster = model.problem, model.problem.cluster
     t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
     links = pipeline_links(t * c * d, p, cluster)
-    tokens = keys["micro_batch"] * float(problem.job.seq_len) / c
+    batch = keys["micro_batch"].astype(float)
+    tokens = batch * problem.job.timed_length(batch) / c
     comm, nvlink = problem.stack.communication, cluster.tiers[0].bandwidth
     whole = model.recipe.activation_bytes * tokens * problem.model.hidden
     size = whole / (t if comm.p2p_scatters else np.where(keys["sp"] > 0, t, 1.0))

@@ -105,7 +105,9 @@ class MemoryInputs:
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards`, `accumulates` (n,): ZeRO
     stage, ranks that share states, and whether gradients exist before the last backward pass (1.0).
     `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
-    `groups` (n,): process groups of a rank. `head_excess`: parameters whose gradient a rank holds beyond its own.
+    `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
+    its own.
+    `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
     """
 
     dense: Array
@@ -134,7 +136,9 @@ class MemoryInputs:
     accumulates: Array
     weight_bytes: float
     largest_tensor: Array
-    groups: Array
+    communicators: Array
+    update_bytes: float = 0.0
+    trained: float = 1.0
     due: Array | None = None
 
 
@@ -199,9 +203,7 @@ def _update_temporaries(x: MemoryInputs, states: States) -> Array:
     largest = x.largest_tensor / np.where(x.zero >= 1, x.shards, 1.0)
     width = states.master or x.weight_bytes
     here = (x.states.optimizer > 0)[:, None]  # an update on the host needs nothing on the device
-    return np.where(
-        here, states.optimizer_transient * local + (states.step_tensors * width * largest)[:, None], 0.0
-    )
+    return np.where(here, x.update_bytes * local + (states.step_tensors * width * largest)[:, None], 0.0)
 
 
 def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
@@ -220,9 +222,10 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Mom
     logits = x.head_inputs + x.head_kept + x.head_transient
     head = x.head_inputs + x.logit_gradient
     # the head's weight gradient is a tensor of its own before it is added to the buffer
-    weight_gradient = states.unit_gradient * x.head
+    weight_gradient = x.trained * states.unit_gradient * x.head
     last = x.in_flight - 1.0 + 1.0 / np.maximum(x.layers, 1.0)
-    late = {"late_gradients": states.late_gradient * (x.dense + x.expert)} if states.late_gradient else {}
+    unreduced = x.trained * states.late_gradient
+    late = {"late_gradients": unreduced * (x.dense + x.expert)} if unreduced else {}
     end = [_Moment("backward_end", {**always, **late}, last, works=True)]
     binding = [
         _Moment("loss", {**always, "logits": logits}, x.in_flight),
@@ -253,7 +256,9 @@ def _deepspeed_buffers(x: MemoryInputs, states: States) -> dict[str, Array]:
     """What ZeRO-3 keeps gathered and the buckets of all stages: neither falls with the number of ranks [bytes].
 
     Gathered: min(P, max(live, unit + prefetch)) parameters, since they are released only beyond
-    stage3_max_live_parameters. Two buckets of gradients: one filled while the other is reduced (overlap_comm).
+    stage3_max_live_parameters; those below stage3_param_persistence_threshold (1e5 elements: norms, under 0.01 % of a
+    model) stay gathered and are left out. Two buckets of gradients: one filled while the other is reduced
+    (overlap_comm).
     """
     local, zero = x.dense + x.expert, x.zero[:, None]
     live = np.maximum(states.live_parameters, x.unit + states.prefetch_elements)
@@ -261,7 +266,7 @@ def _deepspeed_buffers(x: MemoryInputs, states: States) -> dict[str, Array]:
     bucket = np.minimum(states.bucket_elements, local)
     return {
         "gathered_parameters": np.where(zero >= 3, x.weight_bytes * gathered, 0.0),
-        "reduction_buffers": np.where(zero >= 1, 2.0 * states.gradient * bucket, 0.0),
+        "reduction_buffers": np.where(zero >= 1, 2.0 * x.trained * states.gradient * bucket, 0.0),
     }
 
 
@@ -288,12 +293,12 @@ class _Units:
 
 def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Units:
     total, sharded = x.dense + x.expert, x.zero[:, None] >= 2
-    w, g = x.weight_bytes, states.unit_gradient
+    w, g = x.weight_bytes, x.trained * states.unit_gradient
     outer = total if states.one_unit else x.outer
     unit = np.zeros_like(total) if states.one_unit else np.minimum(x.unit[:, None], total - x.outer)
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
-    reduced = np.where(sharded, states.gradient, 0.0)
-    kept_head = np.where(sharded, g, fresh * states.gradient)
+    reduced = np.where(sharded, x.trained * states.gradient, 0.0)
+    kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
     return _Units(
         weights=w * unit, gradients=g * unit, scatter=reduced * unit,
         shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
@@ -337,7 +342,7 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
     head, fully = before + u.head_gradient, u.all_weights
     stays = x.weight_bytes * x.head if states.head_stays_gathered else none
     logits = x.head_inputs + x.head_kept + x.head_transient
-    excess = states.gradient * x.head_excess
+    excess = x.trained * states.gradient * x.head_excess
     ended = np.where(sharded, before + fresh * (grown - u.outer_shard), grown + excess)
     moments = [
         moment("forward", less, u.weights + u.outer_weights + 2 * u.weights, fully + 2 * u.weights, before,
@@ -443,7 +448,7 @@ def memory_cost(
     born_late = (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates[:, None]) * _gradients(x)
     at_loss = np.where(seen[0] == PHASES.index("loss"), cached + born_late[stem, seen[2]], 0.0)
     in_passes = seen[0] <= PHASES.index("gradient_reduction")
-    outside = stack.overhead.context + stack.overhead.per_group * x.groups[stem]
+    outside = stack.overhead.context + x.communicators[stem]
     deferred = x.deferred[stem, seen[2]]
     room = logged + at_loss + deferred + outside <= capacity
     at_loss = at_loss + np.where(in_passes & room, deferred, 0.0)

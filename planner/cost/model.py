@@ -50,12 +50,16 @@ class CostModel:
             self.head_in_layers = nanotron_head(model)
         self.embedding_in_layers = 0.05
 
-    def with_split(self, chunks: tuple[int, ...]) -> CostModel:
-        """The same for layers dealt in one way: `chunks` of them in order, for pipelines of that many chunks."""
+    def with_split(self, chunks: tuple[int, ...], recomputed: tuple[int, ...] = ()) -> CostModel:
+        """The same for layers dealt in one way: `chunks` of them in order, for pipelines of that many chunks.
+
+        `recomputed`: layers that each rank recomputes, where not all recompute what the configuration says; it must
+        then say the largest of them.
+        """
         stack = self.problem.stack.model_copy(update={"split": chunks})
         other = copy(self)
         other.problem = replace(self.problem, stack=stack)
-        other.layers = self.layers.dealt(other.problem)
+        other.layers = self.layers.dealt(other.problem, recomputed)
         return other
 
     def prepare(self, stems: ConfigTable) -> PreparedCosts:
@@ -96,7 +100,7 @@ class CostModel:
         stack = self.problem.stack
         classes = stage_classes(
             table["pp"], table["vpp"], table["schedule"], self.problem.model.layer_kind_of, stack.split,
-            self.embedding_in_layers, self.head_in_layers,
+            self.embedding_in_layers, self.head_in_layers, self.layers.recomputed,
         )  # fmt: skip
         extra = self.problem.model.mtp_layers
         if extra:

@@ -30,8 +30,9 @@ KINDS = (
 class LayerParameters:
     """Parameters of one layer, in buckets by how they are divided over ranks.
 
-    `column_row`: divided by tp. `kv`: k and v projections, divided by min(tp, kv_heads). `replicated`: on
-    every tensor-parallel rank (norms, biases of row-parallel layers, MLA down-projections, shared gate).
+    `column_row`: divided by tp. `kv`: k and v projections, divided by tp too: where tp exceeds the key/value heads,
+    Megatron-Core (transformer/attention.py) keeps a part of a head and gathers the product. `replicated`: on every
+    tensor-parallel rank (norms, biases of row-parallel layers, MLA down-projections, shared gate).
     `router`: replicated too. `expert`: all experts, divided by ep x etp. `expert_replicated`: biases of the
     experts' row-parallel layers, divided by ep only. `shared`: shared experts, divided by tp.
     """

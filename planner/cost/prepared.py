@@ -98,9 +98,8 @@ class PreparedCosts:
         expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
         moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
-        groups = sum(((table[a] > 1).astype(float) for a in ("tp", "cp", "pp", "ep")), (replicas > 1) * 1.0)
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
-        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, groups)
+        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row)
         apart = self.pipelines.apart
         moments = apart.moments if apart is not None else ()
         at = [self._at_moment(inputs, before[p_row], due[p_row]) for before, due in moments]
@@ -218,13 +217,19 @@ class PreparedCosts:
         )  # fmt: skip
 
     def least_once(self, share: float, layers: float, slowest: Array) -> Array:
-        """Exposed collectives and update of the first stem where the heaviest stage holds `share` of what it does, the
-        deepest `layers`, and the slowest takes `slowest` for a micro-batch: (n,) [s]. Convex in `slowest`."""
+        """Exposed collectives, update and copies to the host (but of activations) of the first stem where the heaviest
+        stage holds `share` of what it does, the deepest `layers`, and the slowest takes `slowest` for a micro-batch:
+        (n,) [s]. Convex in `slowest`."""
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
             share * batch.scatter, share * batch.gather, slowest, batch.microbatches, batch.zero,
             np.full(1, layers), share * batch.buckets, batch.replicas, comm,
         )  # fmt: skip
+        if batch.offload.any():
+            moved = replace(batch, updated=share * batch.updated)
+            exposed = exposed + self._host_transfer(
+                moved, np.zeros(1, dtype=np.intp), np.zeros(1), slowest, batch.microbatches
+            )
         return exposed + share * batch.once
 
     def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:

@@ -48,7 +48,7 @@ def shape_distance_of(config: ParallelConfig, layers: LayerModel) -> ShapeDistan
             near.append(float(found[0]))
             beyond.append(float(found[1]))
         if layer is not None:
-            a, seq = layer.attention, float(layers.problem.job.seq_len)
+            a, seq = layer.attention, layers.problem.job.attended_length
             pairs = attended_pairs(seq, seq, True, float(a.window) if a.window else np.inf)
             heads = float(config.micro_batch * a.heads / (config.tp * config.cp))
             points = attention_points(heads, seq, pairs, float(a.head_dim + a.v_head_dim) / 2)

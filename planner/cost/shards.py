@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
+from planner.cost.communicators import communicator_bytes
 from planner.cost.flops import Shard, layer_gemms
 from planner.cost.layer import padded_vocabulary
 from planner.cost.params import (
@@ -52,6 +53,7 @@ class Shards:
     adapters: Array  # (k, C) parameters of LoRA adapters
     buckets: Array
     largest_tensor: Array  # (k,) parameters
+    communicators: Array  # (k,) bytes
 
 
 class ShardModel:
@@ -71,7 +73,7 @@ class ShardModel:
         t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
         copies = classes.copies[stage]
         e, et = keys["ep"].astype(float), keys["etp"].astype(float)
-        dense_of_kind, expert_of_kind = self._parameters_by_kind(t, e, et)
+        dense_of_kind, expert_of_kind = self.parameters_by_kind(t, e, et)
         counts = copies[:, None] * np.moveaxis(classes.layers[stage], 2, 0)
         begins, ends = (copies[:, None] * end[stage] for end in (classes.first, classes.last))
         dense = sum_over_kinds(counts, dense_of_kind)
@@ -101,20 +103,22 @@ class ShardModel:
             gather = gather + comm.dp_time * all_gather_time(half * whole, *where)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         head = ends * self._head_parameters(t)[:, None]
+        opened = communicator_bytes(keys, replicas, self.problem.cluster, comm.dispatcher)
+        communicators = sum(opened.values(), np.zeros(len(keys)))
         buckets = (
             gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
         )
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, dense - in_layers, head,
-            adapters, buckets, self._largest_tensor(t),
+            adapters, buckets, self._largest_tensor(t), communicators,
         )  # fmt: skip
 
-    def _parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
+    def parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
         """Parameters of one layer of each kind on a rank: (K, k) dense, (K, k) expert."""
         dense, expert = [], []
         for kind, count in zip(self.kinds, self.parameters, strict=True):
-            kv = count.kv / np.minimum(t, kind.attention.kv_heads)
-            dense.append((count.column_row + count.shared) / t + kv + count.replicated + count.router)
+            divided = count.column_row + count.kv + count.shared
+            dense.append(divided / t + count.replicated + count.router)
             held = self._copies(kind) / e
             expert.append((count.expert / et + count.expert_replicated) * held)
         return np.array(dense), np.array(expert)
@@ -132,7 +136,7 @@ class ShardModel:
         for kind in self.kinds:
             total = np.zeros(len(t))
             for gemm in layer_gemms(kind, self.problem.model.hidden):
-                if gemm.expert or gemm.name == "router":
+                if gemm.expert or not self.problem.job.adapts(gemm.name):
                     continue
                 wide, narrow = float(gemm.out_features + gemm.kv_out_features), float(gemm.in_features)
                 total = total + rank * (wide / np.where(gemm.shard is Shard.COLUMN, t, 1.0))

@@ -15,7 +15,7 @@ from planner.cost.memory import MemoryInputs, frozen, on_device, state_bytes
 from planner.cost.shards import Shards
 from planner.cost.stages import StageClasses
 from planner.spec.config import ConfigTable
-from planner.spec.job import FROZEN_BYTES
+from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
 from planner.spec.stack import CrossEntropy, Stack, StateEngine
 
@@ -35,7 +35,7 @@ class Levels:
 
 
 def memory_inputs(
-    problem: Problem, weight_bytes: float, table: ConfigTable, levels: Levels, s_row: Index, p_row: Index, groups: Array
+    problem: Problem, weight_bytes: float, table: ConfigTable, levels: Levels, s_row: Index, p_row: Index
 ) -> MemoryInputs:  # fmt: skip
     """What the memory of the stems `table` is made of; `s_row`, `p_row`: their rows of shards and pipelines."""
     layers, pipelines, shards, classes = levels.layers, levels.pipelines, levels.shards, levels.classes
@@ -96,8 +96,20 @@ def memory_inputs(
         accumulates=(table["num_microbatches"] > 1).astype(float),
         weight_bytes=weight_bytes,
         largest_tensor=shards.largest_tensor[s_row],
-        groups=groups,
+        communicators=shards.communicators[s_row],
+        update_bytes=_update_bytes(stack, job),
+        trained=float(job.lora_rank is None),
     )
+
+
+def _update_bytes(stack: Stack, job: Job) -> float:
+    """Temporaries of the update per parameter of a rank [bytes/parameter].
+
+    Megatron copies 16-bit gradients to fp32 (distrib_optimizer.py, _copy_model_grads_to_main_grads) unless its
+    optimizer takes them as they are, as the one that keeps moments in 16 bits does (use_precision_aware_optimizer).
+    """
+    as_they_are = stack.states.engine is StateEngine.CONTIGUOUS and job.optimizer is Optimizer.ADAMW_BF16
+    return 0.0 if as_they_are else stack.states.optimizer_transient
 
 
 def _deferred(stack: Stack, table: ConfigTable, held: Array, depth: Array, gathered: Array) -> Array:

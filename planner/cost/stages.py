@@ -70,11 +70,13 @@ def stage_classes(
     split: PipelineSplit | tuple[int, ...],
     embedding: float,
     head: float,
+    recomputed: tuple[int, ...] = (),
 ) -> StageClasses:
     """Deal the layers of a model to stages for every distinct pp, vpp and placement of a schedule.
 
     `kind_of`: the kind of each layer. `embedding`, `head`: their cost in layers [1]. Stages that hold equally
-    many layers of each kind are one class; the order within a stage is that of its earliest member.
+    many layers of each kind are one class; the order within a stage is that of its earliest member. `recomputed`:
+    layers that each rank recomputes where a configuration recomputes any, if not what the configuration says.
     """
     placement = _PLACEMENTS[schedule]
     first_rows, of_row = distinct(pp, vpp, placement)
@@ -93,7 +95,7 @@ def stage_classes(
             totals = (totals + totals[::-1]) / 2
         classes: dict[tuple[float, ...], list[int]] = {}
         for rank, row_totals in enumerate(totals.tolist()):
-            classes.setdefault(tuple(row_totals), []).append(rank)
+            classes.setdefault((*row_totals, *recomputed[rank : rank + 1]), []).append(rank)
         pipelines.append((sequences, classes, place))
     width = max(len(classes) for _, classes, _ in pipelines)
     depth = max(len(seq) for sequences, _, _ in pipelines for seq in sequences) + 1
@@ -103,12 +105,14 @@ def stage_classes(
     for i, (sequences, classes, place) in enumerate(pipelines):
         for j, (held, ranks) in enumerate(classes.items()):
             count[i, j], stage[i, j] = len(ranks), ranks[0]
-            layers[i, j], (first[i, j], last[i, j]) = held[:kinds], held[kinds:]
+            layers[i, j], (first[i, j], last[i, j]) = held[:kinds], held[kinds : kinds + 2]
             mine = [sequences[ranks[0]]]
             if place is Placement.MIRRORED:
                 mine.append(sequences[-1 - ranks[0]])
             most = -(-len(kind_of) // len(sequences))
             leading[i, j] = np.mean([_leading(part, depth, kinds, most) for part in mine], axis=0)
+            if recomputed:
+                leading[i, j, 1:] = leading[i, j, min(recomputed[ranks[0]], depth - 1)]
     members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes, _ in pipelines)
     run_class, run_length = _runs(members)
     copies = np.array([2.0 if place is Placement.MIRRORED else 1.0 for _, _, place in pipelines])

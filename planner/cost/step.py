@@ -35,17 +35,21 @@ def exposed_data_parallel(
     it is stated); the last of `layers` pieces never is. ZeRO 2 likewise where the stack accumulates first. Else
     ZeRO 2 and 3: in every micro-batch, layer by layer:
     gather under forward, gather (ZeRO 3) and scatter under backward, as far as `fsdp_overlap` says, the first
-    layer's gather never. Plus `bucket_latency` per bucket and
-    rank. `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
+    layer's gather never. What is hidden slows down what hides it: a second of it costs `overlap_slowdown` seconds.
+    Plus `bucket_latency` per bucket and rank. `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
     """
-    forward, backward = FORWARD_SHARE * stage_time, (1 - FORWARD_SHARE) * stage_time
+    # x seconds under a: e = max(x - a, x / layers) in sight, s (x - e) lost; together max(x - (1 - s) a, least x)
+    slower = comm.overlap_slowdown
+    gained = 1 - slower
+    forward, backward = gained * FORWARD_SHARE * stage_time, gained * (1 - FORWARD_SHARE) * stage_time
+    least = gained / layers + slower
     sharded = comm.dp_overlap if comm.sharded_dp_overlap is None else comm.sharded_dp_overlap
     overlap = np.where(zero >= 1, sharded, comm.dp_overlap)
-    once = np.maximum(scatter - overlap * backward, scatter / layers)
-    once = once + np.where(zero >= 1, np.maximum(gather - overlap * forward, gather / layers), 0.0)
+    once = np.maximum(scatter - overlap * backward, least * scatter)
+    once = once + np.where(zero >= 1, np.maximum(gather - overlap * forward, least * gather), 0.0)
     again = gather * (zero >= 3)
-    each = np.maximum(gather - comm.fsdp_overlap * forward, gather / layers)
-    each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, scatter / layers)
+    each = np.maximum(gather - comm.fsdp_overlap * forward, least * gather)
+    each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, least * scatter + slower * again)
     exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
 

@@ -23,10 +23,13 @@ Quantity = float | Array
 @dataclass(frozen=True)
 class GroupLinks:
     """Where a group lies. `local`: its ranks inside one scale-up domain, the fewest of any domain it touches [1].
-    `fabric`: bytes/s per direction that each of them gets beyond the domain when every group of the axis sends."""
+    `fabric`: bytes/s per direction that each of them gets beyond the domain when every group of the axis sends.
+    `message`: bytes/s of what one rank sends to the next in a ring that leaves the domain: all that the group has
+    there, but no more than the rank's own card."""
 
     local: Quantity
     fabric: Quantity
+    message: Quantity
 
 
 @lru_cache(maxsize=65536)
@@ -68,15 +71,16 @@ def group_links(stride: Quantity, size: Quantity, cluster: Cluster) -> GroupLink
     the links out of the domain), the least over the tiers it spans and the domains it touches: a pod oversubscribed
     1:7 slows only groups with fewer than 7 ranks in the pod.
     """
-    scale_up = cluster.tiers[0]
-    local = _least_inside(stride, size, scale_up.size)
+    local = _least_inside(stride, size, cluster.tiers[0].size)
     fabric: Quantity = np.full(np.shape(local), np.inf)
+    alone: Quantity = fabric
     for below, tier in zip(cluster.tiers, cluster.tiers[1:], strict=False):
         inside = _least_inside(stride, size, below.size)
         fabric = np.where(inside < size, np.minimum(fabric, inside / local * tier.bandwidth), fabric)
-    if len(cluster.tiers) == 1:
-        return GroupLinks(local, np.full(np.shape(local), scale_up.bandwidth))
-    return GroupLinks(local, np.where(np.isinf(fabric), cluster.tiers[1].bandwidth, fabric))
+        alone = np.where(inside < size, np.minimum(alone, tier.bandwidth_alone), alone)
+    beyond = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth
+    fabric = np.where(np.isinf(fabric), beyond, fabric)
+    return GroupLinks(local, fabric, np.minimum(fabric * local, alone))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from planner.errors import InputError
 from planner.frameworks.fields import Settings, dump_json, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.options import check_options, table_source, unknown_options
-from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM
+from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
 from planner.frameworks.scripts import (
@@ -28,7 +28,7 @@ from planner.frameworks.scripts import (
     readme,
     sbatch_script,
 )
-from planner.frameworks.shell import options_of
+from planner.frameworks.shell import options_of, whole
 from planner.spec.config import Mask, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
@@ -179,6 +179,9 @@ def render(launch: Launch, version: str) -> Files:
         f"--seq-len {launch.job.seq_len} --micro-batch {launch.config.micro_batch} "
         f"--accumulate {launch.config.num_microbatches} --steps {max(steps, 1)}" + " --recompute" * recompute
     )
+    stack = launch.stack_of("fsdp")
+    words += "".join(" " + " ".join(option) for option in kernel_words(stack))
+    missing += kernel_notes(stack)
     script = "\n".join(
         [
             "#!/usr/bin/env bash",
@@ -239,8 +242,11 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     for file, text in files.items():
         if file.endswith(".sh"):
             words |= {name: values for name, *values in options_of(text)[0]}
-    numbers = {n: int(words[f"--{n}"][0]) for n in ("seq-len", "micro-batch", "accumulate")
-               if (words.get(f"--{n}") or [""])[0].isdigit()}  # fmt: skip
+    numbers = {
+        name: value
+        for name in ("seq-len", "micro-batch", "accumulate")
+        if (value := whole((words.get(f"--{name}") or [""])[0]))
+    }
     axes = {
         "tp": tp, "cp": cp, "dp": dp, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "sp": 0, "zero": zero, "hsdp": hsdp,
         "recompute": int(Recompute.FULL if full or "--recompute" in words else Recompute.NONE),

@@ -2,7 +2,7 @@
 
 Source: deepspeed 0.19.8 (runtime/config.py, runtime/zero/config.py, runtime/pipe/module.py, runtime/engine.py).
 Pipeline stages are not part of the JSON file: pipeline.json holds the arguments of PipelineModule. Left out:
-offload, AutoEP, quantised communication.
+offload to NVMe and of a pipeline's states, AutoEP, quantised communication.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from planner.frameworks.fields import Settings, dump_json, flatten, load_setting
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.layout import is_even
 from planner.frameworks.options import check_options, table_source, unknown_options
-from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM
+from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.shell import options_of
-from planner.spec.config import Mask, Recompute, Schedule
+from planner.frameworks.shell import options_of, whole
+from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
@@ -44,6 +44,14 @@ def _kv_heads(columns: Columns, problem: Problem) -> Mask:
     legal = np.ones(len(columns["tp"]), dtype=np.bool_)
     for layer in problem.model.layer_kinds:
         legal &= layer.attention.kv_heads % columns["tp"] == 0
+    return legal
+
+
+def _ulysses(columns: Columns, problem: Problem) -> Mask:
+    cp, legal = columns["cp"], np.ones(len(columns["cp"]), dtype=np.bool_)
+    for layer in problem.model.layer_kinds:
+        heads, kv = layer.attention.heads, layer.attention.kv_heads
+        legal &= (heads % cp == 0) & ((kv % cp == 0) | (cp % kv == 0))
     return legal
 
 
@@ -78,6 +86,15 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
     ),
     Rule(
+        "ulysses-heads", ("cp",), _ulysses,
+        "cp must divide the {heads} attention heads, and divide the {kv} key/value heads or they it; cp={cp}",
+        "choose a cp that does", "DeepSpeed runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF",
+        lambda p: {
+            "heads": min(layer.attention.heads for layer in p.model.layer_kinds),
+            "kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds),
+        },
+    ),
+    Rule(
         "schedule-supported", ("vpp", "schedule"), _schedule,
         "the pipeline schedule must be 1F1B without virtual stages; vpp={vpp}", "set vpp=1",
         "DeepSpeed runtime/pipe/schedule.py TrainSchedule",
@@ -104,6 +121,9 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         }
         if config.hsdp:
             zero["zero_hpz_partition_size"] = config.hsdp
+    for bit, what in ((OFFLOAD_OPTIMIZER, "optimizer"), (OFFLOAD_PARAMETERS, "param")):
+        if config.offload & bit:
+            zero[f"offload_{what}"] = {"device": "cpu", "pin_memory": True}
     settings: dict[str, Any] = {
         "train_batch_size": job.global_batch,
         "train_micro_batch_size_per_gpu": config.micro_batch,
@@ -139,7 +159,8 @@ def _check(launch: Launch) -> None:
         "a pipeline with tp or cp by settings",
         config.describe(),
     )
-    require_whole_recompute(launch, TITLE)
+    require_whole_recompute(launch, TITLE, OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS)
+    require(config.pp == 1 or not config.offload, TITLE, "offloading with a pipeline", config.describe())
     require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
     formats = (Precision.BF16, Precision.FP16, Precision.FP32)
@@ -194,6 +215,9 @@ def render(launch: Launch, version: str) -> Files:
     ]
     if launch.config.recompute == Recompute.FULL:
         words.append(("--recompute",))
+    if launch.config.pp == 1:
+        words += kernel_words(launch.stack_of("deepspeed"))
+        missing += kernel_notes(launch.stack_of("deepspeed"))
     prelude = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     files = launch_files(launch, environment, {"PROGRAM": words}, f'"$HERE/{PROGRAM}"', IMAGE, extra, prelude)
@@ -279,7 +303,7 @@ def _program(files: Mapping[str, str], pipe: Mapping[str, Any]) -> tuple[Recompu
             words = {name: values for name, *values in options_of(text)[0]}
             full |= "--recompute" in words
             given = (words.get("--seq-len") or [""])[0]
-            seq_len = int(given) if given.isdigit() else seq_len
+            seq_len = whole(given) or seq_len
     return (Recompute.FULL if full else Recompute.NONE), seq_len
 
 

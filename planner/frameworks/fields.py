@@ -6,6 +6,7 @@ Left out: what the settings mean.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import yaml
 
 from planner.errors import FileInputError
+from planner.spec.planfile import MOST
 
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _LARGEST = 2_000_000  # characters of a settings file
 
 
@@ -77,10 +80,10 @@ class Settings:
         value = self.values.get(name)
         if value is None or value == "auto":
             return default
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            must = f"must be a whole number, {least} or more"
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+            must = f"must be a whole number from {least} to {MOST:,}"
             raise FileInputError(self.file, must, repr(value)[:80], field=name)
         return value
 

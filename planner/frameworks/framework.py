@@ -8,27 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from planner.catalog.load_stacks import load_stack, stack_names
-from planner.errors import InputError, UnknownNameError
+from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
 from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.job import Job, Optimizer
-from planner.spec.model import ModelSpec
-from planner.spec.planfile import Choice, Plan
+from planner.spec.model import MOST_LAYERS, ModelSpec
+from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule
 from planner.spec.stack import CrossEntropy, Dispatcher, Stack
 
 Files = dict[str, str]
-Kind = TypeVar("Kind", Precision, Optimizer)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What planner predicts, to compare with the first log lines [s], [tokens/s/device], [bytes]."""
+    """What planner predicts, to compare with the first log lines [s], [tokens/s/device], [bytes].
+
+    `stack`: name of the stack that it holds for, which may be of another framework than the files.
+    """
 
     step_time: float
     step_time_low: float
@@ -37,6 +38,7 @@ class Expected:
     peak_memory: float
     logged_memory: float
     memory_limit: float
+    stack: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,20 @@ class ParsedConfig:
     cross_entropy: CrossEntropy | None = None
     dispatcher: Dispatcher | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""
+        said = {
+            "devices": self.devices,
+            "seq_len": self.seq_len,
+            "global_batch": self.global_batch,
+            **self.axes,
+        }
+        for name, value in said.items():
+            if value is not None and value > MOST:
+                raise InputError(f"{name} of the files must be at most {MOST:,}", str(value)[:40])
+        if (vpp := self.axes.get("vpp", 1)) > MOST_LAYERS:
+            raise InputError(f"vpp of the files must be at most {MOST_LAYERS:,}", str(vpp))
+
 
 RankOrder = tuple[str, ...]
 
@@ -147,7 +163,10 @@ class Framework:
 
 
 def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
-    """The `index`-th configuration (from 0) of a plan, ready to be rendered. Raises `InputError`."""
+    """The `index`-th configuration (from 0) of a plan, ready to be rendered.
+
+    Raises `InputError`; `UnsupportedError` for a job that no framework's files state.
+    """
     if not plan.choices:
         raise InputError(
             "the plan must hold a configuration", plan.headline, "plan again for a job that has one"
@@ -157,13 +176,8 @@ def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
         raise InputError(must, str(index), "0 is the best one")
     choice, subject = plan.choices[index], plan.subject
     config = choice.config.parallel()
-    job = Job(
-        subject.job.seq_len,
-        subject.job.global_batch,
-        _named("precision", subject.job.precision, Precision),
-        _named("optimizer", subject.job.optimizer, Optimizer),
-        subject.job.tokens,
-    )
+    job = subject.job.job()
+    _check_expressible(job)
     product = config.tp * config.cp * config.pp * config.dp
     if product != subject.cluster.devices:
         must = "tp x cp x pp x dp of a plan must be its number of devices"
@@ -183,7 +197,7 @@ def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
         chunks=chunk_layers(
             model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
         ),
-        expected=_expected(choice),
+        expected=_expected(choice, subject.stack.name),
         stack=_stack(subject.stack.name),
     )
 
@@ -193,7 +207,7 @@ def _stack(name: str) -> Stack | None:
     return load_stack(name) if name in stack_names() else None
 
 
-def _expected(choice: Choice) -> Expected:
+def _expected(choice: Choice, stack: str) -> Expected:
     return Expected(
         choice.step_time,
         choice.step_time_low,
@@ -202,11 +216,23 @@ def _expected(choice: Choice) -> Expected:
         choice.memory.peak,
         choice.memory.logged,
         choice.memory.limit,
+        stack,
     )
 
 
-def _named(what: str, text: str, kinds: type[Kind]) -> Kind:
-    try:
-        return kinds(text)
-    except ValueError:
-        raise UnknownNameError(what, text, [str(kind) for kind in kinds]) from None
+def _check_expressible(job: Job) -> None:
+    """Raise `UnsupportedError` for what no framework's files state and what memory depends on."""
+    if job.lora_rank is not None:
+        raise UnsupportedError(
+            "a job to export must train all weights: the files of no framework state adapters here, and without "
+            "them the job needs more memory than the plan says",
+            f"LoRA of rank {job.lora_rank}",
+            "write the plan's degrees into the framework's own LoRA recipe, or plan without --lora-rank",
+        )
+    if job.expert_replicas:
+        raise UnsupportedError(
+            "a job to export must hold every expert once: the files of no framework state replicas here, and without "
+            "them the busiest rank needs more memory than the plan says",
+            f"{job.expert_replicas} replicas",
+            "plan without --expert-replicas",
+        )

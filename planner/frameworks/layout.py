@@ -42,9 +42,41 @@ def chunk_layers(
     return counts
 
 
-def _require(holds: bool, must: str, given: object) -> None:
+def stated_layout(text: str, num_layers: int, pp: int | None, mtp: int = 0) -> ChunkLayers:
+    """Layers of every chunk as a user states them: Megatron-LM's layout string, or numbers with commas between.
+
+    As many chunks as ranks, or of several ranks a multiple; any number where `pp` is None. Raises `InputError`.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if all(word.isascii() and word.isdigit() and len(word) < 7 for word in words):
+        counts = tuple(int(word) for word in words)
+    else:
+        stages = parse_layout(text)
+        counts = tuple(stage.count("t") for stage in stages)
+        order = "".join(stages)
+        hint = (
+            f"write it like {write_layout(((num_layers + 1) // 2, num_layers // 2), mtp)}, or numbers: 4,4,3"
+        )
+        if not re.fullmatch(f"Et*m{{{mtp}}}L", order):
+            must = f"a layout must begin with E, end with L, and have {mtp} m before it"
+            raise InputError(must, text, hint)
+    must = f"the layers of a layout must add up to the model's, {num_layers}"
+    _require(sum(counts) == num_layers, must, f"{text}: {sum(counts)}", "change the numbers")
+    if pp is None:
+        return counts
+    must = f"a layout must have as many parts as pipeline ranks, {pp}" + ", or a multiple of that" * (pp > 1)
+    _require(
+        len(counts) == pp or (pp > 1 and len(counts) % pp == 0),
+        must,
+        f"{text}: {len(counts)}",
+        "name --set pp= and --set vpp= to match",
+    )
+    return counts
+
+
+def _require(holds: bool, must: str, given: object, hint: str = "make the plan again") -> None:
     if not holds:
-        raise InputError(must, str(given), "make the plan again")
+        raise InputError(must, str(given), hint)
 
 
 def ends_stated(

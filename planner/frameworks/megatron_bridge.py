@@ -23,14 +23,17 @@ from planner.frameworks.megatron.arguments import (
     environment,
     fuses_loss,
     megatron_stack,
+    overlaps_experts,
     overlaps_gradients,
+    overlaps_tensor_parallel,
+    reduces_in_bf16,
     unlike_stack,
     uses_deepep,
 )
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.refuse import require
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.shell import script_words
+from planner.frameworks.shell import product, script_words
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
@@ -67,6 +70,14 @@ RECIPES: Final = {
     "qwen3-30b-a3b": "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config",
     "qwen3-235b-a22b": "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config",
 }
+# whose comm_overlap is None, so that fields below it cannot be overridden
+WITHOUT_OVERLAP: Final = frozenset(
+    RECIPES[name]
+    for name in (
+        "llama-3.2-1b", "llama-3.2-3b", "llama-3-8b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b",
+        "qwen2.5-14b", "qwen2.5-32b",
+    )
+)  # fmt: skip
 # names in MIXED_PRECISION_RECIPES, training/mixed_precision.py
 PRECISIONS: Final = {
     Precision.BF16: "bf16_mixed",
@@ -79,7 +90,7 @@ PRECISIONS: Final = {
 }
 
 
-def overrides_of(launch: Launch) -> dict[str, Any]:
+def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     """Dotted fields of the ConfigContainer. Raises `UnsupportedError`."""
     config, job, model = launch.config, launch.job, launch.model
     require(launch.schedule in SCHEDULES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
@@ -109,6 +120,7 @@ def overrides_of(launch: Launch) -> dict[str, Any]:
         **_sharding(launch),
         **_recompute(launch),
         **_kernels(launch),
+        **_overlap(launch, recipe),
     }
     if config.cp > 1:
         fields["model.cp_comm_type"] = CONTEXT_KINDS[ContextKind(config.cp_kind)]
@@ -122,6 +134,30 @@ def overrides_of(launch: Launch) -> dict[str, Any]:
         fields["model.moe_grouped_gemm"] = fields["model.moe_permute_fusion"] = True
     if any(layer.attention.kv_lora_rank for layer in model.layer_kinds):
         fields["model.mtp_num_layers"] = model.mtp_layers or None
+    return fields
+
+
+def _overlap(launch: Launch, recipe: str) -> dict[str, Any]:
+    """What runs under compute. A recipe's section comm_overlap, where it has one, overwrites model and ddp at setup."""
+    zero = launch.config.zero
+    gradients = launch.config.dp * launch.config.cp > 1 and overlaps_gradients(launch)
+    under = overlaps_tensor_parallel(launch)
+    fields: dict[str, Any] = {
+        "ddp.overlap_grad_reduce": gradients,
+        "ddp.overlap_param_gather": zero >= 1 and gradients,
+    }
+    if recipe in WITHOUT_OVERLAP:
+        return fields | {"model.tp_comm_overlap": under}
+    fields |= {
+        "comm_overlap.tp_comm_overlap": under,
+        "comm_overlap.overlap_grad_reduce": gradients,
+        "comm_overlap.overlap_param_gather": zero >= 1 and gradients,
+    }
+    if launch.model.is_moe:
+        experts = overlaps_experts(launch)
+        fields["comm_overlap.overlap_moe_expert_parallel_comm"] = experts
+        # each refuses the other
+        fields["model.moe_shared_expert_overlap" if experts else "comm_overlap.delay_wgrad_compute"] = False
     return fields
 
 
@@ -146,12 +182,9 @@ def _kernels(launch: Launch) -> dict[str, Any]:
 
 def _sharding(launch: Launch) -> dict[str, Any]:
     zero = launch.config.zero
-    overlapped = launch.config.dp * launch.config.cp > 1 and overlaps_gradients(launch)
     fields: dict[str, Any] = {
         "ddp.use_distributed_optimizer": zero >= 1,
         "optimizer.use_distributed_optimizer": zero >= 1,
-        "ddp.overlap_grad_reduce": overlapped,
-        "ddp.overlap_param_gather": zero >= 1 and overlapped,
     }
     if zero >= 2:
         fields |= {
@@ -207,7 +240,7 @@ def _word(value: Any) -> str:
 def render(launch: Launch, version: str) -> Files:
     """launch.sh with a recipe and its overrides, what starts it, and a README."""
     name = known_as(launch.model, RECIPES, TITLE)
-    fields = overrides_of(launch)
+    fields = overrides_of(launch, RECIPES[name])
     words = [(field, _word(value)) for field, value in fields.items()]
     check_options("megatron-bridge", version, [(field, word.strip("'")) for field, word in words])
     groups: dict[str, list[tuple[str, ...]]] = {
@@ -224,10 +257,14 @@ def render(launch: Launch, version: str) -> Files:
         f"`BRIDGE_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
     ]
     missing = [
-        f"everything the plan does not decide stays as in {RECIPES[name]}, communication overlap included",
+        f"everything the plan does not decide stays as in {RECIPES[name]}, CUDA graphs included",
         "data: the dataset is made up (--dataset mock)",
         *unlike_stack(launch),
     ]
+    if reduces_in_bf16(launch):
+        missing.append(
+            "gradients kept and reduced in bf16: its mixed precision has them in fp32, 2 bytes more"
+        )
     return {
         **files,
         README: readme(launch, TITLE, version, table_source("megatron-bridge", version), run, missing),
@@ -250,7 +287,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
                 recipe = words[i + 1]
         nodes, each = variables.get("NNODES", ""), variables.get("GPUS_PER_NODE", "")
         nodes, each = nodes.split("-")[-1].rstrip("}"), each.split("-")[-1].rstrip("}")
-        devices = int(nodes) * int(each) if nodes.isdigit() and each.isdigit() else devices
+        devices = product(nodes, each) or devices
     if not any(name.startswith("model.") for name in fields):
         must = "a Megatron-Bridge script must override fields such as model.tensor_model_parallel_size=8"
         raise InputError(must, ", ".join(files))

@@ -8,13 +8,45 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.spec.stack import AttentionKernel, CrossEntropy, Stack
+
 PROGRAM: Final = "train.py"
 MODEL_CONFIG: Final = "config.json"
+
+# attention of transformers by what the plan's stack runs; without a stack it chooses itself
+ATTENTION: Final = {
+    AttentionKernel.FLASH: "flash_attention_3",
+    AttentionKernel.FLASH_2: "flash_attention_2",
+    AttentionKernel.FUSED_SOFTMAX: "sdpa",
+    AttentionKernel.EAGER: "eager",
+}
+
+
+def kernel_words(stack: Stack | None) -> list[tuple[str, ...]]:
+    """Options of the programs that ask for the kernels a stack counts on."""
+    if stack is None:
+        return []
+    fused = stack.kernels.fused_norm and stack.kernels.fused_activation
+    return [("--attention", ATTENTION[stack.kernels.attention]), *([("--compile",)] if fused else [])]
+
+
+def kernel_notes(stack: Stack | None) -> list[str]:
+    """What the programs need for that, or do not bring."""
+    if stack is None:
+        return ["kernels of the plan's stack, which is none that ships: those transformers chooses are used"]
+    said = []
+    if stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
+        said.append(f"{ATTENTION[stack.kernels.attention]}: its package must be installed")
+    if stack.kernels.cross_entropy is not CrossEntropy.EAGER:
+        said.append("the loss of the plan's stack: transformers computes it on whole logits")
+    return said
+
 
 _TOP: Final = '''\
 """Trains the model of config.json on made-up tokens and prints the time of every step."""
 
 import argparse
+import json
 import time
 from pathlib import Path
 
@@ -28,49 +60,81 @@ parser.add_argument("--micro-batch", type=int, required=True)
 parser.add_argument("--accumulate", type=int, required=True)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--recompute", action="store_true")
+parser.add_argument("--attention", help="implementation that transformers takes, for example flash_attention_2")
+parser.add_argument("--compile", action="store_true", help="fuses norms and activations, block by block")
 parser.add_argument("--local_rank", type=int, default=0)
 args = parser.parse_args()
 config = AutoConfig.from_pretrained(HERE)
 config.use_cache = False
+
+
+def prepare(model):
+    if args.recompute:
+        model.gradient_checkpointing_enable()
+    if args.compile:
+        depth = config.get_text_config().num_hidden_layers
+        lists = (m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+        for block in next(m for m in lists if len(m) == depth):
+            block.compile()
 '''
 
 DEEPSPEED_PROGRAM: Final = (
     _TOP
     + """
+from contextlib import nullcontext
+
 import deepspeed
 
+settings = json.loads((HERE / "ds_config.json").read_text())
+types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+dtype = next((types[name] for name in types if name in settings), torch.float32)
+parts = settings.get("sequence_parallel_size", 1)
+copies = parts * settings.get("tensor_parallel", {}).get("autotp_size", 1)
 deepspeed.init_distributed()
-with deepspeed.zero.Init(config_dict_or_path=str(HERE / "ds_config.json")):
-    model = AutoModelForCausalLM.from_config(config, torch_dtype=torch.bfloat16)
-if args.recompute:
-    model.gradient_checkpointing_enable()
+rank, mpu = torch.distributed.get_rank(), None
+if parts > 1:  # Ulysses: each rank has its part of every sequence
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+    mpu = UlyssesSPAttentionHF.register_with_transformers(
+        str(HERE), args.attention or "sdpa", parts, args.micro_batch, args.seq_len, seq_length_is_variable=False
+    )
+import torch._dynamo  # its registrations fail on tensors that zero.Init has patched
+
+sharded = settings["zero_optimization"]["stage"] == 3
+at_once = deepspeed.zero.Init(config_dict_or_path=str(HERE / "ds_config.json"), mpu=mpu) if sharded else nullcontext()
+with at_once:
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=args.attention)
+prepare(model)
 engine, _, _, _ = deepspeed.initialize(
-    model=model, model_parameters=model.parameters(), config=str(HERE / "ds_config.json")
+    model=model, model_parameters=model.parameters(), config=str(HERE / "ds_config.json"), mpu=mpu
 )
-shape = (args.micro_batch, args.seq_len)
+torch.manual_seed(rank // copies)  # ranks that share a sequence draw the same one
+length, here = args.seq_len // parts, rank % parts * (args.seq_len // parts)
+places = torch.arange(here, here + length, device=engine.device).expand(args.micro_batch, -1)
 for step in range(args.steps):
     start = time.time()
     for _ in range(args.accumulate):
-        tokens = torch.randint(config.vocab_size, shape, device=engine.device)
-        loss = engine(input_ids=tokens, labels=tokens).loss
+        tokens = torch.randint(config.vocab_size, (args.micro_batch, args.seq_len), device=engine.device)
+        tokens = tokens[:, here : here + length]
+        loss = engine(input_ids=tokens, labels=tokens, position_ids=places).loss
         engine.backward(loss)
         engine.step()
     torch.cuda.synchronize()
-    if torch.distributed.get_rank() == 0:
+    if rank == 0:
         peak = torch.cuda.max_memory_allocated() / 2**30
         print(f"step {step} loss {loss.item():.4f} time {time.time() - start:.3f} s peak {peak:.1f} GiB", flush=True)
 """
 )
 
 ACCELERATE_PROGRAM: Final = (
-    _TOP
+    _TOP.replace("import json\n", "")
     + """
+
 from accelerate import Accelerator
 
 accelerator = Accelerator(gradient_accumulation_steps=args.accumulate)
-model = AutoModelForCausalLM.from_config(config)
-if args.recompute:
-    model.gradient_checkpointing_enable()
+model = AutoModelForCausalLM.from_config(config, attn_implementation=args.attention)
+prepare(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 model, optimizer = accelerator.prepare(model, optimizer)
 shape = (args.micro_batch, args.seq_len)

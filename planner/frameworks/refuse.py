@@ -24,10 +24,10 @@ def require_axis(launch: Launch, framework: str, axis: str, allowed: tuple[int, 
     )
 
 
-def require_whole_recompute(launch: Launch, framework: str) -> None:
-    """Raise `UnsupportedError` where only some layers are fully recomputed."""
+def require_whole_recompute(launch: Launch, framework: str, offload: int = 0) -> None:
+    """Raise `UnsupportedError` where only some layers are fully recomputed, or more than `offload` is on the host."""
     config = launch.config
     most = -(-launch.model.num_layers // config.pp)
     partial = config.recompute == Recompute.FULL and config.recompute_layers < most
     require(not partial, framework, "full recomputation of some layers only", config.recompute_layers)
-    require(not config.offload, framework, "offloading", config.offload)
+    require(not config.offload & ~offload, framework, "this offloading", f"offload={config.offload}")

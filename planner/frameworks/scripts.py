@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from planner.frameworks.framework import Files, Launch
+from planner.spec.job import Job
 from planner.units import format_capacity, format_time
 
 Words = Sequence[tuple[str, ...]]
@@ -184,12 +185,41 @@ def readme(
             f"{format_time(e.step_time_high)}), {rate}",
             f"- peak memory {format_capacity(e.peak_memory)} of {format_capacity(e.memory_limit)} usable on the "
             f"device that needs most; this stack's log line shows about {format_capacity(e.logged_memory)}",
+            *([_of_stack(e.stack)] if e.stack else []),
             "- compare after ten steps: the first ones compile, allocate and connect",
             "",
         ]
     lines += ["## What these files do not express", ""]
-    lines += [f"- {line}" for line in unexpressed]
+    lines += [f"- {line}" for line in (*unexpressed, *_unlike_job(launch.job))]
     return "\n".join([*lines, ""])
+
+
+def _unlike_job(job: Job) -> list[str]:
+    """What the prediction takes of the data, which no launch file states."""
+    said = []
+    if job.packed:
+        said.append(
+            f"packing: the figures above are for texts of {job.attended_length:g} tokens put end to end into "
+            f"{job.seq_len:,}, each attending to itself; made-up sequences attend over all their tokens, so a step "
+            "takes longer until your data loader packs"
+        )
+    elif job.mean_length is not None:
+        said.append(
+            f"lengths: the figures above are for sequences of {job.mean_length:g} tokens on average, padded to the "
+            f"longest of their micro-batch; made-up sequences are {job.seq_len:,} tokens each, so a step takes "
+            "longer until your data loader pads so"
+        )
+    uneven = job.expert_imbalance
+    if uneven != 1.0 and uneven != ():
+        said.append(
+            "expert loads: the figures above are for the loads the plan was given, experts placed as evenly as can "
+            "be; these files place them by index, where the busiest rank may take more time and memory"
+        )
+    return said
+
+
+def _of_stack(name: str) -> str:
+    return f"- both are of the plan's stack, {safe_text(name)}; `planner check` predicts these files as they run here"
 
 
 def safe_text(text: str) -> str:

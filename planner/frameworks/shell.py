@@ -19,6 +19,7 @@ _ASSIGNMENT: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DO
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::?[-=]([^${}]*))?\}|\$(\w+)")
 _ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
 _SUM: Final = re.compile(r"\$\(\(([^()$]*(?:\([^()$]*\)[^()$]*)*)\)\)")
+_DIGITS: Final = re.compile(r"[0-9]{1,30}")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+(?:--([\w-]+)(?:=|\s+)|-([NnG])\s*)(\S+)", re.MULTILINE)
 # Commands whose words are not options of the training program.
@@ -82,11 +83,22 @@ def slurm_devices(text: str) -> int | None:
     short_names = {"N": "nodes", "n": "ntasks", "G": "gpus"}
     asked = {name or short_names[short]: value for name, short, value in _SBATCH.findall(text)}
     nodes, total = asked.get("nodes", "1").split("-")[0], asked.get("gpus", "").rpartition(":")[2]
-    if total.isdigit():
-        return int(total)
+    if (count := whole(total)) is not None:
+        return count
     each = asked.get("gpus-per-node") or asked.get("gres") or asked.get("ntasks-per-node") or ""
     each = each.split("(")[0].rpartition(":")[2]
-    return int(nodes) * int(each) if nodes.isdigit() and each.isdigit() and "nodes" in asked else None
+    return product(nodes, each) if "nodes" in asked else None
+
+
+def product(nodes: str, each: str) -> int | None:
+    """Devices of so many nodes of so many; None where one of both is no number."""
+    hosts, devices = whole(nodes), whole(each)
+    return hosts * devices if hosts is not None and devices is not None else None
+
+
+def whole(text: str) -> int | None:
+    """The number that plain digits stand for; None for other words and for numbers no launcher means."""
+    return int(text) if _DIGITS.fullmatch(text) else None
 
 
 def options_of(text: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:

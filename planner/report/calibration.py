@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
 from planner.calibrate.estimate import Calibration
 from planner.calibrate.nccl_tests import LinkFit
-from planner.calibrate.shrinkage import PARTS
+from planner.calibrate.parts import NARROW, PARTS, Part
 from planner.report.facts import precise_time
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.spec.overlay import Overlay
 from planner.units import format_bandwidth
 
-_MEANING = {
-    "compute": "time of matrix products, attention and memory-bound kernels",
-    "communication": "exposed time of collectives",
-    "host": "time the host needs to launch a layer",
-    "overhead": "time of a step outside its layers",
-}
+_SIDE: Final = 1.28  # widths of a normal to each side that hold 80 %
 
 
 def calibration_facts(overlay: Overlay, runs: Calibration | None, links: LinkFit | None) -> dict[str, Any]:
@@ -33,9 +28,10 @@ def calibration_facts(overlay: Overlay, runs: Calibration | None, links: LinkFit
             for seen, before, after in zip(runs.observations, runs.before, runs.after, strict=True)
         ]
         facts["parts"] = {
-            part: {"factor": math.exp(float(mean)), "probability_moved": float(moved)}
-            for part, mean, moved in zip(PARTS, runs.shrunk.mean, runs.shrunk.moved, strict=True)
+            part.name: {"factor": math.exp(mean), "low": math.exp(mean - side), "high": math.exp(mean + side)}
+            for part, mean, side in _sides(runs)
         }
+        facts["probability_moved"] = runs.shrunk.moved
         facts["odd"] = list(runs.odd)
     if links is not None:
         facts["links"] = [
@@ -95,12 +91,24 @@ def _beside(predicted: float, measured: float) -> tuple[str, str]:
     return precise_time(predicted), f"{predicted / measured - 1:+.1%}"
 
 
+def _sides(runs: Calibration) -> list[tuple[Part, float, float]]:
+    """Each part, its log factor, and how far 80 % of the belief reaches to each side [log]."""
+    found = zip(PARTS, runs.shrunk.mean, runs.shrunk.width, strict=True)
+    narrow = any(path.startswith("compute.gemm.") for path in runs.overlay.multiply)
+    return [
+        (part, float(mean), _SIDE * float(width))
+        for part, mean, width in found
+        if narrow or part.name != NARROW
+    ]
+
+
 def _moves(runs: Calibration) -> list[tuple[str, str, str]]:
-    found = []
-    for part, mean, moved in zip(PARTS, runs.shrunk.mean, runs.shrunk.moved, strict=True):
-        sure = f"{_MEANING[part]}; {moved:.0%} sure that it differs"
-        found.append((part, f"x{math.exp(float(mean)):.3f}", sure))
-    return found
+    told = []
+    for part, mean, side in _sides(runs):
+        within = f"{part.meaning}; between x{math.exp(mean - side):.2f} and x{math.exp(mean + side):.2f}"
+        told.append((part.name.replace("_", " "), f"x{math.exp(mean):.3f}", within))
+    sure = f"probability that this machine or software differs from the shipped stack {runs.overlay.stack}"
+    return [*told, ("differs", f"{runs.shrunk.moved:.0%}", sure)]
 
 
 def _link_moves(links: LinkFit) -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.report.facts import count, days, precise_time, term_name
+from planner.solve.place import GROUPS, grids_of
 from planner.spec.planfile import Choice, ClusterFacts, Memory, Plan, PlannedConfig, Run
 from planner.units import GIB, format_bandwidth
 
@@ -115,8 +116,10 @@ def _free(choice: Choice) -> float:
 
 @dataclass(frozen=True)
 class AxisSpan:
-    """The groups of one axis: `size` ranks `stride` apart, `groups` of them, `links`: what their messages cross."""
+    """The groups of one axis: `size` ranks `stride` apart, `groups` of them, `links`: what their messages cross.
+    `group`: its name in `solve.place`."""
 
+    group: str
     axis: str
     size: int
     stride: int
@@ -126,31 +129,38 @@ class AxisSpan:
     members: tuple[int, ...]
 
 
-_WHAT: Final[Mapping[str, str]] = {
-    "tp": "tensor parallel: activations of every layer",
-    "cp": "context parallel: keys and values of every layer",
-    "ep": "expert parallel: tokens to their experts and back",
-    "dp": "data parallel: gradients and weights once a step",
-    "pp": "pipeline: activations between stages",
+# group of `solve.place` -> how it is called, and what its ranks send each other
+_WHAT: Final[Mapping[str, tuple[str, str]]] = {
+    "tp": ("tp", "tensor parallel: activations of every layer"),
+    "cp": ("cp", "context parallel: keys and values of every layer"),
+    "ep": ("ep", "expert parallel: tokens to their experts and back"),
+    "etp": ("etp", "tensor parallel experts: activations of every layer"),
+    "dp": ("dp", "data parallel: gradients and weights once a step"),
+    "dp_cp": ("dp x cp", "data parallel: gradients and weights once a step"),
+    "edp": ("edp", "data parallel of experts: their gradients and weights once a step"),
+    "pp": ("pp", "pipeline: activations between stages"),
 }
 
 
-def axis_spans(config: PlannedConfig, cluster: ClusterFacts) -> tuple[AxisSpan, ...]:
-    """Where the groups of rank 0 lie: ranks are counted tensor, context, data, pipeline, innermost first."""
-    spans, stride = list[AxisSpan](), 1
-    inner = {"tp": config.tp, "cp": config.cp, "dp": config.dp, "pp": config.pp}
-    for axis, size in inner.items():
-        if size > 1:
-            spans.append(_span(axis, size, stride, cluster))
-        stride *= size
-    if config.ep > 1:
-        experts = max(config.etp, 1)
-        spans.insert(len(spans) - (config.pp > 1), _span("ep", config.ep, experts, cluster))
-    return tuple(spans)
+def axis_spans(plan: Plan, config: PlannedConfig) -> tuple[AxisSpan, ...]:
+    """Where the groups of rank 0 lie, nearest first, as the stack's framework numbers its ranks."""
+    model = plan.subject.model
+    with_experts = config.ep > 1 or model.params_active != model.params_total
+    layout = grids_of(plan.subject.stack.framework, with_experts, config)
+    names = [name for name in GROUPS if layout.has(name)]
+    if "dp_cp" in names:  # over which gradients go
+        names.remove("dp")
+    spans = []
+    for name in names:
+        groups = layout.groups(name)
+        members = tuple(int(rank) for rank in groups[(groups == 0).any(axis=1)][0])
+        if name != "edp" or config.ep > 1:
+            spans.append(_span(name, members, len(groups), plan.subject.cluster))
+    return tuple(sorted(spans, key=lambda span: (span.stride, span.size)))
 
 
-def _span(axis: str, size: int, stride: int, cluster: ClusterFacts) -> AxisSpan:
-    members = tuple(range(0, size * stride, stride))
+def _span(group: str, members: tuple[int, ...], groups: int, cluster: ClusterFacts) -> AxisSpan:
+    axis, what = _WHAT[group]
     reach = members[-1] + 1
     tier = next((t for t in cluster.tiers if reach <= t.devices), None)
     if tier is not None:
@@ -161,7 +171,7 @@ def _span(axis: str, size: int, stride: int, cluster: ClusterFacts) -> AxisSpan:
         links = "inside a scale-up domain"
     else:
         links = "between nodes"
-    return AxisSpan(axis, size, stride, cluster.devices // size, links, _WHAT[axis], members)
+    return AxisSpan(group, axis, len(members), members[1] - members[0], groups, links, what, members)
 
 
 def map_rows(spans: Sequence[AxisSpan], cluster: ClusterFacts) -> list[Row]:

@@ -172,7 +172,7 @@ def pareto_chart(rows: Sequence[Row]) -> Spec:
     y = alt.Y(
         "free:Q",
         title="free memory [GiB]",
-        scale=alt.Scale(zero=False, padding=24),
+        scale=alt.Scale(zero=False, nice=False, padding=24),
         axis=alt.Axis(tickCount=6),
     )
     front = [row for row in rows if row["on_front"]]

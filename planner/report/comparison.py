@@ -10,7 +10,7 @@ from rich.text import Text
 from planner import __version__
 from planner.compare import Comparison, Objective, Standing
 from planner.outcome import run_days
-from planner.report.facts import MEMORY_WORDS, precise_time
+from planner.report.facts import MEMORY_WORDS, days, precise_time
 from planner.report.outcome import (
     Facts,
     Fitting,
@@ -30,6 +30,12 @@ _OBJECTIVE_WORDS = {
     Objective.DAYS: "days",
     Objective.COST: "money",
     Objective.ENERGY: "energy",
+}
+_FIRST_WORDS = {
+    Objective.STEP_TIME: "is fastest",
+    Objective.DAYS: "ends first",
+    Objective.COST: "costs least",
+    Objective.ENERGY: "takes least energy",
 }
 _STYLES = {MemoryVerdict.FITS: "", MemoryVerdict.BORDERLINE: "yellow", MemoryVerdict.DOES_NOT_FIT: "red"}
 
@@ -84,12 +90,22 @@ def headline(comparison: Comparison) -> str:
     if best.value(comparison.objective) is None:
         return f"the {word} of no cluster is known: give --assume 'price=2.50 $/h'"
     others = [s for s in comparison.standings[1:] if s.value(comparison.objective) is not None]
-    text = f"{best.cluster} is first by {word}"
-    if others:
-        mine, next_best = best.value(comparison.objective), others[0].value(comparison.objective)
-        if mine and next_best:
-            text += f", {others[0].cluster} takes {next_best / mine:.2f} times as much"
+    mine = best.value(comparison.objective)
+    assert mine is not None, "asked above"
+    text = f"{best.cluster} {_FIRST_WORDS[comparison.objective]}: {_amount(mine, comparison.objective)}"
+    if others and (next_best := others[0].value(comparison.objective)) and mine:
+        longer = comparison.objective in (Objective.STEP_TIME, Objective.DAYS)
+        text += f"; {others[0].cluster} takes {next_best / mine:.2f} times as {'long' if longer else 'much'}"
     return text
+
+
+def _amount(value: float, objective: Objective) -> str:
+    """A value of the objective with its unit."""
+    if objective is Objective.STEP_TIME:
+        return f"{precise_time(value)} a step"
+    if objective is Objective.DAYS:
+        return days(value)
+    return f"{money(value)} for the run" if objective is Objective.COST else format_energy(value)
 
 
 def _subject(comparison: Comparison) -> list[str]:

@@ -37,6 +37,10 @@ def diagnosis_facts(found: Diagnosis) -> dict[str, Any]:
             }
             for f in found.findings
         ],
+        "two_causes": {
+            "probability": found.two,
+            "likeliest": [cause.name for cause in found.together] if found.together else None,
+        },
         "pays_most": pays.cause.name if pays is not None and pays.cause is not None else None,
     }
 
@@ -58,6 +62,7 @@ def diagnosis_document(found: Diagnosis, notes: list[str]) -> RenderableType:
         for f in found.findings[:SHOWN]
     ]  # fmt: skip
     blocks.append(section("What would explain it", listing(("cause", "probable", "takes", "of step"), lines)))
+    blocks += [prose(text) for text in _together(found)]
     said = [f"the log says {word}" for f in found.findings[:SHOWN] for word in f.marked]
     if said:
         blocks.append(bullets(said))
@@ -82,6 +87,14 @@ def _headline(found: Diagnosis) -> str:
         return f"the run is as fast as predicted ({how}, within the error of the prediction)"
     sure = "" if top.probability > _SURE else "probably " if top.probability > _LIKELY else "perhaps "
     return f"{how}: {sure}{top.cause.title}" + (f", {top.words}" if top.words else "")
+
+
+def _together(found: Diagnosis) -> list[str]:
+    """One line where two causes are likely."""
+    if found.together is None or found.two < _LIKELY:
+        return []
+    first, second = found.together
+    return [f"{found.two:.0%} probable that it is two at once; likeliest: {first.title}, and {second.title}"]
 
 
 def _rate(found: Diagnosis, seconds: float) -> str:

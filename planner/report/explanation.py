@@ -19,7 +19,7 @@ from planner.report.facts import aligned_time, precise_time, term_name
 from planner.report.outcome import Fitting
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
-from planner.solve.place import TERM_OF, AxisPlace, Placement
+from planner.solve.place import AxisPlace, Placement
 from planner.spec.cluster import Cluster
 from planner.spec.planfile import Choice
 from planner.units import GIB, format_capacity
@@ -57,7 +57,7 @@ def explanation_facts(found: Explanation) -> dict[str, Any]:
         "step_time": found.choice.step_time,
         "memory": found.choice.memory.peak,
         "memory_limit": found.limit,
-        "placement": placement_facts(placement, found.choice.time),
+        "placement": placement_facts(placement),
         "rank": {
             "rank": found.rank,
             "node": found.rank // placement.cluster.devices_per_node,
@@ -74,8 +74,8 @@ def explanation_facts(found: Explanation) -> dict[str, Any]:
     }
 
 
-def placement_facts(placement: Placement, time: dict[str, float]) -> dict[str, Any]:
-    """Where every axis lives: order of the axes, links, bytes and seconds a step; `time`: terms of the step [s]."""
+def placement_facts(placement: Placement) -> dict[str, Any]:
+    """Where every axis lives: order of the axes, links, bytes and seconds a step."""
     layout = placement.layout
     return {
         "framework": placement.framework,
@@ -96,7 +96,7 @@ def placement_facts(placement: Placement, time: dict[str, float]) -> dict[str, A
                 "bandwidth": _bandwidth(a, placement.cluster),
                 "sent_per_step": a.sent,
                 "busy": a.busy,
-                "exposed": time.get(TERM_OF[a.axis]) if a.exchanges else None,
+                "exposed": a.exposed,
                 "exchanges": [
                     {"kind": str(e.kind), "what": e.what, "size": e.size, "calls": e.calls, "sent": e.sent}
                     for e in a.exchanges
@@ -168,7 +168,7 @@ def explanation_document(found: Explanation) -> RenderableType:
     blocks: list[RenderableType] = [prose(head, "bold")]
     if placement.axes:
         blocks += [
-            section("Where each axis lives", *_order_lines(placement), Text(""), _axes_table(placement, choice)),
+            section("Where each axis lives", *_order_lines(placement), Text(""), _axes_table(placement)),
             section(f"Messages of a rank of stage {placement.stage}, in a step", _messages_table(placement)),
             section(f"Groups of rank {found.rank} ({', '.join(p for p in (where, node) if p)})", _groups_table(found)),
         ]  # fmt: skip
@@ -230,17 +230,16 @@ def _lives(place: AxisPlace, cluster: Cluster) -> str:
     return text
 
 
-def _axes_table(placement: Placement, choice: Choice) -> RenderableType:
+def _axes_table(placement: Placement) -> RenderableType:
     cluster, longest = placement.cluster, max((a.busy for a in placement.axes), default=0.0)
     rows = []
     for a in placement.axes:
-        exposed = choice.time.get(TERM_OF[a.axis], 0.0) if a.exchanges else None
         rows.append(
             (
                 _name(a.axis), f"{a.size:,}", f"{a.stride:,}", f"{a.count:,}", _lives(a, cluster),
                 f"{_bandwidth(a, cluster) / 1e9:.0f}", format_capacity(a.sent) if a.sent else "",
                 aligned_time(a.busy, longest) if a.sent else "",
-                aligned_time(exposed, longest) if exposed is not None and a.axis not in ("etp", "edp") else "",
+                aligned_time(a.exposed, longest) if a.exposed is not None else "",
             )
         )  # fmt: skip
     heads = ("axis", "size", "apart", "groups", "over", "GB/s", "sent/step", "busy", "exposed")
@@ -335,8 +334,10 @@ def _why_not_blocks(answer: WhyNot, found: Explanation) -> list[RenderableType]:
     if answer.best is None or as_planned.config != answer.best.config:
         gain = _gain(as_planned, found.planned)
         stop = _stopped_by(as_planned, found.limit) or "it fits"
-        speed = f", {gain:+.1%} tokens a second" if gain is not None and not as_planned.broken else ""
-        lines.append(f"with the rest as planned ({as_planned.config.describe()}){speed}: {stop}")
+        speed = ""
+        if gain is not None and not as_planned.broken:
+            speed = f", {abs(gain):.1%} {'fewer' if gain < 0 else 'more'} tokens a second"
+        lines.append(f"with all else as planned, {as_planned.config.describe()}: {stop}{speed}")
     if answer.best is None and answer.smallest is None and answer.removed:
         removed = [f"{rule} {count:,}" for rule, count in list(answer.removed.items())[:_MOST_RULES]]
         lines.append("candidates with it that each rule removed: " + ", ".join(removed))

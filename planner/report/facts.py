@@ -216,7 +216,7 @@ def memory_sentence(memory: Memory) -> str:
     where = f"stage {memory.stage} of {memory.stages} needs most" if memory.stages > 1 else "most is needed"
     return (
         f"{MEMORY_WORDS[memory.verdict]}: {margin} of {memory.limit / GIB:.1f} GiB usable; "
-        f"{where} in {term_name(memory.phase)}"
+        f"{where} in the {term_name(memory.phase)} phase"
     )
 
 
@@ -249,10 +249,15 @@ def split_sentence(choice: Choice) -> str:
     split = choice.split
     if split is None:
         return ""
+    if split.stated:
+        if split.own_step_time is None:
+            return "layers as stated"
+        return f"layers as stated; the stack's own split takes {precise_time(split.own_step_time)}"
     said = []
     if split.even_step_time is not None:
         gain = 1 - choice.step_time / split.even_step_time
-        said.append(f"{gain:.1%} faster than the even split ({precise_time(split.even_step_time)})")
+        than = f"than the even split ({precise_time(split.even_step_time)})"
+        said.append(f"{gain:.1%} faster {than}" if gain >= 0 else f"{-gain:.1%} slower {than}")
     if split.own_step_time is not None and split.own_step_time > choice.step_time * (1 + 1e-9):
         said.append(f"{1 - choice.step_time / split.own_step_time:.1%} faster than the stack's own")
     said.append(

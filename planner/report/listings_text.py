@@ -26,7 +26,7 @@ _TIMES = (
     "layer_floor", "layer_floor_tp", "layer_floor_tp_nodes", "pipeline_tp_floor", "step_overhead",
     "bucket_latency",
 )  # fmt: skip
-_CAPACITIES = ("context", "per_group", "workspace", "bucket_bytes")
+_CAPACITIES = ("context", "workspace", "bucket_bytes")
 NO_LIMIT = 10**6  # what a stack's limits say where there is none
 
 

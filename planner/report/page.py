@@ -46,7 +46,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page. `tone` colours the verdict; `kicker` is the line above the title."""
+    """A whole page. `tone` colours the verdict; `kicker` is the line above the title; `lead` a sentence, or a
+    configuration."""
 
     title: str
     kicker: str
@@ -54,6 +55,7 @@ class Page:
     tone: Tone
     lead: str
     sections: tuple[Section, ...]
+    lead_is_code: bool = False
     subject: tuple[str, ...] = ()
 
 
@@ -112,6 +114,7 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
         verdict=verdict,
         tone=tone,
         lead=lead,
+        lead_is_code=best is not None,
         sections=tuple(sections),
         subject=facts.subject_lines(plan),
     )
@@ -239,7 +242,7 @@ def _memory_block(plan: Plan, choice: Choice) -> Block:
 
 def _map_sections(plan: Plan, best: Choice) -> list[Section]:
     cluster = plan.subject.cluster
-    spans = chart_data.axis_spans(best.config, cluster)
+    spans = chart_data.axis_spans(plan, best.config)
     if not spans:
         return []
     per_cell, _ = chart_data.cell_size(cluster)
@@ -252,7 +255,7 @@ def _map_sections(plan: Plan, best: Choice) -> list[Section]:
     for span in spans:
         own = [row for row in every if row["axis"] == span.axis]
         text = f"{span.axis}: the {span.size:,} ranks that work with rank 0. A cell is {cells}."
-        blocks.append(chart(f"map-{span.axis}", text, charts.map_chart(own)))
+        blocks.append(chart(f"map-{span.group}", text, charts.map_chart(own)))
     return [Section("map", "Which ranks talk over which links", tuple(blocks))]
 
 
@@ -262,7 +265,8 @@ def _why_not(plan: Plan) -> list[Section]:
         for broken in plan.violations
     ]
     if plan.smallest_change:
-        blocks.append(Block("text", text=f"What would help: {plan.smallest_change}"))
+        helps = "" if plan.verdict is Verdict.NOTHING_FITS else "What would help: "
+        blocks.append(Block("text", text=helps + plan.smallest_change))
     sections = [Section("answer", "Why", tuple(blocks))] if blocks else []
     if plan.nearest is not None:
         near = plan.nearest

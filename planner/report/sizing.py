@@ -9,11 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from planner import __version__
+from planner.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
 from planner.outcome import run_days
 from planner.report.facts import count, days, key_figures, precise_time
 from planner.report.outcome import Facts, Fitting, choice_lines, money, outcome_facts, shared_assumptions
 from planner.report.text import bullets, labelled, prose, section
-from planner.size import PAYING_SPEEDUP, Doubling, Goal, Point, Sizing
+from planner.size import Goal, Sizing
+from planner.spec.planfile import Verdict
 
 _MOST_TRIED = 40
 
@@ -209,12 +211,24 @@ def _tried(sizing: Sizing) -> str:
     shown = ", ".join(sizes[:_MOST_TRIED]) + (", ..." if len(sizes) > _MOST_TRIED else "")
     if len(sizes) == 1:
         return f"{shown} GPUs"
-    return f"{len(sizes)} sizes of whole nodes: {shown}; sizes between them may do slightly better"
+    full = f"{sizing.answer.gpus:,} GPUs" if sizing.answer else "the answer"
+    return (
+        f"{len(sizes)} sizes of whole nodes: {shown}; sizes between them may do slightly better; uneven splits of the "
+        f"layers are solved in full for {full}, where others may be up to {PASSING_GAIN:.0%} slower than they need be"
+    )
 
 
 def _refused(sizing: Sizing) -> list[RenderableType]:
-    refused = [point for point in sizing.tried if not point.best]
-    return [bullets(f"{point.gpus:,} GPUs: {point.reason}" for point in refused[:6])] if refused else []
+    """The largest size that is too small, and the sizes that cannot be split, a line each."""
+    small = [point for point in sizing.tried if point.plan.verdict is Verdict.NOTHING_FITS]
+    odd = [f"{point.gpus:,}" for point in sizing.tried if point.plan.verdict is Verdict.NOTHING_LEGAL]
+    lines = [f"{small[-1].gpus:,} GPUs: {small[-1].reason}"] if small else []
+    if odd:
+        batch = sizing.tried[0].plan.subject.job.global_batch
+        lines.append(
+            f"{', '.join(odd)} GPUs: no legal way to split the model and {batch:,} sequences over them"
+        )
+    return [bullets(lines)] if lines else []
 
 
 def _assumptions(sizing: Sizing) -> tuple[str, ...]:

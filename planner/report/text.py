@@ -98,15 +98,17 @@ def plan_document(plan: Plan) -> RenderableType:
     if plan.choices:
         blocks += _choices(plan)
     if plan.smallest_change:
-        blocks.append(section("What would help", prose(plan.smallest_change)))
+        title = "Why, and what would help" if plan.verdict is Verdict.NOTHING_FITS else "What would help"
+        blocks.append(section(title, prose(plan.smallest_change)))
     blocks += _nearest(plan)
     if plan.search.candidates > 1:
         blocks.append(_space(plan))
+    predicts = bool(plan.choices or plan.nearest)
     for title, lines in (
         ("Caution", facts.cautions(plan)),
         ("Assumed", plan.assumptions),
-        ("Not modelled", plan.not_modelled),
-        ("Confidence", (facts.confidence_sentence(plan),)),
+        ("Not modelled", plan.not_modelled if plan.choices else ()),
+        ("Confidence", (facts.confidence_sentence(plan),) if predicts else ()),
     ):
         if lines:
             blocks.append(section(title, bullets(lines)))
@@ -138,7 +140,15 @@ def _choices(plan: Plan) -> list[RenderableType]:
     best = plan.choices[0]
     blocks = [section(best.config.text, _figures(best))]
     if len(plan.choices) > 1:
-        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices)))
+        alike = {"vpp", "recompute_layers"} & set(plan.search.restricted)
+        said = (
+            []
+            if alike
+            else [
+                prose("of those that differ in vpp alone the fastest, where there are enough others", "dim")
+            ]
+        )
+        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices), *said))
     blocks.append(section("Where the step goes", _bars(best.time, _seconds_like(best.time))))
     blocks.append(_memory_bars(best))
     reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
@@ -217,7 +227,7 @@ def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
 
 def _memory_bars(choice: Choice) -> RenderableType:
     where = f" of stage {choice.memory.stage}" if choice.memory.stages > 1 else ""
-    title = f"Memory{where} at its peak, in {facts.term_name(choice.memory.phase)}"
+    title = f"Memory{where} at its peak, in the {facts.term_name(choice.memory.phase)} phase"
     return section(title, _bars(choice.memory.terms, _gib), *_stages(choice))
 
 

@@ -6,6 +6,7 @@ Left out: the schedule itself and its times (planner/schedule), and writing file
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -222,7 +223,17 @@ def _svg_legend() -> Iterator[str]:
 
 
 def _svg_axis(makespan: float, y: float) -> Iterator[str]:
-    for tick in range(5):
-        x = _LEFT + _WIDTH * tick / 4
-        anchor = "" if tick == 0 else ' class="end"'
-        yield f'<text{anchor} x="{x:.0f}" y="{y + 14:.1f}">{makespan * tick / 4:.6g}</text>'
+    for time in _ticks(makespan):
+        x = _LEFT + _WIDTH * (time / makespan if makespan else 0.0)
+        anchor = "" if time == 0 else ' class="end"'
+        yield f'<text{anchor} x="{x:.0f}" y="{y + 14:.1f}">{time:.4g}</text>'
+
+
+def _ticks(makespan: float) -> list[float]:
+    """Round times from 0 on, four or more of them, and the makespan."""
+    if not makespan > 0:
+        return [0.0]
+    power = 10.0 ** math.floor(math.log10(makespan / 4))
+    step = next((power * nice for nice in (5.0, 2.0) if power * nice <= makespan / 4), power)
+    round_times = [step * i for i in range(int(0.94 * makespan / step) + 1)]
+    return [*round_times, makespan]

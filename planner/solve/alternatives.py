@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
@@ -27,10 +28,12 @@ from planner.space.enumerate import (
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem, Rule, Violation
 
-# Rules without which a configuration does another job, or cannot be dealt to stages: its time would say nothing.
-NOT_COSTED: Final = frozenset(
-    {"world-size", "batch-dp", "batch", "expert-grid", "layers-pp", "vpp-pp", "stages-filled"}
-)
+# Rules without which a configuration does another job, cannot be dealt to stages, or has a schedule without an order
+# of passes: its time would say nothing.
+NOT_COSTED: Final = frozenset({
+    "world-size", "batch-dp", "batch", "expert-grid", "layers-pp", "vpp-pp", "stages-filled", "interleaving-remainder",
+    "schedule-chunks", "schedule-microbatches",
+})  # fmt: skip
 MEMORY_WALLS: Final = 3  # of the whole space, and of the neighbours, that would be faster but do not fit
 RULE_WALLS: Final = 5
 WORTH_SAYING: Final = 0.001  # share of the step
@@ -72,8 +75,10 @@ class Weigher:
 
     def weigh(self, named: Sequence[tuple[str, ParallelConfig]]) -> list[Alternative]:
         """Cost named configurations, pipelines simulated; those that break a rule of the job are only explained."""
+        if not named:
+            return []
         broken = [explain_config(config, self.problem, self.rules) for _, config in named]
-        costed = [row for row, rules in enumerate(broken) if not NOT_COSTED & {r.rule for r in rules}]
+        costed = np.flatnonzero(self._has_time(ConfigTable.of([config for _, config in named]))).tolist()
         tokens = self.problem.job.tokens_per_step
         found = [
             Alternative(text, config, None, None, {}, tokens, False, rules)
@@ -95,6 +100,11 @@ class Weigher:
             )
         return found
 
+    def _has_time(self, table: ConfigTable) -> NDArray[np.bool_]:
+        """Do the rows keep the rules without which there is nothing to cost? Also those that another one implies."""
+        needed = [rule.legal(table.columns, self.problem) for rule in self.rules if rule.id in NOT_COSTED]
+        return np.all(needed, axis=0)
+
     def too_large(self, configs: Sequence[ParallelConfig], limit: float) -> list[ParallelConfig]:
         """Legal ones whose step takes less than `limit` seconds, those that are too large by least first."""
         table = ConfigTable.of(configs)
@@ -109,8 +119,7 @@ class Weigher:
         """Of each set of broken rules the fastest, where its step takes less than `limit` seconds by closed forms."""
         table = ConfigTable.of(configs)
         broken = {rule.id: ~rule.legal(table.columns, self.problem) for rule in self.rules}
-        never = np.any([broken[name] for name in NOT_COSTED if name in broken], axis=0)
-        rows = np.flatnonzero(~never & np.any(list(broken.values()), axis=0))
+        rows = np.flatnonzero(self._has_time(table) & np.any(list(broken.values()), axis=0))
         if not len(rows):
             return []
         time = self.model.evaluate(table.take(rows)).step_time
@@ -283,8 +292,8 @@ def what_if(
     found = weigher.weigh(single)
     job = problem.job
     for text, other in (
-        (f"sequences of {2 * job.seq_len:,}", replace(job, seq_len=2 * job.seq_len)),
-        (f"sequences of {job.seq_len // 2:,}", replace(job, seq_len=job.seq_len // 2)),
+        (f"sequences of {2 * job.seq_len:,}", job.with_length(2 * job.seq_len)),
+        (f"sequences of {job.seq_len // 2:,}", job.with_length(job.seq_len // 2)),
         (f"batch of {2 * job.global_batch:,}", replace(job, global_batch=2 * job.global_batch)),
         (f"batch of {job.global_batch // 2:,}", replace(job, global_batch=job.global_batch // 2)),
     ):

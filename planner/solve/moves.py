@@ -119,7 +119,7 @@ def longest_sequence(
     step = 128 * config.cp
 
     def fits(steps: int) -> bool:
-        asked = replace(problem, job=replace(problem.job, seq_len=steps * step))
+        asked = replace(problem, job=problem.job.with_length(steps * step))
         return bool(model_of(asked).evaluate(ConfigTable.of([config])).device_memory[0] <= limit)
 
     if not fits(1):

@@ -7,7 +7,7 @@ jobs on the links, and traffic of different axes at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -22,6 +22,7 @@ from planner.frameworks import framework_of_stack
 from planner.frameworks.megatron import MEGATRON
 from planner.spec.cluster import Cluster
 from planner.spec.config import ParallelConfig
+from planner.spec.planfile import PlannedConfig
 from planner.spec.rule import Problem
 
 Grid = NDArray[np.int64]
@@ -37,11 +38,6 @@ GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "edp": ("expert", ("edp",)),
     "pp": ("dense", ("pp",)),
 }
-# terms of the step that an axis is behind
-TERM_OF: Final = {
-    "tp": "tp_comm", "cp": "cp_comm", "ep": "ep_comm", "etp": "ep_comm", "pp": "pp_comm", "dp": "dp_comm",
-    "dp_cp": "dp_comm", "edp": "dp_comm",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,8 @@ class AxisPlace:
     `stride`: ranks between neighbours of a group. `tier`: the outermost tier of the cluster that any group crosses.
     `inside`: fewest ranks of a group in a domain of each tier. `same_rail`: in every node a group touches its ranks
     have the same places, so that each talks to its like over one rail. `links`: rates of the collectives.
-    `exchanges`: what a rank of `stage` sends in a step. `busy`: seconds its links work for that, nothing hidden.
+    `exchanges`: what a rank of `stage` sends in a step. `busy`: seconds its links work for what the step's terms count,
+    `exposed`: those that nothing hides, absent until they are asked for (`solve/in_sight.py`).
     """
 
     axis: str
@@ -106,6 +103,7 @@ class AxisPlace:
     links: GroupLinks
     exchanges: tuple[Exchange, ...]
     busy: float
+    exposed: float | None = None
 
     @property
     def sent(self) -> float:
@@ -140,12 +138,17 @@ class Placement:
 
 def layout_of(problem: Problem, config: ParallelConfig) -> Layout:
     """The grids of a configuration as the stack's framework numbers its ranks; Megatron-LM's where it is unknown."""
-    framework = framework_of_stack(problem.stack.framework) or MEGATRON
+    return grids_of(problem.stack.framework, problem.model.is_moe, config)
+
+
+def grids_of(stack_framework: str, with_experts: bool, config: ParallelConfig | PlannedConfig) -> Layout:
+    """As `layout_of`, from what a plan file says."""
+    framework = framework_of_stack(stack_framework) or MEGATRON
     sizes = {axis: int(getattr(config, axis)) for axis in ("tp", "cp", "pp", "dp", "ep", "etp")}
     devices = config.tp * config.cp * config.pp * config.dp
     etp = sizes["etp"] if "etp" in framework.expert_order else 1
     sizes["edp"] = max(devices // (config.pp * config.ep * etp), 1)
-    expert = framework.expert_order if problem.model.is_moe else ()
+    expert = framework.expert_order if with_experts else ()
     return Layout(sizes, framework.dense_order, expert, devices)
 
 
@@ -170,17 +173,22 @@ def _axis(
     inside = tuple(_fewest_inside(groups, tier.size) for tier in cluster.tiers)
     tier = next((k for k, n in enumerate(inside) if n == size), len(inside) - 1)
     stride = int((groups[:, 1] - groups[:, 0]).min())
-    own = tuple(e for e in sent if e.axis == _messages_of(name, layout))
+    own = tuple(e for e in sent if e.axis == messages_of(name, layout))
     links = _links(inside, size, cluster)
-    scale_up = cluster.tiers[0].bandwidth
     if name == "pp":
         links = _boundary(config, layout, stage, cluster)
-    busy = sum(e.calls * link_time(e, size, links, scale_up, model.links) for e in own)
+    busy = seconds_of(own, size, links, model)
     rail = _same_rail(groups, cluster.devices_per_node)
     return AxisPlace(name, size, count, stride, tier, inside, rail, links, own, busy)
 
 
-def _messages_of(group: str, layout: Layout) -> str:
+def seconds_of(messages: Iterable[Exchange], size: int, links: GroupLinks, model: CostModel) -> float:
+    """Seconds that the links of a group of `size` ranks work for a step's messages, without those under compute."""
+    scale_up = model.problem.cluster.tiers[0].bandwidth
+    return sum(e.calls * link_time(e, size, links, scale_up, model.links) for e in messages if not e.hidden)
+
+
+def messages_of(group: str, layout: Layout) -> str:
     """The axis under which the messages of a group are counted: gradients go over dp x cp where there is cp."""
     if group == "dp_cp":
         return "dp"
@@ -189,13 +197,14 @@ def _messages_of(group: str, layout: Layout) -> str:
 
 def _links(inside: tuple[int, ...], size: int, cluster: Cluster) -> GroupLinks:
     """As `cost.traffic.group_links`, from the ranks that are really inside each domain."""
-    local, fabric = inside[0], np.inf
+    local, fabric, alone = inside[0], np.inf, np.inf
     for ranks, tier in zip(inside, cluster.tiers[1:], strict=False):
         if ranks < size:
             fabric = min(fabric, ranks / local * tier.bandwidth)
+            alone = min(alone, tier.bandwidth_alone)
     if np.isinf(fabric):
         fabric = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth
-    return GroupLinks(float(local), float(fabric))
+    return GroupLinks(float(local), float(fabric), float(min(fabric * local, alone)))
 
 
 def _boundary(config: ParallelConfig, layout: Layout, stage: int, cluster: Cluster) -> GroupLinks:
@@ -204,7 +213,8 @@ def _boundary(config: ParallelConfig, layout: Layout, stage: int, cluster: Clust
     width = int(np.prod([layout.sizes[axis] for axis in order[: order.index("pp")]]))
     tier = boundary_tier(min(stage, config.pp - 2), width, cluster)
     links = pipeline_links(float(width), float(config.pp), cluster)
-    return GroupLinks(1.0 if tier else float(config.pp), float(links.bandwidth[tier]))
+    bandwidth = float(links.bandwidth[tier])
+    return GroupLinks(1.0 if tier else float(config.pp), bandwidth, bandwidth)
 
 
 def _fewest_inside(groups: Grid, domain: int) -> int:

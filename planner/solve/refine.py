@@ -2,13 +2,13 @@
 
 The search ranks by closed forms, exact for 1F1B and near for interleaved pipelines, under the stack's own split; the
 finalists are costed again with their pipelines simulated pass by pass, and the split of each that could overtake the
-best is solved. Left out: configurations behind the finalists, which an error of the closed form larger than their
-distance, or a better split, could hide.
+best is solved, starting from a few simple ones. Left out: configurations behind the finalists, which an error of the
+closed form larger than their distance, or a better split, could hide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,18 +17,15 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import SearchResult
-from planner.solve.split import (
-    TOLERANCE,
-    SplitResult,
-    only_split,
-    quick_bound,
-    solvable,
-    solve_split,
-)
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.solve.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
+from planner.solve.split_bound import quick_bound
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 FINALISTS = 16
+DIFFERING_EFFORT = 0.3  # of what no launcher can be told
+SLICE = 0.1  # of it that one of them gets before another has its turn
 EFFORT = 1.0  # deterministic time of CP-SAT for all finalists, about as many seconds
+PASSING_EFFORT, PASSING_FINALISTS = 0.05, 4  # where the answer is one of many
 
 
 def refine(model: CostModel, simulator: PipelineSimulator, found: SearchResult) -> SearchResult:
@@ -42,41 +39,86 @@ def refine(model: CostModel, simulator: PipelineSimulator, found: SearchResult) 
 
 @dataclass(frozen=True)
 class SplitsSolved:
-    """`best`: the finalists, fastest first, each under the split of `splits` (those of them that were solved), else
-    under the stack's own. `bound`: what no split of a finalist beats [s]."""
+    """`best`: the finalists, fastest first, each under the split of `splits` (those of them that were solved) and with
+    as many recomputed layers as that needs, else under the stack's own. `bound`: what no split of a finalist beats
+    [s]. `per_stage`: the fastest with numbers of recomputed layers that differ between ranks, which no launcher can be
+    told; None where the best recomputes none."""
 
     best: ConfigTable
     splits: dict[ParallelConfig, SplitResult]
     bound: float
+    per_stage: SplitResult | None = None
 
 
 def solve_splits(
     model: CostModel, simulator: PipelineSimulator, found: SearchResult, limit: float, explicit: bool,
     stopped: Callable[[], bool] = lambda: False,
+    choices: Callable[[ParallelConfig], Sequence[int]] = lambda config: (config.recompute_layers,),
+    effort: float = EFFORT,
 ) -> SplitsSolved:  # fmt: skip
     """Solve the splits of finalists (fastest first) as far as they could overtake the best.
 
-    `explicit`: the framework can be told a split; else one is only compared with its own, never taken.
+    `explicit`: the framework can be told a split; else one is only compared with its own, never taken. `choices`:
+    numbers of layers that the ranks of a configuration may recompute. `effort`: of CP-SAT for all of them, as `EFFORT`;
+    with less, what no launcher can be told is not solved.
     """
     rows = [found.best.row(i) for i in range(len(found.best))]
-    cost = evaluate_exactly(model, found.best, simulator)
-    own = dict(zip(rows, cost.step_time.tolist(), strict=True))
-    splits: dict[ParallelConfig, SplitResult] = {}
-    best, bound, effort = min(own.values(), default=np.inf), np.inf, EFFORT
-    for place, row in enumerate(rows):
-        least = own[row]
+    own = evaluate_exactly(model, found.best, simulator).step_time.tolist()
+    taken: list[tuple[float, ParallelConfig]] = list(zip(own, rows, strict=True))
+    best, left = min(own, default=np.inf), effort
+    # fewer recomputed layers than the stack's own split needs are for a split that can be told
+    counts = [choices(row) if explicit else (row.recompute_layers,) for row in rows]
+    bounds, searches = list(own), dict[int, SplitSearch]()
+    for i, row in enumerate(rows):
         if solvable(row) and not only_split(model, row):
-            least = min(least, quick_bound(model, row, own[row]))
-        if least >= best * (1 - TOLERANCE) or effort <= 0 or stopped():
-            bound = min(bound, max(least, 0.0) if least < best * (1 - TOLERANCE) else best)
-            continue
-        cutoff = np.inf if not place else best
-        result = solve_split(model, row, limit, cutoff, effort)
-        effort -= result.effort
-        splits[row] = result
-        bound = min(bound, result.bound)
-        if explicit:
-            best = min(best, result.step_time)
-    taken = {row: splits[row].step_time if row in splits and explicit else own[row] for row in rows}
-    order = np.array(sorted(range(len(rows)), key=lambda i: (taken[rows[i]], i)), dtype=np.intp)
-    return SplitsSolved(found.best.take(order), splits, min(bound, best))
+            bounds[i] = min(own[i], quick_bound(model, row, own[i]))
+            if bounds[i] < best * (1 - TOLERANCE) and not stopped():  # what memory leaves costs more to know
+                searches[i] = SplitSearch(model, row, limit, counts[i])
+                bounds[i] = searches[i].result.bound
+                if explicit and searches[i].result.step_time < own[i]:
+                    taken[i] = (searches[i].result.step_time, searches[i].result.config)
+                    best = min(best, taken[i][0])
+    # the fastest first: what it finds saves others the work; then always the least bound
+    following = 0 if rows and bounds[0] < best * (1 - TOLERANCE) else int(np.argmin([*bounds, np.inf]))
+    while following in searches and left > 0 and bounds[following] < best * (1 - TOLERANCE) and not stopped():
+        search = searches[following]
+        before = search.result.effort
+        search.advance(best if following else np.inf, min(left, SLICE))
+        left -= max(search.result.effort - before, 1e-3)
+        bounds[following] = search.result.bound
+        if explicit and search.result.step_time < taken[following][0]:
+            taken[following] = (search.result.step_time, search.result.config)
+            best = min(best, search.result.step_time)
+        open_ = [i for i in searches if not searches[i].done]
+        following = min(open_, key=bounds.__getitem__, default=-1)
+    order = sorted(range(len(rows)), key=lambda i: (taken[i][0], i))
+    per_stage = None
+    if order and explicit and effort >= EFFORT and not stopped():
+        per_stage = _differing(model, taken[order[0]][1], limit, best)
+    splits = {taken[i][1] if explicit else rows[i]: search.result for i, search in searches.items()}
+    bound = min([best, *bounds])
+    return SplitsSolved(ConfigTable.of([taken[i][1] for i in order]), splits, bound, per_stage)
+
+
+def worth_listing(table: ConfigTable, top: int) -> ConfigTable:
+    """`top` rows of a table, in its order: of those that differ in virtual stages (and the layers recomputed with them)
+    alone the first; more of them only where there are too few others."""
+    seen: set[ParallelConfig] = set()
+    again = []
+    for i in range(len(table)):
+        config = table.row(i)
+        if config.schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
+            config = replace(config, vpp=1, schedule=0, recompute_layers=min(config.recompute_layers, 1))
+        again.append(config in seen)
+        seen.add(config)
+    chosen = np.argsort(again, kind="stable")[:top]
+    return table.take(np.sort(chosen))
+
+
+def _differing(model: CostModel, config: ParallelConfig, limit: float, best: float) -> SplitResult | None:
+    """The fastest split of a configuration if every rank could recompute a number of layers of its own."""
+    if not config.recompute_layers or not solvable(config):
+        return None
+    counts = range(-(-model.problem.model.num_layers // config.pp) + 1)
+    found = solve_split(model, config, limit, best, DIFFERING_EFFORT, counts, per_stage=True)
+    return found if found.step_time < best * (1 - TOLERANCE) else None

@@ -79,7 +79,7 @@ def fitting_changes(
         length = job.seq_len >> halvings
         if length < SHORTEST_SEQUENCE:
             break
-        config = fastest(replace(problem, job=replace(job, seq_len=length)), restrict)
+        config = fastest(replace(problem, job=job.with_length(length)), restrict)
         if config:
             found.append(f"sequences of {length:,} tokens ({config})")
             break
@@ -153,6 +153,13 @@ def better_batch(problem: Problem) -> int | None:
     return best if gcd(best, devices) >= MUCH_MORE * gcd(batch, devices) else None
 
 
+def doubled_batch(problem: Problem, best: ConfigTable) -> int | None:
+    """Twice the batch where so few sequences push the fastest configuration's tensor parallelism across scale-up
+    domains."""
+    beyond = int(best["tp"][0]) > problem.cluster.scale_up_domain
+    return 2 * problem.job.global_batch if beyond else None
+
+
 def better_batch_advice(
     model: CostModel, best: ConfigTable, other: CostModel, limit: float, restrict: Restriction
 ) -> tuple[str, ...]:
@@ -166,9 +173,12 @@ def better_batch_advice(
     gain = (batches[1] / then) / (batches[0] / now) - 1
     if gain < WORTH_SAYING:
         return ()
-    what = (
-        f"a global batch of {batches[1]} sequences, which more data-parallel degrees divide than {batches[0]}"
-    )
+    what = f"a global batch of {batches[1]} sequences"
+    if batches[1] == doubled_batch(model.problem, best):
+        tp, domain = int(best["tp"][0]), model.problem.cluster.scale_up_domain
+        what += f" (of {batches[0]}, tp {tp} has to cross scale-up domains of {domain} devices)"
+    else:
+        what += f", which more data-parallel degrees divide than {batches[0]}"
     return (
         f"{what}: {gain:.0%} more tokens a second, {found.best.row(0).describe()} in {then:.3g} s a step",
     )

@@ -59,14 +59,16 @@ class SearchResult:
     solved: int = 0
 
 
-def bounds_of(model: CostModel, space: Enumeration) -> Bounds:
-    """The bounds of every stem of a space."""
-    blocks = [space.stems.take(slice(b, b + BOUND_STEMS)) for b in range(0, len(space.stems), BOUND_STEMS)]
+def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bounds:
+    """The bounds of every stem of a space; a time of 0 for those whose memory is above `limit` [bytes]."""
+    blocks = [slice(b, b + BOUND_STEMS) for b in range(0, len(space.stems), BOUND_STEMS)]
     none = np.zeros(0)
-    return Bounds(
-        np.concatenate([none, *(model.lower_bound(block) for block in blocks)]),
-        np.concatenate([none, *(model.least_memory(block) for block in blocks)]),
-    )
+    memory = np.concatenate([none, *(model.least_memory(space.stems.take(block)) for block in blocks)])
+    time, possible = np.zeros(len(memory)), np.flatnonzero(memory <= limit)
+    for start in range(0, len(possible), BOUND_STEMS):
+        rows = possible[start : start + BOUND_STEMS]
+        time[rows] = model.lower_bound(space.stems.take(rows))
+    return Bounds(time, memory)
 
 
 class _Best:

@@ -39,6 +39,7 @@ from planner.spec.config import (
     default_schedule,
     distinct,
 )
+from planner.spec.model import AttentionKind
 from planner.spec.rule import Problem, Rule, Violation
 
 Restriction = Mapping[str, tuple[int, ...]]
@@ -163,6 +164,7 @@ class _Axes:
         experts = [layer.moe.experts for layer in model.layer_kinds if layer.moe]
         self.partial = problem.stack.limits.partial_full_recompute
         self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
+        self.selective = selects_anything(problem)
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
 
     def _restricted(self, axis: str, values: Sequence[int]) -> Domain:
@@ -203,8 +205,12 @@ class _Axes:
         return possible and kind in self.restrict.get("recompute", tuple(Recompute))
 
     def recompute(self, pp: int) -> Domain:
-        """NONE stands for none and full, which are told apart by the recomputed layers."""
-        selective = ((int(Recompute.SELECTIVE),),) if self._recomputes(Recompute.SELECTIVE) else ()
+        """NONE stands for none and full, which are told apart by the recomputed layers.
+
+        No selective one where the model has none of the stack's modules, unless it is asked for.
+        """
+        wanted = self._recomputes(Recompute.SELECTIVE) and (self.selective or "recompute" in self.restrict)
+        selective = ((int(Recompute.SELECTIVE),),) if wanted else ()
         plain = self._recomputes(Recompute.NONE) or self._recomputes(Recompute.FULL)
         return (*selective, *(((int(Recompute.NONE),),) if plain else ()))
 
@@ -230,6 +236,12 @@ class _Axes:
     def recomputations(self, pp: int, vpp: int) -> int:
         """How many ways to recompute a stage there are."""
         return sum(len(self.recompute_layers(pp, vpp, kind)) for (kind,) in self.recompute(pp))
+
+
+def recompute_choices(problem: Problem, restrict: Restriction, config: ParallelConfig) -> tuple[int, ...]:
+    """The numbers of fully recomputed layers with which the configuration is in the space."""
+    kind = Recompute.SELECTIVE if config.recompute == Recompute.SELECTIVE else Recompute.NONE
+    return _Axes(problem, restrict).recompute_layers(config.pp, config.vpp, kind)
 
 
 # (axis, the column its values depend on, method of _Axes)
@@ -327,6 +339,21 @@ def stack_modules(problem: Problem) -> int:
     """Bit mask of what the stack recomputes when asked to recompute selectively."""
     names = problem.stack.limits.selective_recompute
     return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
+
+
+def selects_anything(problem: Problem) -> bool:
+    """Has any layer a module that the stack recomputes selectively? A mixture of experts has no dense `mlp`."""
+    kinds = problem.model.layer_kinds
+    present = {"core_attn", "layernorm"}
+    if any(layer.mlp for layer in kinds):
+        present.add("mlp")
+    if any(layer.moe for layer in kinds):
+        present |= {"moe", "moe_act"}
+    if any(layer.moe and layer.moe.shared_ffn for layer in kinds):
+        present.add("shared_experts")
+    if any(layer.attention.kind is AttentionKind.MLA for layer in kinds):
+        present.add("mla_up_proj")
+    return not present.isdisjoint(problem.stack.limits.selective_recompute)
 
 
 def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigTable:

@@ -12,21 +12,28 @@ from planner.space.enumerate import RESTRICTABLE
 from planner.spec.config import OFFLOAD_LABELS, SCHEDULE_LABELS, Recompute
 
 
-def parse_restriction(settings: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """The values that `--set axis=v[,v...]` leaves to each axis. Raises `InputError`."""
+def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[str, tuple[int, ...]]:
+    """The values that `--set axis=v[,v...]` leaves to each axis. `option`: the one that errors speak of.
+
+    Raises `InputError`.
+    """
+    example = {"--why-not": "--why-not pp=8,tp=4", "--run": "--run train.log:pp=8,tp=4"}.get(
+        option, "--set pp=8,16"
+    )
     restrict: dict[str, tuple[int, ...]] = {}
     for setting in settings:
         name, equals, values = setting.partition("=")
         name = name.strip().lower().replace("-", "_")
         axis = {"mbs": "micro_batch"}.get(name, name)
         if not equals or not values.strip():
-            raise InputError("--set must look like axis=value", setting, "write it like --set pp=8,16")
+            raise InputError(f"{option} must look like axis=value", setting, f"write it like {example}")
         if axis not in RESTRICTABLE:
-            raise UnknownNameError("axis of --set", name, (*RESTRICTABLE, "mbs"))
+            raise UnknownNameError(f"axis of {option}", name, (*RESTRICTABLE, "mbs"))
         if axis in restrict:
-            raise InputError(f"--set {name} must be given once", setting, f"write it like --set {name}=1,2")
+            hint = f"write it like --set {name}=1,2" if option == "--set" else "name it once"
+            raise InputError(f"{name} of {option} must be given once", setting, hint)
         restrict[axis] = tuple(
-            dict.fromkeys(_degree(axis, value.strip(), setting) for value in values.split(","))
+            dict.fromkeys(_degree(axis, value.strip(), setting, example) for value in values.split(","))
         )
     return restrict
 
@@ -40,7 +47,7 @@ def value_text(axis: str, value: int) -> str:
     return SCHEDULE_LABELS[value] if axis == "schedule" else str(value)
 
 
-def _degree(axis: str, value: str, setting: str) -> int:
+def _degree(axis: str, value: str, setting: str, example: str) -> int:
     if axis == "recompute":
         if value.upper() in Recompute.__members__:
             return int(Recompute[value.upper()])
@@ -55,5 +62,5 @@ def _degree(axis: str, value: str, setting: str) -> int:
             raise UnknownNameError("pipeline schedule", value, SCHEDULE_LABELS)
         return SCHEDULE_LABELS.index(label)
     if not (value.isascii() and value.isdigit() and len(value) <= 9):
-        raise InputError(f"{axis} must be a whole number, 0 or more", setting, "write it like --set pp=8,16")
+        raise InputError(f"{axis} must be a whole number, 0 or more", setting, f"write it like {example}")
     return int(value)

@@ -126,7 +126,7 @@ def _layers_pp(columns: Columns, problem: Problem) -> Mask:
     return chunks <= problem.model.num_layers + 2 * (columns["vpp"] > 1)
 
 
-def _equal_chunks(columns: Columns, problem: Problem) -> Mask:
+def _nearly_equal_chunks(columns: Columns, problem: Problem) -> Mask:
     chunks = columns["pp"].astype(np.int64) * columns["vpp"]
     fewer = range(LAYERS_FEWER_FIRST + LAYERS_FEWER_LAST + 1)
     equal = np.any([(problem.model.num_layers + less) % chunks == 0 for less in fewer], axis=0)
@@ -311,10 +311,11 @@ RULES: Final[tuple[Rule, ...]] = (
         },
     ),
     Rule(
-        "equal-chunks", ("pp", "vpp"), _equal_chunks,
-        "the chunks of an interleaved pipeline must hold equally many of the {layers} layers, the first at most 1 less "
-        "and the last at most 3; pp={pp} vpp={vpp}",
-        "choose a vpp that divides the layers of a stage: ranks wait at every change between unequal chunks",
+        "nearly-equal-chunks", ("pp", "vpp"), _nearly_equal_chunks,
+        "an interleaved pipeline is looked at where its pp x vpp chunks can hold equally many of the {layers} layers, "
+        "but for up to 4 fewer at its ends (single layers may then move between chunks); pp={pp} vpp={vpp}",
+        "choose a vpp that divides the layers of a stage, since ranks wait at every change between unequal chunks, or "
+        "state the split: planner estimate --set layout=",
         "arithmetic of the schedule (planner.schedule simulates it)", lambda p: {"layers": p.model.num_layers},
     ),
     Rule(

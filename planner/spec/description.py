@@ -23,6 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planner.errors import FileInputError, InputError, UnsupportedError
 from planner.spec.model import (
+    LARGEST,
+    MOST_LAYERS,
     Activation,
     Attention,
     AttentionKind,
@@ -36,7 +38,6 @@ from planner.spec.model import (
 
 T = TypeVar("T")
 GPT_POSITIONS = 2048
-_LARGEST = 2**40
 
 
 class _Strict(BaseModel):
@@ -46,34 +47,34 @@ class _Strict(BaseModel):
 class MoeDescription(_Strict):
     """Experts: `moe_every` n puts them into layers n, 2n, ... (from 1) after the leading dense ones."""
 
-    experts: int = Field(gt=0, le=_LARGEST)
-    top_k: int = Field(gt=0, le=_LARGEST)
-    expert_ffn: int = Field(gt=0, le=_LARGEST)
-    shared_ffn: int | None = Field(default=None, ge=0, le=_LARGEST)
-    first_dense_layers: int | None = Field(default=None, ge=0, le=_LARGEST)
-    moe_every: int | None = Field(default=None, gt=0, le=_LARGEST)
+    experts: int = Field(gt=0, le=LARGEST)
+    top_k: int = Field(gt=0, le=LARGEST)
+    expert_ffn: int = Field(gt=0, le=LARGEST)
+    shared_ffn: int | None = Field(default=None, ge=0, le=LARGEST)
+    first_dense_layers: int | None = Field(default=None, ge=0, le=LARGEST)
+    moe_every: int | None = Field(default=None, gt=0, le=LARGEST)
 
 
 class MlaDescription(_Strict):
     """Multi-head latent attention; no `q_lora_rank` means an uncompressed query."""
 
-    q_lora_rank: int | None = Field(default=None, ge=0, le=_LARGEST)
-    kv_lora_rank: int = Field(gt=0, le=_LARGEST)
-    qk_nope: int = Field(gt=0, le=_LARGEST)
-    qk_rope: int = Field(ge=0, le=_LARGEST)
-    v: int = Field(gt=0, le=_LARGEST)
+    q_lora_rank: int | None = Field(default=None, ge=0, le=LARGEST)
+    kv_lora_rank: int = Field(gt=0, le=LARGEST)
+    qk_nope: int = Field(gt=0, le=LARGEST)
+    qk_rope: int = Field(ge=0, le=LARGEST)
+    v: int = Field(gt=0, le=LARGEST)
 
 
 class ModelDescription(_Strict):
     """An architecture by its dimensions; null means not stated."""
 
-    layers: int = Field(gt=0, le=100_000)
-    hidden: int = Field(gt=0, le=_LARGEST)
-    heads: int = Field(gt=0, le=_LARGEST)
-    vocab: int = Field(gt=0, le=_LARGEST)
-    ffn: int | None = Field(default=None, gt=0, le=_LARGEST)
-    kv_heads: int | None = Field(default=None, gt=0, le=_LARGEST)
-    head_dim: int | None = Field(default=None, gt=0, le=_LARGEST)
+    layers: int = Field(gt=0, le=MOST_LAYERS)
+    hidden: int = Field(gt=0, le=LARGEST)
+    heads: int = Field(gt=0, le=LARGEST)
+    vocab: int = Field(gt=0, le=LARGEST)
+    ffn: int | None = Field(default=None, gt=0, le=LARGEST)
+    kv_heads: int | None = Field(default=None, gt=0, le=LARGEST)
+    head_dim: int | None = Field(default=None, gt=0, le=LARGEST)
     tied_embeddings: bool | None = None
     gated_mlp: bool | None = None
     attention: AttentionKind | None = Field(default=None, strict=False)
@@ -82,10 +83,10 @@ class ModelDescription(_Strict):
     norm: NormKind | None = Field(default=None, strict=False)
     bias: bool | None = None
     qk_norm: QkNorm = Field(default=QkNorm.NONE, strict=False)
-    positions: int | None = Field(default=None, ge=0, le=_LARGEST)
+    positions: int | None = Field(default=None, ge=0, le=LARGEST)
     positional: str | None = None
-    context: int | None = Field(default=None, gt=0, le=_LARGEST)
-    window: int | None = Field(default=None, gt=0, le=_LARGEST)
+    context: int | None = Field(default=None, gt=0, le=LARGEST)
+    window: int | None = Field(default=None, gt=0, le=LARGEST)
     hf_id: str | None = None
     name: str | None = None
     params_total_b: float | None = Field(default=None, strict=False)

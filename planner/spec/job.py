@@ -5,8 +5,9 @@ Left out: data order, learning rate and everything else that changes neither tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +26,28 @@ class Optimizer(StrEnum):
     SGD_MOMENTUM = "sgd-momentum"
     ADAFACTOR = "adafactor"
     MUON = "muon"
+
+
+class AdapterTargets(StrEnum):
+    """Which linear layers carry LoRA adapters: every dense one (peft's "all-linear"), all of attention's, or the
+    query, key and value projection alone (`target_modules = ["linear_qkv"]` of NeMo's performance recipes)."""
+
+    ALL_LINEAR = "all-linear"
+    ATTENTION = "attention"
+    QKV = "qkv"
+
+    def adapts(self, product: str) -> bool:
+        """Whether a product of a layer, as `cost.flops` names it, has an adapter."""
+        if product == "router":
+            return False
+        if self is AdapterTargets.ALL_LINEAR:
+            return True
+        return product in ATTENTION_INPUTS or (
+            self is AdapterTargets.ATTENTION and product == "attention_out"
+        )
+
+
+ATTENTION_INPUTS: Final = ("qkv", "q", "q_a", "q_b", "kv_a", "kv_b")
 
 
 @dataclass(frozen=True)
@@ -64,8 +87,12 @@ FROZEN_BYTES: dict[int, float] = {16: 2.0, 8: 1.0, 4: 4.127 / 8}
 class Job:
     """One training job. `global_batch` counts sequences; `tokens` is the whole run's, if known.
 
-    `lora_rank`: adapters of this rank on every dense linear layer, the model itself frozen in `frozen_bits` (16, or 8
-    and 4 quantised; embeddings and head stay in 16). None: all parameters are trained.
+    `lora_rank`: adapters of this rank on the dense linear layers of `lora_targets`, the model itself frozen in
+    `frozen_bits` (16, or 8 and 4 quantised; embeddings and head stay in 16). None: all parameters are trained.
+
+    `mean_length`: tokens of a sequence on average, `seq_len` being the longest (None: all are as long). `packed`:
+    several are put end to end into one of `seq_len` tokens; otherwise those of a micro-batch are padded to the longest
+    among them.
 
     `expert_imbalance`: tokens of the rank whose experts get most over the mean, at every expert-parallel degree above
     1, or as pairs (degree, factor) where it depends on the degree. `expert_replicas`: replicas of all experts of a
@@ -81,6 +108,9 @@ class Job:
     frozen_bits: int = 16
     expert_imbalance: float | tuple[tuple[int, float], ...] = 1.0
     expert_replicas: int = 0
+    lora_targets: AdapterTargets = AdapterTargets.ALL_LINEAR
+    mean_length: float | None = None
+    packed: bool = False
 
     def __post_init__(self) -> None:
         if self.lora_rank is not None and self.lora_rank < 1:
@@ -91,6 +121,11 @@ class Job:
         if self.lora_rank is None and self.frozen_bits != 16:
             must = "frozen-bits needs frozen weights"
             raise InputError(must, str(self.frozen_bits), "add --lora-rank 16, say")
+        if self.mean_length is not None and not 1 <= self.mean_length <= self.seq_len:
+            must = f"the mean length must be from 1 to the longest, {self.seq_len}"
+            raise InputError(must, f"{self.mean_length:g}", "seq-len is the longest sequence")
+        if self.packed and self.mean_length is None:
+            raise InputError("packed sequences need a mean length", "none", "add --mean-len 512, say")
         factors = self.expert_imbalance
         for value in [factors] if isinstance(factors, float | int) else [value for _, value in factors]:
             if not value >= 1.0 - 1e-9:
@@ -112,7 +147,42 @@ class Job:
             factor = np.where(ep == degree, value, factor)
         return factor
 
+    def adapts(self, product: str) -> bool:
+        """Whether a product of a layer, as `cost.flops` names it, has something to train."""
+        return self.lora_rank is None or self.lora_targets.adapts(product)
+
+    def with_length(self, longest: int) -> Job:
+        """The same job on sequences of at most so many tokens."""
+        mean = None if self.mean_length is None else min(self.mean_length, float(longest))
+        return replace(self, seq_len=longest, mean_length=mean)
+
+    @property
+    def useful_length(self) -> float:
+        """Tokens of a sequence that are no padding [tokens]; a packed sequence is full."""
+        return float(self.seq_len if self.mean_length is None or self.packed else self.mean_length)
+
+    @property
+    def attended_length(self) -> float:
+        """Tokens of the text that a token can attend to [tokens]: packed texts do not see each other."""
+        return float(self.seq_len if self.mean_length is None else self.mean_length)
+
+    def timed_length(self, micro_batch: FloatColumn) -> FloatColumn:
+        """Tokens of a sequence as it is computed, on average over micro-batches [tokens]; memory needs `seq_len`.
+
+        Padded to the longest of b: mean x (1 + 1/2 + ... + 1/b), lengths being exponential, at most the longest. A
+        spread that is narrower pads less.
+        """
+        if self.mean_length is None or self.packed:
+            return np.full(np.shape(micro_batch), float(self.seq_len))
+        b = np.asarray(micro_batch, dtype=np.float64)
+        longest_of = np.where(b > 1, np.log(b) + np.euler_gamma + 1 / (2 * b) - 1 / (12 * b * b), 1.0)
+        return np.minimum(self.mean_length * longest_of, float(self.seq_len))
+
+    def timed_tokens(self, micro_batch: float) -> float:
+        """Tokens of a micro-batch as it is computed, on average, padding included [tokens]."""
+        return micro_batch * float(self.timed_length(np.array(micro_batch)))
+
     @property
     def tokens_per_step(self) -> float:
-        """Tokens in one optimizer step."""
-        return float(self.seq_len) * float(self.global_batch)
+        """Tokens in one optimizer step, padding not counted."""
+        return self.useful_length * float(self.global_batch)

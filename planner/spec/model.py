@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from planner.errors import InputError
+
+LARGEST: Final = 2**30  # no dimension comes near, and columns hold 32 bits; above it the input is damaged
+MOST_LAYERS: Final = 1_000  # as the deepest published (DeepNet, arXiv 2203.00555); times grow with the square
 
 
 class AttentionKind(StrEnum):
@@ -55,11 +59,17 @@ def _require(holds: bool, must: str, given: object, hint: str = "check the model
 def _positive(owner: str, **sizes: int) -> None:
     for field, value in sizes.items():
         _require(_is_int(value) and value > 0, f"{owner}.{field} must be an integer above 0", repr(value))
+        _not_too_large(f"{owner}.{field}", value)
 
 
 def _not_negative(owner: str, **sizes: int) -> None:
     for field, value in sizes.items():
         _require(_is_int(value) and value >= 0, f"{owner}.{field} must be an integer, 0 or more", repr(value))
+        _not_too_large(f"{owner}.{field}", value)
+
+
+def _not_too_large(what: str, size: int) -> None:
+    _require(size <= LARGEST, f"{what} must be at most {LARGEST:,}", repr(size))
 
 
 def _is_int(value: object) -> bool:
@@ -107,6 +117,7 @@ class Attention:
             kv_lora_rank=self.kv_lora_rank,
             qk_rope_dim=self.qk_rope_dim,
         )
+        _not_too_large("attention.heads x head_dim", self.heads * max(self.head_dim, self.v_head_dim))
         given = f"heads={self.heads}, kv_heads={self.kv_heads}"
         _require(self.heads % self.kv_heads == 0, "attention.kv_heads must divide attention.heads", given)
         if self.window is not None:
@@ -265,6 +276,8 @@ class ModelSpec:
             mtp_layers=self.mtp_layers,
         )
         _require(len(self.layers) > 0, "model.layers must hold at least one layer", "none")
+        must = f"model.layers and mtp_layers must be at most {MOST_LAYERS:,} in all"
+        _require(len(self.layers) + self.mtp_layers <= MOST_LAYERS, must, len(self.layers) + self.mtp_layers)
         kinds: dict[Layer, Layer] = {}
         object.__setattr__(self, "layers", tuple(kinds.setdefault(layer, layer) for layer in self.layers))
         object.__setattr__(self, "_kinds", tuple(kinds))

@@ -72,7 +72,9 @@ class Overlay(BaseModel):
             "calibration": f"{self.name} ({self.date}): {'; '.join(self.made_from)}",
             "calibration_level": self.level,
         }
-        return stack.model_copy(update=update if self.band is None else {**update, "band": self.band})
+        return stack.model_copy(
+            update=update if self.band is None else {**update, "band": self.band, "band_widening": 0.0}
+        )
 
     def of_cluster(self, cluster: Cluster) -> Cluster:
         """The cluster with its links as measured. Raises `InputError`."""

@@ -6,12 +6,14 @@ Readable twins ("41.2 GiB") belong to the report. Left out: how a plan is found,
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from planner import __version__
+from planner.errors import UnknownNameError
 from planner.spec.config import (
     AXES,
     OFFLOAD_LABELS,
@@ -20,10 +22,13 @@ from planner.spec.config import (
     ContextKind,
     ParallelConfig,
 )
+from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.precision import Precision
 
 SCHEMA_VERSION: Final = 1
 
 # Shares of a total that rounding may lose when its terms are added up.
+EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
 _SUM_TOLERANCE: Final = 1e-6
 
@@ -141,6 +146,39 @@ class JobFacts(_Record):
     optimizer: str
     tokens: float | None = Field(None, gt=0, description="tokens of the whole run, if known [1]")
     tokens_per_step: float = Field(gt=0, description="tokens in one optimizer step [1]")
+    lora_rank: int | None = Field(
+        None, ge=1, description="of adapters on a frozen model; absent: full training"
+    )
+    frozen_bits: int = Field(16, description="of a frozen weight [bits]")
+    lora_targets: str = Field("all-linear", description="linear layers with adapters")
+    mean_length: float | None = Field(None, ge=1, description="tokens of a sequence on average [1]")
+    packed: bool = Field(False, description="several sequences put end to end into one of `seq_len`")
+    expert_imbalance: float | tuple[tuple[int, float], ...] = Field(
+        1.0, description="tokens of the busiest rank over the mean, at (expert-parallel degree, factor) [1]"
+    )
+    expert_replicas: int = Field(0, ge=0, description="of all experts of a layer in all; 0: each once [1]")
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """The record of a job."""
+        held = {field.name: getattr(job, field.name) for field in fields(job)}
+        return cls(**held, tokens_per_step=job.tokens_per_step)
+
+    def job(self) -> Job:
+        """The job this record describes. Raises `InputError`."""
+        held = {field.name: getattr(self, field.name) for field in fields(Job)}
+        for name, kinds in _NAMED.items():
+            try:
+                held[name] = kinds(held[name])
+            except ValueError:
+                what = name.replace("_", " ")
+                raise UnknownNameError(what, held[name], [str(kind) for kind in kinds]) from None
+        return Job(**held)
+
+
+_NAMED: Final[dict[str, type[StrEnum]]] = {
+    "precision": Precision, "optimizer": Optimizer, "lora_targets": AdapterTargets,
+}  # fmt: skip
 
 
 class StackFacts(_Record):
@@ -299,6 +337,7 @@ class SplitFacts(_Record):
     bound: float = Field(ge=0, description="step time that no split of this configuration beats [s]")
     gap: float = Field(ge=0, le=1, description="(step time - bound) / step time; 0: proven best [1]")
     note: str = Field("", description="what the framework could not be told, if that would be faster")
+    stated: bool = Field(False, description="given by the user, not solved: nothing is proven")
 
 
 class Choice(_Record):
@@ -442,6 +481,14 @@ class Plan(_Record):
                 raise ValueError(
                     f"tp x cp x pp x dp of a choice must be the devices of the cluster: {config.text}"
                 )
+            if config.pp * config.vpp > self.subject.model.layers + EMPTY_CHUNKS:
+                raise ValueError(
+                    f"pp x vpp of a choice must not exceed the layers of the model: {config.text}"
+                )
+            if config.ep * config.etp > self.subject.cluster.devices:
+                raise ValueError(f"ep x etp of a choice must not exceed the devices: {config.text}")
+            if config.dp * config.micro_batch * config.num_microbatches > self.subject.job.global_batch:
+                raise ValueError(f"dp x micro-batch x micro-batches must not exceed the batch: {config.text}")
         return self
 
 

@@ -31,6 +31,9 @@ def _quantity(kind: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+# A band where the stack was not fitted, on other devices or kinds of models, over the one where it was.
+UNLIKE_BAND = 1.5
+BAND_DEVICES = 64.0
 Seconds = Annotated[float, _quantity("time")]
 Bytes = Annotated[float, _quantity("capacity")]
 
@@ -99,6 +102,10 @@ class Kernels(_Section):
     """Which kernels a layer is made of; decides saved activations and memory-bound time."""
 
     attention: AttentionKernel = AttentionKernel.FLASH
+    fused_mla_on_blackwell: bool = Field(
+        True,
+        description="has fused attention for multi-head latent attention on Blackwell; else its softmax alone is fused",
+    )
     fused_norm: bool = True
     fused_activation: bool = True
     cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
@@ -119,6 +126,20 @@ class Kernels(_Section):
     )
     score_bytes: float = Field(
         0.0, ge=0, le=16, description="kept per attention score without flash attention; 0: counted op by op"
+    )
+    activation_input_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="kept per value of the MLP's activation input (Megatron --activation-func-fp8-input-store: 1); "
+        "0: in the width of activations",
+    )
+    attention_output_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="kept per value of attention's output, by attention and the projection together; 0: in the width "
+        "of activations, and a narrow copy for a narrow projection",
     )
     boundary_bytes: float = Field(
         0.0,
@@ -172,8 +193,16 @@ class Compute(_Section):
     """Time over what the kernel tables say, per kind of work [1]."""
 
     gemm: dict[Dtype, float] = Field(default_factory=dict, description="factor by format; missing: 1")
+    grouped_gemm: float = Field(
+        1.0, ge=0.3, le=6.0, description="time of the experts' products beside that of others of their format"
+    )
     attention: float = Field(1.0, ge=0.3, le=6.0)
     memory_bound: float = Field(1.0, ge=0.3, le=12.0)
+    accelerator: dict[str, Annotated[float, Field(ge=0.5, le=2.0)]] = Field(
+        default_factory=dict,
+        description="factor on GEMM and attention time by accelerator: its sustained clocks, how far the software's "
+        "kernels were tuned for it; missing: 1",
+    )
 
     def gemm_factor(self, dtype: Dtype) -> float:
         """Factor on GEMM time of a format; bf16's where the format has none."""
@@ -186,6 +215,9 @@ class Host(_Section):
     layer_floor: Seconds = Field(0.0005, ge=0, le=0.05, description="forward + backward of a layer at tp 1")
     layer_floor_tp: Seconds = Field(0.0005, ge=0, le=0.05, description="the same at tp > 1")
     moe_layer_floor: Seconds = Field(0.0, ge=0, le=0.1, description="added where the layer routes to experts")
+    expert_launch: Seconds = Field(
+        0.0, ge=0, le=1e-3, description="one launch of the grouped products, where each expert has its own"
+    )
     layer_floor_tp_nodes: Seconds = Field(
         0.0, ge=0, le=0.05, description="added per doubling of tp beyond a node"
     )
@@ -203,6 +235,11 @@ class Communication(_Section):
 
     tp_exposed: float = Field(1.0, ge=0, le=3, description="exposed share of tensor-parallel time in a node")
     tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
+    tp_overlapped: bool = Field(
+        False,
+        description="tensor-parallel collectives run in parts under the products (user buffers of Transformer Engine): "
+        "`tp_exposed` is what is left of them, and launch files ask for it",
+    )
     cp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
     )
@@ -241,6 +278,13 @@ class Communication(_Section):
     )
     fsdp_overlap: float = Field(
         0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
+    )
+    overlap_slowdown: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="seconds that compute loses to a second of data-parallel communication hidden under it; 0.19 on "
+        "average on A100, H100, MI210 and MI250, 0.4 at most (Lee 2025, arXiv 2507.03114, abstract)",
     )
     reduce_per_microbatch: bool = Field(
         True, description="ZeRO-2 reduces gradients after every micro-batch, not once after accumulating them"
@@ -312,7 +356,6 @@ class Overhead(_Section):
     """Memory outside the model: what the device's tools show beside the allocator [bytes], [1]."""
 
     context: Bytes = Field(0.75 * 2**30, ge=0)
-    per_group: Bytes = Field(0.25 * 2**30, ge=0, description="communication buffers per process group")
     workspace: Bytes = Field(0.25 * 2**30, ge=0)
     fragmentation: float = Field(
         0.03, ge=0, le=0.5, description="share of dynamic memory the allocator wastes"
@@ -370,6 +413,9 @@ class Stack(_Section):
         0.3, gt=0, le=2, description="80 % of cross-validated step-time errors lie within this"
     )
     band_moe: float | None = Field(None, gt=0, le=2, description="the same of mixtures of experts")
+    band_widening: float = Field(
+        0.0, ge=0, le=1, description="power of devices / 64 by which `band` grows, where the errors show it"
+    )
     devices: tuple[str, ...] = Field((), description="accelerators of the runs behind `fitted`")
     calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
     calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
@@ -384,3 +430,9 @@ class Stack(_Section):
     states: States = States()
     overhead: Overhead = Overhead()
     limits: Limits = Limits()
+
+    def band_at(self, devices: float, moe: bool) -> float:
+        """The band of a step time on so many devices [1]; never narrower for a mixture of experts."""
+        band = self.band * (devices / BAND_DEVICES) ** self.band_widening
+        wider = (self.band_moe or band * UNLIKE_BAND) if moe and self.calibration_level != "L3" else 0.0
+        return float(min(max(band, wider), 2.0))

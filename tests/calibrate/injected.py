@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.calibrate.causes import CAUSES, Cause
-from planner.calibrate.diagnose import Evidence, model_flops, peak_of, predicted_cost
 from planner.calibrate.estimate import Observation
+from planner.calibrate.hypotheses import Evidence, model_flops, peak_of
 from planner.calibrate.own_runs import observe
+from planner.calibrate.predict import predicted_cost
 from planner.errors import PlannerError
 from planner.plan import Request
 
@@ -46,17 +47,22 @@ def _run(random_: random.Random, cause: str) -> tuple[Observation, Observation |
         return whole, None
 
 
-def _injected(seen: Observation, name: str, random_: random.Random) -> tuple[Evidence, float] | None:
-    """What a log of the run would show under a cause, and measured over predicted time without noise."""
-    cause, usual = BY_NAME[name], predicted_cost(seen)
-    told, reported = usual, 1.0
-    if cause.reported:
-        reported = SEVERITY[name]
-    elif cause.needs(seen):
-        changed = cause.change(seen, SEVERITY[name])
-        if changed is None:
-            return None
-        told = predicted_cost(changed)
+def _injected(
+    seen: Observation, names: tuple[str, ...], random_: random.Random
+) -> tuple[Evidence, float] | None:
+    """What a log of the run would show under causes, and measured over predicted time without noise."""
+    usual = predicted_cost(seen.problem, seen.config)
+    changed, reported = seen, 1.0
+    for name in names:
+        cause = BY_NAME[name]
+        if cause.reported:
+            reported *= SEVERITY[name]
+        elif cause.needs(seen):
+            with_it = cause.change(changed, SEVERITY[name])
+            if with_it is None:
+                return None
+            changed = with_it
+    told = predicted_cost(changed.problem, changed.config)
 
     def noisy(value: float) -> float:
         return value * math.exp(random_.gauss(0, NOISE))
@@ -76,11 +82,37 @@ def cases(seed: int, count: int) -> Iterator[tuple[str, list[Evidence]]]:
         runs = _run(random_, name)
         if runs is None or not BY_NAME[name].needs(runs[0]):
             continue
-        first = _injected(runs[0], name, random_)
+        first = _injected(runs[0], (name,), random_)
         if first is None or (name != "peak" and first[1] < LEAST_GAP):
             continue
         evidence = [first[0]]
-        if runs[1] is not None and (second := _injected(runs[1], name, random_)) is not None:
+        if runs[1] is not None and (second := _injected(runs[1], (name,), random_)) is not None:
             evidence.append(second[0])
         made += 1
         yield name, evidence
+
+
+PAIRS = (("fabric", "recompute"), ("host", "recompute"), ("peak", "recompute"), ("peak", "fabric"))
+
+
+def pairs(seed: int, count: int) -> Iterator[tuple[tuple[str, str], list[Evidence]]]:
+    """Two causes at once, each with a share of the gap, and what the logs of one or two runs show."""
+    random_ = random.Random(seed)
+    made = 0
+    while made < count:
+        names = random_.choice(PAIRS)
+        runs = _run(random_, names[0])
+        if runs is None:
+            continue
+        alone = [_injected(runs[0], (name,), random_) for name in names]
+        both = _injected(runs[0], names, random_)
+        if both is None or any(
+            part is None or (name != "peak" and part[1] < LEAST_GAP)
+            for name, part in zip(names, alone, strict=True)
+        ):
+            continue
+        evidence = [both[0]]
+        if runs[1] is not None and (second := _injected(runs[1], names, random_)) is not None:
+            evidence.append(second[0])
+        made += 1
+        yield names, evidence

@@ -68,3 +68,22 @@ NIC Legend:
   NIC0: mlx5_0
   NIC1: mlx5_1
 """
+
+ROCM_TOPOLOGY = """\
+============================ ROCm System Management Interface ============================
+================================ Weight between two GPUs =================================
+       GPU0         GPU1         GPU2
+GPU0   0            15           15
+GPU1   15           0            15
+GPU2   15           15           0
+
+=============================== Link Type between two GPUs ===============================
+       GPU0         GPU1         GPU2
+GPU0   0            XGMI         XGMI
+GPU1   XGMI         0            XGMI
+GPU2   XGMI         XGMI         0
+
+======================================= Numa Nodes =======================================
+GPU[0]\t\t: (Topology) Numa Node: 0
+================================== End of ROCm SMI Log ===================================
+"""

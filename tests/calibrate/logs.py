@@ -57,6 +57,11 @@ NANOTRON_2025 = (
 )
 TRAINER = " 12%|#2        | {step}/500 [01:10<08:32, {s:.2f}s/it]"
 
+COMPOSER = "\t Train throughput/batches_per_sec: {rate:.4f}"
+TRAINER_END = (
+    "{{'train_runtime': 431.0, 'train_samples_per_second': 29.7, 'train_steps_per_second': {rate:.3f}}}"
+)
+
 MEGATRON_MEMORY = (
     "[Rank {rank}] (after 10 iterations) memory (MB) | allocated: 30000.5 | max allocated: 61440.0 | reserved: "
     "65000.0 | max reserved: 66560.0"

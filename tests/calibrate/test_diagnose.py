@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.calibrate.diagnose import Evidence, diagnose, model_flops
+from planner.calibrate.diagnose import diagnose
+from planner.calibrate.hypotheses import Evidence, model_flops
 from planner.calibrate.log_arguments import marks_of
 from planner.calibrate.own_runs import observe
+from planner.calibrate.predict import predicted_cost
 from planner.cli import app
 from planner.plan import Request
 from planner.units import GIB
 from tests.calibrate import logs
-from tests.calibrate.injected import cases
+from tests.calibrate.injected import cases, pairs
 
 RUNNER = CliRunner()
 
@@ -39,10 +41,20 @@ def test_injected_causes_are_ranked_first_in_200_cases() -> None:
     assert share_found(0, 200) >= 0.9
 
 
-def test_probabilities_sum_to_one_and_sizes_are_those_of_the_cause() -> None:
+@pytest.mark.slow
+def test_both_of_two_injected_causes_lead() -> None:
+    found = [
+        {name for name in names if name in [f.cause.name for f in diagnose(evidence).findings[:3] if f.cause]}
+        == set(names)
+        for names, evidence in pairs(0, 20)
+    ]
+    assert sum(found) / len(found) >= 0.7
+
+
+def test_sizes_are_those_of_the_cause() -> None:
     _, evidence = next(iter(cases(1, 1)))
     found = diagnose(evidence)
-    assert sum(f.probability for f in found.findings) == pytest.approx(1)
+    assert sum(f.probability for f in found.findings) == pytest.approx(1 + found.two)
     assert all(f.share == pytest.approx(f.seconds / found.measured) for f in found.findings)
     assert [f.probability for f in found.findings] == sorted(
         (f.probability for f in found.findings), reverse=True
@@ -51,9 +63,10 @@ def test_probabilities_sum_to_one_and_sizes_are_those_of_the_cause() -> None:
 
 def test_nothing_is_wrong_with_a_run_as_predicted() -> None:
     base = Request(model="llama-3-8b", cluster="dgx-h100", gpus=16, seq_len=8192, global_batch="128")
-    seen = observe(base, "7.9 s:tp=2")[0]
-    assert top([Evidence(seen)]) == "nothing"
-    assert top([Evidence(replace(seen, seconds=7.2))]) == "nothing"
+    seen = observe(base, "1 s:tp=2")[0]
+    usual = predicted_cost(seen.problem, seen.config).seconds
+    for factor in (0.97, 1.0, 1.04):
+        assert top([Evidence(replace(seen, seconds=factor * usual))]) == "nothing"
 
 
 def thread(model: str, cluster: str, seq_len: int, batch: int, stack: str) -> Request:
@@ -66,9 +79,8 @@ def test_four_nodes_as_fast_as_one() -> None:
     axes = "tp=1,zero=3,recompute=selective"
     four = observe(base, f"{8192 / 1786} s:{axes}")[0]
     one = observe(base, f"{8192 / 7000} s:{axes},gpus=8,global_batch=8")[0]
-    # four nodes alone could also run attention unfused: its square of 8,192 tokens takes as long
-    likeliest = diagnose([Evidence(four, mfu=0.1046)]).findings[:2]
-    assert "fabric" in [finding.cause.name for finding in likeliest if finding.cause is not None]
+    # unfused attention would take as long, but its square of 8,192 tokens does not fit
+    assert top([Evidence(four, mfu=0.1046)]) == "fabric"
     assert top([Evidence(four, mfu=0.1046), Evidence(one)]) == "fabric"
 
 
@@ -77,8 +89,7 @@ def test_mixtral_at_130_tflops() -> None:
     base = thread("mixtral-8x7b", "2x8 h100 400G-ib", 2048, 128, "megatron-2024")
     seen = observe(base, "1 s:tp=2,ep=8")[0]
     slow = Evidence(replace(seen, seconds=model_flops(seen) / 130e12))
-    likeliest = diagnose([slow]).findings[:2]
-    assert "dispatcher" in [finding.cause.name for finding in likeliest if finding.cause is not None]
+    assert top([slow]) == "dispatcher"
     dump = ["  moe_grouped_gemm ................................ False",
             "  moe_token_dispatcher_type ....................... allgather"]  # fmt: skip
     assert top([slow], marks_of(dump)) == "dispatcher"
@@ -128,7 +139,7 @@ def test_out_of_memory_is_explained(tmp_path: Path) -> None:
 
 
 def test_fragmentation_and_a_move_that_fits(tmp_path: Path) -> None:
-    job = ["diagnose", "llama-3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--seq-len", "8192"]
+    job = ["diagnose", "llama-3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--seq-len", "7936"]
     (tmp_path / "oom.log").write_text(logs.OOM_2025)
     facts = json.loads(
         RUNNER.invoke(app, [*job, "--run", f"{tmp_path / 'oom.log'}:tp=2,micro_batch=2", "--json"]).stdout

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from planner.calibrate.estimate import Observation, calibrate, corrected, predict_steps
+from planner.calibrate.estimate import Observation, calibrate, corrected, predict_steps, sensitivities
 from planner.calibrate.own_runs import measured_time, observe, parse_run
+from planner.calibrate.parts import PARTS, prior_of
 from planner.calibrate.shrinkage import shrink
 from planner.catalog.load_overlay import load_overlay
 from planner.cli import app
@@ -29,7 +30,7 @@ def runs_on(multiply: dict[str, float], count: int) -> list[Observation]:
     shipped = [observe(BASE, f"1 s:{config}")[0] for config in CONFIGS[:count]]
     theirs = Overlay(name="t", date="2026", level="L3", made_from=("t",), multiply=multiply)
     steps = predict_steps(corrected(shipped, theirs))
-    return [replace(seen, seconds=step.seconds) for seen, step in zip(shipped, steps, strict=True)]
+    return [replace(seen, seconds=float(step)) for seen, step in zip(shipped, steps, strict=True)]
 
 
 def worst(seconds: tuple[float, ...], runs: list[Observation]) -> float:
@@ -48,9 +49,8 @@ def test_slow_compute_is_recovered_by_several_runs() -> None:
     assert worst(found.before, runs) > 0.15
     assert worst(found.after, runs) < 0.06
     assert found.overlay.multiply["compute.gemm"] == pytest.approx(1.3, rel=0.1)
-    assert "host.step_overhead" not in found.overlay.multiply or found.overlay.multiply[
-        "host.step_overhead"
-    ] == pytest.approx(1.0, abs=0.1)
+    overhead = [part.name for part in PARTS].index("overhead")
+    assert np.all(np.abs(sensitivities(runs)[:, overhead] * found.shrunk.mean[overhead]) < 0.02)
 
 
 def test_one_odd_run_moves_little_and_several_move_more() -> None:
@@ -73,12 +73,31 @@ def test_one_odd_run_among_many_is_set_aside() -> None:
 
 
 def test_more_noise_less_movement() -> None:
-    shares = np.array([[0.8, 0.1, 0.05, 0.02]] * 3)
+    told = np.array([[0.8, 0.0, 0.0, 0.0, 0.1, 0.0, 0.05, 0.02]] * 3)
     gap = np.full(3, 0.2)
-    sure = shrink(gap, shares, np.full(3, 0.03)).mean[0]
-    unsure = shrink(gap, shares, np.full(3, 0.3)).mean[0]
-    assert sure > 0.15
-    assert 0 <= unsure < 0.05
+    sure = shrink(gap, told, np.full(3, 0.03), prior_of())
+    unsure = shrink(gap, told, np.full(3, 0.3), prior_of())
+    assert told[0] @ sure.mean > 0.15
+    assert sure.moved > 0.95
+    assert 0 <= told[0] @ unsure.mean < 0.05
+    assert sure.band < unsure.band
+
+
+def test_rows_that_agree_narrow_the_band_and_rows_that_scatter_widen_it() -> None:
+    told = np.array([[0.8, 0.0, 0.0, 0.0, 0.1, 0.0, 0.05, 0.02]] * 6)
+    width = np.full(6, 0.05)
+    close = shrink(np.array([0.01, -0.01, 0.0, 0.01, -0.01, 0.0]), told, width, prior_of())
+    apart = shrink(np.array([0.15, -0.15, 0.1, -0.12, 0.14, -0.1]), told, width, prior_of())
+    assert close.band < 1.28 * 0.05 < apart.band
+
+
+def test_sensitivities_are_what_a_step_depends_on() -> None:
+    runs = [observe(BASE, f"1 s:{config}")[0] for config in ("tp=1,pp=2", "tp=8")]
+    told = sensitivities(runs)
+    assert np.all(told >= 0)
+    assert np.all(told.sum(axis=1) < 1.05)
+    wire = [part.name for part in PARTS].index("layer_collectives")
+    assert told[1, wire] > 0.05 > told[0, wire]
 
 
 def test_repeated_runs_that_disagree_are_refused() -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from benchmarks.cross_validate import StackErrors
+from benchmarks.cross_validate import Error, StackErrors, widening_of
 from benchmarks.fit_stacks import Fit, Sample, fit_stack, publisher_of, write_fit
 from benchmarks.stack_parameters import Parameter
 from planner.calibrate.predict import predict_runs
@@ -74,12 +75,30 @@ def test_writing_keeps_every_other_line(tmp_path: Path) -> None:
     shutil.copy(STACKS_FOLDER / file.name, file)
     before = file.read_text().splitlines()
     errors = np.array([0.05, 0.10])
-    values = {"gemm.bf16": 1.234, "communication.tp_exposed": 0.5}
-    write_fit(file, Fit(load_stack(NAME), values, 2, 2, errors, errors), PARAMETERS)
+    values = {"gemm.bf16": 1.234, "communication.tp_exposed": 0.5, "accelerator.gb200": 0.9}
+    chips = tuple(Parameter("accelerator", name, 0.75, 1.33) for name in ("gb200", "b200"))
+    write_fit(file, Fit(load_stack(NAME), values, 2, 2, errors, errors), (*PARAMETERS, chips[0]))
+    values |= {"accelerator.b200": 1.02, "accelerator.gb200": 0.98}
+    write_fit(file, Fit(load_stack(NAME), values, 2, 2, errors, errors), (*PARAMETERS, *chips))
     stack, after = read_stack(file), file.read_text().splitlines()
     assert stack.compute.gemm_factor(Dtype.BF16) == 1.234
     assert stack.communication.tp_exposed == 0.5
     assert stack.band == load_stack(NAME).band
     assert "2 published step times" in stack.fitted
+    assert stack.compute.accelerator == {"b200": 1.02, "gb200": 0.98}
     gone = [line for line in before if line not in after]
     assert all(line.strip().split(":")[0] in ("gemm", "tp_exposed", "fitted") for line in gone)
+
+
+def test_bands_widen_only_where_errors_do() -> None:
+    def errors(power: float) -> list[Error]:
+        sizes = np.abs(np.random.default_rng(0).normal(0.0, 0.05, 200))
+        devices = [8.0 * 2 ** (i % 6) for i in range(200)]
+        return [
+            Error("a", "s", False, ("f",), True, float(np.log1p(e * (n / 64) ** power)), n)
+            for e, n in zip(sizes, devices, strict=True)
+        ]
+
+    assert widening_of(errors(0.0)) == 0
+    assert widening_of(errors(0.6)) == pytest.approx(0.6, abs=0.15)
+    assert widening_of(errors(0.6)[:20]) == 0

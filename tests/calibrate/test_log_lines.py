@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -27,6 +28,8 @@ STEPS = [
     (logs.NANOTRON_2024, "nanotron", {"seconds": 4.31, "tokens_per_device": 6480.0, "batch_tokens": 512.0}),
     (logs.NANOTRON_2025, "nanotron", {"seconds": 4.31, "tokens_per_device": 6480.0, "batch_tokens": 2.1e6}),
     (logs.TRAINER, "transformers", {"seconds": 4.31}),
+    (logs.TRAINER_END, "transformers", {"seconds": 1 / 61.35}),
+    (logs.COMPOSER, "composer", {"seconds": 1 / 61.35}),
 ]
 
 
@@ -40,7 +43,7 @@ def test_a_step_of_every_format(line: str, framework: str, fields: dict[str, flo
     assert facts.framework == framework
     for name, value in fields.items():
         assert getattr(facts.steps[0], name) == pytest.approx(value), name
-    if framework != "megatron-bridge":
+    if "{step" in line:
         assert facts.steps[0].step == 10
 
 
@@ -50,6 +53,16 @@ def test_a_step_of_every_format(line: str, framework: str, fields: dict[str, flo
 def test_prefixes_of_launchers(prefix: str) -> None:
     facts = read_lines([prefix + filled(logs.MEGATRON_2026)], "log")
     assert facts.steps[0].seconds == pytest.approx(4.31)
+
+
+@pytest.mark.parametrize("line", [line for line, _, _ in STEPS])
+@pytest.mark.parametrize("figure", ["nan", "inf", "-1.0", "-inf", "0", "1e400"])
+def test_figures_that_are_none_give_no_step(line: str, figure: str) -> None:
+    text = re.sub(r"\{(?:ms|s|k|tps|rate)[^}]*\}", figure, line).format(step=10)
+    for step in read_lines([text], "log").steps:
+        for value in (step.seconds, step.tokens_per_device, step.samples):
+            assert value is None or 0 < value < 1e18
+    assert not [step for step in read_lines([text], "log").steps if step.seconds and step.seconds > 1e9]
 
 
 def test_interleaved_ranks_count_a_step_once() -> None:

@@ -15,7 +15,7 @@ from planner.errors import FileInputError, InputError
 from planner.spec.cluster import Cluster
 from planner.spec.links import LinkFactors
 from planner.spec.load_cluster import load_cluster
-from tests.calibrate.link_output import TOPOLOGY, table
+from tests.calibrate.link_output import ROCM_TOPOLOGY, TOPOLOGY, table
 
 NODES = load_cluster("dgx-h100", 32)
 KINDS = {
@@ -126,7 +126,30 @@ def test_topology() -> None:
     assert any("no NVLink" in note for note in machine_notes(NODES, no_nvlink, None))
 
 
-@pytest.mark.parametrize("text", ["", "GPU0", TOPOLOGY[:200], "GPU0\tX\n" * 3, "\x00\xff"])
+def test_topology_of_rocm() -> None:
+    found = parse_topology(ROCM_TOPOLOGY, "topo.txt")
+    assert (found.devices, found.cards, found.links, found.worst) == (3, 0, (1, 1), "XGMI")
+    one_far = parse_topology(ROCM_TOPOLOGY.replace("GPU2   XGMI", "GPU2   PCIE"), "topo.txt")
+    assert (one_far.links, one_far.worst) == ((1, 0), "PCIE")
+    assert "no Infinity Fabric between some" in one_far.lines[0]
+    amd = load_cluster("1x8 mi300x 400G-ib", None)
+    assert not [note for note in machine_notes(amd, found, None) if "pairs" in note]
+    assert [note for note in machine_notes(amd, one_far, None) if "no Infinity Fabric" in note]
+    assert "xgmi" in cluster_text(amd, found, None, "ours")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GPU0",
+        ROCM_TOPOLOGY[:560],
+        ROCM_TOPOLOGY.replace("XGMI", "FOO"),
+        TOPOLOGY[:200],
+        "GPU0\tX\n" * 3,
+        "\x00\xff",
+    ],
+)
 def test_no_topology(text: str) -> None:
     with pytest.raises(FileInputError):
         parse_topology(text, "topo.txt")

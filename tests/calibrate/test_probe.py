@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.calibrate.profile import Measurement, Profile, expected, link_tests, overlay_of, read_profile
+from planner.calibrate.profile import (
+    Measurement,
+    Profile,
+    expected,
+    link_tests,
+    not_used,
+    overlay_of,
+    read_profile,
+)
 from planner.catalog.load_overlay import load_overlay
 from planner.catalog.loader import load_kernel_rates
 from planner.cli import app
@@ -52,6 +60,43 @@ def test_slow_attention_is_found_alone() -> None:
     found = overlay_of(profile({"attention": 1.5, "attention_backward": 1.5}), H100, "x", "2026").multiply
     assert 1.3 < found["compute.attention"] < 1.5
     assert found["compute.gemm.bf16"] == found["compute.memory_bound"] == 1.0
+
+
+def test_experts_count_beside_all_products() -> None:
+    shape = {"rows": 65536, "n": 4096, "k": 7168, "groups": 64}
+    empty = Measurement(kind="grouped_gemm", name="experts", dtype="bf16", shape=shape)
+    usual = expected(empty, H100, load_kernel_rates(H100.name, H100.architecture))
+    assert usual is not None
+    whole = profile({"gemm": 1.2})
+    slow = empty.model_copy(update={"seconds": 2 * usual})
+    rows = (*whole.measurements, *[slow] * 30)
+    found = overlay_of(whole.model_copy(update={"measurements": rows}), H100, "x", "2026").multiply
+    assert found["compute.gemm.bf16"] * found["compute.grouped_gemm"] == pytest.approx(2.0, rel=0.06)
+
+
+def test_what_is_not_used_is_said_with_its_reason() -> None:
+    layer = {
+        "batch": 1,
+        "tokens": 4096,
+        "hidden": 4096,
+        "ffn": 14336,
+        "heads": 32,
+        "kv_heads": 8,
+        "recompute": 0,
+    }
+    common = {"name": "x", "dtype": "bf16"}
+    rows = (
+        Measurement(kind="launch", shape={"elements": 16}, seconds=5e-6, **common),
+        Measurement(kind="layer", shape=layer, seconds=0.012, **common),
+        Measurement(
+            kind="gemm", name="scaled matmul", dtype="fp8", shape={"m": 1}, skipped="RuntimeError: none"
+        ),
+    )
+    said = not_used(profile({}).model_copy(update={"measurements": rows}), H100)
+    assert "5.0 us" in said[0]
+    share = float(said[1].split("take ")[1].split("%")[0])
+    assert 50 < share < 100
+    assert "fp8 was not measured: RuntimeError" in said[2]
 
 
 def test_a_profile_changes_the_plan_where_it_should(tmp_path: Path) -> None:
@@ -112,7 +157,7 @@ def test_on_a_processor_twice_and_with_collectives(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "p.json"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "planner.cli", "probe", "--device", "cpu", "-o", str(out)]
+    command = [sys.executable, "-m", "planner", "probe", "--device", "cpu", "-o", str(out)]
     subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)
     first = read_profile(out)
     kinds = {measured.kind for measured in first.measurements}
@@ -134,5 +179,5 @@ def test_on_a_processor_twice_and_with_collectives(tmp_path: Path) -> None:
     assert second.measurements[:4] == first.measurements[:4]
     assert second.hosts == (2,)
     timed = {measured.name for measured in second.measurements if measured.kind == "collective"}
-    assert timed == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    assert timed == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"}
     assert {test.kind for test in link_tests(second, "p")} >= {"all_reduce", "all_gather"}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from planner.calibrate.predict import predict_runs
 from planner.calibrate.runs import INPUT_COLUMNS, Run, RunReader, read_models, read_rows
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
-from planner.spec.job import Optimizer
+from planner.spec.job import AdapterTargets, Optimizer
 from planner.spec.precision import Precision
+from planner.spec.stack import AttentionKernel, Dispatcher
 from tests.calibrate.rows import MODELS, ROW
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"
@@ -95,6 +98,46 @@ def test_experts_default_to_tensor_parallel_width() -> None:
     assert read(model="moe", ep="2", etp="1").config.etp == 1
 
 
+def test_a_named_release_brings_its_groups_of_experts() -> None:
+    described = {**MODELS["moe"], "moe": {**MODELS["moe"]["moe"], "experts": 256, "top_k": 8}}
+    named = RunReader({"moe": {**described, "hf_id": "deepseek-ai/DeepSeek-V3"}}).read(
+        {**ROW, "model": "moe", "ep": "2"}
+    )
+    plain = RunReader({"moe": described}).read({**ROW, "model": "moe", "ep": "2"})
+    found = [run.problem.model.layer_kinds[-1].moe for run in (named, plain)]
+    assert [(moe.groups, moe.top_groups) for moe in found if moe] == [(8, 4), (0, 0)]
+
+
+def test_dispatchers_of_performance_recipes() -> None:
+    bridge = {
+        "model": "moe",
+        "ep": "8",
+        "tp": "1",
+        "dp": "32",
+        "framework": "Megatron-Bridge",
+        "source": "bridge_26.04",
+    }
+    for changed, kind in (
+        ({}, Dispatcher.ALL_TO_ALL),
+        ({"extras": "force balance"}, Dispatcher.DEEPEP),
+        ({"extras": "config a.py", "gpu": "gb200"}, Dispatcher.HYBRIDEP),
+        ({"extras": "config a.py; alltoall"}, Dispatcher.ALL_TO_ALL),
+        ({"extras": "config a.py", "gpu": "b200", "source": "bridge_25.09"}, Dispatcher.ALL_TO_ALL),
+    ):
+        assert read(**bridge | changed).problem.stack.communication.dispatcher is kind
+
+
+def test_latent_attention_on_blackwell_waits_for_its_kernel() -> None:
+    mla = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope": 128, "qk_rope": 64, "v": 128}
+    models = {"small": {**MODELS["small"], "attention": "mla", "mla": mla}}
+    for release, gpu, kernel in (
+        ("25.04", "b200", AttentionKernel.FUSED_SOFTMAX), ("25.04", "h100_sxm_80g", AttentionKernel.FLASH),
+        ("26.04", "b200", AttentionKernel.FLASH),
+    ):  # fmt: skip
+        run = RunReader(models).read({**ROW, "source": f"bench_{release}", "gpu": gpu})
+        assert run.problem.stack.kernels.attention is kernel
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -159,3 +202,54 @@ def test_most_published_rows_are_understood() -> None:
 def test_adapters_are_read(extras: str, rank: int | None, bits: int) -> None:
     job = RunReader(MODELS).read({**ROW, "extras": extras}).problem.job
     assert (job.lora_rank, job.frozen_bits) == (rank, bits)
+
+
+def test_recipes_of_the_bridge() -> None:
+    reader = RunReader(MODELS)
+    bridge = {**ROW, "framework": "Megatron-Bridge", "source": "bridge_26.04"}
+    states = reader.read(bridge).problem.stack.states
+    assert (states.gradient, states.optimizer_transient) == (2.0, 4.0)
+    assert reader.read({**bridge, "extras": "fp32 grad"}).problem.stack.states.gradient == 4.0
+    assert reader.read({**bridge, "extras": "LoRA"}).problem.job.lora_targets is AdapterTargets.QKV
+    moonlight = RunReader({"moonlight_16b": MODELS[ROW["model"]]}).read({**bridge, "model": "moonlight_16b"})
+    assert moonlight.problem.job.optimizer is Optimizer.ADAMW_BF16
+    assert reader.read(bridge).problem.job.optimizer is Optimizer.ADAMW
+
+
+def test_packed_rows_attend_within_texts() -> None:
+    job = RunReader(MODELS).read({**ROW, "extras": "SFT packed"}).problem.job
+    assert job.packed
+    assert job.attended_length < job.seq_len
+
+
+def test_where_lengths_vary_a_full_device_is_borderline_unless_segments_expand() -> None:
+    # Megatron-Bridge: 70B failed with 58.8 of 80 GB allocated and ran with expandable segments
+    reader, verdicts = RunReader(MODELS), []
+    for extras in ("SFT packed", "SFT packed; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"):
+        run = reader.read({**ROW, "extras": extras})
+        peak = predict_runs([run])[0]
+        assert peak is not None
+        assert peak.device_memory is not None
+        chip = replace(run.problem.cluster.accelerator, memory=1.25 * peak.device_memory)
+        cluster = replace(run.problem.cluster, accelerator=chip)
+        found = predict_runs([replace(run, problem=replace(run.problem, cluster=cluster))])[0]
+        assert found is not None
+        verdicts.append(str(found.verdict))
+    assert verdicts == ["borderline", "fits"]
+
+
+def test_layers_on_the_host_leave_the_rest_of_the_activations() -> None:
+    # Megatron-Bridge runs 70B on 288 GB with 20 layers on the host, on 192 GB with 40
+    reader, sizes = RunReader(MODELS), []
+    layers = MODELS[ROW["model"]]["layers"]
+    for count in (0, 1, layers):
+        row = {**ROW, "recompute": "none", "extras": f"cpu_offloading_num_layers={count}"}
+        run = reader.read(row)
+        assert run.layers_offloaded == count
+        small = replace(run.problem.cluster.accelerator, memory=2.0**30)  # nothing fits
+        cluster = replace(run.problem.cluster, accelerator=small)
+        found = predict_runs([replace(run, problem=replace(run.problem, cluster=cluster))])[0]
+        assert found is not None
+        assert found.device_memory is not None
+        sizes.append(found.device_memory)
+    assert sizes[0] > sizes[1] > sizes[2]

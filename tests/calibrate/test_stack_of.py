@@ -75,6 +75,7 @@ def test_switches_of_recipes() -> None:
     graphs, _ = apply_switches(stack, "cuda_graph_impl=full_iteration; moe_a2a_overlap=True")
     assert graphs.host.layer_floor == 0
     assert graphs.host.moe_layer_floor == 0
+    assert graphs.host.expert_launch == 0
     assert graphs.communication.ep_overlap > stack.communication.ep_overlap
     fused, _ = apply_switches(stack, "moe_flex_dispatcher_backend=hybridep")
     assert fused.communication.dispatcher is Dispatcher.HYBRIDEP
@@ -85,5 +86,5 @@ def test_switches_of_recipes() -> None:
 
 
 def test_what_is_not_modelled_is_said() -> None:
-    _, said = apply_switches(load_stack("megatron-2026"), "cpu_offloading_num_layers=20")
+    _, said = apply_switches(load_stack("megatron-2026"), "cpu_offload=true")
     assert any("offload" in text for text in said)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.accuracy import BEGIN, END, main, write_results
 from planner.calibrate.measured import group_of, measurement_of
 from planner.calibrate.runs import INPUT_COLUMNS, read_models, read_rows
-from planner.calibrate.statistics import error_summary, spearman
+from planner.calibrate.statistics import error_summary, mean_of_sources, spearman
 from planner.calibrate.tables import markdown_table, text_table
 from planner.calibrate.validate import predict_rows, validate_rows
 from planner.spec.planfile import memory_verdict
@@ -74,6 +74,16 @@ def test_measured_step_time_and_failures() -> None:
     failed = measurement_of({"notes": "FAILED crashed/oom (source does not distinguish)"})
     assert (failed.crashed, failed.told_apart, failed.ran) == (True, False, False)
     assert group_of({"source": "u", "framework": "nanotron", "gpus": "256"}) == "u (above 128 GPUs)"
+
+
+def test_the_tail_of_the_nanotron_sweep_stands_apart() -> None:
+    def source(median: float, p90: float, rows: int = 9) -> dict[str, object]:
+        return {"judged": True, "time": {"rows": rows, "median": median, "p90": p90, "bias": 0.0}}
+
+    sources = {"a": source(0.02, 0.1), "ultrascale_playbook": source(0.04, 0.6), "few": source(0.9, 0.9, 4)}
+    means = mean_of_sources(sources, "time")
+    assert means is not None
+    assert (means["sources"], means["median"], means["p90"], means["p90_nanotron"]) == (2, 0.03, 0.1, 0.6)
 
 
 def test_statistics_by_hand() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, read_stack, stack_names
 from planner.errors import FileInputError, UnknownNameError
+from planner.spec.load_cluster import accelerator_names
+from planner.spec.stack import UNLIKE_BAND
 
 
 @pytest.mark.parametrize("name", stack_names())
@@ -16,6 +18,7 @@ def test_every_stack_is_complete(name: str) -> None:
     assert stack.name == name
     assert stack.source
     assert not stack.kin or stack.kin in stack_names()
+    assert {*stack.devices, *stack.compute.accelerator} <= set(accelerator_names())
 
 
 def test_default_is_the_newest_megatron() -> None:
@@ -51,3 +54,12 @@ def test_unreadable_files(tmp_path: Path) -> None:
             read_stack(file)
     with pytest.raises(FileInputError):
         load_stack(str(tmp_path / "none.yaml"))
+
+
+def test_bands_grow_with_devices_and_for_mixtures() -> None:
+    stack = load_stack(DEFAULT_STACK).model_copy(update={"band": 0.1, "band_moe": None, "band_widening": 0.5})
+    assert stack.band_at(64, moe=False) == pytest.approx(0.1)
+    assert stack.band_at(256, moe=False) == pytest.approx(0.2)
+    assert stack.band_at(64, moe=True) == pytest.approx(0.1 * UNLIKE_BAND)
+    measured = stack.model_copy(update={"band_moe": 0.05})
+    assert measured.band_at(64, moe=True) == pytest.approx(0.1)  # never narrower

@@ -305,3 +305,14 @@ class TestPieces:
 
     def test_memory_bound_by_hand(self) -> None:
         assert memory_bound_time(8e9, 1e10, flat_rates(0.5)) == pytest.approx(1.0)
+
+
+def test_weight_gradients_of_few_tokens_are_bound_by_their_accumulation():
+    """64 tokens an expert: adding to an fp32 buffer moves 8 bytes an element, which the product cannot hide."""
+    shape = (64.0 * 8, 4096, 7168, 8, Dtype.BF16, PEAK, BANDWIDTH, H100)
+    moved = 8 * (4096 * 7168 * 8.0 + 64 * (4096 + 7168) * 2.0)
+    _, wgrad = grouped_gemm_backward_time(*shape, 8.0)
+    assert wgrad == pytest.approx(memory_bound_time(moved, BANDWIDTH, H100) / H100.grouped_wgrad_ratio)
+    assert wgrad > 1.5 * grouped_gemm_backward_time(*shape)[1]
+    many = (8192.0 * 8, *shape[1:])
+    assert grouped_gemm_backward_time(*many, 8.0)[1] == grouped_gemm_backward_time(*many)[1]

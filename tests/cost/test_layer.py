@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary, soft_maximum
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.model import ModelSpec
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem
+from planner.spec.stack import Dispatcher
 from tests.problems import costs, dense_model, moe_model, problem
 
 BITS = {name: 1 << bit for bit, name in enumerate(RECOMPUTE_MODULES)}
@@ -43,11 +46,41 @@ def test_a_large_layer_runs_near_the_measured_plateau() -> None:
     assert 0.55 < 6 * linear / 989e12 / seconds * factor < 0.85
 
 
+def test_a_stack_slower_on_an_accelerator_computes_slower_there_alone() -> None:
+    subject = problem(dense_model(8, 4096, 32, 8, 14336), "1x8 h100", seq_len=8192)
+    compute = subject.stack.compute.model_copy(update={"accelerator": {}})
+    plain = replace(subject, stack=subject.stack.model_copy(update={"compute": compute}))
+    there = compute.model_copy(update={"accelerator": {"h100-sxm-80g": 1.1, "gb200": 2.0}})
+    slower = replace(subject, stack=subject.stack.model_copy(update={"compute": there}))
+    before, after = (layer_of(s, ParallelConfig(dp=8)) for s in (plain, slower))
+    ratio = {
+        term: float(after.backward[term][0] / before.backward[term][0]) for term in ("gemm", "attention")
+    }
+    assert ratio == pytest.approx({"gemm": 1.1, "attention": 1.1})
+    assert after.forward["memory_bound"] == before.forward["memory_bound"]
+
+
 @pytest.mark.parametrize("term", ["gemm", "attention"])
 def test_tensor_parallelism_divides_work_but_not_beyond_its_share(term: str) -> None:
     subject = problem(dense_model(8, 4096, 32, 8, 14336), "1x8 h100", seq_len=8192)
     one, eight = layer_of(subject, ParallelConfig(dp=8), ParallelConfig(tp=8, sp=1)).forward[term]
     assert one / 8 * (1 - 1e-9) <= eight < one / 3
+
+
+def test_matrix_products_hide_no_more_communication_than_they_take() -> None:
+    subject = problem(dense_model(8, 4096, 32, 8, 14336), "1x8 l40s", seq_len=4096)
+
+    def tensor(share: float) -> tuple[float, float, float, float]:
+        communication = subject.stack.communication.model_copy(update={"tp_exposed": share})
+        stack = subject.stack.model_copy(update={"communication": communication})
+        cost = layer_of(replace(subject, stack=stack), ParallelConfig(tp=8, sp=1))
+        both = (cost.forward, cost.backward)
+        return *(float(c["tp_comm"][0]) for c in both), *(float(c["gemm"][0]) for c in both)  # type: ignore[return-value]
+
+    whole, hidden = tensor(1.0), tensor(0.0)
+    assert whole[0] == pytest.approx(whole[1])
+    assert hidden[0] == pytest.approx(whole[0] - whole[2])  # PCIe is slower than the products
+    assert hidden[1] == pytest.approx(max(whole[1] - whole[3], 0.0))
 
 
 def test_sequence_parallelism_divides_norms_and_residuals() -> None:
@@ -116,3 +149,36 @@ def test_a_ring_of_short_blocks_costs_more_attention_than_one_kernel() -> None:
     assert np.all(attention[:, ContextKind.P2P] < 1.25 * attention[:, ContextKind.A2A]), (
         "long blocks run as fast"
     )
+
+
+def with_dispatcher(subject: Problem, kind: Dispatcher) -> Problem:
+    comm = subject.stack.communication.model_copy(update={"dispatcher": kind, "ep_exposed": 1.0})
+    return replace(subject, stack=subject.stack.model_copy(update={"communication": comm}))
+
+
+def test_hybridep_takes_as_long_as_its_authors_measured() -> None:
+    """DeepEP@94a9f8f docs/README_Hybrid-EP.md: 4,096 tokens of 7,168 to 8 of 64 experts on 8 B200, 16-bit dispatch and
+    combine of 5.25 copies at 536 and 531 GB/s with the host's calls."""
+    model = moe_model(hidden=7168, heads=56, experts=64, top_k=8, shared_ffn=0)
+    subject = with_dispatcher(problem(model, "1x8 b200"), Dispatcher.HYBRIDEP)
+    both = float(layer_of(subject, ParallelConfig(dp=8, ep=8)).forward["ep_comm"][0])
+    missed = math.comb(56, 8) / math.comb(64, 8)
+    received = 4096 * 7168 * 2 * 8 * (1 - missed)
+    assert both == pytest.approx(received / 536e9 + received / 531e9, rel=0.1)
+
+
+def test_rows_are_sorted_by_expert_around_a_plain_all_to_all_only() -> None:
+    plain = problem(moe_model(experts=16), "2x8 h100 400G-ib")
+    fused = with_dispatcher(plain, Dispatcher.DEEPEP)
+    several, one = ParallelConfig(dp=16, ep=8), ParallelConfig(dp=16, ep=16)
+    sorts, none = layer_of(plain, several, one).forward["memory_bound"]
+    assert sorts > none
+    assert layer_of(fused, several, one).forward["memory_bound"] == pytest.approx(none)
+
+
+def test_every_expert_of_a_rank_is_launched_and_block_scales_take_more_launches() -> None:
+    few, many = ParallelConfig(dp=16, ep=16), ParallelConfig(dp=16, ep=4)
+    for precision, launches in ((Precision.BF16, 6), (Precision.FP8_CS, 10), (Precision.FP8_MX, 22)):
+        subject = problem(moe_model(experts=16), "2x8 b200 400G-ib", precision=precision)
+        host = layer_of(subject, few, many).host
+        assert host[1] - host[0] == pytest.approx(3 * launches * subject.stack.host.expert_launch)

@@ -11,7 +11,7 @@ from planner.schedule.generate import action_table
 from planner.schedule.simulate import simulate
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
-from planner.spec.config import ConfigTable, Schedule
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -77,3 +77,13 @@ def test_chunks_add_up_to_the_stages() -> None:
         assert len(chunks.forward) == config.pp * config.vpp
         assert (chunks.weight_gradient >= 0).all()
         assert (chunks.input_gradient > 0).all() or 0 in chunks.layers
+
+
+def test_a_stage_of_nanotron_that_holds_a_norm_alone() -> None:
+    """Its greedy split of 14 layers and a heavy head leaves two ranks without a layer, the last with the head."""
+    subject = problem(dense_model(14, vocab=128256), "2x8 a100", global_batch=16, stack="nanotron-2024")
+    config = ParallelConfig(pp=8, dp=2, num_microbatches=8)
+    chunks = simulator_of(costs(subject)).chunk_times(config)
+    assert chunks.layers[-3:] == (2, 0, 0)
+    times = chunks.stage_times((0.0,))
+    assert simulate(action_table(Schedule.ONE_F_ONE_B, 8, 8, 1), times).makespan > 0

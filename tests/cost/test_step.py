@@ -8,7 +8,9 @@ import pytest
 from planner.cost.step import chance_of_full_memory, exposed_data_parallel, slow_mode_time, straggling
 from planner.spec.stack import Communication
 
-COMM = Communication(dp_overlap=0.5, fsdp_overlap=0.5, bucket_latency="0 s", slowdown_per_doubling=0.01)
+COMM = Communication(
+    dp_overlap=0.5, fsdp_overlap=0.5, overlap_slowdown=0.0, bucket_latency="0 s", slowdown_per_doubling=0.01
+)
 
 
 def exposed(
@@ -36,6 +38,14 @@ def test_zero_3_communicates_in_every_micro_batch() -> None:
     assert exposed(3, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 4.0))
     # ZeRO 2 keeps the parameters for backward
     assert exposed(2, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 2.0))
+
+
+def test_what_is_hidden_slows_down_what_hides_it() -> None:
+    comm = COMM.model_copy(update={"overlap_slowdown": 0.2})
+    # ZeRO 1: 3 + 2 s in all, 2 + 1.5 s in sight
+    assert exposed(1, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(3.5 + 0.2 * 1.5)
+    # ZeRO 3: 2 + 5 s a micro-batch, 1.5 + 4 s in sight
+    assert exposed(3, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(4 * (5.5 + 0.2 * 1.5))
 
 
 def test_buckets_cost_latency_per_rank() -> None:

@@ -147,3 +147,8 @@ def test_a_dead_network_makes_every_step_across_nodes_absurd(tmp_path: Path) -> 
         plan = make_estimate(Request("llama-3.1-8b", str(slow), 16, 8192, "64", restrict=pins))
         times = [choice.step_time for choice in (*plan.choices, *((plan.nearest,) if plan.nearest else ()))]
         assert max(times) > 3600, pins
+
+
+def test_a_message_of_a_ring_takes_one_card_however_many_ranks_are_inside() -> None:
+    assert float(group_links(1, 16, NODES).message) == NIC
+    assert float(group_links(8, 16, NODES).message) == NIC

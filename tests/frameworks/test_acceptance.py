@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ RESTARTS = {"Always", "OnFailure", "Never", "ExitCode"}
 
 def cases(name: str, count: int) -> list[Case]:
     found: list[Case] = []
-    for triple in triples(count, seed=11):
+    for triple in islice(triples(seed=11), count):
         try:
             found += legal_launches(triple, name, 1, seed=11)
         except UnsupportedError:
@@ -42,12 +43,15 @@ def cases(name: str, count: int) -> list[Case]:
 def test_random_launches_are_accepted(name: str) -> None:
     if name in ("deepspeed", "torchtitan", "accelerate") and not can_judge(name):
         pytest.skip(f"{name} not installed")
-    few = name in ("megatron-bridge", "torchtitan")  # whose arguments state few of the models drawn
-    (tally,) = run([name], count=20 if few else 10, legal=2, illegal=0, seed=23)
-    assert tally.triples >= 2
-    assert tally.written >= 6
+    (tally,) = run([name], count=5, legal=2, illegal=0, seed=23)
+    assert tally.triples == 5
+    assert tally.written >= 15
     assert tally.clean, tally.facts()
     assert not tally.not_expressible, "the search proposes only what can be written"
+    if name in ("deepspeed", "torchtitan"):
+        assert tally.ranks + sum(tally.not_built.values()) == 10
+    # torchtitan 0.3.0 builds latent attention without a query rank on no mesh of the judge's
+    assert all(name == "torchtitan" and said.startswith("deepseek-v2-lite") for said in tally.not_built)
     if name == "megatron":
         assert tally.groups or find_spec("megatron") is None
 
@@ -55,7 +59,14 @@ def test_random_launches_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", STACKS)
 def test_illegal_launches_are_refused_somewhere(name: str) -> None:
     """What planner refuses, the export or the framework's own code refuses too, but for rules of the running step."""
-    at_run_time = {"zero-supported", "fsdp-vpp", "interleaving-remainder", "moe-sp", "sp-tp", "equal-chunks"}
+    at_run_time = {
+        "zero-supported",
+        "fsdp-vpp",
+        "interleaving-remainder",
+        "moe-sp",
+        "sp-tp",
+        "nearly-equal-chunks",
+    }
     at_run_time |= {"heads-tp", "kv-heads-tp", "cp-supported"}  # files that do not name the model cannot know
     (tally,) = run([name], count=12, legal=0, illegal=24, seed=29)
     assert tally.illegal >= 8
@@ -93,6 +104,6 @@ def test_scripts_and_manifests(name: str, tmp_path: Path) -> None:
 
 def test_illegal_cases_are_illegal() -> None:
     """The sample of illegal configurations breaks rules, and not only those of the batch or the devices."""
-    found = [illegal_launch(triple, "megatron", 3) for triple in triples(6, seed=3)]
+    found = [illegal_launch(triple, "megatron", 3) for triple in islice(triples(seed=3), 6)]
     assert sum(case is not None for case in found) >= 5
     assert len({rule for case in found if case for rule in case.broken}) >= 3

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -138,45 +137,6 @@ for folder, config in json.load(open(sys.argv[1])):
                  ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")}
         assert ParallelismConfig(**named).total_size == 128
         assert named["tp_size"] == config["tp"]
-"""
-    run(script, str(tmp_path / "cases.json"))
-
-
-def titan_release() -> str:
-    try:
-        return version("torchtitan")
-    except PackageNotFoundError:
-        return ""
-
-
-@needs("torchtitan")
-@pytest.mark.skipif(titan_release() not in ("0.2.2", "0.3.0"), reason="another release of torchtitan")
-def test_torchtitan(tmp_path: Path) -> None:
-    release = titan_release()
-    cases = write("torchtitan", release, tmp_path)
-    listed = [
-        [str(folder), words_of(folder, "torchtitan.train")[0], launch.config.__dict__]
-        for folder, launch in cases
-    ]
-    (tmp_path / "cases.json").write_text(json.dumps(listed))
-    script = """
-import inspect, json, sys
-from torchtitan.config import ConfigManager
-from torchtitan.distributed.parallel_dims import ParallelDims
-for folder, words, config in json.load(open(sys.argv[1])):
-    sys.path.insert(0, folder)
-    sys.modules.pop("planned_config", None)
-    read = ConfigManager().parse_args(words)
-    sys.path.remove(folder)
-    p = read.parallelism
-    sizes = dict(dp_replicate=p.data_parallel_replicate_degree, dp_shard=p.data_parallel_shard_degree,
-                 cp=p.context_parallel_degree, tp=p.tensor_parallel_degree, pp=p.pipeline_parallel_degree,
-                 ep=p.expert_parallel_degree, etp=getattr(p, "expert_tensor_parallel_degree", 1), world_size=128)
-    known = inspect.signature(ParallelDims).parameters
-    dims = ParallelDims(**{name: size for name, size in sizes.items() if name in known})
-    assert read.training.seq_len % dims.seq_len_divisor == 0
-    assert (p.tensor_parallel_degree, p.pipeline_parallel_degree) == (config["tp"], config["pp"])
-    assert p.data_parallel_replicate_degree * p.data_parallel_shard_degree == config["dp"]
 """
     run(script, str(tmp_path / "cases.json"))
 

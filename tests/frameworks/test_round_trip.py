@@ -116,7 +116,11 @@ def test_torchtitan_uneven_split_is_python() -> None:
         ("accelerate", {"pp": 2}),
         ("torchtitan", {"zero": 1}),
         ("megatron", {"schedule": 8}),
-        ("megatron", {"offload": 1}),
+        ("megatron", {"offload": 1, "zero": 0}),
+        ("megatron", {"offload": 3}),
+        ("megatron", {"offload": 4, "pp": 1, "recompute": int(Recompute.FULL), "recompute_layers": 32}),
+        ("deepspeed", {"offload": 4}),
+        ("torchtitan", {"offload": 3}),
         ("nanotron", {"recompute": int(Recompute.SELECTIVE)}),
     ],
 )
@@ -126,3 +130,24 @@ def test_refuses_what_it_cannot_express(name: str, change: dict[str, int]) -> No
     other = replace(case, config=replace(case.config, **change))
     with pytest.raises(UnsupportedError):
         found.render(other, found.default_version)
+
+
+@pytest.mark.parametrize(
+    ("name", "offload", "word"),
+    [
+        ("megatron", 1, "--optimizer-cpu-offload"),
+        ("megatron", 4, "--cpu-offloading-num-layers"),
+        ("deepspeed", 1, "offload_optimizer"),
+        ("deepspeed", 3, "offload_param"),
+    ],
+)
+def test_what_lies_on_the_host_is_written_and_read_back(name: str, offload: int, word: str) -> None:
+    found, zero = framework(name), 3 if name == "deepspeed" else 1
+    config = ParallelConfig(dp=64, micro_batch=1, num_microbatches=4, zero=zero, offload=offload)
+    case = launch("", config, problem("llama-3.1-8b", STACKS[name]), (32,))
+    for version in found.versions:
+        files = found.render(case, version)
+        assert any(word in text for text in files.values())
+        back = parsed(name, files)
+        assert back.axes["offload"] == offload
+        assert not back.unknown

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
+from planner.frameworks import framework
 from planner.frameworks.shell import options_of, program_options, slurm_devices
 from planner.frameworks.shell_branches import arithmetic, truth
 
@@ -254,3 +255,10 @@ def test_torchtitan_shards_over_what_is_left(tmp_path: Path) -> None:
         "-m torchtitan.train --module llama3 --config llama3_8b --parallelism.tensor_parallel_degree 2\n"
     )
     assert checked(tmp_path, script, "run.sh")["devices"] == 8
+
+
+def test_an_order_of_ranks_that_is_not_costed_is_said() -> None:
+    words = "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 4 --hidden-size 64 --seq-length 64"
+    assert not any("numbered" in note for note in framework("megatron").parse({"a.sh": words}).notes)
+    said = framework("megatron").parse({"a.sh": f"{words} --use-tp-pp-dp-mapping"}).notes
+    assert any("numbered tp, cp, dp, pp" in note for note in said)

@@ -8,7 +8,10 @@ import pytest
 
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
+from planner.space.enumerate import explain_config
+from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ParallelConfig
+from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from tests.frameworks.launches import golden_launch, launch, problem
 
@@ -95,10 +98,40 @@ def test_torchtitan_compiles_where_the_stack_does() -> None:
     given = golden_launch("torchtitan")
     eager = replace(given, stack=problem("llama-3.1-8b", "torchtitan-2026-eager").stack)
     assert "--compile.enable" in script("torchtitan", given)
-    assert "--compile" not in script("torchtitan", eager)
+    assert "--compile.no_enable\n" in script("torchtitan", eager)
     found = framework("torchtitan")
-    assert "[compile]" in found.render(given, "0.2.2")["config.toml"]
-    assert "[compile]" not in found.render(eager, "0.2.2")["config.toml"]
+    assert "[compile]\nenable = true" in found.render(given, "0.2.2")["config.toml"]
+    assert "[compile]\nenable = false" in found.render(eager, "0.2.2")["config.toml"]
+
+
+def test_torchtitan_takes_from_python_what_no_option_says() -> None:
+    config = ParallelConfig(tp=8, dp=16, micro_batch=1, num_microbatches=16, sp=1, zero=3)
+    large = launch("llama-3.1-405b", config, problem("llama-3.1-405b", "torchtitan-2026"))
+    found = framework("torchtitan")
+    files = found.render(large, "0.3.0")
+    assert "Float8" not in files["planned_config.py"]
+    assert "--config llama3_405b" not in files["launch.sh"]  # which converts to float8
+    read = found.parse(files)
+    assert read.model is not None
+    assert (read.model.name, read.precision) == ("llama-3.1-405b", Precision.BF16)
+    narrow = found.render(replace(large, job=replace(large.job, precision=Precision.FP8)), "0.3.0")
+    assert found.parse(narrow).precision is Precision.FP8
+
+
+def test_torchtitan_configurations_with_a_precision_of_their_own() -> None:
+    words = "torchrun --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_405b"
+    read = framework("torchtitan").parse({"run.sh": words})
+    assert read.model is not None
+    assert (read.model.name, read.precision) == ("llama-3.1-405b", Precision.FP8)
+
+
+def test_torchtitan_cuts_the_sequence_into_the_parts_of_its_loss() -> None:
+    given = problem("llama-3.1-8b", "torchtitan-2026")
+    config = ParallelConfig(cp=8, dp=16, micro_batch=1, num_microbatches=16, zero=3)
+    rules = all_rules_for("torchtitan")
+    assert not explain_config(config, given, rules)
+    short = replace(given, job=replace(given.job, seq_len=2048 + 16))
+    assert "loss-chunks" in [found.rule for found in explain_config(config, short, rules)]
 
 
 @pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])

@@ -67,6 +67,14 @@ def test_key_value_heads_below_tp() -> None:
         assert ("kv-heads-tp" in broken(config, given)) is refused, stack
 
 
+def test_queries_keys_and_values_are_dealt_as_one() -> None:
+    """24 heads and 2 key/value heads of 128: 3,584 outputs, which Megatron-LM's ColumnParallelLinear refuses on 12."""
+    given = problem("starcoder2-3b", "megatron-2026", gpus=24)
+    for tp, legal in ((4, True), (8, True), (12, False)):
+        config = ParallelConfig(tp=tp, dp=24 // tp, micro_batch=1, num_microbatches=8)
+        assert ("qkv-tp" not in broken(config, given)) is legal, tp
+
+
 def test_61_layers_on_16_stages_take_a_layout() -> None:
     given = problem("deepseek-v3", "megatron-2026")
     config = ParallelConfig(pp=16, dp=8, ep=8, micro_batch=1, num_microbatches=32, zero=1)
@@ -104,6 +112,12 @@ def test_rules_of_frameworks_have_teeth() -> None:
             "llama-3.1-8b",
             ParallelConfig(pp=8, dp=16, micro_batch=4, num_microbatches=4, zero=3),
             "microbatches-pp",
+        ),
+        (
+            "torchtitan-2026",
+            "qwen3-30b-a3b",
+            ParallelConfig(tp=2, dp=64, sp=1, micro_batch=1, num_microbatches=4, zero=3),
+            "experts-tp",
         ),
         (
             "nanotron-2024",
@@ -145,6 +159,8 @@ def test_rules_of_frameworks_have_teeth() -> None:
     for stack, model, config, rule in cases:
         given = problem(model, stack)
         assert rule in broken(config, given), (stack, rule)
+    dealt = ParallelConfig(tp=2, etp=2, dp=64, sp=1, micro_batch=1, num_microbatches=4, zero=3)
+    assert not broken(dealt, problem("qwen3-30b-a3b", "torchtitan-2026"))
 
 
 def test_model_of_a_plan() -> None:

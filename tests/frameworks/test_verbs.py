@@ -180,3 +180,81 @@ def test_export_refuses(plan: Path, tmp_path: Path) -> None:
     ):
         assert runner.invoke(app, ["export", str(plan), "-o", out, *words]).exit_code == 2
     assert not Path(out).exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--micro-batch-size",
+        "--global-batch-size",
+        "--seq-length",
+        "--tensor-model-parallel-size",
+        "--num-layers",
+    ],
+)
+@pytest.mark.parametrize("number", ["99999999999999999999", "9" * 5000])
+def test_numbers_that_nothing_holds(option: str, number: str, tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(megatron_words(32, f"{option} {number}"))
+    done = runner.invoke(app, ["check", str(path), "--cluster", CLUSTER])
+    assert done.exit_code == 2, done.output
+    assert option in done.output
+
+
+def test_a_product_that_nothing_holds(tmp_path: Path) -> None:
+    path = tmp_path / "ds_config.json"
+    path.write_text(
+        json.dumps({"train_micro_batch_size_per_gpu": 10**9, "gradient_accumulation_steps": 10**9})
+    )
+    (tmp_path / "hostfile").write_text("node-1 slots=8\n")
+    words = ["check", str(tmp_path), "--cluster", "1x8 h100", "--model", "llama-3.1-8b"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 2, done.output
+    assert "global_batch of the files must be at most" in done.output
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--fp16", "exclude each other"),
+        ("--recompute-granularity full", "--recompute-method must be"),
+        ("--recompute-granularity full --recompute-method uniform", "--recompute-num-layers must be"),
+        ("--recompute-granularity selective --recompute-method block", "not supported for"),
+        ("--overlap-param-gather", "--overlap-grad-reduce"),
+        ("--context-parallel-size", "must have a value"),
+    ],
+)
+def test_what_megatron_refuses_at_its_start(more: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(megatron_words(32, more))
+    done = runner.invoke(app, ["check", str(path), "--cluster", CLUSTER])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_param_gather_needs_the_distributed_optimizer(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(
+        megatron_words(32, "--overlap-param-gather").replace(
+            "--use-distributed-optimizer", "--overlap-grad-reduce"
+        )
+    )
+    done = runner.invoke(app, ["check", str(path), "--cluster", CLUSTER])
+    assert done.exit_code == 2
+    assert "needs the distributed optimizer" in done.output
+
+
+def test_export_to_another_framework_keeps_its_rules(tmp_path: Path) -> None:
+    plan, out = tmp_path / "plan.json", tmp_path / "launch"
+    words = ["estimate", "llama-3.1-8b", "1x8 h100", "--stack", "deepspeed-2025", "--seq-len", "8192"]
+    words += ["--set", "cp=2", "--set", "zero=2", "--global-batch", "8", "-o", str(plan)]
+    runner.invoke(app, words)
+    refused = runner.invoke(app, ["export", str(plan), "--to", "accelerate", "-o", str(out)])
+    assert refused.exit_code == 2
+    assert "cp-supported" in refused.output
+    assert not out.exists()
+    assert runner.invoke(app, ["export", str(plan), "--to", "deepspeed", "-o", str(out)]).exit_code == 0
+    assert "deepspeed-2025" in (out / "README.md").read_text()
+    for files in ([str(out)], [str(path) for path in sorted(out.iterdir())]):  # config.json is the model
+        done = runner.invoke(app, ["check", *files, "--cluster", "1x8 h100", "--json"])
+        assert json.loads(done.stdout)["axes"]["cp"] == 2, done.output

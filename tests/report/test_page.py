@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from planner.errors import FileInputError
-from planner.plan import Request, make_estimate, make_plan
+from planner.plan import Request, cost_model, make_estimate, make_plan, resolve
 from planner.report import chart_data
 from planner.report.result_file import ComparisonFile, SizingFile, parse_result
+from planner.solve.place import place
 from planner.spec.planfile import Plan
 from planner.units import GIB
 
@@ -70,7 +71,7 @@ def test_nothing_on_the_front_is_beaten(plan: Plan) -> None:
 
 
 def test_groups_lie_where_ranks_are_counted(plan: Plan) -> None:
-    spans = {span.axis: span for span in chart_data.axis_spans(plan.choices[0].config, plan.subject.cluster)}
+    spans = {span.axis: span for span in chart_data.axis_spans(plan, plan.choices[0].config)}
     assert spans["tp"].members == (0, 1)
     assert spans["pp"].members == (0, 16)  # the other half of 32 devices
     assert "nvlink" in spans["tp"].links
@@ -80,11 +81,28 @@ def test_groups_lie_where_ranks_are_counted(plan: Plan) -> None:
         assert sum(row["members"] for row in rows if row["axis"] == axis) == span.size
 
 
+def test_the_map_is_that_of_the_placement() -> None:
+    asked = Request(
+        "qwen3-30b-a3b", "4x8 h100 400G-ib", seq_len=4096, restrict={"pp": (2,), "ep": (4,), "cp": (2,)}
+    )
+    plan = make_estimate(asked)
+    problem, _ = resolve(asked)
+    found = place(cost_model(problem), plan.choices[0].config.parallel()).by_axis
+    spans = {span.group: span for span in chart_data.axis_spans(plan, plan.choices[0].config)}
+    assert set(spans) == {"cp", "dp_cp", "ep", "edp", "pp"}
+    for name, span in spans.items():
+        assert (span.size, span.groups, span.stride) == (
+            found[name].size,
+            found[name].count,
+            found[name].stride,
+        )
+
+
 def test_maps_of_large_clusters_stay_small() -> None:
     plan = make_estimate(
         Request("llama-3.1-405b", "h100-sxm-roce", 16384, restrict={"tp": (8,), "pp": (16,), "dp": (128,)})
     )
-    spans = chart_data.axis_spans(plan.choices[0].config, plan.subject.cluster)
+    spans = chart_data.axis_spans(plan, plan.choices[0].config)
     assert len(chart_data.map_rows(spans, plan.subject.cluster)) <= chart_data.MOST_CELLS * len(spans)
 
 

@@ -47,10 +47,10 @@ def test_every_chart_is_drawn_with_the_plans_numbers(plan: Plan, address: str) -
         assert sorted(marks(page, "pareto")) == sorted(points)
         assert best.run is not None
         assert marks(page, "goodput") == [row["label"] for row in chart_data.goodput_rows(best.run)]
-        spans = chart_data.axis_spans(best.config, plan.subject.cluster)
+        spans = chart_data.axis_spans(plan, best.config)
         for span in spans:
             held = [row["label"] for row in chart_data.map_rows([span], plan.subject.cluster)]
-            assert marks(page, f"map-{span.axis}") == held
+            assert marks(page, f"map-{span.group}") == held
         passes = page.eval_on_selector_all(".timeline .f", "all => all.length")
         assert passes >= best.config.pp * best.config.num_microbatches
         assert page.inner_text("#verdict") == "fits"

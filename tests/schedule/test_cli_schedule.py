@@ -82,6 +82,7 @@ def test_times_per_stage_and_of_an_overlapped_pair() -> None:
         ("--schedule 1f1b --pp 4 --microbatches -1", "--microbatches must be a whole number"),
         ("--schedule 1f1b --pp 4 --microbatches 8 --f 0", "above 0"),
         ("--schedule 1f1b --pp 4 --microbatches 8 --f nan", "finite"),
+        ("--schedule 1f1b --pp 4 --microbatches 8 --f 1e308", "from 1e-12 to 1e+12"),
         ("--schedule 1f1b --pp 4 --microbatches 8 --w -1", "not negative"),
         ("--schedule 1f1b --pp 4 --microbatches 8 --f x", "--f must be a number"),
         ("--schedule 1f1b --pp 4 --microbatches 8 --f 1,2", "one per stage (4)"),

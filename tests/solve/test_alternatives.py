@@ -20,7 +20,8 @@ from planner.solve.alternatives import (
 from planner.solve.search import search
 from planner.space.enumerate import enumerate_configs, explain_config
 from planner.space.framework_rules import all_rules_for, rules_for
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.space.rules import RULES
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -119,6 +120,29 @@ def test_why_not(dense: tuple[Weigher, Alternative]) -> None:
     assert large.best is None
     assert large.smallest is not None
     assert large.smallest.memory > tight.limit
+
+
+def test_a_schedule_without_an_order_is_not_simulated() -> None:
+    """One planned micro-batch size leaves 8 micro-batches on 4 stages; its neighbours break the schedules' rules."""
+    subject = problem(dense_model(16), "2x8 h100 400G-ib", global_batch=24)
+    stack = subject.stack
+    limits = stack.limits.model_copy(update={"schedules": ("interleaved", "dualpipe")})
+    subject = replace(subject, stack=stack.model_copy(update={"limits": limits}))
+    model = costs(subject)
+    weigher = Weigher(model, simulator_of(model), RULES, 80 * GIB)
+    interleaved = ParallelConfig(tp=4, pp=4, vpp=2, micro_batch=3, num_microbatches=8, sp=1, schedule=1)
+    pairs = replace(interleaved, vpp=1, schedule=int(Schedule.DUALPIPE))
+    space = enumerate_configs(subject, RULES)
+    refused = set()
+    for config in (interleaved, pairs):
+        (planned,) = weigher.weigh([("planned", config)])
+        assert planned.step_time is not None
+        assert not planned.broken
+        assert all(a.step_time is not None for a in walls(weigher, planned, space))
+        for a in what_if(weigher, planned, lambda p: CostModel(p, model.kernels, model.links)):
+            assert a.step_time is not None or a.broken, a.text
+            refused |= {b.rule for b in a.broken if a.step_time is None}
+    assert {"interleaving-remainder", "schedule-chunks", "schedule-microbatches"} <= refused
 
 
 def test_difference_names_what_changed() -> None:

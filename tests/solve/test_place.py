@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from planner.cost.collectives import CollectiveKind
 from planner.cost.traffic import group_links, least_inside
 from planner.frameworks.ranks import rank_groups
 from planner.solve.place import GROUPS, Layout, Placement, layout_of, place
@@ -100,7 +101,10 @@ def test_bytes_by_hand() -> None:
     model = dense_model(8)
     subject = problem(model, "4x8 h100 400G-ib", seq_len=4096, global_batch=64)
     config = ParallelConfig(tp=4, dp=8, num_microbatches=8, sp=1, zero=1)
-    gather, scatter = placed(subject, config).by_axis["tp"].exchanges
+    gather, scatter, again = placed(subject, config).by_axis["tp"].exchanges
+    # Megatron keeps shards of the inputs: 6 all-gathers and 4 reduce-scatters a layer and micro-batch
+    assert (again.kind, again.calls) == (CollectiveKind.ALL_GATHER, 8 * 2 * 8)
+    assert again.hidden
     assert gather.calls == scatter.calls == 2 * 8 * 2 * 8
     assert gather.size == 4096 * model.hidden * 2
     assert gather.sent == 0.75 * gather.size

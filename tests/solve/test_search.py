@@ -10,10 +10,11 @@ import pytest
 
 from planner.cost.model import CostModel
 from planner.cost.table import CostTable
+from planner.solve.refine import worth_listing
 from planner.solve.search import SearchResult, search
 from planner.space.enumerate import Enumeration, Restriction, enumerate_configs
 from planner.space.rules import RULES
-from planner.spec.config import AXES, ConfigTable
+from planner.spec.config import AXES, ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -176,3 +177,14 @@ def test_more_devices_of_the_same_batch_are_never_slower_at_best() -> None:
         best = search(model, enumerate_configs(subject, RULES), np.inf, 1).best
         steps.append(float(model.evaluate(best).step_time[0]))
     assert steps[0] > steps[1] > steps[2]
+
+
+def test_twins_in_virtual_stages_are_listed_only_where_there_are_too_few_others() -> None:
+    rows = [
+        ParallelConfig(tp=tp, pp=4, vpp=vpp, schedule=int(vpp > 1))
+        for tp, vpp in ((1, 2), (1, 1), (2, 1), (1, 4), (4, 1))
+    ]
+    table = ConfigTable.of(rows)
+    assert [worth_listing(table, 3).row(i) for i in range(3)] == [rows[0], rows[2], rows[4]]
+    assert [worth_listing(table, 4).row(i) for i in range(4)] == [rows[0], rows[1], rows[2], rows[4]]
+    assert len(worth_listing(table, 10)) == 5

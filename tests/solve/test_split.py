@@ -18,11 +18,12 @@ from planner.solve.split import (
     even_split,
     only_split,
     own_split,
-    quick_bound,
     solvable,
     solve_split,
 )
-from planner.space.enumerate import enumerate_configs
+from planner.solve.split_bound import capacity, quick_bound
+from planner.solve.split_model import Dealt
+from planner.space.enumerate import enumerate_configs, recompute_choices
 from planner.space.rules import RULES
 from planner.spec.config import ParallelConfig
 from tests.problems import costs, dense_model, moe_model, problem
@@ -69,7 +70,7 @@ def brute_force(model: CostModel, config: ParallelConfig) -> list[tuple[float, f
     return found
 
 
-def check(seed: int, above: float = 1e-9) -> None:
+def check(seed: int) -> None:
     model, config = random_case(seed)
     every = brute_force(model, config)
     memory = sorted({memory for _, memory in every})
@@ -81,14 +82,16 @@ def check(seed: int, above: float = 1e-9) -> None:
             assert found.chunks == ()
             continue
         # the stack's own split may lie outside the splits tried, and be better
-        assert found.step_time <= best * (1 + max(2e-4, above))
-        assert found.bound <= best * (1 + above)
+        assert found.step_time <= best * (1 + 2e-4)
+        assert found.bound <= best * (1 + 1e-9)
         assert found.proven
         again = cost_of_split(model, config, found.chunks)
         assert float(again.step_time[0]) == pytest.approx(found.step_time)
         assert float(again.device_memory[0]) <= limit
         assert found.step_time >= min(best, found.own) * (1 - 1e-9)
-        assert quick_bound(model, config, found.step_time) <= found.step_time * (1 + 1e-9)
+        assert quick_bound(model, config, best) <= best * (1 + 1e-9)
+        room = capacity(model, config, (config.recompute_layers,), float(limit))
+        assert quick_bound(model, config, best, room) <= best * (1 + 1e-9)
         best = min(best, found.own)
         assert solve_split(model, config, float(limit), cutoff=0.99 * best).bound >= 0.98 * best
 
@@ -101,7 +104,72 @@ def test_the_split_is_that_of_brute_force(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6, 206))
 def test_the_split_is_that_of_brute_force_in_hundreds_of_cases(seed: int) -> None:
-    check(seed, above=1e-3)  # case 68: a bound 0.07 % above the best split, not understood yet
+    check(seed)
+
+
+def recompute_case(seed: int) -> tuple[CostModel, ParallelConfig, tuple[int, ...]]:
+    """A pipeline, and how many layers its ranks may recompute; every third keeps states on the host."""
+    chance = random.Random(1000 + seed)
+    while True:
+        layers = chance.randint(4, 7)
+        subject = problem(
+            moe_model(layers, leading_dense=1, experts=4) if chance.random() < 0.3 else dense_model(layers, ffn=14336),
+            "1x8 h100", seq_len=8192, global_batch=chance.choice([8, 16]), stack="megatron-2026",
+        )  # fmt: skip
+        pins = {
+            "pp": (2, 4),
+            "micro_batch": (1, 2),
+            "vpp": (1, 2),
+            "recompute": (0, 2),
+            "offload": (int(seed % 3 == 0),),
+        }
+        space = enumerate_configs(subject, RULES, pins).table()
+        rows = [space.row(i) for i in chance.sample(range(len(space)), min(len(space), 20))]
+        rows = [row for row in rows if row.num_microbatches <= 8 and row.pp * row.vpp <= 8]
+        rows = [row for row in rows if not row.recompute_layers]
+        if rows:
+            row = chance.choice(rows)
+            return costs(subject), row, recompute_choices(subject, {}, row)
+
+
+def check_recomputation(seed: int, per_stage: bool) -> None:
+    model, config, choices = recompute_case(seed)
+    ways = product(choices, repeat=config.pp) if per_stage else ((count,) for count in choices)
+    splits = list(every_split(model.problem.model.num_layers, config.pp, config.vpp))
+    every = []
+    for dealt in (Dealt(chunks, counts) for counts in ways for chunks in splits):
+        cost = cost_of_split(model, config, dealt)
+        every.append((float(cost.step_time[0]), float(cost.device_memory[0])))
+    memory = sorted({held for _, held in every})
+    for limit in (memory[len(memory) // 8], memory[len(memory) // 3], memory[0]):
+        best = min(time for time, held in every if held <= limit)
+        found = solve_split(
+            model, config, float(limit), effort=30.0, choices=choices, per_stage=per_stage, candidates=400
+        )
+        assert found.dealt is not None
+        again = cost_of_split(model, config, found.dealt)
+        assert float(again.device_memory[0]) <= limit
+        assert float(again.step_time[0]) == pytest.approx(found.step_time)
+        assert min(best, found.own) * (1 - 1e-9) <= found.step_time <= best * (1 + 2e-4)
+        assert found.bound <= best * (1 + 1e-9)
+        assert found.proven
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_split_and_recomputation_are_those_of_brute_force(seed: int) -> None:
+    check_recomputation(seed, per_stage=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 150))
+def test_split_and_recomputation_are_those_of_brute_force_in_hundreds_of_cases(seed: int) -> None:
+    check_recomputation(seed, per_stage=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_recomputation_of_every_stage_is_that_of_brute_force(seed: int) -> None:
+    check_recomputation(seed, per_stage=True)
 
 
 def test_an_uneven_split_is_found_where_the_head_is_heavy() -> None:
@@ -113,6 +181,21 @@ def test_an_uneven_split_is_found_where_the_head_is_heavy() -> None:
     assert found.chunks[-1] < max(found.chunks)
     assert found.step_time < 0.97 * even
     assert found.proven
+
+
+def test_without_effort_it_is_the_best_of_the_simple_splits() -> None:
+    """The even split and the stack's own with deep stages first are tried before the solver runs."""
+    subject = problem(moe_model(13, leading_dense=1, experts=8), "2x8 h100 400G-ib", global_batch=16)
+    model, config = costs(subject), ParallelConfig(pp=8, dp=2, num_microbatches=8)
+    own, even = own_split(model, config), even_split(13, 8, 1)
+    times = {
+        split: float(cost_of_split(model, config, split).step_time[0])
+        for split in (own, even, tuple(sorted(own, reverse=True)))
+    }
+    found = solve_split(model, config, np.inf, effort=0.0)
+    assert found.step_time == min(times.values()) < times[own]
+    assert found.chunks == min(times, key=times.__getitem__)
+    assert found.bound <= found.step_time
 
 
 def test_memory_moves_layers_off_the_stage_that_holds_most() -> None:

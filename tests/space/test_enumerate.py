@@ -19,6 +19,7 @@ from planner.space.enumerate import (
     enumerate_configs,
     explain_config,
     nearest_legal,
+    selects_anything,
     stack_modules,
 )
 from planner.space.rules import RULES
@@ -348,3 +349,14 @@ def test_schedules_are_an_axis_and_every_removed_one_is_counted() -> None:
     only = enumerate_configs(several, RULES, {"schedule": (int(Schedule.ZB_V),)}).table()
     assert set(only["schedule"].tolist()) == {Schedule.ZB_V}
     assert set(only["vpp"].tolist()) == {2}
+
+
+def test_selective_recomputation_only_where_the_model_has_its_modules() -> None:
+    """torchtitan's selective mode recomputes dense MLPs, of which a pure mixture of experts has none."""
+    assert selects_anything(problem(stack="torchtitan-2026"))
+    experts = moe_model()
+    only = replace(experts, layers=tuple(layer for layer in experts.layers if layer.moe))
+    sparse = problem(only, stack="torchtitan-2026")
+    assert not selects_anything(sparse)
+    assert selects_anything(problem(only))
+    assert Recompute.SELECTIVE not in enumerate_configs(sparse, RULES).table()["recompute"]

@@ -57,7 +57,11 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     "vpp-pp": (DENSE, {"pp": 1, "vpp": 2}, ("pp=1", "vpp=2")),
     "vpp-supported": (on(limited(interleaving=False)), {"vpp": 2}, ("vpp=2",)),
     "layers-pp": (EVEN, {"pp": 3}, ("8", "evenly", "pp=3 vpp=1")),
-    "equal-chunks": (replace(DENSE, model=dense_model(14)), {"pp": 6, "vpp": 2}, ("14 layers", "pp=6 vpp=2")),
+    "nearly-equal-chunks": (
+        replace(DENSE, model=dense_model(14)),
+        {"pp": 6, "vpp": 2},
+        ("14 layers", "pp=6 vpp=2"),
+    ),
     "stages-filled": (GREEDY, {"pp": 16}, ("8 layers", "pp=16")),
     "experts-ep": (MOE, {"ep": 3}, ("16", "ep=3")),
     "expert-ffn-etp": (MOE, {"etp": 3}, ("1024", "etp=3")),

@@ -115,6 +115,18 @@ class TestPatterns:
         assert any("vision" in note for note in spec.assumed)
         assert spec.layers == read(inner).layers
 
+    @pytest.mark.parametrize(("outer", "inner"), [("qwen2_5_vl", "qwen2"), ("qwen3_vl", "qwen3")])
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_text_towers_of_qwen(self, outer: str, inner: str, tied: bool) -> None:
+        fields = {**DENSE, "num_key_value_heads": 2}
+        text = {"model_type": f"{outer}_text", **fields}
+        nested = {"model_type": outer, "text_config": text, "tie_word_embeddings": tied}
+        older = {**fields, "model_type": outer, "vision_config": {}, "tie_word_embeddings": tied}
+        for config in (nested, older):
+            spec = read_hf_config(config, "config.json", "m")
+            assert spec.tied_embeddings == tied
+            assert spec.layers == read(inner, num_key_value_heads=2).layers
+
     def test_gemma3_vision_file_leaves_out_heads_and_vocabulary(self) -> None:
         inner = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
         spec = read_hf_config({"model_type": "gemma3", "text_config": inner}, "config.json", "m")
@@ -165,7 +177,7 @@ class TestRefusals:
             ("llama", {"hidden_size": True}, "hidden_size"),
             ("llama", {"hidden_size": -64}, "hidden_size"),
             ("llama", {"hidden_size": 10**30}, "hidden_size"),
-            ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+            ("llama", {"num_hidden_layers": 1001}, "num_hidden_layers"),
             ("gpt2", {"n_embd": 64, "n_head": 8, "n_layer": 10**9}, "n_layer"),
             ("llama", {"hidden_size": 65}, "hidden_size"),
             ("llama", {"num_attention_heads": 0}, "num_attention_heads"),

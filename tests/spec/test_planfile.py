@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from planner.errors import FileInputError
+from planner.errors import FileInputError, InputError
 from planner.spec.config import AXES, ParallelConfig
+from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_plan import check_plan_target, load_plan, plan_json, save_plan
-from planner.spec.planfile import Plan, PlannedConfig, Run
+from planner.spec.planfile import JobFacts, Plan, PlannedConfig, Run
+from planner.spec.precision import Precision
 
 
 def written(folder: Path, plan: Plan, **changes: Any) -> Path:
@@ -54,6 +57,16 @@ def test_a_choice_uses_every_device(tmp_path: Path, example_plan: Plan) -> None:
     document = json.loads(plan_json(example_plan))
     document["choices"][0]["config"]["dp"] = 7
     with pytest.raises(FileInputError, match="devices of the cluster"):
+        load_plan(written(tmp_path, example_plan, choices=document["choices"]))
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"), [("vpp", 10**9), ("ep", 10**8), ("micro_batch", 10**9), ("num_microbatches", 10**7)]
+)
+def test_axes_that_no_job_has_are_refused(tmp_path: Path, example_plan: Plan, axis: str, value: int) -> None:
+    document = json.loads(plan_json(example_plan))
+    document["choices"][0]["config"][axis] = value
+    with pytest.raises(FileInputError, match="must not exceed"):
         load_plan(written(tmp_path, example_plan, choices=document["choices"]))
 
 
@@ -169,3 +182,43 @@ def test_goodput_and_what_is_lost_make_one() -> None:
     assert Run.model_validate(old.model_dump() | shares).lost["restarts"] == 0.08
     with pytest.raises(ValidationError, match="must add up"):
         Run.model_validate(old.model_dump() | shares | {"goodput": 0.95})
+
+
+# a value of every field of a job that is not its default; a new field has to be added here
+UNUSUAL: dict[str, Any] = {
+    "seq_len": 2048, "global_batch": 7, "precision": Precision.FP16, "optimizer": Optimizer.MUON, "tokens": 1e9,
+    "lora_rank": 8, "frozen_bits": 4, "expert_imbalance": ((2, 1.25), (4, 1.5)), "expert_replicas": 96,
+    "lora_targets": AdapterTargets.QKV, "mean_length": 700.5, "packed": True,
+}  # fmt: skip
+
+
+def test_a_plan_file_holds_every_field_of_a_job(tmp_path: Path, example_plan: Plan) -> None:
+    for field in fields(Job):
+        assert UNUSUAL[field.name] != field.default, field.name
+    for job in (
+        Job(**UNUSUAL),
+        Job(2048, 7),
+        Job(2048, 7, expert_imbalance=1.5),
+        Job(2048, 7, expert_imbalance=()),
+    ):
+        facts = json.loads(JobFacts.of(job).model_dump_json())
+        assert {field.name for field in fields(Job)} <= facts.keys()
+        subject = json.loads(plan_json(example_plan))["subject"] | {"job": facts}
+        path = written(
+            tmp_path, example_plan.model_copy(update={"choices": ()}), subject=subject, verdict="illegal"
+        )
+        assert load_plan(path).subject.job.job() == job
+
+
+def test_a_file_without_the_newer_fields_reads_as_their_defaults(tmp_path: Path, example_plan: Plan) -> None:
+    subject = json.loads(plan_json(example_plan))["subject"]
+    old = ("seq_len", "global_batch", "precision", "optimizer", "tokens", "tokens_per_step")
+    subject["job"] = {name: subject["job"][name] for name in old}
+    job = load_plan(written(tmp_path, example_plan, subject=subject)).subject.job.job()
+    assert job == Job(8192, 2048, tokens=15.6e12)
+
+
+def test_an_unknown_name_in_a_job_is_refused() -> None:
+    facts = JobFacts.of(Job(2048, 8)).model_copy(update={"lora_targets": "everything"})
+    with pytest.raises(InputError, match="lora targets must be a known name"):
+        facts.job()

@@ -12,7 +12,15 @@ from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, model_options
-from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
+from planner.spec.config import (
+    OFFLOAD_ACTIVATIONS,
+    OFFLOAD_OPTIMIZER,
+    OFFLOAD_PARAMETERS,
+    RECOMPUTE_MODULES,
+    ContextKind,
+    Recompute,
+    Schedule,
+)  # fmt: skip
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher, Stack
@@ -65,7 +73,7 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
             *_data_parallel(launch),
             *_experts(launch, version),
         ],
-        "MEMORY": _recompute(launch),
+        "MEMORY": [*_recompute(launch), *_offload(launch)],
         "PRECISION": _precision(launch),
         "KERNELS": _kernels(launch),
         "TRAINING": _training(launch),
@@ -109,6 +117,8 @@ def _degrees(launch: Launch) -> list[Option]:
     ]
     if config.sp:
         options.append(("--sequence-parallel",))
+    if overlaps_tensor_parallel(launch):
+        options.append(("--tp-comm-overlap",))
     if config.cp > 1:
         options.append(("--cp-comm-type", CONTEXT_KINDS[ContextKind(config.cp_kind)]))
     return options
@@ -154,6 +164,8 @@ def _data_parallel(launch: Launch) -> list[Option]:
             raise UnsupportedError("a shard group must divide dp x cp", f"{config.hsdp} of {shards}")
         if shards > config.hsdp:
             options.append(("--num-distributed-optimizer-instances", str(shards // config.hsdp)))
+    if reduces_in_bf16(launch):
+        options.append(("--grad-reduce-in-bf16",))
     if config.dp * config.cp > 1 and overlaps_gradients(launch):
         options.append(("--overlap-grad-reduce",))
         if config.zero:
@@ -199,6 +211,26 @@ def overlaps_gradients(launch: Launch) -> bool:
     return stack is None or stack.communication.dp_overlap > 0
 
 
+def overlaps_tensor_parallel(launch: Launch) -> bool:
+    """Does the prediction hide tensor-parallel collectives under products, where Transformer Engine can?
+
+    Its user buffers need sequence parallelism and one node; they are asked for where measured recipes do: for dense
+    models without latent attention.
+    """
+    stack, config = megatron_stack(launch), launch.config
+    counted = stack is not None and stack.communication.tp_overlapped
+    plain = not launch.model.is_moe and not any(
+        layer.attention.kv_lora_rank for layer in launch.model.layer_kinds
+    )
+    return counted and plain and bool(config.sp) and 1 < config.tp <= launch.devices_per_node
+
+
+def reduces_in_bf16(launch: Launch) -> bool:
+    """Are gradients kept and reduced in 16 bits, as the plan's memory has it?"""
+    stack = megatron_stack(launch)
+    return stack is not None and stack.states.gradient == 2.0 and launch.job.precision is not Precision.FP32
+
+
 def overlaps_experts(launch: Launch) -> bool:
     """Does the prediction hide dispatch and combine under compute, where TransformerConfig lets it?"""
     stack, config = megatron_stack(launch), launch.config
@@ -229,15 +261,26 @@ def _kernels(launch: Launch) -> list[Option]:
 
 def unlike_stack(launch: Launch) -> list[str]:
     """What the plan's stack counts on and these options do not bring."""
-    if megatron_stack(launch) is None:
+    stack, config, said = megatron_stack(launch), launch.config, []
+    if stack is None:
         return ["kernels of the plan's stack, which is none that ships for Megatron: defaults are used"]
-    return []
+    if stack.communication.tp_overlapped and config.tp > 1 and not overlaps_tensor_parallel(launch):
+        why = (
+            "experts or latent attention" if config.sp else "tensor parallelism without sequence parallelism"
+        )
+        why = why if config.tp <= launch.devices_per_node else "tensor parallelism across nodes"
+        said.append(
+            f"tensor-parallel collectives under products, which the stack's runs had: not asked for with {why}"
+        )
+    if stack.communication.ep_overlap > 0 and config.ep > 1 and not overlaps_experts(launch):
+        said.append(
+            "dispatch and combine under compute: it needs virtual stages in a pipeline and no full recomputation"
+        )
+    return said
 
 
 def _recompute(launch: Launch) -> list[Option]:
     config = launch.config
-    if config.offload:
-        raise UnsupportedError("offloading must be 0 to be exported", str(config.offload), "plan without it")
     if config.recompute == Recompute.SELECTIVE:
         names = [name for bit, name in enumerate(RECOMPUTE_MODULES) if config.recompute_modules >> bit & 1]
         return [("--recompute-granularity", "selective"), ("--recompute-modules", *names)]
@@ -253,6 +296,27 @@ def _recompute(launch: Launch) -> list[Option]:
         )
     count = config.recompute_layers // config.vpp
     return [*full, ("--recompute-method", "block"), ("--recompute-num-layers", str(count))]
+
+
+def _offload(launch: Launch) -> list[Option]:
+    """The optimizer's states and its step on the host; activations of all layers but the two that are at work."""
+    config, options = launch.config, list[Option]()
+    if config.offload & OFFLOAD_OPTIMIZER:
+        if not config.zero:
+            must = "an optimizer on the host needs the distributed one"
+            raise UnsupportedError(must, f"zero={config.zero}", "choose zero=1")
+        options += [("--optimizer-cpu-offload",), ("--optimizer-offload-fraction", "1.0")]
+        if launch.job.optimizer is not Optimizer.ADAMW_BF16:
+            options.append(("--use-precision-aware-optimizer",))
+    if config.offload & OFFLOAD_ACTIVATIONS:
+        if config.recompute or config.pp > 1:
+            must = "activations on the host need no recomputation and no pipeline"
+            raise UnsupportedError(must, config.describe(), "choose recompute=none and pp=1")
+        options.append(("--cpu-offloading-num-layers", str(max(launch.model.num_layers - 2, 1))))
+    if config.offload & OFFLOAD_PARAMETERS:
+        must = "Megatron-LM keeps parameters on the device"
+        raise UnsupportedError(must, f"offload={config.offload}", "choose offload=optimizer")
+    return options
 
 
 def _precision(launch: Launch) -> list[Option]:

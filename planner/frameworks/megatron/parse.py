@@ -15,12 +15,13 @@ from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
-from planner.frameworks.options import table_releases, unknown_options
-from planner.frameworks.shell import options_of, program_options, slurm_devices
-from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
+from planner.frameworks.options import option_table, table_releases, unknown_options
+from planner.frameworks.shell import options_of, product, program_options, slurm_devices, whole
+from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import (
+    MOST_LAYERS,
     Activation,
     Attention,
     AttentionKind,
@@ -31,6 +32,7 @@ from planner.spec.model import (
     NormKind,
     QkNorm,
 )
+from planner.spec.planfile import MOST
 from planner.spec.precision import Precision
 from planner.spec.stack import CrossEntropy, Dispatcher
 
@@ -103,17 +105,55 @@ class Arguments:
 
     def count(self, name: str, default: int) -> int:
         """A whole number. Raises `InputError` naming the option."""
+        if self.values.get(name) == []:
+            raise InputError(f"{name} must have a value", "none: expected one argument", "write the number")
         text = self.word(name, str(default))
         try:
-            return int(text)
+            value = int(text)
         except ValueError:
             raise InputError(f"{name} must be a whole number", text[:80], "write the number itself") from None
-
-    def positive(self, name: str, default: int) -> int:
-        value = self.count(name, default)
-        if value < 1:
-            raise InputError(f"{name} must be 1 or more", str(value))
+        if abs(value) > MOST:
+            raise InputError(f"{name} must be at most {MOST:,}", text[:80], "correct the value")
         return value
+
+    def positive(self, name: str, default: int, most: int = MOST) -> int:
+        value = self.count(name, default)
+        if not 1 <= value <= most:
+            raise InputError(f"{name} must be from 1 to {most:,}", str(value))
+        return value
+
+
+def _accept(a: Arguments, version: str) -> None:
+    """Refuse what Megatron-LM itself refuses when it starts. Raises `InputError` with its reason.
+
+    Source: megatron/training/arguments.py validate_args (A), core/transformer/transformer_config.py __post_init__ (T).
+    """
+    table = option_table("megatron", version)
+    for name, words in a.values.items():
+        if not words and name in table and not table[name].accepts(()):
+            must = f"{name} must have a value: argparse says expected one argument"
+            raise InputError(must, "none", "write the value after it")
+    if a.has("--fp16") and a.has("--bf16"):  # A: assert not args.bf16
+        raise InputError("--fp16 and --bf16 exclude each other", "both", "leave one of them out")
+    kind = a.word("--recompute-granularity", "")
+    method = a.word("--recompute-method", "")
+    if kind == "full" and method not in ("block", "uniform"):  # T
+        must = '--recompute-granularity full: --recompute-method must be "block" or "uniform"'
+        raise InputError(must, method or "none", "add --recompute-method uniform --recompute-num-layers 1")
+    if kind == "full" and not a.has("--recompute-num-layers"):  # T
+        must = "--recompute-granularity full: --recompute-num-layers must be from 1 to the layers of a stage"
+        raise InputError(must, "none", "add --recompute-num-layers 1")
+    if kind == "selective" and method:  # A
+        must = "--recompute-method is not supported for --recompute-granularity selective"
+        raise InputError(must, method, "leave it out")
+    if a.has("--overlap-param-gather"):  # A
+        distributed = a.has("--use-distributed-optimizer") or a.has("--use-megatron-fsdp")
+        if not distributed and a.word("--optimizer", "adam") != "dist_muon":
+            must = "--overlap-param-gather needs the distributed optimizer, Megatron-FSDP or dist_muon"
+            raise InputError(must, "none of them", "add --use-distributed-optimizer")
+        if not a.has("--overlap-grad-reduce"):
+            must = "--overlap-param-gather must be used with --overlap-grad-reduce"
+            raise InputError(must, "without", "add --overlap-grad-reduce")
 
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
@@ -126,8 +166,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if not any(arguments.has(name) for name in _TELLING):
         must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
         raise InputError(must, ", ".join(files), "give the script or the list of arguments")
-    axes, layers = _axes(arguments)
     names = {option[0] for option in own}
+    _accept(arguments, _version(names))
+    axes, layers = _axes(arguments)
     model = _model(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
     vocabulary = _vocabulary(arguments)
     return ParsedConfig(
@@ -172,7 +213,7 @@ def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> in
     each = (words.get("--nproc-per-node") or [variables.get("GPUS_PER_NODE", "")])[0]
     if not nodes and "--nproc-per-node" in words:
         nodes = "1"  # what torchrun takes
-    return int(nodes) * int(each) if nodes.isdigit() and each.isdigit() else None
+    return product(nodes, each)
 
 
 def _axes(a: Arguments) -> tuple[dict[str, int], ChunkLayers]:
@@ -189,6 +230,7 @@ def _axes(a: Arguments) -> tuple[dict[str, int], ChunkLayers]:
         "micro_batch": a.positive("--micro-batch-size", 1),
         "sp": int(a.has("--sequence-parallel") and tp > 1),
         "zero": _zero(a),
+        "offload": _offload(a),
         "recompute": int(recompute),
         "recompute_layers": recomputed,
         "recompute_modules": modules,
@@ -239,6 +281,12 @@ def _dealt(a: Arguments, total: int, pp: int, vpp: int) -> ChunkLayers:
     return ends_stated(total, pp, vpp, (first, last), (embedding, loss))
 
 
+def _offload(a: Arguments) -> int:
+    """What lies on the host, as bits of `offload`; a part of it counts as all of it."""
+    bits = OFFLOAD_OPTIMIZER if a.has("--optimizer-cpu-offload") else 0
+    return bits | (OFFLOAD_ACTIVATIONS if a.count("--cpu-offloading-num-layers", 0) else 0)
+
+
 def _zero(a: Arguments) -> int:
     if a.has("--use-megatron-fsdp"):
         strategy = a.word("--data-parallel-sharding-strategy", "optim_grads_params")
@@ -287,7 +335,7 @@ def _optimizer(a: Arguments) -> Optimizer:
 
 
 def _model(a: Arguments) -> ModelSpec:
-    layers, hidden = a.positive("--num-layers", 1), a.positive("--hidden-size", 1)
+    layers, hidden = a.positive("--num-layers", 1, MOST_LAYERS), a.positive("--hidden-size", 1)
     gated = a.has("--swiglu") or a.has("--quick-geglu")
     bias = not a.has("--disable-bias-linear")
     default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if a.has("--swiglu") else 4 * hidden
@@ -345,6 +393,10 @@ def _notes(a: Arguments) -> tuple[str, ...]:
         if source not in _TOKENIZERS:
             source = a.word("--tokenizer-model", "")
         said.append(f"vocabulary of {vocabulary:,}, that of {source}; --vocab-size states another")
+    if a.has("--use-tp-pp-dp-mapping"):
+        said.append(
+            "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not costed"
+        )
     return tuple(said)
 
 
@@ -371,14 +423,14 @@ def _windows(a: Arguments, layers: int) -> list[int | None]:
     if not a.has("--window-size"):
         return [None] * layers
     text = a.word("--window-size", "").strip("()").split(",")[0]
-    if not text.strip().lstrip("-").isdigit():
+    if whole(text.strip().removeprefix("-")) is None:
         raise InputError("--window-size must be two whole numbers", text, "write it like 127,0")
     size = int(text) + 1
     frequency = a.word("--window-attn-skip-freq", "")
     if not frequency:
         return [size] * layers
-    if frequency.isdigit():
-        return [None if (i + 1) % int(frequency) == 0 else size for i in range(layers)]
+    if every := whole(frequency):
+        return [None if (i + 1) % every == 0 else size for i in range(layers)]
     return [size if flag else None for flag in pattern(frequency, layers)]
 
 
@@ -400,8 +452,8 @@ def _moe(a: Arguments, gated: bool, bias: bool, ffn: int, activation: Activation
 
 def pattern(text: str, layers: int) -> list[int]:
     """A list of 0 and 1, one a layer: N for every N-th layer, or an expression such as ([0]*3+[1]*58)."""
-    if text.strip().isdigit() and int(text) > 0:
-        return [int(i % int(text) == 0) for i in range(layers)]
+    if every := whole(text.strip()):
+        return [int(i % every == 0) for i in range(layers)]
     try:
         flags = _evaluate(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError, RecursionError, MemoryError):

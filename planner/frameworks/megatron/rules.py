@@ -37,6 +37,16 @@ def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
     return ~a2a | (columns["cp"] == 1) | (local % columns["cp"] == 0)
 
 
+def _qkv(columns: Columns, problem: Problem) -> Mask:
+    """The one product of queries, keys and values is dealt by columns, also where tp exceeds the key/value heads."""
+    legal, tp = _all(columns["tp"]), columns["tp"].astype(np.int64)
+    for layer in problem.model.layer_kinds:
+        a = layer.attention
+        if a.kind is not AttentionKind.MLA:
+            legal &= (a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.v_head_dim)) % tp == 0
+    return legal
+
+
 def _uses_fp8(problem: Problem) -> bool:
     return RECIPES[problem.job.precision].gemm in (Dtype.FP8, Dtype.FP4)
 
@@ -96,6 +106,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "moe-bias-etp", ("etp",), _expert_bias,
         "experts with biases need etp=1; etp={etp}", "set etp=1",
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
+    ),
+    Rule(
+        "qkv-tp", ("tp",), _qkv,
+        "tp must divide the outputs of queries, keys and values together; tp={tp}", "choose another tp",
+        "Megatron-LM core/transformer/attention.py SelfAttention, core/tensor_parallel/layers.py ColumnParallelLinear",
     ),
     Rule(
         "cp-a2a-heads", ("tp", "cp", "cp_kind"), _heads_a2a,

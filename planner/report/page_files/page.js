@@ -25,6 +25,17 @@
       });
     })).then(function () { root.dataset.drawn = String(places.length); });
   }
+  window.addEventListener("beforeprint", function () {  // paper cannot be unfolded
+    document.querySelectorAll("section > details").forEach(function (folded) {
+      if (!folded.open) { folded.open = true; folded.dataset.printed = "yes"; }
+    });
+  });
+  window.addEventListener("afterprint", function () {
+    document.querySelectorAll("[data-printed]").forEach(function (unfolded) {
+      unfolded.open = false;
+      delete unfolded.dataset.printed;
+    });
+  });
   window.planner = { draw: draw };
   const held = document.getElementById("charts");
   if (held) draw(JSON.parse(held.textContent));

@@ -89,7 +89,15 @@ MTP_READERS: dict[str, MtpReader] = {
 }
 
 # vision-language wrappers whose `text_config` is one of the above
-TEXT_TOWERS = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral"}
+TEXT_TOWERS = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_vl": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+}
 
 
 def known_model_types() -> list[str]:
@@ -105,10 +113,15 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
     fields = ConfigFields(config, file)
     model_type = _model_type(fields)
     if model_type in TEXT_TOWERS:
-        fields = fields.section("text_config")
+        if (
+            "text_config" in config or "hidden_size" not in config
+        ):  # older files hold the text fields themselves
+            fields = fields.section("text_config")
         stated = fields.values.get("model_type")
         model_type = stated if stated in READERS else TEXT_TOWERS[model_type]
         fields.values = {"model_type": model_type, **fields.values}
+        if "tie_word_embeddings" in config:  # the library asks the wrapper
+            fields.values["tie_word_embeddings"] = config["tie_word_embeddings"]
         fields.assume("vision tower", "ignored", "text model only")
     try:
         if model_type in MTP_READERS:

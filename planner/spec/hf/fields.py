@@ -9,10 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import FileInputError, nearest_names
-from planner.spec.model import Activation
-
-LARGEST = 2**40  # no dimension of a model comes near; above it the file is damaged
-MOST_LAYERS = 100_000
+from planner.spec.model import LARGEST, MOST_LAYERS, Activation
 
 _ACTIVATIONS = {
     "gelu": Activation.GELU,

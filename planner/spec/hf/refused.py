@@ -6,12 +6,13 @@ Left out: types that nobody trains at scale.
 from __future__ import annotations
 
 _SSM = "state-space layers are not modelled"
-_HYBRID = "a hybrid of attention and state-space or linear-attention layers is not modelled"
+_HYBRID = "a hybrid of attention and state-space, linear-attention or convolution layers is not modelled"
 _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-only models"
 _ENCODER = "an encoder without a causal language-model head is not modelled"
 _VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
 _AUDIO = "a speech model is not modelled"
 _SPARSE = "its learned sparse attention (indexer) is not modelled"
+_PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"), _SSM),
@@ -25,12 +26,18 @@ REFUSED: dict[str, str] = {
             "kimi_linear",
             "lfm2",
             "lfm2_moe",
+            "lfm2_vl",
+            "lfm3",
             "minimax",
             "nemotron_h",
             "olmo_hybrid",
             "qwen3_5",
             "qwen3_5_moe",
+            "qwen3_5_moe_text",
+            "qwen3_5_text",
             "qwen3_next",
+            "qwen4_exp",
+            "qwen4_exp_text",
             "recurrent_gemma",
             "zamba",
             "zamba2",
@@ -70,17 +77,28 @@ REFUSED: dict[str, str] = {
         (
             "clip",
             "dinov2",
+            "glm4v",
+            "glm4v_moe",
             "idefics3",
+            "internvl",
             "llava",
+            "llava_next",
+            "llava_onevision",
             "mllama",
             "paligemma",
-            "qwen2_vl",
-            "qwen2_5_vl",
+            "phi4_multimodal",
+            "qwen2_5_omni",
+            "qwen3_omni_moe",
             "siglip",
+            "smolvlm",
             "vit",
         ),
         _VISION,
     ),
     **dict.fromkeys(("hubert", "wav2vec2", "whisper"), _AUDIO),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
+    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "hy_v4"), _SPARSE),
+    **dict.fromkeys(("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"), _PER_LAYER),
+    "bitnet": "weights of three values are not modelled",
+    "longcat_flash": "two attention blocks in a layer and experts that compute nothing are not modelled",
+    "mimo_v2_flash": "value heads of another width than key heads are not modelled",
 }

@@ -17,6 +17,7 @@ PROGRAM_ARGS=(
   --accumulate 2
   --steps 50
   --recompute
+  --attention flash_attention_2
 )
 
 exec torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \

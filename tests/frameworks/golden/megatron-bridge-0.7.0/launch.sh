@@ -41,12 +41,13 @@ OVERRIDE_ARGS=(
   logger.log_interval=1
   ddp.use_distributed_optimizer=true
   optimizer.use_distributed_optimizer=true
-  ddp.overlap_grad_reduce=true
-  ddp.overlap_param_gather=true
   model.recompute_granularity=null
   model.recompute_method=null
   model.recompute_num_layers=null
   model.cross_entropy_loss_fusion=false
+  ddp.overlap_grad_reduce=true
+  ddp.overlap_param_gather=true
+  model.tp_comm_overlap=true
 )
 
 exec torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \

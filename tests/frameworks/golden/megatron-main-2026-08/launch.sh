@@ -42,6 +42,7 @@ PARALLEL_ARGS=(
   --pipeline-model-parallel-size 4
   --context-parallel-size 1
   --sequence-parallel
+  --tp-comm-overlap
   --num-virtual-stages-per-pipeline-rank 2
   --use-distributed-optimizer
   --overlap-grad-reduce

@@ -34,8 +34,11 @@ TITAN_ARGS=(
   --parallelism.pipeline_parallel_layers_per_stage 4
   --metrics.log_freq 1
   --compile.enable
-  --compile.components model
-  --compile.components loss
+  --compile.components model,loss
+  --compile.no_enable_async_tensor_parallel
+  --optimizer.implementation fused
+  --parallelism.enable_sequence_parallel
+  --profiler.no_enable_profiling
   --dataloader.dataset c4_test
   --training.disable_cuda_graphs
   activation-checkpoint:none

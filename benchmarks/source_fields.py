@@ -1,0 +1,83 @@
+"""Which fields have the dataclasses of a source tree, read without importing it?
+
+    from benchmarks.source_fields import bridge_options
+
+For frameworks whose packages need a GPU library to be imported. Left out: defaults, and fields that code adds.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+Classes = dict[str, list[ast.ClassDef]]
+# sections of Megatron-Bridge's ConfigContainer that an override may name, and the classes whose fields they have
+BRIDGE_SECTIONS: Final = {
+    "model": ("GPTModelProvider", "TransformerConfig", "MLATransformerConfig", "ModelParallelConfig"),
+    "train": ("TrainingConfig",),
+    "optimizer": ("OptimizerConfig",),
+    "ddp": ("DistributedDataParallelConfig",),
+    "scheduler": ("SchedulerConfig",),
+    "dataset": ("GPTDatasetConfig", "BlendedMegatronDatasetConfig", "MockGPTDatasetConfig"),
+    "logger": ("LoggerConfig",),
+    "checkpoint": ("CheckpointConfig",),
+    "comm_overlap": ("CommOverlapConfig",),
+    "rng": ("RNGConfig",),
+    "validation": ("ValidationConfig",),
+    "profiling": ("ProfilingConfig",),
+    "dist": ("DistributedInitConfig",),
+}
+_PLAIN: Final = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
+
+
+def classes_of(roots: Iterable[Path]) -> Classes:
+    """Every class of the Python files below the roots, by name; same names are kept side by side."""
+    found: Classes = {}
+    for root in roots:
+        for path in sorted(root.rglob("*.py")):
+            try:
+                tree = ast.parse(path.read_text(encoding="utf-8"))
+            except (SyntaxError, UnicodeDecodeError):
+                continue
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(node)
+    return found
+
+
+def fields_of(names: Iterable[str], classes: Classes) -> dict[str, str]:
+    """Field -> type and choices, of the classes of these names."""
+    found: dict[str, str] = {}
+    for name in names:
+        for node in classes.get(name, []):
+            for line in node.body:
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                    field = line.target.id
+                    if not field.startswith("_"):
+                        found[field] = type_text(ast.unparse(line.annotation))
+    return found
+
+
+def type_text(annotation: str) -> str:
+    """An annotation as option tables write it."""
+    if annotation.startswith(("Optional[Literal[", "Literal[")) and annotation.count("Literal[") == 1:
+        inside = annotation[annotation.index("Literal[") + 8 : annotation.index("]")]
+        try:
+            choices = ast.literal_eval(f"[{inside}]")
+        except (ValueError, SyntaxError):
+            return "str"
+        optional = annotation.startswith("Optional") or "None" in annotation.split("]", 1)[1]
+        return "str " + "|".join([*(str(c) for c in choices if c is not None), *["null"] * optional])
+    return _PLAIN.get(annotation, "str")  # of several kinds, or null: any word
+
+
+def bridge_options(paths: str) -> dict[str, str]:
+    """Overrides of Megatron-Bridge from `BRIDGE:MEGATRON`, checkouts of it and of the Megatron-LM it builds on."""
+    bridge, _, megatron = paths.partition(":")
+    classes = classes_of([Path(bridge) / "src", Path(megatron) / "megatron"])
+    found = {"mixed_precision": "str"}
+    for section, names in BRIDGE_SECTIONS.items():
+        found |= {f"{section}.{field}": kind for field, kind in fields_of(names, classes).items()}
+    return found

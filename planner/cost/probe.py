@@ -1,0 +1,96 @@
+"""How much memory would a pipeline rank need with some number of layers, whatever the other ranks hold?
+
+What a solver asks before it has a split. Left out: schedules other than 1F1B and interleaved, whose ranks do not hold
+micro-batches by their place alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.levels import layer_level, pipeline_level
+from planner.cost.model import CostModel
+from planner.cost.prepared import PreparedCosts
+from planner.cost.stages import StageClasses
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.model import ModelSpec
+
+Array = NDArray[np.float64]
+
+
+def rank_memory(
+    model: CostModel, config: ParallelConfig, recomputed: tuple[int, ...], deepest: int, fewest: int
+) -> Array:
+    """Least device memory of every rank with 0 .. `deepest` layers, of which it recomputes `recomputed[i]`: (choices,
+    ranks, deepest + 1) [bytes].
+
+    Exact for layers of one kind; of several, in every moment of a step that of the mix which needs least, of those that
+    a rank can hold where every chunk but the first of an interleaved pipeline has `fewest` layers or more. From layers
+    / pp on, rounded up, a choice means all of a rank's layers.
+    """
+    table = ConfigTable.of([config] * len(recomputed))
+    table.columns["recompute_layers"][:] = recomputed
+    layers, phases = layer_level(model.layers, table), dict[str, Array]()
+    for counts in _mixes(model.problem.model, config, deepest, fewest):
+        classes = _ranks(config.pp, deepest, counts, model.problem.model, len(recomputed))
+        pipelines = pipeline_level(model.layers, table, layers, classes)
+        shards = model.shards.shards(table, classes)
+        prepared = PreparedCosts(model.layers, table, classes, layers, pipelines, shards)
+        detail = prepared.evaluate(
+            slice(0, len(recomputed)), np.arange(len(recomputed)), table["recompute_layers"], keep_terms=True
+        ).detail
+        assert detail is not None, "costed with keep_terms"
+        for phase, terms in detail.memory.items():
+            held = sum(terms.values(), np.zeros_like(detail.by_class)) + detail.outside[:, None]
+            phases[phase] = np.minimum(phases.get(phase, np.inf), held)
+    shape = (len(recomputed), config.pp, deepest + 1)
+    return np.asarray(np.maximum.reduce(list(phases.values())).reshape(shape))
+
+
+def _mixes(spec: ModelSpec, config: ParallelConfig, deepest: int, fewest: int) -> list[Array]:
+    """Layers of each kind (ranks, deepest + 1, kinds) of ranks with 0 .. `deepest` layers, in each of the ways to think
+    of; where all layers of one kind come before those of another, with as many of the first as can be, one less ..;
+    else all of one kind."""
+    kinds, held = len(spec.layer_kinds), np.arange(deepest + 1)
+    first = spec.layer_kind_of.count(0)
+    if kinds != 2 or list(spec.layer_kind_of) != sorted(spec.layer_kind_of):
+        pure = np.zeros((kinds, config.pp, deepest + 1, kinds))
+        for kind in range(kinds):
+            pure[kind, :, :, kind] = held
+        return list(pure)
+    rank = np.arange(config.pp)[:, None]
+    before = fewest * (rank if config.vpp == 1 else np.maximum(rank - 1, 0))
+    most = np.minimum(np.maximum(first - before, 0), held)
+    alone = (config.vpp == 1) & (rank == 0)  # the first stage begins with the first layer
+    mixes = []
+    for fewer in range(int(most.max()) + 1):
+        early = np.where(alone, most, np.maximum(most - fewer, 0))
+        mixes.append(np.stack([early, held - early], axis=2).astype(float))
+    return mixes
+
+
+def _ranks(pp: int, deepest: int, counts: Array, spec: ModelSpec, rows: int) -> StageClasses:
+    """A pipeline's classes that are no split: every rank with 0 .. `deepest` layers, `counts` of each kind."""
+    width, depth, kinds = pp * (deepest + 1), deepest + 1, counts.shape[2]
+    rank = np.repeat(np.arange(pp), deepest + 1)
+    layers = counts.reshape(1, width, kinds).copy()
+    leading, left = np.zeros((1, width, depth, kinds)), np.repeat(np.arange(depth)[None, :], width, axis=0)
+    for kind in range(kinds):  # the layers of a rank in the order of the model
+        leading[0, :, :, kind] = np.minimum(left, layers[0, :, kind, None])
+        left = left - leading[0, :, :, kind].astype(left.dtype)
+    whole = -(-spec.num_layers // pp)
+    leading[0, :, whole:] = layers[0, :, None]
+    layers[0, :, spec.layer_kind_of[-1]] += spec.mtp_layers * (rank == pp - 1)
+    return StageClasses(
+        of_row=np.zeros(rows, dtype=np.intp),
+        count=np.ones((1, width)),
+        stage=rank[None, :].astype(float),
+        first=(rank == 0)[None, :].astype(float),
+        last=(rank == pp - 1)[None, :].astype(float),
+        layers=layers,
+        leading=leading,
+        run_class=np.zeros((1, 1), dtype=np.intp),
+        run_length=np.full((1, 1), float(pp)),
+        copies=np.ones(1),
+    )

@@ -1,0 +1,87 @@
+"""What does torchtitan call models and schedules, and what comes with a model's shipped configuration?
+
+Source: torchtitan 0.2.2 and 0.3.0 from PyPI (models/*/__init__.py, models/*/config_registry.py), torch 2.13
+get_schedule_class. Left out: models with encoders, and debug models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from planner.frameworks.framework import Launch
+from planner.spec.config import Schedule
+from planner.spec.precision import Precision
+from planner.spec.stack import CrossEntropy, Dispatcher
+
+TITLE: Final = "torchtitan"
+TOML, CLI = "0.2.2", "0.3.0"
+# its name -> the schedule, and whether ranks hold several stages
+SCHEDULES: Final = {
+    "1F1B": (Schedule.ONE_F_ONE_B, False),
+    "Interleaved1F1B": (Schedule.INTERLEAVED, True),
+    "GPipe": (Schedule.GPIPE, False),
+    "LoopedBFS": (Schedule.GPIPE, True),
+    "InterleavedZeroBubble": (Schedule.ZB_H1, True),
+    "ZBVZeroBubble": (Schedule.ZB_V, True),
+    "DualPipeV": (Schedule.DUALPIPE_V, True),
+}
+NAME_OF: Final = {kind: name for name, kind in SCHEDULES.items()}
+FLOAT8: Final = (Precision.FP8, Precision.FP8_CS)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A model as torchtitan names it.
+
+    `flavor`: of its registry in 0.3.0; `toml_flavor`: in 0.2.2, "" where it has none. `base`: the function of
+    0.3.0 whose training settings are taken. `ready`: does `base` build this very model in bf16 by itself?
+    """
+
+    family: str
+    flavor: str
+    toml_flavor: str
+    base: str
+    ready: bool = True
+
+
+MODELS: Final = {
+    "llama-3-8b": Shipped("llama3", "8B", "8B", "llama3_8b"),
+    "llama-3.1-8b": Shipped("llama3", "8B", "8B", "llama3_8b"),
+    "llama-3.1-70b": Shipped("llama3", "70B", "70B", "llama3_70b"),
+    "llama-3-70b": Shipped("llama3", "70B", "70B", "llama3_70b"),
+    # llama3_405b converts its linear layers to float8 and cannot be built on devices without it
+    "llama-3.1-405b": Shipped("llama3", "405B", "405B", "llama3_70b", ready=False),
+    "qwen3-0.6b": Shipped("qwen3", "0.6B", "0.6B", "qwen3_0_6b"),
+    "qwen3-1.7b": Shipped("qwen3", "1.7B", "1.7B", "qwen3_1_7b"),
+    "qwen3-4b": Shipped("qwen3", "4B", "4B", "qwen3_1_7b", ready=False),
+    "qwen3-8b": Shipped("qwen3", "8B", "8B", "qwen3_14b", ready=False),
+    "qwen3-14b": Shipped("qwen3", "14B", "14B", "qwen3_14b"),
+    "qwen3-32b": Shipped("qwen3", "32B", "32B", "qwen3_32b"),
+    "qwen3-30b-a3b": Shipped("qwen3", "30B-A3B", "30B-A3B", "qwen3_30b_a3b"),
+    "qwen3-235b-a22b": Shipped("qwen3", "235B-A22B", "235B-A22B", "qwen3_30b_a3b", ready=False),
+    "deepseek-v2-lite": Shipped("deepseek_v3", "16B", "16B", "deepseek_v3_16b"),
+    "deepseek-v3": Shipped("deepseek_v3", "671B", "671B", "deepseek_v3_671b"),
+    "gpt-oss-20b": Shipped("gpt_oss", "20b", "", "gpt_oss_20b"),
+    "gpt-oss-120b": Shipped("gpt_oss", "120b", "", "gpt_oss_120b"),
+}
+# functions of 0.3.0 that a user's own launch may name beside the `base` ones
+FUNCTIONS: Final = {"llama3_405b": ("llama-3.1-405b", Precision.FP8)}
+
+
+def compiles(launch: Launch) -> bool:
+    """Does the plan's stack run under torch.compile, which is what fuses norms and activations here?"""
+    stack = launch.stack_of("torchtitan")
+    return stack is not None and stack.kernels.fused_norm and stack.kernels.fused_activation
+
+
+def chunks_loss(launch: Launch) -> bool:
+    """Does the plan's stack take the loss in parts, as 0.3.0 does? Where the stack is another's: yes, the default."""
+    stack = launch.stack_of("torchtitan")
+    return stack is None or stack.kernels.cross_entropy is CrossEntropy.CHUNKED
+
+
+def uses_deepep(launch: Launch) -> bool:
+    """Does the prediction rely on DeepEP?"""
+    stack = launch.stack
+    return stack is not None and stack.communication.dispatcher is Dispatcher.DEEPEP and launch.config.ep > 1

@@ -1,0 +1,172 @@
+"""What do torchtitan's own files say? A TOML file (0.2.2), or options with the shipped configuration they start from.
+
+Left out: Python configurations other than the one that the export writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.errors import FileInputError, InputError
+from planner.frameworks.fields import Settings, flatten, load_settings
+from planner.frameworks.framework import ParsedConfig
+from planner.frameworks.layout import ChunkLayers
+from planner.frameworks.options import unknown_options
+from planner.frameworks.shell import options_of, product, script_words
+from planner.frameworks.torchtitan.names import CLI, MODELS, SCHEDULES, TOML
+from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
+from planner.frameworks.torchtitan.settings import stages_of
+from planner.spec.config import Recompute, Schedule
+from planner.spec.load_model import load_model
+from planner.spec.model import ModelSpec
+from planner.spec.precision import Precision
+from planner.spec.stack import CrossEntropy, Dispatcher
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What a TOML file (0.2.2) or options (0.3.0) say. Raises `FileInputError` or `InputError`."""
+    toml = next((name for name in files if name.endswith(".toml")), None)
+    devices = _devices(files)
+    if toml is not None:
+        document = load_settings(files[toml], toml)
+        return _parsed(
+            Settings(document, toml), TOML, devices, unknown_options("torchtitan", TOML, flatten(document))
+        )
+    words: dict[str, Any] = {}
+    names: list[str] = []
+    for text in files.values():
+        for option, *values in options_of(text)[0]:
+            if "." in option or option in ("--module", "--config"):
+                name = option[2:].replace("-", "_")  # tyro takes either
+                names.append(f"--{name}")
+                section, denied, field = name.partition(".no_")
+                words[f"{section}.{field}" if denied else name] = values[0] if values else str(not denied)
+        kinds = [w for w in script_words(text)[0] if w.startswith("activation-checkpoint:")]
+        for kind in kinds:
+            words["activation_checkpoint.mode"] = kind.partition(":")[2]
+    for name, text in files.items():
+        if name.endswith(PLANNED):
+            words |= read_planned(text, name)
+    if not words:
+        must = "torchtitan options or a TOML file must be given (--module, --config, --parallelism...)"
+        raise InputError(must, ", ".join(files))
+    unknown = unknown_options("torchtitan", CLI, [n for n in names if not n.startswith("--job")])
+    return _parsed(Settings(words, next(iter(files))), CLI, devices, unknown)
+
+
+def _devices(files: Mapping[str, str]) -> int | None:
+    for text in files.values():
+        options, variables = options_of(text) if "torchrun" in text else ([], {})
+        words = {name: values for name, *values in options}
+        nodes = (words.get("--nnodes") or [variables.get("NNODES", "")])[0]
+        each = (
+            words.get("--nproc-per-node") or words.get("--nproc_per_node") or [variables.get("NGPU", "")]
+        )[0]
+        nodes = nodes or "1"  # what torchrun takes
+        if (devices := product(nodes, each)) is not None:
+            return devices
+    return None
+
+
+def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, ...]) -> ParsedConfig:
+    def degree(name: str, default: int = 1) -> int:
+        return s.count(f"parallelism.{name}", default, least=-1)
+
+    tp, cp, pp = (degree(f"{kind}_parallel_degree") for kind in ("tensor", "context", "pipeline"))
+    replicate, shard = degree("data_parallel_replicate_degree"), degree("data_parallel_shard_degree", -1)
+    if shard < 1 and devices:
+        shard = max(devices // (tp * cp * pp * replicate), 1)
+    known = shard >= 1
+    if not known and (pp > 1 or replicate > 1):
+        must = "data_parallel_shard_degree must be a number where there are pipelines or replicas"
+        raise InputError(must, "-1", "write the number, or give the torchrun script too")
+    model, shipped_precision = _model(s, version)
+    dp = replicate * shard if known else 1
+    schedule, looped = _schedule(s)
+    chunks = _chunks(s, model, pp, looped)
+    local = s.count("training.local_batch_size", 8 if version == TOML else 1)
+    micro = s.count("parallelism.pipeline_parallel_microbatch_size", 1) if pp > 1 else local
+    batch: int | None = s.count("training.global_batch_size", -1, least=-1)
+    if batch is None or batch < 1:
+        batch = local * dp if known else None
+    reshard = s.text("parallelism.fsdp_reshard_after_forward", "default")
+    always = reshard == "always" or (reshard == "default" and pp == 1)
+    sharded = shard * cp > 1 or not known
+    mode = s.text("activation_checkpoint.mode", "selective")
+    recompute = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(mode, Recompute.NONE)
+    ep = degree("expert_parallel_degree")
+    axes = {
+        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "vpp": max(len(chunks) // pp, 1) if chunks else 1,
+        "ep": ep, "etp": tp if ep == 1 and model and model.is_moe else degree("expert_tensor_parallel_degree"),
+        "micro_batch": micro, "num_microbatches": max((batch or 1) // (dp * micro), 1), "sp": int(tp > 1),
+        "zero": (3 if always else 2) if sharded else 0,
+        "hsdp": shard * cp if sharded and replicate > 1 else 0,
+        "recompute": int(recompute), "schedule": int(schedule),
+        "recompute_layers": -(-model.num_layers // pp) if model and recompute == Recompute.FULL else 0,
+    }  # fmt: skip
+    if not known:  # all devices that are left; the cluster says how many
+        axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
+    fp8 = "float8" in s.text("model.converters", "")
+    deepep = s.text("parallelism.expert_parallel_comm_backend", "") == "deepep"
+    fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
+    return ParsedConfig(
+        framework="torchtitan",
+        version=version,
+        axes=axes,
+        devices=tp * cp * pp * dp if known else None,
+        seq_len=s.count("training.seq_len", 1) if s.has("training.seq_len") else None,
+        global_batch=batch,
+        precision=Precision.FP8 if fp8 else Precision.FP32 if fp32 else shipped_precision or Precision.BF16,
+        model=model,
+        layers=chunks,
+        unknown=unknown,
+        cross_entropy=_loss(s, version),
+        dispatcher=Dispatcher.DEEPEP if deepep else None,
+    )
+
+
+def _model(s: Settings, version: str) -> tuple[ModelSpec | None, Precision | None]:
+    """The model, and a precision that comes with its configuration."""
+    if version == CLI:
+        name, precision = shipped_model(dict(s.values))
+        return (load_model(name) if name else None), precision
+    said = (s.text("model.name", ""), s.text("model.flavor", ""))
+    found = (name for name, m in MODELS.items() if m.toml_flavor and (m.family, m.toml_flavor) == said)
+    name = next(found, "")
+    return (load_model(name) if name else None), None
+
+
+def _loss(s: Settings, version: str) -> CrossEntropy | None:
+    """0.3.0 takes the loss in parts where nothing else is said."""
+    if version != CLI:
+        return None
+    return CrossEntropy.VOCAB_PARALLEL if s.text("loss", "chunked") == "whole" else CrossEntropy.CHUNKED
+
+
+def _schedule(s: Settings) -> tuple[Schedule, bool]:
+    """The schedule and whether ranks hold several stages. Raises `FileInputError` for a name torch does not have."""
+    text = s.text("parallelism.pipeline_parallel_schedule", "1F1B")
+    known = {name.lower(): kind for name, kind in SCHEDULES.items()}
+    if text.lower() not in known:
+        must = "must be one of " + ", ".join(SCHEDULES)
+        raise FileInputError(s.file, must, repr(text)[:80], field="parallelism.pipeline_parallel_schedule")
+    return known[text.lower()]
+
+
+def _chunks(s: Settings, model: ModelSpec | None, pp: int, looped: bool) -> ChunkLayers:
+    parts = s.values.get("parallelism.module_fqns_per_model_part")
+    if isinstance(parts, list):
+        return tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
+    if model is None or pp == 1:
+        return ()
+    first = s.count("parallelism.pipeline_parallel_first_stage_less_layers", 1, least=0)
+    last = s.count("parallelism.pipeline_parallel_last_stage_less_layers", 1, least=0)
+    stages = pp * (2 if looped else 1)
+    if s.has("parallelism.pipeline_parallel_layers_per_stage"):
+        each = s.count("parallelism.pipeline_parallel_layers_per_stage", 1)
+        stages = -(-(model.num_layers + first + last) // each)
+        if stages % pp:
+            must = "the stages that layers per stage give must be divisible by the pipeline degree"
+            raise InputError(must, f"{stages} stages, pp {pp}", "change pipeline_parallel_layers_per_stage")
+    return stages_of(model.num_layers, stages, first, last)

@@ -1,0 +1,125 @@
+"""Which configurations does torchtitan refuse beyond the rules of no framework in particular?
+
+Each names the file of torchtitan 0.2.2 or 0.3.0 it mirrors. Left out: what `planner.space.rules` holds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from planner.frameworks.rulebook import whole_recompute
+from planner.frameworks.torchtitan.names import TITLE
+from planner.spec.config import Mask, Schedule
+from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.stack import CrossEntropy
+
+
+def _sequence(columns: Columns, problem: Problem) -> Mask:
+    tp, cp = columns["tp"].astype(np.int64), columns["cp"]
+    parts = np.where(columns["tp"] > 1, tp, 1) * np.where(columns["cp"] > 1, 2 * cp, 1)
+    return problem.job.seq_len % parts == 0
+
+
+def _tied(columns: Columns, problem: Problem) -> Mask:
+    return (columns["pp"] == 1) | (not problem.model.tied_embeddings)
+
+
+def _replicated(columns: Columns, problem: Problem) -> Mask:
+    alone = columns["tp"].astype(np.int64) * columns["pp"] == 1
+    return (columns["zero"] != 0) | ((columns["cp"] == 1) & ((columns["dp"] == 1) | alone))
+
+
+def _zero_one(columns: Columns, problem: Problem) -> Mask:
+    return columns["zero"] != 1
+
+
+def _kv_heads(columns: Columns, problem: Problem) -> Mask:
+    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+    for layer in problem.model.layer_kinds:
+        legal &= layer.attention.kv_heads % columns["tp"] == 0
+    return legal
+
+
+def _microbatches(columns: Columns, problem: Problem) -> Mask:
+    """torch's 1F1B refuses fewer than stages, GPipe does not; the looped ones only warn."""
+    enough = columns["num_microbatches"] >= columns["pp"]
+    return (columns["pp"] == 1) | enough | (columns["schedule"] == Schedule.GPIPE)
+
+
+def _schedule_stages(columns: Columns, problem: Problem) -> Mask:
+    return (columns["schedule"] != Schedule.ZB_H1) | (columns["vpp"] > 1)
+
+
+def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
+    return (columns["sp"] == 1) == (columns["tp"] > 1)
+
+
+def _experts(columns: Columns, problem: Problem) -> Mask:
+    whole = (columns["ep"] > 1) | (not problem.model.is_moe)
+    return columns["etp"] == np.where(whole, 1, columns["tp"])
+
+
+def _loss_chunks(columns: Columns, problem: Problem) -> Mask:
+    kernels = problem.stack.kernels
+    if kernels.cross_entropy is not CrossEntropy.CHUNKED:
+        return np.ones(len(columns["cp"]), dtype=np.bool_)
+    return problem.job.seq_len % (columns["cp"].astype(np.int64) * kernels.loss_chunks) == 0
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    whole_recompute(TITLE, "torchtitan distributed/activation_checkpoint.py"),
+    Rule(
+        "experts-tp", ("tp", "ep", "etp"), _experts,
+        "experts are dealt over tp without expert parallelism, else whole: etp must be tp with ep=1, and 1 with more; "
+        "tp={tp} ep={ep} etp={etp}", "set etp=tp with ep=1, etp=1 with more",
+        "torchtitan 0.3.0 config/configs.py has no expert_tensor_parallel_degree; its models built on a mesh",
+    ),
+    Rule(
+        "sp-with-tp", ("tp", "sp"), _sequence_parallel,
+        "tensor parallelism runs with sequence parallelism; tp={tp} sp={sp}", "set sp=1",
+        "torchtitan 0.2.2 models/llama3/infra/parallelize.py apply_tp",
+    ),
+    Rule(
+        "kv-heads-tp", ("tp",), _kv_heads,
+        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
+        "torchtitan models: rowwise and colwise plans; pytorch/torchtitan#2577",
+        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+    ),
+    Rule(
+        "sequence-cp", ("tp", "cp"), _sequence,
+        "tp x 2 cp must divide the sequence length, {seq}; tp={tp} cp={cp}",
+        "choose a smaller tp or cp", "torchtitan distributed/parallel_dims.py seq_len_divisor",
+        lambda p: {"seq": p.job.seq_len},
+    ),
+    Rule(
+        "loss-chunks", ("cp",), _loss_chunks,
+        "cp x the parts that the loss is taken in, {parts}, must divide the sequence length, {seq}; cp={cp}",
+        "choose a smaller cp", "torchtitan 0.3.0 components/loss.py ChunkedLossWrapper",
+        lambda p: {"parts": p.stack.kernels.loss_chunks, "seq": p.job.seq_len},
+    ),
+    Rule(
+        "tied-pp", ("pp",), _tied, "tied embeddings cannot be split over a pipeline; pp={pp}", "set pp=1",
+        "torchtitan models/qwen3 (enable_weight_tying with pp)",
+    ),
+    Rule(
+        "replicated-alone", ("tp", "cp", "pp", "dp", "zero"), _replicated,
+        "replicated data parallelism (zero=0) must be the only kind; tp={tp} cp={cp} pp={pp} dp={dp}",
+        "choose zero=2 or 3", "torchtitan 0.2.2 models/llama3/infra/parallelize.py apply_ddp",
+    ),
+    Rule(
+        "no-zero-1", ("zero",), _zero_one, "FSDP2 shards gradients with the states: zero must not be 1; zero={zero}",
+        "choose zero=2 or 3", "torchtitan parallelism.fsdp_reshard_after_forward",
+    ),
+    Rule(
+        "zb-h1-vpp", ("vpp", "schedule"), _schedule_stages,
+        "zb-h1 is InterleavedZeroBubble, which needs two or more stages per rank; vpp={vpp}", "set vpp=2",
+        "torchtitan 0.3.0 distributed/pipeline_parallel.py: multi-stage schedules",
+    ),
+    Rule(
+        "microbatches-pp", ("pp", "schedule", "num_microbatches"), _microbatches,
+        "there must be at least as many micro-batches as stages; pp={pp} micro-batches={num_microbatches}",
+        "choose a smaller micro-batch", "torchtitan distributed/pipeline_parallel.py; pytorch/torchtitan#775",
+    ),
+)  # fmt: skip

@@ -1,0 +1,123 @@
+"""What does one size of a cluster achieve, and what does the next bring? Points of a curve over the number of devices.
+
+Left out: which sizes to look at (`size.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.outcome import BINDS, COMPUTE, best_of, run_days, why_nothing
+from planner.spec.planfile import Choice, Plan, Run
+
+PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
+WORTH_SAYING = 0.01  # of the step
+PASSING_GAIN = 0.04  # of the time: full effort on splits brought 3.2 % at most, 19 sizes of 7 models
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size and its fastest plan."""
+
+    nodes: int
+    gpus: int
+    plan: Plan
+    settled: bool = True  # planned with full effort
+
+    @property
+    def best(self) -> Choice | None:
+        """The fastest configuration that fits."""
+        return best_of(self.plan)
+
+    @property
+    def run(self) -> Run | None:
+        """The whole run of the fastest configuration."""
+        return self.best.run if self.best else None
+
+    @property
+    def days(self) -> float:
+        """Days with stops; infinite where nothing fits. Without tokens: days of one step."""
+        if self.best is None:
+            return math.inf
+        return run_days(self.best.run) if self.best.run else self.best.step_time / 86400
+
+    @property
+    def cost(self) -> float:
+        """Price of the run [$]; infinite where there is none."""
+        return self.run.cost if self.run and self.run.cost is not None else math.inf
+
+    @property
+    def possible(self) -> float:
+        """The share of its time that full effort could leave [1]."""
+        certificate = self.plan.search.certificate
+        if self.settled or self.best is None or certificate is None or certificate.bound is None:
+            return 1.0
+        return max(certificate.bound / self.best.step_time, 1 - PASSING_GAIN)
+
+    @property
+    def reason(self) -> str:
+        """Why nothing runs at this size; empty where something does."""
+        return "" if self.best else why_nothing(self.plan)
+
+
+@dataclass(frozen=True)
+class Doubling:
+    """From one point of the curve to the next: `speedup` [1], whether it pays, and what held it back.
+
+    `excess`: seconds of the step, by term, beyond what the larger number of devices would leave of it.
+    """
+
+    start: Point
+    end: Point
+    speedup: float
+    pays: bool
+    excess: tuple[tuple[str, float], ...]
+    binds: str
+
+
+def doubling(start: Point, end: Point) -> Doubling:
+    """What more devices bring, and which terms of the step did not shrink with them."""
+    a, b = start.best, end.best
+    assert a is not None, "the curve holds sizes at which something fits"
+    assert b is not None, "the curve holds sizes at which something fits"
+    growth = end.gpus / start.gpus
+    names = sorted({*a.time, *b.time})
+    excess = {name: b.time.get(name, 0.0) - a.time.get(name, 0.0) / growth for name in names}
+    if start.run and end.run and start.run.goodput and end.run.goodput:
+        excess["stops"] = b.step_time * (start.run.goodput / end.run.goodput - 1)
+    ordered = tuple(sorted(excess.items(), key=lambda item: (-item[1], item[0])))
+    speedup = start.days / end.days
+    pays = speedup >= PAYING_SPEEDUP ** math.log2(growth)
+    return Doubling(start, end, speedup, pays, ordered, _what_binds(dict(excess), a.step_time / growth, end))
+
+
+def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
+    """The cause of most of the time that more devices did not save, in words; empty where they saved all but 1 %.
+    Where they saved more than their share, the term that shrank most.
+
+    `fair`: the step time if every term had shrunk with the devices [s].
+    """
+    if sum(excess.values()) < -WORTH_SAYING * fair:
+        name = min(excess, key=lambda name: excess[name])
+        return f"nothing: {name.replace('_', ' ')} {excess[name] / fair:+.0%}"
+    causes: dict[str, float] = {}
+    for name, lost in excess.items():
+        cause = "stops" if name == "stops" else BINDS.get(name, COMPUTE)
+        causes[cause] = causes.get(cause, 0.0) + lost
+    worst = max(causes, key=lambda cause: causes[cause])
+    if causes[worst] < WORTH_SAYING * fair:
+        return ""
+    terms = [(name, lost) for name, lost in excess.items() if lost >= WORTH_SAYING * fair]
+    mine = [item for item in terms if BINDS.get(item[0], COMPUTE) == worst or item[0] == worst]
+    mine.sort(key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{name.replace('_', ' ')} +{lost / fair:.0%}" for name, lost in mine[:2])
+    return f"{_cause_words(worst, end)}: {shown}" if shown else _cause_words(worst, end)
+
+
+def _cause_words(cause: str, end: Point) -> str:
+    config = end.best.config if end.best else None
+    if cause == "bubble" and config is not None:
+        number = config.num_microbatches
+        return f"batch ({number} micro-batch{'es' * (number > 1)} for each pipeline of {config.pp})"
+    return {"compute": "smaller pieces", "host": "host"}.get(cause, cause)

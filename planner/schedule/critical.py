@@ -1,0 +1,48 @@
+"""Which passes and messages make a schedule as long as it is?
+
+The makespan is the length of the longest path through the passes; the same path is a lower bound of it for any other
+times. Left out: overlapped pairs, and weight gradients run apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.schedule.actions import Pass
+from planner.schedule.graph import DependencyGraph
+from planner.schedule.simulate import StageTimes, entry_times
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CriticalPaths:
+    """How often passes lie on the longest path: `forward`, `backward` (cases, stages); `hops` (cases, stages - 1)
+    messages across each boundary."""
+
+    forward: Floats
+    backward: Floats
+    hops: Floats
+
+
+def critical_paths(graph: DependencyGraph, times: StageTimes) -> CriticalPaths:
+    """The longest path of every case, from its end back to its start; of equal ones, that which stays on a rank."""
+    cases, stages = times.forward.shape
+    end = np.concatenate([entry_times(graph, times)[1], np.zeros((1, cases))])
+    delay = np.concatenate([times.hop, np.zeros((cases, 1))], axis=1)  # the last: no hop
+    ahead = graph.table.kind.ravel()[graph.place] == Pass.FORWARD
+    stage = graph.table.stage.ravel()[graph.place].astype(np.intp)
+    passes, hops = np.zeros((2, cases, stages)), np.zeros((cases, stages))
+    entry, case = end[:-1].argmax(axis=0), np.arange(cases)
+    while len(case):
+        passes[np.where(ahead[entry], 0, 1), case, stage[entry]] += 1.0
+        crossed, need, own = graph.hop[entry, 0], graph.needs[entry, 0], graph.before[entry]
+        waits = end[need, case] + delay[case, crossed] > end[own, case]
+        hops[case[waits], crossed[waits]] += 1.0
+        entry = np.where(waits, need, own)
+        left = entry < graph.size
+        entry, case = entry[left], case[left]
+    return CriticalPaths(passes[0], passes[1], hops[:, :-1])

@@ -1,0 +1,343 @@
+"""The CP-SAT model of one configuration's splits: the layers of every chunk and the layers that ranks recompute.
+
+It minimises a lower bound of the step:
+  paths  through the schedule, each linear in the layers of the chunks: what a rank waits for, its own work, and what
+         follows; 1F1B: some of those of `schedule/uneven.py`; and the longest path of every candidate, so that its
+         bound becomes its simulated time
+  rest   tangents of what data-parallel collectives and copies to the host leave exposed, convex in the slowest
+         stage's time
+Left out: a chunk that recomputes a part of its layers and holds several kinds is taken to recompute the fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from planner.cost.model import CostModel
+from planner.cost.simulated import simulator_of
+from planner.schedule.critical import CriticalPaths, critical_paths
+from planner.schedule.generate import action_table
+from planner.schedule.graph import DependencyGraph, dependency_graph
+from planner.schedule.simulate import stage_times
+from planner.solve.split_bound import (
+    LARGEST_SCHEDULE,
+    Array,
+    Capacity,
+    LayerCosts,
+    fewest_layers,
+    known_paths,
+)
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+
+Chunks = tuple[int, ...]
+Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
+
+UNITS: Final = 10**8  # of time in one step: CP-SAT counts in whole numbers
+TANGENTS: Final = 8
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Layers of every chunk, and how many of them every rank recomputes: one number, or one per rank."""
+
+    chunks: Chunks
+    recomputed: tuple[int, ...]
+
+    def config(self, stem: ParallelConfig) -> ParallelConfig:
+        """The configuration that recomputes so many layers, the largest number where ranks differ."""
+        return with_recomputed(stem, max(self.recomputed))
+
+    def of_model(self, model: CostModel) -> CostModel:
+        """The cost model with layers dealt and recomputed in this way."""
+        return model.with_split(self.chunks, self.recomputed if len(self.recomputed) > 1 else ())
+
+
+def with_recomputed(config: ParallelConfig, layers: int) -> ParallelConfig:
+    """The configuration with so many layers of every rank recomputed in full."""
+    if not layers and config.recompute != Recompute.FULL:
+        return config
+    full = int(Recompute.FULL if layers else Recompute.NONE)
+    return replace(config, recompute=full, recompute_layers=layers)
+
+
+class SplitModel(LayerCosts):
+    """`room`: numbers of layers that ranks may recompute, the same number everywhere unless `per_stage`, and how many
+    layers they have room for with each."""
+
+    def __init__(
+        self, model: CostModel, config: ParallelConfig, own: Dealt, target: float, room: Capacity,
+        per_stage: bool = False,
+    ) -> None:  # fmt: skip
+        from ortools.sat.python import cp_model
+
+        super().__init__(model, config)
+        self.target = target  # only faster splits are of interest [s]
+        self.graph: DependencyGraph | None = None
+        self.cp, self.own, self.per_stage = cp_model.CpModel(), own, per_stage
+        self.p, self.v, self.m = config.pp, config.vpp, config.num_microbatches
+        self.unit = (self.m + self.p) * (self.total + max(self.again) * self.spec.num_layers) / UNITS
+        # layers of a rank from which on it recomputes all it holds
+        self.whole = -(-self.spec.num_layers // self.p)
+        self._variables()
+        self._recomputation(room)
+        self._step(model)
+
+    def _variables(self) -> None:
+        """Layers of every chunk, and of each kind where there are several."""
+        cp, chunks, layers = self.cp, self.p * self.v, self.spec.num_layers
+        high = layers if self.v == 1 else layers // chunks + 1
+        least = [fewest_layers(layers, self.config)] * chunks
+        if self.v > 1:  # embedding and head may fill a chunk
+            least[0] = least[-1] = 0
+        self.n = [cp.new_int_var(least[i], high, f"n{i}") for i in range(chunks)]
+        cp.add(sum(self.n) == layers)
+        for variable, count in zip(self.n, self.own.chunks, strict=True):
+            cp.add_hint(variable, count)
+        if len(self.spec.layer_kinds) == 1:
+            self.of_kind: list[list[Expression]] = [[variable] for variable in self.n]
+            return
+        self.of_kind = [[0 for _ in self.spec.layer_kinds] for _ in self.n]
+        # from this layer on all are of one kind
+        last = self.spec.layer_kind_of[-1]
+        pure = next(i for i in range(layers, 0, -1) if self.spec.layer_kind_of[i - 1] != last)
+        start: Expression = 0
+        behind: list[Expression] = [0] * len(self.spec.layer_kinds)
+        for i in range(chunks):
+            if sum(least[:i]) >= pure:
+                self.of_kind[i][last] = self.n[i]
+                continue
+            end = cp.new_int_var(0, layers, f"c{i}")
+            cp.add(end == start + self.n[i])
+            start = end
+            for kind in range(len(self.spec.layer_kinds)):
+                before = np.cumsum([0, *(k == kind for k in self.spec.layer_kind_of)]).tolist()
+                value = cp.new_int_var(0, before[-1], "")
+                cp.add_element(end, before, value)
+                self.of_kind[i][kind], behind[kind] = value - behind[kind], value
+
+    def _recomputation(self, room: Capacity) -> None:
+        """`r`: layers that may be recomputed, of all ranks or of each; `again_of`: those of every chunk, the first
+        chunks of a rank first."""
+        from ortools.sat.python import cp_model
+
+        cp, layers = self.cp, self.spec.num_layers
+        allowed = [self._effective(c) for c in room.choices]
+        domain = cp_model.Domain.from_values(allowed)
+        count = self.p if self.per_stage else 1
+        self.r: list[Expression] = [cp.new_int_var_from_domain(domain, f"r{i}") for i in range(count)]
+        for variable, own in zip(self.r, self.own.recomputed, strict=True):
+            cp.add_hint(variable, self._effective(own))
+        held = [sum(self.n[rank :: self.p]) for rank in range(self.p)]
+        for rank in range(self.p):
+            for choice, most in zip(allowed, room.layers[:, rank].tolist(), strict=True):
+                if most < layers:
+                    taken = self._literal(self.r[rank % count] != choice)
+                    cp.add(held[rank] <= most).only_enforce_if(~taken)
+        self.again_of: list[Expression] = [0] * (self.p * self.v)
+        if allowed == [0]:
+            return
+        for rank in range(self.p):
+            at_most = self.r[rank % count]
+            done: Expression = 0
+            so_far: Expression = 0
+            for chunk in range(rank, self.p * self.v, self.p):
+                so_far = so_far + self.n[chunk]
+                if allowed == [layers]:
+                    self.again_of[chunk] = self.n[chunk]
+                    continue
+                some = cp.new_int_var(0, layers, "")
+                cp.add_min_equality(some, [so_far, at_most])
+                self.again_of[chunk], done = some - done, some
+
+    def _recomputing(self, chunk: int) -> Expression:
+        """Time of a chunk's recomputed layers: as if all were of the kind that takes longest, less what every layer of
+        another kind takes less. Exact for one kind."""
+        longest = self._units(max(self.again))
+        others: Expression = 0
+        for count, seconds in zip(self.of_kind[chunk], self.again, strict=True):
+            if seconds < max(self.again):
+                others = others + (longest - self._units(seconds) + 1) * count
+        return longest * self.again_of[chunk] - others if any(self.again) else 0
+
+    def _effective(self, count: int) -> int:
+        return self.spec.num_layers if count >= self.whole else count
+
+    def _units(self, seconds: float) -> int:
+        """Rounded down: a bound stays one."""
+        return int(np.floor(seconds / self.unit))
+
+    def _pass(self, chunk: int, seconds: list[float], ends: Array) -> Expression:
+        """A chunk's forward or backward of one micro-batch, fully recomputed layers left out."""
+        own: Expression = sum(self._units(s) * n for s, n in zip(seconds, self.of_kind[chunk], strict=True))
+        own = own + (self._units(float(ends[0])) if chunk == 0 else 0)
+        return own + (self._units(float(ends[1])) if chunk == self.p * self.v - 1 else 0)
+
+    def _step(self, model: CostModel) -> None:
+        """The bound of the step, to be minimised."""
+        cp, p, m = self.cp, self.p, self.m
+        chunks = range(p * self.v)
+        f = self.f = [self._pass(i, self.forward, self.ends[0]) for i in chunks]
+        b = self.b = [self._pass(i, self.backward, self.ends[1]) for i in chunks]
+        for i in chunks:
+            if not isinstance(self.again_of[i], int):
+                b[i] = b[i] + self._recomputing(i)
+        work = []
+        for rank in range(p):
+            # a whole number of layers, which the sum over chunks alone does not tell the solver
+            held = cp.new_int_var(0, self.spec.num_layers, f"rank{rank}")
+            cp.add(held == sum(self.n[rank::p]))
+            work.append(sum(f[rank::p]) + sum(b[rank::p]))
+        self.makespan = cp.new_int_var(0, 4 * UNITS, "makespan")
+        slowest = cp.new_int_var(0, UNITS, "slowest")
+        cp.add_max_equality(slowest, work)  # not a bound of it: longer stages hide more
+        before: Expression = 0
+        for rank in range(p):
+            hops = 2 * self._units(float(self.hops[rank])) if self.v > 1 else 0
+            cp.add(self.makespan >= before + m * work[rank] + hops)
+            before = before + f[rank] + b[rank]
+        if self.v > 1:
+            if m % p == 0:
+                self._add_paths(known_paths(p, self.v, m))
+        else:
+            self._paths(f, b)
+        self.rest = cp.new_int_var(0, 4 * UNITS, "rest")
+        self._exposed(model, slowest)
+        cp.minimize(self.makespan + self.rest)
+
+    def _paths(self, f: list[Expression], b: list[Expression]) -> None:
+        """1F1B: some paths of `one_f_one_b_makespan`, those that enter and leave through the last stage or none."""
+        all_f, all_b = sum(f), sum(b)
+        done_f: Expression = 0
+        done_b: Expression = 0
+        for s in range(self.p):
+            done_f, done_b = done_f + f[s], done_b + b[s]
+            if s < self.p - self.m:
+                continue
+            later = self.p - 1 - s
+            for enter in (all_f + all_b - done_b, done_f + later * f[s]):
+                for leave in (all_b + all_f - done_f, done_b + later * b[s]):
+                    self.cp.add(self.makespan >= enter + (self.m - self.p + s) * (f[s] + b[s]) + leave)
+
+    def _add_paths(self, paths: CriticalPaths) -> None:
+        """The makespan is no shorter than any path through the schedule."""
+        hop = self.hop if self.v > 1 else np.zeros(len(self.hop))
+        for ahead, back, hops in zip(paths.forward, paths.backward, paths.hops, strict=True):
+            total: Expression = self._units(float(hops @ hop))
+            for passes, weights in ((self.f, ahead), (self.b, back)):
+                for chunk in np.flatnonzero(weights):
+                    total = total + int(weights[chunk]) * passes[chunk]
+            self.cp.add(self.makespan >= total)
+
+    def _exposed(self, model: CostModel, slowest: Expression) -> None:
+        """What a step takes beside its pipeline: tangents of the exposed collectives, the update, the overhead."""
+        prepared = model.prepare(ConfigTable.of([self.config]))
+        share, layer = self.lightest(prepared), min(map(sum, zip(self.forward, self.backward, strict=True)))
+        # a faster split has no deeper stage than this
+        deepest = min(float(self.spec.num_layers), max(np.floor(self.target / (self.m * layer)), 1.0))
+        at = np.linspace(0.5, 2.0, TANGENTS) * self.total / self.p
+        step = 1e-6 * self.total
+        here, ahead = (prepared.least_once(share, deepest, points) for points in (at, at + step))
+        fixed = model.problem.stack.host.step_overhead
+        if self.v == 1:  # interleaved messages are part of the makespan's bound
+            fixed += float(prepared.pipelines.hops[0])
+        for point, value, slope in zip(at, here, (ahead - here) / step, strict=True):
+            # slope <= 0: scaled by 1000 and rounded down, with the constant rounded down as well, and what rounding
+            # may take from a stage
+            tilt = int(np.floor(1000 * slope))
+            start = self._units(float(value + fixed - slope * point))
+            self.cp.add(1000 * self.rest >= 1000 * (start - 1 - 4 * self.spec.num_layers) + tilt * slowest)
+
+    def add_longest_path(self, model: CostModel, config: ParallelConfig) -> None:
+        """The step takes at least as long as the passes and messages on the longest path of `config` under the model's
+        own split."""
+        if 2 * self.p * self.v * self.m > LARGEST_SCHEDULE:
+            return
+        if self.graph is None:
+            order = action_table(Schedule(self.config.schedule), self.p, self.m, self.v)
+            self.graph = dependency_graph(order)
+        chunks = simulator_of(model).chunk_times(config)
+        hop = self.hop if self.v > 1 else np.zeros(len(self.hop))
+        times = stage_times(len(chunks.forward), chunks.forward, chunks.backward, 0.0, hop)
+        self._add_paths(critical_paths(self.graph, times))
+
+    def exclude(self, dealt: Dealt) -> None:
+        """No longer this split with as many recomputed layers or more, which takes no less."""
+        literals = self._differs(self.n, dealt.chunks)
+        literals += [
+            self._literal(r < self._effective(count))
+            for r, count in zip(self.r, dealt.recomputed, strict=True)
+            if self._effective(count)
+        ]
+        self.cp.add_bool_or(literals)
+
+    def _differs(self, variables: list[Expression], counts: tuple[int, ...]) -> list[Expression]:
+        """Of these truth values one holds where the variables are not the counts."""
+        pairs = [
+            (variable, self._effective(count) if variables is self.r else count)
+            for variable, count in zip(variables, counts, strict=True)
+        ]
+        return [self._literal(test) for x, count in pairs for test in (x < count, x > count)]
+
+    def _literal(self, constraint: Expression) -> Expression:
+        """A truth value that implies a constraint."""
+        literal = self.cp.new_bool_var("")
+        self.cp.add(constraint).only_enforce_if(literal)
+        return literal
+
+    def exclude_memory(self, dealt: Dealt, ranks: list[int]) -> None:
+        """No longer a split that gives one of `ranks` (or, of inner ranks, an earlier inner one) as much of all, and
+        recomputes no more of it.
+
+        What is at work in a backward pass depends on whether anything is recomputed at all, so that a split which
+        recomputes nothing is excluded by its like alone.
+        """
+        chunks, kinds = dealt.chunks, self.spec.layer_kind_of
+        ends, some = np.cumsum(chunks), max(dealt.recomputed) > 0
+        if some and list(kinds) != sorted(kinds):  # which kinds are recomputed depends on where a rank begins
+            self.cp.add_bool_or([*self._differs(self.n, chunks), *self._differs(self.r, dealt.recomputed)])
+            return
+        for rank in ranks:
+            held = np.zeros(len(self.spec.layer_kinds), dtype=np.int64)
+            for i in range(rank, len(chunks), self.p):
+                held += np.bincount(kinds[ends[i] - chunks[i] : ends[i]], minlength=len(held)).astype(
+                    np.int64
+                )
+            count = self._effective(dealt.recomputed[rank % len(dealt.recomputed)])
+            inner = 0 < rank < self.p - 1
+            for other in range(1, rank + 1) if inner else [rank]:
+                more = self.r[other % len(self.r)] if some else sum(self.r)
+                literals = [self._literal(more > count)]
+                if some:
+                    literals.append(self._literal(sum(self.r) == 0))
+                for kind, layers in enumerate(held.tolist()):
+                    if layers:
+                        mine = sum(self.of_kind[i][kind] for i in range(other, len(chunks), self.p))
+                        literals.append(self._literal(mine < layers))
+                self.cp.add_bool_or(literals)
+
+    def solve(self, target: float, effort: float) -> tuple[Dealt | None, float, float]:
+        """The split of the least bound, that bound as a step time [s], and the effort spent. None: there is none whose
+        bound is below `target`."""
+        from ortools.sat.python import cp_model
+
+        if np.isfinite(target):
+            slower = self.step_time(1.0)
+            self.cp.add(self.makespan + self.rest <= int(np.ceil(target / slower / self.unit)))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1  # the same answer every time
+        solver.parameters.max_deterministic_time = effort
+        solver.parameters.max_time_in_seconds = (
+            2 * effort + 0.5
+        )  # a net for presolving, which effort does not count
+        status = solver.solve(self.cp)
+        spent = max(solver.response_proto.deterministic_time, solver.wall_time / 4) + 1e-3
+        if status == cp_model.INFEASIBLE:
+            return None, np.inf, spent
+        least = self.step_time(max(solver.best_objective_bound, 0.0) * self.unit)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE) or least >= target:
+            return None, least, spent
+        counts = tuple(min(int(solver.value(r)), self.whole) for r in self.r)
+        return Dealt(tuple(int(solver.value(n)) for n in self.n), counts), least, spent

@@ -1,0 +1,55 @@
+"""Sequences of several lengths: memory follows the longest, time the mean with its padding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.cost.table import CostTable
+from planner.errors import InputError
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Job
+from tests.problems import costs, dense_model, problem
+
+SUBJECT = problem(dense_model(4), "1x1 h100", global_batch=4)
+CONFIG = ConfigTable.of([ParallelConfig(num_microbatches=4)])
+
+
+def evaluated(mean: float | None, packed: bool = False, seq_len: int = SUBJECT.job.seq_len) -> CostTable:
+    job = replace(SUBJECT.job, seq_len=seq_len, mean_length=mean, packed=packed)
+    return costs(replace(SUBJECT, job=job)).evaluate(CONFIG, keep_terms=True)
+
+
+def test_padded_memory_is_the_longest_time_the_mean() -> None:
+    whole, mixed = evaluated(None), evaluated(SUBJECT.job.seq_len / 4)
+    short = evaluated(None, seq_len=SUBJECT.job.seq_len // 4)
+    assert mixed.peak_memory[0] == whole.peak_memory[0] > short.peak_memory[0]
+    assert mixed.step_time[0] == pytest.approx(short.step_time[0])
+
+
+def test_packed_is_full_but_for_attention() -> None:
+    whole, packed = evaluated(None), evaluated(128, packed=True)
+    assert packed.peak_memory[0] == whole.peak_memory[0]
+    assert 0.5 * whole.step_time[0] < packed.step_time[0] < whole.step_time[0]
+
+
+def test_more_sequences_are_padded_further_but_never_beyond_the_longest() -> None:
+    job = Job(4096, 64, mean_length=512)
+    found = job.timed_length(np.array([1.0, 2.0, 4.0, 1e6]))
+    # 512 x (1, 1 + 1/2, 1 + 1/2 + 1/3 + 1/4), the longest
+    np.testing.assert_allclose(found, [512, 768, 512 * 25 / 12, 4096], rtol=2e-3)
+    assert job.timed_tokens(2) == pytest.approx(2 * 768, rel=2e-3)
+    assert job.tokens_per_step == 64 * 512  # padding is no work
+    assert Job(4096, 64, mean_length=512, packed=True).tokens_per_step == 64 * 4096
+
+
+@pytest.mark.parametrize(("mean", "packed"), [(0.0, False), (5000, False), (None, True)])
+def test_impossible_lengths_are_refused(mean: float | None, packed: bool) -> None:
+    with pytest.raises(InputError):
+        Job(4096, 4, mean_length=mean, packed=packed)
+
+
+def test_a_shorter_longest_keeps_the_mean_legal() -> None:
+    assert Job(4096, 4, mean_length=1024).with_length(512).mean_length == 512

@@ -1,0 +1,58 @@
+"""Are exposed seconds those of the stage shown, the step's terms on the slowest, and never more than busy ones?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost.collectives import remote_copies
+from planner.cost.exchanges import exchanges
+from planner.solve.in_sight import with_exposed
+from planner.solve.place import place
+from planner.spec.config import ConfigTable, ParallelConfig
+from tests.problems import costs, moe_model, problem
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_exposed_is_the_stages_own_and_within_busy(pp: int) -> None:
+    """Eight layers, the first two dense: the first of four stages has no experts, and exposes none of their time."""
+    subject = problem(moe_model(8, leading_dense=2, experts=8), "4x8 h100 400G-ib", global_batch=64)
+    communication = subject.stack.communication.model_copy(update={"ep_exposed": 1.5})
+    subject = replace(subject, stack=subject.stack.model_copy(update={"communication": communication}))
+    model = costs(subject)
+    config = ParallelConfig(tp=2, pp=pp, dp=16 // pp, ep=8, num_microbatches=4 * pp, sp=1, zero=1)
+    detail = model.evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    time = {name: float(values[0]) for name, values in detail.time.items()}
+    bare = [place(model, config, stage) for stage in range(pp)]
+    shown = [with_exposed(model, placement, time).by_axis for placement in bare]
+    for axes in shown:
+        for found in axes.values():
+            assert found.exposed is None or found.exposed <= found.busy
+    for axis, term in (("ep", "ep_comm"), ("tp", "tp_comm")):
+        assert max(axes[axis].exposed or 0.0 for axes in shown) == pytest.approx(time[term], rel=1e-9)
+    if pp > 1:
+        assert not shown[0]["ep"].exchanges
+        assert shown[0]["ep"].exposed is None
+    for before, after in zip(bare, shown, strict=True):  # the factor above 1 is in the busy seconds too
+        assert after["ep"].busy == pytest.approx(1.5 * before.by_axis["ep"].busy, rel=1e-9)
+    each = [sum(axes[name].exposed or 0.0 for name in ("dp", "edp") if name in axes) for axes in shown]
+    assert 0 < max(each) <= time["dp_comm"] * (1 + 1e-9)
+    assert pp > 1 or each[0] == pytest.approx(time["dp_comm"], rel=1e-9)
+
+
+def test_fused_dispatch_sends_what_is_charged() -> None:
+    """fp8 tokens there, bf16 results back, to at most as many nodes as groups are chosen."""
+    model = moe_model(2, leading_dense=0, experts=64, top_k=8)
+    layer = model.layers[0]
+    assert layer.moe is not None
+    limited = replace(layer, moe=replace(layer.moe, groups=4, top_groups=2))
+    subject = problem(replace(model, layers=(limited,) * 2), "4x8 h100 400G-ib", stack="hai-llm-2024")
+    config = ParallelConfig(dp=32, ep=32, num_microbatches=2, zero=1)
+    there, back = (e for e in exchanges(costs(subject), config, 0) if e.axis == "ep")
+    whole = 4096 * model.hidden * 2
+    assert (there.size, back.size) == (whole * 1.03125 / 2, whole)
+    assert there.calls == back.calls == 2 * 2 * 2
+    assert back.sent == pytest.approx(whole * remote_copies(8.0, 32.0, 64.0, 2 * 8.0))
+    assert back.sent < whole * remote_copies(8.0, 32.0, 64.0)

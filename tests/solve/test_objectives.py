@@ -1,0 +1,72 @@
+"""Is what each objective answers the least of all there is, where everything can be looked at?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.campaign.run import run_facts
+from planner.catalog.load_campaign import load_assumptions
+from planner.objective import plan_with_size
+from planner.outcome import hold_batch
+from planner.plan import Request, cost_model, make_plan, resolve
+from planner.size import Goal, size_cluster
+from planner.space.enumerate import enumerate_configs
+from planner.space.framework_rules import rules_for
+from planner.spec.planfile import safe_limit
+
+# without pipelines there is no split to solve, and the equations are the whole answer
+REQUEST = Request(
+    "llama-3.1-8b", "4x8 h100 400G-ib", None, 4096, "64", tokens=1e12, restrict={"pp": (1,)}, headroom=0.05,
+    assume=("price=2.5 $/h", "power=700 W"),
+)  # fmt: skip
+
+
+def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """Step time and memory of every legal configuration that fits, sure of the error or, where none is, at all."""
+    problem, _ = resolve(request)
+    table = enumerate_configs(problem, rules_for(problem.stack), request.restrict).table()
+    cost = cost_model(problem).evaluate(table)
+    capacity = problem.cluster.accelerator.memory
+    limit = capacity * (1 - request.headroom)
+    for allowed in (safe_limit(limit, capacity, problem.stack.overhead.error), limit):
+        fits = cost.device_memory <= allowed
+        if fits.any():
+            break
+    return cost.step_time[fits], cost.device_memory[fits]
+
+
+def test_headroom_leaves_most_memory() -> None:
+    request = replace(REQUEST, gpus=16, objective="headroom")
+    _, memory = everything(request)
+    assert make_plan(request).choices[0].memory.peak == pytest.approx(float(memory.min()))
+
+
+def test_step_time_is_the_least() -> None:
+    request = replace(REQUEST, gpus=16)
+    time, _ = everything(request)
+    assert make_plan(request).choices[0].step_time == pytest.approx(float(time.min()))
+
+
+@pytest.mark.parametrize("objective", ["cost", "energy", "gpus"])
+def test_sizes_are_compared_by_what_the_best_of_each_takes(objective: str) -> None:
+    held, _ = hold_batch(REQUEST)
+    values = {}
+    for point in size_cluster(REQUEST, Goal.MIN).tried:
+        asked = replace(held, gpus=point.gpus)
+        time, _ = everything(asked)
+        if len(time):
+            run = run_facts(float(time.min()), resolve(asked)[0], load_assumptions(REQUEST.assume))
+            assert run is not None
+            values[point.gpus] = {"cost": run.cost, "energy": run.energy, "gpus": float(point.gpus)}[
+                objective
+            ]
+    found = plan_with_size(replace(REQUEST, objective=objective))
+    best = min(values, key=lambda gpus: (values[gpus], gpus))
+    assert len(values) > 1
+    assert found.subject.cluster.devices == best
+    proof = found.search.certificate
+    assert proof is not None
+    assert proof.best == pytest.approx(values[best])

@@ -1,0 +1,91 @@
+"""`planner estimate` of a stated layout and of a plan file: the numbers of the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.cli import app
+from planner.frameworks.layout import stated_layout
+from planner.spec.load_plan import load_plan
+
+JOB = ["llama-3.1-8b", "2x8 h100 400G-ib", "--global-batch", "64"]
+PINS = ["tp=2", "pp=4", "vpp=1", "micro_batch=1", "sp=1", "zero=1", "recompute=none"]
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    pins = [word for pin in PINS for word in ("--set", pin)]
+    assert CliRunner().invoke(app, ["plan", *JOB, *pins, "-o", str(path), "--json"]).exit_code == 0
+    return path
+
+
+def estimate(*words: str) -> dict[str, object]:
+    result = CliRunner().invoke(app, ["estimate", *words, "--json"])
+    assert result.exit_code == 0, result.output
+    found: dict[str, object] = json.loads(result.stdout)["choices"][0]
+    return found
+
+
+def test_a_layout_and_a_plan_file_give_the_numbers_of_the_plan(plan_file: Path) -> None:
+    planned = load_plan(plan_file).choices[0]
+    assert planned.split is not None
+    counts = planned.split.layers_per_chunk
+    assert len(set(counts)) > 1
+    pins = [word for pin in PINS for word in ("--set", pin)]
+    letters = "E" + "|".join(f"t*{count}" for count in counts) + "L"
+    texts = (",".join(map(str, counts)), letters, planned.layout)
+    found = [estimate(*JOB, *pins, "--set", f"layout={text}") for text in texts]
+    for choice in (*found, estimate(str(plan_file))):
+        assert choice["step_time"] == planned.step_time
+        assert choice["memory"] == json.loads(planned.memory.model_dump_json())
+        assert choice["layout"] == planned.layout
+
+
+def test_memory_of_a_plan_file_is_that_of_its_split(plan_file: Path) -> None:
+    result = CliRunner().invoke(app, ["estimate", str(plan_file), "--memory", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["peak"] == load_plan(plan_file).choices[0].memory.peak
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*JOB, "--set", "pp=2", "--set", "layout=16,15"], "add up to"),
+        ([*JOB, "--set", "pp=2", "--set", "layout=16,8,8"], "multiple of that"),
+        ([*JOB, "--set", "pp=1", "--set", "layout=16,16"], "pipeline ranks, 1 given"),
+        ([*JOB, "--set", "pp=2", "--set", "layout=Et*16|t*16"], "end with L"),
+        ([*JOB, "--set", "pp=2", "--set", "layout=Et*16|t*16mL"], "0 m before"),
+        ([*JOB, "--set", "pp=2", "--set", "vpp=2", "--set", "layout=16,16"], "4 parts"),
+        ([*JOB, "--stack", "nanotron-2024", "--set", "pp=2", "--set", "layout=16,16"], "deals layers itself"),
+        ([*JOB, "--choice", "1"], "belongs to a plan file"),
+        (["llama-3.1-8b"], "MODEL and CLUSTER"),
+    ],
+)
+def test_what_is_no_layout_is_refused(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["estimate", *words])
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_layout_names_the_pipeline_where_nothing_else_does() -> None:
+    for words, degrees in (((), (4, 1)), (("--set", "vpp=2"), (2, 2))):
+        config = estimate(*JOB, *words, "--set", "layout=8,8,8,8")["config"]
+        assert isinstance(config, dict)
+        assert (config["pp"], config["vpp"]) == degrees
+
+
+def test_a_plan_file_takes_no_other_job(plan_file: Path) -> None:
+    result = CliRunner().invoke(app, ["estimate", str(plan_file), "--set", "tp=4"])
+    assert result.exit_code == 2
+    assert CliRunner().invoke(app, ["estimate", str(plan_file), "--choice", "99"]).exit_code == 2
+    assert CliRunner().invoke(app, ["plan", *JOB, "--set", "layout=16,16"]).exit_code == 2
+
+
+def test_layouts_of_more_chunks_than_ranks() -> None:
+    assert stated_layout("Ett|(tt|)*2tL", 7, 2) == (2, 2, 2, 1)
+    assert stated_layout("E|t*3|t*3|mL", 6, 4, 1) == (0, 3, 3, 0)
