@@ -28,9 +28,6 @@ from planner.spec.rule import Problem
 
 # What no run can break, whatever its framework; a framework's own limits are not held against a run that exists.
 BINDING_RULES: Final = ("heads-tp", "layers-pp", "stages-filled", "experts-ep")
-# Share of a device that packed fine-tuning of 70B had allocated when it failed of fragmentation; with expandable
-# segments it ran (Megatron-Bridge, skills/perf-memory-tuning: 58.8 of 80 GB).
-USABLE_IN_HOLES: Final = 58.8 / 80
 
 
 @dataclass(frozen=True)
@@ -129,12 +126,7 @@ def _predict_table(runs: list[Run], keep_terms: bool) -> list[Prediction]:
 
 
 def _completed(run: Run, prediction: Prediction) -> Prediction:
-    """The prediction, its verdict softened where what the run leaves open could make it fit, or fail."""
-    capacity = run.problem.cluster.accelerator.memory
-    full = (prediction.device_memory or 0.0) > USABLE_IN_HOLES * capacity
-    if run.fragments and full and prediction.verdict is MemoryVerdict.FITS:
-        said = "batches vary in length and segments cannot expand: may fail of fragmentation, so borderline"
-        return replace(prediction, verdict=MemoryVerdict.BORDERLINE, assumed=(said,))
+    """The prediction, its verdict softened where what the run leaves open could make it fit."""
     if prediction.verdict is not MemoryVerdict.DOES_NOT_FIT or prediction.illegal:
         return prediction
     if run.layers_offloaded:

@@ -36,7 +36,6 @@ from planner.calibrate.stack_of import (
     LAYERS_OFFLOADED,
     OFFLOAD,
     apply_switches,
-    fragments,
     stack_of,
 )
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
@@ -75,8 +74,7 @@ class Run:
 
     `fallback`: the most frugal configuration that what the row leaves open allows; None if it leaves nothing.
     `offloads`: the row keeps part of its memory on the host, which is not modelled. `layers_offloaded`: layers whose
-    activations it keeps there. `fragments`: its batches vary in
-    length and the allocator's segments cannot expand.
+    activations it keeps there.
     """
 
     problem: Problem
@@ -86,7 +84,6 @@ class Run:
     assumed: tuple[str, ...]
     fallback: ParallelConfig | None = None
     offloads: bool = False
-    fragments: bool = False
     layers_offloaded: int = 0
 
     @property
@@ -174,10 +171,9 @@ class RunReader:
             fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most, recompute_modules=0)
         offloads = bool(OFFLOAD.search(cells["extras"]))
         told = tuple(dict.fromkeys(assumed))
-        holes = fragments(switch_text(cells))
         layers = LAYERS_OFFLOADED.search(cells["extras"])
         offloaded = int(layers[1]) if layers else 0
-        return Run(problem, config, choice.name, choice.kin, told, fallback, offloads, holes, offloaded)
+        return Run(problem, config, choice.name, choice.kin, told, fallback, offloads, offloaded)
 
     def _even(self, stack: Stack, config: ParallelConfig, layers: int, cells: Row) -> Stack:
         """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated."""

@@ -281,10 +281,6 @@ BF16_MOMENTS: Final = re.compile(
 )
 LAYERS_OFFLOADED: Final = re.compile(r"cpu_offloading_num_layers=(\d{1,4})", re.IGNORECASE)
 OFFLOAD: Final = re.compile(r"cpu_offload=true", re.IGNORECASE)
-# Batches of varying lengths leave holes in the allocator's segments, unless these can expand, as Megatron-Bridge's
-# performance scripts let them.
-_VARYING: Final = re.compile(r"\bpacked\b|\bsft\b|fine-?tuning", re.IGNORECASE)
-_EXPANDABLE: Final = re.compile(r"expandable_segments:true|scripts/performance", re.IGNORECASE)
 _NOT_MODELLED: Final = (
     (OFFLOAD.pattern, "offload to the host is not modelled: what does not fit without it is borderline"),
     (r"sliding window", "sliding-window attention of the row is not modelled"),
@@ -309,8 +305,3 @@ def apply_switches(stack: Stack, text: str) -> tuple[Stack, tuple[str, ...]]:
         said.append(what)
     said += [what for pattern, what in _NOT_MODELLED if re.search(pattern, lower)]
     return (stack.model_copy(update=changed) if changed else stack), tuple(said)
-
-
-def fragments(text: str) -> bool:
-    """Whether the free text of a row names batches of varying lengths and no allocator whose segments expand."""
-    return bool(_VARYING.search(text)) and not _EXPANDABLE.search(text)
