@@ -90,6 +90,7 @@ class Tally:
             or self.wrong_values
             or self.wrong_groups
             or self.wrong_ranks
+            or self.not_built
         )
 
     def facts(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.launch_judges import words_of
 from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
@@ -22,12 +23,6 @@ from planner.frameworks.ranks import rank_groups
 from tests.frameworks.launches import golden_launch, random_launches
 
 pytestmark = pytest.mark.slow
-
-STUB = """#!/usr/bin/env python3
-import json, os, sys
-wanted = {k: v for k, v in os.environ.items() if k.startswith("CUDA")}
-json.dump({"argv": sys.argv[1:], "env": wanted}, open(os.environ["STUB_OUT"], "w"))
-"""
 
 
 def needs(*modules: str) -> pytest.MarkDecorator:
@@ -64,20 +59,6 @@ def write(name: str, release: str, folder: Path, count: int = 25) -> list[tuple[
         written.append((target, launch))
     assert written
     return written
-
-
-def words_of(folder: Path, program: str) -> tuple[list[str], dict[str, str]]:
-    """The words that launch.sh hands to its program, and the environment it sets."""
-    stub = folder / "bin" / "torchrun"
-    stub.parent.mkdir()
-    stub.write_text(STUB)
-    stub.chmod(0o755)
-    out = folder / "words.json"
-    path = f"{stub.parent}:{os.environ['PATH']}"
-    subprocess.run(["bash", str(folder / "launch.sh")], check=True, env={"PATH": path, "STUB_OUT": str(out)})
-    said = json.loads(out.read_text())
-    words = said["argv"]
-    return words[next(i for i, word in enumerate(words) if word.endswith(program)) + 1 :], said["env"]
 
 
 @needs("deepspeed")

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.launch_judges import words_of
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.frameworks.torchtitan.names import MODELS
 from planner.spec.config import ParallelConfig
 from planner.spec.precision import Precision
 from tests.frameworks.launches import launch, problem
-from tests.frameworks.test_own_parsers import run, words_of, write
+from tests.frameworks.test_own_parsers import run, write
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.space.enumerate import explain_config
@@ -132,6 +133,34 @@ def test_torchtitan_cuts_the_sequence_into_the_parts_of_its_loss() -> None:
     assert not explain_config(config, given, rules)
     short = replace(given, job=replace(given.job, seq_len=2048 + 16))
     assert "loss-chunks" in [found.rule for found in explain_config(config, short, rules)]
+
+
+def test_torchtitan_cuts_the_mask_into_whole_blocks() -> None:
+    """FlexAttention's mask goes to the ranks of cp in blocks of 128; scaled dot-product attention has no mask."""
+    config = ParallelConfig(cp=2, dp=64, micro_batch=1, num_microbatches=4, zero=3)
+    rules = all_rules_for("torchtitan")
+    for stack, broken in (("torchtitan-2026", True), ("torchtitan-2024", False)):
+        given = problem("llama-3.1-8b", stack)
+        for seq_len, whole in ((4096, True), (384, False), (4096 + 64, False)):
+            shorter = replace(given, job=replace(given.job, seq_len=seq_len))
+            found = [violation.rule for violation in explain_config(config, shorter, rules)]
+            assert ("flex-cp" in found) == (broken and not whole), (stack, seq_len)
+    given = problem("llama-3.1-8b", "torchtitan-2024")
+    short = launch("llama-3.1-8b", config, replace(given, job=replace(given.job, seq_len=384)))
+    with pytest.raises(UnsupportedError, match=r"multiple of 128\n  given: 384 over cp=2"):
+        framework("torchtitan").render(short, "0.3.0")
+    assert framework("torchtitan").render(short, "0.2.2")
+
+
+@pytest.mark.parametrize(("model", "cp", "asked"), [
+    ("gpt-oss-20b", 2, True), ("gpt-oss-20b", 1, False), ("qwen3-30b-a3b", 2, False),
+])  # fmt: skip
+def test_torchtitan_takes_flex_attention_with_context_parallelism(model: str, cp: int, asked: bool) -> None:
+    """gpt-oss ships with variable-length attention, which 0.3.0 refuses with cp."""
+    config = ParallelConfig(cp=cp, dp=128 // cp, ep=2, micro_batch=1, num_microbatches=2 * cp, zero=3)
+    files = framework("torchtitan").render(launch(model, config, problem(model, "torchtitan-2026")), "0.3.0")
+    assert ('attn_backend="flex"' in files.get("planned_config.py", "")) == asked
+    assert ("FlexAttention is asked for" in files["README.md"]) == asked
 
 
 @pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])

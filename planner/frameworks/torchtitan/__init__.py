@@ -13,7 +13,17 @@ from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.known import known_as
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.torchtitan.names import CLI, FLOAT8, MODELS, SCHEDULES, TITLE, TOML, chunks_loss
+from planner.frameworks.torchtitan.names import (
+    CLI,
+    FLOAT8,
+    MODELS,
+    SCHEDULES,
+    TITLE,
+    TOML,
+    Shipped,
+    asks_for_flex,
+    chunks_loss,
+)
 from planner.frameworks.torchtitan.options import cli_options, dump_toml, toml_sections
 from planner.frameworks.torchtitan.parse import parse
 from planner.frameworks.torchtitan.planned import PLANNED, needs_planned, write_planned
@@ -38,7 +48,9 @@ def render(launch: Launch, version: str) -> Files:
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
     }
     run = [f"`NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."]
-    end = readme(launch, TITLE, version, table_source("torchtitan", version), run, _missing(launch, version))
+    end = readme(
+        launch, TITLE, version, table_source("torchtitan", version), run, _missing(launch, version, shipped)
+    )
     if version == TOML:
         toml = toml_sections(launch, shipped, sections)
         check_options("torchtitan", version, option_words(toml))
@@ -63,7 +75,7 @@ def render(launch: Launch, version: str) -> Files:
     return {**files, README: end}
 
 
-def _missing(launch: Launch, version: str) -> list[str]:
+def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
     """What the files do not say, and what the plan's stack counts on that they do not bring."""
     said = [
         "data: the dataset is torchtitan's c4_test; name your own",
@@ -71,6 +83,14 @@ def _missing(launch: Launch, version: str) -> list[str]:
     ]
     if launch.config.zero == 2:
         said.append("ZeRO 2 is written as FSDP2 that keeps the gathered weights until the backward pass")
+    if version == CLI:  # .github/workflows/validate_rc.yaml; the types are those of parallelism.spmd_backend
+        said.append(
+            "PyTorch: 0.3.0 is released for 2.14; fully_shard of 2.13 refuses how it types parameters"
+        )
+    if asks_for_flex(launch, shipped):
+        said.append(
+            "gpt-oss's own variable-length attention, which 0.3.0 refuses with cp: FlexAttention is asked for"
+        )
     stack = launch.stack_of("torchtitan")
     if stack is None:
         said.append("kernels of the plan's stack, which is none that ships for torchtitan: defaults are used")

@@ -28,6 +28,8 @@ SCHEDULES: Final = {
 }
 NAME_OF: Final = {kind: name for name, kind in SCHEDULES.items()}
 FLOAT8: Final = (Precision.FP8, Precision.FP8_CS)
+# positions of a block of FlexAttention's mask (torch.nn.attention.flex_attention _DEFAULT_SPARSE_BLOCK_SIZE)
+FLEX_BLOCK: Final = 128
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ def chunks_loss(launch: Launch) -> bool:
     """Does the plan's stack take the loss in parts, as 0.3.0 does? Where the stack is another's: yes, the default."""
     stack = launch.stack_of("torchtitan")
     return stack is None or stack.kernels.cross_entropy is CrossEntropy.CHUNKED
+
+
+def asks_for_flex(launch: Launch, shipped: Shipped) -> bool:
+    """Must 0.3.0 be told to take FlexAttention? gpt-oss takes variable-length attention, which refuses cp."""
+    return shipped.family == "gpt_oss" and launch.config.cp > 1
 
 
 def uses_deepep(launch: Launch) -> bool:

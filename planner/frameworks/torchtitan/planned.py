@@ -1,7 +1,8 @@
 """What does a plan decide that torchtitan 0.3.0 takes from Python only? A configuration function of its own.
 
 `planned_config.py` starts from a shipped configuration and sets the model's flavour, float8, the experts' dispatcher,
-the loss and the modules of every pipeline stage. Left out: whatever the command line says (`options.py`).
+the attention kernel, the loss and the modules of every pipeline stage. Left out: what the command line says
+(`options.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any, Final
 
 from planner.errors import FileInputError
 from planner.frameworks.framework import Launch
-from planner.frameworks.torchtitan.names import FLOAT8, FUNCTIONS, MODELS, Shipped, chunks_loss, uses_deepep
+from planner.frameworks.torchtitan.names import (
+    FLOAT8,
+    FUNCTIONS,
+    MODELS,
+    Shipped,
+    asks_for_flex,
+    chunks_loss,
+    uses_deepep,
+)
 from planner.spec.precision import Precision
 
 PLANNED: Final = "planned_config.py"
@@ -22,7 +31,7 @@ _QUANTIZATION: Final = "torchtitan.components.quantization"
 def needs_planned(launch: Launch, shipped: Shipped, modules: list[list[str]] | None) -> bool:
     """Is there anything that the command line cannot say?"""
     plain = shipped.ready and launch.job.precision not in FLOAT8 and not uses_deepep(launch)
-    return not plain or modules is not None or not chunks_loss(launch)
+    return not plain or modules is not None or not chunks_loss(launch) or asks_for_flex(launch, shipped)
 
 
 def write_planned(launch: Launch, shipped: Shipped, modules: list[list[str]] | None) -> str:
@@ -43,6 +52,8 @@ def write_planned(launch: Launch, shipped: Shipped, modules: list[list[str]] | N
         words.append("converters=CONVERTERS")
     if uses_deepep(launch):
         words.append('moe_comm_backend="deepep"')
+    if asks_for_flex(launch, shipped):
+        words.append('attn_backend="flex"')
     imports += [
         "torchtitan.models.common.config_utils import decoder_vocab_size",
         f"torchtitan.models.{shipped.family} import model_registry",

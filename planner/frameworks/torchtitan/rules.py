@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from planner.frameworks.rulebook import whole_recompute
-from planner.frameworks.torchtitan.names import TITLE
+from planner.frameworks.torchtitan.names import FLEX_BLOCK, TITLE
 from planner.spec.config import Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack import CrossEntropy
+from planner.spec.stack import AttentionKernel, CrossEntropy
 
 
 def _sequence(columns: Columns, problem: Problem) -> Mask:
@@ -68,6 +68,13 @@ def _loss_chunks(columns: Columns, problem: Problem) -> Mask:
     return problem.job.seq_len % (columns["cp"].astype(np.int64) * kernels.loss_chunks) == 0
 
 
+def _flex_blocks(columns: Columns, problem: Problem) -> Mask:
+    """0.3.0 runs FlexAttention wherever cp is above 1; 0.2.2's dense models run scaled dot-product attention."""
+    cp = columns["cp"].astype(np.int64)
+    whole = problem.job.seq_len % (cp * FLEX_BLOCK) == 0
+    return (cp == 1) | whole | (problem.stack.kernels.attention is not AttentionKernel.FLASH)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     whole_recompute(TITLE, "torchtitan distributed/activation_checkpoint.py"),
     Rule(
@@ -98,6 +105,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "cp x the parts that the loss is taken in, {parts}, must divide the sequence length, {seq}; cp={cp}",
         "choose a smaller cp", "torchtitan 0.3.0 components/loss.py ChunkedLossWrapper",
         lambda p: {"parts": p.stack.kernels.loss_chunks, "seq": p.job.seq_len},
+    ),
+    Rule(
+        "flex-cp", ("cp",), _flex_blocks,
+        "cp x the positions of an attention mask's block, {block}, must divide the sequence length, {seq}; cp={cp}",
+        "choose a smaller cp, or a sequence length that it divides",
+        "torch 2.13 distributed/tensor/experimental/_context_parallel/_attention.py _create_cp_block_mask",
+        lambda p: {"block": FLEX_BLOCK, "seq": p.job.seq_len},
     ),
     Rule(
         "tied-pp", ("pp",), _tied, "tied embeddings cannot be split over a pipeline; pp={pp}", "set pp=1",

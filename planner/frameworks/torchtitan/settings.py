@@ -13,7 +13,7 @@ import numpy as np
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute
-from planner.frameworks.torchtitan.names import FLOAT8, NAME_OF, TITLE, TOML, uses_deepep
+from planner.frameworks.torchtitan.names import CLI, FLEX_BLOCK, FLOAT8, NAME_OF, TITLE, TOML, uses_deepep
 from planner.spec.config import Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
@@ -99,6 +99,9 @@ def _check(launch: Launch, version: str) -> None:
     dealt = config.tp if launch.model.is_moe and config.ep == 1 else 1
     require(config.etp == dealt, TITLE, f"etp other than {dealt} here", config.etp)
     require(not launch.model.mtp_layers, TITLE, "multi-token prediction by options", launch.model.mtp_layers)
+    whole = config.cp == 1 or job.seq_len % (config.cp * FLEX_BLOCK) == 0
+    parts = f"parts of the sequence that are no multiple of {FLEX_BLOCK}"
+    require(whole or version != CLI, f"{TITLE} {version}", parts, f"{job.seq_len} over cp={config.cp}")
     if config.hsdp:
         whole = config.hsdp % config.cp == 0 and (config.dp * config.cp) % config.hsdp == 0
         require(whole, TITLE, "shard groups that do not divide dp x cp", f"hsdp={config.hsdp}")
