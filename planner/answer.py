@@ -397,7 +397,7 @@ class Answerer:
         return (
             text
             if rates.measured or rates.kin
-            else f"{text} of other devices: no shape of this one was measured"
+            else f"{text}; the shapes are those of another device, of this one none was measured"
         )
 
     def _confidence(self) -> Confidence:

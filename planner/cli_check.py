@@ -206,7 +206,7 @@ def problem_of(
     """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import load_stack
-    from planner.spec.device_kernels import with_device_kernels
+    from planner.spec.device_kernels import missing_kernels, with_device_kernels
     from planner.spec.job import Job, Optimizer
     from planner.spec.load_cluster import load_cluster
     from planner.spec.load_model import load_model
@@ -243,8 +243,9 @@ def problem_of(
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")
-    software = with_device_kernels(_with_kernels(software, parsed, said), spec, hardware.accelerator)
-    return Problem(spec, hardware, job, software), said
+    software = _with_kernels(software, parsed, said)
+    said += missing_kernels(software, spec, hardware.accelerator)
+    return Problem(spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator)), said
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:

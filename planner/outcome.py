@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.plan import DEFAULT_BATCH_TOKENS, DEFAULT_SEQ_LEN, Request
+from planner.plan import DEFAULT_SEQ_LEN, Request
+from planner.space.batch import DEFAULT_BATCH_TOKENS
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Choice, Ending, MemoryVerdict, Plan, Run, Verdict
 from planner.units import parse_count
@@ -43,7 +44,11 @@ def hold_batch(request: Request) -> tuple[Request, str]:
     if seq_len is None:
         model = load_model(request.model, with_mtp=request.with_mtp)
         seq_len = min(model.max_position or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
-    tokens = DEFAULT_BATCH_TOKENS if text is None else parse_count(text[:-3], "the global batch")
+    tokens = (
+        DEFAULT_BATCH_TOKENS
+        if text is None
+        else parse_count(text[:-3], "the global batch", example="512 or 16Mtok")
+    )
     wanted = max(tokens / max(seq_len, 1), 1.0)
     unit = max(2 ** int(math.log2(wanted)) // 4, 1)
     batch = max(round(wanted / unit), 1) * unit

@@ -51,6 +51,7 @@ from planner.solve.relax import (
     with_batch,
 )
 from planner.solve.search import SearchResult, bounds_of, search
+from planner.space.batch import global_batch_of, shards_of
 from planner.space.enumerate import (
     RESTRICTABLE,
     Enumeration,
@@ -67,7 +68,7 @@ from planner.space.restriction import value_text
 from planner.space.rules import RULES
 from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule, default_schedule
-from planner.spec.device_kernels import with_device_kernels
+from planner.spec.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
@@ -77,16 +78,13 @@ from planner.spec.planfile import Ending, Objective, Plan, SplitFacts, safe_limi
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
 from planner.stopping import Stopwatch
-from planner.units import parse_count
 
 Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
 DEFAULT_SEQ_LEN = 8192
-DEFAULT_BATCH_TOKENS = 4e6
 LONGEST_SEQUENCE = 2**30
 MOST_DOUBLINGS = 5  # of the devices, where nothing fits
 BALANCE_EFFORT = 0.1  # of placing experts, at each degree
-LARGEST_BATCH = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
 
 @dataclass(frozen=True)
@@ -208,7 +206,8 @@ def make_estimate(request: Request) -> Plan:
     """What one named configuration costs; if it is illegal, the rules it breaks and the nearest legal one."""
     started = time.perf_counter()
     _check(request, estimate=True)
-    problem, assumed = resolve(request)
+    neutral = {"tp": (1,), "cp": (1,), "pp": (1,)}
+    problem, assumed = resolve(request, {**neutral, **request.restrict})
     restrict = dict(request.restrict)
     chunks: tuple[int, ...] = ()
     if request.layout:
@@ -287,8 +286,13 @@ def cost_model(problem: Problem) -> CostModel:
     return CostModel(problem, kernels, links.scaled(problem.cluster.links))
 
 
-def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
-    """Read everything a request names, fill in defaults, and say which. Raises `PlannerError`."""
+def resolve(
+    request: Request, degrees: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[Problem, tuple[str, ...]]:
+    """Read everything a request names, fill in defaults, and say which. Raises `PlannerError`.
+
+    `degrees`: those that a batch left open must suit; left out: the request's restriction.
+    """
     model = load_model(request.model, with_mtp=request.with_mtp)
     cluster = load_cluster(request.cluster, request.gpus)
     assumed = [*cluster.assumed]
@@ -302,7 +306,8 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
         raise InputError(must, str(seq_len), f"use --seq-len {model.position_rows} or less")
     elif seq_len > longest:
         assumed.append(f"sequences of {seq_len} tokens although the config names a context of {longest}")
-    batch, said = _global_batch(request.global_batch, seq_len, cluster.num_devices)
+    shards = shards_of(request.restrict if degrees is None else degrees, cluster.num_devices)
+    batch, said = global_batch_of(request.global_batch, seq_len, cluster.num_devices, shards)
     assumed += said
     overlay = load_overlay(request.calibration) if request.calibration is not None else None
     name = request.stack or (overlay.stack if overlay else "")
@@ -321,8 +326,10 @@ def resolve(request: Request) -> tuple[Problem, tuple[str, ...]]:
         replicas, _choice("lora-targets", request.lora_targets, AdapterTargets), request.mean_len, request.packed,
     )  # fmt: skip
     assumed += _fine_tuning(job)
-    stack = with_device_kernels(stack, model, cluster.accelerator)
-    return Problem(model, cluster, job, stack), tuple(assumed)
+    assumed += missing_kernels(stack, model, cluster.accelerator)
+    return Problem(model, cluster, job, with_device_kernels(stack, model, cluster.accelerator)), tuple(
+        assumed
+    )
 
 
 def _fine_tuning(job: Job) -> list[str]:
@@ -455,29 +462,3 @@ def _precision(text: str | None, cluster: Cluster, assumed: list[str]) -> Precis
         return Precision.BF16
     assumed.append(f"fp16: {cluster.accelerator.name} has no bf16")
     return Precision.FP16
-
-
-def _global_batch(text: str | None, seq_len: int, devices: int) -> tuple[int, tuple[str, ...]]:
-    """Sequences per step: as given, from tokens, or about 4M tokens rounded so that dp can divide it."""
-    in_tokens = text is None or text.lower().endswith("tok")
-    wanted = (
-        DEFAULT_BATCH_TOKENS
-        if text is None
-        else parse_count(text[:-3] if in_tokens else text, "the global batch")
-    )
-    sequences = wanted / seq_len if in_tokens else wanted
-    if sequences > LARGEST_BATCH:
-        raise InputError(
-            f"the global batch must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})"
-        )
-    if not in_tokens:
-        if sequences != int(sequences):
-            raise InputError("the global batch must be a whole number of sequences", str(text))
-        return int(sequences), ()
-    step = max(d for d in divisors(devices) if d <= max(sequences, 1))
-    near = range(max(step, int(0.75 * sequences) // step * step), int(1.25 * sequences) + 1, step)
-    # many degrees divide a batch with a high power of two in it
-    batch = max(near, key=lambda b: (b & -b, -abs(b - sequences)), default=step)
-    what = "about 4M tokens" if text is None else "asked for as tokens"
-    size = f"{batch * seq_len / 1e6:.3g}M tokens"
-    return batch, (f"global batch {batch} sequences, {size} ({what}, rounded to a legal size)",)

@@ -87,19 +87,18 @@ def parse_quantity(text: str, kind: str) -> float:
     return number * units[unit]
 
 
-def parse_count(text: str, what: str, most: float = math.inf) -> float:
+def parse_count(text: str, what: str, most: float = math.inf, example: str = "15.6T") -> float:
     """Read a count of at most `most`, such as 2048, "16M" or "15.6T" (decimal prefixes). Raises `UnitError`."""
+    hint = f"write it like {example}"
     match = _NUMBER.match(str(text))
     prefix = {**_DECIMAL, "B": 1e9, "m": 1e6, "b": 1e9, "t": 1e12, "g": 1e9}
     if match is None or match.group(2) not in prefix:
-        raise UnitError(
-            f"{what} must be a number, with k, M, B or T if wanted", repr(text), "write it like 15.6T"
-        )
+        raise UnitError(f"{what} must be a number, with k, M, B or T if wanted", repr(text), hint)
     count = float(match.group(1).replace("_", "")) * prefix[match.group(2)]
     if not math.isfinite(count) or count <= 0:
-        raise UnitError(f"{what} must be a finite number above 0", repr(text), "write it like 15.6T")
+        raise UnitError(f"{what} must be a finite number above 0", repr(text), hint)
     if count > most:
-        raise UnitError(f"{what} must be at most {most:g}", repr(text), "write it like 15.6T")
+        raise UnitError(f"{what} must be at most {most:g}", repr(text), hint)
     return count
 
 

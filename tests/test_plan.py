@@ -243,6 +243,35 @@ def test_forms_of_the_global_batch(text: str | None, seq_len: int, sequences: in
     assert said is (text is None or text.lower().endswith("tok"))
 
 
+@pytest.mark.parametrize(
+    ("gpus", "named", "sequences"),
+    [
+        (2304, {}, 576),  # 2^8 x 9 devices: more degrees divide 576 than 384 or 512
+        (2304, {"dp": (144,)}, 576),
+        (2304, {"dp": (288,)}, 576),
+        (2304, {"tp": (8,), "pp": (1,), "cp": (1,)}, 576),
+        (2304, {"dp": (96,), "pp": (12,), "vpp": (5,)}, 1152),  # in rounds of 12 micro-batches
+        (24, {"dp": (3,), "micro_batch": (5,)}, 480),
+        (8, {"micro_batch": (2,)}, 512),
+        (24, {"dp": (3, 6)}, 384),
+    ],
+)
+def test_a_default_batch_suits_the_devices_and_the_named_degrees(
+    gpus: int, named: dict[str, tuple[int, ...]], sequences: int
+) -> None:
+    request = Request("llama-3.1-8b", "h100-sxm-80g", gpus, 8192, restrict=named)
+    assert resolve(request)[0].job.global_batch == sequences
+    given = replace(request, global_batch="16Mtok")
+    assert resolve(given)[0].job.global_batch != sequences  # what is asked for in tokens is kept
+
+
+def test_an_estimate_of_many_replicas_has_a_batch_for_them() -> None:
+    request = Request("llama-3.1-8b", "h100-sxm-80g", 1152, 8192, restrict={"tp": (2,)})
+    plan = make_estimate(request)
+    assert plan.verdict is Verdict.FOUND, plan.headline
+    assert plan.subject.job.global_batch == 576
+
+
 @pytest.mark.parametrize("text", ["0", "-4", "1.5", "many", "tok", "", "16 Mbyte", "1e30", "nantok"])
 def test_a_bad_global_batch_is_refused(text: str) -> None:
     with pytest.raises(PlannerError):

@@ -107,7 +107,7 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
     return (
         f"{model.name}: {size}, {model.layers} layers",
         f"{_devices(cluster)} of {cluster.name}, {format_capacity(cluster.memory_per_device)} each",
-        f"{job.global_batch:,} sequences of {job.seq_len:,} tokens per step "
+        f"{job.global_batch:,} sequence{'' if job.global_batch == 1 else 's'} of {job.seq_len:,} tokens per step "
         f"({count(job.tokens_per_step)} tokens), "
         f"{job.precision}, {job.optimizer}" + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",

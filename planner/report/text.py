@@ -156,7 +156,9 @@ def _choices(plan: Plan) -> list[RenderableType]:
         blocks.append(section("Why this one", *reasons))
     if len(plan.choices) > 1:
         difference, *terms = facts.comparison(best, plan.choices[1], 2)
-        blocks.append(section("Against the runner-up", prose(difference), bullets(terms)))
+        blocks.append(
+            section("Against the runner-up", prose(difference), *([bullets(terms)] if terms else []))
+        )
     return blocks
 
 

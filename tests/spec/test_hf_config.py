@@ -213,10 +213,37 @@ class TestRefusals:
         with pytest.raises(FileInputError, match=r"nearest known: .*llama"):
             read("lama")
 
-    @pytest.mark.parametrize("model_type", ["mamba2", "t5", "qwen3_next", "bert", "llava", "whisper"])
+    @pytest.mark.parametrize(
+        "model_type",
+        [
+            "mamba2",
+            "t5",
+            "qwen3_next",
+            "bert",
+            "llava",
+            "whisper",
+            "minimax_m1",
+            "kimi_k25",
+            "hunyuan",
+            "nemotron-nas",
+        ],
+    )
     def test_other_kinds_of_model_are_unsupported_with_a_reason(self, model_type: str) -> None:
-        with pytest.raises(UnsupportedError, match="not modelled"):
+        with pytest.raises(UnsupportedError, match="not modelled") as caught:
             read(model_type)
+        assert "nearest" not in caught.value.hint  # a name spelled alike is another architecture
+
+    def test_a_field_read_twice_is_assumed_once(self) -> None:
+        assumed = read(
+            "qwen3_moe", **EXPERTS, num_key_value_heads=8, mlp_only_layers=[0]
+        ).assumed  # dense and expert layers share hidden_act
+        assert len(assumed) == len(set(assumed))
+        assert any("hidden_act" in line for line in assumed)
+
+    def test_a_quantised_configuration_says_that_training_is_not(self) -> None:
+        assert not any("quantization" in line for line in read("llama").assumed)
+        said = read("llama", quantization_config={"quant_method": "awq", "bits": 4}).assumed
+        assert any("quantization_config = ignored" in line for line in said)
 
     def test_no_type_is_both_known_and_refused(self) -> None:
         assert not set(known_model_types()) & set(REFUSED)

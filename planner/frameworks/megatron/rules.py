@@ -15,6 +15,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ContextKind, IntColumn, Mask,
 from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
 from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.stack import AttentionKernel
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
@@ -35,6 +36,12 @@ def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
     local = np.maximum(heads // columns["tp"], 1)
     a2a = columns["cp_kind"] == ContextKind.A2A
     return ~a2a | (columns["cp"] == 1) | (local % columns["cp"] == 0)
+
+
+def _cp_attention(columns: Columns, problem: Problem) -> Mask:
+    """Ranks exchange keys and values between blocks of a flash kernel; unfused attention has no blocks."""
+    flash = problem.stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
+    return (columns["cp"] == 1) | flash
 
 
 def _qkv(columns: Columns, problem: Problem) -> Mask:
@@ -111,6 +118,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "qkv-tp", ("tp",), _qkv,
         "tp must divide the outputs of queries, keys and values together; tp={tp}", "choose another tp",
         "Megatron-LM core/transformer/attention.py SelfAttention, core/tensor_parallel/layers.py ColumnParallelLinear",
+    ),
+    Rule(
+        "cp-attention", ("cp",), _cp_attention,
+        "context parallelism needs flash or cuDNN-fused attention, which the stack has not for this model on this "
+        "device; cp={cp}", "set cp=1",
+        "Transformer Engine pytorch/attention/dot_product_attention/utils.py get_attention_backend",
     ),
     Rule(
         "cp-a2a-heads", ("tp", "cp", "cp_kind"), _heads_a2a,

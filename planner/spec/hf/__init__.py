@@ -112,6 +112,8 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
     """
     fields = ConfigFields(config, file)
     model_type = _model_type(fields)
+    if config.get("quantization_config") is not None:
+        fields.assume("quantization_config", "ignored", "training holds weights in the job's precision")
     if model_type in TEXT_TOWERS:
         if (
             "text_config" in config or "hidden_size" not in config
@@ -143,7 +145,7 @@ def _model_type(fields: ConfigFields) -> str:
         raise UnsupportedError(
             f"{fields.file}: model_type must be a decoder-only transformer that planner models",
             f"{value!r}: {REFUSED[value]}",
-            "nearest supported: " + ", ".join(nearest_names(value, known)),
+            "plan a model without it; planner model lists those that come with planner",
         )
     if value not in known:
         near = ", ".join(nearest_names(value, known))

@@ -40,7 +40,9 @@ class ConfigFields:
         return FileInputError(self.file, must, repr(given), hint, field=self.prefix + name)
 
     def assume(self, name: str, value: object, why: str = "default of the transformers library") -> None:
-        self.assumed.append(f"{self.prefix}{name} = {value} ({why})")
+        said = f"{self.prefix}{name} = {value} ({why})"
+        if said not in self.assumed:  # experts and dense layers read the same fields
+            self.assumed.append(said)
 
     def given(self, *names: str) -> str | None:
         """The first of several spellings that the file holds with a value."""

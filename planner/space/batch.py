@@ -1,0 +1,67 @@
+"""Which global batch does a question mean, where it gives tokens, or nothing?
+
+Left out: whether a configuration can deal it (`space/rules.py`), and one batch for several sizes (`outcome.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from planner.errors import InputError
+from planner.space.enumerate import divisors
+from planner.units import parse_count
+
+DEFAULT_BATCH_TOKENS: Final = 4e6
+LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit numbers
+
+
+def global_batch_of(
+    text: str | None, seq_len: int, devices: int, shards: int = 1
+) -> tuple[int, tuple[str, ...]]:
+    """Sequences per step: as given, from tokens, or about 4M tokens rounded so that dp can divide it.
+
+    `shards`: what a batch that nobody named must be a multiple of.
+    """
+    in_tokens = text is None or text.lower().endswith("tok")
+    wanted = (
+        DEFAULT_BATCH_TOKENS
+        if text is None
+        else parse_count(text[:-3] if in_tokens else text, "the global batch", example="512 or 16Mtok")
+    )
+    sequences = wanted / seq_len if in_tokens else wanted
+    if sequences > LARGEST_BATCH:
+        raise InputError(
+            f"the global batch must be at most {LARGEST_BATCH} sequences", f"{text} ({sequences:.3g})"
+        )
+    if not in_tokens:
+        if sequences != int(sequences):
+            raise InputError("the global batch must be a whole number of sequences", str(text))
+        return int(sequences), ()
+    held = shards if text is None else 1
+    least, most = max(int(0.75 * sequences), 1), max(int(1.25 * sequences), 1)
+    # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it
+    steps = [(len(divisors(d)), math.lcm(d, held)) for d in divisors(devices)]
+    _, step = max((s for s in steps if most // s[1] * s[1] >= least), default=(0, held))
+    near = range(-(-least // step) * step, max(most, step) + 1, step)
+    batch = max(near, key=lambda b: (b & -b, -abs(b - sequences)))
+    size = f"{batch * seq_len / 1e6:.3g}M tokens"
+    what = "asked for as tokens"
+    if text is None:
+        what = (
+            "about 4M tokens"
+            if batch <= most
+            else "more than 4M tokens, which the named degrees do not divide"
+        )
+    return batch, (f"global batch {batch} sequences, {size} ({what}, rounded to a legal size)",)
+
+
+def shards_of(degrees: Mapping[str, tuple[int, ...]], devices: int) -> int:
+    """What the batch must be a multiple of under the degrees that have one value; 1 where they leave it open."""
+    one = {axis: values[0] for axis, values in degrees.items() if len(values) == 1 and values[0] > 0}
+    dp = one.get("dp", 1)
+    if "dp" not in one and {"tp", "cp", "pp"} <= one.keys():
+        dp = max(devices // (one["tp"] * one["cp"] * one["pp"]), 1)
+    rounds = one["pp"] if "pp" in one and one.get("vpp", 1) > 1 else 1
+    return min(dp * one.get("micro_batch", 1) * rounds, LARGEST_BATCH)
