@@ -249,7 +249,7 @@ def problem_of(
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
-    """The stack with the loss and the dispatcher that the files ask for."""
+    """The stack with the loss, the dispatcher and the width of weights that the files ask for."""
     kernels, communication = stack.kernels, stack.communication
     if parsed.cross_entropy not in (None, kernels.cross_entropy):
         said.append(
@@ -261,7 +261,13 @@ def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
             f"costed with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"
         )
         communication = communication.model_copy(update={"dispatcher": parsed.dispatcher})
-    return stack.model_copy(update={"kernels": kernels, "communication": communication})
+    states, precision = stack.states, parsed.precision
+    asked, stated = parsed.fp8_param_gather, states.fp8_param_gather
+    if asked is not None and precision is not None and (stated is None or asked != (precision in stated)):
+        kept = "in 8 bits" if asked else "in 16 bits with 8-bit copies beside them"
+        said.append(f"costed with linear weights {kept}, as the files ask; the stack was measured otherwise")
+        states = states.model_copy(update={"fp8_param_gather": (precision,) if asked else ()})
+    return stack.model_copy(update={"kernels": kernels, "communication": communication, "states": states})
 
 
 def _product(parsed: ParsedConfig) -> int:

@@ -74,7 +74,7 @@ OptimizerOption = Annotated[str, typer.Option(help="Optimizer.")]
 StackOption = Annotated[
     str | None,
     typer.Option(
-        help="Training software (default: the newest Megatron); see planner stacks.",
+        help="Training software (default: the newest Megatron), options after a +; see planner stacks NAME.",
         autocompletion=complete_stack,
     ),
 ]

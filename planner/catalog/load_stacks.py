@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
+from planner.catalog.stack_options import SEPARATOR, with_options
 from planner.errors import FileInputError, UnknownNameError
 from planner.spec.stack import Stack
 
@@ -27,15 +28,25 @@ def stack_names() -> list[str]:
 @lru_cache(maxsize=64)
 def load_stack(name: str) -> Stack:
     """The stack of that name; capitals, `_` and spaces don't matter, and a path to a YAML file is read as one.
+    Options follow the name: `megatron-2026+no-fp8-param-gather` (`catalog.stack_options`).
 
     Raises `UnknownNameError` for a name that is none, `FileInputError` for a file that cannot be understood.
     """
-    key = "-".join(name.strip().lower().replace("_", " ").split())
+    key, *options = _normal(name).split(SEPARATOR)
     if key in stack_names():
-        return read_stack(STACKS_FOLDER / f"{key}.yaml")
+        return with_options(read_stack(STACKS_FOLDER / f"{key}.yaml"), options)
     if name.endswith((".yaml", ".yml")):
         return read_stack(Path(name))
     raise UnknownNameError("stack", name, stack_names())
+
+
+def is_shipped(name: str) -> bool:
+    """Does a name, options aside, mean a stack that planner ships?"""
+    return _normal(name).partition(SEPARATOR)[0] in stack_names()
+
+
+def _normal(name: str) -> str:
+    return "-".join(name.strip().lower().replace("_", " ").split())
 
 
 def read_stack(path: Path) -> Stack:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level
 from planner.cost.memory import frozen, on_device, state_bytes
+from planner.cost.params_fp8 import beyond_wide, narrow_weights
 from planner.cost.pipeline import least_makespan
 from planner.cost.shards import ShardModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
@@ -62,13 +63,18 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
     t, c, d, zero, hybrid = (stems[axis].astype(float) for axis in ("tp", "cp", "dp", "zero", "hsdp"))
     replicas = classes.copies[classes.of_row] * c * d
     expert_replicas = t * replicas / (stems["ep"].astype(float) * stems["etp"])
-    held = np.zeros_like(shards.dense[shards.of_row])
+    held, linear = np.zeros_like(shards.dense[shards.of_row]), []
     for size, ranks in ((shards.dense, replicas), (shards.expert, expert_replicas)):
         shared = np.where(hybrid > 0, np.minimum(hybrid, ranks), ranks)
         states = state_bytes(zero, shared, replicas, stack, job)
         if job.lora_rank is not None:
             states = frozen(states, zero, shared, FROZEN_BYTES[job.frozen_bits])
         each = on_device(states, stems["offload"], stack.states.engine)
+        linear.append((size[shards.of_row], shared))
         held = held + size[shards.of_row] * (each.weights + each.gradients + each.optimizer)[:, None]
+    narrow = narrow_weights(problem)
+    if narrow is not None:
+        linear[0] = (linear[0][0] - shards.outer[shards.of_row], linear[0][1])
+        held = held + sum(beyond_wide(narrow, stems["offload"], zero, linear))
     alive = classes.count[classes.of_row] > 0
     return _ROUNDING * (largest(np.where(alive, held, 0.0)) + stack.overhead.context)

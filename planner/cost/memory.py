@@ -108,6 +108,7 @@ class MemoryInputs:
     `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
     its own.
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
+    `narrow`: what 8-bit weights take beyond 16-bit ones, and their copies (None: the recipe has none).
     """
 
     dense: Array
@@ -140,6 +141,7 @@ class MemoryInputs:
     update_bytes: float = 0.0
     trained: float = 1.0
     due: Array | None = None
+    narrow: tuple[Array, Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -180,8 +182,10 @@ def _per_class(dense: Array, expert: Array, dense_bytes: Array, expert_bytes: Ar
 
 def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
     """Terms that every moment holds."""
+    beyond, copies = x.narrow or (0.0, None)
     return {
-        "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights),
+        "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights) + beyond,
+        **({} if copies is None else {"fp8_weight_copies": copies}),
         "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
         "workspace": stack.overhead.workspace + x.gather_buffers[:, None] + np.zeros_like(x.dense),

@@ -23,9 +23,10 @@ from planner.cost.params import (
     outer_norm_parameters,
     position_parameters,
 )
+from planner.cost.params_fp8 import narrow_weights
 from planner.cost.stages import StageClasses, largest, sum_over_kinds
 from planner.cost.traffic import group_links
-from planner.spec.config import ConfigTable, distinct
+from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.precision import RECIPES
@@ -63,12 +64,17 @@ class ShardModel:
         self.problem, self.links = problem, links
         self.kinds = problem.model.layer_kinds
         self.parameters = [layer_parameters(kind, problem.model.hidden) for kind in self.kinds]
+        self.narrow = narrow_weights(problem)
 
     def shards(self, table: ConfigTable, classes: StageClasses) -> Shards:
         """Parameters and collectives of the distinct shardings of a table."""
-        first, inverse = distinct(
-            classes.of_row.astype(np.int32), table["tp"], table["cp"], table["dp"], table["ep"], table["etp"]
-        )
+        columns = [
+            classes.of_row.astype(np.int32),
+            *(table[axis] for axis in ("tp", "cp", "dp", "ep", "etp")),
+        ]
+        if self.narrow is not None:  # an optimizer on the host decides the width of gathered weights
+            columns.append(table["offload"] & OFFLOAD_OPTIMIZER)
+        first, inverse = distinct(*columns)
         keys, stage = table.take(first), classes.of_row[first]
         t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
         copies = classes.copies[stage]
@@ -87,10 +93,10 @@ class ShardModel:
         adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
         lora = self.problem.job.lora_rank is not None
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
-        gathered = (largest(dense), largest(expert)) if lora else (heaviest, experts)
+        outer = dense - in_layers
+        gathered = self._gathered(keys, dense, expert, outer, (heaviest, experts), lora)
         comm = self.problem.stack.communication
         replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
-        half = RECIPES[self.problem.job.precision].activation_bytes
         gradient = comm.gradient_bytes
         dense_links = (replicas, group_links(t, replicas, self.problem.cluster))
         expert_links = (expert_replicas, group_links(e * et, expert_replicas, self.problem.cluster))
@@ -100,7 +106,7 @@ class ShardModel:
             where = (ranks, links.local, self.problem.cluster.tiers[0].bandwidth, links.fabric, self.links)
             scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *where)
             reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
-            gather = gather + comm.dp_time * all_gather_time(half * whole, *where)
+            gather = gather + comm.dp_time * all_gather_time(whole, *where)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         head = ends * self._head_parameters(t)[:, None]
         opened = communicator_bytes(keys, replicas, self.problem.cluster, comm.dispatcher)
@@ -109,9 +115,27 @@ class ShardModel:
             gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
         )
         return Shards(
-            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, dense - in_layers, head,
+            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, outer, head,
             adapters, buckets, self._largest_tensor(t), communicators,
         )  # fmt: skip
+
+    def _gathered(
+        self,
+        keys: ConfigTable,
+        dense: Array,
+        expert: Array,
+        outer: Array,
+        heaviest: tuple[Array, Array],
+        lora: bool,
+    ) -> tuple[Array, Array]:
+        """Bytes of dense and of expert parameters that the heaviest stage gathers where states are sharded."""
+        half = RECIPES[self.problem.job.precision].activation_bytes
+        if self.narrow is None:
+            sizes = (largest(dense), largest(expert)) if lora else heaviest
+            return half * sizes[0], half * sizes[1]
+        primary = self.narrow.primary(np.ones(len(keys)), keys["offload"])
+        width = np.where(primary, self.narrow.gathered, half)
+        return largest(width[:, None] * (dense - outer) + half * outer), width * heaviest[1]
 
     def parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
         """Parameters of one layer of each kind on a rank: (K, k) dense, (K, k) expert."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory import MemoryInputs, frozen, on_device, state_bytes
+from planner.cost.params_fp8 import beyond_wide, narrow_weights
 from planner.cost.shards import Shards
 from planner.cost.stages import StageClasses
 from planner.spec.config import ConfigTable
@@ -60,6 +61,8 @@ def memory_inputs(
     dense = state_bytes(zero, shared, replicas, stack, job)
     experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
     outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
+    narrow = narrow_weights(problem)
+    linear = ((shards.dense[s_row] - outer, shared), (shards.expert[s_row], expert_shared))
     if job.lora_rank is not None:
         bytes_, half = FROZEN_BYTES[job.frozen_bits], weight_bytes
         unquantised = np.where(zero >= 3, (half - bytes_) / shared, half - bytes_)
@@ -99,6 +102,7 @@ def memory_inputs(
         communicators=shards.communicators[s_row],
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),
+        narrow=None if narrow is None else beyond_wide(narrow, offload, zero, linear),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from planner.catalog.load_stacks import load_stack, stack_names
+from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
@@ -87,7 +87,8 @@ class ParsedConfig:
     `model`: the architecture, where they state all of it. `layers`: of every pipeline chunk, where stated.
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
-    `cross_entropy`, `dispatcher`: where they ask for one by name.
+    `cross_entropy`, `dispatcher`: where they ask for one by name. `fp8_param_gather`: whether an fp8 recipe keeps and
+    gathers linear weights in 8 bits; None where the files cannot say.
     """
 
     framework: str
@@ -106,6 +107,7 @@ class ParsedConfig:
     missing: str = ""
     cross_entropy: CrossEntropy | None = None
     dispatcher: Dispatcher | None = None
+    fp8_param_gather: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""
@@ -204,7 +206,7 @@ def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
 
 def _stack(name: str) -> Stack | None:
     """The shipped stack of that name; None for one from a file, of which a plan keeps the name alone."""
-    return load_stack(name) if name in stack_names() else None
+    return load_stack(name) if is_shipped(name) else None
 
 
 def _expected(choice: Choice, stack: str) -> Expected:

@@ -22,6 +22,7 @@ from planner.frameworks.megatron.arguments import (
     SCHEDULES,
     environment,
     fuses_loss,
+    keeps_narrow_parameters,
     megatron_stack,
     overlaps_experts,
     overlaps_gradients,
@@ -88,6 +89,10 @@ PRECISIONS: Final = {
     Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
     Precision.NVFP4: "bf16_with_nvfp4_mixed",
 }
+
+FP8_RECIPES: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
+# of these, the recipes that set fp8_param_gather
+FP8_PARAM_GATHER: Final = FP8_RECIPES[:3]
 
 
 def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
@@ -261,6 +266,12 @@ def render(launch: Launch, version: str) -> Files:
         "data: the dataset is made up (--dataset mock)",
         *unlike_stack(launch),
     ]
+    precision = launch.job.precision
+    if precision in FP8_RECIPES and keeps_narrow_parameters(launch) != (precision in FP8_PARAM_GATHER):
+        kept = "in 8 bits" if precision in FP8_PARAM_GATHER else "in 16 bits with 8-bit copies"
+        missing.append(
+            f"linear weights: {PRECISIONS[precision]} keeps them {kept}, which the plan does not count on"
+        )
     if reduces_in_bf16(launch):
         missing.append(
             "gradients kept and reduced in bf16: its mixed precision has them in fp32, 2 bytes more"
@@ -329,6 +340,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             1 << RECOMPUTE_MODULES.index(n) for n in set(names) if n in RECOMPUTE_MODULES
         )
     said = s.text("mixed_precision", "bf16_mixed")
+    precision = next((p for p, text in PRECISIONS.items() if text == said), None)
     return ParsedConfig(
         framework="megatron-bridge",
         version=VERSION,
@@ -336,12 +348,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         devices=devices,
         seq_len=s.count("model.seq_length", 1) if s.has("model.seq_length") else None,
         global_batch=s.count("train.global_batch_size", 1) if s.has("train.global_batch_size") else None,
-        precision=next((p for p, text in PRECISIONS.items() if text == said), None),
+        precision=precision,
         model=model,
         layers=chunks,
         unknown=unknown_options("megatron-bridge", VERSION, fields),
         cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
         dispatcher=Dispatcher.DEEPEP if s.text("model.moe_token_dispatcher_type", "") == "flex" else None,
+        fp8_param_gather=precision in FP8_PARAM_GATHER if precision in FP8_RECIPES else None,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.catalog.load_stacks import load_stack, stack_names
+from planner.catalog.stack_options import options_for
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
 from planner.spec.cluster import Cluster, ClusterSpec
@@ -131,6 +132,7 @@ def named_cluster(text: str, gpus: int | None) -> Facts:
 def stack_facts(stack: Stack) -> Facts:
     """All numbers of a stack, times in seconds and sizes in bytes."""
     facts: Facts = stack.model_dump(mode="json")
+    facts["options"] = {option.name: option.meaning for option in options_for(stack)}
     return facts
 
 

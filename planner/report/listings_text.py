@@ -169,15 +169,19 @@ def _gigabytes(rate: float) -> str:
 def stack_document(facts: Facts) -> RenderableType:
     """One stack with all its numbers."""
     head = ("name", "framework", "released", "description", "source", "fitted", "kin")
-    rest = {key: value for key, value in facts.items() if key not in head}
+    rest = {key: value for key, value in facts.items() if key not in (*head, "options")}
     lines = [
         prose(f"{key}: {facts[key]}", "" if key != "source" else "dim") for key in head[1:] if facts[key]
     ]
-    return Group(
+    blocks: list[RenderableType] = [
         prose(facts["name"], "bold"),
         *lines,
         section("Numbers", labelled_wrapped([(key, _stack_value(key, v)) for key, v in flattened(rest)])),
-    )
+    ]
+    if facts["options"]:
+        title = f"Options, as in --stack {facts['name']}+{next(iter(facts['options']))}"
+        blocks.append(section(title, labelled_wrapped(list(facts["options"].items()))))
+    return Group(*blocks)
 
 
 def _stack_value(key: str, value: str) -> str:

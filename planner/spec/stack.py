@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from planner.errors import UnitError
 from planner.spec.config import SCHEDULE_LABELS
-from planner.spec.precision import Dtype
+from planner.spec.precision import Dtype, Precision
 from planner.units import parse_quantity
 
 
@@ -332,6 +332,11 @@ class States(_Section):
     )
     gather_copy: float = Field(
         0.0, ge=0, le=4, description="copy of the parameters while updated shards are gathered (zero 1 and 2)"
+    )
+    fp8_param_gather: tuple[Precision, ...] | None = Field(
+        None,
+        description="recipes whose linear weights are kept and gathered in 8 bits (Megatron --fp8-param-gather), the "
+        "others keep 8-bit copies beside 16-bit weights; absent: not known, 16 bits alone are counted",
     )
     prefetch_layers: int = Field(2, ge=1, le=8, description="gathered layers alive at once under ZeRO-3")
     optimizer_transient: float = Field(

@@ -63,3 +63,13 @@ def test_bands_grow_with_devices_and_for_mixtures() -> None:
     assert stack.band_at(64, moe=True) == pytest.approx(0.1 * UNLIKE_BAND)
     measured = stack.model_copy(update={"band_moe": 0.05})
     assert measured.band_at(64, moe=True) == pytest.approx(0.1)  # never narrower
+
+
+def test_options_follow_the_name() -> None:
+    stack = load_stack("Megatron 2026+no-fp8-param-gather")
+    assert stack.name == "megatron-2026+no-fp8-param-gather"
+    assert stack.states.fp8_param_gather == ()
+    assert load_stack(stack.name) == stack
+    for unknown in ("megatron-2026+fsdp", "torchtitan-2026+fp8-param-gather", "megatron-2026+"):
+        with pytest.raises(UnknownNameError, match="option of stack"):
+            load_stack(unknown)

@@ -328,7 +328,24 @@ def _precision(launch: Launch) -> list[Option]:
     if launch.job.optimizer is Optimizer.ADAMW_BF16 and not launch.config.zero:
         must = "16-bit moments need the distributed optimizer"
         raise UnsupportedError(must, f"zero={launch.config.zero}", "choose zero=1")
-    return [*PRECISIONS[launch.job.precision], *optimizer]
+    return [*PRECISIONS[launch.job.precision], *_narrow_parameters(launch), *optimizer]
+
+
+def keeps_narrow_parameters(launch: Launch) -> bool:
+    """Does the plan's memory keep linear weights in 8 bits, where validate_args lets it?"""
+    stack, precision = megatron_stack(launch), launch.job.precision
+    stated = stack is not None and precision in (stack.states.fp8_param_gather or ())
+    on_host = launch.config.offload & OFFLOAD_OPTIMIZER and precision is not Precision.FP8
+    return stated and launch.config.zero >= 1 and not on_host
+
+
+def _narrow_parameters(launch: Launch) -> list[Option]:
+    """MXFP8 parameters can only be gathered through the gradient buffer, where there is one
+    (Transformer Engine, pytorch/tensor/utils.py replace_raw_data)."""
+    if not keeps_narrow_parameters(launch):
+        return []
+    through_gradients = launch.job.precision is Precision.FP8_MX and launch.config.zero < 2
+    return [("--fp8-param-gather",), *[("--reuse-grad-buf-for-mxfp8-param-ag",)] * through_gradients]
 
 
 def _training(launch: Launch) -> list[Option]:

@@ -156,6 +156,26 @@ def _accept(a: Arguments, version: str) -> None:
             raise InputError(must, "without", "add --overlap-grad-reduce")
 
 
+def _accept_narrow_parameters(a: Arguments) -> None:
+    """Refuse --fp8-param-gather where Megatron-LM (A, T) or Transformer Engine do. Raises `InputError`."""
+    if not a.has("--fp8-param-gather"):
+        return
+    recipe, fsdp = a.word("--fp8-recipe", "delayed"), a.has("--use-megatron-fsdp")
+    if not a.has("--fp8-format"):  # T
+        must = "--fp8-param-gather (fp8_param) must be used together with fp8 mode"
+        raise InputError(must, "no --fp8-format", "add --fp8-format hybrid, or leave it out")
+    if not (a.has("--use-distributed-optimizer") or a.has("--use-torch-fsdp2") or fsdp):  # A
+        must = "--fp8-param-gather is only supported with the distributed optimizer, torch FSDP2 or Megatron-FSDP"
+        raise InputError(must, "none of them", "add --use-distributed-optimizer")
+    if a.has("--optimizer-cpu-offload") and recipe != "delayed":  # A
+        must = "--fp8-param-gather with --optimizer-cpu-offload must be used with --fp8-recipe delayed"
+        raise InputError(must, recipe, "leave one of them out")
+    reuses = a.has("--reuse-grad-buf-for-mxfp8-param-ag")
+    if recipe == "mxfp8" and not (reuses or fsdp):  # replace_raw_data of an MXFP8Tensor is not implemented
+        must = "mxfp8 parameters must be gathered through the gradient buffer"
+        raise InputError(must, "--fp8-param-gather alone", "add --reuse-grad-buf-for-mxfp8-param-ag")
+
+
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
     # in order, so that a file of settings given before a script fills its variables
@@ -168,6 +188,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         raise InputError(must, ", ".join(files), "give the script or the list of arguments")
     names = {option[0] for option in own}
     _accept(arguments, _version(names))
+    _accept_narrow_parameters(arguments)
     axes, layers = _axes(arguments)
     model = _model(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
     vocabulary = _vocabulary(arguments)
@@ -190,6 +211,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         optimizer=_optimizer(arguments),
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
         dispatcher=Dispatcher.DEEPEP if _deepep(arguments) else None,
+        fp8_param_gather=arguments.has("--fp8-param-gather") if arguments.has("--fp8-format") else None,
     )
 
 

@@ -1,0 +1,59 @@
+"""Which options of its framework may be set on a stack by name? `megatron-2026+no-fp8-param-gather`.
+
+An option is named as the framework names it, and changes fields of the stack that is costed; launch files carry it.
+Left out: what is an axis of the configuration, and numbers that were fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from planner.errors import UnknownNameError
+from planner.spec.precision import Precision
+from planner.spec.stack import Stack
+
+SEPARATOR: Final = "+"
+_FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
+
+
+@dataclass(frozen=True)
+class StackOption:
+    """`fields`: section of a stack -> what the option replaces there. `meaning`: in a line."""
+
+    name: str
+    frameworks: tuple[str, ...]
+    fields: Mapping[str, Mapping[str, Any]]
+    meaning: str
+
+
+OPTIONS: Final = (
+    StackOption(
+        "fp8-param-gather", ("megatron",), {"states": {"fp8_param_gather": _FP8}},
+        "linear weights are kept and gathered in 8 bits in every fp8 recipe",
+    ),
+    StackOption(
+        "no-fp8-param-gather", ("megatron",), {"states": {"fp8_param_gather": ()}},
+        "fp8 recipes keep 8-bit copies beside 16-bit weights",
+    ),
+)  # fmt: skip
+
+
+def options_for(stack: Stack) -> tuple[StackOption, ...]:
+    """The options that a stack takes."""
+    return tuple(option for option in OPTIONS if stack.framework in option.frameworks)
+
+
+def with_options(stack: Stack, names: list[str]) -> Stack:
+    """The stack with these options, the last of a field counting, its name telling them. Raises `UnknownNameError`."""
+    known = {option.name: option for option in options_for(stack)}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"option of stack {stack.name}", name, list(known))
+        update: dict[str, Any] = {
+            section: getattr(stack, section).model_copy(update=dict(fields))
+            for section, fields in known[name].fields.items()
+        }
+        stack = stack.model_copy(update={**update, "name": f"{stack.name}{SEPARATOR}{name}"})
+    return stack

@@ -1,0 +1,111 @@
+"""What does a weight in 8 bits cost a rank, and what does its all-gather send, by recipe?
+
+Megatron-LM's --fp8-param-gather keeps linear weights in the format of the products; without it they stay in 16 bits
+beside the 8-bit copies that Transformer Engine makes once a step. Embeddings, head, norms and router are never in 8
+bits. Left out: a recipe's first and last layers in bf16, nvfp4's own option (--fp4-param-gather), amax histories
+(4 KiB a weight), and the casts' time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.accelerator import Accelerator
+from planner.spec.config import OFFLOAD_OPTIMIZER
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+
+Array = NDArray[np.float64]
+
+WIDE: Final = 2.0  # bytes of a weight in 16 bits
+# Scales beside each of two copies: e8m0 per 32 values; fp32 per 128 x 128.
+MX_SCALE: Final = 1 / 32
+BLOCK_SCALE: Final = 4 / 128**2
+
+
+@dataclass(frozen=True)
+class NarrowWeights:
+    """Of one linear weight of a recipe.
+
+    `copies`: bytes of what products read, both orientations and scales. `main`: of these, the copy that is the
+    parameter where it is kept in 8 bits. `gathered`: bytes that the all-gather after the update then sends.
+    `gathers`: whether the stack keeps parameters so. `on_host`: may the optimizer's states be offloaded with it?
+    `two_shards`: both orientations are sharded where parameters are.
+    """
+
+    copies: float
+    main: float
+    gathered: float
+    gathers: bool
+    on_host: bool
+    two_shards: bool = False
+
+    def primary(self, zero: Array, offload: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Where parameters are kept in 8 bits: the distributed optimizer holds their fp32 masters, as
+        training/arguments.py asserts, and delayed scaling where that optimizer is on the host."""
+        held = (zero >= 1) & ((offload & OFFLOAD_OPTIMIZER == 0) | self.on_host)
+        return np.asarray(held & self.gathers)
+
+    def kept(self, zero: Array, offload: NDArray[np.int32]) -> tuple[Array, Array]:
+        """Bytes of the parameter itself, and of the copies beside it, (n,) each [bytes/parameter]."""
+        primary = self.primary(zero, offload)
+        return np.where(primary, self.main, WIDE), np.where(primary, self.copies - self.main, self.copies)
+
+
+def reads_transposed(accelerator: Accelerator) -> bool:
+    """Do 8-bit products need a transposed copy of a weight for the input's gradient?
+
+    Not where they read either layout: compute capability 10, 11 and 13 on, datacenter Blackwell among them
+    (Transformer Engine, pytorch/utils.py is_non_tn_fp8_gemm_supported).
+    """
+    major = int((accelerator.compute_capability or "0").partition(".")[0])
+    return not (10 <= major < 12 or major >= 13)
+
+
+def narrow_weights(problem: Problem) -> NarrowWeights | None:
+    """The recipe's 8-bit weights; None where it has none, the stack does not say, or weights are frozen.
+
+    Delayed and per-tensor scaling: 1 byte, and 1 transposed where products need it; gathered as 1 byte. Blocks of
+    128 x 128: both orientations, gathered as 1. MXFP8: both orientations with their scales, since a transposed copy
+    has other blocks; its parameters are gathered in bf16 through the gradient buffer
+    (--reuse-grad-buf-for-mxfp8-param-ag) and cast after it. Sources: Transformer Engine pytorch/tensor/utils.py
+    replace_raw_data, post_all_gather_processing and pytorch/module/base.py quantize_weight (a cached workspace per
+    weight); Megatron-LM core/distributed/param_and_grad_buffer.py.
+    """
+    stated, job = problem.stack.states.fp8_param_gather, problem.job
+    if stated is None or job.lora_rank is not None:
+        return None
+    gathers, delayed = job.precision in stated, job.precision is Precision.FP8
+    if job.precision in (Precision.FP8, Precision.FP8_CS):
+        copies = 2.0 if reads_transposed(problem.cluster.accelerator) else 1.0
+        return NarrowWeights(copies, 1.0, 1.0, gathers, delayed)
+    if job.precision is Precision.FP8_BLOCKWISE:
+        return NarrowWeights(2 * (1 + BLOCK_SCALE), 1 + BLOCK_SCALE, 1.0, gathers, False)
+    if job.precision is Precision.FP8_MX:
+        return NarrowWeights(2 * (1 + MX_SCALE), 1 + MX_SCALE, WIDE, gathers, False, two_shards=True)
+    return None
+
+
+def beyond_wide(
+    weights: NarrowWeights, offload: NDArray[np.int32], zero: Array, parts: Sequence[tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """What parameters take beyond 16 bits each (below 0 for those in 8), and their copies, (n, C) each [bytes].
+
+    `parts`: linear weights of a rank (n, C) and the ranks that share them at ZeRO 3 (n,). What is sharded is sharded
+    in 8 bits too, MXFP8 in both orientations; other transposed copies are then made of gathered layers and dropped
+    (Megatron-FSDP's keep_fp8_transpose_cache is off), and a workspace of 16-bit weights is never sharded.
+    """
+    primary, main, copies = weights.primary(zero, offload), *weights.kept(zero, offload)
+    sharded = zero >= 3
+    dropped = primary & sharded & (not weights.two_shards)
+    beyond, beside = np.zeros_like(parts[0][0]), np.zeros_like(parts[0][0])
+    for size, ranks in parts:
+        share = np.where(sharded, 1.0 / ranks, 1.0)
+        beyond = beyond + (share * (main - WIDE))[:, None] * size
+        beside = beside + (np.where(primary, share, 1.0) * np.where(dropped, 0.0, copies))[:, None] * size
+    return beyond, beside

@@ -1,0 +1,126 @@
+"""Weights in 8 bits: bytes kept and gathered by recipe, worked by hand from Transformer Engine's storage classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.catalog.load_stacks import load_stack
+from planner.cost.collectives import all_gather_time
+from planner.cost.model import CostModel
+from planner.cost.params_fp8 import narrow_weights, reads_transposed
+from planner.cost.traffic import group_links
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.load_cluster import load_cluster
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+from tests.problems import costs, dense_model, legal_table, moe_model, problem
+
+H100, B200 = "2x8 h100 400G-ib", "2x8 b200 400G-ib"
+ON, OFF = "megatron-2026+fp8-param-gather", "megatron-2026+no-fp8-param-gather"
+ZERO_1 = ParallelConfig(tp=2, dp=8, num_microbatches=8, sp=1, zero=1)
+
+
+def held(subject: Problem, config: ParallelConfig) -> dict[str, float]:
+    """Terms of the stage's memory before the first step."""
+    detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    return {name: float(value[0, 0]) for name, value in detail.memory["after_init"].items()}
+
+
+@pytest.mark.parametrize(
+    ("machine", "precision", "kept", "beside_16_bits"),
+    [
+        # one byte and its transpose; one byte that products read either way; with scales of 1 byte per 32 values;
+        # with scales of 4 bytes per 128 x 128
+        (H100, Precision.FP8, 2.0, 4.0),
+        (H100, Precision.FP8_CS, 2.0, 4.0),
+        (B200, Precision.FP8_CS, 1.0, 3.0),
+        (B200, Precision.FP8_MX, 2 + 2 / 32, 4 + 2 / 32),
+        (H100, Precision.FP8_BLOCKWISE, 2 + 8 / 16384, 4 + 8 / 16384),
+    ],
+)
+def test_bytes_of_a_linear_weight(
+    machine: str, precision: Precision, kept: float, beside_16_bits: float
+) -> None:
+    model = dense_model(layers=4)
+    # tp 2: half of q, k, v, projection, gate, up and down; outside the layers 2 x 32000 x 2048 / 2 and 2048 of a norm
+    linear = 4 * (2048 * (2 * 2048 + 2 * 1024) + 3 * 2048 * 7168) / 2
+    outer, norms = 32000 * 2048 + 2048, 4 * 2 * 2048
+    for stack, width in ((ON, kept), (OFF, beside_16_bits)):
+        terms = held(problem(model, machine, precision=precision, stack=stack), ZERO_1)
+        found = terms["weights"] + terms.get("fp8_weight_copies", 0.0)
+        # norms of layers are taken for linear weights: under 0.1 % here
+        assert found == pytest.approx(width * (linear + norms) + 2 * outer, rel=1e-9)
+        assert terms["optimizer"] == pytest.approx(12 * (linear + norms + outer) / 8)
+        assert terms["gradients"] == pytest.approx(4 * (linear + norms + outer))
+
+
+def test_experts_are_linear_weights_too() -> None:
+    model, expert = moe_model(), ParallelConfig(dp=16, ep=16, num_microbatches=4, sp=1, zero=1)
+    on, off = (
+        held(problem(model, B200, precision=Precision.FP8_CS, stack=stack), expert) for stack in (ON, OFF)
+    )
+    assert on["fp8_weight_copies"] == 0
+    assert off["weights"] - on["weights"] == pytest.approx(off["fp8_weight_copies"])
+    # 7 layers of one expert 3 x 2048 x 1024 on each of 16 ranks, and what is dense
+    assert off["fp8_weight_copies"] > 7 * 3 * 2048 * 1024
+
+
+@pytest.mark.parametrize(
+    ("config", "precision", "in_8_bits"),
+    [
+        (ZERO_1, Precision.FP8_CS, True),
+        (ParallelConfig(tp=2, dp=8, num_microbatches=8, sp=1, zero=0), Precision.FP8_CS, False),
+        (ParallelConfig(tp=2, dp=8, num_microbatches=8, sp=1, zero=1, offload=1), Precision.FP8_CS, False),
+        (ParallelConfig(tp=2, dp=8, num_microbatches=8, sp=1, zero=1, offload=1), Precision.FP8, True),
+    ],
+)
+def test_only_the_distributed_optimizer_keeps_them(
+    config: ParallelConfig, precision: Precision, in_8_bits: bool
+) -> None:
+    subject = problem(machine=H100, precision=precision, stack=ON)
+    copies = held(subject, config)["fp8_weight_copies"] / held(subject, ZERO_1)["fp8_weight_copies"]
+    assert copies == pytest.approx(1 if in_8_bits else 2)
+
+
+def test_gathered_bytes_halve_for_a_byte_and_stay_for_mxfp8() -> None:
+    def gathered(precision: Precision, stack: str) -> float:
+        prepared = costs(problem(machine=B200, precision=precision, stack=stack)).prepare(
+            ConfigTable.of([ZERO_1])
+        )
+        return float(prepared.shards.gather[0])
+
+    subject = problem(machine=B200, precision=Precision.FP8_CS, stack=ON)
+    model = CostModel(subject, costs(subject).kernels, costs(subject).links)
+    shards = model.prepare(ConfigTable.of([ZERO_1])).shards
+    linear = float((shards.dense - shards.outer)[0, 0])
+    outer = float(shards.outer[0, 0])
+    links = group_links(np.array([2.0]), np.array([8.0]), subject.cluster)
+    sizes, nvlink = np.array([linear + 2 * outer, 2 * (linear + outer)]), subject.cluster.tiers[0].bandwidth
+    on, off = all_gather_time(sizes, np.array([8.0, 8.0]), links.local, nvlink, links.fabric, model.links)
+    saved = gathered(Precision.FP8_CS, OFF) - gathered(Precision.FP8_CS, ON)
+    assert saved == pytest.approx(subject.stack.communication.dp_time * float(off - on), rel=1e-6)
+    assert saved > 0
+    assert gathered(Precision.FP8_MX, ON) == pytest.approx(gathered(Precision.FP8_MX, OFF))
+
+
+def test_other_recipes_and_stacks_are_as_they_were() -> None:
+    for stack in ("megatron-2026", ON, OFF):
+        assert held(problem(stack=stack), ZERO_1) == held(problem(stack="megatron-2026"), ZERO_1)
+    assert load_stack("torchtitan-2026").states.fp8_param_gather is None
+    assert narrow_weights(problem(machine=H100, precision=Precision.FP8, stack="megatron-2024")) is None
+
+
+@pytest.mark.parametrize(("chip", "transposed"), [("h100", True), ("b200", False), ("gb300", False)])
+def test_transposed_copies_by_device(chip: str, transposed: bool) -> None:
+    assert reads_transposed(load_cluster(f"1x8 {chip} 400G-ib").accelerator) is transposed
+
+
+@pytest.mark.parametrize("stack", [ON, OFF])
+@pytest.mark.parametrize("precision", [Precision.FP8_CS, Precision.FP8_MX])
+def test_the_bound_stays_below_what_rows_need(stack: str, precision: Precision) -> None:
+    subject = problem(machine=B200, precision=precision, stack=stack)
+    model, table = costs(subject), legal_table(subject)
+    table = table.take(slice(0, len(table), max(len(table) // 400, 1)))
+    assert (model.least_memory(table) <= model.evaluate(table).device_memory * (1 + 1e-9)).all()
