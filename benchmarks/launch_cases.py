@@ -25,15 +25,10 @@ from planner.frameworks.framework import Launch
 from planner.frameworks.layout import chunk_layers
 from planner.plan import Request, cost_model, resolve
 from planner.solve.search import search
-from planner.space.enumerate import (
-    Enumeration,
-    divisors,
-    enumerate_configs,
-    explain_config,
-    stack_modules,
-    with_recomputed_layers,
-)
+from planner.space.axes import divisors, stack_modules
+from planner.space.enumerate import Enumeration, enumerate_configs, with_recomputed_layers
 from planner.space.framework_rules import all_rules_for, rules_for
+from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.load_model import catalog_models
 from planner.spec.planfile import Choice

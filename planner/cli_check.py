@@ -129,8 +129,8 @@ def check_files(
 
     `config_file`: the model's config.json beside the files, which counts where they don't describe the model.
     """
-    from planner.space.enumerate import explain_config
     from planner.space.framework_rules import all_rules_for
+    from planner.space.legality import explain_config
 
     framework = recognize(files)
     parsed = framework.parse(files)
@@ -276,7 +276,7 @@ def _product(parsed: ParsedConfig) -> int:
 
 def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
     """The configuration the files say, completed by the devices and the batch."""
-    from planner.space.enumerate import stack_modules
+    from planner.space.axes import stack_modules
     from planner.spec.config import AXES, ParallelConfig, Recompute
 
     config = ParallelConfig(**{axis: value for axis, value in parsed.axes.items() if axis in AXES})

@@ -99,8 +99,8 @@ def _check_rules(
     from planner.cli_check import as_the_framework_allows, newest_stack
     from planner.cli_trace import planned_problem
     from planner.frameworks import framework_of_stack
-    from planner.space.enumerate import explain_config
     from planner.space.framework_rules import all_rules_for
+    from planner.space.legality import explain_config
 
     planned = framework_of_stack(plan.subject.stack.framework)
     if planned is not None and planned.rules is target.rules:

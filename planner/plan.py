@@ -51,19 +51,11 @@ from planner.solve.relax import (
     with_batch,
 )
 from planner.solve.search import SearchResult, bounds_of, search
+from planner.space.axes import RESTRICTABLE, check_restriction, divisors, recompute_choices, stack_modules
 from planner.space.batch import global_batch_of, shards_of
-from planner.space.enumerate import (
-    RESTRICTABLE,
-    Enumeration,
-    check_restriction,
-    divisors,
-    enumerate_configs,
-    explain_config,
-    nearest_legal,
-    recompute_choices,
-    stack_modules,
-)
+from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
+from planner.space.legality import explain_config, nearest_legal
 from planner.space.restriction import value_text
 from planner.space.rules import RULES
 from planner.spec.cluster import Cluster

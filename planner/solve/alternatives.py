@@ -17,14 +17,9 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import search
-from planner.space.enumerate import (
-    Enumeration,
-    Restriction,
-    divisors,
-    enumerate_configs,
-    explain_config,
-    stack_modules,
-)
+from planner.space.axes import Restriction, divisors, stack_modules
+from planner.space.enumerate import Enumeration, enumerate_configs
+from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem, Rule, Violation
 

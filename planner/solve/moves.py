@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cost.model import CostModel
-from planner.space.enumerate import explain_config, stack_modules
+from planner.space.axes import stack_modules
+from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.rule import Problem, Rule
 

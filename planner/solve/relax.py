@@ -15,8 +15,10 @@ import numpy as np
 
 from planner.cost.model import CostModel
 from planner.solve.search import search
-from planner.space.enumerate import Restriction, changed_axes, divisors, enumerate_configs
+from planner.space.axes import Restriction, divisors
+from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.space.legality import changed_axes
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.rule import Problem, Rule

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from planner.errors import InputError
-from planner.space.enumerate import divisors
+from planner.space.axes import divisors
 from planner.units import parse_count
 
 DEFAULT_BATCH_TOKENS: Final = 4e6

@@ -18,7 +18,7 @@ Left out: HSDP shard sizes below dp x cp and module lists, which are columns wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -26,32 +26,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import InputError
+from planner.space.axes import Axes, Domain, Restriction, check_restriction, divisors, stack_modules
 from planner.spec.config import (
     AXES,
-    RECOMPUTE_MODULES,
-    SCHEDULE_LABELS,
     ConfigTable,
     IntColumn,
-    ParallelConfig,
     Recompute,
-    Schedule,
-    default_schedule,
     distinct,
 )
-from planner.spec.model import AttentionKind
-from planner.spec.rule import Problem, Rule, Violation
+from planner.spec.rule import Problem, Rule
 
-Restriction = Mapping[str, tuple[int, ...]]
-Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as tuples
-
-RESTRICTABLE: Final = (
-    "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
-    "recompute_layers", "offload",
-)  # fmt: skip
-# (rule, another that is always broken with it)
-IMPLIED: Final = (("batch-dp", "batch"),)
-LARGEST_DEGREE: Final = 2**20
 LATE_STEP: Final = 6  # from this step of `_STEPS` on, rows are expanded in blocks
 BLOCK_ROWS: Final = 2**17
 
@@ -132,129 +116,17 @@ def with_recomputed_layers(table: ConfigTable, layers: IntColumn) -> ConfigTable
     return ConfigTable({**table.columns, "recompute_layers": layers, "recompute": full})
 
 
-def divisors(number: int) -> tuple[int, ...]:
-    """Divisors of `number` >= 1, ascending."""
-    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return tuple(sorted({*low, *(number // d for d in low)}))
-
-
-def check_restriction(restrict: Restriction) -> None:
-    """Raise `InputError` where an axis is unknown or a value cannot be a degree."""
-    for axis, values in restrict.items():
-        if axis not in RESTRICTABLE:
-            raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
-        lowest = 0 if axis in ("sp", "zero", "schedule", "recompute", "recompute_layers", "offload") else 1
-        highest = {"sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1, "offload": 7}.get(
-            axis, LARGEST_DEGREE
-        )
-        for value in values:
-            if not lowest <= value <= highest:
-                raise InputError(f"{axis} must be between {lowest} and {highest}", str(value))
-
-
-class _Axes:
-    """The values of every axis as a function of the degrees chosen first."""
-
-    def __init__(self, problem: Problem, restrict: Restriction) -> None:
-        model = problem.model
-        self.restrict = restrict
-        self.layers = model.num_layers
-        self.batch = problem.job.global_batch
-        self.moe = model.is_moe
-        experts = [layer.moe.experts for layer in model.layer_kinds if layer.moe]
-        self.partial = problem.stack.limits.partial_full_recompute
-        self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
-        self.selective = selects_anything(problem)
-        self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
-
-    def _restricted(self, axis: str, values: Sequence[int]) -> Domain:
-        return tuple((v,) for v in self.restrict.get(axis, tuple(values)))
-
-    def sp(self, tp: int) -> Domain:
-        return self._restricted("sp", (0, 1) if tp > 1 else (0,))
-
-    def ep(self, tp: int) -> Domain:
-        return self._restricted("ep", self.ep_values)
-
-    def etp(self, tp: int) -> Domain:
-        return self._restricted("etp", divisors(tp) if self.moe else (1,))
-
-    def vpp(self, pp: int) -> Domain:
-        return self._restricted("vpp", range(1, max(1, (self.layers + 2) // pp) + 1) if pp > 1 else (1,))
-
-    def schedule(self, vpp: int) -> Domain:
-        """Never empty: chunks that no schedule of the stack runs are counted where a rule removes them."""
-        fitting = [int(schedule) for schedule in self.schedules if schedule.runs_chunks(vpp)]
-        return self._restricted("schedule", fitting or (int(default_schedule(vpp)),))
-
-    def micro_batch(self, dp: int) -> Domain:
-        share = self.batch // dp
-        return self._restricted("micro_batch", divisors(share) if share else (1,))
-
-    def zero(self, tp: int) -> Domain:
-        return self._restricted("zero", (0, 1, 2, 3))
-
-    def offload(self, tp: int) -> Domain:
-        """Nothing, unless asked for: what lives on the host is slow."""
-        return self._restricted("offload", (0,))
-
-    def _recomputes(self, kind: Recompute) -> bool:
-        """Do the pins of `recompute` and `recompute_layers` leave this kind?"""
-        counts = self.restrict.get("recompute_layers", (0, 1))
-        possible = any(counts) if kind is Recompute.FULL else 0 in counts
-        return possible and kind in self.restrict.get("recompute", tuple(Recompute))
-
-    def recompute(self, pp: int) -> Domain:
-        """NONE stands for none and full, which are told apart by the recomputed layers.
-
-        No selective one where the model has none of the stack's modules, unless it is asked for.
-        """
-        wanted = self._recomputes(Recompute.SELECTIVE) and (self.selective or "recompute" in self.restrict)
-        selective = ((int(Recompute.SELECTIVE),),) if wanted else ()
-        plain = self._recomputes(Recompute.NONE) or self._recomputes(Recompute.FULL)
-        return (*selective, *(((int(Recompute.NONE),),) if plain else ()))
-
-    def recompute_layers(self, pp: int, vpp: int, recompute: int) -> tuple[int, ...]:
-        """Leaves: 0 for none and selective, then the multiples of vpp up to the largest stage, and all of it.
-
-        A pinned number above that means all of it.
-        """
-        if recompute == Recompute.SELECTIVE:
-            return (0,)
-        most = -(-self.layers // pp)
-        choices: list[int] = [0] if self._recomputes(Recompute.NONE) else []
-        if self._recomputes(Recompute.FULL):
-            wanted = self.restrict.get("recompute_layers")
-            if wanted is not None:
-                choices += [min(count, most) for count in wanted if count > 0]
-            elif "recompute" in self.restrict or not self.partial:
-                choices.append(most)
-            else:
-                choices += [*range(vpp, most, vpp), most]
-        return tuple(sorted(set(choices)))
-
-    def recomputations(self, pp: int, vpp: int) -> int:
-        """How many ways to recompute a stage there are."""
-        return sum(len(self.recompute_layers(pp, vpp, kind)) for (kind,) in self.recompute(pp))
-
-
-def recompute_choices(problem: Problem, restrict: Restriction, config: ParallelConfig) -> tuple[int, ...]:
-    """The numbers of fully recomputed layers with which the configuration is in the space."""
-    kind = Recompute.SELECTIVE if config.recompute == Recompute.SELECTIVE else Recompute.NONE
-    return _Axes(problem, restrict).recompute_layers(config.pp, config.vpp, kind)
-
-
-# (axis, the column its values depend on, method of _Axes)
-_STEPS: Final[tuple[tuple[str, str, Callable[[_Axes, int], Domain]], ...]] = (
-    ("sp", "tp", _Axes.sp),
-    ("ep", "tp", _Axes.ep),
-    ("etp", "tp", _Axes.etp),
-    ("vpp", "pp", _Axes.vpp),
-    ("schedule", "vpp", _Axes.schedule),
-    ("micro_batch", "dp", _Axes.micro_batch),
-    ("zero", "tp", _Axes.zero),
-    ("recompute", "pp", _Axes.recompute),
-    ("offload", "tp", _Axes.offload),
+# (axis, the column its values depend on, method of Axes)
+_STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
+    ("sp", "tp", Axes.sp),
+    ("ep", "tp", Axes.ep),
+    ("etp", "tp", Axes.etp),
+    ("vpp", "pp", Axes.vpp),
+    ("schedule", "vpp", Axes.schedule),
+    ("micro_batch", "dp", Axes.micro_batch),
+    ("zero", "tp", Axes.zero),
+    ("recompute", "pp", Axes.recompute),
+    ("offload", "tp", Axes.offload),
 )
 
 
@@ -335,27 +207,6 @@ class _Filter:
         return columns if alive.all() else {axis: column[alive] for axis, column in columns.items()}
 
 
-def stack_modules(problem: Problem) -> int:
-    """Bit mask of what the stack recomputes when asked to recompute selectively."""
-    names = problem.stack.limits.selective_recompute
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
-
-
-def selects_anything(problem: Problem) -> bool:
-    """Has any layer a module that the stack recomputes selectively? A mixture of experts has no dense `mlp`."""
-    kinds = problem.model.layer_kinds
-    present = {"core_attn", "layernorm"}
-    if any(layer.mlp for layer in kinds):
-        present.add("mlp")
-    if any(layer.moe for layer in kinds):
-        present |= {"moe", "moe_act"}
-    if any(layer.moe and layer.moe.shared_ffn for layer in kinds):
-        present.add("shared_experts")
-    if any(layer.attention.kind is AttentionKind.MLA for layer in kinds):
-        present.add("mla_up_proj")
-    return not present.isdisjoint(problem.stack.limits.selective_recompute)
-
-
 def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigTable:
     """Add the columns that follow from the others or have one value so far."""
     selective = columns["recompute"] == Recompute.SELECTIVE
@@ -368,7 +219,7 @@ def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigT
 
 
 def _stem_kinds(
-    columns: dict[str, IntColumn], axes: _Axes, sieve: _Filter
+    columns: dict[str, IntColumn], axes: Axes, sieve: _Filter
 ) -> tuple[NDArray[np.intp], tuple[IntColumn, ...]]:
     """Stems with the same choices of recomputed layers: the kind of each, and the legal choices per kind."""
     leaf = ("pp", "vpp", "recompute", "recompute_layers")
@@ -392,7 +243,7 @@ def _stem_kinds(
     return kind, tuple(left["recompute_layers"][a:b] for a, b in pairwise(ends))
 
 
-def _sizes(columns: dict[str, IntColumn], axes: _Axes, step: int) -> NDArray[np.float64]:
+def _sizes(columns: dict[str, IntColumn], axes: Axes, step: int) -> NDArray[np.float64]:
     """Candidates that each row stands for before step `step`."""
     weight = np.ones(len(columns["tp"]))
     for axis, key, domain in _STEPS[step:]:
@@ -418,7 +269,7 @@ def _sizes(columns: dict[str, IntColumn], axes: _Axes, step: int) -> NDArray[np.
     return weight * np.array(left, dtype=np.float64)[inverse]
 
 
-def _grow(columns: dict[str, IntColumn], axes: _Axes, sieve: _Filter, steps: range) -> dict[str, IntColumn]:
+def _grow(columns: dict[str, IntColumn], axes: Axes, sieve: _Filter, steps: range) -> dict[str, IntColumn]:
     """Expand the axes of some steps, each followed by the rules that can then be applied."""
     for step in steps:
         name, key, domain = _STEPS[step]
@@ -437,7 +288,7 @@ def enumerate_configs(
     """
     restrict = restrict or {}
     check_restriction(restrict)
-    axes = _Axes(problem, restrict)
+    axes = Axes(problem, restrict)
     columns = _degree_grid(problem, restrict)
     sieve = _Filter(problem, rules)
 
@@ -459,50 +310,3 @@ def enumerate_configs(
         choices = tuple(choices[number] for number in used)
     removed = tuple(Removed(rule, count) for rule, count in sieve.removed.items() if count)
     return Enumeration(complete_columns(columns, problem), kind, choices, total, removed)
-
-
-def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> tuple[Violation, ...]:
-    """Every rule that one configuration breaks, with its values; empty if it is legal.
-
-    Rules about dp are left out where the degrees do not make up the devices, since dp then means nothing, and those
-    that another broken one implies.
-    """
-    table = ConfigTable.of([config])
-    row = {axis: int(column[0]) for axis, column in table.columns.items()}
-    broken = [rule for rule in rules if not bool(rule.legal(table.columns, problem)[0])]
-    names = {rule.id for rule in broken}
-    if "world-size" in names:
-        derived = {"dp", "num_microbatches"}
-        broken = [rule for rule in broken if rule.id == "world-size" or derived.isdisjoint(rule.needs)]
-    implied = {name for of, name in IMPLIED if of in names}
-    broken = [rule for rule in broken if rule.id not in implied]
-    return tuple(Violation(rule.id, rule.explain(row, problem), rule.hint) for rule in broken)
-
-
-def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Axes in which each row differs from `config`, and the sum of the factors as |log2|; dp follows from others."""
-    free = ("tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch", "sp", "zero", "recompute_layers")
-    # chunks and schedule go together: two changes only where a schedule was named that the chunks do not mean
-    mine = int(config.schedule != default_schedule(config.vpp))
-    changed = np.zeros(len(table), dtype=np.int64)
-    distance = np.zeros(len(table))
-    for axis in free:
-        wanted = getattr(config, axis)
-        changed += table[axis] != wanted
-        distance += np.abs(np.log2((table[axis] + 1.0) / (wanted + 1.0)))
-    usual = np.where(table["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
-    changed += np.where(mine, table["schedule"] != config.schedule, table["schedule"] != usual)
-    changed += (table["recompute"] == Recompute.SELECTIVE) != (config.recompute == Recompute.SELECTIVE)
-    return changed, distance
-
-
-def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
-    """The legal configuration that changes the fewest axes, then by the smallest factors; None if none is legal."""
-    space = enumerate_configs(problem, rules)
-    if not len(space):
-        return None
-    changed, distance = changed_axes(space.stems, config)
-    # a stem's leaves differ in recomputed layers only: stems within one change of the best hold the best leaf
-    near = space.part(np.flatnonzero(changed <= changed.min() + 1)).table()
-    changed, distance = changed_axes(near, config)
-    return near.row(int(np.lexsort((distance, changed))[0]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planner.errors import InputError, UnknownNameError
-from planner.space.enumerate import RESTRICTABLE
+from planner.space.axes import RESTRICTABLE
 from planner.spec.config import OFFLOAD_LABELS, SCHEDULE_LABELS, Recompute
 
 

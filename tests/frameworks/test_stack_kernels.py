@@ -9,8 +9,8 @@ import pytest
 from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
-from planner.space.enumerate import explain_config
 from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack

@@ -10,8 +10,8 @@ from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.layout import parse_layout
 from planner.frameworks.megatron.parse import parse
-from planner.space.enumerate import explain_config
 from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec

@@ -18,8 +18,9 @@ from planner.solve.alternatives import (
     why_not,
 )
 from planner.solve.search import search
-from planner.space.enumerate import enumerate_configs, explain_config
+from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
+from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.rule import Problem

@@ -11,8 +11,8 @@ from planner.cost.collectives import CollectiveKind
 from planner.cost.traffic import group_links, least_inside
 from planner.frameworks.ranks import rank_groups
 from planner.solve.place import GROUPS, Layout, Placement, layout_of, place
-from planner.space.enumerate import explain_config
 from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem

@@ -12,7 +12,8 @@ from planner.cost.model import CostModel
 from planner.cost.table import CostTable
 from planner.solve.refine import worth_listing
 from planner.solve.search import SearchResult, search
-from planner.space.enumerate import Enumeration, Restriction, enumerate_configs
+from planner.space.axes import Restriction
+from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import AXES, ConfigTable, ParallelConfig
 from planner.spec.rule import Problem

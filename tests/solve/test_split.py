@@ -23,7 +23,8 @@ from planner.solve.split import (
 )
 from planner.solve.split_bound import capacity, quick_bound
 from planner.solve.split_model import Dealt
-from planner.space.enumerate import enumerate_configs, recompute_choices
+from planner.space.axes import recompute_choices
+from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import ParallelConfig
 from tests.problems import costs, dense_model, moe_model, problem

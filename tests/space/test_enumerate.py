@@ -12,16 +12,9 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.errors import InputError
-from planner.space.enumerate import (
-    Restriction,
-    changed_axes,
-    divisors,
-    enumerate_configs,
-    explain_config,
-    nearest_legal,
-    selects_anything,
-    stack_modules,
-)
+from planner.space.axes import Restriction, divisors, selects_anything, stack_modules
+from planner.space.enumerate import enumerate_configs
+from planner.space.legality import changed_axes, explain_config, nearest_legal
 from planner.space.rules import RULES
 from planner.spec.config import AXES, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.model import ModelSpec

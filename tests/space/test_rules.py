@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.space.enumerate import explain_config
+from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import AXES, SCHEDULE_LABELS, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem

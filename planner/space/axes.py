@@ -1,0 +1,170 @@
+"""Which values can every axis take, as a function of the degrees chosen first?
+
+Left out: which combinations of them are legal (`rules.py`) and how they are expanded (`enumerate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from planner.errors import InputError
+from planner.spec.config import (
+    RECOMPUTE_MODULES,
+    SCHEDULE_LABELS,
+    ParallelConfig,
+    Recompute,
+    Schedule,
+    default_schedule,
+)
+from planner.spec.model import AttentionKind
+from planner.spec.rule import Problem
+
+Restriction = Mapping[str, tuple[int, ...]]
+
+
+Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as tuples
+
+
+RESTRICTABLE: Final = (
+    "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
+    "recompute_layers", "offload",
+)  # fmt: skip
+
+
+LARGEST_DEGREE: Final = 2**20
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Divisors of `number` >= 1, ascending."""
+    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(sorted({*low, *(number // d for d in low)}))
+
+
+def check_restriction(restrict: Restriction) -> None:
+    """Raise `InputError` where an axis is unknown or a value cannot be a degree."""
+    for axis, values in restrict.items():
+        if axis not in RESTRICTABLE:
+            raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
+        lowest = 0 if axis in ("sp", "zero", "schedule", "recompute", "recompute_layers", "offload") else 1
+        highest = {"sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1, "offload": 7}.get(
+            axis, LARGEST_DEGREE
+        )
+        for value in values:
+            if not lowest <= value <= highest:
+                raise InputError(f"{axis} must be between {lowest} and {highest}", str(value))
+
+
+class Axes:
+    """The values of every axis as a function of the degrees chosen first."""
+
+    def __init__(self, problem: Problem, restrict: Restriction) -> None:
+        model = problem.model
+        self.restrict = restrict
+        self.layers = model.num_layers
+        self.batch = problem.job.global_batch
+        self.moe = model.is_moe
+        experts = [layer.moe.experts for layer in model.layer_kinds if layer.moe]
+        self.partial = problem.stack.limits.partial_full_recompute
+        self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
+        self.selective = selects_anything(problem)
+        self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
+
+    def _restricted(self, axis: str, values: Sequence[int]) -> Domain:
+        return tuple((v,) for v in self.restrict.get(axis, tuple(values)))
+
+    def sp(self, tp: int) -> Domain:
+        return self._restricted("sp", (0, 1) if tp > 1 else (0,))
+
+    def ep(self, tp: int) -> Domain:
+        return self._restricted("ep", self.ep_values)
+
+    def etp(self, tp: int) -> Domain:
+        return self._restricted("etp", divisors(tp) if self.moe else (1,))
+
+    def vpp(self, pp: int) -> Domain:
+        return self._restricted("vpp", range(1, max(1, (self.layers + 2) // pp) + 1) if pp > 1 else (1,))
+
+    def schedule(self, vpp: int) -> Domain:
+        """Never empty: chunks that no schedule of the stack runs are counted where a rule removes them."""
+        fitting = [int(schedule) for schedule in self.schedules if schedule.runs_chunks(vpp)]
+        return self._restricted("schedule", fitting or (int(default_schedule(vpp)),))
+
+    def micro_batch(self, dp: int) -> Domain:
+        share = self.batch // dp
+        return self._restricted("micro_batch", divisors(share) if share else (1,))
+
+    def zero(self, tp: int) -> Domain:
+        return self._restricted("zero", (0, 1, 2, 3))
+
+    def offload(self, tp: int) -> Domain:
+        """Nothing, unless asked for: what lives on the host is slow."""
+        return self._restricted("offload", (0,))
+
+    def _recomputes(self, kind: Recompute) -> bool:
+        """Do the pins of `recompute` and `recompute_layers` leave this kind?"""
+        counts = self.restrict.get("recompute_layers", (0, 1))
+        possible = any(counts) if kind is Recompute.FULL else 0 in counts
+        return possible and kind in self.restrict.get("recompute", tuple(Recompute))
+
+    def recompute(self, pp: int) -> Domain:
+        """NONE stands for none and full, which are told apart by the recomputed layers.
+
+        No selective one where the model has none of the stack's modules, unless it is asked for.
+        """
+        wanted = self._recomputes(Recompute.SELECTIVE) and (self.selective or "recompute" in self.restrict)
+        selective = ((int(Recompute.SELECTIVE),),) if wanted else ()
+        plain = self._recomputes(Recompute.NONE) or self._recomputes(Recompute.FULL)
+        return (*selective, *(((int(Recompute.NONE),),) if plain else ()))
+
+    def recompute_layers(self, pp: int, vpp: int, recompute: int) -> tuple[int, ...]:
+        """Leaves: 0 for none and selective, then the multiples of vpp up to the largest stage, and all of it.
+
+        A pinned number above that means all of it.
+        """
+        if recompute == Recompute.SELECTIVE:
+            return (0,)
+        most = -(-self.layers // pp)
+        choices: list[int] = [0] if self._recomputes(Recompute.NONE) else []
+        if self._recomputes(Recompute.FULL):
+            wanted = self.restrict.get("recompute_layers")
+            if wanted is not None:
+                choices += [min(count, most) for count in wanted if count > 0]
+            elif "recompute" in self.restrict or not self.partial:
+                choices.append(most)
+            else:
+                choices += [*range(vpp, most, vpp), most]
+        return tuple(sorted(set(choices)))
+
+    def recomputations(self, pp: int, vpp: int) -> int:
+        """How many ways to recompute a stage there are."""
+        return sum(len(self.recompute_layers(pp, vpp, kind)) for (kind,) in self.recompute(pp))
+
+
+def recompute_choices(problem: Problem, restrict: Restriction, config: ParallelConfig) -> tuple[int, ...]:
+    """The numbers of fully recomputed layers with which the configuration is in the space."""
+    kind = Recompute.SELECTIVE if config.recompute == Recompute.SELECTIVE else Recompute.NONE
+    return Axes(problem, restrict).recompute_layers(config.pp, config.vpp, kind)
+
+
+def stack_modules(problem: Problem) -> int:
+    """Bit mask of what the stack recomputes when asked to recompute selectively."""
+    names = problem.stack.limits.selective_recompute
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
+
+
+def selects_anything(problem: Problem) -> bool:
+    """Has any layer a module that the stack recomputes selectively? A mixture of experts has no dense `mlp`."""
+    kinds = problem.model.layer_kinds
+    present = {"core_attn", "layernorm"}
+    if any(layer.mlp for layer in kinds):
+        present.add("mlp")
+    if any(layer.moe for layer in kinds):
+        present |= {"moe", "moe_act"}
+    if any(layer.moe and layer.moe.shared_ffn for layer in kinds):
+        present.add("shared_experts")
+    if any(layer.attention.kind is AttentionKind.MLA for layer in kinds):
+        present.add("mla_up_proj")
+    return not present.isdisjoint(problem.stack.limits.selective_recompute)

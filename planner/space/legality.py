@@ -1,0 +1,72 @@
+"""Which rules does one configuration break, and which legal one is nearest?
+
+Left out: the whole space (`enumerate.py`) and what the rules are (`rules.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.space.enumerate import enumerate_configs
+from planner.spec.config import (
+    ConfigTable,
+    ParallelConfig,
+    Recompute,
+    Schedule,
+    default_schedule,
+)
+from planner.spec.rule import Problem, Rule, Violation
+
+# (rule, another that is always broken with it)
+IMPLIED: Final = (("batch-dp", "batch"),)
+
+
+def explain_config(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> tuple[Violation, ...]:
+    """Every rule that one configuration breaks, with its values; empty if it is legal.
+
+    Rules about dp are left out where the degrees do not make up the devices, since dp then means nothing, and those
+    that another broken one implies.
+    """
+    table = ConfigTable.of([config])
+    row = {axis: int(column[0]) for axis, column in table.columns.items()}
+    broken = [rule for rule in rules if not bool(rule.legal(table.columns, problem)[0])]
+    names = {rule.id for rule in broken}
+    if "world-size" in names:
+        derived = {"dp", "num_microbatches"}
+        broken = [rule for rule in broken if rule.id == "world-size" or derived.isdisjoint(rule.needs)]
+    implied = {name for of, name in IMPLIED if of in names}
+    broken = [rule for rule in broken if rule.id not in implied]
+    return tuple(Violation(rule.id, rule.explain(row, problem), rule.hint) for rule in broken)
+
+
+def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Axes in which each row differs from `config`, and the sum of the factors as |log2|; dp follows from others."""
+    free = ("tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch", "sp", "zero", "recompute_layers")
+    # chunks and schedule go together: two changes only where a schedule was named that the chunks do not mean
+    mine = int(config.schedule != default_schedule(config.vpp))
+    changed = np.zeros(len(table), dtype=np.int64)
+    distance = np.zeros(len(table))
+    for axis in free:
+        wanted = getattr(config, axis)
+        changed += table[axis] != wanted
+        distance += np.abs(np.log2((table[axis] + 1.0) / (wanted + 1.0)))
+    usual = np.where(table["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
+    changed += np.where(mine, table["schedule"] != config.schedule, table["schedule"] != usual)
+    changed += (table["recompute"] == Recompute.SELECTIVE) != (config.recompute == Recompute.SELECTIVE)
+    return changed, distance
+
+
+def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
+    """The legal configuration that changes the fewest axes, then by the smallest factors; None if none is legal."""
+    space = enumerate_configs(problem, rules)
+    if not len(space):
+        return None
+    changed, distance = changed_axes(space.stems, config)
+    # a stem's leaves differ in recomputed layers only: stems within one change of the best hold the best leaf
+    near = space.part(np.flatnonzero(changed <= changed.min() + 1)).table()
+    changed, distance = changed_axes(near, config)
+    return near.row(int(np.lexsort((distance, changed))[0]))
