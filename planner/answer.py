@@ -35,13 +35,9 @@ from planner.spec.planfile import (
     CalibrationLevel,
     Certificate,
     Choice,
-    ClusterFacts,
     Confidence,
     Ending,
-    JobFacts,
     Memory,
-    MemoryVerdict,
-    ModelFacts,
     Objective,
     ParetoPoint,
     Plan,
@@ -49,15 +45,13 @@ from planner.spec.planfile import (
     RemovedBy,
     Search,
     SplitFacts,
-    StackFacts,
     StageMemory,
-    Subject,
-    TierFacts,
     Verdict,
-    memory_verdict,
 )
 from planner.spec.rule import Problem, Violation
 from planner.spec.stack import UNLIKE_BAND
+from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject, TierFacts
+from planner.spec.verdict import MemoryVerdict, memory_verdict
 from planner.units import GIB, format_capacity, format_time
 
 NOT_MODELLED = (

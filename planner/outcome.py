@@ -12,7 +12,8 @@ from dataclasses import replace
 from planner.plan import DEFAULT_SEQ_LEN, Request
 from planner.space.batch import DEFAULT_BATCH_TOKENS
 from planner.spec.load_model import load_model
-from planner.spec.planfile import Choice, Ending, MemoryVerdict, Plan, Run, Verdict
+from planner.spec.planfile import Choice, Ending, Plan, Run, Verdict
+from planner.spec.verdict import MemoryVerdict
 from planner.units import parse_count
 
 # term of the step -> what it is a sign of, for terms that are not useful computation

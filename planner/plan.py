@@ -66,9 +66,10 @@ from planner.spec.load_cluster import load_cluster
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
-from planner.spec.planfile import Ending, Objective, Plan, SplitFacts, safe_limit
+from planner.spec.planfile import Ending, Objective, Plan, SplitFacts
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
+from planner.spec.verdict import safe_limit
 from planner.stopping import Stopwatch
 
 Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)

@@ -10,23 +10,19 @@ from planner.spec.config import ParallelConfig
 from planner.spec.planfile import (
     CalibrationLevel,
     Choice,
-    ClusterFacts,
     Confidence,
-    JobFacts,
     Memory,
-    MemoryVerdict,
-    ModelFacts,
     Plan,
     PlannedConfig,
     RemovedBy,
     Run,
     Search,
-    StackFacts,
     StageMemory,
-    Subject,
     Verdict,
 )
 from planner.spec.rule import Problem
+from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject
+from planner.spec.verdict import MemoryVerdict
 from tests.problems import dense_model, moe_model, problem
 
 GIB = 2.0**30

@@ -16,8 +16,9 @@ from planner.report.facts import cautions
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
-from planner.spec.planfile import Ending, MemoryVerdict, Plan, Verdict
+from planner.spec.planfile import Ending, Plan, Verdict
 from planner.spec.stack import Stack
+from planner.spec.verdict import MemoryVerdict
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
 LLAMA_405B = Request("llama-3.1-405b", "h100-sxm-roce", 16384, 8192, "2048", tokens=15.6e12)

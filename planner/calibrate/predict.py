@@ -22,9 +22,9 @@ from planner.space.framework_rules import all_rules_for
 from planner.spec.cluster import Cluster
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
 from planner.spec.links import LinkRates
-from planner.spec.planfile import MemoryVerdict, memory_verdict
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
+from planner.spec.verdict import MemoryVerdict, memory_verdict
 
 # What no run can break, whatever its framework; a framework's own limits are not held against a run that exists.
 BINDING_RULES: Final = ("heads-tp", "layers-pp", "stages-filled", "experts-ep")

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from planner.report.facts import count, days, precise_time, term_name
 from planner.solve.place import GROUPS, grids_of
-from planner.spec.planfile import Choice, ClusterFacts, Memory, Plan, PlannedConfig, Run
+from planner.spec.planfile import Choice, Memory, Plan, PlannedConfig, Run
+from planner.spec.subject import ClusterFacts
 from planner.units import GIB, format_bandwidth
 
 Row = dict[str, Any]

@@ -22,7 +22,7 @@ from planner.report.outcome import (
     shared_assumptions,
 )
 from planner.report.text import bullets, prose, section
-from planner.spec.planfile import MemoryVerdict
+from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_count, format_energy
 
 _OBJECTIVE_WORDS = {

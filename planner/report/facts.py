@@ -15,16 +15,16 @@ from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import (
     Certificate,
     Choice,
-    ClusterFacts,
     Ending,
     Memory,
-    MemoryVerdict,
     Plan,
     PlannedConfig,
     Run,
     Search,
     StageMemory,
 )
+from planner.spec.subject import ClusterFacts
+from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity, format_compute, format_count, format_energy, format_time
 
 # A difference between two configurations that is smaller than this share of the step is not worth a line.

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from planner.report import chart_data, charts, facts
 from planner.report.facts import Figure
-from planner.spec.planfile import Choice, MemoryVerdict, Plan, Verdict
+from planner.spec.planfile import Choice, Plan, Verdict
+from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity
 
 Tone = Literal["good", "fair", "bad"]

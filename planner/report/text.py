@@ -18,7 +18,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from planner.report import facts
-from planner.spec.planfile import Choice, MemoryVerdict, Plan, Verdict
+from planner.spec.planfile import Choice, Plan, Verdict
+from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB
 
 _VERDICT_STYLE = {

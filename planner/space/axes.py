@@ -23,17 +23,12 @@ from planner.spec.model import AttentionKind
 from planner.spec.rule import Problem
 
 Restriction = Mapping[str, tuple[int, ...]]
-
-
 Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as tuples
-
 
 RESTRICTABLE: Final = (
     "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
     "recompute_layers", "offload",
 )  # fmt: skip
-
-
 LARGEST_DEGREE: Final = 2**20
 
 

@@ -6,14 +6,12 @@ Readable twins ("41.2 GiB") belong to the report. Left out: how a plan is found,
 
 from __future__ import annotations
 
-from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from planner import __version__
-from planner.errors import UnknownNameError
 from planner.spec.config import (
     AXES,
     OFFLOAD_LABELS,
@@ -22,15 +20,13 @@ from planner.spec.config import (
     ContextKind,
     ParallelConfig,
 )
-from planner.spec.job import AdapterTargets, Job, Optimizer
-from planner.spec.precision import Precision
+from planner.spec.subject import Record, Subject
+from planner.spec.verdict import MemoryVerdict
 
 SCHEMA_VERSION: Final = 1
-
-# Shares of a total that rounding may lose when its terms are added up.
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
-_SUM_TOLERANCE: Final = 1e-6
+_SUM_TOLERANCE: Final = 1e-6  # share of a total that rounding may lose when its terms are added up
 
 
 class Verdict(StrEnum):
@@ -41,31 +37,6 @@ class Verdict(StrEnum):
     NOTHING_LEGAL = "nothing_legal"
     DOES_NOT_FIT = "does_not_fit"
     ILLEGAL = "illegal"
-
-
-class MemoryVerdict(StrEnum):
-    """Does the peak fit? Borderline is as wide as the measured error of the memory model."""
-
-    FITS = "fits"
-    BORDERLINE = "borderline"
-    DOES_NOT_FIT = "does_not_fit"
-
-
-def memory_verdict(peak: float, limit: float, capacity: float, error: float) -> MemoryVerdict:
-    """Does a predicted `peak` fit? One definition for plans and for published runs.
-
-    `limit`: capacity less what is reserved; `error`: of the stack on runs it never saw [1]. It fits below the limit
-    where the error cannot reach the capacity, so that what is reserved absorbs it; it does not fit where even the
-    error leaves it above the limit.
-    """
-    if peak <= safe_limit(limit, capacity, error):
-        return MemoryVerdict.FITS
-    return MemoryVerdict.DOES_NOT_FIT if peak * (1 - error) > limit else MemoryVerdict.BORDERLINE
-
-
-def safe_limit(limit: float, capacity: float, error: float) -> float:
-    """The largest peak whose verdict is fits [bytes]."""
-    return min(limit, capacity / (1 + error))
 
 
 class CalibrationLevel(StrEnum):
@@ -97,109 +68,7 @@ class Ending(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ModelFacts(_Record):
-    """The model the plan is for."""
-
-    name: str
-    family: str
-    source: str = Field(description="catalog name or file the model was read from")
-    params_total: int = Field(description="parameters, all experts counted [1]")
-    params_active: int = Field(description="parameters one token passes through [1]")
-    layers: int = Field(description="transformer layers [1]")
-
-
-class TierFacts(_Record):
-    """One level of links."""
-
-    name: str
-    kind: str
-    devices: int = Field(ge=1, description="accelerators in one domain of it [1]")
-    bandwidth: float = Field(
-        gt=0, description="per direction and device when all send beyond the level below at once [bytes/s]"
-    )
-
-
-class ClusterFacts(_Record):
-    """The cluster the plan is for."""
-
-    name: str
-    accelerator: str
-    devices: int = Field(ge=1, description="accelerators used [1]")
-    devices_per_node: int = Field(ge=1, description="accelerators of one host [1]")
-    scale_up_domain: int = Field(ge=1, description="accelerators joined by the fast fabric (NVLink) [1]")
-    memory_per_device: float = Field(gt=0, description="capacity of one accelerator [bytes]")
-    source: str
-    tiers: tuple[TierFacts, ...] = Field((), description="levels of links, innermost first")
-    unverified: tuple[str, ...] = Field((), description="quantities that come from memory, not from a source")
-
-
-class JobFacts(_Record):
-    """What is trained."""
-
-    seq_len: int = Field(ge=1, description="tokens in a sequence [1]")
-    global_batch: int = Field(ge=1, description="sequences in one optimizer step [1]")
-    precision: str
-    optimizer: str
-    tokens: float | None = Field(None, gt=0, description="tokens of the whole run, if known [1]")
-    tokens_per_step: float = Field(gt=0, description="tokens in one optimizer step [1]")
-    lora_rank: int | None = Field(
-        None, ge=1, description="of adapters on a frozen model; absent: full training"
-    )
-    frozen_bits: int = Field(16, description="of a frozen weight [bits]")
-    lora_targets: str = Field("all-linear", description="linear layers with adapters")
-    mean_length: float | None = Field(None, ge=1, description="tokens of a sequence on average [1]")
-    packed: bool = Field(False, description="several sequences put end to end into one of `seq_len`")
-    expert_imbalance: float | tuple[tuple[int, float], ...] = Field(
-        1.0, description="tokens of the busiest rank over the mean, at (expert-parallel degree, factor) [1]"
-    )
-    expert_replicas: int = Field(0, ge=0, description="of all experts of a layer in all; 0: each once [1]")
-
-    @classmethod
-    def of(cls, job: Job) -> Self:
-        """The record of a job."""
-        held = {field.name: getattr(job, field.name) for field in fields(job)}
-        return cls(**held, tokens_per_step=job.tokens_per_step)
-
-    def job(self) -> Job:
-        """The job this record describes. Raises `InputError`."""
-        held = {field.name: getattr(self, field.name) for field in fields(Job)}
-        for name, kinds in _NAMED.items():
-            try:
-                held[name] = kinds(held[name])
-            except ValueError:
-                what = name.replace("_", " ")
-                raise UnknownNameError(what, held[name], [str(kind) for kind in kinds]) from None
-        return Job(**held)
-
-
-_NAMED: Final[dict[str, type[StrEnum]]] = {
-    "precision": Precision, "optimizer": Optimizer, "lora_targets": AdapterTargets,
-}  # fmt: skip
-
-
-class StackFacts(_Record):
-    """The training software the prediction is for."""
-
-    name: str
-    framework: str
-    released: str
-    description: str
-
-
-class Subject(_Record):
-    """What was asked about."""
-
-    model: ModelFacts
-    cluster: ClusterFacts
-    job: JobFacts
-    stack: StackFacts
-
-
-class PlannedConfig(_Record):
+class PlannedConfig(Record):
     """One configuration, every axis by name, and the same as a line of text."""
 
     tp: int = Field(ge=1, le=MOST, description="tensor-parallel degree [1]")
@@ -248,7 +117,7 @@ class PlannedConfig(_Record):
         return ParallelConfig(**{axis: getattr(self, axis) for axis in AXES})
 
 
-class StageMemory(_Record):
+class StageMemory(Record):
     """The peak of one pipeline rank, or of several equal ones."""
 
     stages: str = Field(description='pipeline ranks, as "0" or "1-14"')
@@ -258,7 +127,7 @@ class StageMemory(_Record):
     terms: dict[str, float] = Field(default_factory=dict, description="part -> bytes in that phase [bytes]")
 
 
-class Memory(_Record):
+class Memory(Record):
     """Peak memory of the device that needs most: the binding stage in its binding phase."""
 
     peak: float = Field(ge=0, description="all of the device's memory in use, the sum of `terms` [bytes]")
@@ -277,7 +146,7 @@ class Memory(_Record):
         return self
 
 
-class Run(_Record):
+class Run(Record):
     """What the whole run takes: `steps`, `days`, `gpu_hours` without interruptions, all others with them."""
 
     steps: float = Field(gt=0, description="optimizer steps [1]")
@@ -324,7 +193,7 @@ class Run(_Record):
         return self
 
 
-class SplitFacts(_Record):
+class SplitFacts(Record):
     """How the layers of a configuration were dealt to its pipeline."""
 
     layers_per_chunk: tuple[int, ...] = Field(description="layers of every virtual stage, in order [1]")
@@ -340,7 +209,7 @@ class SplitFacts(_Record):
     stated: bool = Field(False, description="given by the user, not solved: nothing is proven")
 
 
-class Choice(_Record):
+class Choice(Record):
     """One configuration with everything predicted about it."""
 
     config: PlannedConfig
@@ -366,7 +235,7 @@ class Choice(_Record):
         return self
 
 
-class BrokenRule(_Record):
+class BrokenRule(Record):
     """One rule that the named configuration breaks."""
 
     rule: str
@@ -374,14 +243,14 @@ class BrokenRule(_Record):
     hint: str
 
 
-class RemovedBy(_Record):
+class RemovedBy(Record):
     """How many candidates a rule removed."""
 
     rule: str
     candidates: int = Field(ge=0, description="candidates that this rule was the first to remove [1]")
 
 
-class Certificate(_Record):
+class Certificate(Record):
     """What is proven about the best configuration: every other candidate was removed by a rule, by memory, by a lower
     bound of its step time, or was costed."""
 
@@ -404,7 +273,7 @@ class Certificate(_Record):
     seconds: float = Field(ge=0, description="time from the question to the proof [s]")
 
 
-class ParetoPoint(_Record):
+class ParetoPoint(Record):
     """A configuration that no other is both as fast and as small as."""
 
     config: PlannedConfig
@@ -413,7 +282,7 @@ class ParetoPoint(_Record):
     headroom_gib: float = Field(ge=0, description="what of the usable memory it leaves [GiB]")
 
 
-class Search(_Record):
+class Search(Record):
     """How many candidates there were, and what became of them."""
 
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
@@ -431,7 +300,7 @@ class Search(_Record):
     )
 
 
-class Confidence(_Record):
+class Confidence(Record):
     """How far to trust the step time, and why."""
 
     level: CalibrationLevel
@@ -439,7 +308,7 @@ class Confidence(_Record):
     explanation: str
 
 
-class Plan(_Record):
+class Plan(Record):
     """The answer to one question: the best configurations, or why there is none."""
 
     schema_version: Literal[1] = SCHEMA_VERSION

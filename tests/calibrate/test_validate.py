@@ -14,7 +14,7 @@ from planner.calibrate.runs import INPUT_COLUMNS, read_models, read_rows
 from planner.calibrate.statistics import error_summary, mean_of_sources, spearman
 from planner.calibrate.tables import markdown_table, text_table
 from planner.calibrate.validate import predict_rows, validate_rows
-from planner.spec.planfile import memory_verdict
+from planner.spec.verdict import memory_verdict
 from tests.calibrate.rows import MODELS, ROW
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"

@@ -8,7 +8,8 @@ import pytest
 
 from planner.report import facts
 from planner.spec.config import ParallelConfig
-from planner.spec.planfile import Choice, MemoryVerdict, Plan, Run, StageMemory
+from planner.spec.planfile import Choice, Plan, Run, StageMemory
+from planner.spec.verdict import MemoryVerdict
 
 
 def test_key_figures_name_band_formula_and_margin(example_plan: Plan) -> None:

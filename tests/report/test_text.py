@@ -10,14 +10,8 @@ from rich.console import Console
 
 from planner.report.text import plan_document, readable, render
 from planner.spec.config import AXES, ParallelConfig
-from planner.spec.planfile import (
-    BrokenRule,
-    Choice,
-    MemoryVerdict,
-    Plan,
-    PlannedConfig,
-    Verdict,
-)
+from planner.spec.planfile import BrokenRule, Choice, Plan, PlannedConfig, Verdict
+from planner.spec.verdict import MemoryVerdict
 
 
 def drawn(plan: Plan, width: int = 80) -> str:

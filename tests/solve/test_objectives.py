@@ -15,7 +15,7 @@ from planner.plan import Request, cost_model, make_plan, resolve
 from planner.size import Goal, size_cluster
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
-from planner.spec.planfile import safe_limit
+from planner.spec.verdict import safe_limit
 
 # without pipelines there is no split to solve, and the equations are the whole answer
 REQUEST = Request(

@@ -14,8 +14,9 @@ from planner.errors import FileInputError, InputError
 from planner.spec.config import AXES, ParallelConfig
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_plan import check_plan_target, load_plan, plan_json, save_plan
-from planner.spec.planfile import JobFacts, Plan, PlannedConfig, Run
+from planner.spec.planfile import Plan, PlannedConfig, Run
 from planner.spec.precision import Precision
+from planner.spec.subject import JobFacts
 
 
 def written(folder: Path, plan: Plan, **changes: Any) -> Path:

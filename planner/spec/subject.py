@@ -1,0 +1,120 @@
+"""What was a plan asked about? Model, cluster, job and stack as a plan file holds them.
+
+Left out: the answer (`planfile.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from enum import StrEnum
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.errors import UnknownNameError
+from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.precision import Precision
+
+
+class Record(BaseModel):
+    """A part of a plan file: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelFacts(Record):
+    """The model the plan is for."""
+
+    name: str
+    family: str
+    source: str = Field(description="catalog name or file the model was read from")
+    params_total: int = Field(description="parameters, all experts counted [1]")
+    params_active: int = Field(description="parameters one token passes through [1]")
+    layers: int = Field(description="transformer layers [1]")
+
+
+class TierFacts(Record):
+    """One level of links."""
+
+    name: str
+    kind: str
+    devices: int = Field(ge=1, description="accelerators in one domain of it [1]")
+    bandwidth: float = Field(
+        gt=0, description="per direction and device when all send beyond the level below at once [bytes/s]"
+    )
+
+
+class ClusterFacts(Record):
+    """The cluster the plan is for."""
+
+    name: str
+    accelerator: str
+    devices: int = Field(ge=1, description="accelerators used [1]")
+    devices_per_node: int = Field(ge=1, description="accelerators of one host [1]")
+    scale_up_domain: int = Field(ge=1, description="accelerators joined by the fast fabric (NVLink) [1]")
+    memory_per_device: float = Field(gt=0, description="capacity of one accelerator [bytes]")
+    source: str
+    tiers: tuple[TierFacts, ...] = Field((), description="levels of links, innermost first")
+    unverified: tuple[str, ...] = Field((), description="quantities that come from memory, not from a source")
+
+
+class JobFacts(Record):
+    """What is trained."""
+
+    seq_len: int = Field(ge=1, description="tokens in a sequence [1]")
+    global_batch: int = Field(ge=1, description="sequences in one optimizer step [1]")
+    precision: str
+    optimizer: str
+    tokens: float | None = Field(None, gt=0, description="tokens of the whole run, if known [1]")
+    tokens_per_step: float = Field(gt=0, description="tokens in one optimizer step [1]")
+    lora_rank: int | None = Field(
+        None, ge=1, description="of adapters on a frozen model; absent: full training"
+    )
+    frozen_bits: int = Field(16, description="of a frozen weight [bits]")
+    lora_targets: str = Field("all-linear", description="linear layers with adapters")
+    mean_length: float | None = Field(None, ge=1, description="tokens of a sequence on average [1]")
+    packed: bool = Field(False, description="several sequences put end to end into one of `seq_len`")
+    expert_imbalance: float | tuple[tuple[int, float], ...] = Field(
+        1.0, description="tokens of the busiest rank over the mean, at (expert-parallel degree, factor) [1]"
+    )
+    expert_replicas: int = Field(0, ge=0, description="of all experts of a layer in all; 0: each once [1]")
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """The record of a job."""
+        held = {field.name: getattr(job, field.name) for field in fields(job)}
+        return cls(**held, tokens_per_step=job.tokens_per_step)
+
+    def job(self) -> Job:
+        """The job this record describes. Raises `InputError`."""
+        held = {field.name: getattr(self, field.name) for field in fields(Job)}
+        for name, kinds in _NAMED.items():
+            try:
+                held[name] = kinds(held[name])
+            except ValueError:
+                what = name.replace("_", " ")
+                raise UnknownNameError(what, held[name], [str(kind) for kind in kinds]) from None
+        return Job(**held)
+
+
+_NAMED: Final[dict[str, type[StrEnum]]] = {
+    "precision": Precision, "optimizer": Optimizer, "lora_targets": AdapterTargets,
+}  # fmt: skip
+
+
+class StackFacts(Record):
+    """The training software the prediction is for."""
+
+    name: str
+    framework: str
+    released: str
+    description: str
+
+
+class Subject(Record):
+    """What was asked about."""
+
+    model: ModelFacts
+    cluster: ClusterFacts
+    job: JobFacts
+    stack: StackFacts

@@ -1,0 +1,33 @@
+"""Does a predicted peak fit? One definition for plans and for published runs.
+
+Left out: the peak itself (`cost/memory.py`) and the words a report says it in.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MemoryVerdict(StrEnum):
+    """Does the peak fit? Borderline is as wide as the measured error of the memory model."""
+
+    FITS = "fits"
+    BORDERLINE = "borderline"
+    DOES_NOT_FIT = "does_not_fit"
+
+
+def memory_verdict(peak: float, limit: float, capacity: float, error: float) -> MemoryVerdict:
+    """Does a predicted `peak` fit? One definition for plans and for published runs.
+
+    `limit`: capacity less what is reserved; `error`: of the stack on runs it never saw [1]. It fits below the limit
+    where the error cannot reach the capacity, so that what is reserved absorbs it; it does not fit where even the
+    error leaves it above the limit.
+    """
+    if peak <= safe_limit(limit, capacity, error):
+        return MemoryVerdict.FITS
+    return MemoryVerdict.DOES_NOT_FIT if peak * (1 - error) > limit else MemoryVerdict.BORDERLINE
+
+
+def safe_limit(limit: float, capacity: float, error: float) -> float:
+    """The largest peak whose verdict is fits [bytes]."""
+    return min(limit, capacity / (1 + error))
