@@ -6,7 +6,6 @@ time, memory nor legality.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -15,24 +14,12 @@ from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
+from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
 from planner.frameworks.options import option_table, table_releases, unknown_options
-from planner.frameworks.shell import options_of, product, program_options, slurm_devices, whole
+from planner.frameworks.shell import options_of, product, program_options, slurm_devices
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import Optimizer
-from planner.spec.load_model import load_model, resolve_catalog_name
-from planner.spec.model import (
-    MOST_LAYERS,
-    Activation,
-    Attention,
-    AttentionKind,
-    Layer,
-    Mlp,
-    ModelSpec,
-    Moe,
-    NormKind,
-    QkNorm,
-)
-from planner.spec.planfile import MOST
 from planner.spec.precision import Precision
 from planner.spec.stack import CrossEntropy, Dispatcher
 
@@ -40,8 +27,6 @@ VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
     "the vocabulary: planner does not read tokenizers; add --vocab-size N to the arguments"
 )
-# Tokenizers whose vocabulary is fixed: GPT-2's byte pairs (openai/gpt-2 encoder.json), Llama 2's (its tokenizer.model).
-_TOKENIZERS: Final = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _TELLING: Final = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
 # Words of torchrun and of other starters, which are not the program's.
 _STARTERS: Final = frozenset(
@@ -88,39 +73,6 @@ _STARTERS: Final = frozenset(
         "--rdzv-endpoint",
     }
 )
-
-
-class Arguments:
-    """Options by name, the last of each counting, as argparse has it."""
-
-    def __init__(self, options: list[tuple[str, ...]]) -> None:
-        self.values = {name: words for name, *words in options}
-
-    def has(self, name: str) -> bool:
-        return name in self.values
-
-    def word(self, name: str, default: str) -> str:
-        words = self.values.get(name)
-        return words[0] if words else default
-
-    def count(self, name: str, default: int) -> int:
-        """A whole number. Raises `InputError` naming the option."""
-        if self.values.get(name) == []:
-            raise InputError(f"{name} must have a value", "none: expected one argument", "write the number")
-        text = self.word(name, str(default))
-        try:
-            value = int(text)
-        except ValueError:
-            raise InputError(f"{name} must be a whole number", text[:80], "write the number itself") from None
-        if abs(value) > MOST:
-            raise InputError(f"{name} must be at most {MOST:,}", text[:80], "correct the value")
-        return value
-
-    def positive(self, name: str, default: int, most: int = MOST) -> int:
-        value = self.count(name, default)
-        if not 1 <= value <= most:
-            raise InputError(f"{name} must be from 1 to {most:,}", str(value))
-        return value
 
 
 def _accept(a: Arguments, version: str) -> None:
@@ -190,8 +142,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     _accept(arguments, _version(names))
     _accept_narrow_parameters(arguments)
     axes, layers = _axes(arguments)
-    model = _model(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
-    vocabulary = _vocabulary(arguments)
+    model = model_of(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
+    vocabulary = vocabulary_of(arguments)
     return ParsedConfig(
         framework="megatron",
         version=_version(names),
@@ -204,7 +156,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         precision=_precision(arguments),
         model=None if model is None or vocabulary is None else replace(model, vocab=vocabulary),
         missing="" if model is None or vocabulary is not None else _NO_VOCABULARY,
-        notes=_notes(arguments),
+        notes=(*vocabulary_notes(arguments), *_mapping_notes(arguments)),
         layers=layers,
         unknown=unknown_options("megatron", _version(names), sorted(names)),
         environment={name: value for name, value in variables.items() if name.isupper()},
@@ -212,6 +164,14 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
         dispatcher=Dispatcher.DEEPEP if _deepep(arguments) else None,
         fp8_param_gather=arguments.has("--fp8-param-gather") if arguments.has("--fp8-format") else None,
+    )
+
+
+def _mapping_notes(a: Arguments) -> tuple[str, ...]:
+    if not a.has("--use-tp-pp-dp-mapping"):
+        return ()
+    return (
+        "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not costed",
     )
 
 
@@ -354,150 +314,3 @@ def _optimizer(a: Arguments) -> Optimizer:
     if "muon" in name:
         return Optimizer.MUON
     return Optimizer.ADAMW_BF16 if a.word("--exp-avg-dtype", "fp32") == "bf16" else Optimizer.ADAMW
-
-
-def _model(a: Arguments) -> ModelSpec:
-    layers, hidden = a.positive("--num-layers", 1, MOST_LAYERS), a.positive("--hidden-size", 1)
-    gated = a.has("--swiglu") or a.has("--quick-geglu")
-    bias = not a.has("--disable-bias-linear")
-    default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if a.has("--swiglu") else 4 * hidden
-    ffn = a.positive("--ffn-hidden-size", default_ffn)
-    activation = (
-        Activation.RELU2 if a.has("--squared-relu") else Activation.SILU if gated else Activation.GELU_TANH
-    )
-    layer_norm = a.word("--normalization", "LayerNorm") == "LayerNorm"
-    learned = a.word("--position-embedding-type", "learned_absolute") == "learned_absolute"
-    positions = a.positive("--max-position-embeddings", a.count("--seq-length", 1))
-    windows = _windows(a, layers)
-    moe = _moe(a, gated, bias, ffn, activation) if a.has("--num-experts") else None
-    sparse = pattern(a.word("--moe-layer-freq", "1"), layers) if moe is not None else [0] * layers
-    mlp = Mlp(ffn, gated, bias, activation)
-    return ModelSpec(
-        name="from Megatron-LM arguments",
-        family="gpt_oss" if a.has("--quick-geglu") else "megatron",
-        hidden=hidden,
-        vocab=1,  # filled in by `parse`
-        layers=tuple(
-            Layer(
-                _attention(a, hidden, bias, window),
-                None if experts else mlp,
-                moe if experts else None,
-                norm_bias=layer_norm,
-            )
-            for experts, window in zip(sparse, windows, strict=True)
-        ),
-        tied_embeddings=not a.has("--untie-embeddings-and-output-weights"),
-        position_rows=positions if learned else 0,
-        norm_kind=NormKind.LAYER if layer_norm else NormKind.RMS,
-        norm_bias=layer_norm,
-        max_position=positions,
-        mtp_layers=a.count("--mtp-num-layers", 0),
-        source="Megatron-LM arguments",
-    )
-
-
-def _vocabulary(a: Arguments) -> int | None:
-    """The vocabulary that arguments state or that their tokenizer has; None where it must be asked for."""
-    for name in ("--vocab-size", "--padded-vocab-size"):
-        if a.has(name):
-            return a.positive(name, 1)
-    kind = a.word("--tokenizer-type", "")
-    if kind in _TOKENIZERS:
-        return _TOKENIZERS[kind]
-    known = resolve_catalog_name(a.word("--tokenizer-model", ""))
-    return None if known is None else load_model(known).vocab
-
-
-def _notes(a: Arguments) -> tuple[str, ...]:
-    said = []
-    if not a.has("--vocab-size") and not a.has("--padded-vocab-size") and (vocabulary := _vocabulary(a)):
-        source = a.word("--tokenizer-type", "")
-        if source not in _TOKENIZERS:
-            source = a.word("--tokenizer-model", "")
-        said.append(f"vocabulary of {vocabulary:,}, that of {source}; --vocab-size states another")
-    if a.has("--use-tp-pp-dp-mapping"):
-        said.append(
-            "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not costed"
-        )
-    return tuple(said)
-
-
-def _attention(a: Arguments, hidden: int, bias: bool, window: int | None) -> Attention:
-    heads = a.positive("--num-attention-heads", 1)
-    sinks = a.word("--softmax-type", "vanilla") == "learnable"
-    if a.has("--multi-latent-attention"):
-        nope, rope = a.positive("--qk-head-dim", 128), a.positive("--qk-pos-emb-head-dim", 64)
-        return Attention(
-            AttentionKind.MLA, heads, heads, nope + rope, a.positive("--v-head-dim", 128),
-            q_lora_rank=a.count("--q-lora-rank", 0), kv_lora_rank=a.positive("--kv-lora-rank", 32),
-            qk_rope_dim=rope, qkv_bias=bias, out_bias=bias, window=window, sinks=sinks,
-        )  # fmt: skip
-    kv_heads = a.positive("--num-query-groups", 1) if a.has("--group-query-attention") else heads
-    width = a.positive("--kv-channels", max(hidden // heads, 1))
-    return Attention(
-        AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA, heads, kv_heads, width, width,
-        qkv_bias=bias or a.has("--add-qkv-bias"), out_bias=bias,
-        qk_norm=QkNorm.HEAD if a.has("--qk-layernorm") else QkNorm.NONE, sinks=sinks, window=window,
-    )  # fmt: skip
-
-
-def _windows(a: Arguments, layers: int) -> list[int | None]:
-    if not a.has("--window-size"):
-        return [None] * layers
-    text = a.word("--window-size", "").strip("()").split(",")[0]
-    if whole(text.strip().removeprefix("-")) is None:
-        raise InputError("--window-size must be two whole numbers", text, "write it like 127,0")
-    size = int(text) + 1
-    frequency = a.word("--window-attn-skip-freq", "")
-    if not frequency:
-        return [size] * layers
-    if every := whole(frequency):
-        return [None if (i + 1) % every == 0 else size for i in range(layers)]
-    return [size if flag else None for flag in pattern(frequency, layers)]
-
-
-def _moe(a: Arguments, gated: bool, bias: bool, ffn: int, activation: Activation) -> Moe:
-    return Moe(
-        a.positive("--num-experts", 1),
-        a.positive("--moe-router-topk", 2),
-        a.positive("--moe-ffn-hidden-size", ffn),
-        gated,
-        expert_bias=bias,
-        shared_ffn=a.count("--moe-shared-expert-intermediate-size", 0),
-        shared_gate=a.has("--moe-shared-expert-gate"),
-        router_bias=bias,
-        groups=a.count("--moe-router-num-groups", 0),
-        top_groups=a.count("--moe-router-group-topk", 0),
-        activation=activation,
-    )
-
-
-def pattern(text: str, layers: int) -> list[int]:
-    """A list of 0 and 1, one a layer: N for every N-th layer, or an expression such as ([0]*3+[1]*58)."""
-    if every := whole(text.strip()):
-        return [int(i % every == 0) for i in range(layers)]
-    try:
-        flags = _evaluate(ast.parse(text.strip(), mode="eval").body)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        flags = None
-    if not isinstance(flags, list) or len(flags) != layers or not set(flags) <= {0, 1}:
-        must = f"a pattern of layers must give 0 or 1 for each of {layers} layers"
-        raise InputError(must, text[:80], "write it like ([0]*3+[1]*58)")
-    return flags
-
-
-def _evaluate(node: ast.expr) -> list[int] | int:
-    """Lists of small numbers, their sums and multiples; nothing else."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int) and 0 <= node.value <= 10_000:
-        return int(node.value)
-    if isinstance(node, ast.List):
-        return [value for item in node.elts if isinstance(value := _evaluate(item), int)]
-    if isinstance(node, ast.BinOp):
-        left, right = _evaluate(node.left), _evaluate(node.right)
-        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-            return left + right
-        if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int):
-            if len(left) * right > 100_000:
-                raise ValueError("too long")
-            return left * right
-    raise ValueError("not a pattern")
