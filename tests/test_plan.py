@@ -12,7 +12,7 @@ from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError, PlannerError
 from planner.objective import plan_with_size
 from planner.plan import Request, cost_model, make_estimate, make_plan, named_config, resolve
-from planner.report.facts import cautions
+from planner.report.proof import cautions
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule

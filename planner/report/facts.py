@@ -13,24 +13,21 @@ from itertools import groupby
 from planner.space.restriction import value_text
 from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import (
-    Certificate,
     Choice,
-    Ending,
     Memory,
     Plan,
     PlannedConfig,
     Run,
-    Search,
     StageMemory,
 )
 from planner.spec.subject import ClusterFacts
 from planner.spec.verdict import MemoryVerdict
-from planner.units import GIB, format_capacity, format_compute, format_count, format_energy, format_time
+from planner.units import GIB, format_capacity, format_compute, format_count, format_energy
 
 # A difference between two configurations that is smaller than this share of the step is not worth a line.
-_WORTH_SAYING = 0.002
+WORTH_SAYING = 0.002  # share of a step
+CLOSED_GAP = 1e-4  # of the step
 _MOST_STAGES = 8
-CLOSED_GAP = 1e-4  # of the step: below what rounding leaves
 
 MEMORY_WORDS: Mapping[MemoryVerdict, str] = {
     MemoryVerdict.FITS: "fits",
@@ -81,15 +78,6 @@ class Grid:
     common: str
     axes: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Remainder:
-    """A line of the account of the space: what was taken away, or what was left."""
-
-    label: str
-    candidates: int
-    taken_away: bool
 
 
 def term_name(key: str) -> str:
@@ -353,7 +341,7 @@ def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
              f"{'longer' if slower >= 0 else 'less'} ({share:+.2g} %)"]  # fmt: skip
     keys = sorted({*best.time, *other.time})
     gaps = {key: other.time.get(key, 0.0) - best.time.get(key, 0.0) for key in keys}
-    worth = [key for key in keys if abs(gaps[key]) >= _WORTH_SAYING * best.step_time]
+    worth = [key for key in keys if abs(gaps[key]) >= WORTH_SAYING * best.step_time]
     worth.sort(key=lambda key: -abs(gaps[key]))
     lines += [f"{term_name(key)} {_signed_time(gaps[key], best.step_time)}" for key in worth[:6]]
     return tuple(lines)
@@ -361,77 +349,3 @@ def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
 
 def _signed_time(seconds: float, step: float) -> str:
     return ("+" if seconds >= 0 else "-") + aligned_time(abs(seconds), step)
-
-
-def space_account(search: Search) -> tuple[Remainder, ...]:
-    """From the whole space to what fits: who took how many away, largest first."""
-    removed = sorted(search.removed, key=lambda entry: (-entry.candidates, entry.rule))
-    lines = [Remainder("candidates", search.candidates, False)]
-    lines += [Remainder(entry.rule, entry.candidates, True) for entry in removed]
-    lines.append(Remainder("legal", search.legal, False))
-    certificate = search.certificate
-    unlooked = certificate.by_memory - search.too_large if certificate else 0
-    behind = search.legal - search.costed - unlooked
-    if unlooked:
-        lines.append(Remainder("states alone too large", unlooked, True))
-    if behind:
-        lines.append(Remainder("behind by a bound", behind, True))
-    if behind or unlooked:
-        lines.append(Remainder("costed in full", search.costed, False))
-    if search.too_large:
-        lines.append(Remainder("too much memory", search.too_large, True))
-        lines.append(Remainder("fit", search.costed - search.too_large, False))
-    return tuple(lines)
-
-
-def proof_sentence(certificate: Certificate) -> str:
-    """What is proven of the best configuration, and what is not."""
-    if certificate.best is None:
-        return ""
-    counted = f"{certificate.costed:,} costed, {certificate.solved:,} simulated"
-    if certificate.ending is not Ending.COMPLETE:
-        gap = "" if certificate.gap is None else f": at best {certificate.gap:.2%} faster is possible"
-        return f"not proven, ended by {certificate.ending}{gap}; {counted}"
-    if certificate.gap is None:
-        return f"best of what was tried: {certificate.compared}"
-    proven = (
-        "proven: none has more headroom" if certificate.objective == "headroom" else "proven: none is faster"
-    )
-    if certificate.gap > CLOSED_GAP:
-        proven = f"not closed: at best {certificate.gap:.2%} faster is possible"
-    return f"{proven} (gap {certificate.gap:.2%}; {counted}), compared by {certificate.compared}"
-
-
-def search_sentence(search: Search) -> str:
-    """How long it took, and within which restriction."""
-    text = f"answered in {format_time(search.seconds)}"
-    if search.restricted:
-        fixed = ", ".join(f"{axis}={_values_text(axis, v)}" for axis, v in search.restricted.items())
-        text += f"; restricted to {fixed}"
-    return text
-
-
-def _values_text(axis: str, values: Sequence[int]) -> str:
-    return ",".join(value_text(axis, value) for value in values)
-
-
-def confidence_sentence(plan: Plan) -> str:
-    """The calibration level, the band it has earned, and why."""
-    trust = plan.confidence
-    text = f"{trust.level}, step time within +-{100 * trust.band:.0f} % in 8 of 10 cases"
-    return f"{text}: {trust.explanation}" if trust.explanation else text
-
-
-def cautions(plan: Plan) -> tuple[str, ...]:
-    """What the reader must not overlook before acting on the plan."""
-    if plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE:
-        return ("the best configuration's memory is borderline: try one step before a long run",)
-    if plan.found and plan.choices and plan.pareto:
-        best, fastest = plan.choices[0], plan.pareto[0]
-        gain = best.step_time / fastest.step_time_s - 1
-        if fastest.peak_mem_gib * GIB > best.memory.peak and gain > _WORTH_SAYING:
-            return (
-                f"{fastest.config.text} would be about {100 * gain:.1f} % faster, but its memory is borderline "
-                f"({fastest.peak_mem_gib:.1f} GiB): --borderline takes such configurations",
-            )
-    return ()

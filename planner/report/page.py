@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.report import chart_data, charts, facts
+from planner.report import chart_data, charts, facts, proof
 from planner.report.facts import Figure
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
@@ -99,11 +99,11 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
     if plan.search.candidates > 1:
         rows = [
             (("less " if line.taken_away else "") + line.label, f"{line.candidates:,}")
-            for line in facts.space_account(plan.search)
+            for line in proof.space_account(plan.search)
         ]
-        said = [facts.search_sentence(plan.search)]
+        said = [proof.search_sentence(plan.search)]
         if plan.search.certificate is not None:
-            said.insert(0, facts.proof_sentence(plan.search.certificate))
+            said.insert(0, proof.proof_sentence(plan.search.certificate))
         blocks = (table(("", "candidates"), rows), lines(said))
         sections.append(Section("space", "The space searched", blocks, True))
     sections += _grounds(plan)
@@ -122,7 +122,7 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
 
 
 def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> list[Section]:
-    cautions = facts.cautions(plan)
+    cautions = proof.cautions(plan)
     head: list[Block] = [
         Block("figures", figures=facts.key_figures(best)[:4]),
         Block("chips", figures=_axes(best)),
@@ -297,7 +297,7 @@ def _grounds(plan: Plan) -> list[Section]:
         f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept free"
     )
     return [
-        Section("confidence", "How sure this is", (Block("text", text=facts.confidence_sentence(plan) + "."),)),
+        Section("confidence", "How sure this is", (Block("text", text=proof.confidence_sentence(plan) + "."),)),
         Section("assumed", "Assumed", (lines(plan.assumptions),)),
         Section("sources", "Sources", (lines(sources),)),
         Section("left-out", "Not modelled", (lines(plan.not_modelled),)),

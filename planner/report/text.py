@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from planner.report import facts
+from planner.report import facts, proof
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB
@@ -106,10 +106,10 @@ def plan_document(plan: Plan) -> RenderableType:
         blocks.append(_space(plan))
     predicts = bool(plan.choices or plan.nearest)
     for title, lines in (
-        ("Caution", facts.cautions(plan)),
+        ("Caution", proof.cautions(plan)),
         ("Assumed", plan.assumptions),
         ("Not modelled", plan.not_modelled if plan.choices else ()),
-        ("Confidence", (facts.confidence_sentence(plan),) if predicts else ()),
+        ("Confidence", (proof.confidence_sentence(plan),) if predicts else ()),
     ):
         if lines:
             blocks.append(section(title, bullets(lines)))
@@ -286,10 +286,10 @@ def _stages(choice: Choice) -> list[RenderableType]:
 
 def _space(plan: Plan) -> RenderableType:
     table = Table.grid(Column(), Column(justify="right"), padding=(0, 2, 0, 0))
-    for line in facts.space_account(plan.search):
+    for line in proof.space_account(plan.search):
         label = f"  - {line.label}" if line.taken_away else line.label
         table.add_row(prose(label, "dim" if line.taken_away else ""), f"{line.candidates:,}")
-    said = [facts.search_sentence(plan.search)]
+    said = [proof.search_sentence(plan.search)]
     if plan.search.certificate is not None:
-        said.insert(0, facts.proof_sentence(plan.search.certificate))
+        said.insert(0, proof.proof_sentence(plan.search.certificate))
     return section("The space searched", table, *(prose(line, "dim") for line in said if line))

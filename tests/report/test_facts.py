@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from planner.report import facts
+from planner.report import facts, proof
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import Choice, Plan, Run, StageMemory
 from planner.spec.verdict import MemoryVerdict
@@ -65,7 +65,7 @@ def test_comparison_names_axes_and_terms(choice_of: Callable[..., Choice]) -> No
 
 
 def test_space_account_closes(example_plan: Plan) -> None:
-    account = facts.space_account(example_plan.search)
+    account = proof.space_account(example_plan.search)
     running = 0
     for line in account:
         if line.taken_away:
@@ -76,9 +76,9 @@ def test_space_account_closes(example_plan: Plan) -> None:
 
 
 def test_cautions(example_plan: Plan, choice_of: Callable[..., Choice]) -> None:
-    assert facts.cautions(example_plan) == ()
+    assert proof.cautions(example_plan) == ()
     tight = choice_of(ParallelConfig(), verdict=MemoryVerdict.BORDERLINE)
-    (caution,) = facts.cautions(example_plan.model_copy(update={"choices": (tight,)}))
+    (caution,) = proof.cautions(example_plan.model_copy(update={"choices": (tight,)}))
     assert "borderline" in caution
 
 
