@@ -1,9 +1,9 @@
 """Which options does a user's launch script pass? Reads plain words, or a bash script that builds them.
 
 Understands assignments, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, $((2*4)), conditions on known values
-(`shell_branches.py`) and line continuations, which is what launch scripts are made of. Left out: everything else a
-shell can do (commands in place of words, functions' arguments); words that need it stay as they are. Nothing is
-ever executed.
+(`shell_branches.py`), here-documents (`here_documents.py`) and line continuations: what launch scripts are made of.
+Left out: everything else a shell can do (commands in place of words, functions' arguments); words that need it stay
+as they are. Nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
+from planner.frameworks.here_documents import HereDocument, document_of, is_run, without_documents, written_to
 from planner.frameworks.shell_branches import Branches, arithmetic
 
 _ASSIGNMENT: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::?[-=]([^${}]*))?\}|\$(\w+)")
 _ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
-_SUM: Final = re.compile(r"\$\(\(([^()$]*(?:\([^()$]*\)[^()$]*)*)\)\)")
+_SUM: Final = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
+_COMMAND: Final = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+_REFERENCE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _DIGITS: Final = re.compile(r"[0-9]{1,30}")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+(?:--([\w-]+)(?:=|\s+)|-([NnG])\s*)(\S+)", re.MULTILINE)
@@ -32,42 +36,73 @@ _ASIDE: Final = frozenset(
 )  # fmt: skip
 _LARGEST: Final = 2_000_000  # characters
 COMMAND_END: Final = ";"
+_DEEPEST: Final = 4  # scripts written by scripts
+_SETTINGS: Final = (".json", ".yaml", ".yml", ".toml", ".md", ".txt")
+
+
+@dataclass
+class Script:
+    """What a script does: `words` of its commands, `COMMAND_END` between them, variables filled in; its `variables`
+    as text; `files` that it writes by here-documents."""
+
+    words: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def follow(self, text: str, depth: int = 0) -> Script:
+        """Take in the statements of a text."""
+        branches = Branches()
+        plain, documents = without_documents(text[:_LARGEST])
+        for written in _statements(plain):
+            statement = branches.enter(written, lambda condition: _filled(condition, self.variables))
+            match = _ASSIGNMENT.fullmatch(statement.strip())
+            number = document_of(statement)
+            if number is not None and match is None:
+                self._take(statement, documents[number], depth)
+            elif match is not None:
+                self._assign(*match.groups())
+            elif statement and statement.split()[0] not in _ASIDE:
+                self.words += [COMMAND_END, *_split(_expand(statement, self.variables))]
+        return self
+
+    def _take(self, statement: str, document: HereDocument, depth: int) -> None:
+        """A here-document: run by a shell, or written to a file."""
+        body = document.body if document.literal else _expand(document.body, self.variables)
+        target = _expand(written_to(statement), self.variables)
+        if not is_run(statement):
+            self.files |= {target: body} if target else {}
+        elif depth < _DEEPEST:
+            self.follow(body.replace("\\$", "$"), depth + 1)
+
+    def _assign(self, name: str, plus: str, value: str) -> None:
+        value = value.strip()
+        inner = value[1:-1] if value.startswith("(") and value.endswith(")") else value
+        tokens = _words(_COMMAND.sub("1", _SUM.sub("1", inner)))
+        if value.startswith("(") or len(tokens) <= 1:
+            plain = inner if value.startswith("(") else _unquoted(inner)
+            filled = _expand(plain, self.variables)
+            if value.startswith("("):
+                filled = " ".join(filled.split())
+            before = self.variables.get(name, "")
+            self.variables[name] = (before + " " + filled).strip() if plus else filled
+        else:  # NAME=value command ...: the variable is for that command alone
+            self.words += [COMMAND_END, *_split(_expand(shlex.join(_words(inner)[1:]), self.variables))]
 
 
 def script_words(text: str) -> tuple[list[str], dict[str, str]]:
-    """The words of all commands of a script, variables filled in, and its variables as text.
+    """The words of all commands of a script and its variables, as `Script` has them."""
+    script = Script().follow(text)
+    return script.words, script.variables
 
-    `COMMAND_END` stands between commands.
-    """
-    variables: dict[str, str] = {}
-    words: list[str] = []
-    branches = Branches()
-    for written in _statements(text[:_LARGEST]):
-        statement = branches.enter(written, lambda condition: _filled(condition, variables))
-        match = _ASSIGNMENT.fullmatch(statement.strip())
-        if not statement or (match is None and statement.split()[0] in _ASIDE):
-            continue
-        if match is None:
-            words += [COMMAND_END, *_split(_expand(statement, variables))]
-            continue
-        name, plus, value = match.groups()
-        value = value.strip()
-        inner = value[1:-1] if value.startswith("(") and value.endswith(")") else value
-        tokens = _words(_SUM.sub("1", inner))
-        if value.startswith("(") or len(tokens) <= 1:
-            plain = inner if value.startswith("(") else _unquoted(inner)
-            filled = _expand(plain, variables)
-            if value.startswith("("):
-                filled = " ".join(filled.split())
-            variables[name] = (variables.get(name, "") + " " + filled).strip() if plus else filled
-        else:  # NAME=value command ...: the variable is for that command alone
-            words += [COMMAND_END, *_split(_expand(shlex.join(_words(inner)[1:]), variables))]
-    return words, variables
+
+def is_script(name: str) -> bool:
+    """Can a file of this name hold commands? Whatever ends otherwise than settings do."""
+    return not name.endswith(_SETTINGS)
 
 
 def _unquoted(text: str) -> str:
-    """A single word without its quotes; arithmetic in it stays whole."""
-    if _SUM.search(text):
+    """A single word without its quotes; arithmetic and commands in it stay whole."""
+    if _SUM.search(text) or _COMMAND.search(text):
         return text.strip("\"'")
     words = _words(text)
     return words[0] if words else ""
@@ -200,7 +235,8 @@ def _expand(text: str, variables: dict[str, str]) -> str:
 
 def _sum(match: re.Match[str], variables: dict[str, str]) -> str:
     """The value of $((...)), in which names stand for variables; the text itself where it is not known."""
-    inside = _NAME.sub(lambda name: variables.get(name[0], name[0]), match[1])
+    named = _REFERENCE.sub(lambda reference: reference[1], match[1])
+    inside = _NAME.sub(lambda name: variables.get(name[0], name[0]), named)
     value = arithmetic(inside)
     return match[0] if value is None else str(value)
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from planner.cli import app
 from planner.frameworks import framework
-from planner.frameworks.shell import options_of, program_options, slurm_devices
+from planner.frameworks.shell import Script, options_of, program_options, slurm_devices
 from planner.frameworks.shell_branches import arithmetic, truth
 
 runner = CliRunner()
@@ -262,3 +262,61 @@ def test_an_order_of_ranks_that_is_not_costed_is_said() -> None:
     assert not any("numbered" in note for note in framework("megatron").parse({"a.sh": words}).notes)
     said = framework("megatron").parse({"a.sh": f"{words} --use-tp-pp-dp-mapping"}).notes
     assert any("numbered tp, cp, dp, pp" in note for note in said)
+
+
+def followed(text: str) -> Script:
+    return Script().follow(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("N=$(( ${A} * $B ))", "32"),
+        ("N=$(( A * (B + 1) ))", "40"),
+        ('N="$((A*B/2))"', "16"),
+        ("N=$(( $1 * 8 ))", "$(( $1 * 8 ))"),
+        ("N=$(scontrol show hostnames $X | head -n 1)", "$(scontrol show hostnames $X | head -n 1)"),
+        ("N=`hostname --ip-address`", "`hostname --ip-address`"),
+    ],
+)
+def test_a_computed_value_is_one_assignment(line: str, value: str) -> None:
+    """Spaces within $((...)) and $(...) end no word, so that nothing after them is taken for a command."""
+    script = followed(f"A=8\nB=4\n{line}\npython t.py --batch $N\n")
+    assert script.variables["N"] == value
+    assert "--ip-address" not in script.words
+    assert script.words[:4] == [";", "python", "t.py", "--batch"]
+
+
+def test_documents_that_a_shell_runs_are_followed() -> None:
+    for head, close in (
+        ("sbatch <<EOF", "EOF"), ("cat > job.sbatch <<-'EOF'", "\tEOF"), ("bash << \\EOF", "EOF"),
+    ):  # fmt: skip
+        text = f"TP=4\n{head}\n#SBATCH --nodes=2\n\ttorchrun pretrain_gpt.py --tp $TP --user \\$USER\n{close}\nN=1\n"
+        script = followed(text)
+        assert [w for w in script.words if w != ";"] == [
+            "torchrun", "pretrain_gpt.py", "--tp", "4", "--user", "$USER",
+        ]  # fmt: skip
+        assert script.variables["N"] == "1"
+
+
+def test_documents_of_other_programs_are_not_commands() -> None:
+    """Their quotes end nothing of the script; those of branches that are not taken are not written."""
+    text = """CONF=ds.json
+python - <<EOF
+print("it's --num-layers 3")
+EOF
+if [ "$CONF" = other.json ]; then
+cat > $CONF <<EOF
+{"zero_optimization": {"stage": 1}}
+EOF
+else
+cat << END > "$CONF"
+{"zero_optimization": {"stage": $((1 + 2))}}
+END
+fi
+SIZE=$((1<<END))
+run --last 1
+"""
+    script = followed(text)
+    assert script.words == [";", "run", "--last", "1"]
+    assert script.files == {"ds.json": '{"zero_optimization": {"stage": 3}}\n'}
