@@ -2,7 +2,7 @@
 
 Each rule is one function that masks a table and explains one row. Frameworks' own rules live in
 `planner.frameworks`; those here follow from arithmetic or from the limits that a stack's file states.
-Left out: memory, which is a cost, not a rule.
+Left out: pipelines (`pipeline_rules.py`), and memory, which is a cost, not a rule.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, nanotron_head, split_nanotron
-from planner.spec.config import FOLDED_SCHEDULES, OFFLOAD_LABELS, SCHEDULE_LABELS, Mask, Recompute, Schedule
+from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
+from planner.spec.config import OFFLOAD_LABELS, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack import PipelineSplit
 
 
 def _offload_supported(columns: Columns, problem: Problem) -> Mask:
@@ -114,77 +113,6 @@ def _pp_limit(columns: Columns, problem: Problem) -> Mask:
     return columns["pp"] <= problem.stack.limits.max_pp
 
 
-def _layers_pp(columns: Columns, problem: Problem) -> Mask:
-    chunks = columns["pp"].astype(np.int64) * columns["vpp"]
-    if problem.stack.split is PipelineSplit.NANOTRON:  # its own rule decides: stages-filled
-        return columns["vpp"] == 1
-    if problem.stack.split is PipelineSplit.EVEN:
-        return problem.model.num_layers % chunks == 0
-    if isinstance(problem.stack.split, tuple):  # given layer by layer
-        return chunks == len(problem.stack.split)
-    # the first and the last chunk of an interleaved pipeline can hold the embedding or the head alone
-    return chunks <= problem.model.num_layers + 2 * (columns["vpp"] > 1)
-
-
-def _nearly_equal_chunks(columns: Columns, problem: Problem) -> Mask:
-    chunks = columns["pp"].astype(np.int64) * columns["vpp"]
-    fewer = range(LAYERS_FEWER_FIRST + LAYERS_FEWER_LAST + 1)
-    equal = np.any([(problem.model.num_layers + less) % chunks == 0 for less in fewer], axis=0)
-    return (columns["vpp"] == 1) | equal | isinstance(problem.stack.split, tuple)
-
-
-def _stages_filled(columns: Columns, problem: Problem) -> Mask:
-    """nanotron deals blocks greedily by cost: the norm, the head and the loss can fill two ranks after the layers."""
-    if problem.stack.split is not PipelineSplit.NANOTRON:
-        return np.ones(len(columns["pp"]), dtype=np.bool_)
-    model, head = problem.model, nanotron_head(problem.model)
-    degrees, inverse = np.unique(columns["pp"], return_inverse=True)
-    filled = [
-        split_nanotron(model.num_layers, int(pp), head).count(0) <= NANOTRON_EMPTY_RANKS for pp in degrees
-    ]
-    return np.array(filled, dtype=np.bool_)[inverse]
-
-
-def _vpp_pp(columns: Columns, problem: Problem) -> Mask:
-    return (columns["vpp"] == 1) | (columns["pp"] > 1)
-
-
-def _vpp_supported(columns: Columns, problem: Problem) -> Mask:
-    if problem.stack.limits.interleaving:
-        return np.ones(len(columns["vpp"]), dtype=np.bool_)
-    return columns["vpp"] == 1
-
-
-def _interleaving_remainder(columns: Columns, problem: Problem) -> Mask:
-    rounds = (columns["vpp"] > 1) & ~np.isin(columns["schedule"], (Schedule.GPIPE, *FOLDED_SCHEDULES))
-    return ~rounds | (columns["num_microbatches"] % columns["pp"] == 0)
-
-
-def _schedule_supported(columns: Columns, problem: Problem) -> Mask:
-    allowed = [SCHEDULE_LABELS.index(name) for name in problem.stack.limits.schedules]
-    usual = np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
-    # chunks that no schedule of the stack runs are for vpp-supported to refuse
-    return np.isin(columns["schedule"], allowed) | (columns["schedule"] == usual)
-
-
-def _schedule_chunks(columns: Columns, problem: Problem) -> Mask:
-    schedule, v = columns["schedule"], columns["vpp"]
-    fits = np.zeros(len(v), dtype=np.bool_)
-    for kind in Schedule:
-        one, two, more = (kind.runs_chunks(count) for count in (1, 2, 3))
-        fits |= (schedule == kind) & np.where(v == 1, one, np.where(v == 2, two, more))
-    return np.where(columns["pp"] > 1, fits, schedule == Schedule.ONE_F_ONE_B)
-
-
-def _schedule_microbatches(columns: Columns, problem: Problem) -> Mask:
-    schedule, p, m = columns["schedule"], columns["pp"], columns["num_microbatches"]
-    dual = np.isin(schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))
-    even = (p % 2 == 0) & (m % 2 == 0)
-    split = np.isin(schedule, (Schedule.ZB_H1, Schedule.ZB_H2))
-    enough = np.where(dual, m >= 2 * p, np.where(split, m >= p, schedule >= 0))
-    return enough & ((schedule != Schedule.DUALPIPE) | even)
-
-
 def _experts_ep(columns: Columns, problem: Problem) -> Mask:
     return (_experts(problem) % columns["ep"] == 0) & (columns["ep"] <= problem.stack.limits.max_ep)
 
@@ -234,16 +162,11 @@ def _recompute_vpp(columns: Columns, problem: Problem) -> Mask:
     return (columns["recompute"] != Recompute.FULL) | (layers % columns["vpp"] == 0) | (layers >= most)
 
 
-NANOTRON_EMPTY_RANKS: Final = 2
-_ARITHMETIC: Final = "arithmetic"
-_STACK: Final = "the stack's file (limits)"
-
-
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "world-size", ("tp", "cp", "pp", "dp"), _world,
         "tp x cp x pp x dp must be the number of devices, {devices}; tp={tp} cp={cp} pp={pp} dp={dp}",
-        "choose degrees whose product divides the device count", _ARITHMETIC,
+        "choose degrees whose product divides the device count", ARITHMETIC,
         lambda p: {"devices": p.cluster.num_devices},
     ),
     Rule(
@@ -280,12 +203,12 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "cp-supported", ("cp",), _cp_limit,
         "the stack runs context parallelism up to {limit}; cp={cp}",
-        "set cp=1 or choose another stack", _STACK, lambda p: {"limit": p.stack.limits.max_cp},
+        "set cp=1 or choose another stack", STACK, lambda p: {"limit": p.stack.limits.max_cp},
     ),
     Rule(
         "pp-supported", ("pp",), _pp_limit,
         "the stack runs pipeline parallelism up to {limit}; pp={pp}",
-        "set pp=1 or choose another stack", _STACK, lambda p: {"limit": p.stack.limits.max_pp},
+        "set pp=1 or choose another stack", STACK, lambda p: {"limit": p.stack.limits.max_pp},
     ),
     Rule(
         "batch-dp", ("dp",), _batch_ranks,
@@ -293,37 +216,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "change the global batch, or raise tp, pp or cp to lower dp", "Megatron-LM num_microbatches_calculator",
         lambda p: {"batch": p.job.global_batch},
     ),
-    Rule(
-        "vpp-pp", ("pp", "vpp"), _vpp_pp,
-        "virtual stages need a pipeline; pp={pp} vpp={vpp}", "set vpp=1", "Megatron-LM validate_args",
-    ),
-    Rule(
-        "vpp-supported", ("vpp",), _vpp_supported,
-        "the stack has no interleaved schedule; vpp={vpp}", "set vpp=1", _STACK,
-    ),
-    Rule(
-        "layers-pp", ("pp", "vpp"), _layers_pp,
-        "the layers, {layers}, must fill every one of pp x vpp chunks{evenly}; pp={pp} vpp={vpp}",
-        "choose fewer stages", "Megatron-LM validate_args",
-        lambda p: {
-            "layers": p.model.num_layers,
-            "evenly": " evenly" if p.stack.split is PipelineSplit.EVEN else "",
-        },
-    ),
-    Rule(
-        "nearly-equal-chunks", ("pp", "vpp"), _nearly_equal_chunks,
-        "an interleaved pipeline is looked at where its pp x vpp chunks can hold equally many of the {layers} layers, "
-        "but for up to 4 fewer at its ends (single layers may then move between chunks); pp={pp} vpp={vpp}",
-        "choose a vpp that divides the layers of a stage, since ranks wait at every change between unequal chunks, or "
-        "state the split: planner estimate --set layout=",
-        "arithmetic of the schedule (planner.schedule simulates it)", lambda p: {"layers": p.model.num_layers},
-    ),
-    Rule(
-        "stages-filled", ("pp",), _stages_filled,
-        "nanotron's split by cost must leave at most 2 pipeline ranks without a layer ({layers} layers); pp={pp}",
-        "choose fewer stages", "nanotron's pipeline blocks",
-        lambda p: {"layers": p.model.num_layers},
-    ),
+    *STAGE_RULES,
     Rule(
         "experts-ep", ("ep",), _experts_ep,
         "ep must divide the experts, {experts}, and not exceed what the stack runs, {limit}; ep={ep}",
@@ -348,12 +241,12 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "sp-supported", ("tp", "sp"), _sp_supported,
         "the stack runs sequence parallelism only as {allowed}; sp={sp} tp={tp}",
-        "use the other setting", _STACK, lambda p: {"allowed": p.stack.limits.sequence_parallel},
+        "use the other setting", STACK, lambda p: {"allowed": p.stack.limits.sequence_parallel},
     ),
     Rule(
         "sequence-sp", ("tp", "cp", "sp"), _sequence_sp,
         "tp x cp must divide the sequence length, {seq}, with sequence parallelism; tp={tp} cp={cp}",
-        "set sp=0 or change the sequence length", _ARITHMETIC, lambda p: {"seq": p.job.seq_len},
+        "set sp=0 or change the sequence length", ARITHMETIC, lambda p: {"seq": p.job.seq_len},
     ),
     Rule(
         "moe-sp", ("tp", "sp"), _moe_sp,
@@ -366,41 +259,18 @@ RULES: Final[tuple[Rule, ...]] = (
         "change the micro-batch or the global batch", "Megatron-LM num_microbatches_calculator",
         lambda p: {"batch": p.job.global_batch},
     ),
-    Rule(
-        "interleaving-remainder", ("pp", "vpp", "schedule", "num_microbatches"), _interleaving_remainder,
-        "pp must divide the number of micro-batches when stages are interleaved; "
-        "pp={pp} micro-batches={num_microbatches}",
-        "change the micro-batch or set vpp=1", "Megatron-LM schedules, group size pp",
-    ),
-    Rule(
-        "schedule-supported", ("vpp", "schedule"), _schedule_supported,
-        "the stack runs the pipeline schedules {names}; schedule={schedule}", "choose one of these", _STACK,
-        lambda p: {"names": ", ".join(p.stack.limits.schedules)},
-    ),
-    Rule(
-        "schedule-chunks", ("pp", "vpp", "schedule"), _schedule_chunks,
-        "1f1b, zb-h2 and dualpipe hold 1 chunk a rank, zb-v and dualpipev 2, interleaved 2 or more, and without a "
-        "pipeline there is only 1f1b; schedule={schedule} pp={pp} vpp={vpp}",
-        "change vpp or the schedule", "the schedules' definitions (planner.schedule.generate)",
-    ),
-    Rule(
-        "schedule-microbatches", ("pp", "schedule", "num_microbatches"), _schedule_microbatches,
-        "zb-h1 and zb-h2 need as many micro-batches as stages, dualpipe and dualpipev two per rank, dualpipe even "
-        "numbers of both; schedule={schedule} pp={pp} micro-batches={num_microbatches}",
-        "choose a smaller micro-batch, less dp or another schedule",
-        "torch 2.13 distributed/pipelining/schedules.py ScheduleDualPipeV; deepseek-ai/DualPipe dualpipe.py step",
-    ),
+    *SCHEDULE_RULES,
     Rule(
         "zero-supported", ("pp", "zero"), _zero_supported,
         "the stack shards as ZeRO {zeros} ({with_pp} with a pipeline); zero={zero} pp={pp}",
-        "choose one of these", _STACK,
+        "choose one of these", STACK,
         lambda p: {"zeros": p.stack.limits.zero, "with_pp": p.stack.limits.zero_with_pp},
     ),
     Rule(
         "offload-supported", ("pp", "zero", "offload"), _offload_supported,
         "the stack can keep on the host: {kinds}; parameters only with zero=3{with_pp}; offload={offload} pp={pp} "
         "zero={zero}",
-        "choose one of these", _STACK,
+        "choose one of these", STACK,
         lambda p: {
             "kinds": ", ".join(name for name, bits in OFFLOAD_LABELS.items() if bits in p.stack.limits.offload),
             "with_pp": "" if p.stack.limits.offload_activations_with_pp else ", activations only with pp=1",
@@ -409,13 +279,13 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "zero-replicas", ("dp", "cp", "zero"), _zero_replicas,
         "ZeRO shards over dp x cp, which must be above 1; dp={dp} cp={cp} zero={zero}",
-        "set zero=0", _ARITHMETIC,
+        "set zero=0", ARITHMETIC,
     ),
     Rule(
         "recompute-layers", ("pp", "recompute", "recompute_layers"), _recompute_layers,
         "full recomputation covers 1 to layers / pp layers of a stage ({layers} layers), other kinds none; "
         "recompute={recompute} recompute_layers={recompute_layers} pp={pp}",
-        "name at most as many layers as a stage has", _ARITHMETIC, lambda p: {"layers": p.model.num_layers},
+        "name at most as many layers as a stage has", ARITHMETIC, lambda p: {"layers": p.model.num_layers},
     ),
     Rule(
         "recompute-vpp", ("pp", "vpp", "recompute", "recompute_layers"), _recompute_vpp,
@@ -426,6 +296,6 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "recompute-partial", ("pp", "recompute", "recompute_layers"), _recompute_partial,
         "the stack recomputes all layers or none; recompute_layers={recompute_layers}",
-        "recompute all layers", _STACK,
+        "recompute all layers", STACK,
     ),
 )  # fmt: skip
