@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
+from planner.choices import Chooser
 from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError, UnsupportedError
 from planner.frameworks import framework
@@ -122,9 +122,10 @@ def legal_launches(triple: Triple, name: str, count: int, seed: int = 0) -> Iter
     stems = np.array([chance.randrange(len(space.stems)) for _ in range(count)], dtype=np.intp)
     layers = [chance.choice(space.layer_choices[space.kind[stem]].tolist()) for stem in stems]
     legal = with_recomputed_layers(space.stems.take(stems), np.array(layers, dtype=np.int32))
-    answerer = Answerer(problem, model, simulator_of(model), (), 0.05, {}, load_assumptions(()))
+    limit = problem.cluster.accelerator.memory * 0.95
+    chooser = Chooser(problem, model, simulator_of(model), limit, load_assumptions(()))
     for kind, part in (("best", found.best if len(found.best) else found.smallest), ("legal", legal)):
-        for choice in answerer.choices(part):
+        for choice in chooser.choices(part):
             yield Case(triple, kind, launch_of_choice(problem, choice))
 
 

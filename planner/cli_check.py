@@ -298,28 +298,28 @@ class _Judge:
     """Costs configurations of one problem, and finds the best, as `planner.plan` does."""
 
     def __init__(self, problem: Problem) -> None:
-        from planner.answer import Answerer
         from planner.catalog.load_campaign import load_assumptions
+        from planner.choices import Chooser
         from planner.cost.simulated import simulator_of
         from planner.plan import cost_model
 
         self.problem = problem
         self.model = cost_model(problem)
         self.simulator = simulator_of(self.model)
-        self.answer = Answerer(problem, self.model, self.simulator, (), HEADROOM, {}, load_assumptions(()))
+        limit = problem.cluster.accelerator.memory * (1 - HEADROOM)
+        self.chooser = Chooser(problem, self.model, self.simulator, limit, load_assumptions(()))
 
     def cost(self, config: ParallelConfig, stated: tuple[int, ...] = ()) -> Choice:
         """Everything predicted about one legal configuration, its layers dealt as stated, else as the stack deals."""
-        from planner.answer import Answerer
+        from planner.choices import Chooser
         from planner.cost.simulated import simulator_of
         from planner.spec.config import ConfigTable
 
-        answer, table = self.answer, ConfigTable.of([config])
+        chooser, table = self.chooser, ConfigTable.of([config])
         if stated:
             model = self.model.with_split(stated)
-            simulator, campaign = simulator_of(model), self.answer.campaign
-            answer = Answerer(model.problem, model, simulator, (), HEADROOM, {}, campaign)
-        return answer.choices(table)[0]
+            chooser = Chooser(model.problem, model, simulator_of(model), chooser.limit, chooser.campaign)
+        return chooser.choices(table)[0]
 
     def best(self) -> Choice | None:
         """The fastest legal configuration that fits, None if there is none."""
@@ -331,9 +331,9 @@ class _Judge:
         space = enumerate_configs(self.problem, rules_for(self.problem.stack), {})
         if not len(space):
             return None
-        found = search(self.model, space, self.answer.limit, FINALISTS)
+        found = search(self.model, space, self.chooser.limit, FINALISTS)
         found = refine(self.model, self.simulator, found)
-        choices = self.answer.choices(found.best)
+        choices = self.chooser.choices(found.best)
         return choices[0] if choices else None
 
 

@@ -22,6 +22,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "plan",
         "answer",
+        "choices",
+        "reasons",
         "growth",
         "outcome",
         "compare",

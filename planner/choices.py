@@ -1,0 +1,206 @@
+"""What is predicted of one configuration: time, memory of every stage, its split, the whole run?
+
+Left out: why it is so (`reasons.py`), and the plan around it (`answer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.campaign.run import run_facts
+from planner.cost.chunks import PipelineSimulator
+from planner.cost.flops import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
+from planner.cost.memory import PHASES
+from planner.cost.model import CostModel
+from planner.cost.simulated import evaluate_exactly
+from planner.cost.table import CostTable
+from planner.frameworks import explicit_splits
+from planner.frameworks.layout import write_layout
+from planner.reasons import confidence_of, reasons
+from planner.solve.split import SplitResult, cost_of_split, even_split, own_split
+from planner.spec.assumptions import Assumptions
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.planfile import (
+    Choice,
+    Memory,
+    PlannedConfig,
+    SplitFacts,
+    StageMemory,
+)
+from planner.spec.rule import Problem
+from planner.spec.verdict import memory_verdict
+
+
+class Chooser:
+    """Predicts configurations of one problem. `limit`: what of a device's memory may be used [bytes]."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        model: CostModel,
+        simulator: PipelineSimulator,
+        limit: float,
+        campaign: Assumptions,
+    ) -> None:
+        self.problem, self.model, self.simulator = problem, model, simulator
+        self.limit, self.campaign = limit, campaign
+
+    def choices(
+        self, table: ConfigTable, splits: Mapping[ParallelConfig, SplitResult] | None = None
+    ) -> tuple[Choice, ...]:
+        """Everything predicted about each row of a short table, under its solved split where there is one."""
+        if not len(table):
+            return ()
+        cost = evaluate_exactly(self.model, table, self.simulator)
+        found = []
+        for row in range(len(table)):
+            config = table.row(row)
+            solved = (splits or {}).get(config)
+            found.append(
+                self._choice(config, cost, row) if solved is None else self._split(config, cost, row, solved)
+            )
+        return tuple(found)
+
+    def _split(self, config: ParallelConfig, cost: CostTable, row: int, solved: SplitResult) -> Choice:
+        """A configuration whose split was solved: taken where the framework can be told, else said."""
+        spec, stack = self.problem.model, self.problem.stack
+        own, note = own_split(self.model, config), ""
+        better = bool(solved.chunks) and solved.chunks != own
+        if better and explicit_splits(stack.framework):
+            assert solved.dealt is not None, "a split that is better"
+            choice = self._choice(config, cost_of_split(self.model, config, solved.dealt), 0)
+            choice = choice.model_copy(update={"layout": write_layout(solved.chunks, spec.mtp_layers)})
+            own = solved.chunks
+        else:
+            choice = self._choice(config, cost, row)
+            if better and solved.step_time < choice.step_time:
+                gain = 1 - solved.step_time / choice.step_time
+                note = (
+                    f"{stack.framework} deals layers to stages itself; {', '.join(map(str, solved.chunks))} "
+                    f"layers would be {gain:.1%} faster"
+                )
+        even = even_split(spec.num_layers, config.pp, config.vpp)
+        even_cost = cost_of_split(self.model, config, even) if even else None
+        even_time = (
+            float(even_cost.step_time[0]) if even_cost and even_cost.device_memory[0] <= self.limit else None
+        )
+        if even_time is not None and even_time < choice.step_time and not note:
+            note = "the even split's memory might not fit"
+        facts = SplitFacts(
+            layers_per_chunk=own,
+            own_step_time=float(cost.step_time[row]),
+            even_step_time=even_time,
+            bound=min(solved.bound, choice.step_time),
+            gap=max(1 - solved.bound / choice.step_time, 0.0),
+            note=note,
+        )
+        return choice.model_copy(update={"split": facts})
+
+    def noted(self, choice: Choice, found: SplitResult) -> Choice:
+        """The best configuration with what differing numbers of recomputed layers would bring."""
+        assert found.dealt is not None, "faster than the best"
+        counts = ", ".join(map(str, found.dealt.recomputed))
+        note = (
+            f"{self.problem.stack.framework} recomputes as many layers on every pipeline rank; {counts} layers, of "
+            f"{', '.join(map(str, found.chunks))} held, would be {1 - found.step_time / choice.step_time:.1%} faster"
+        )
+        if choice.split is None:
+            return choice.model_copy(update={"why": (*choice.why, note)})
+        text = "; ".join(filter(None, (choice.split.note, note)))
+        return choice.model_copy(update={"split": choice.split.model_copy(update={"note": text})})
+
+    def _choice(self, config: ParallelConfig, cost: CostTable, row: int) -> Choice:
+        job, cluster = self.problem.job, self.problem.cluster
+        step = float(cost.step_time[row])
+        rate = job.tokens_per_step / step / cluster.num_devices
+        convention = MfuConvention.FULL_SQUARE
+        counted = float(mfu_flops_per_token(self.problem.model, job.attended_length, convention))
+        said = "model FLOPs with attention over the full square (Megatron-LM), recomputation not counted"
+        if job.lora_rank is not None:
+            counted -= weight_gradient_flops_per_token(self.problem.model)
+            said += ", nor weight gradients of the frozen model"
+        flops = rate * counted
+        peak = self.model.layers.gemm_peak
+        band = confidence_of(self.problem, self.model).band
+        memory, layers = self._memory(cost, row)
+        assert cost.detail is not None, "costed with keep_terms"
+        time = {name: float(value[row]) for name, value in cost.detail.time.items()}
+        return Choice(
+            config=PlannedConfig.of(config),
+            step_time=step,
+            step_time_low=step / (1 + band),
+            step_time_high=step * (1 + band),
+            tokens_per_second_per_device=rate,
+            flops_per_device=flops,
+            mfu=flops / peak,
+            mfu_convention=said,
+            peak_flops=peak,
+            time=time,
+            memory=memory,
+            layers_per_stage=layers,
+            layout=self._layout(config),
+            run=run_facts(step, self.problem, self.campaign),
+            why=reasons(self.problem, self.model, config, time, memory),
+        )
+
+    def _layout(self, config: ParallelConfig) -> str:
+        """The model's split as a layout where chunks differ and a launcher has to be told; empty otherwise."""
+        dealt = own_split(self.model, config)
+        told = len(set(dealt)) > 1 and explicit_splits(self.problem.stack.framework)
+        return write_layout(dealt, self.problem.model.mtp_layers) if told else ""
+
+    def _memory(self, cost: CostTable, row: int) -> tuple[Memory, tuple[int, ...]]:
+        detail = cost.detail
+        assert detail is not None, "costed with keep_terms"
+        pipeline, binding = int(detail.class_row[row]), int(detail.stage_class[row])
+        phase = PHASES[int(cost.phase[row])]
+        terms = {name: float(value[row, binding]) for name, value in detail.memory[phase].items()}
+        terms["outside_allocator"] = float(detail.outside[row])
+        peak = float(cost.device_memory[row])
+        members = detail.classes.members[pipeline]
+        stages = []
+        layers = [0] * sum(len(ranks) for ranks in members)
+        for j, ranks in enumerate(members):
+            by_phase = {
+                name: sum(float(v[row, j]) for v in parts.values()) for name, parts in detail.memory.items()
+            }
+            worst = max(by_phase, key=lambda name: by_phase[name])
+            count = int(detail.classes.copies[pipeline] * detail.classes.layers[pipeline, j].sum())
+            parts = {name: float(value[row, j]) for name, value in detail.memory[worst].items()}
+            parts["outside_allocator"] = float(detail.outside[row])
+            stages.append(
+                StageMemory(
+                    stages=_ranges(ranks),
+                    layers=count,
+                    peak=sum(parts.values()),
+                    phase=worst,
+                    terms={name: value for name, value in parts.items() if value},
+                )
+            )
+            for rank in ranks:
+                layers[rank] = count
+        memory = Memory(
+            peak=peak,
+            stage=int(cost.stage[row]),
+            stages=len(layers),
+            phase=phase,
+            limit=self.limit,
+            verdict=memory_verdict(
+                peak, self.limit, self.problem.cluster.accelerator.memory, self.problem.stack.overhead.error
+            ),
+            logged=float(cost.peak_memory[row]),
+            terms={name: value for name, value in terms.items() if value},
+            per_stage=tuple(stages),
+        )
+        return memory, tuple(layers)
+
+
+def _ranges(ranks: tuple[int, ...]) -> str:
+    """(0, 1, 2, 5) as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

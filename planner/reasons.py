@@ -1,0 +1,122 @@
+"""Why is a configuration as fast as it is, and how far is that to be trusted?
+
+Left out: the figures themselves (`choices.py`), and their words on a page (`report/`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from planner.cost.model import CostModel
+from planner.cost.shapes import shape_distance_of
+from planner.cost.step import slow_mode_time
+from planner.spec.config import ParallelConfig
+from planner.spec.planfile import (
+    CalibrationLevel,
+    Confidence,
+    Memory,
+)
+from planner.spec.rule import Problem
+from planner.spec.stack import UNLIKE_BAND
+from planner.units import format_capacity, format_time
+
+# Share of nanotron's published multi-node runs in its slow mode, by the most devices (residual study 3.1).
+SLOW_MODE_SHARES = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
+UNMEASURED_BAND = 0.5  # the least where the device was not measured
+# What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
+_COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
+
+
+def reasons(
+    problem: Problem, model: CostModel, config: ParallelConfig, time: Mapping[str, float], memory: Memory
+) -> tuple[str, ...]:
+    """What a step goes to, where memory binds, how far its kernels lie from measured ones. `time`: term -> seconds."""
+    total = sum(time.values())
+    largest = sorted(time, key=lambda name: -time[name])[:3]
+    shares = ", ".join(f"{name.replace('_', ' ')} {time[name] / total:.0%}" for name in largest)
+    exposed = sum(time[name] for name in _COMMUNICATION) / total
+    top = max(memory.terms, key=lambda name: memory.terms[name])
+    return (
+        f"the step is {shares}; exposed communication {exposed:.0%}",
+        f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
+        f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
+        *_health(problem, config, total),
+        _shapes(model, config),
+    )
+
+
+def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[str, ...]:
+    """What a measurement far above the prediction would mean, where published runs show two states."""
+    comm = problem.stack.communication
+    m, p = np.array([float(config.num_microbatches)]), np.array([float(config.pp)])
+    lost = float(slow_mode_time(m, p, comm)[0])
+    if not lost:
+        return ()
+    share = next(share for most, share in SLOW_MODE_SHARES if problem.cluster.num_devices <= most)
+    return (
+        f"measured above {format_time(1.5 * healthy)}, it is this stack's slow mode (full device memory, or a sick "
+        f"network; {share:.0%} of published runs of this size): about {format_time(healthy + lost)} a step",
+    )
+
+
+def _shapes(model: CostModel, config: ParallelConfig) -> str:
+    """How far the configuration's kernels lie from measured ones."""
+    far = shape_distance_of(config, model.layers)
+    beyond = (
+        f"{far.outside:.0%} of their work beyond the largest or smallest"
+        if far.outside > 0
+        else "none beyond"
+    )
+    text = (
+        f"its matrix products are a factor {2**far.mean:.2f} from the nearest measured shape on average, "
+        f"{2**far.most:.2f} at most, {beyond}"
+    )
+    if far.attention > 0:
+        text += f"; its attention is a factor {2**far.attention:.1f} beyond what was measured"
+    rates = model.kernels
+    return (
+        text
+        if rates.measured or rates.kin
+        else f"{text}; the shapes are those of another device, of this one none was measured"
+    )
+
+
+def confidence_of(problem: Problem, model: CostModel) -> Confidence:
+    """The calibration level of a prediction, the band it has earned, and what both rest on."""
+    stack, kernels, links = problem.stack, model.kernels, model.links
+    level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
+    moe = problem.model.is_moe
+    notes, band = [_fit_in_short(stack.fitted)], stack.band_at(problem.cluster.num_devices, moe)
+    if stack.band_widening:
+        notes.append("wider on more devices, as its errors are")
+    if stack.calibration:
+        level = CalibrationLevel(stack.calibration_level)
+        notes.insert(0, f"calibrated with {stack.calibration}")
+    if moe and level != CalibrationLevel.L3:
+        notes.append("wider for a mixture of experts, of which fewer runs were seen")
+    device = problem.cluster.accelerator.name
+    if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:
+        band *= UNLIKE_BAND
+        notes.append(f"wider because the stack's runs were on {', '.join(stack.devices)}")
+    if not kernels.measured and not stack.calibration:
+        level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
+        notes.append("wider because no run of this stack on such a device was seen")
+    if kernels.kin:
+        notes.append(f"kernel rates of {problem.cluster.accelerator.name} come from {kernels.kin}")
+    if links.kin:
+        notes.append(f"link rates come from {links.kin}")
+    if problem.cluster.unverified:
+        fields = ", ".join(problem.cluster.unverified)
+        notes.append(f"figures of the cluster from memory: {fields}")
+    return Confidence(level=level, band=band, explanation="; ".join(notes))
+
+
+def _fit_in_short(fitted: str) -> str:
+    """What a stack was fitted on; the names of its numbers, which `planner stacks` lists, are only counted."""
+    names, colon, runs = fitted.partition(": on ")
+    if not fitted:
+        return "the stack's numbers are start values, not fitted"
+    return f"{len(names.split(','))} numbers of the stack fitted on {runs}" if colon else fitted
