@@ -15,18 +15,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner.cli_files import (
+    as_the_framework_allows,
+    config_among,
+    config_of,
+    problem_of,
+    read_files,
+    recognize,
+)
 from planner.cli_options import CalibrationOption, JsonOption
-from planner.errors import FileInputError, InputError, PlannerError
+from planner.errors import PlannerError
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Choice
     from planner.spec.rule import Problem, Violation
-    from planner.spec.stack import Stack
 
-_LARGEST = 2_000_000  # bytes of a file
-MODEL_CONFIG = "config.json"  # the model's, not the launcher's
 HEADROOM = 0.05  # as planner plan's default
 EPILOG = "\b\nExample:\n  planner check launch.sh --cluster dgx-h100 --gpus 256"
 
@@ -63,55 +68,13 @@ def check(
     """Say of a launcher's own files whether they are legal, fit, how fast they are and what would be better."""
     texts = read_files(files)
     answer = check_files(
-        texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, _config_among(files)
+        texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, config_among(files)
     )
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
     else:
         sys.stdout.write("\n".join(_lines(answer)) + "\n")
     return 0 if answer["legal"] and answer["verdict"] != "does_not_fit" else 1
-
-
-def read_files(paths: list[Path]) -> dict[str, str]:
-    """The text of every file; of a folder, its files. Raises `FileInputError`."""
-    texts: dict[str, str] = {}
-    for path in paths:
-        try:
-            for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-                if file.is_dir() or file.name in ("README.md", "kubernetes.yaml", "train.py", MODEL_CONFIG):
-                    continue
-                if file.stat().st_size > _LARGEST:
-                    raise FileInputError(
-                        str(file), "must be smaller than 2 MB", f"{file.stat().st_size} bytes"
-                    )
-                texts[str(file)] = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise FileInputError(str(path), "the file must exist") from None
-        except (OSError, ValueError) as error:
-            raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
-    if not texts:
-        raise InputError("files to check must be given", "none", "name a script or settings file")
-    return texts
-
-
-def _config_among(paths: list[Path]) -> str | None:
-    """The model's config.json among the files or in their folders."""
-    named = [path / MODEL_CONFIG if path.is_dir() else path for path in paths]
-    return next((str(path) for path in named if path.name == MODEL_CONFIG and path.is_file()), None)
-
-
-def recognize(files: Mapping[str, str]) -> Framework:
-    """The framework whose files these are. Raises `InputError`."""
-    from planner.frameworks import framework, framework_names
-
-    # Settings files say most about themselves, recipes more than plain arguments.
-    order = ("nanotron", "accelerate", "deepspeed", "torchtitan", "megatron-bridge", "megatron")
-    for name in (*order, *(n for n in framework_names() if n not in order)):
-        candidate = framework(name)
-        if any(candidate.recognizes(file, text) for file, text in files.items()):
-            return candidate
-    must = "the files must be those of a framework that planner reads: " + ", ".join(framework_names())
-    raise InputError(must, ", ".join(files), "give the script or settings file that is launched")
 
 
 def check_files(
@@ -170,128 +133,11 @@ def check_files(
     return answer
 
 
-def newest_stack(framework: Framework) -> str:
-    """The newest shipped stack of a framework; the default where none is of it."""
-    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
-
-    kin = [name for name in stack_names() if load_stack(name).framework in framework.stacks]
-    return max(kin, key=lambda name: load_stack(name).released) if kin else DEFAULT_STACK
-
-
-def as_the_framework_allows(problem: Problem, framework: Framework, stated: tuple[int, ...]) -> Problem:
-    """The problem with every ZeRO stage that the framework has, not only those that the stack was measured with, and
-    with the layers of every chunk where the files state them."""
-    stages = framework.zero_stages
-    limits = problem.stack.limits.model_copy(update={"zero": stages, "zero_with_pp": stages})
-    split = stated or problem.stack.split
-    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits, "split": split}))
-
-
 def _other_layers(stated: tuple[int, ...], layers: int) -> Violation:
     from planner.spec.rule import Violation
 
     reason = f"the pipeline holds {sum(stated)} layers, the model has {layers}"
     return Violation("layers-stated", reason, "change the split or the number of layers")
-
-
-def problem_of(
-    parsed: ParsedConfig,
-    framework: Framework,
-    cluster: str,
-    gpus: int | None,
-    model: str | None,
-    stack: str | None,
-    calibration: Path | None = None,
-) -> tuple[Problem, list[str]]:
-    """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
-    from planner.catalog.load_overlay import load_overlay
-    from planner.catalog.load_stacks import load_stack
-    from planner.spec.device_kernels import missing_kernels, with_device_kernels
-    from planner.spec.job import Job, Optimizer
-    from planner.spec.load_cluster import load_cluster
-    from planner.spec.load_model import load_model
-    from planner.spec.precision import Precision
-    from planner.spec.rule import Problem
-
-    spec = load_model(model) if model is not None else parsed.model
-    if spec is None:
-        must = f"the model must be known: these {framework.title} files do not describe it"
-        if parsed.missing:
-            must = f"the model must be known, and is but for {parsed.missing}"
-        raise InputError(must, "no --model", "or name the model with --model NAME or a config.json")
-    said: list[str] = []
-    devices = gpus if gpus is not None else parsed.devices
-    if gpus is not None and parsed.devices is not None and gpus != parsed.devices:
-        said.append(f"the files start {parsed.devices} processes, --gpus says {gpus}")
-    hardware = load_cluster(cluster, devices)
-    seq_len = parsed.seq_len
-    if seq_len is None:
-        seq_len = min(spec.max_position or 8192, 8192)
-        said.append(f"the files don't state a sequence length; assumed {seq_len}")
-    batch = parsed.global_batch
-    if batch is None:
-        shards = max(parsed.axes.get("dp", hardware.num_devices // _product(parsed)), 1)
-        batch = parsed.axes.get("micro_batch", 1) * shards
-        said.append(f"the files don't state a global batch; assumed {batch} sequences")
-    overlay = load_overlay(str(calibration)) if calibration is not None else None
-    name = stack or (overlay.stack if overlay else None) or None
-    if name is None:
-        name = newest_stack(framework)
-        said.append(f"stack {name}")
-    job = Job(seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW)
-    software = load_stack(name)
-    if overlay is not None:
-        software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
-        said.append(f"calibrated with {software.calibration}")
-    software = _with_kernels(software, parsed, said)
-    said += missing_kernels(software, spec, hardware.accelerator)
-    return Problem(spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator)), said
-
-
-def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
-    """The stack with the loss, the dispatcher and the width of weights that the files ask for."""
-    kernels, communication = stack.kernels, stack.communication
-    if parsed.cross_entropy not in (None, kernels.cross_entropy):
-        said.append(
-            f"costed with a {parsed.cross_entropy} loss, as the files ask; the stack was measured without"
-        )
-        kernels = kernels.model_copy(update={"cross_entropy": parsed.cross_entropy})
-    if parsed.dispatcher not in (None, communication.dispatcher):
-        said.append(
-            f"costed with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"
-        )
-        communication = communication.model_copy(update={"dispatcher": parsed.dispatcher})
-    states, precision = stack.states, parsed.precision
-    asked, stated = parsed.fp8_param_gather, states.fp8_param_gather
-    if asked is not None and precision is not None and (stated is None or asked != (precision in stated)):
-        kept = "in 8 bits" if asked else "in 16 bits with 8-bit copies beside them"
-        said.append(f"costed with linear weights {kept}, as the files ask; the stack was measured otherwise")
-        states = states.model_copy(update={"fp8_param_gather": (precision,) if asked else ()})
-    return stack.model_copy(update={"kernels": kernels, "communication": communication, "states": states})
-
-
-def _product(parsed: ParsedConfig) -> int:
-    return max(parsed.axes.get("tp", 1) * parsed.axes.get("cp", 1) * parsed.axes.get("pp", 1), 1)
-
-
-def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
-    """The configuration the files say, completed by the devices and the batch."""
-    from planner.space.axes import stack_modules
-    from planner.spec.config import AXES, ParallelConfig, Recompute
-
-    config = ParallelConfig(**{axis: value for axis, value in parsed.axes.items() if axis in AXES})
-    if "dp" not in parsed.axes:
-        config = replace(config, dp=max(problem.cluster.num_devices // _product(parsed), 1))
-    if "num_microbatches" not in parsed.axes:
-        count = problem.job.global_batch // max(config.dp * config.micro_batch, 1)
-        config = replace(config, num_microbatches=max(count, 1))
-    if config.recompute == Recompute.FULL and not config.recompute_layers:
-        config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
-    if config.recompute == Recompute.SELECTIVE and not config.recompute_modules:
-        config = replace(config, recompute_modules=stack_modules(problem))
-    if config.zero and config.dp * config.cp == 1:
-        config = replace(config, zero=0)  # nothing to shard over
-    return config if problem.model.is_moe else replace(config, etp=1)
 
 
 class _Judge:
