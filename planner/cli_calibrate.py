@@ -90,16 +90,7 @@ def calibrate(
     if not (run or nccl or profile or topo or nodes):
         hint = "give --run, --nccl, --profile, --topo or --nodes"
         raise InputError("something measured must be given", "nothing", hint)
-    overlay = None
-    if profile is not None:
-        overlay, left = _probed(profile, machine.accelerator, name)
-        said += left
-    links = _links(nccl or [], profile, machine) if nccl or profile else None
-    if links is not None:
-        overlay = _with_links(overlay, links, name)
-    runs, notes = _runs(request, run, name, overlay) if run else (None, ())
-    if runs is not None:
-        overlay = _joined(overlay, runs.overlay)
+    overlay, runs, links, notes = _corrections(request, machine, name, run or [], nccl or [], profile)
     said += notes
     if overlay is None:
         say_json({"notes": said}) if as_json else say(_notes_only(said))
@@ -112,6 +103,24 @@ def calibrate(
         where = [f"written to {output}; use it with --calibration {output}"] if output else []
         say(calibration_document(overlay, runs, links, [*said, *where]))
     return 0
+
+
+def _corrections(
+    request: Request, machine: Cluster, name: str, run: list[str], nccl: list[Path], profile: Path | None
+) -> tuple[Overlay | None, Calibration | None, LinkFit | None, list[str]]:
+    """What a probe, link tests and runs correct, in this order, and what is to be said of them."""
+    said: list[str] = []
+    overlay = None
+    if profile is not None:
+        overlay, left = _probed(profile, machine.accelerator, name)
+        said += left
+    links = _links(nccl, profile, machine) if nccl or profile else None
+    if links is not None:
+        overlay = _with_links(overlay, links, name)
+    runs, notes = _runs(request, run, name, overlay) if run else (None, ())
+    if runs is not None:
+        overlay = _joined(overlay, runs.overlay)
+    return overlay, runs, links, [*said, *notes]
 
 
 def _notes_only(said: list[str]) -> RenderableType:

@@ -145,6 +145,37 @@ def answer(query: Mapping[str, str], calibration: str | None = None) -> Plan:
     return _answer(tuple((key, query.get(key, "")) for key in FIELDS), calibration)
 
 
+def _computed(calibration: str | None) -> dict[str, Callable[[Mapping[str, str]], Any]]:
+    """Path -> what computes its response from the query."""
+    from starlette.responses import JSONResponse, Response
+
+    def plan(query: Mapping[str, str]) -> Response:
+        return Response(plan_json(query, calibration), media_type="application/json")
+
+    def pipeline(query: Mapping[str, str]) -> Response:
+        return JSONResponse({"drawing": pipeline_drawing(query, calibration)})
+
+    def file(query: Mapping[str, str]) -> Response:
+        from planner.spec.load_plan import plan_json as plan_text
+
+        return Response(
+            plan_text(answer(query, calibration)),
+            media_type="application/json",
+            headers=_attached("plan.json"),
+        )
+
+    def report(query: Mapping[str, str]) -> Response:
+        from planner.report.html import page_html
+
+        return Response(
+            page_html(drawn_plan_page(answer(query, calibration))),
+            media_type="text/html",
+            headers=_attached("report.html"),
+        )
+
+    return {"/api/plan": plan, "/api/pipeline": pipeline, "/plan.json": file, "/report.html": report}
+
+
 def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
     """The application; it answers only when it is called by its own name."""
     import anyio
@@ -184,30 +215,6 @@ def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
 
         return sent
 
-    def plan(query: Mapping[str, str]) -> Response:
-        return Response(plan_json(query, calibration), media_type="application/json")
-
-    def pipeline(query: Mapping[str, str]) -> Response:
-        return JSONResponse({"drawing": pipeline_drawing(query, calibration)})
-
-    def file(query: Mapping[str, str]) -> Response:
-        from planner.spec.load_plan import plan_json as plan_text
-
-        return Response(
-            plan_text(answer(query, calibration)),
-            media_type="application/json",
-            headers=_attached("plan.json"),
-        )
-
-    def report(query: Mapping[str, str]) -> Response:
-        from planner.report.html import page_html
-
-        return Response(
-            page_html(drawn_plan_page(answer(query, calibration))),
-            media_type="text/html",
-            headers=_attached("report.html"),
-        )
-
     from planner.report import html
 
     routes = [
@@ -216,10 +223,7 @@ def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
         Route("/page.js", fixed(html.page_script, "text/javascript")),
         Route("/serve.js", fixed(lambda: html.page_file("serve.js"), "text/javascript")),
         Route("/page.css", fixed(html.page_style, "text/css")),
-        Route("/api/plan", computed(plan)),
-        Route("/api/pipeline", computed(pipeline)),
-        Route("/plan.json", computed(file)),
-        Route("/report.html", computed(report)),
+        *(Route(path, computed(work)) for path, work in _computed(calibration).items()),
     ]
     allowed = [*_LOOPBACK, host] if host in _LOOPBACK else ["*"]
     return _Guarded(

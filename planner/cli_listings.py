@@ -1,0 +1,84 @@
+"""What do `planner model`, `clusters` and `stacks` do? They show one, or list those that planner ships.
+
+Left out: the facts (`report/listings.py`) and how they look (`report/listings_text.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from planner.cli_options import GpusOption, JsonOption, MtpOption, SeqLenOption, check_count
+from planner.cli_output import say, say_json
+
+MODEL_EPILOG = "\b\nExample:\n  planner model deepseek-ai/DeepSeek-V3 --seq-len 4096 --json"
+CLUSTERS_EPILOG = "\b\nExample:\n  planner clusters dgx-h100 --gpus 64"
+STACKS_EPILOG = "\b\nExample:\n  planner stacks megatron-2026"
+
+
+def model(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Name, id or config.json; none lists the catalog."),
+    ] = None,
+    seq_len: SeqLenOption = None,
+    batch: Annotated[int, typer.Option(help="Sequences the FLOPs are counted for.")] = 1,
+    mtp: MtpOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Count a model's parameters and FLOPs, or list the models that planner ships."""
+    check_count("seq-len", seq_len)
+    check_count("batch", batch)
+    from planner.report.listings import catalog_facts, model_facts
+    from planner.report.listings_text import catalog_document, model_document
+    from planner.spec.load_model import load_model
+
+    if model is None:
+        models = catalog_facts()
+        say_json({"models": models}) if as_json else say(catalog_document(models))
+    else:
+        facts = model_facts(load_model(model, mtp), seq_len, batch)
+        say_json(facts) if as_json else say(model_document(facts))
+    return 0
+
+
+def clusters(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[CLUSTER]", help="Name, YAML file or shorthand; none lists all."),
+    ] = None,
+    gpus: GpusOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show a cluster with its links, sources and unverified numbers, or list those that planner ships."""
+    from planner.report.listings import named_cluster, shipped_clusters
+    from planner.report.listings_text import cluster_document, clusters_document
+
+    if name is None:
+        every = shipped_clusters()
+        say_json({"clusters": every}) if as_json else say(clusters_document(every))
+    else:
+        facts = named_cluster(name, gpus)
+        say_json(facts) if as_json else say(cluster_document(facts))
+    return 0
+
+
+def stacks(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[STACK]", help="Name or YAML file; none lists all.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show the numbers of a training stack, or list those that planner ships."""
+    from planner.catalog.load_stacks import load_stack
+    from planner.report.listings import shipped_stacks, stack_facts
+    from planner.report.listings_text import stack_document, stacks_document
+
+    if name is None:
+        every = shipped_stacks()
+        say_json({"stacks": every}) if as_json else say(stacks_document(every))
+    else:
+        facts = stack_facts(load_stack(name))
+        say_json(facts) if as_json else say(stack_document(facts))
+    return 0
