@@ -22,10 +22,13 @@ Changed = Callable[[Observation, float], Observation | None]
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause. `prior`: how often it is met, relative to the others; `severities`: what is tried, in the cause's own
-    unit; `change`: the run under it, None where it cannot be; `stretch`: factor on the step where nothing else
-    changes; `reported`: factor on the FLOP rate or MFU that a log reports; `marks`: words of the log that speak for it
-    (first) or against it; `words`: of a severity; `test`, `cure`: the next measurement, and what to change."""
+    """One cause.
+
+    `prior`: how often it is met, relative to the others: set by hand, those of dispatcher and imbalance so that the
+    thread on Mixtral of benchmarks/RESULTS.md comes out, which is no test of them. `severities`: what is tried, in the
+    cause's own unit; `change`: the run under it, None where it cannot be; `stretch`: factor on the step where nothing
+    else changes; `reported`: factor on the FLOP rate or MFU that a log reports; `marks`, `against`: words of the log
+    that speak for it, and against; `words`: of a severity; `test`, `cure`: the next measurement, and what to change."""
 
     name: str
     title: str

@@ -20,8 +20,8 @@ KIN_BAND_FACTOR: Final = 2.0
 # FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
 FLASH1_SLOWDOWN: Final = 2.0
 ROWWISE_SLOWDOWN: Final = 1.27
-# Async tensor parallelism made torchtitan's steps 9 % shorter (Llama 3 8B, tp 8, bf16 and float8); its communication
-# with what recomputation repeats is a little under a third of them.
+# Async tensor parallelism made torchtitan's steps 5 to 9 % shorter (Llama 3 8B, tp 8; three pairs of published rows, on
+# which it is judged, too); its communication with what recomputation repeats is a little under a third of them.
 TP_OVERLAPPED: Final = 0.7
 # One layer's exchange runs beside another's compute; what remains is its start and its end (start value).
 EP_OVERLAP: Final = 0.8

@@ -204,7 +204,8 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
     sweeps = sweep_summaries(answers)
     status = Counter(a.output["status"] for a in answers)
     told = [a for a in judged if not a.measured.crashed]
-    recorded = {group_of(a.row) for a in told if a.measured.oom}
+    failed = Counter(group_of(a.row) for a in told if a.measured.oom)
+    recorded = set(failed)
     return {
         "rows": len(answers),
         "status": dict(sorted(status.items())),
@@ -220,6 +221,7 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
         "memory": error_summary([r for a in judged if (r := a.memory_ratio) is not None]),
         "oom": oom_summary(told),
         "oom_where_recorded": oom_summary([a for a in told if group_of(a.row) in recorded]),
+        "oom_of_sweeps": oom_summary([a for a in told if failed[group_of(a.row)] >= SMALLEST_SWEEP]),
         "sweeps": sweeps,
         "sweep_means": _sweep_means(sweeps),
         "sources": sources,

@@ -51,7 +51,10 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
             f"peak memory, {memory['rows']} rows: median error {_percent(memory, 'median')} %, "
             f"p90 {_percent(memory, 'p90')} %, bias {_percent(memory, 'bias', sign=True)} %"
         )
-    for key, where in (("oom_where_recorded", "sources that record it"), ("oom", "all sources")):
+    for key, where in (
+        ("oom_of_sweeps", "sweeps that record it"), ("oom_where_recorded", "sources that record it"),
+        ("oom", "all sources"),
+    ):  # fmt: skip
         if oom := summary[key]:
             lines.append(
                 f"out of memory, {where}, {oom['failures']} recorded, {oom['ran']} that ran: precision "
