@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.rule import Problem
-    from planner.spec.stack import Stack
+    from planner.spec.stack import Stack, StateEngine
 
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
@@ -64,12 +64,14 @@ def recognize(files: Mapping[str, str]) -> Framework:
     raise InputError(must, ", ".join(files), "give the script or settings file that is launched")
 
 
-def newest_stack(framework: Framework) -> str:
-    """The newest shipped stack of a framework; the default where none is of it."""
+def newest_stack(framework: Framework, engine: StateEngine | None = None) -> str:
+    """The newest shipped stack of a framework, with this engine where one has it; the default where none is of it."""
     from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
 
-    kin = [name for name in stack_names() if load_stack(name).framework in framework.stacks]
-    return max(kin, key=lambda name: load_stack(name).released) if kin else DEFAULT_STACK
+    every = [load_stack(name) for name in stack_names()]
+    kin = [stack for stack in every if engine is not None and stack.states.engine is engine]
+    kin = kin or [stack for stack in every if stack.framework in framework.stacks]
+    return max(kin, key=lambda stack: stack.released).name if kin else DEFAULT_STACK
 
 
 def as_the_framework_allows(problem: Problem, framework: Framework, stated: tuple[int, ...]) -> Problem:
@@ -123,16 +125,24 @@ def problem_of(
     overlay = load_overlay(str(calibration)) if calibration is not None else None
     name = stack or (overlay.stack if overlay else None) or None
     if name is None:
-        name = newest_stack(framework)
+        name = newest_stack(framework, parsed.engine)
         said.append(f"stack {name}")
     job = Job(seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW)
-    software = load_stack(name)
+    software = _with_options(load_stack(name), parsed)
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")
     software = _with_kernels(software, parsed, said)
     said += missing_kernels(software, spec, hardware.accelerator)
     return Problem(spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator)), said
+
+
+def _with_options(stack: Stack, parsed: ParsedConfig) -> Stack:
+    """The stack with those of its options that the files set and its name does not."""
+    from planner.catalog.stack_options import SEPARATOR, options_for, with_options
+
+    missing = {option.name for option in options_for(stack)}.difference(stack.name.split(SEPARATOR))
+    return with_options(stack, [name for name in parsed.stack_options if name in missing])
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:

@@ -20,7 +20,7 @@ from planner.spec.planfile import (
     Memory,
 )
 from planner.spec.rule import Problem
-from planner.spec.stack import UNLIKE_BAND
+from planner.spec.stack import UNLIKE_BAND, Stack
 from planner.units import format_capacity, format_time
 
 # Share of nanotron's published multi-node runs in its slow mode, by the most devices (residual study 3.1).
@@ -89,7 +89,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     stack, kernels, links = problem.stack, model.kernels, model.links
     level = CalibrationLevel.L1 if stack.fitted else CalibrationLevel.L0
     moe = problem.model.is_moe
-    notes, band = [_fit_in_short(stack.fitted)], stack.band_at(problem.cluster.num_devices, moe)
+    notes, band = [_fit_in_short(stack)], stack.band_at(problem.cluster.num_devices, moe)
     if stack.band_widening:
         notes.append("wider on more devices, as its errors are")
     if stack.calibration:
@@ -114,9 +114,10 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     return Confidence(level=level, band=band, explanation="; ".join(notes))
 
 
-def _fit_in_short(fitted: str) -> str:
+def _fit_in_short(stack: Stack) -> str:
     """What a stack was fitted on; the names of its numbers, which `planner stacks` lists, are only counted."""
-    names, colon, runs = fitted.partition(": on ")
-    if not fitted:
-        return "the stack's numbers are start values, not fitted"
-    return f"{len(names.split(','))} numbers of the stack fitted on {runs}" if colon else fitted
+    names, colon, runs = stack.fitted.partition(": on ")
+    if not stack.fitted:
+        kin = f" or those of its nearest kin, {stack.kin}" if stack.kin else ""
+        return f"the stack's numbers are start values{kin}, not fitted"
+    return f"{len(names.split(','))} numbers of the stack fitted on {runs}" if colon else stack.fitted

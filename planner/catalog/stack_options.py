@@ -12,20 +12,26 @@ from typing import Any, Final
 
 from planner.errors import UnknownNameError
 from planner.spec.precision import Precision
-from planner.spec.stack import Stack
+from planner.spec.stack import Stack, StateEngine
 
 SEPARATOR: Final = "+"
+DOUBLE_BUFFER: Final = "fsdp-double-buffer"
+FP32_GRADIENTS: Final = "megatron-fsdp-main-grads-dtype=fp32"
 _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
 
 
 @dataclass(frozen=True)
 class StackOption:
-    """`fields`: section of a stack -> what the option replaces there. `meaning`: in a line."""
+    """`fields`: section of a stack -> what the option replaces there. `meaning`: in a line.
+
+    `engine`: of the stacks that take it, any where None.
+    """
 
     name: str
     frameworks: tuple[str, ...]
     fields: Mapping[str, Mapping[str, Any]]
     meaning: str
+    engine: StateEngine | None = None
 
 
 OPTIONS: Final = (
@@ -37,12 +43,25 @@ OPTIONS: Final = (
         "no-fp8-param-gather", ("megatron",), {"states": {"fp8_param_gather": ()}},
         "fp8 recipes keep 8-bit copies beside 16-bit weights",
     ),
+    StackOption(
+        DOUBLE_BUFFER, ("megatron",), {"states": {"double_buffer": True}},
+        "two layers are gathered and two reduced at most, in buffers made once", StateEngine.MEGATRON_FSDP,
+    ),
+    StackOption(
+        FP32_GRADIENTS, ("megatron",),
+        {"states": {"gradient": 4.0, "optimizer_transient": 0.0}, "communication": {"gradient_bytes": 4.0}},
+        "gradients are accumulated and reduced in fp32, not in the width of weights", StateEngine.MEGATRON_FSDP,
+    ),
 )  # fmt: skip
 
 
 def options_for(stack: Stack) -> tuple[StackOption, ...]:
     """The options that a stack takes."""
-    return tuple(option for option in OPTIONS if stack.framework in option.frameworks)
+    return tuple(
+        option
+        for option in OPTIONS
+        if stack.framework in option.frameworks and option.engine in (None, stack.states.engine)
+    )
 
 
 def with_options(stack: Stack, names: list[str]) -> Stack:

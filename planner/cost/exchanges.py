@@ -154,7 +154,8 @@ def gathers_inputs_again(model: CostModel) -> bool:
     runs under the product of the input gradient: the cost takes it as hidden, the bytes cross the links all the same.
     """
     stack = model.problem.stack
-    return stack.states.engine is StateEngine.CONTIGUOUS and not stack.kernels.saves_gathered_input
+    kept = stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.MEGATRON_FSDP)
+    return kept and not stack.kernels.saves_gathered_input
 
 
 def _of_context(

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.memory_units import fsdp_units
 from planner.spec.job import OPTIMIZERS, Job
 from planner.spec.precision import RECIPES
 from planner.spec.stack import Stack, StateEngine, States
@@ -108,7 +109,8 @@ class MemoryInputs:
     `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
     its own.
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
-    `narrow`: what 8-bit weights take beyond 16-bit ones, and their copies (None: the recipe has none).
+    `narrow`: what 8-bit weights take beyond 16-bit ones, and their copies (None: the recipe has none);
+    `narrow_gathered` (n,): bytes of one in a gathered layer.
     """
 
     dense: Array
@@ -142,6 +144,7 @@ class MemoryInputs:
     trained: float = 1.0
     due: Array | None = None
     narrow: tuple[Array, Array] | None = None
+    narrow_gathered: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -366,10 +369,46 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
     return [*moments, moment("after_init", None, none, none, none)] if every else moments
 
 
+def _megatron_fsdp_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
+    """Moments under Megatron-FSDP: sharded gradients throughout, layers gathered and reduced in queues."""
+    layers, total, none = np.maximum(x.layers, 1.0), x.dense + x.expert, np.zeros_like(x.dense)
+    width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered[:, None]
+    of = (total, x.outer, x.head, x.unit[:, None] + none)
+    u = fsdp_units(of, layers, x.zero, stack.states, (width, x.weight_bytes))
+    always = {**_static_terms(x, stack), "gradients": _gradients(x)}
+    first, full, last, end = (x.trained * part for part in u.unreduced)
+    logits, held = x.head_inputs + x.head_kept + x.head_transient, x.in_flight
+
+    def moment(
+        phase: str,
+        kept: Array | None,
+        gathered: Array,
+        buffers: Array = none,
+        works: bool = False,
+        **more: Array,
+    ) -> _Moment:
+        of_units = {"gathered_parameters": u.outside + gathered, "reduction_buffers": buffers}
+        return _Moment(phase, {**always, **of_units, **more}, kept, works)
+
+    moments = [
+        moment("forward", held - 1.0 / layers, u.gathered, working_set=x.stream[:, None] + none),
+        moment("loss", held, none, logits=logits),
+        moment("head_backward", held, none, first, logits=x.head_inputs + x.logit_gradient),
+        moment("backward", held, u.gathered, first, works=True),
+        moment("layer_backward", held - u.queued / layers, u.gathered, full, works=True),
+        moment("backward_end", held - 1.0 + 1.0 / layers, u.gathered, last, works=True),
+        moment("gradient_reduction", held - 1.0, none, end),
+        moment("optimizer", None, none, optimizer_temporaries=_update_temporaries(x, stack.states)),
+    ]
+    return [*moments, _Moment("after_init", always)] if every else moments
+
+
+_MOMENTS: Final = {StateEngine.TORCH: _torch_moments, StateEngine.MEGATRON_FSDP: _megatron_fsdp_moments}
+
+
 def moments_of(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
     """The moments of a step at which memory can peak, or `every` one that a report names."""
-    build = _torch_moments if stack.states.engine is StateEngine.TORCH else _contiguous_moments
-    return build(x, stack, every)
+    return _MOMENTS.get(stack.states.engine, _contiguous_moments)(x, stack, every)
 
 
 def _peak_by_class(

@@ -19,6 +19,7 @@ from planner.spec.accelerator import Accelerator
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
+from planner.spec.stack import StateEngine
 
 Array = NDArray[np.float64]
 
@@ -57,6 +58,12 @@ class NarrowWeights:
         return np.where(primary, self.main, WIDE), np.where(primary, self.copies - self.main, self.copies)
 
 
+def gathered_width(weights: NarrowWeights, zero: Array, offload: NDArray[np.int32]) -> Array:
+    """Bytes of a weight in a layer that is gathered for its backward pass (n,) [bytes/parameter]."""
+    each = weights.main if weights.two_shards else weights.copies
+    return np.where(weights.primary(zero, offload), each, WIDE)
+
+
 def reads_transposed(accelerator: Accelerator) -> bool:
     """Do 8-bit products need a transposed copy of a weight for the input's gradient?
 
@@ -73,7 +80,8 @@ def narrow_weights(problem: Problem) -> NarrowWeights | None:
     Delayed and per-tensor scaling: 1 byte, and 1 transposed where products need it; gathered as 1 byte. Blocks of
     128 x 128: both orientations, gathered as 1. MXFP8: both orientations with their scales, since a transposed copy
     has other blocks; its parameters are gathered in bf16 through the gradient buffer
-    (--reuse-grad-buf-for-mxfp8-param-ag) and cast after it. Sources: Transformer Engine pytorch/tensor/utils.py
+    (--reuse-grad-buf-for-mxfp8-param-ag) and cast after it, but under Megatron-FSDP, whose passes gather the
+    orientation that they read. Sources: Transformer Engine pytorch/tensor/utils.py
     replace_raw_data, post_all_gather_processing and pytorch/module/base.py quantize_weight (a cached workspace per
     weight); Megatron-LM core/distributed/param_and_grad_buffer.py.
     """
@@ -81,13 +89,15 @@ def narrow_weights(problem: Problem) -> NarrowWeights | None:
     if stated is None or job.lora_rank is not None:
         return None
     gathers, delayed = job.precision in stated, job.precision is Precision.FP8
+    by_units = problem.stack.states.engine is StateEngine.MEGATRON_FSDP
     if job.precision in (Precision.FP8, Precision.FP8_CS):
         copies = 2.0 if reads_transposed(problem.cluster.accelerator) else 1.0
         return NarrowWeights(copies, 1.0, 1.0, gathers, delayed)
     if job.precision is Precision.FP8_BLOCKWISE:
         return NarrowWeights(2 * (1 + BLOCK_SCALE), 1 + BLOCK_SCALE, 1.0, gathers, False)
     if job.precision is Precision.FP8_MX:
-        return NarrowWeights(2 * (1 + MX_SCALE), 1 + MX_SCALE, WIDE, gathers, False, two_shards=True)
+        sent = 1 + MX_SCALE if by_units else WIDE
+        return NarrowWeights(2 * (1 + MX_SCALE), 1 + MX_SCALE, sent, gathers, False, two_shards=True)
     return None
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory import MemoryInputs, frozen, on_device, state_bytes
-from planner.cost.params_fp8 import beyond_wide, narrow_weights
+from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.shards import Shards
 from planner.cost.stages import StageClasses
 from planner.spec.config import ConfigTable
@@ -103,16 +103,19 @@ def memory_inputs(
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),
         narrow=None if narrow is None else beyond_wide(narrow, offload, zero, linear),
+        narrow_gathered=None if narrow is None else gathered_width(narrow, zero, offload),
     )
 
 
 def _update_bytes(stack: Stack, job: Job) -> float:
     """Temporaries of the update per parameter of a rank [bytes/parameter].
 
-    Megatron copies 16-bit gradients to fp32 (distrib_optimizer.py, _copy_model_grads_to_main_grads) unless its
+    Megatron copies 16-bit gradients to fp32 (distrib_optimizer.py, _copy_model_grads_to_main_grads; Megatron-FSDP
+    too, param_and_grad_buffer.py update_main_grads) unless its
     optimizer takes them as they are, as the one that keeps moments in 16 bits does (use_precision_aware_optimizer).
     """
-    as_they_are = stack.states.engine is StateEngine.CONTIGUOUS and job.optimizer is Optimizer.ADAMW_BF16
+    megatron = stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.MEGATRON_FSDP)
+    as_they_are = megatron and job.optimizer is Optimizer.ADAMW_BF16
     return 0.0 if as_they_are else stack.states.optimizer_transient
 
 

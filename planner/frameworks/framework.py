@@ -19,7 +19,7 @@ from planner.spec.model import MOST_LAYERS, ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule
-from planner.spec.stack import CrossEntropy, Dispatcher, Stack
+from planner.spec.stack import CrossEntropy, Dispatcher, Stack, StateEngine
 
 Files = dict[str, str]
 
@@ -88,7 +88,8 @@ class ParsedConfig:
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
     `cross_entropy`, `dispatcher`: where they ask for one by name. `fp8_param_gather`: whether an fp8 recipe keeps and
-    gathers linear weights in 8 bits; None where the files cannot say.
+    gathers linear weights in 8 bits; None where the files cannot say. `engine`: which holds parameters and gradients,
+    where it is none that the framework's newest stack has. `stack_options`: of `catalog.stack_options`, by name.
     """
 
     framework: str
@@ -108,6 +109,8 @@ class ParsedConfig:
     cross_entropy: CrossEntropy | None = None
     dispatcher: Dispatcher | None = None
     fp8_param_gather: bool | None = None
+    engine: StateEngine | None = None
+    stack_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from planner.catalog.stack_options import DOUBLE_BUFFER
 from planner.errors import InputError
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
@@ -22,14 +23,18 @@ from planner.frameworks.megatron.arguments import (
     SCHEDULES,
     environment,
     fuses_loss,
-    keeps_narrow_parameters,
-    megatron_stack,
     overlaps_experts,
     overlaps_gradients,
     overlaps_tensor_parallel,
     reduces_in_bf16,
     unlike_stack,
     uses_deepep,
+)
+from planner.frameworks.megatron.states import (
+    STRATEGIES,
+    keeps_narrow_parameters,
+    megatron_stack,
+    uses_fsdp,
 )
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.refuse import require
@@ -39,7 +44,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Sched
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
-from planner.spec.stack import CrossEntropy, Dispatcher
+from planner.spec.stack import CrossEntropy, Dispatcher, StateEngine
 
 TITLE: Final = "Megatron-Bridge"
 VERSION: Final = "0.7.0"
@@ -186,17 +191,22 @@ def _kernels(launch: Launch) -> dict[str, Any]:
 
 
 def _sharding(launch: Launch) -> dict[str, Any]:
-    zero = launch.config.zero
+    zero, stack = launch.config.zero, megatron_stack(launch)
+    distributed = zero >= 1 or uses_fsdp(launch)
     fields: dict[str, Any] = {
-        "ddp.use_distributed_optimizer": zero >= 1,
-        "optimizer.use_distributed_optimizer": zero >= 1,
+        "ddp.use_distributed_optimizer": distributed,
+        "optimizer.use_distributed_optimizer": distributed,
     }
-    if zero >= 2:
+    if uses_fsdp(launch):
         fields |= {
             "ddp.use_megatron_fsdp": True,
-            "ddp.data_parallel_sharding_strategy": {2: "optim_grads", 3: "optim_grads_params"}[zero],
+            "ddp.data_parallel_sharding_strategy": STRATEGIES[zero],
             "checkpoint.ckpt_format": "fsdp_dtensor",
         }
+    if stack is not None and stack.states.engine is StateEngine.MEGATRON_FSDP:
+        fields["ddp.fsdp_double_buffer"] = stack.states.double_buffer
+        fields["model.init_model_with_meta_device"] = zero >= 1
+        fields["model.gradient_accumulation_fusion"] = stack.states.fused_weight_gradient
     return fields
 
 
@@ -314,9 +324,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if not layout and "model.pipeline_model_parallel_layout" in fields and pp > 1 and layers:
         chunks = _dealt(s, layers, pp, vpp)
     strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
-    zero = int(s.flag("ddp.use_distributed_optimizer"))
-    if s.flag("ddp.use_megatron_fsdp"):
-        zero = {"no_shard": 0, "optim": 1, "optim_grads": 2}.get(strategy, 3)
+    zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
+    if fsdp:
+        zero = STRATEGIES.index(strategy) if strategy in STRATEGIES else 3
     kind = s.text("model.recompute_granularity", "")
     axes = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
@@ -354,6 +364,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         unknown=unknown_options("megatron-bridge", VERSION, fields),
         cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
         dispatcher=Dispatcher.DEEPEP if s.text("model.moe_token_dispatcher_type", "") == "flex" else None,
+        engine=StateEngine.MEGATRON_FSDP if fsdp else None,
+        stack_options=(DOUBLE_BUFFER,) if fsdp and s.flag("ddp.fsdp_double_buffer") else (),
         fp8_param_gather=precision in FP8_PARAM_GATHER if precision in FP8_RECIPES else None,
     )
 

@@ -67,12 +67,14 @@ class StateEngine(StrEnum):
     CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM, nanotron). TORCH: gradients are born
     in the backward pass and freed after the update; sharded parameters are gathered unit by unit (FSDP2's
     `fully_shard`; stage 2 keeps them gathered from forward to backward, `reshard_after_forward=False`).
-    DEEPSPEED: buckets of a fixed number of elements, parameters gathered up to `live_parameters`.
+    DEEPSPEED: buckets of a fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP:
+    gradient shards live from start to end; layers are gathered and reduced in queues of a fixed number of elements.
     """
 
     CONTIGUOUS = "contiguous"
     TORCH = "torch"
     DEEPSPEED = "deepspeed"
+    MEGATRON_FSDP = "megatron-fsdp"
 
 
 class Dispatcher(StrEnum):
@@ -348,6 +350,12 @@ class States(_Section):
         le=8,
         description="copies of the largest local tensor during the step (one tensor at a time)",
     )
+    communication_elements: float = Field(
+        0.0,
+        ge=0,
+        description="MEGATRON_FSDP: --suggested-communication-unit-size [elements]; 0: two layers, 1e9 at least",
+    )
+    double_buffer: bool = Field(False, description="MEGATRON_FSDP: --fsdp-double-buffer")
     bucket_elements: float = Field(0.0, ge=0, description="DEEPSPEED: reduce_bucket_size [elements]")
     prefetch_elements: float = Field(
         0.0, ge=0, description="DEEPSPEED: stage3_prefetch_bucket_size [elements]"

@@ -106,9 +106,11 @@ def _legal(model: str, stack: str) -> ConfigTable:
     return enumerate_configs(given, rules_for(given.stack)).table()
 
 
-def random_launches(framework: Framework, model: str, count: int, seed: int = 0) -> Iterator[Launch]:
-    """Launches of random configurations that are legal on the framework's stack."""
-    stack = STACKS[framework.name]
+def random_launches(
+    framework: Framework, model: str, count: int, seed: int = 0, stack: str = ""
+) -> Iterator[Launch]:
+    """Launches of random configurations that are legal on a stack, the framework's own where none is named."""
+    stack = stack or STACKS[framework.name]
     table = _legal(model, stack)
     rows = random.Random(seed).sample(range(len(table)), min(count, len(table)))
     for row in rows:

@@ -40,12 +40,14 @@ def run(script: str, *words: str, **environment: str) -> str:
     return done.stdout
 
 
-def write(name: str, release: str, folder: Path, count: int = 25) -> list[tuple[Path, Launch]]:
-    """Folders of rendered random launches and the golden one."""
+def write(
+    name: str, release: str, folder: Path, count: int = 25, stack: str = ""
+) -> list[tuple[Path, Launch]]:
+    """Folders of rendered random launches, on a stack of the framework or its newest, and the golden one."""
     found = framework(name)
     launches = [golden_launch(name)]
     for model in ("llama-3.1-8b", "qwen3-30b-a3b"):
-        launches += random_launches(found, model, count, seed=7)
+        launches += random_launches(found, model, count, seed=7, stack=stack)
     written: list[tuple[Path, Launch]] = []
     for number, launch in enumerate(launches):
         try:
@@ -168,10 +170,14 @@ print("GROUPS" + json.dumps(found))
 @pytest.mark.skipif(
     "MEGATRON_PATH" not in os.environ, reason="MEGATRON_PATH names no checkout of Megatron-LM"
 )
-def test_megatron_arguments(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "stack",
+    ["", "megatron-fsdp-2026", "megatron-fsdp-2026+fsdp-double-buffer+megatron-fsdp-main-grads-dtype=fp32"],
+)
+def test_megatron_arguments(tmp_path: Path, stack: str) -> None:
     release = os.environ.get("MEGATRON_RELEASE", framework("megatron").default_version)
     listed = []
-    for folder, launch in write("megatron", release, tmp_path):
+    for folder, launch in write("megatron", release, tmp_path, stack=stack):
         words, environment = words_of(folder, "pretrain_gpt.py")
         listed.append([words, environment, launch.config.__dict__, launch.model.num_layers])
     (tmp_path / "cases.json").write_text(json.dumps(listed))

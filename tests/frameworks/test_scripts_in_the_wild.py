@@ -134,12 +134,14 @@ def test_the_vocabulary_is_asked_for_or_named(tmp_path: Path) -> None:
 
 
 def test_fully_sharded_is_the_frameworks_to_allow(tmp_path: Path) -> None:
-    """The stack was measured with ZeRO 0 and 1; Megatron-FSDP runs all the same."""
+    """The newest stack was measured with ZeRO 0 and 1; Megatron-FSDP has one of its own."""
     fsdp = PLAIN.replace("--bf16", "--bf16 --use-megatron-fsdp --ckpt-format fsdp_dtensor")
     facts = checked(tmp_path, fsdp, "run.sh", "--gpus", "8")
     assert facts["axes"]["zero"] == 3  # type: ignore[index]
     assert facts["violations"] == []
-    assert any("ZeRO 3 was not measured" in str(note) for note in facts["notes"])  # type: ignore[attr-defined]
+    assert "stack megatron-fsdp-2026" in facts["notes"]  # type: ignore[operator]
+    kept = checked(tmp_path, fsdp, "run.sh", "--gpus", "8", "--stack", "megatron-2026")
+    assert any("ZeRO 3 was not measured" in str(note) for note in kept["notes"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,12 @@ from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, model_options
+from planner.frameworks.megatron.states import (
+    fsdp_options,
+    megatron_stack,
+    narrow_parameter_options,
+    uses_fsdp,
+)
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,
     OFFLOAD_OPTIMIZER,
@@ -70,7 +76,7 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
         "PARALLEL": [
             *_degrees(launch),
             *_pipeline(launch),
-            *_data_parallel(launch),
+            *_data_parallel(launch, version),
             *_experts(launch, version),
         ],
         "MEMORY": [*_recompute(launch), *_offload(launch)],
@@ -87,14 +93,13 @@ def environment(launch: Launch) -> dict[str, str]:
     CUDA_DEVICE_MAX_CONNECTIONS is 1 where tp or cp overlap with compute on Hopper and before (validate_args
     asserts it), and above 1 under Megatron-FSDP.
     """
-    config = launch.config
     variables = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
         "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
     }
-    if config.zero >= 2:
+    if uses_fsdp(launch):
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     elif not is_blackwell(launch.accelerator):
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
@@ -145,19 +150,14 @@ def _pipeline(launch: Launch) -> list[Option]:
     return [("--pipeline-model-parallel-layout", write_layout(chunks, launch.model.mtp_layers))]
 
 
-def _data_parallel(launch: Launch) -> list[Option]:
+def _data_parallel(launch: Launch, version: str) -> list[Option]:
     """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP's sharding strategies."""
     config = launch.config
     options: list[Option] = []
-    if config.zero:
+    if config.zero or uses_fsdp(launch):
         options.append(("--use-distributed-optimizer",))
-    if config.zero >= 2:
-        strategy = {2: "optim_grads", 3: "optim_grads_params"}[config.zero]
-        options += [
-            ("--use-megatron-fsdp",),
-            ("--data-parallel-sharding-strategy", strategy),
-            ("--ckpt-format", "fsdp_dtensor"),
-        ]
+    if uses_fsdp(launch):
+        options += fsdp_options(launch, version)
     if config.hsdp and config.zero:
         shards = config.dp * config.cp
         if shards % config.hsdp:
@@ -168,7 +168,7 @@ def _data_parallel(launch: Launch) -> list[Option]:
         options.append(("--grad-reduce-in-bf16",))
     if config.dp * config.cp > 1 and overlaps_gradients(launch):
         options.append(("--overlap-grad-reduce",))
-        if config.zero:
+        if config.zero or uses_fsdp(launch):
             options.append(("--overlap-param-gather",))
     return options
 
@@ -191,11 +191,6 @@ def _experts(launch: Launch, version: str) -> list[Option]:
         )
         return [*options, ("--moe-token-dispatcher-type", "flex"), flex]
     return [*options, ("--moe-token-dispatcher-type", "alltoall")]
-
-
-def megatron_stack(launch: Launch) -> Stack | None:
-    """The plan's stack where it is Megatron's."""
-    return launch.stack_of("megatron")
 
 
 def uses_deepep(launch: Launch) -> bool:
@@ -328,24 +323,7 @@ def _precision(launch: Launch) -> list[Option]:
     if launch.job.optimizer is Optimizer.ADAMW_BF16 and not launch.config.zero:
         must = "16-bit moments need the distributed optimizer"
         raise UnsupportedError(must, f"zero={launch.config.zero}", "choose zero=1")
-    return [*PRECISIONS[launch.job.precision], *_narrow_parameters(launch), *optimizer]
-
-
-def keeps_narrow_parameters(launch: Launch) -> bool:
-    """Does the plan's memory keep linear weights in 8 bits, where validate_args lets it?"""
-    stack, precision = megatron_stack(launch), launch.job.precision
-    stated = stack is not None and precision in (stack.states.fp8_param_gather or ())
-    on_host = launch.config.offload & OFFLOAD_OPTIMIZER and precision is not Precision.FP8
-    return stated and launch.config.zero >= 1 and not on_host
-
-
-def _narrow_parameters(launch: Launch) -> list[Option]:
-    """MXFP8 parameters can only be gathered through the gradient buffer, where there is one
-    (Transformer Engine, pytorch/tensor/utils.py replace_raw_data)."""
-    if not keeps_narrow_parameters(launch):
-        return []
-    through_gradients = launch.job.precision is Precision.FP8_MX and launch.config.zero < 2
-    return [("--fp8-param-gather",), *[("--reuse-grad-buf-for-mxfp8-param-ag",)] * through_gradients]
+    return [*PRECISIONS[launch.job.precision], *narrow_parameter_options(launch), *optimizer]
 
 
 def _training(launch: Launch) -> list[Option]:

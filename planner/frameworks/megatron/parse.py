@@ -16,12 +16,19 @@ from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
+from planner.frameworks.megatron.states import (
+    STRATEGIES,
+    accept_fsdp,
+    accept_narrow_parameters,
+    stack_options,
+    strategy,
+)
 from planner.frameworks.options import option_table, table_releases, unknown_options
 from planner.frameworks.shell import options_of, product, program_options, slurm_devices
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack import CrossEntropy, Dispatcher
+from planner.spec.stack import CrossEntropy, Dispatcher, StateEngine
 
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
@@ -108,26 +115,6 @@ def _accept(a: Arguments, version: str) -> None:
             raise InputError(must, "without", "add --overlap-grad-reduce")
 
 
-def _accept_narrow_parameters(a: Arguments) -> None:
-    """Refuse --fp8-param-gather where Megatron-LM (A, T) or Transformer Engine do. Raises `InputError`."""
-    if not a.has("--fp8-param-gather"):
-        return
-    recipe, fsdp = a.word("--fp8-recipe", "delayed"), a.has("--use-megatron-fsdp")
-    if not a.has("--fp8-format"):  # T
-        must = "--fp8-param-gather (fp8_param) must be used together with fp8 mode"
-        raise InputError(must, "no --fp8-format", "add --fp8-format hybrid, or leave it out")
-    if not (a.has("--use-distributed-optimizer") or a.has("--use-torch-fsdp2") or fsdp):  # A
-        must = "--fp8-param-gather is only supported with the distributed optimizer, torch FSDP2 or Megatron-FSDP"
-        raise InputError(must, "none of them", "add --use-distributed-optimizer")
-    if a.has("--optimizer-cpu-offload") and recipe != "delayed":  # A
-        must = "--fp8-param-gather with --optimizer-cpu-offload must be used with --fp8-recipe delayed"
-        raise InputError(must, recipe, "leave one of them out")
-    reuses = a.has("--reuse-grad-buf-for-mxfp8-param-ag")
-    if recipe == "mxfp8" and not (reuses or fsdp):  # replace_raw_data of an MXFP8Tensor is not implemented
-        must = "mxfp8 parameters must be gathered through the gradient buffer"
-        raise InputError(must, "--fp8-param-gather alone", "add --reuse-grad-buf-for-mxfp8-param-ag")
-
-
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
     # in order, so that a file of settings given before a script fills its variables
@@ -140,7 +127,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         raise InputError(must, ", ".join(files), "give the script or the list of arguments")
     names = {option[0] for option in own}
     _accept(arguments, _version(names))
-    _accept_narrow_parameters(arguments)
+    accept_narrow_parameters(arguments)
+    accept_fsdp(arguments, variables)
     axes, layers = _axes(arguments)
     model = model_of(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
     vocabulary = vocabulary_of(arguments)
@@ -164,6 +152,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
         dispatcher=Dispatcher.DEEPEP if _deepep(arguments) else None,
         fp8_param_gather=arguments.has("--fp8-param-gather") if arguments.has("--fp8-format") else None,
+        engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
+        stack_options=stack_options(arguments),
     )
 
 
@@ -271,8 +261,7 @@ def _offload(a: Arguments) -> int:
 
 def _zero(a: Arguments) -> int:
     if a.has("--use-megatron-fsdp"):
-        strategy = a.word("--data-parallel-sharding-strategy", "optim_grads_params")
-        return {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(strategy, 3)
+        return STRATEGIES.index(strategy(a)) if strategy(a) in STRATEGIES else 3
     if a.has("--use-torch-fsdp2"):
         return 3
     return int(a.has("--use-distributed-optimizer"))

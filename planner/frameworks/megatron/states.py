@@ -1,0 +1,127 @@
+"""Who holds parameters and gradients: what of it is written in Megatron-LM's arguments, read, and refused?
+
+Megatron-FSDP and weights in 8 bits. Sources: megatron/training/arguments.py validate_args (A),
+core/transformer/transformer_config.py __post_init__ (T). Left out: the distributed optimizer alone (`arguments.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from planner.catalog.stack_options import DOUBLE_BUFFER, FP32_GRADIENTS
+from planner.errors import InputError
+from planner.frameworks.framework import Launch
+from planner.frameworks.megatron.architecture import Option
+from planner.frameworks.megatron.given import Arguments
+from planner.spec.config import OFFLOAD_OPTIMIZER
+from planner.spec.precision import Precision
+from planner.spec.stack import Stack, StateEngine
+
+STRATEGIES: Final = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+
+
+def megatron_stack(launch: Launch) -> Stack | None:
+    """The plan's stack where it is Megatron's."""
+    return launch.stack_of("megatron")
+
+
+def uses_fsdp(launch: Launch) -> bool:
+    """Is the plan one of Megatron-FSDP: by its stack, or by what only that can shard?"""
+    stack = megatron_stack(launch)
+    return launch.config.zero >= 2 or (stack is not None and stack.states.engine is StateEngine.MEGATRON_FSDP)
+
+
+def fsdp_options(launch: Launch, version: str) -> list[Option]:
+    """Megatron-FSDP as the plan's memory has it. 0.16 follows --grad-reduce-in-bf16 in the width of gradients.
+
+    Without initialisation on the meta device the whole model would lie on every device before it is sharded.
+    """
+    stack, zero = megatron_stack(launch), launch.config.zero
+    options: list[Option] = [
+        ("--use-megatron-fsdp",),
+        ("--data-parallel-sharding-strategy", STRATEGIES[zero]),
+        ("--ckpt-format", "fsdp_dtensor"),
+    ]
+    if stack is None or stack.states.engine is not StateEngine.MEGATRON_FSDP:
+        return options
+    if zero:
+        options.append(("--init-model-with-meta-device",))
+    if stack.states.gradient == 4.0 and version != "0.16.1":
+        options.append(("--megatron-fsdp-main-grads-dtype", "fp32"))
+    return options + [("--fsdp-double-buffer",)] * stack.states.double_buffer
+
+
+def keeps_narrow_parameters(launch: Launch) -> bool:
+    """Does the plan's memory keep linear weights in 8 bits, where validate_args lets it?"""
+    stack, precision = megatron_stack(launch), launch.job.precision
+    stated = stack is not None and precision in (stack.states.fp8_param_gather or ())
+    on_host = launch.config.offload & OFFLOAD_OPTIMIZER and precision is not Precision.FP8
+    return stated and launch.config.zero >= 1 and not on_host
+
+
+def narrow_parameter_options(launch: Launch) -> list[Option]:
+    """MXFP8 parameters can only be gathered through the gradient buffer, where there is one
+    (Transformer Engine, pytorch/tensor/utils.py replace_raw_data)."""
+    if not keeps_narrow_parameters(launch):
+        return []
+    through_gradients = launch.job.precision is Precision.FP8_MX and not uses_fsdp(launch)
+    return [("--fp8-param-gather",), *[("--reuse-grad-buf-for-mxfp8-param-ag",)] * through_gradients]
+
+
+def accept_narrow_parameters(a: Arguments) -> None:
+    """Refuse --fp8-param-gather where Megatron-LM (A, T) or Transformer Engine do. Raises `InputError`."""
+    if not a.has("--fp8-param-gather"):
+        return
+    recipe, fsdp = a.word("--fp8-recipe", "delayed"), a.has("--use-megatron-fsdp")
+    if not a.has("--fp8-format"):  # T
+        must = "--fp8-param-gather (fp8_param) must be used together with fp8 mode"
+        raise InputError(must, "no --fp8-format", "add --fp8-format hybrid, or leave it out")
+    if not (a.has("--use-distributed-optimizer") or a.has("--use-torch-fsdp2") or fsdp):  # A
+        must = "--fp8-param-gather is only supported with the distributed optimizer, torch FSDP2 or Megatron-FSDP"
+        raise InputError(must, "none of them", "add --use-distributed-optimizer")
+    if a.has("--optimizer-cpu-offload") and recipe != "delayed":  # A
+        must = "--fp8-param-gather with --optimizer-cpu-offload must be used with --fp8-recipe delayed"
+        raise InputError(must, recipe, "leave one of them out")
+    reuses = a.has("--reuse-grad-buf-for-mxfp8-param-ag")
+    if recipe == "mxfp8" and not (reuses or fsdp):  # replace_raw_data of an MXFP8Tensor is not implemented
+        must = "mxfp8 parameters must be gathered through the gradient buffer"
+        raise InputError(must, "--fp8-param-gather alone", "add --reuse-grad-buf-for-mxfp8-param-ag")
+
+
+def accept_fsdp(a: Arguments, variables: Mapping[str, str]) -> None:
+    """Refuse what validate_args (A) refuses with Megatron-FSDP. Raises `InputError`."""
+    if not a.has("--use-megatron-fsdp"):
+        return
+    if variables.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+        must = "--use-megatron-fsdp requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset"
+        raise InputError(must, "1", "unset it")
+    kind = a.word("--ckpt-format", "torch_dist")
+    if kind != "fsdp_dtensor":
+        must = "--use-megatron-fsdp requires the fsdp_dtensor checkpoint format"
+        raise InputError(must, kind, "add --ckpt-format fsdp_dtensor")
+    if a.word("--optimizer", "adam") not in ("adam", "sgd"):
+        must = "--use-megatron-fsdp needs the optimizer adam or sgd"
+        raise InputError(must, a.word("--optimizer", "adam"), "change --optimizer")
+    if a.has("--init-model-with-meta-device") and strategy(a) == "no_shard":
+        must = "--init-model-with-meta-device is not supported with the strategy no_shard"
+        raise InputError(must, strategy(a), "leave it out")
+    if a.word("--megatron-fsdp-version", "1") == "2" and a.has("--use-distributed-optimizer"):
+        must = "--megatron-fsdp-version 2 is not compatible with --use-distributed-optimizer"
+        raise InputError(must, "both", "leave --use-distributed-optimizer out")
+
+
+def strategy(a: Arguments) -> str:
+    """The sharding strategy of Megatron-FSDP."""
+    return a.word("--data-parallel-sharding-strategy", "optim_grads_params")
+
+
+def stack_options(a: Arguments) -> tuple[str, ...]:
+    """Options of the stack that the arguments set. User buffers imply double buffers."""
+    if not a.has("--use-megatron-fsdp"):
+        return ()
+    buffers = ("--fsdp-double-buffer", "--use-nccl-ub", "--megatron-fsdp-max-pool-double-buffer")
+    found = [DOUBLE_BUFFER] if any(a.has(name) for name in buffers) else []
+    if a.word("--megatron-fsdp-main-grads-dtype", "auto") == "fp32":
+        found.append(FP32_GRADIENTS)
+    return tuple(found)
