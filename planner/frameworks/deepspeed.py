@@ -22,7 +22,7 @@ from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.shell import options_of, whole
+from planner.frameworks.shell import Script, is_script, options_of, product, whole
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
@@ -230,6 +230,7 @@ def render(launch: Launch, version: str) -> Files:
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What ds_config.json, hostfile and pipeline.json say. Raises `FileInputError` naming the setting."""
+    files = {**_written(files), **files}
     name = next(
         (file for file, text in files.items() if recognizes(file, text) and file.endswith(".json")), None
     )
@@ -265,10 +266,14 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
     recompute, seq_len = _program(files, pipe)
     axes["recompute"] = int(recompute)
+    if s.has("gradient_accumulation_steps"):
+        axes["num_microbatches"] = accumulated
     if dp is not None:
         axes["dp"] = dp
         batch = batch if batch is not None else dp * micro * accumulated
         axes["num_microbatches"] = max(batch // (dp * micro), 1)
+    elif batch is not None:
+        axes.pop("num_microbatches", None)  # the devices decide
     automatic_bf16 = s.values.get("bf16.enabled") == "auto" and not s.flag("fp16.enabled")
     precision = Precision.FP16 if s.flag("fp16.enabled") else Precision.FP32
     if s.flag("bf16.enabled") or automatic_bf16:
@@ -299,7 +304,7 @@ def _program(files: Mapping[str, str], pipe: Mapping[str, Any]) -> tuple[Recompu
     full = bool(pipe.get("activation_checkpoint_interval"))
     seq_len = None
     for file, text in files.items():
-        if file.endswith(".sh"):
+        if is_script(file):
             words = {name: values for name, *values in options_of(text)[0]}
             full |= "--recompute" in words
             given = (words.get("--seq-len") or [""])[0]
@@ -312,12 +317,31 @@ def _devices(files: Mapping[str, str]) -> int | None:
         if file.split("/")[-1].startswith("hostfile"):
             slots = re.findall(r"^\s*[^#\s]+\s+slots=(\d{1,6})\s*$", text, re.MULTILINE)
             return sum(int(count) for count in slots) or None
+    for file, text in files.items():
+        if is_script(file) and "deepspeed" in text:
+            words = {name: values for name, *values in options_of(text)[0]}
+            each = (words.get("--num_gpus") or [""])[0]
+            return product((words.get("--num_nodes") or ["1"])[0], each)
     return None
 
 
+def _written(files: Mapping[str, str]) -> dict[str, str]:
+    """Settings that scripts write before they launch."""
+    found: dict[str, str] = {}
+    for file, text in files.items():
+        if is_script(file):
+            written = Script().follow(text).files
+            found |= {
+                name if name.endswith(".json") else f"{name}.json": body for name, body in written.items()
+            }
+    return found
+
+
 def recognizes(name: str, text: str) -> bool:
-    """A ds_config.json, a hostfile or pipeline.json."""
+    """A ds_config.json, a script that writes one, a hostfile or pipeline.json."""
     plain = name.split("/")[-1]
+    if is_script(name) and "zero_optimization" in text and "--tensor-model-parallel-size" not in text:
+        return any("zero_optimization" in body for body in _written({name: text}).values())
     return (
         plain.endswith(".json") and ("train_micro_batch_size_per_gpu" in text or "zero_optimization" in text)
     ) or plain in (

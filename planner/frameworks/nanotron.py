@@ -270,7 +270,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
 
 def _parsed_model(s: Settings) -> ModelSpec | None:
     prefix = "model.model_config."
-    if not s.has(prefix + "hidden_size") or s.has(prefix + "moe_config.num_experts"):
+    experts = any(s.has(prefix + name) for name in ("moe_config.num_experts", "moe_num_experts"))
+    if not s.has(prefix + "hidden_size") or experts:
         return None
     hidden, heads = s.count(prefix + "hidden_size", 1), s.count(prefix + "num_attention_heads", 1)
     kv_heads = s.count(prefix + "num_key_value_heads", heads)

@@ -43,11 +43,12 @@ _SETTINGS: Final = (".json", ".yaml", ".yml", ".toml", ".md", ".txt")
 @dataclass
 class Script:
     """What a script does: `words` of its commands, `COMMAND_END` between them, variables filled in; its `variables`
-    as text; `files` that it writes by here-documents."""
+    as text; `files` that it writes by here-documents; scripts that it takes in, `sourced`."""
 
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    sourced: list[str] = field(default_factory=list)
 
     def follow(self, text: str, depth: int = 0) -> Script:
         """Take in the statements of a text."""
@@ -61,6 +62,8 @@ class Script:
                 self._take(statement, documents[number], depth)
             elif match is not None:
                 self._assign(*match.groups())
+            elif statement and statement.split()[0] in ("source", "."):
+                self.sourced += _expand(statement, self.variables).split()[1:]
             elif statement and statement.split()[0] not in _ASIDE:
                 self.words += [COMMAND_END, *_split(_expand(statement, self.variables))]
         return self

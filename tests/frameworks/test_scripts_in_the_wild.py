@@ -322,3 +322,179 @@ run --last 1
     script = followed(text)
     assert script.words == [";", "run", "--last", "1"]
     assert script.files == {"ds.json": '{"zero_optimization": {"stage": 3}}\n'}
+
+
+def refused(tmp_path: Path, text: str, name: str, *options: str) -> str:
+    """What check says, in one line, of a file that it does not read."""
+    file = tmp_path / name
+    file.write_text(text)
+    done = runner.invoke(app, ["check", str(file), "--cluster", "dgx-h100", *options])
+    assert done.exit_code == 2, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "said"),
+    [
+        ("pretrain_bert.py", "", "pretrain_bert.py"),
+        ("$REPO/pretrain_t5.py", "", "pretrain_t5.py"),
+        ("pretrain_mamba.py", "", "GPT"),
+        ("pretrain_gpt.py", "--hybrid-layer-pattern M*M", "state spaces"),
+        ("pretrain_gpt.py", "--experimental-attention-variant dsa", "sparse or linear attention"),
+        ("pretrain_gpt.py", "--deepspeed --zero-stage 2", "--deepspeed, --zero-stage"),
+    ],
+)
+def test_another_program_is_refused(tmp_path: Path, program: str, more: str, said: str) -> None:
+    text = PLAIN.replace("pretrain_gpt.py", program).replace("--bf16", f"--bf16 {more}")
+    assert said in refused(tmp_path, text, "run.sh", "--gpus", "8")
+
+
+def test_what_is_not_costed_is_said(tmp_path: Path) -> None:
+    text = "source conf/common.sh\nsource venv/bin/activate\n" + PLAIN.replace(
+        "--bf16", "--bf16 --rampup-batch-size 16 16 1000 --main-params-dtype fp16"
+    )
+    notes = str(checked(tmp_path, text, "run.sh", "--gpus", "8")["notes"])
+    for wanted in ("--rampup-batch-size", "--main-params-dtype", "nothing they set counts: common.sh"):
+        assert wanted in notes, wanted
+    assert "activate" not in notes
+    assert not any(word in str(checked(tmp_path, PLAIN, "run.sh")["notes"]) for word in ("counted", "counts"))
+
+
+def test_optimizer_instances_are_shard_groups(tmp_path: Path) -> None:
+    text = PLAIN.replace("--bf16", "--bf16 --num-distributed-optimizer-instances 2").replace(
+        "--nproc-per-node=8", "--nproc-per-node=8 --nnodes=4"
+    )
+    axes = checked(tmp_path, text, "run.sh")["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["dp"], axes["hsdp"]) == (8, 4)
+    unknown = text.replace("--nproc-per-node=8 --nnodes=4", "--nproc-per-node=$GPUS")
+    facts = checked(tmp_path, unknown, "run.sh", "--gpus", "32")
+    assert facts["axes"]["hsdp"] == 0  # type: ignore[index]
+    assert "taken as 1" in str(facts["notes"])
+
+
+def test_a_value_that_no_file_sets(tmp_path: Path) -> None:
+    text = PLAIN.replace("--tensor-model-parallel-size=4", "--tensor-model-parallel-size $TP")
+    assert "no file given sets it" in refused(tmp_path, text, "run.sh")
+    settings = tmp_path / "sizes.sh"
+    settings.write_text("TP=4\n")
+    done = runner.invoke(
+        app, ["check", str(settings), str(tmp_path / "run.sh"), "--cluster", "dgx-h100", "--json"]
+    )
+    assert json.loads(done.stdout)["axes"]["tp"] == 4, done.output
+
+
+FSDP_ONLY = (
+    "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+)
+LLAMA = ("--model", "llama-3.2-1b", "--seq-len", "2048")
+
+
+def test_the_words_of_accelerate_launch_count(tmp_path: Path) -> None:
+    """They go before the YAML's; what follows the program is the program's."""
+    script = tmp_path / "job.slurm"
+    script.write_text(
+        "NODES=4\nexport LAUNCH=\"accelerate launch --config_file conf/fsdp.yaml --num_processes $((NODES * 8)) \\\n"
+        "  --num_machines $NODES --fsdp_sharding_strategy HYBRID_SHARD --main_process_ip $(hostname -i) \"\n"
+        "srun $LAUNCH train.py --num_processes 3\n"
+    )  # fmt: skip
+    facts = checked(tmp_path, FSDP_ONLY, "fsdp.yaml", str(script), *LLAMA)
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (facts["devices"], axes["dp"], axes["zero"], axes["hsdp"]) == (32, 32, 3, 8)
+    alone = runner.invoke(app, ["check", str(script), "--cluster", "dgx-h100", *LLAMA])
+    assert alone.exit_code == 2
+    assert "conf/fsdp.yaml" in alone.output
+
+
+def test_an_accelerate_file_without_a_number_of_processes(tmp_path: Path) -> None:
+    facts = checked(tmp_path, FSDP_ONLY, "fsdp.yaml", "--gpus", "16", *LLAMA)
+    assert facts["axes"]["dp"] == 16  # type: ignore[index]
+    assert not any("files start" in str(note) for note in facts["notes"])  # type: ignore[attr-defined]
+    hybrid = FSDP_ONLY.replace("FULL_SHARD", "HYBRID_SHARD")
+    assert "num_processes" in refused(tmp_path, hybrid, "fsdp.yaml", "--gpus", "16", *LLAMA)
+    other = FSDP_ONLY.replace("FSDP\n", "MEGATRON_LM\n", 1)
+    assert "MEGATRON_LM" in refused(tmp_path, other, "fsdp.yaml", "--gpus", "16", *LLAMA)
+
+
+def test_what_accelerate_puts_on_the_host(tmp_path: Path) -> None:
+    fsdp = FSDP_ONLY + "  fsdp_offload_params: true\n"
+    ds = (
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\ndeepspeed_config:\n  zero_stage: 3\n"
+        "  offload_optimizer_device: cpu\n  offload_param_device: none\n  gradient_accumulation_steps: 4\n"
+    )
+    both = checked(tmp_path, fsdp, "fsdp.yaml", "--gpus", "8", *LLAMA)["axes"]
+    states = checked(tmp_path, ds, "ds.yaml", *LLAMA)["axes"]
+    assert isinstance(both, dict)
+    assert isinstance(states, dict)
+    assert (both["offload"], states["offload"], states["num_microbatches"]) == (3, 1, 4)
+
+
+def test_a_deepspeed_file_that_the_script_writes(tmp_path: Path) -> None:
+    text = """MICRO=2
+CONF=/tmp/ds_${MICRO}.json
+cat <<EOT > $CONF
+{"train_micro_batch_size_per_gpu": $MICRO, "gradient_accumulation_steps": 8, "bf16": {"enabled": true},
+ "zero_optimization": {"stage": 2}}
+EOT
+deepspeed --num_nodes 2 --num_gpus=8 finetune.py --deepspeed_config=$CONF --note "it's ours"
+"""
+    facts = checked(tmp_path, text, "finetune.sh", *LLAMA)
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (facts["devices"], axes["dp"], axes["zero"], axes["micro_batch"], axes["num_microbatches"]) == (
+        16, 16, 2, 2, 8,
+    )  # fmt: skip
+
+
+def test_a_deepspeed_file_alone_keeps_its_accumulation(tmp_path: Path) -> None:
+    text = json.dumps(
+        {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 8,
+            "zero_optimization": {"stage": 1},
+        }
+    )
+    axes = checked(tmp_path, text, "ds_config.json", "--gpus", "16", *LLAMA)["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["dp"], axes["num_microbatches"]) == (16, 8)
+
+
+TOML = (
+    '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n'
+    "[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 2\n"
+    'pipeline_parallel_schedule = "Interleaved1F1B"\n'
+)
+
+
+def test_a_schedule_without_a_pipeline_does_not_run(tmp_path: Path) -> None:
+    facts = checked(tmp_path, TOML, "train.toml", "--gpus", "32")
+    assert facts["legal"] is True
+    assert facts["axes"]["schedule"] == 0  # type: ignore[index]
+
+
+def test_options_go_before_the_toml_file(tmp_path: Path) -> None:
+    script = tmp_path / "run_train.sh"
+    script.write_text(
+        'CONFIG_FILE=${CONFIG_FILE:-"conf/train.toml"}\n'
+        "torchrun --nnodes 2 --nproc_per_node=8 -m torchtitan.train --job.config_file ${CONFIG_FILE} \\\n"
+        "  --parallelism.tensor-parallel-degree 4 --training.local_batch_size=1 --training.seqlen 2048\n"
+    )
+    facts = checked(tmp_path, TOML, "train.toml", str(script))
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["tp"], axes["dp"], axes["micro_batch"], facts["devices"]) == (4, 4, 1, 16)
+    assert [str(name).split()[0] for name in facts["unknown_options"]] == ["training.seqlen"]  # type: ignore[attr-defined]
+    alone = runner.invoke(app, ["check", str(script), "--cluster", "dgx-h100"])
+    assert alone.exit_code == 2
+    assert "conf/train.toml" in alone.output
+
+
+def test_experts_of_an_older_nanotron_are_not_a_dense_model(tmp_path: Path) -> None:
+    text = (
+        "parallelism: {dp: 2, pp: 1, tp: 2, pp_engine: 1f1b}\ntokens: {micro_batch_size: 1, sequence_length: 1024}\n"
+        "model:\n  model_config: {hidden_size: 64, num_attention_heads: 4, num_hidden_layers: 2,\n"
+        "    intermediate_size: 8, vocab_size: 128, max_position_embeddings: 1024, moe_num_experts: 4}\n"
+    )
+    assert "the model must be known" in refused(tmp_path, text, "config.yaml")

@@ -30,7 +30,10 @@ class Arguments:
         try:
             value = int(text)
         except ValueError:
-            raise InputError(f"{name} must be a whole number", text[:80], "write the number itself") from None
+            how = "write the number itself"
+            if "$" in text:
+                how = "no file given sets it: name the file that does before this one, or write the number itself"
+            raise InputError(f"{name} must be a whole number", text[:80], how) from None
         if abs(value) > MOST:
             raise InputError(f"{name} must be at most {MOST:,}", text[:80], "correct the value")
         return value

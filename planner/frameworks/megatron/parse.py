@@ -14,6 +14,7 @@ from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
+from planner.frameworks.megatron.foreign import notes_on, require_gpt
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
 from planner.frameworks.megatron.states import (
@@ -23,8 +24,8 @@ from planner.frameworks.megatron.states import (
     stack_options,
     strategy,
 )
-from planner.frameworks.options import option_table, table_releases, unknown_options
-from planner.frameworks.shell import options_of, product, program_options, slurm_devices
+from planner.frameworks.options import has_options, option_table, table_releases, unknown_options
+from planner.frameworks.shell import Script, options_of, product, program_options, slurm_devices
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
@@ -126,17 +127,22 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
         raise InputError(must, ", ".join(files), "give the script or the list of arguments")
     names = {option[0] for option in own}
-    _accept(arguments, _version(names))
+    script = Script().follow(text)
+    require_gpt(script.words, names)
+    version = _version(names)
+    _accept(arguments, version)
     accept_narrow_parameters(arguments)
     accept_fsdp(arguments, variables)
     axes, layers = _axes(arguments)
+    devices = slurm_devices(text) or _devices(options, variables)
+    axes["hsdp"] = _shard_group(arguments, axes, devices)
     model = model_of(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
     vocabulary = vocabulary_of(arguments)
     return ParsedConfig(
         framework="megatron",
-        version=_version(names),
+        version=version,
         axes=axes,
-        devices=slurm_devices(text) or _devices(options, variables),
+        devices=devices,
         seq_len=arguments.positive("--seq-length", 1) if arguments.has("--seq-length") else None,
         global_batch=arguments.positive("--global-batch-size", 1)
         if arguments.has("--global-batch-size")
@@ -144,9 +150,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         precision=_precision(arguments),
         model=None if model is None or vocabulary is None else replace(model, vocab=vocabulary),
         missing="" if model is None or vocabulary is not None else _NO_VOCABULARY,
-        notes=(*vocabulary_notes(arguments), *_mapping_notes(arguments)),
+        notes=(
+            *vocabulary_notes(arguments),
+            *_mapping_notes(arguments, devices),
+            *notes_on(names, script.sourced, files),
+        ),
         layers=layers,
-        unknown=unknown_options("megatron", _version(names), sorted(names)),
+        unknown=unknown_options("megatron", version, sorted(names)),
         environment={name: value for name, value in variables.items() if name.isupper()},
         optimizer=_optimizer(arguments),
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
@@ -157,12 +167,25 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     )
 
 
-def _mapping_notes(a: Arguments) -> tuple[str, ...]:
-    if not a.has("--use-tp-pp-dp-mapping"):
-        return ()
-    return (
-        "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not costed",
-    )
+def _shard_group(a: Arguments, axes: Mapping[str, int], devices: int | None) -> int:
+    """Devices that share one copy of the optimizer's states; 0 for all, and where the files don't state them."""
+    copies = a.positive("--num-distributed-optimizer-instances", 1)
+    if copies == 1 or devices is None:
+        return 0
+    return max(devices // (axes["tp"] * axes["pp"]) // copies, 1)
+
+
+def _mapping_notes(a: Arguments, devices: int | None) -> list[str]:
+    said = []
+    if a.has("--use-tp-pp-dp-mapping"):
+        said.append(
+            "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not costed"
+        )
+    if a.has("--num-distributed-optimizer-instances") and devices is None:
+        said.append(
+            "--num-distributed-optimizer-instances is taken as 1: the files don't state the devices to deal"
+        )
+    return said
 
 
 def _deepep(a: Arguments) -> bool:
@@ -174,7 +197,7 @@ def _deepep(a: Arguments) -> bool:
 def _version(names: set[str]) -> str:
     """The newest release that has every option; the newest of all where none has."""
     for version in reversed(table_releases("megatron")):
-        if not unknown_options("megatron", version, names):
+        if has_options("megatron", version, names):
             return version
     return VERSION
 

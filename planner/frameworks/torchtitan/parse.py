@@ -5,7 +5,7 @@ Left out: Python configurations other than the one that the export writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from planner.errors import FileInputError, InputError
@@ -13,7 +13,7 @@ from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.options import unknown_options
-from planner.frameworks.shell import options_of, product, script_words
+from planner.frameworks.shell import is_script, options_of, product, script_words
 from planner.frameworks.torchtitan.names import CLI, MODELS, SCHEDULES, TOML
 from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
 from planner.frameworks.torchtitan.settings import stages_of
@@ -28,22 +28,19 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What a TOML file (0.2.2) or options (0.3.0) say. Raises `FileInputError` or `InputError`."""
     toml = next((name for name in files if name.endswith(".toml")), None)
     devices = _devices(files)
+    scripts = {name: text for name, text in files.items() if is_script(name) and not name.endswith(".py")}
+    stated, names = _words(scripts.values())
+    words: dict[str, Any] = dict(stated)
+    config_file = words.pop("job.config_file", "")
     if toml is not None:
-        document = load_settings(files[toml], toml)
-        return _parsed(
-            Settings(document, toml), TOML, devices, unknown_options("torchtitan", TOML, flatten(document))
-        )
-    words: dict[str, Any] = {}
-    names: list[str] = []
-    for text in files.values():
-        for option, *values in options_of(text)[0]:
-            if "." in option or option in ("--module", "--config"):
-                name = option[2:].replace("-", "_")  # tyro takes either
-                names.append(f"--{name}")
-                section, denied, field = name.partition(".no_")
-                words[f"{section}.{field}" if denied else name] = values[0] if values else str(not denied)
-        kinds = [w for w in script_words(text)[0] if w.startswith("activation-checkpoint:")]
-        for kind in kinds:
+        # the command line goes before the file (torchtitan 0.2.2 config/manager.py parse_args)
+        said = flatten(load_settings(files[toml], toml)) | words
+        return _parsed(Settings(said, toml), TOML, devices, unknown_options("torchtitan", TOML, said))
+    if config_file:
+        must = "the TOML file that --job.config_file names must be given too"
+        raise InputError(must, config_file[:80], "name it beside the script")
+    for text in scripts.values():
+        for kind in (word for word in script_words(text)[0] if word.startswith("activation-checkpoint:")):
             words["activation_checkpoint.mode"] = kind.partition(":")[2]
     for name, text in files.items():
         if name.endswith(PLANNED):
@@ -53,6 +50,21 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         raise InputError(must, ", ".join(files))
     unknown = unknown_options("torchtitan", CLI, [n for n in names if not n.startswith("--job")])
     return _parsed(Settings(words, next(iter(files))), CLI, devices, unknown)
+
+
+def _words(scripts: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """Settings that the options of scripts state, by dotted name (tyro takes - and _, and `no_` before a flag's), and
+    the options as the table writes them."""
+    said: dict[str, str] = {}
+    names: list[str] = []
+    for text in scripts:
+        for option, *values in options_of(text)[0]:
+            if "." in option or option in ("--module", "--config"):
+                name = option[2:].replace("-", "_")
+                names.append(f"--{name}")
+                section, denied, field = name.partition(".no_")
+                said[f"{section}.{field}" if denied else name] = values[0] if values else str(not denied)
+    return said, names
 
 
 def _devices(files: Mapping[str, str]) -> int | None:
@@ -83,7 +95,8 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         raise InputError(must, "-1", "write the number, or give the torchrun script too")
     model, shipped_precision = _model(s, version)
     dp = replicate * shard if known else 1
-    schedule, looped = _schedule(s)
+    # without a pipeline the schedule that is named does not run
+    schedule, looped = _schedule(s) if pp > 1 else (Schedule.ONE_F_ONE_B, False)
     chunks = _chunks(s, model, pp, looped)
     local = s.count("training.local_batch_size", 8 if version == TOML else 1)
     micro = s.count("parallelism.pipeline_parallel_microbatch_size", 1) if pp > 1 else local

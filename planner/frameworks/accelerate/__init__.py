@@ -7,15 +7,14 @@ frees gathered weights. Left out: SageMaker, TPUs, Megatron-LM under Accelerate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from planner.errors import InputError
-from planner.frameworks.fields import Settings, dump_json, dump_yaml, flatten, load_settings, option_words
-from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
-from planner.frameworks.options import check_options, table_source, unknown_options
+from planner.frameworks.accelerate.parse import PRECISIONS, VERSION, parse, recognizes
+from planner.frameworks.fields import dump_json, dump_yaml, option_words
+from planner.frameworks.framework import Files, Framework, Launch
+from planner.frameworks.options import check_options, table_source
 from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
@@ -28,30 +27,14 @@ from planner.frameworks.scripts import (
     readme,
     sbatch_script,
 )
-from planner.frameworks.shell import options_of, whole
 from planner.spec.config import Mask, Recompute
 from planner.spec.job import Optimizer
-from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
 
 TITLE: Final = "Accelerate"
-VERSION: Final = "1.15.0"
 CONFIG: Final = "accelerate.yaml"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 TRIAL_STEPS: Final = 50
-PRECISIONS: Final = {
-    Precision.BF16: "bf16",
-    Precision.FP16: "fp16",
-    Precision.FP32: "no",
-    Precision.FP8: "fp8",
-}
-
-
-# sharding strategies of FSDP 1, by name and number (torch.distributed.fsdp.ShardingStrategy) -> ZeRO stage
-_STRATEGIES: Final = {
-    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
-    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
-}  # fmt: skip
 
 
 def _degrees(columns: Columns, problem: Problem) -> Mask:
@@ -206,90 +189,6 @@ def render(launch: Launch, version: str) -> Files:
         MANIFEST: kubernetes_manifest(launch, files, IMAGE),
         README: readme(launch, TITLE, version, table_source("accelerate", version), run, missing),
     }
-
-
-def parse(files: Mapping[str, str]) -> ParsedConfig:
-    """What an Accelerate YAML says. Raises `FileInputError` naming the setting."""
-    name = next((file for file, text in files.items() if recognizes(file, text)), None)
-    if name is None:
-        raise InputError("an Accelerate YAML must name distributed_type and num_processes", ", ".join(files))
-    document = load_settings(files[name], name)
-    s = Settings(document, name)
-    devices = s.count("num_processes", 1)
-    kind = s.text("distributed_type", "NO").upper()
-    p = "parallelism_config.parallelism_config_"
-    tp, cp = s.count(p + "tp_size", 1), s.count(p + "cp_size", 1) * s.count(p + "sp_size", 1)
-    replicate = s.count(p + "dp_replicate_size", 1)
-    dp = max(devices // (tp * cp), 1)
-    zero, hsdp, full = 0, 0, s.flag("fsdp_config.fsdp_activation_checkpointing")
-    if kind == "FSDP":
-        reshard = s.text("fsdp_config.fsdp_reshard_after_forward", "True").lower() in ("true", "full_shard")
-        zero = 3 if reshard else 2
-        hsdp = dp * cp // replicate if replicate > 1 else 0
-        if s.has("fsdp_config.fsdp_sharding_strategy"):  # FSDP 1
-            strategy = s.text("fsdp_config.fsdp_sharding_strategy", "").upper().replace(" ", "")
-            zero = _STRATEGIES.get(strategy, zero)
-            hsdp = devices // s.count("num_machines", 1) if strategy.startswith(("HYBRID", "4", "5")) else 0
-    notes = []
-    ds = Settings({}, "")
-    if kind == "DEEPSPEED":
-        zero = s.count("deepspeed_config.zero_stage", 2, least=0)
-        if s.has("deepspeed_config.deepspeed_config_file"):
-            ds, said = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
-            zero = ds.count("zero_optimization.stage", zero, least=0)
-            notes += said
-    words: dict[str, list[str]] = {}
-    for file, text in files.items():
-        if file.endswith(".sh"):
-            words |= {name: values for name, *values in options_of(text)[0]}
-    numbers = {
-        name: value
-        for name in ("seq-len", "micro-batch", "accumulate")
-        if (value := whole((words.get(f"--{name}") or [""])[0]))
-    }
-    axes = {
-        "tp": tp, "cp": cp, "dp": dp, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "sp": 0, "zero": zero, "hsdp": hsdp,
-        "recompute": int(Recompute.FULL if full or "--recompute" in words else Recompute.NONE),
-    }  # fmt: skip
-    batch = None
-    if ds.has("train_micro_batch_size_per_gpu"):
-        numbers.setdefault("micro-batch", ds.count("train_micro_batch_size_per_gpu", 1))
-        numbers.setdefault("accumulate", ds.count("gradient_accumulation_steps", 1))
-    if "micro-batch" in numbers:
-        axes["micro_batch"] = numbers["micro-batch"]
-        axes["num_microbatches"] = numbers.get("accumulate", 1)
-        batch = dp * axes["micro_batch"] * axes["num_microbatches"]
-    text = s.text("mixed_precision", "no").lower()
-    return ParsedConfig(
-        framework="accelerate",
-        version=VERSION,
-        axes=axes,
-        devices=devices,
-        seq_len=numbers.get("seq-len"),
-        global_batch=batch,
-        precision=next((kind for kind, said in PRECISIONS.items() if said == text), None),
-        unknown=unknown_options("accelerate", VERSION, flatten(document)),
-        notes=(
-            *notes,
-            *(() if batch else ("micro-batch and sequence length are the program's, not this file's",)),
-        ),
-    )
-
-
-def _deepspeed_file(wanted: str, files: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """The DeepSpeed settings that the YAML names, from the files given; a note where they were not."""
-    plain = wanted.split("/")[-1]
-    for file, text in files.items():
-        if file.split("/")[-1] == plain:
-            return Settings(load_settings(text, file), file), []
-    return Settings({}, plain), [
-        f"{plain} was not given: its ZeRO stage is taken as 2; name it beside the YAML"
-    ]
-
-
-def recognizes(name: str, text: str) -> bool:
-    """A YAML file that `accelerate config` could have written."""
-    return name.endswith((".yaml", ".yml")) and ("distributed_type:" in text or "fsdp_config:" in text)
 
 
 ACCELERATE: Final = Framework(

@@ -1,0 +1,215 @@
+"""What do an Accelerate YAML, the words of `accelerate launch` and a DeepSpeed file beside them say?
+
+Source: accelerate 1.15.0 (commands/config/config_args.py, commands/launch.py). Left out: SageMaker, TPUs, Megatron-LM
+under Accelerate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from planner.errors import InputError
+from planner.frameworks.fields import Settings, flatten, load_settings
+from planner.frameworks.framework import ParsedConfig
+from planner.frameworks.options import option_table, unknown_options
+from planner.frameworks.shell import COMMAND_END, group_options, is_script, options_of, script_words, whole
+from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
+from planner.spec.precision import Precision
+
+VERSION: Final = "1.15.0"
+PRECISIONS: Final = {
+    Precision.BF16: "bf16",
+    Precision.FP16: "fp16",
+    Precision.FP32: "no",
+    Precision.FP8: "fp8",
+}
+# sharding strategies of FSDP 1, by name and number (torch.distributed.fsdp.ShardingStrategy) -> ZeRO stage
+_STRATEGIES: Final = {
+    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
+    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
+}  # fmt: skip
+
+_LAUNCHED: Final = re.compile(r"\baccelerate(?:\s+|\.commands\.)launch\b")
+# words of `accelerate launch` -> the setting (commands/launch.py launch_command_parser)
+_TYPES: Final = {
+    "use_fsdp": "FSDP",
+    "use_deepspeed": "DEEPSPEED",
+    "multi_gpu": "MULTI_GPU",
+    "use_megatron_lm": "MEGATRON_LM",
+}
+_FLAT: Final = {
+    "num_processes": "num_processes",
+    "num_machines": "num_machines",
+    "mixed_precision": "mixed_precision",
+}
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What an Accelerate YAML and the words of `accelerate launch` say. Raises `FileInputError` naming the setting."""
+    name = next(
+        (file for file, text in files.items() if recognizes(file, text) and not is_script(file)), None
+    )
+    launched = _launch_words(files)
+    if name is None and launched is None:
+        raise InputError("an Accelerate YAML must name distributed_type and num_processes", ", ".join(files))
+    document = load_settings(files[name], name) if name is not None else {}
+    s = Settings({**flatten(document), **(launched or {})}, name or next(iter(files)))
+    if name is None:
+        _require_no_other_file(launched or {})
+    notes: list[str] = []
+    devices = s.count("num_processes", 1) if s.has("num_processes") else None
+    kind = _distributed_type(s)
+    p = "parallelism_config.parallelism_config_"
+    tp, cp = s.count(p + "tp_size", 1), s.count(p + "cp_size", 1) * s.count(p + "sp_size", 1)
+    dp = None if devices is None else max(devices // (tp * cp), 1)
+    full = s.flag("fsdp_config.fsdp_activation_checkpointing")
+    zero, hsdp, offload = 0, 0, 0
+    if kind == "FSDP":
+        zero, hsdp = _sharding(s, devices, cp)
+        if s.flag("fsdp_config.fsdp_offload_params"):
+            offload = OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS
+    ds = Settings({}, "")
+    if kind == "DEEPSPEED":
+        if s.has("deepspeed_config.deepspeed_config_file"):
+            ds, said = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
+            notes += said
+        zero = ds.count(
+            "zero_optimization.stage", s.count("deepspeed_config.zero_stage", 2, least=0), least=0
+        )
+        offload = _deepspeed_offload(s, ds)
+    words: dict[str, list[str]] = {}
+    for file, text in files.items():
+        if is_script(file):
+            words |= {option: values for option, *values in options_of(text)[0]}
+    numbers = {
+        option: value
+        for option in ("seq-len", "micro-batch", "accumulate")
+        if (value := whole((words.get(f"--{option}") or [""])[0]))
+    }
+    axes = {
+        "tp": tp, "cp": cp, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "sp": 0, "zero": zero, "hsdp": hsdp,
+        "recompute": int(Recompute.FULL if full or "--recompute" in words else Recompute.NONE), "offload": offload,
+    }  # fmt: skip
+    for settings, micro in ((ds, "train_micro_batch_size_per_gpu"), (s, "")):
+        prefix = "" if micro else "deepspeed_config."
+        if micro and settings.has(micro):
+            numbers.setdefault("micro-batch", settings.count(micro, 1))
+        if settings.has(prefix + "gradient_accumulation_steps"):
+            numbers.setdefault("accumulate", settings.count(prefix + "gradient_accumulation_steps", 1))
+    axes |= {"dp": dp} if dp is not None else {}
+    axes |= {"num_microbatches": numbers["accumulate"]} if "accumulate" in numbers else {}
+    batch = None
+    if "micro-batch" in numbers:
+        axes["micro_batch"] = numbers["micro-batch"]
+        axes.setdefault("num_microbatches", 1)
+        batch = None if dp is None else dp * axes["micro_batch"] * axes["num_microbatches"]
+    text = s.text("mixed_precision", "no").lower()
+    if ds.flag("bf16.enabled") or ds.flag("fp16.enabled"):  # the DeepSpeed file's own counts
+        text = "bf16" if ds.flag("bf16.enabled") else "fp16"
+    return ParsedConfig(
+        framework="accelerate",
+        version=VERSION,
+        axes=axes,
+        devices=devices,
+        seq_len=numbers.get("seq-len"),
+        global_batch=batch,
+        precision=next((kind for kind, said in PRECISIONS.items() if said == text), None),
+        unknown=unknown_options("accelerate", VERSION, flatten(document)),
+        notes=(
+            *notes,
+            *(() if batch else ("micro-batch and sequence length are the program's, not this file's",)),
+        ),
+    )
+
+
+def _launch_words(files: Mapping[str, str]) -> dict[str, str] | None:
+    """Settings that the words of `accelerate launch` state, which go before the YAML's; None where no file runs it."""
+    places = {key.rpartition(".")[2]: key for key in option_table("accelerate", VERSION)}
+    for file, text in files.items():
+        if not is_script(file) or not _LAUNCHED.search(text):
+            continue
+        words = script_words(text)[0]
+        start = next(
+            (i for i, w in enumerate(words) if w in ("accelerate", "accelerate.commands.launch")), None
+        )
+        if start is None:  # only built in a variable that no command uses as it is
+            return {}
+        own = words[start:]
+        ends = (i for i, word in enumerate(own) if i and (word == COMMAND_END or word.endswith(".py")))
+        said: dict[str, str] = {}
+        for option, *values in group_options(own[: next(ends, len(own))]):
+            name = option[2:].replace("-", "_")
+            if name in _TYPES:
+                said["distributed_type"] = _TYPES[name]
+            elif values and "$" not in values[0]:
+                said[places.get(name, name)] = values[0]
+        return said
+    return None
+
+
+def _require_no_other_file(launched: Mapping[str, str]) -> None:
+    """Raise `InputError` where the command takes its settings from a YAML that was not given."""
+    if wanted := launched.get("config_file"):
+        raise InputError(
+            "the YAML that --config_file names must be given too", wanted, "name it beside the script"
+        )
+
+
+def _distributed_type(s: Settings) -> str:
+    """What runs. Raises `InputError` for what planner does not read."""
+    kind = s.text("distributed_type", "NO").upper()
+    if kind not in ("NO", "FALSE", "MULTI_GPU", "FSDP", "DEEPSPEED", "TP"):
+        must = "Accelerate's distributed_type must be one that planner reads: NO, MULTI_GPU, FSDP, DEEPSPEED"
+        instead = "check the Megatron-LM arguments" if kind == "MEGATRON_LM" else "choose another"
+        raise InputError(must, kind[:40], instead)
+    return kind
+
+
+def _sharding(s: Settings, devices: int | None, cp: int) -> tuple[int, int]:
+    """(ZeRO stage, devices that share one copy, 0 for all) of FSDP. Raises `InputError`."""
+    p = "parallelism_config.parallelism_config_"
+    replicate, tp = s.count(p + "dp_replicate_size", 1), s.count(p + "tp_size", 1)
+    strategy = s.text("fsdp_config.fsdp_sharding_strategy", "").upper().replace(" ", "")
+    reshard = s.text("fsdp_config.fsdp_reshard_after_forward", "True").upper()
+    # FSDP 1 took its strategies under either name
+    named = strategy or (reshard if reshard in _STRATEGIES else "")
+    zero = _STRATEGIES.get(named, 3 if reshard == "TRUE" else 2)
+    hybrid = named.startswith(("HYBRID", "4", "5"))
+    if devices is None and (hybrid or replicate > 1):
+        must = "num_processes must be known where shards are replicated"
+        raise InputError(must, "none in these files", "add num_processes to the YAML")
+    if devices is None:
+        return zero, 0
+    if hybrid:
+        return zero, devices // s.count("num_machines", 1)
+    return zero, max(devices // (tp * cp), 1) * cp // replicate if replicate > 1 else 0
+
+
+def _deepspeed_offload(s: Settings, ds: Settings) -> int:
+    """What lies on the host, by the DeepSpeed file or the YAML's own words, as bits of `offload`."""
+    bits = 0
+    for bit, what in ((OFFLOAD_OPTIMIZER, "optimizer"), (OFFLOAD_PARAMETERS, "param")):
+        place = s.text(f"deepspeed_config.offload_{what}_device", "none").lower()
+        place = ds.text(f"zero_optimization.offload_{what}.device", place).lower()
+        bits |= bit if place not in ("none", "null") else 0
+    return bits
+
+
+def _deepspeed_file(wanted: str, files: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """The DeepSpeed settings that the YAML names, from the files given; a note where they were not."""
+    plain = wanted.split("/")[-1]
+    for file, text in files.items():
+        if file.split("/")[-1] == plain:
+            return Settings(load_settings(text, file), file), []
+    return Settings({}, plain), [
+        f"{plain} was not given: its ZeRO stage is taken as 2; name it beside the YAML"
+    ]
+
+
+def recognizes(name: str, text: str) -> bool:
+    """A YAML file that `accelerate config` could have written, or a script that runs `accelerate launch`."""
+    if is_script(name):
+        return _LAUNCHED.search(text) is not None
+    return name.endswith((".yaml", ".yml")) and ("distributed_type:" in text or "fsdp_config:" in text)

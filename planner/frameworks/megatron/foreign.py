@@ -1,0 +1,80 @@
+"""Which scripts look like Megatron-LM's GPT but train something else, or ask for what is not costed?
+
+What changes the model is refused, what changes time or memory alone is said. Source: megatron/training/arguments.py and
+the pretrain_*.py of main 2026-08; Megatron-DeepSpeed's megatron/arguments.py. Left out: arguments of no consequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from planner.errors import InputError
+
+_PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(bert|t5|ict|retro|vlm|mamba|hybrid|vision_\w+)\.py$")
+# arguments of Megatron-DeepSpeed that Megatron-LM never had
+_DEEPSPEED: Final = (
+    "--deepspeed", "--deepspeed_config", "--zero-stage", "--deepspeed-activation-checkpointing",
+    "--no-pipeline-parallel", "--ds-sequence-parallel-size",
+)  # fmt: skip
+# argument -> the model that it makes of a GPT
+_MODELS: Final = {
+    "--encoder-num-layers": "an encoder", "--decoder-num-layers": "an encoder and a decoder",
+    "--hybrid-layer-pattern": "a hybrid of attention and state spaces",
+    "--hybrid-override-pattern": "a hybrid of attention and state spaces",
+    "--hybrid-attention-ratio": "a hybrid of attention and state spaces",
+    "--is-hybrid-model": "a hybrid of attention and state spaces",
+    "--experimental-attention-variant": "sparse or linear attention", "--linear-attention-freq": "linear attention",
+    "--heterogeneous-layers-config-path": "layers that differ, from a file of their own",
+    "--enable-mhc-connections": "hyper-connections", "--moe-latent-size": "experts in a latent space",
+    "--attention-output-gate": "a gate behind attention",
+}  # fmt: skip
+_NOT_COSTED: Final = {
+    "--rampup-batch-size": "the full batch is costed, not its growth",
+    "--step-batch-size-schedule": "the full batch is costed, not its growth",
+    "--main-grads-dtype": "gradients are counted as the stack keeps them",
+    "--main-params-dtype": "master weights are counted in fp32",
+    "--exp-avg-sq-dtype": "moments are counted as --exp-avg-dtype says",
+    "--fine-grained-activation-offloading": "no activations are counted on the host",
+    "--distribute-saved-activations": "saved activations are counted whole",
+    "--moe-expert-capacity-factor": "no token is counted as dropped or padded",
+    "--hierarchical-context-parallel-sizes": "context parallelism is costed with one kind of exchange",
+    "--hybrid-context-parallel": "context parallelism is costed with one degree for all sequences",
+    "--freeze-all-layers": "all weights are counted as trained",
+    "--first-last-layers-bf16": "all layers are costed in the low precision",
+    "--outer-dp-sharding-strategy": "replicas of shards are counted whole",
+}  # fmt: skip
+
+
+def require_gpt(words: Iterable[str], names: Collection[str]) -> None:
+    """Raise `InputError` for another program's script, `words` of its commands and `names` of its arguments."""
+    must = "the program must be Megatron-LM's GPT: planner reads no other"
+    for word in words:
+        if found := _PROGRAM.search(word):
+            given = f"pretrain_{found[1]}.py"
+            raise InputError(must, given, "describe the model by a config.json, if it is a decoder")
+    foreign = [name for name in _DEEPSPEED if name in names]
+    if foreign:
+        raise InputError(
+            "the program must be Megatron-LM: these are arguments of Megatron-DeepSpeed, whose scripts planner does "
+            "not read",
+            ", ".join(foreign),
+            "name the degrees to planner estimate with a DeepSpeed stack, or leave them out",
+        )
+    for name, what in _MODELS.items():
+        if name in names:
+            raise InputError(
+                must, f"{name}: {what}", "describe the model by a config.json, if planner knows it"
+            )
+
+
+def notes_on(names: Collection[str], sourced: Iterable[str], given: Collection[str]) -> list[str]:
+    """What of the arguments `names` is not costed, and which files that a script takes in were not `given`."""
+    said = [f"{name}: {what}" for name, what in _NOT_COSTED.items() if name in names]
+    plain = {file.split("/")[-1] for file in given}
+    wanted = dict.fromkeys(path.split("/")[-1].strip("\"'") for path in sourced)
+    missing = [file for file in wanted if file.endswith((".sh", ".bash")) and file not in plain]
+    if missing:
+        said.append(f"not given, so that nothing they set counts: {', '.join(missing)}")
+    return said
