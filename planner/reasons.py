@@ -65,15 +65,12 @@ def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[s
 def _shapes(model: CostModel, config: ParallelConfig) -> str:
     """How far the configuration's kernels lie from measured ones."""
     far = shape_distance_of(config, model.layers)
-    beyond = (
-        f"{far.outside:.0%} of their work beyond the largest or smallest"
-        if far.outside > 0
-        else "none beyond"
-    )
     text = (
         f"its matrix products are a factor {2**far.mean:.2f} from the nearest measured shape on average, "
-        f"{2**far.most:.2f} at most, {beyond}"
+        f"{2**far.most:.2f} at most"
     )
+    if far.outside > 0:
+        text += f", {far.outside:.0%} of their work beyond the largest or smallest"
     if far.attention > 0:
         text += f"; its attention is a factor {2**far.attention:.1f} beyond what was measured"
     rates = model.kernels

@@ -116,3 +116,14 @@ def test_bad_input_is_refused(plans: dict[str, Path], options: list[str]) -> Non
     assert done.exit_code == 2
     assert done.stdout == ""
     assert "Traceback" not in done.output
+
+
+def test_a_rule_is_said_once(plans: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows name the rules that stop them; under the table each is said once, without the values of a row."""
+    monkeypatch.setenv("COLUMNS", "160")
+    done = runner.invoke(app, ["explain", str(plans["dense"])])
+    assert done.exit_code == 0, done.output
+    rule = "the stack shards as ZeRO 0 or 1 (0 or 1 with a pipeline)"
+    assert done.stdout.count(rule) == 1
+    assert f"zero-supported: {rule}\n" in done.stdout
+    assert "zero=2" not in done.stdout

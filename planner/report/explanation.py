@@ -5,7 +5,8 @@ Left out: how a configuration is placed and costed (`solve/place.py`, `solve/alt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -31,6 +32,7 @@ _KINDS: Final = {
 }  # fmt: skip
 _NAMES: Final = {"dp_cp": "dp x cp", "edp": "expert dp"}
 _MOST_RULES: Final = 2
+_VALUES: Final = re.compile(r"; \w+=[^;]*$")  # of one configuration, at the end of a reason
 _MOST_TERMS: Final = 4
 
 
@@ -178,14 +180,16 @@ def explanation_document(found: Explanation) -> RenderableType:
         named = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in found.why_not.named.items())
         blocks.append(section(f"Why not {named}", *_why_not_blocks(found.why_not, found)))
     if found.walls:
-        blocks.append(section("What stopped configurations that would be faster", _walls_table(found)))
+        stopped = [_walls_table(found), *_rules_said(found.walls)]
+        blocks.append(section("What stopped configurations that would be faster", *stopped))
     else:
         blocks.append(
             section("What stopped configurations that would be faster", prose("nothing: none would be"))
         )
     if choice.split is not None:  # other configurations have none solved: like is compared with like
         blocks.append(prose("below, all under the split that the stack itself deals", "dim"))
-    blocks.append(section("What if", _changes_table(found)))
+    said = {b.rule for a in found.walls for b in a.broken[:_MOST_RULES]}
+    blocks.append(section("What if", _changes_table(found), *_rules_said(found.changes, said)))
     return Group(*blocks)
 
 
@@ -291,10 +295,22 @@ def _walls_table(found: Explanation) -> RenderableType:
     return _wrapping(("change", "faster", "stopped by"), rows)
 
 
-def _stopped_by(a: Alternative, limit: float) -> str:
-    reasons = [f"{b.rule}: {b.reason}" for b in a.broken[:_MOST_RULES]]
-    if len(a.broken) > _MOST_RULES:
-        reasons.append(f"and {len(a.broken) - _MOST_RULES} more rules")
+def _rules_said(rows: Sequence[Alternative], before: Set[str] = frozenset()) -> list[RenderableType]:
+    """Each rule that rows of a table name, said once under it without a row's values; `before`: said already."""
+    rules = {b.rule: b.reason for a in reversed(rows) for b in a.broken[:_MOST_RULES] if b.rule not in before}
+    return (
+        [bullets([f"{rule}: {_VALUES.sub('', reason)}" for rule, reason in sorted(rules.items())])]
+        if rules
+        else []
+    )
+
+
+def _stopped_by(a: Alternative, limit: float, full: bool = False) -> str:
+    """The rules by name, or with their reasons where `full`, and the memory."""
+    reasons = [f"{b.rule}: {b.reason}" if full else b.rule for b in a.broken[:_MOST_RULES]]
+    more = len(a.broken) - _MOST_RULES
+    if more > 0:
+        reasons.append(f"and {more} more rule{'s' if more > 1 else ''}")
     if a.memory is not None and not a.fits:
         reasons.append(f"memory: {a.memory / GIB:.1f} GiB, {(a.memory - limit) / GIB:.1f} too much")
     return "; ".join(reasons)
@@ -333,7 +349,7 @@ def _why_not_blocks(answer: WhyNot, found: Explanation) -> list[RenderableType]:
     as_planned = answer.as_planned
     if answer.best is None or as_planned.config != answer.best.config:
         gain = _gain(as_planned, found.planned)
-        stop = _stopped_by(as_planned, found.limit) or "it fits"
+        stop = _stopped_by(as_planned, found.limit, full=True) or "it fits"
         speed = ""
         if gain is not None and not as_planned.broken:
             speed = f", {abs(gain):.1%} {'fewer' if gain < 0 else 'more'} tokens a second"

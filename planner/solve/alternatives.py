@@ -20,6 +20,7 @@ from planner.solve.search import search
 from planner.space.axes import Restriction, divisors, stack_modules
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.legality import explain_config
+from planner.space.pipeline_rules import SCHEDULE_RULES, STAGE_RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem, Rule, Violation
 
@@ -29,6 +30,13 @@ NOT_COSTED: Final = frozenset({
     "world-size", "batch-dp", "batch", "expert-grid", "layers-pp", "vpp-pp", "stages-filled", "interleaving-remainder",
     "schedule-chunks", "schedule-microbatches",
 })  # fmt: skip
+CHUNK_RULES: Final = (
+    "vpp-supported",
+    "layers-pp",
+    "nearly-equal-chunks",
+    "stages-filled",
+    "interleaving-remainder",
+)
 MEMORY_WALLS: Final = 3  # of the whole space, and of the neighbours, that would be faster but do not fit
 RULE_WALLS: Final = 5
 WORTH_SAYING: Final = 0.001  # share of the step
@@ -136,8 +144,9 @@ def changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, Par
             if wide == narrow or factor is None:
                 continue
             moved = {wide: getattr(config, wide) * factor, narrow: getattr(config, narrow) // factor}
+            changed = completed(replace(config, **moved), problem, config)
             text = f"{wide} {moved[wide]}, {narrow} {moved[narrow]}"
-            yield text, completed(replace(config, **moved), problem, config)
+            yield text + (f", vpp {changed.vpp}" if changed.vpp != config.vpp else ""), changed
     yield from _other_changes(config, problem)
 
 
@@ -146,7 +155,7 @@ def _other_changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[s
     for size in _neighbours(config.micro_batch, divisors(share)):
         yield f"micro-batch {size}", completed(replace(config, micro_batch=size), problem, config)
     if config.pp > 1:
-        for vpp in _neighbours(config.vpp, tuple(range(1, problem.model.num_layers // config.pp + 2))):
+        for vpp in _neighbours(config.vpp, dealt_chunks(problem, config.pp, config.num_microbatches)):
             yield f"vpp {vpp}", completed(replace(config, vpp=vpp), problem, config)
     if problem.model.is_moe:
         experts = [layer.moe.experts for layer in problem.model.layer_kinds if layer.moe]
@@ -186,6 +195,26 @@ def _neighbours(value: int, allowed: Sequence[int]) -> list[int]:
     return [*below[-1:], *above[:1]]
 
 
+def dealt_chunks(problem: Problem, pp: int, num_microbatches: int) -> tuple[int, ...]:
+    """The numbers of chunks a rank into which the layers can be dealt, and whose rounds the micro-batches fill."""
+    most = problem.model.num_layers // pp + 2
+    vpp = np.arange(1, most + 1, dtype=np.int32)
+    columns = {
+        "pp": np.full(most, pp, dtype=np.int32),
+        "vpp": vpp,
+        "schedule": np.where(vpp > 1, np.int32(Schedule.INTERLEAVED), np.int32(Schedule.ONE_F_ONE_B)),
+        "num_microbatches": np.full(most, num_microbatches, dtype=np.int32),
+    }
+    rules = [rule for rule in (*STAGE_RULES, *SCHEDULE_RULES) if rule.id in CHUNK_RULES]
+    return tuple(vpp[np.all([rule.legal(columns, problem) for rule in rules], axis=0)].tolist())
+
+
+def _nearest_chunks(config: ParallelConfig, problem: Problem, count: int) -> int:
+    """The chunks a rank nearest to the configuration's, as a factor, that its pipeline can have; 1 where none can."""
+    choices = dealt_chunks(problem, config.pp, count)
+    return min(choices, key=lambda vpp: (abs(np.log(vpp / config.vpp)), vpp), default=1)
+
+
 def completed(config: ParallelConfig, problem: Problem, before: ParallelConfig) -> ParallelConfig:
     """The configuration with the axes that follow from others: micro-batches, schedule, sharding, sp, layers.
 
@@ -196,6 +225,8 @@ def completed(config: ParallelConfig, problem: Problem, before: ParallelConfig) 
     vpp = min(config.vpp, deep) if config.pp > 1 else 1
     schedule = config.schedule
     if schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
+        if vpp > 1 and vpp == before.vpp:  # not asked for: chunks follow the stages and the micro-batches
+            vpp = _nearest_chunks(config, problem, count)
         schedule = int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B)
     sequence = before.sp if before.tp > 1 else int(1 in problem.stack.limits.sequence_parallel)
     zeros = problem.stack.limits.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
@@ -348,5 +379,6 @@ def _renamed(config: ParallelConfig, named: Restriction, problem: Problem) -> Pa
     if changed.recompute_layers and "recompute" not in values:
         changed = replace(changed, recompute=int(Recompute.FULL))
     modules = stack_modules(problem) if changed.recompute == Recompute.SELECTIVE else 0
-    changed = completed(replace(changed, recompute_modules=modules), problem, config)
+    before = replace(config, vpp=0) if "vpp" in values else config  # chunks that are named stay
+    changed = completed(replace(changed, recompute_modules=modules), problem, before)
     return replace(changed, **{axis: values[axis] for axis in ("sp", "zero", "vpp") if axis in values})

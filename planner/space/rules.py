@@ -8,6 +8,7 @@ Left out: pipelines (`pipeline_rules.py`), and memory, which is a cost, not a ru
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -162,6 +163,10 @@ def _recompute_vpp(columns: Columns, problem: Problem) -> Mask:
     return (columns["recompute"] != Recompute.FULL) | (layers % columns["vpp"] == 0) | (layers >= most)
 
 
+def _either(values: Sequence[int]) -> str:
+    return " or ".join(map(str, values))
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "world-size", ("tp", "cp", "pp", "dp"), _world,
@@ -241,7 +246,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "sp-supported", ("tp", "sp"), _sp_supported,
         "the stack runs sequence parallelism only as {allowed}; sp={sp} tp={tp}",
-        "use the other setting", STACK, lambda p: {"allowed": p.stack.limits.sequence_parallel},
+        "use the other setting", STACK, lambda p: {"allowed": _either(p.stack.limits.sequence_parallel)},
     ),
     Rule(
         "sequence-sp", ("tp", "cp", "sp"), _sequence_sp,
@@ -264,7 +269,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "zero-supported", ("pp", "zero"), _zero_supported,
         "the stack shards as ZeRO {zeros} ({with_pp} with a pipeline); zero={zero} pp={pp}",
         "choose one of these", STACK,
-        lambda p: {"zeros": p.stack.limits.zero, "with_pp": p.stack.limits.zero_with_pp},
+        lambda p: {"zeros": _either(p.stack.limits.zero), "with_pp": _either(p.stack.limits.zero_with_pp)},
     ),
     Rule(
         "offload-supported", ("pp", "zero", "offload"), _offload_supported,

@@ -12,6 +12,8 @@ from planner.solve.alternatives import (
     Alternative,
     Weigher,
     changes,
+    completed,
+    dealt_chunks,
     difference,
     walls,
     what_if,
@@ -143,7 +145,29 @@ def test_a_schedule_without_an_order_is_not_simulated() -> None:
         for a in what_if(weigher, planned, lambda p: CostModel(p, model.kernels, model.links)):
             assert a.step_time is not None or a.broken, a.text
             refused |= {b.rule for b in a.broken if a.step_time is None}
-    assert {"interleaving-remainder", "schedule-chunks", "schedule-microbatches"} <= refused
+    assert {"schedule-chunks", "schedule-microbatches"} <= refused
+    assert "interleaving-remainder" not in refused  # chunks follow the micro-batches
+
+
+def test_chunks_follow_a_change_of_stages() -> None:
+    """16 layers: 4 stages hold 4 chunks of one layer each; 8 stages can hold 2, and 3 micro-batches fill no round."""
+    subject = problem(dense_model(16), "4x8 h100 400G-ib", global_batch=64)
+    config = ParallelConfig(pp=4, vpp=4, dp=8, num_microbatches=8, schedule=int(Schedule.INTERLEAVED))
+    assert dealt_chunks(subject, 4, 8) == (1, 2, 4)
+    assert dealt_chunks(subject, 8, 16) == (1, 2)
+    assert dealt_chunks(subject, 4, 3) == (1,)
+    found = dict(changes(config, subject))
+    twice = found["pp 8, dp 4, vpp 2"]
+    assert (twice.vpp, twice.schedule) == (2, Schedule.INTERLEAVED)
+    assert "vpp 2" in found
+    assert "vpp 3" not in found  # would be refused
+    none = completed(replace(config, dp=8, micro_batch=8), subject, config)  # one micro-batch
+    assert (none.vpp, none.schedule) == (1, Schedule.ONE_F_ONE_B)
+    model = costs(subject)
+    weigher = Weigher(model, simulator_of(model), all_rules_for(subject.stack.framework), 80 * GIB)
+    (planned,) = weigher.weigh([("planned", config)])
+    answer = why_not(weigher, planned, {"pp": (8,), "vpp": (4,)}, rules_for(subject.stack))
+    assert answer.as_planned.config.vpp == 4  # named chunks stay
 
 
 def test_difference_names_what_changed() -> None:
