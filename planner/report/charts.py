@@ -179,7 +179,8 @@ def pareto_chart(rows: Sequence[Row]) -> Spec:
     line = alt.Chart(_data(front)).mark_line(
         interpolate="step-after", color="var(--blue)", strokeWidth=1.5, opacity=0.6, aria=False
     ).encode(x=x, y=y)  # fmt: skip
-    points = alt.Chart(_data(rows)).mark_point(filled=True, stroke="var(--paper)", strokeWidth=1, opacity=1).encode(
+    drawn = sorted(rows, key=lambda row: bool(row["best"]))  # the answer over all others
+    points = alt.Chart(_data(drawn)).mark_point(filled=True, stroke="var(--paper)", strokeWidth=1, opacity=1).encode(
         x=x, y=y,
         color=alt.Color("rank:N", scale=shades, legend=None),
         size=alt.condition("datum.best", alt.value(190), alt.value(80)),
