@@ -105,4 +105,4 @@ def parse_days(text: str) -> float:
 def parse_budget(text: str) -> float:
     """ "2.5M", "$2.5M" or "2500000 $" as dollars. Raises `InputError`."""
     bare = text.strip().removeprefix("$").removesuffix("$").removesuffix("USD").strip()
-    return parse_count(bare, "--budget")
+    return parse_count(bare, "--budget", example="5M")

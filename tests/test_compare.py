@@ -68,6 +68,7 @@ def test_a_cluster_where_nothing_fits_is_a_row_with_the_reason() -> None:
     assert "nothing fits" in last.reason
     facts = comparison_facts(found)["clusters"][-1]
     assert facts["place"] is None
+    assert comparison_facts(found)["headline"].startswith("only dgx-h100 can train the model: ")
     assert facts["verdict"] == "nothing_fits"
     assert facts["reason"] == last.reason
 

@@ -87,11 +87,12 @@ def headline(comparison: Comparison) -> str:
     best = comparison.standings[0]
     if best.best is None:
         return "none of these clusters can train the model"
-    if best.value(comparison.objective) is None:
-        return f"the {word} of no cluster is known: give --assume 'price=2.50 $/h'"
-    others = [s for s in comparison.standings[1:] if s.value(comparison.objective) is not None]
     mine = best.value(comparison.objective)
-    assert mine is not None, "asked above"
+    if mine is None:
+        return f"the {word} of no cluster is known: give --assume 'price=2.50 $/h'"
+    if sum(s.best is not None for s in comparison.standings) == 1 < len(comparison.standings):
+        return f"only {best.cluster} can train the model: {_amount(mine, comparison.objective)}"
+    others = [s for s in comparison.standings[1:] if s.value(comparison.objective) is not None]
     text = f"{best.cluster} {_FIRST_WORDS[comparison.objective]}: {_amount(mine, comparison.objective)}"
     if others and (next_best := others[0].value(comparison.objective)) and mine:
         longer = comparison.objective in (Objective.STEP_TIME, Objective.DAYS)

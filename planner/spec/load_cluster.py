@@ -86,6 +86,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return document
 
 
+_EXAMPLES = "the files in cluster_specs/ show every key"
+
+
 def _read_spec(path: Path, model: type[FileType]) -> FileType:
     """The file as a checked model. Raises `FileInputError` naming file and key."""
     document = read_yaml(path)
@@ -93,14 +96,16 @@ def _read_spec(path: Path, model: type[FileType]) -> FileType:
         return model.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "missing":  # a misspelt key tells more than the one that is then missing
+            first = next((found for found in error.errors() if found["type"] == "extra_forbidden"), first)
     raised = first.get("ctx", {}).get("error")
     field = raised.field if isinstance(raised, FieldError) else _dotted(first["loc"], document)
-    must, hint = str(raised or first["msg"]), ""
+    must, hint = str(raised or first["msg"]).replace("Input should be", "must be", 1), ""
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, first["loc"])
         must, hint = "the key must be a known one", "known: " + ", ".join(known)
     elif first["type"] == "missing":
-        must = "the key must be given"
+        must, hint = "the key must be given", f"add it: {_EXAMPLES}"
     given = "" if isinstance(first["input"], dict) or not field else repr(first["input"])[:200]
     raise FileInputError(str(path), must, given, hint, field=field)
 
@@ -125,7 +130,8 @@ def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list
     for name in location[:-1]:
         if isinstance(name, str) and name in part.model_fields:
             part = next(_models_in(part.model_fields[name].annotation))
-    return nearest_names(str(location[-1]), part.model_fields, count=12)
+    near = nearest_names(str(location[-1]), part.model_fields, count=12)
+    return list(dict.fromkeys([*near, *sorted(part.model_fields)]))[:12]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -67,7 +67,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     "expert-ffn-etp": (MOE, {"etp": 3}, ("1024", "etp=3")),
     "expert-grid": (MOE, {"ep": 16}, ("ep=16", "etp=1", "tp=2", "dp=4")),
     "sp-tp": (DENSE, {"tp": 1}, ("tp=1",)),
-    "sp-supported": (on(limited(sequence_parallel=(1,))), {"sp": 0}, ("(1,)", "sp=0")),
+    "sp-supported": (on(limited(sequence_parallel=(1,))), {"sp": 0}, ("only as 1;", "sp=0")),
     "sequence-sp": (
         replace(DENSE, job=replace(DENSE.job, seq_len=4098)),
         {"tp": 4},
@@ -84,7 +84,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         ("schedule=dualpipe", "pp=2", "micro-batches=2"),
     ),
     "offload-supported": (DENSE, {"offload": 3}, ("none, optimizer", "offload=3")),
-    "zero-supported": (DENSE, {"zero": 3}, ("(0, 1)", "zero=3", "pp=2")),
+    "zero-supported": (DENSE, {"zero": 3}, ("ZeRO 0 or 1 (0 or 1 with", "zero=3", "pp=2")),
     "zero-replicas": (DENSE, {"pp": 8, "dp": 1}, ("dp=1", "cp=1", "zero=1")),
     "recompute-layers": (DENSE, {**FULL, "recompute_layers": 5}, ("8 layers", "recompute_layers=5 pp=2")),
     "recompute-vpp": (

@@ -480,6 +480,27 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
         load_cluster(write(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("line", "field", "hint"),
+    [
+        ("nod: {accelerators: 8}", "nod", "node"),  # and not only that node is missing
+        ("nodes: 2", "node", "cluster_specs/"),
+        ("node: {accelerators: 8, fabric: ib}", "node.fabric", "nic_bandwidth"),
+    ],
+)
+def test_a_wrong_key_is_named_with_those_there_are(tmp_path: Path, line: str, field: str, hint: str) -> None:
+    with pytest.raises(FileInputError) as caught:
+        load_cluster(write(tmp_path, f"name: mine\naccelerator: h100-sxm-80g\n{line}\n"), 8)
+    assert caught.value.field == field
+    assert hint in caught.value.hint
+
+
+def test_a_value_out_of_range_says_what_must_hold(tmp_path: Path) -> None:
+    text = "name: mine\naccelerator: h100-sxm-80g\nnodes: -3\nnode: {accelerators: 8}\n"
+    with pytest.raises(FileInputError, match="must be greater than 0"):
+        load_cluster(write(tmp_path, text), 8)
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
     (tmp_path / "large.yaml").write_text("a: 1\n" * 300_000)
