@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.calibrate.parts import PARTS, STEP, multiply_of, narrow_formats, prior_of
 from planner.calibrate.predict import rates_of
-from planner.calibrate.shrinkage import Shrunk, shrink
+from planner.calibrate.shrinkage import HOLDS_80, Shrunk, shrink
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError
@@ -27,8 +27,8 @@ from planner.spec.stack import UNLIKE_BAND
 
 Array = NDArray[np.float64]
 
-# of a row's error over the logarithm of the stack's 80 % band, which holds what a whole group is off by, too
-ROW: Final = 0.5
+# of a row's error over the logarithm of the stack's band, which holds 80 % of them
+ROW: Final = 1 / HOLDS_80
 LEAST_ROW: Final = 0.035
 LARGEST_GAP: Final = math.log(4.0)  # beyond it something else than a slow machine is the matter
 SAME_RUN: Final = 0.15  # relative: how far two measurements of one configuration may lie apart

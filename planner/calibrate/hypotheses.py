@@ -16,12 +16,12 @@ from planner.calibrate.causes import Cause
 from planner.calibrate.coverage import band_of
 from planner.calibrate.estimate import Observation
 from planner.calibrate.predict import Told, predicted_cost
+from planner.calibrate.shrinkage import HOLDS_80
 from planner.cost.flops import MfuConvention, mfu_flops_per_token
 from planner.spec.precision import RECIPES
 
 _DEGREES: Final = 4.0
 _REPORTED: Final = 0.06  # width of a reported MFU or rate around the step time's own [log]
-_QUANTILE: Final = 1.533  # widths of Student's t with 4 degrees of freedom that hold 80 %
 _LEAST_WIDTH: Final = 0.02
 _LEAST_MEMORY_WIDTH: Final = 0.03
 Parts = tuple[tuple[Cause, float], ...]
@@ -117,7 +117,7 @@ def best_likelihood(evidence: Sequence[Evidence]) -> float:
 
 def width_of(part: Evidence) -> float:
     """Width of a run's error around its prediction [log]: 80 % lie within the stack's band."""
-    return part.width or max(math.log1p(band_of(part.seen.problem)) / _QUANTILE, _LEAST_WIDTH)
+    return part.width or max(math.log1p(band_of(part.seen.problem)) / HOLDS_80, _LEAST_WIDTH)
 
 
 def reported_ratio(part: Evidence) -> float | None:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# chosen with benchmarks/calibration.py: no published source may become worse by more than 0.3 points
+# chosen with benchmarks/calibration.py on the rows that it judges: no published source may become worse by more than
+# 0.3 points
 MOVED: Final = 0.06  # probability that a group differs from the shipped stack
 SCATTER: Final = 0.3  # width of the logarithm of a group's scatter around the stack's
 _SCATTERS: Final = np.exp(np.linspace(-1.2, 1.2, 5))  # scatter of a group's rows over what its stack says
@@ -28,7 +29,7 @@ _ROUNDS: Final = 8
 _DEGREES: Final = 4.0
 _SHAPE: Final = _DEGREES / 2 + 0.5  # of the gamma posterior of a row's precision
 _DIGAMMA: Final = 0.7031566406452432  # at _SHAPE
-_QUANTILE: Final = 1.8  # widths that hold 80 % of further steps, found with benchmarks/calibration.py
+HOLDS_80: Final = 1.533  # widths of Student's t with 4 degrees of freedom that hold 80 %
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def shrink(residuals: Array, sensitivities: Array, row: Array, prior: Array) -> 
     scatter = float(weights @ np.array([scatter for _, scatter, *_ in found]))
     spread = math.sqrt(float(usual @ covariance @ usual) + (scatter * float(np.median(row))) ** 2)
     moved = float(weights @ np.array([differs for *_, differs, _ in found]))
-    return Shrunk(mean, np.sqrt(np.diagonal(covariance)), moved, _QUANTILE * spread)
+    return Shrunk(mean, np.sqrt(np.diagonal(covariance)), moved, HOLDS_80 * spread)
 
 
 def _solve(residuals: Array, sensitivities: Array, row: Array, prior: Array) -> _Solved:

@@ -64,6 +64,15 @@ def test_one_odd_run_moves_little_and_several_move_more() -> None:
     assert factors[-1] > 1.2
 
 
+def test_runs_as_far_off_as_the_band_hardly_move_anything() -> None:
+    runs = runs_on({}, 2)
+    off = 1 + runs[0].problem.stack.band
+    found = calibrate([replace(seen, seconds=off * seen.seconds) for seen in runs], "x", "2026")
+    moved = [after / before for before, after in zip(found.before, found.after, strict=True)]
+    assert all(1 < factor < 1.02 for factor in moved)
+    assert found.shrunk.moved < 0.25
+
+
 def test_one_odd_run_among_many_is_set_aside() -> None:
     runs = runs_on({}, 7)
     runs[3] = replace(runs[3], seconds=2 * runs[3].seconds)
