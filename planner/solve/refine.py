@@ -22,10 +22,10 @@ from planner.solve.split_bound import quick_bound
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 FINALISTS = 16
-DIFFERING_EFFORT = 0.3  # of what no launcher can be told
+DIFFERING_EFFORT = 0.15  # of what no launcher can be told
 SLICE = 0.1  # of it that one of them gets before another has its turn
-EFFORT = 1.0  # deterministic time of CP-SAT for all finalists, about as many seconds
-PASSING_EFFORT, PASSING_FINALISTS = 0.05, 4  # where the answer is one of many
+EFFORT = 0.5  # deterministic time of CP-SAT for all finalists, of which one takes some six seconds
+PASSING_EFFORT, PASSING_FINALISTS = 0.025, 4  # where the answer is one of many
 
 
 def refine(model: CostModel, simulator: PipelineSimulator, found: SearchResult) -> SearchResult:
@@ -84,7 +84,7 @@ def solve_splits(
         search = searches[following]
         before = search.result.effort
         search.advance(best if following else np.inf, min(left, SLICE))
-        left -= max(search.result.effort - before, 1e-3)
+        left -= search.result.effort - before
         bounds[following] = search.result.bound
         if explicit and search.result.step_time < taken[following][0]:
             taken[following] = (search.result.step_time, search.result.config)

@@ -27,7 +27,7 @@ from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 TOLERANCE: Final = 1e-4  # a gap below it counts as closed
 MOST_CANDIDATES: Final = 40  # costed exactly for one configuration
-EFFORT: Final = 2.0  # deterministic time of CP-SAT for one configuration, about as many seconds
+EFFORT: Final = 1.0  # deterministic time of CP-SAT for one configuration, of which one takes some six seconds
 
 
 @dataclass(frozen=True)

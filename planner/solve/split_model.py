@@ -37,6 +37,10 @@ Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
 
 UNITS: Final = 10**8  # of time in one step: CP-SAT counts in whole numbers
 TANGENTS: Final = 8
+# Deterministic time of CP-SAT counts neither starting a solve nor most of presolving. In its unit, which is 5.6 s of a
+# processor here: per solve, and per constraint (least squares over 260 solves of four plans, AMD EPYC).
+STARTING: Final = 8e-4
+PRESOLVING: Final = 1.4e-6
 
 
 @dataclass(frozen=True)
@@ -152,15 +156,17 @@ class SplitModel(LayerCosts):
                 cp.add_min_equality(some, [so_far, at_most])
                 self.again_of[chunk], done = some - done, some
 
-    def _recomputing(self, chunk: int) -> Expression:
-        """Time of a chunk's recomputed layers: as if all were of the kind that takes longest, less what every layer of
+    def _recomputing(self, again: Expression, of_kind: list[Expression]) -> Expression:
+        """Time of so many recomputed layers: as if all were of the kind that takes longest, less what every layer of
         another kind takes less. Exact for one kind."""
+        if isinstance(again, int) or not any(self.again):
+            return 0
         longest = self._units(max(self.again))
         others: Expression = 0
-        for count, seconds in zip(self.of_kind[chunk], self.again, strict=True):
+        for count, seconds in zip(of_kind, self.again, strict=True):
             if seconds < max(self.again):
                 others = others + (longest - self._units(seconds) + 1) * count
-        return longest * self.again_of[chunk] - others if any(self.again) else 0
+        return longest * again - others
 
     def _effective(self, count: int) -> int:
         return self.spec.num_layers if count >= self.whole else count
@@ -180,16 +186,11 @@ class SplitModel(LayerCosts):
         cp, p, m = self.cp, self.p, self.m
         chunks = range(p * self.v)
         f = self.f = [self._pass(i, self.forward, self.ends[0]) for i in chunks]
-        b = self.b = [self._pass(i, self.backward, self.ends[1]) for i in chunks]
-        for i in chunks:
-            if not isinstance(self.again_of[i], int):
-                b[i] = b[i] + self._recomputing(i)
-        work = []
-        for rank in range(p):
-            # a whole number of layers, which the sum over chunks alone does not tell the solver
-            held = cp.new_int_var(0, self.spec.num_layers, f"rank{rank}")
-            cp.add(held == sum(self.n[rank::p]))
-            work.append(sum(f[rank::p]) + sum(b[rank::p]))
+        b = self.b = [
+            self._pass(i, self.backward, self.ends[1]) + self._recomputing(self.again_of[i], self.of_kind[i])
+            for i in chunks
+        ]
+        work = [self._work(rank) for rank in range(p)]
         self.makespan = cp.new_int_var(0, 4 * UNITS, "makespan")
         slowest = cp.new_int_var(0, UNITS, "slowest")
         cp.add_max_equality(slowest, work)  # not a bound of it: longer stages hide more
@@ -206,6 +207,24 @@ class SplitModel(LayerCosts):
         self.rest = cp.new_int_var(0, 4 * UNITS, "rest")
         self._exposed(model, slowest)
         cp.minimize(self.makespan + self.rest)
+
+    def _work(self, rank: int) -> Expression:
+        """A rank's passes of one micro-batch. Of variables for its whole numbers of layers: a sum over chunks does not
+        tell the solver that they are whole, and presolving would list the values that it may take."""
+        if self.v == 1:
+            return self.f[rank] + self.b[rank]
+        held = [self.cp.new_int_var(0, count, "") for count in self.counts]
+        for kind, count in enumerate(held):
+            self.cp.add(count == sum(of_kind[kind] for of_kind in self.of_kind[rank :: self.p]))
+        again: Expression = sum(self.again_of[rank :: self.p])
+        if not isinstance(again, int):
+            again, chunks = self.cp.new_int_var(0, self.spec.num_layers, ""), again
+            self.cp.add(again == chunks)
+        costs = zip(self.forward, self.backward, held, strict=True)
+        total: Expression = sum((self._units(f) + self._units(b)) * count for f, b, count in costs)
+        for end, place in enumerate((0, self.p - 1)):
+            total += sum(self._units(float(side[end])) for side in self.ends) if rank == place else 0
+        return total + self._recomputing(again, held)
 
     def _paths(self, f: list[Expression], b: list[Expression]) -> None:
         """1F1B: some paths of `one_f_one_b_makespan`, those that enter and leave through the last stage or none."""
@@ -327,13 +346,15 @@ class SplitModel(LayerCosts):
             slower = self.step_time(1.0)
             self.cp.add(self.makespan + self.rest <= int(np.ceil(target / slower / self.unit)))
         solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1  # the same answer every time
-        solver.parameters.max_deterministic_time = effort
-        solver.parameters.max_time_in_seconds = (
-            2 * effort + 0.5
-        )  # a net for presolving, which effort does not count
+        limits = solver.parameters
+        limits.num_workers = 1  # no limit of wall time: the same answer every time
+        limits.max_deterministic_time = effort
+        # of presolving what takes long and seldom removes anything of such a model
+        limits.cp_model_probing_level = limits.symmetry_level = 0
+        limits.max_presolve_iterations = 1
         status = solver.solve(self.cp)
-        spent = max(solver.response_proto.deterministic_time, solver.wall_time / 4) + 1e-3
+        spent = solver.response_proto.deterministic_time + STARTING
+        spent += PRESOLVING * len(self.cp.proto.constraints)
         if status == cp_model.INFEASIBLE:
             return None, np.inf, spent
         least = self.step_time(max(solver.best_objective_bound, 0.0) * self.unit)

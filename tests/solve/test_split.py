@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
+from ortools.sat.python.cp_model import CpSolver
 
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
@@ -22,7 +24,7 @@ from planner.solve.split import (
     solve_split,
 )
 from planner.solve.split_bound import capacity, quick_bound
-from planner.solve.split_model import Dealt
+from planner.solve.split_model import STARTING, Dealt
 from planner.space.axes import recompute_choices
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
@@ -197,6 +199,24 @@ def test_without_effort_it_is_the_best_of_the_simple_splits() -> None:
     assert found.step_time == min(times.values()) < times[own]
     assert found.chunks == min(times, key=times.__getitem__)
     assert found.bound <= found.step_time
+
+
+def test_a_slow_machine_finds_the_same_with_the_same_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a solve takes on the clock neither ends it nor counts as effort; each counts, whatever it takes."""
+    model = costs(problem(dense_model(22, vocab=512000), "2x8 h100 400G-ib", global_batch=32))
+    config = ParallelConfig(pp=8, vpp=2, schedule=1, dp=2, num_microbatches=16)
+    quick = solve_split(model, config, np.inf, effort=0.02)
+    solved = CpSolver.solve
+
+    def slow(solver: CpSolver, *arguments: Any) -> Any:
+        assert np.isinf(solver.parameters.max_time_in_seconds)
+        status = solved(solver, *arguments)
+        solver.response_proto.wall_time = solver.response_proto.user_time = 1e3
+        return status
+
+    monkeypatch.setattr(CpSolver, "solve", slow)
+    assert solve_split(model, config, np.inf, effort=0.02) == quick
+    assert quick.effort > STARTING
 
 
 def test_memory_moves_layers_off_the_stage_that_holds_most() -> None:
