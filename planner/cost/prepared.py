@@ -216,21 +216,18 @@ class PreparedCosts:
             cluster.accelerator.pcie_bandwidth, problem.stack.communication.fsdp_overlap,
         )  # fmt: skip
 
-    def least_once(self, share: float, layers: float, slowest: Array) -> Array:
-        """Exposed collectives, update and copies to the host (but of activations) of the first stem where the heaviest
-        stage holds `share` of what it does, the deepest `layers`, and the slowest takes `slowest` for a micro-batch:
-        (n,) [s]. Convex in `slowest`."""
+    def once(self, layers: float, slowest: Array) -> Array:
+        """Exposed collectives, update and copies to the host (but of activations) of the first stem where the deepest
+        stage holds `layers` and the slowest takes `slowest` for a micro-batch: (n,) [s]. Convex in `slowest`."""
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
-            share * batch.scatter, share * batch.gather, slowest, batch.microbatches, batch.zero,
-            np.full(1, layers), share * batch.buckets, batch.replicas, comm,
+            batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
+            batch.replicas, comm,
         )  # fmt: skip
         if batch.offload.any():
-            moved = replace(batch, updated=share * batch.updated)
-            exposed = exposed + self._host_transfer(
-                moved, np.zeros(1, dtype=np.intp), np.zeros(1), slowest, batch.microbatches
-            )
-        return exposed + share * batch.once
+            first = np.zeros(1, dtype=np.intp)
+            exposed = exposed + self._host_transfer(batch, first, np.zeros(1), slowest, batch.microbatches)
+        return exposed + batch.once
 
     def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:
         """Recomputed layers by kind (rows, C); an empty list where no row recomputes whole layers."""

@@ -6,7 +6,7 @@ what of a collective stays exposed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,25 +95,12 @@ class ShardModel:
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
         outer = dense - in_layers
         gathered = self._gathered(keys, dense, expert, outer, (heaviest, experts), lora)
-        comm = self.problem.stack.communication
-        replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
-        gradient = comm.gradient_bytes
-        dense_links = (replicas, group_links(t, replicas, self.problem.cluster))
-        expert_links = (expert_replicas, group_links(e * et, expert_replicas, self.problem.cluster))
-        scatter = reduce = gather = np.zeros(len(keys))
-        sizes = zip((heaviest, experts), gathered, (dense_links, expert_links), strict=True)
-        for size, whole, (ranks, links) in sizes:
-            where = (ranks, links.local, self.problem.cluster.tiers[0].bandwidth, links.fabric, self.links)
-            scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *where)
-            reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
-            gather = gather + comm.dp_time * all_gather_time(whole, *where)
+        scatter, reduce, gather, buckets = self._collectives(keys, copies, (heaviest, experts), gathered)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         head = ends * self._head_parameters(t)[:, None]
-        opened = communicator_bytes(keys, replicas, self.problem.cluster, comm.dispatcher)
+        dispatcher = self.problem.stack.communication.dispatcher
+        opened = communicator_bytes(keys, copies * d * c, self.problem.cluster, dispatcher)
         communicators = sum(opened.values(), np.zeros(len(keys)))
-        buckets = (
-            gradient * (heaviest + experts) / comm.bucket_bytes if comm.bucket_bytes else np.zeros(len(keys))
-        )
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, outer, head,
             adapters, buckets, self._largest_tensor(t), communicators,
@@ -136,6 +123,48 @@ class ShardModel:
         primary = self.narrow.primary(np.ones(len(keys)), keys["offload"])
         width = np.where(primary, self.narrow.gathered, half)
         return largest(width[:, None] * (dense - outer) + half * outer), width * heaviest[1]
+
+    def _collectives(
+        self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array]
+    ) -> tuple[Array, Array, Array, Array]:
+        """Seconds of reduce-scatter and all-reduce of so many (dense, expert) parameters, of all-gather of so many
+        bytes, and buckets."""
+        comm, cluster = self.problem.stack.communication, self.problem.cluster
+        t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
+        gradient = comm.gradient_bytes
+        groups = ((t, copies * d * c), (e * et, copies * t * c * d / (e * et)))
+        scatter = reduce = gather = np.zeros(len(keys))
+        for size, whole, (inner, ranks) in zip(reduced, gathered, groups, strict=True):
+            links = group_links(inner, ranks, cluster)
+            where = (ranks, links.local, cluster.tiers[0].bandwidth, links.fabric, self.links)
+            scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *where)
+            reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
+            gather = gather + comm.dp_time * all_gather_time(whole, *where)
+        buckets = (
+            gradient * (reduced[0] + reduced[1]) / comm.bucket_bytes if comm.bucket_bytes else 0 * reduced[0]
+        )
+        return scatter, reduce, gather, buckets
+
+    def with_heaviest(
+        self, shards: Shards, stems: ConfigTable, classes: StageClasses, dense: float, expert: float
+    ) -> Shards:
+        """The same for one stem whose heaviest stages hold so many parameters; of adapters, the mean. Weights that are
+        gathered in several widths count with the narrowest."""
+        keys, sizes = stems.take(slice(0, 1)), (np.array([dense]), np.array([expert]))
+        width = np.full(1, RECIPES[self.problem.job.precision].activation_bytes)
+        if self.narrow is not None:
+            primary = self.narrow.primary(np.ones(1), keys["offload"])
+            width = np.where(primary, np.minimum(width, self.narrow.gathered), width)
+        gathered = width * sizes[0], width * sizes[1]
+        if self.problem.job.lora_rank is not None:
+            count = classes.count[classes.of_row[:1]]
+            sizes = (shards.adapters * count).sum(axis=1) / count.sum(axis=1), np.zeros(1)
+        copies = classes.copies[classes.of_row[:1]]
+        scatter, reduce, gather, buckets = self._collectives(keys, copies, sizes, gathered)
+        return replace(
+            shards, most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce, gather=gather,
+            buckets=buckets,
+        )  # fmt: skip
 
     def parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:
         """Parameters of one layer of each kind on a rank: (K, k) dense, (K, k) expert."""

@@ -22,10 +22,10 @@ from planner.solve.split_bound import quick_bound
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 FINALISTS = 16
-DIFFERING_EFFORT = 0.15  # of what no launcher can be told
-SLICE = 0.1  # of it that one of them gets before another has its turn
-EFFORT = 0.5  # deterministic time of CP-SAT for all finalists, of which one takes some six seconds
-PASSING_EFFORT, PASSING_FINALISTS = 0.025, 4  # where the answer is one of many
+DIFFERING_EFFORT = 0.3  # of what no launcher can be told
+SLICE = 0.5  # of it that one of them gets before another has its turn
+EFFORT = 2.0  # deterministic time of CP-SAT for all finalists, about as many seconds of a processor
+PASSING_EFFORT, PASSING_FINALISTS = 0.1, 4  # where the answer is one of many
 
 
 def refine(model: CostModel, simulator: PipelineSimulator, found: SearchResult) -> SearchResult:

@@ -27,7 +27,9 @@ from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 TOLERANCE: Final = 1e-4  # a gap below it counts as closed
 MOST_CANDIDATES: Final = 40  # costed exactly for one configuration
-EFFORT: Final = 1.0  # deterministic time of CP-SAT for one configuration, of which one takes some six seconds
+EFFORT: Final = (
+    1.0  # deterministic time of CP-SAT for one configuration, about as many seconds of a processor
+)
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class SplitSearch:
                 self.search.exclude_memory(found, _too_large(cost, self.limit))
                 continue
             self.search.exclude(found)
-            self.search.add_longest_path(found.of_model(self.model), found.config(self.config))
+            self.search.add_longest_paths(found.chunks)
             if float(cost.step_time[0]) < best:
                 best, dealt = float(cost.step_time[0]), found
         self.done |= tried >= candidates

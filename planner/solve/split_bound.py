@@ -5,9 +5,12 @@ Found without a solver. Left out: paths that need the order of passes (`solve/sp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -29,6 +32,8 @@ Array = NDArray[np.float64]
 SLOWEST_TIMES: Final = 33
 HEAVIER: Final = 1.25  # a rank's chunks where it decides
 LARGEST_SCHEDULE: Final = 60_000  # passes of one whose longest paths are looked for rank by rank
+LEVELS: Final = 8  # of parameters on the stage that holds most, from which on collectives take longer
+NOTHING: Final = 1e-9  # [s] of a chunk without layers, as the simulator needs some
 GROUPS: Final = 4  # of micro-batches, after which an interleaved schedule repeats itself
 
 
@@ -38,11 +43,26 @@ def fewest_layers(layers: int, config: ParallelConfig) -> int:
     return 1 if config.vpp == 1 else max(layers // (config.pp * config.vpp), 1)
 
 
+def near_splits(chunks: tuple[int, ...], most: int) -> NDArray[np.int64]:
+    """A split and up to `most` others that differ from it in the chunk of one layer: (splits, chunks)."""
+    own = np.array(chunks)
+    moves = [(i, j) for i in range(len(own)) for j in range(len(own)) if i != j and own[i] > 0]
+    chosen = np.unique(np.linspace(0, len(moves) - 1, min(most, len(moves))).astype(int))
+    splits = np.tile(own, (1 + len(chosen), 1))
+    for row, at in enumerate(chosen.tolist(), start=1):
+        splits[row, moves[at][0]] -= 1
+        splits[row, moves[at][1]] += 1
+    return splits
+
+
 class LayerCosts:
     """Seconds of a layer of each kind of one configuration, of the ends of its pipeline, and of messages."""
 
     def __init__(self, model: CostModel, config: ParallelConfig) -> None:
         self.config, self.problem, self.spec = config, model.problem, model.problem.model
+        self.shards = model.shards
+        # layers of a rank from which on it recomputes all it holds
+        self.whole = -(-self.spec.num_layers // config.pp)
         keys = ConfigTable.of([config])
         layers = [model.layers.layer(kind, keys) for kind in self.spec.layer_kinds]
         self.forward = [float(cost.forward_time[0]) for cost in layers]
@@ -69,29 +89,65 @@ class LayerCosts:
         self.most = self.forward[most] + self.backward[most]  # of a layer of the kind of which there are most
         self.total = sum(self.forward[k] + self.backward[k] for k in kinds) + float(sum(map(sum, self.ends)))
 
-    def lightest(self, prepared: PreparedCosts) -> float:
-        """What the heaviest stage of any split holds at least, in parts of what that of the stack's own split holds.
+    def lightest(self, prepared: PreparedCosts) -> tuple[float, float]:
+        """Dense and expert parameters that some stage of any split holds, whatever the split.
 
-        At least the mean; what lies outside the layers of the first or the last stage, with the fewest layers that its
+        The mean; what lies outside the layers of the first or the last stage, with the fewest layers that its
         chunks may hold; and of the layers of each kind the mean, rounded up.
         """
         shards, classes, config = prepared.shards, prepared.classes, self.config
         alive = classes.count[0] > 0
         fewest = (config.vpp - 1 or 1) * fewest_layers(self.spec.num_layers, config)
-        share, none = 1.0, 0 * shards.outer[0]
+        found, none = [], 0 * shards.outer[0]
         sides = ((shards.dense[0], shards.outer[0]), (shards.expert[0], none))
         for (held, outer), of_kind in zip(sides, self.parameters, strict=True):
-            if held[alive].max() > 0:
-                mean = float((held * classes.count[0]).sum()) / config.pp
-                ends = float(outer[alive].max()) + fewest * min(of_kind)
-                full = max(-(-self.counts[kind] // config.pp) * one for kind, one in enumerate(of_kind))
-                share = min(share, max(mean, ends, full) / float(held[alive].max()))
-        return share
+            mean = float((held * classes.count[0]).sum()) / config.pp
+            ends = float(outer[alive].max()) + fewest * min(of_kind)
+            full = max(-(-self.counts[kind] // config.pp) * one for kind, one in enumerate(of_kind))
+            found.append(min(max(mean, ends, full), float(held[alive].max())))
+        return found[0], found[1]
+
+    def once(
+        self, prepared: PreparedCosts, held: tuple[float, float], deepest: float, slowest: Array
+    ) -> Array:
+        """`PreparedCosts.once` where the stages that hold most dense and most expert parameters hold `held`."""
+        lighter = copy(prepared)
+        lighter.shards = self.shards.with_heaviest(prepared.shards, prepared.stems, prepared.classes, *held)
+        return lighter.once(deepest, slowest)
+
+    def outer(self, prepared: PreparedCosts) -> NDArray[np.int64]:
+        """Dense parameters of every rank outside its layers."""
+        outer = np.zeros(self.config.pp, dtype=np.int64)
+        for held, ranks in zip(prepared.shards.outer[0], prepared.classes.members[0], strict=False):
+            outer[list(ranks)] = int(held)
+        return outer
+
+    def levels(self, of_kind: list[int], outer: set[int], least: float) -> list[int]:
+        """Some of the numbers of parameters above `least` that a stage of usual depth may hold, the largest too."""
+        amount = Counter[int]()
+        for one, count in zip(of_kind, self.counts, strict=True):
+            amount[one] += count
+        some = (range(min(count, self.whole) + 1) for count in amount.values())
+        mixes = [mix for mix in product(*some) if sum(mix) <= self.whole]
+        inside = {sum(one * count for one, count in zip(amount, mix, strict=True)) for mix in mixes}
+        above = sorted({held for own in outer for one in inside if (held := own + one) > least})
+        return sorted({above[i] for i in np.linspace(0, len(above) - 1, LEVELS).astype(int)} if above else ())
+
+    def times_of(self, splits: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Seconds of the passes of chunks under some splits (splits, chunks), without recomputation."""
+        ends = np.cumsum(splits, axis=1)
+        sides = []
+        for of_kind, outside in zip((self.forward, self.backward), self.ends, strict=True):
+            before = np.cumsum([0.0, *(of_kind[kind] for kind in self.spec.layer_kind_of)])
+            seconds = before[ends] - before[ends - splits]
+            seconds[:, [0, -1]] += outside
+            sides.append(np.maximum(seconds, NOTHING))
+        return sides[0], sides[1]
 
     def least_again(self, count: int, deepest: float) -> list[float]:
         """Seconds that recomputation adds to a layer's backward pass by kind, on average over layers and at least,
         where each rank recomputes `count` of its layers and none holds more than `deepest`."""
-        if count >= -(-self.spec.num_layers // self.config.pp):
+        if count >= self.whole:
             return self.again
         return [min(self.again) * min(count / max(deepest, 1), 1.0)] * len(self.again)
 
@@ -250,7 +306,7 @@ def _bound_with(
     # the slower the slowest stage, the more it hides: between two of these times at least the work of the lower one and
     # what the higher one leaves exposed
     times = np.linspace(whole / p, max(step_time, makespan) / m, SLOWEST_TIMES)
-    rest = prepared.least_once(costs.lightest(prepared), float(costs.spec.num_layers), times)
+    rest = costs.once(prepared, costs.lightest(prepared), float(costs.spec.num_layers), times)
     least = float((np.maximum(makespan, m * times[:-1]) + rest[1:]).min())
     subtotal = least + costs.problem.stack.host.step_overhead
     if config.vpp == 1:

@@ -1,11 +1,10 @@
 """The CP-SAT model of one configuration's splits: the layers of every chunk and the layers that ranks recompute.
 
 It minimises a lower bound of the step:
-  paths  through the schedule, each linear in the layers of the chunks: what a rank waits for, its own work, and what
-         follows; 1F1B: some of those of `schedule/uneven.py`; and the longest path of every candidate, so that its
-         bound becomes its simulated time
-  rest   tangents of what data-parallel collectives and copies to the host leave exposed, convex in the slowest
-         stage's time
+  makespan  of 1F1B and of short interleaved schedules as it is (`solve/split_schedule.py`); of longer ones, some paths
+            through them and the longest of every candidate, whose bound so becomes its simulated time
+  rest      tangents of what data-parallel collectives and copies to the host leave exposed, convex in the slowest
+            stage's time, for a few numbers of parameters on the heaviest stages
 Left out: a chunk that recomputes a part of its layers and holds several kinds is taken to recompute the fastest.
 """
 
@@ -17,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.cost.model import CostModel
-from planner.cost.simulated import simulator_of
+from planner.cost.prepared import PreparedCosts
 from planner.schedule.critical import CriticalPaths, critical_paths
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph
@@ -29,18 +28,21 @@ from planner.solve.split_bound import (
     LayerCosts,
     fewest_layers,
     known_paths,
+    near_splits,
 )
+from planner.solve.split_schedule import one_f_one_b
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 
 Chunks = tuple[int, ...]
 Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
 
-UNITS: Final = 10**8  # of time in one step: CP-SAT counts in whole numbers
+UNITS: Final = 10**9  # of time in about one step: CP-SAT counts in whole numbers
 TANGENTS: Final = 8
-# Deterministic time of CP-SAT counts neither starting a solve nor most of presolving. In its unit, which is 5.6 s of a
-# processor here: per solve, and per constraint (least squares over 260 solves of four plans, AMD EPYC).
-STARTING: Final = 8e-4
-PRESOLVING: Final = 1.4e-6
+SIMULATED_PASSES: Final = 20_000  # of schedules whose longest paths are looked for at a time
+# Deterministic time of CP-SAT counts neither starting a solve nor most of presolving. In its unit, of which one takes
+# 1.2 s of an AMD EPYC: per solve, and per constraint (least squares over 64 solves of four plans).
+STARTING: Final = 1e-3
+PRESOLVING: Final = 1e-4
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,12 @@ class SplitModel(LayerCosts):
         super().__init__(model, config)
         self.target = target  # only faster splits are of interest [s]
         self.graph: DependencyGraph | None = None
+        self.paths = set[bytes]()
         self.cp, self.own, self.per_stage = cp_model.CpModel(), own, per_stage
         self.p, self.v, self.m = config.pp, config.vpp, config.num_microbatches
-        self.unit = (self.m + self.p) * (self.total + max(self.again) * self.spec.num_layers) / UNITS
-        # layers of a rank from which on it recomputes all it holds
-        self.whole = -(-self.spec.num_layers // self.p)
+        whole = self.total + max(self.again) * self.spec.num_layers
+        self.unit = (self.m + self.p) * whole / self.p / UNITS
+        self.longest = 4 * self.p * UNITS  # of any split
         self._variables()
         self._recomputation(room)
         self._step(model)
@@ -157,15 +160,18 @@ class SplitModel(LayerCosts):
                 self.again_of[chunk], done = some - done, some
 
     def _recomputing(self, again: Expression, of_kind: list[Expression]) -> Expression:
-        """Time of so many recomputed layers: as if all were of the kind that takes longest, less what every layer of
-        another kind takes less. Exact for one kind."""
+        """Time of so many recomputed layers: as if all were of the kind that takes longest, less what each of another
+        kind, as many as can be among them, takes less. Exact for one kind."""
         if isinstance(again, int) or not any(self.again):
             return 0
         longest = self._units(max(self.again))
         others: Expression = 0
         for count, seconds in zip(of_kind, self.again, strict=True):
-            if seconds < max(self.again):
-                others = others + (longest - self._units(seconds) + 1) * count
+            if seconds < max(self.again) and not isinstance(count, int):
+                among = self.cp.new_int_var(0, self.spec.num_layers, "")
+                self.cp.add(among <= count)
+                self.cp.add(among <= again)
+                others = others + (longest - self._units(seconds) + 1) * among
         return longest * again - others
 
     def _effective(self, count: int) -> int:
@@ -190,76 +196,96 @@ class SplitModel(LayerCosts):
             self._pass(i, self.backward, self.ends[1]) + self._recomputing(self.again_of[i], self.of_kind[i])
             for i in chunks
         ]
+        self.held = [self._held(rank) for rank in range(p)]
         work = [self._work(rank) for rank in range(p)]
-        self.makespan = cp.new_int_var(0, 4 * UNITS, "makespan")
-        slowest = cp.new_int_var(0, UNITS, "slowest")
+        self.makespan = cp.new_int_var(0, self.longest, "makespan")
+        slowest = cp.new_int_var(0, p * UNITS // (m + p) + 1, "slowest")  # a whole micro-batch at most
         cp.add_max_equality(slowest, work)  # not a bound of it: longer stages hide more
         before: Expression = 0
         for rank in range(p):
             hops = 2 * self._units(float(self.hops[rank])) if self.v > 1 else 0
             cp.add(self.makespan >= before + m * work[rank] + hops)
             before = before + f[rank] + b[rank]
-        if self.v > 1:
+        if self.v == 1:
+            one_f_one_b(cp, f, b, m, self.makespan, self.longest)
+        else:
             if m % p == 0:
                 self._add_paths(known_paths(p, self.v, m))
-        else:
-            self._paths(f, b)
-        self.rest = cp.new_int_var(0, 4 * UNITS, "rest")
+            self.add_longest_paths(self.own.chunks)
+        self.rest = cp.new_int_var(0, self.longest, "rest")
         self._exposed(model, slowest)
         cp.minimize(self.makespan + self.rest)
 
-    def _work(self, rank: int) -> Expression:
-        """A rank's passes of one micro-batch. Of variables for its whole numbers of layers: a sum over chunks does not
-        tell the solver that they are whole, and presolving would list the values that it may take."""
+    def _held(self, rank: int) -> list[Expression]:
+        """A rank's layers by kind. Variables of their own where it holds several chunks: a sum over chunks does not
+        tell the solver that it is whole, and presolving would list the values that it may take."""
         if self.v == 1:
-            return self.f[rank] + self.b[rank]
-        held = [self.cp.new_int_var(0, count, "") for count in self.counts]
+            return self.of_kind[rank]
+        held: list[Expression] = [self.cp.new_int_var(0, count, "") for count in self.counts]
         for kind, count in enumerate(held):
             self.cp.add(count == sum(of_kind[kind] for of_kind in self.of_kind[rank :: self.p]))
+        return held
+
+    def _work(self, rank: int) -> Expression:
+        """A rank's passes of one micro-batch."""
+        if self.v == 1:
+            return self.f[rank] + self.b[rank]
         again: Expression = sum(self.again_of[rank :: self.p])
         if not isinstance(again, int):
             again, chunks = self.cp.new_int_var(0, self.spec.num_layers, ""), again
             self.cp.add(again == chunks)
-        costs = zip(self.forward, self.backward, held, strict=True)
+        costs = zip(self.forward, self.backward, self.held[rank], strict=True)
         total: Expression = sum((self._units(f) + self._units(b)) * count for f, b, count in costs)
         for end, place in enumerate((0, self.p - 1)):
             total += sum(self._units(float(side[end])) for side in self.ends) if rank == place else 0
-        return total + self._recomputing(again, held)
-
-    def _paths(self, f: list[Expression], b: list[Expression]) -> None:
-        """1F1B: some paths of `one_f_one_b_makespan`, those that enter and leave through the last stage or none."""
-        all_f, all_b = sum(f), sum(b)
-        done_f: Expression = 0
-        done_b: Expression = 0
-        for s in range(self.p):
-            done_f, done_b = done_f + f[s], done_b + b[s]
-            if s < self.p - self.m:
-                continue
-            later = self.p - 1 - s
-            for enter in (all_f + all_b - done_b, done_f + later * f[s]):
-                for leave in (all_b + all_f - done_f, done_b + later * b[s]):
-                    self.cp.add(self.makespan >= enter + (self.m - self.p + s) * (f[s] + b[s]) + leave)
+        return total + self._recomputing(again, self.held[rank])
 
     def _add_paths(self, paths: CriticalPaths) -> None:
         """The makespan is no shorter than any path through the schedule."""
-        hop = self.hop if self.v > 1 else np.zeros(len(self.hop))
-        for ahead, back, hops in zip(paths.forward, paths.backward, paths.hops, strict=True):
-            total: Expression = self._units(float(hops @ hop))
+        for row in np.unique(np.concatenate([paths.forward, paths.backward, paths.hops], axis=1), axis=0):
+            if row.tobytes() in self.paths:
+                continue
+            self.paths.add(row.tobytes())
+            ahead, back, hops = np.split(row, [len(self.f), 2 * len(self.f)])
+            total: Expression = self._units(float(hops @ self.hop))
             for passes, weights in ((self.f, ahead), (self.b, back)):
                 for chunk in np.flatnonzero(weights):
                     total = total + int(weights[chunk]) * passes[chunk]
             self.cp.add(self.makespan >= total)
 
     def _exposed(self, model: CostModel, slowest: Expression) -> None:
-        """What a step takes beside its pipeline: tangents of the exposed collectives, the update, the overhead."""
+        """What a step takes beside its pipeline: exposed collectives, the update, the overhead; for the least that the
+        heaviest stage of any split holds, and for more of dense and of expert parameters."""
         prepared = model.prepare(ConfigTable.of([self.config]))
-        share, layer = self.lightest(prepared), min(map(sum, zip(self.forward, self.backward, strict=True)))
+        least = self.lightest(prepared)
+        self._tangents(prepared, least, slowest)
+        for expert in (False, True):
+            of_kind = [int(count) for count in self.parameters[expert]]
+            outer = np.zeros(self.p, dtype=np.int64) if expert else self.outer(prepared)
+            outer[-1] += self.spec.mtp_layers * of_kind[self.spec.layer_kind_of[-1]]
+            for level in self.levels(of_kind, set(outer.tolist()), least[expert]):
+                more = self.cp.new_bool_var("")
+                for own, held in zip(outer.tolist(), self.held, strict=True):
+                    there = own + sum(count * layers for count, layers in zip(of_kind, held, strict=True))
+                    self.cp.add(there < level).only_enforce_if(~more)
+                heavier = (least[0], float(level)) if expert else (float(level), least[1])
+                self._tangents(prepared, heavier, slowest, more)
+
+    def _tangents(
+        self,
+        prepared: PreparedCosts,
+        held: tuple[float, float],
+        slowest: Expression,
+        where: Expression = None,
+    ) -> None:
+        """`rest` is no less than with so many parameters on the heaviest stages, if `where` holds."""
+        layer = min(map(sum, zip(self.forward, self.backward, strict=True)))
         # a faster split has no deeper stage than this
         deepest = min(float(self.spec.num_layers), max(np.floor(self.target / (self.m * layer)), 1.0))
         at = np.linspace(0.5, 2.0, TANGENTS) * self.total / self.p
         step = 1e-6 * self.total
-        here, ahead = (prepared.least_once(share, deepest, points) for points in (at, at + step))
-        fixed = model.problem.stack.host.step_overhead
+        here, ahead = (self.once(prepared, held, deepest, points) for points in (at, at + step))
+        fixed = self.problem.stack.host.step_overhead
         if self.v == 1:  # interleaved messages are part of the makespan's bound
             fixed += float(prepared.pipelines.hops[0])
         for point, value, slope in zip(at, here, (ahead - here) / step, strict=True):
@@ -267,19 +293,23 @@ class SplitModel(LayerCosts):
             # may take from a stage
             tilt = int(np.floor(1000 * slope))
             start = self._units(float(value + fixed - slope * point))
-            self.cp.add(1000 * self.rest >= 1000 * (start - 1 - 4 * self.spec.num_layers) + tilt * slowest)
+            bound = self.cp.add(
+                1000 * self.rest >= 1000 * (start - 1 - 4 * self.spec.num_layers) + tilt * slowest
+            )
+            if where is not None:
+                bound.only_enforce_if(where)
 
-    def add_longest_path(self, model: CostModel, config: ParallelConfig) -> None:
-        """The step takes at least as long as the passes and messages on the longest path of `config` under the model's
-        own split."""
-        if 2 * self.p * self.v * self.m > LARGEST_SCHEDULE:
+    def add_longest_paths(self, chunks: Chunks) -> None:
+        """An interleaved step takes at least as long as the passes and messages on the path that is longest under a
+        split, and on those that are under splits which differ from it in the chunk of one layer."""
+        passes = 2 * self.p * self.v * self.m
+        if self.v == 1 or passes > LARGEST_SCHEDULE:
             return
         if self.graph is None:
             order = action_table(Schedule(self.config.schedule), self.p, self.m, self.v)
             self.graph = dependency_graph(order)
-        chunks = simulator_of(model).chunk_times(config)
-        hop = self.hop if self.v > 1 else np.zeros(len(self.hop))
-        times = stage_times(len(chunks.forward), chunks.forward, chunks.backward, 0.0, hop)
+        ahead, back = self.times_of(near_splits(chunks, max(SIMULATED_PASSES // passes, 1)))
+        times = stage_times(len(chunks), ahead, back, 0.0, self.hop)
         self._add_paths(critical_paths(self.graph, times))
 
     def exclude(self, dealt: Dealt) -> None:

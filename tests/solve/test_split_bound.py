@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.cost.table import STAGE_TERMS
 from planner.schedule.critical import critical_paths
 from planner.schedule.generate import action_table
 from planner.schedule.graph import dependency_graph
 from planner.schedule.simulate import makespans, stage_times
-from planner.solve.split_bound import known_paths
-from planner.spec.config import Schedule
+from planner.solve.split_bound import LayerCosts, known_paths, near_splits
+from planner.space.enumerate import enumerate_configs
+from planner.space.rules import RULES
+from planner.spec.config import ConfigTable, Schedule
+from tests.problems import costs, dense_model, moe_model, problem
 
 
 @pytest.mark.parametrize(
@@ -30,6 +34,42 @@ def test_known_paths_are_no_longer_than_any_schedule(p: int, v: int, m: int) -> 
     equal = np.ones((1, p * v))
     exact = makespans(graph, stage_times(p * v, equal, 2 * equal))[0]
     assert paths.forward[0].sum() + 2 * paths.backward[0].sum() == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_step_takes_once_grows_with_the_heaviest_stages_up_to_what_it_is(seed: int) -> None:
+    """No split holds less than the least; with what the stack's own split holds it is the cost of that."""
+    subject = problem(
+        moe_model(9, leading_dense=seed % 3, experts=4) if seed % 2 else dense_model(9), "2x8 h100 400G-ib",
+        global_batch=16, stack=("megatron-2026", "fsdp1-2023")[seed % 4 == 2],
+    )  # fmt: skip
+    model, space = costs(subject), enumerate_configs(subject, RULES, {"pp": (1, 2, 4)}).table()
+    config = space.row(int(np.random.default_rng(seed).integers(len(space))))
+    table = ConfigTable.of([config])
+    prepared, costed = model.prepare(table), LayerCosts(model, config)
+    least = costed.lightest(prepared)
+    own = float(prepared.shards.most_dense[0]), float(prepared.shards.most_expert[0])
+    assert least[0] <= own[0]
+    assert least[1] <= own[1]
+    cost = model.evaluate(table, keep_terms=True)
+    assert cost.detail is not None
+    work = sum(float(cost.detail.time[name][0]) for name in STAGE_TERMS)
+    slowest, deepest = np.array([work / config.num_microbatches]), float(prepared.deepest[0])
+    exact = sum(float(cost.detail.time[name][0]) for name in ("dp_comm", "optimizer"))
+    between = tuple((a + b) / 2 for a, b in zip(least, own, strict=True))
+    taken = [float(costed.once(prepared, held, deepest, slowest)[0]) for held in (least, between, own)]
+    if not config.offload:
+        assert taken[2] == pytest.approx(exact)
+    assert taken == sorted(taken)
+
+
+def test_near_splits_move_one_layer() -> None:
+    splits = near_splits((2, 0, 3), 100)
+    assert splits.tolist()[0] == [2, 0, 3]
+    assert len({tuple(split) for split in splits.tolist()}) == 5
+    assert (splits.sum(axis=1) == 5).all()
+    assert splits.min() == 0
+    assert len(near_splits((2, 0, 3), 2)) == 3
 
 
 def test_a_longest_path_is_as_long_as_the_schedule() -> None:
