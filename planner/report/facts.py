@@ -93,7 +93,7 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
     if model.params_active != model.params_total:
         size += f", {count(model.params_active)} active"
     return (
-        f"{model.name}: {size}, {model.layers} layers",
+        f"{model.name}: {size}, {model.layers} layer{'' if model.layers == 1 else 's'}",
         f"{_devices(cluster)} of {cluster.name}, {format_capacity(cluster.memory_per_device)} each",
         f"{job.global_batch:,} sequence{'' if job.global_batch == 1 else 's'} of {job.seq_len:,} tokens per step "
         f"({count(job.tokens_per_step)} tokens), "

@@ -14,6 +14,7 @@ from planner.spec.stack import AttentionKernel, Stack
 
 # compiled by XLA over a torus, or over rings of its own: neither is in the cost model
 NOT_MODELLED: Final = (Architecture.TPU, Architecture.TRAINIUM)
+WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
 _FLASH: Final = (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
 
 
@@ -33,8 +34,12 @@ def with_device_kernels(stack: Stack, model: ModelSpec, chip: Accelerator) -> St
 
 def missing_kernels(stack: Stack, model: ModelSpec, chip: Accelerator) -> tuple[str, ...]:
     """What the stack does without on this device, for the list of what is assumed. `stack`: as its file has it."""
-    why = _missing_flash(stack, model, chip)
-    return (f"attention keeps its scores, only the softmax fused: {why}",) if why else ()
+    said = []
+    if why := _missing_flash(stack, model, chip):
+        said.append(f"attention keeps its scores, only the softmax fused: {why}")
+    if chip.architecture in WRITTEN_FOR_GPUS:
+        said.append(f"{stack.name} runs on {chip.name} as on a GPU, for which its release was written")
+    return tuple(said)
 
 
 def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -165,8 +166,13 @@ def _read(content: bytes, file: str, name: str, suffix: str, with_mtp: bool) -> 
         must = "the file must hold one object of named fields"
         raise FileInputError(file, must, type(fields).__name__, "give a model's config.json")
     if "model_type" not in fields and "layers" in fields:
-        return spec_from_description(fields, str(fields.get("name") or name), file)
-    return read_hf_config(fields, file, name, with_mtp)
+        spec = spec_from_description(fields, str(fields.get("name") or name), file)
+    else:
+        spec = read_hf_config(fields, file, name, with_mtp)
+    if with_mtp and not spec.mtp_layers:
+        none = "no multi-token prediction: planner knows no such modules of this model"
+        return replace(spec, assumed=(*spec.assumed, none))
+    return spec
 
 
 def _parse_json(text: str, file: str) -> Any:

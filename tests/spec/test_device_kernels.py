@@ -46,6 +46,13 @@ def test_scores_are_kept_and_context_is_not_split_on_volta() -> None:
     assert [broken.rule for broken in split.violations] == ["cp-attention"]
 
 
+@pytest.mark.parametrize("name", ["gaudi2", "cpu"])
+def test_a_device_that_the_release_was_not_written_for_is_said(name: str) -> None:
+    chip = load_cluster(name, 1).accelerator
+    (said,) = missing_kernels(load_stack("megatron-2026"), LLAMA, chip)
+    assert "as on a GPU" in said
+
+
 @pytest.mark.parametrize("cluster", ["8x4 tpu-v5p 400G-ib", "4 tpu-v6e", "16 trainium2"])
 def test_devices_without_a_stack_are_refused(cluster: str) -> None:
     with pytest.raises(UnsupportedError, match="GPUs"):

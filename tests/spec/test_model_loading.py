@@ -77,6 +77,9 @@ def test_mtp_is_counted_only_when_asked() -> None:
     assert load_model("deepseek-v3").mtp_layers == 0
     assert load_model("deepseek-v3", with_mtp=True).mtp_layers == 1
     assert load_model("deepseek-v3").mtp_layers == 0
+    assert not any("multi-token" in line for line in load_model("deepseek-v3", with_mtp=True).assumed)
+    said = load_model("llama-3.1-8b", with_mtp=True).assumed  # asked for in vain
+    assert any(line.startswith("no multi-token prediction") for line in said)
 
 
 def test_a_description_in_yaml(tmp_path: Path) -> None:
