@@ -2,12 +2,16 @@
 
     python -m benchmarks.framework_options megatron 0.16.1=CHECKOUT main-2026-08=CHECKOUT
     python -m benchmarks.framework_options torchtitan 0.3.0=INTERPRETER
+    python -m benchmarks.framework_options deepspeed 0.19.8=INTERPRETER
+    python -m benchmarks.framework_options accelerate 1.15.0=INTERPRETER
 
 A release is transcribed from its own code and added to the table, or replaced there; the others stay. Of Megatron-LM
 its parser is built and asked, from a checkout with torch, triton, six and einops importable. Of torchtitan PATH is a
 Python interpreter that has the release: tyro's parser is asked, before 0.3 its JobConfig. Of Megatron-Bridge PATH is
 BRIDGE:MEGATRON, checkouts whose dataclasses are read from the source; a type that the table states more closely than
-the source does is kept. The other tables were entered by hand from the files that they name. Left out: help texts.
+the source does is kept. Of DeepSpeed its sections' models are asked, and the names and defaults of its constants where
+it reads plain dictionaries; of Accelerate its dataclass and the parser of `accelerate launch`. nanotron's table was
+entered by hand from the files that it names. Left out: help texts.
 """
 
 from __future__ import annotations
@@ -100,6 +104,104 @@ else:
 print("OPTIONS" + json.dumps(found))
 """
 )
+# Sections that DeepSpeed reads as plain dictionaries have their names and defaults as constants.
+_DEEPSPEED: Final = (
+    _TYPES
+    + """
+import importlib, typing
+import pydantic
+found = {}
+def walk(kind, prefix):
+    for name, field in kind.model_fields.items():
+        parts = [field.annotation, *typing.get_args(field.annotation)]
+        inner = next((p for p in parts if isinstance(p, type) and issubclass(p, pydantic.BaseModel)), None)
+        name = field.alias or name
+        if inner is not None:
+            walk(inner, prefix + name + ".")
+        else:
+            found[prefix + name] = text(field.annotation)
+MODELS = {
+    "zero_optimization": "runtime.zero.config.DeepSpeedZeroConfig",
+    "bf16": "runtime.precision_config.DeepSpeedBF16Config", "fp16": "runtime.precision_config.DeepSpeedFP16Config",
+    "compile": "compile.config.CompileConfig", "tensor_parallel": "runtime.tensor_parallel.config.TPTrainingConfig",
+    "hybrid_engine": "runtime.config.HybridEngineConfig", "tensorboard": "monitor.config.TensorBoardConfig",
+    "wandb": "monitor.config.WandbConfig", "csv_monitor": "monitor.config.CSVConfig",
+    "comet": "monitor.config.CometConfig", "comms_logger": "comm.config.CommsLoggerConfig",
+}
+for section, path in MODELS.items():
+    module, _, name = path.rpartition(".")
+    walk(getattr(importlib.import_module("deepspeed." + module), name), section + ".")
+def constants(module, prefix, section):
+    known = vars(importlib.import_module("deepspeed." + module))
+    for name, value in known.items():
+        if name.startswith(prefix) and isinstance(value, str) and name + "_DEFAULT" in known and value.isidentifier():
+            default = known[name + "_DEFAULT"]
+            kind = type(default).__name__
+            found[section + value] = kind if kind in ("bool", "int", "float") else "str"
+import inspect, re
+import deepspeed.runtime.config as runtime
+source, named = inspect.getsource(runtime), vars(importlib.import_module("deepspeed.runtime.constants"))
+def read(pattern, section):
+    for name in re.findall(pattern, source):
+        value = named.get(name) or vars(runtime).get(name)
+        kind = type(named.get(name + "_DEFAULT")).__name__
+        if isinstance(value, str):
+            found[section + value] = kind if kind in ("bool", "int", "float") else "str"
+read(r"get_scalar_param\\(\\s*param_dict,\\s*([A-Z_]+)", "")
+read(r"param_dict\\.get\\(([A-Z_]+_SIZE),", "")
+read(r"comm_type\\s*=\\s*([A-Z_]+)", "")
+read(r"get_communication_data_type\\(\\s*param_dict,\\s*([A-Z_]+)", "")
+read(r"data_types_params\\.get\\(([A-Z0-9_]+)", "data_types.")
+read(r"checkpoint_params\\.get\\(([A-Z_]+)", "checkpoint.")
+constants("runtime.constants", "TORCH_AUTOCAST_", "torch_autocast.")
+for name in re.findall(r'"([a-z_]+)" in config:', source):
+    found[name] = "int"
+# what the optimizer's and the scheduler's classes take is theirs; those of Adam and SGD
+found |= {"optimizer.type": "str", "scheduler.type": "str"}
+found |= {"optimizer.params." + name: kind for name, kind in dict(
+    lr="float", betas="float*", eps="float", weight_decay="float", momentum="float", torch_adam="bool").items()}
+constants("runtime.activation_checkpointing.config", "ACT_CHKPT_", "activation_checkpointing.")
+constants("runtime.swap_tensor.constants", "AIO_", "aio.")
+constants("profiling.constants", "FLOPS_PROFILER_", "flops_profiler.")
+from deepspeed.runtime.config import get_pipeline_config
+for name, default in get_pipeline_config({}).items():
+    kind = type(default).__name__
+    found["pipeline." + name] = "int" if name == "stages" else kind
+import dataclasses
+from deepspeed.module_inject.auto_ep_config import AutoEPConfig
+for field in (field for field in dataclasses.fields(AutoEPConfig) if field.name[0] != "_"):
+    found["expert_parallel." + field.name] = text(typing.get_type_hints(AutoEPConfig)[field.name])
+print("OPTIONS" + json.dumps(found))
+"""
+)
+_ACCELERATE: Final = (
+    _TYPES
+    + """
+import dataclasses, typing
+from accelerate.commands.config.config_args import ClusterConfig
+from accelerate.commands.launch import launch_command_parser
+found = {}
+hints = typing.get_type_hints(ClusterConfig)
+for field in dataclasses.fields(ClusterConfig):
+    found[field.name] = text(hints[field.name])
+# nested settings become the launcher's own (commands/launch.py _validate_launch_command)
+GROUPS = {"fsdp_": "fsdp_config", "megatron_lm_": "megatron_lm_config", "fp8_": "fp8_config",
+          "dynamo_": "dynamo_config", "parallelism_config_": "parallelism_config"}
+DEEPSPEED = ("deepspeed_", "zero", "offload_", "gradient_")
+for action in launch_command_parser()._actions:
+    kind = getattr(action.type, "__name__", "str") if action.type else "str"
+    kind = "bool" if action.nargs == 0 or kind == "str_to_bool" else kind if kind in ("int", "float") else "str"
+    name = action.dest
+    for prefix, section in GROUPS.items():
+        if name.startswith(prefix):
+            found[section + "." + name] = kind
+            if section in ("fp8_config", "fsdp_config", "dynamo_config"):  # their prefix may be left out
+                found[section + "." + name[len(prefix):]] = kind
+    if name.startswith(DEEPSPEED):
+        found["deepspeed_config." + name] = kind
+print("OPTIONS" + json.dumps(found))
+"""
+)
 
 
 def _asked(interpreter: str, script: str, *words: str) -> Table:
@@ -123,6 +225,16 @@ def torchtitan_options(interpreter: str) -> Table:
     return _asked(interpreter, _TORCHTITAN)
 
 
+def deepspeed_options(interpreter: str) -> Table:
+    """Setting of ds_config.json -> type, of the release that an interpreter has."""
+    return _asked(interpreter, _DEEPSPEED)
+
+
+def accelerate_options(interpreter: str) -> Table:
+    """Setting of Accelerate's YAML -> type, of the release that an interpreter has."""
+    return _asked(interpreter, _ACCELERATE)
+
+
 # framework -> how a release is transcribed, and what of it
 TRANSCRIBED: Final[dict[str, tuple[Callable[[str], Table], str]]] = {
     "megatron": (
@@ -134,6 +246,11 @@ TRANSCRIBED: Final[dict[str, tuple[Callable[[str], Table], str]]] = {
         "NVIDIA-NeMo/Megatron-Bridge {release}, dataclasses of src/megatron/bridge and megatron-core",
     ),
     "torchtitan": (torchtitan_options, "torchtitan {release} (PyPI), torchtitan/config"),
+    "deepspeed": (deepspeed_options, "deepspeed {release} (PyPI), runtime/config.py, runtime/constants.py"),
+    "accelerate": (
+        accelerate_options,
+        "accelerate {release} (PyPI), commands/config/config_args.py, commands/launch.py",
+    ),
 }
 
 

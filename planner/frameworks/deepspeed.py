@@ -33,7 +33,12 @@ VERSION: Final = "0.19.8"
 CONFIG, HOSTFILE, PIPELINE = "ds_config.json", "hostfile", "pipeline.json"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 TRIAL_STEPS: Final = 50
-_FREE: Final = ("optimizer.params.", "scheduler.params.")  # words of the optimizer or scheduler that is named
+# words of the optimizer or scheduler that is named, and sections that the table does not go into
+_FREE: Final = (
+    "optimizer.params.", "scheduler.params.", "checkpoint.parallel_write.", "compression_training.", "autotuning.",
+    "data_efficiency.", "elasticity.", "curriculum_learning.", "weight_quantization.", "timers.",
+    "datastates.", "tensor_parallel.partition_config.",
+)  # fmt: skip
 
 
 def _pipeline_zero(columns: Columns, problem: Problem) -> Mask:

@@ -418,6 +418,34 @@ def test_an_accelerate_file_without_a_number_of_processes(tmp_path: Path) -> Non
     assert "MEGATRON_LM" in refused(tmp_path, other, "fsdp.yaml", "--gpus", "16", *LLAMA)
 
 
+def test_names_without_their_prefix(tmp_path: Path) -> None:
+    """A YAML may leave out fsdp_ and fp8_, as the launcher adds it."""
+    text = (
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 2\nnum_processes: 16\n"
+        "fsdp_config:\n  sharding_strategy: HYBRID_SHARD\n  activation_checkpointing: true\n"
+        "fp8_config:\n  backend: TE\n  fp8_margin: 0\n"
+    )
+    facts = checked(tmp_path, text, "fsdp.yaml", *LLAMA)
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["zero"], axes["hsdp"], axes["recompute"]) == (3, 8, 2)
+    assert facts["unknown_options"] == []
+
+
+def test_settings_of_deepspeed_that_change_nothing_here_are_known(tmp_path: Path) -> None:
+    settings = {
+        "fp16": {"enabled": True, "loss_scale_window": 100, "hysteresis": 2, "min_loss_scale": 1},
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "super_offload": True}},
+        "curriculum_learning": {"enabled": False, "schedule_type": "fixed_linear"},
+        "checkpoint": {"parallel_write": {"pipeline_stage": True}},
+        "train_micro_batch_size_per_gpu": 1, "seq_parallel_communication_data_type": "bf16",
+        "flops_profiler": {"enabled": True}, "gradient_clip": 1.0,
+    }  # fmt: skip
+    facts = checked(tmp_path, json.dumps(settings), "ds_config.json", "--gpus", "8", *LLAMA)
+    unknown = [str(name).split()[0] for name in facts["unknown_options"]]  # type: ignore[attr-defined]
+    assert unknown == ["gradient_clip"]
+
+
 def test_what_accelerate_puts_on_the_host(tmp_path: Path) -> None:
     fsdp = FSDP_ONLY + "  fsdp_offload_params: true\n"
     ds = (

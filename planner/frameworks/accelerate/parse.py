@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
@@ -54,7 +54,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     launched = _launch_words(files)
     if name is None and launched is None:
         raise InputError("an Accelerate YAML must name distributed_type and num_processes", ", ".join(files))
-    document = load_settings(files[name], name) if name is not None else {}
+    document = _prefixed(load_settings(files[name], name)) if name is not None else {}
     s = Settings({**flatten(document), **(launched or {})}, name or next(iter(files)))
     if name is None:
         _require_no_other_file(launched or {})
@@ -122,6 +122,17 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *(() if batch else ("micro-batch and sequence length are the program's, not this file's",)),
         ),
     )
+
+
+def _prefixed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with FSDP's settings under their full names, whose prefix a YAML may leave out."""
+    said = dict(document)
+    if isinstance(fsdp := said.get("fsdp_config"), dict):
+        full = {
+            name if str(name).startswith("fsdp") else f"fsdp_{name}": value for name, value in fsdp.items()
+        }
+        said["fsdp_config"] = full
+    return said
 
 
 def _launch_words(files: Mapping[str, str]) -> dict[str, str] | None:
