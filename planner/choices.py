@@ -12,6 +12,7 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.flops import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
 from planner.cost.memory import PHASES
 from planner.cost.model import CostModel
+from planner.cost.offload import host_range
 from planner.cost.simulated import evaluate_exactly
 from planner.cost.table import CostTable
 from planner.frameworks import explicit_splits
@@ -125,11 +126,12 @@ class Chooser:
         memory, layers = self._memory(cost, row)
         assert cost.detail is not None, "costed with keep_terms"
         time = {name: float(value[row]) for name, value in cost.detail.time.items()}
+        least, most = host_range(config.offload, time["host_transfer"])
         return Choice(
             config=PlannedConfig.of(config),
             step_time=step,
-            step_time_low=step / (1 + band),
-            step_time_high=step * (1 + band),
+            step_time_low=(step - time["host_transfer"] + least) / (1 + band),
+            step_time_high=(step - time["host_transfer"] + most) * (1 + band),
             tokens_per_second_per_device=rate,
             flops_per_device=flops,
             mfu=flops / peak,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from planner.cost.model import CostModel
+from planner.cost.offload import host_range
 from planner.cost.shapes import shape_distance_of
 from planner.cost.step import slow_mode_time
 from planner.spec.config import ParallelConfig
@@ -43,9 +44,18 @@ def reasons(
         f"the step is {shares}; exposed communication {exposed:.0%}",
         f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
         f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
+        *_on_host(config, time["host_transfer"]),
         *_health(problem, config, total),
         _shapes(model, config),
     )
+
+
+def _on_host(config: ParallelConfig, seconds: float) -> tuple[str, ...]:
+    """How far the time of copies to the host and of updates there is assumed."""
+    if not seconds:
+        return ()
+    least, most = (format_time(end) for end in host_range(config.offload, seconds))
+    return (f"copies to the host and updates there take {least} to {most}, as planner assumptions has them",)
 
 
 def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[str, ...]:

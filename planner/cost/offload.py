@@ -11,14 +11,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.step import FORWARD_SHARE
+from planner.spec.assumptions import Assumption
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS
 
 Array = NDArray[np.float64]
 
-PINNED_SHARE: Final = 0.85  # of PCIe's rate that pinned copies reach; from memory
+# Of PCIe's rate that pinned copies reach: 26.0 GB/s to each of 8 devices that have 31 (NVIDIA/nvbandwidth 66746a3
+# README.md, host_to_device_memcpy_ce); 18.6 in each direction where both are busy (host_to_device_bidirectional).
+PINNED_SHARE: Final = 26.0 / 31
+BOTH_WAYS_SHARE: Final = 18.6 / 31
 # Host memory that one node's update moves per second [bytes/s]: CPU-Adam updates 1e9 parameters in about 0.24 s (Ren
 # 2021, arXiv 2101.06840, table 4; from memory) at 28 bytes each
 HOST_UPDATE: Final = 28 * 1e9 / 0.24
+# No slower than in a fine-tuning of Qwen2.5-3B (3.09e9 parameters) whose whole step takes 2.38 s on a node of two
+# devices and 128 cores (deepspeedai/DeepSpeed#7474); no faster than 16 channels of DDR4-3200.
+SLOWEST_HOST_UPDATE: Final = 28 * 3.09e9 / 2.38
+FASTEST_HOST_UPDATE: Final = 16 * 25.6e9
+
+HOST_ASSUMPTIONS: Final = (
+    Assumption(
+        "pinned_copy_share", f"{PINNED_SHARE:.0%}", "fraction",
+        "of the rate of PCIe that copies from and to pinned memory of the host reach",
+        f"NVIDIA/nvbandwidth README.md: 26.0 GB/s of 31; {BOTH_WAYS_SHARE:.0%} with both directions busy and all "
+        "of it are the ends of the range. GB200 and GB300 count PCIe, though their host is on NVLink-C2C: too slow",
+    ),
+    Assumption(
+        "host_update_rate", f"{HOST_UPDATE / 1e9:.0f} GB/s", "bandwidth",
+        "host memory that a node's optimizer step moves, 28 bytes a parameter with AdamW",
+        "CPU-Adam, Ren 2021 (arXiv 2101.06840, table 4): 1e9 parameters in 0.24 s. From "
+        f"{SLOWEST_HOST_UPDATE / 1e9:.0f} GB/s (a whole step in deepspeedai/DeepSpeed#7474) to "
+        f"{FASTEST_HOST_UPDATE / 1e9:.0f} (two sockets of DDR4)",
+        unverified=True,
+    ),
+)  # fmt: skip
+
+
+def host_range(offload: int, seconds: float) -> tuple[float, float]:
+    """Least and most seconds that `seconds` of exposed copies and updates may be [s].
+
+    With the optimizer on the host the update's rate decides, which is known to a factor of three alone; otherwise the
+    copies', which `host_seconds` takes as going one way at a time.
+    """
+    if offload & OFFLOAD_OPTIMIZER:
+        return seconds * HOST_UPDATE / FASTEST_HOST_UPDATE, seconds * HOST_UPDATE / SLOWEST_HOST_UPDATE
+    return seconds * PINNED_SHARE, seconds * PINNED_SHARE / BOTH_WAYS_SHARE
 
 
 def host_seconds(

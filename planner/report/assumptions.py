@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 
+from planner.cost.offload import HOST_ASSUMPTIONS
 from planner.report.outcome import Facts
 from planner.report.text import labelled, prose, section
 from planner.spec.assumptions import Assumption, Assumptions
@@ -24,6 +25,16 @@ def assumptions_facts(held: Assumptions) -> Facts:
             }
             for record in held.records
         },
+        "host": {
+            record.key: {
+                "value": record.text,
+                "kind": record.kind,
+                "meaning": record.meaning,
+                "source": record.source,
+                "unverified": record.unverified,
+            }
+            for record in HOST_ASSUMPTIONS
+        },
         "list_prices": {
             name: {"price_per_device_hour": price, "source": source}
             for name, (price, source) in held.list_prices.items()
@@ -41,6 +52,10 @@ def assumptions_document(held: Assumptions) -> RenderableType:
         prose("What is assumed about a whole run; --assume KEY=VALUE changes it", "bold")
     ]
     for record in held.records:
+        blocks += [prose(""), *_lines(record)]
+    title = "What is assumed about copies to the host and updates there; not set by --assume"
+    blocks += [prose(""), prose(title, "bold")]
+    for record in HOST_ASSUMPTIONS:
         blocks += [prose(""), *_lines(record)]
     rows = [(name, f"${price:.2f}", source) for name, (price, source) in held.list_prices.items()]
     blocks.append(section("Prices for clusters that state none, per GPU-hour", labelled(rows)))

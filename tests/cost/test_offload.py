@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.offload import HOST_UPDATE, PINNED_SHARE, host_seconds
+from planner.cost.offload import HOST_UPDATE, PINNED_SHARE, host_range, host_seconds
 from planner.plan import Request, make_estimate, make_plan
 from planner.spec.planfile import Verdict
 
@@ -41,6 +41,36 @@ def test_seconds_by_hand() -> None:
     # 17 GB of activations: out under 0.1 s of forward, back under 0.2 s of backward
     assert seconds(4, 17e9) == pytest.approx(4 * (2 * 17e9 / rate - 0.3))
     assert seconds(4, 1e9) == 0
+
+
+@pytest.mark.parametrize(
+    ("offload", "least", "most"),
+    [
+        # 116.7 GB/s, from 410 down to 28 x 3.09 / 2.38 = 36.4
+        (1, 116.667 / 409.6, 116.667 / 36.353),
+        (5, 116.667 / 409.6, 116.667 / 36.353),
+        # 26.0 of 31 GB/s, from 31 down to 18.6
+        (4, 26 / 31, 26 / 18.6),
+    ],
+)
+def test_range_of_what_is_assumed(offload: int, least: float, most: float) -> None:
+    assert host_range(offload, 2.0) == pytest.approx((2 * least, 2 * most), rel=1e-4)
+    assert host_range(offload, 0.0) == (0.0, 0.0)
+
+
+def test_the_band_is_as_wide_as_what_is_assumed() -> None:
+    here, there = (
+        make_estimate(replace(LARGE, restrict={**PINS, "offload": (bits,)})).choices[0] for bits in (0, 1)
+    )
+    band = here.step_time_high / here.step_time
+    assert here.step_time_low == pytest.approx(here.step_time / band)
+    host = there.time["host_transfer"]
+    assert host > 0
+    least, most = host_range(1, host)
+    assert there.step_time_high == pytest.approx((there.step_time - host + most) * band)
+    assert there.step_time_low == pytest.approx((there.step_time - host + least) / band)
+    assert any("planner assumptions" in sentence for sentence in there.why)
+    assert not any("planner assumptions" in sentence for sentence in here.why)
 
 
 def test_offload_is_selected_as_any_axis() -> None:
