@@ -11,6 +11,8 @@ from planner.cli_campaign import Answer
 from planner.errors import InputError
 
 if TYPE_CHECKING:
+    from planner.report.memory import StageTerms
+    from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Plan
     from planner.spec.rule import Problem
 
@@ -21,7 +23,13 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.cost.communicators import communicator_bytes
     from planner.cost.model import CostModel
     from planner.plan import cost_model
-    from planner.report.memory import MemoryReport, memory_document, memory_facts, stage_terms
+    from planner.report.memory import (
+        MemoryReport,
+        graph_pool_bound,
+        memory_document,
+        memory_facts,
+        stage_terms,
+    )
     from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
     from planner.space.rules import RULES
     from planner.spec.config import ConfigTable
@@ -48,9 +56,14 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     moments = OPTIMIZERS[problem.job.optimizer].moment_bytes
     born = moments / (moments + states.master) if states.engine is StateEngine.TORCH else 0.0
     full, weights = checkpoint_sizes(problem)
+    stages = stage_terms(cost, 0, outside, born)
+    captured = problem.stack.framework == "megatron"
     report = MemoryReport(
         choice=choice,
-        stages=stage_terms(cost, 0, outside, born),
+        stages=stages,
+        cuda_graphs=graph_pool_bound(stages, _inputs_of_layers(problem, config, stages))
+        if captured
+        else None,
         moves=memory_moves(model, config, RULES, limit),
         micro_batch=largest_micro_batch(model, config, limit),
         sequence=longest_sequence(
@@ -65,3 +78,21 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         assumptions=assumed,
     )
     return Answer(plan.found, memory_facts(report, stage), memory_document(report, stage))
+
+
+def _inputs_of_layers(
+    problem: Problem, config: ParallelConfig, stages: tuple[StageTerms, ...]
+) -> list[float]:
+    """Bytes of the inputs of all layers of the micro-batches in flight, of each of `stages`, and of two gradients.
+
+    At most so many are in flight as 1F1B or interleaved stages warm up to: pp, and (vpp + 1) / vpp of it interleaved.
+    """
+    from planner.spec.precision import RECIPES
+
+    width = RECIPES[problem.job.precision].activation_bytes * problem.model.hidden
+    tokens = config.micro_batch * problem.job.seq_len / (config.cp * (config.tp if config.sp else 1))
+    found = []
+    for stage in stages:
+        warm = config.pp * (config.vpp + 1) / config.vpp if config.vpp > 1 else config.pp - stage.ranks[0]
+        found.append(width * tokens * (stage.layers * min(config.num_microbatches, warm) + 2))
+    return found

@@ -67,7 +67,8 @@ class StageTerms:
 @dataclass(frozen=True)
 class MemoryReport:
     """Everything about the memory of one configuration. `host`: bytes a node's host holds of offloaded states;
-    `staging`: of a checkpoint it takes in on its way to storage."""
+    `staging`: of a checkpoint it takes in on its way to storage; `cuda_graphs`: see `graph_pool_bound`, None where the
+    framework captures no layers."""
 
     choice: Choice
     stages: tuple[StageTerms, ...]
@@ -81,6 +82,28 @@ class MemoryReport:
     error: float
     counter: str
     assumptions: tuple[str, ...] = ()
+    cuda_graphs: float | None = None
+
+
+# What captured layers allocate in the pool of their graphs, which nothing outside them can use.
+_POOLED: Final = ("activations", "working_set", "fragmentation")
+
+
+def graph_pool_bound(stages: Sequence[StageTerms], boundaries: Sequence[float]) -> float:
+    """Most by which pools of CUDA graphs raise the peak where whole layers are captured [bytes].
+
+    A pool keeps the most that its layers ever hold, through the loss and the update too: the peak is at most the
+    largest rest of a moment plus the largest of what is pooled. Beside that every graph copies its input into a buffer
+    of its own: `boundaries`, of each of `stages`. Exact amounts depend on the order of captures and on what the
+    allocator reuses. Sources: Transformer Engine, pytorch/graph.py make_graphed_callables; Megatron-LM
+    core/transformer/cuda_graphs.py, whose local graphs share those buffers, and a full iteration's need none.
+    """
+    raised = []
+    for stage, copies in zip(stages, boundaries, strict=True):
+        pooled = [sum(terms.get(name, 0.0) for name in _POOLED) for terms in stage.terms.values()]
+        rest = [stage.total(moment) - pool for moment, pool in zip(stage.terms, pooled, strict=True)]
+        raised.append(max(rest) + max(pooled) + copies)
+    return max(raised) - max(stage.peak for stage in stages)
 
 
 def stage_terms(
@@ -132,6 +155,7 @@ def memory_facts(report: MemoryReport, stage: int | None) -> dict[str, Any]:
         "checkpoint_full": report.checkpoint,
         "checkpoint_weights": report.weights,
         "host_per_node": report.host,
+        "cuda_graph_pools_at_most": report.cuda_graphs,
         "checkpoint_staging_per_node": report.staging,
         "assumptions": list(report.assumptions),
     }
@@ -192,6 +216,17 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
 
 def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
     host = format_capacity(report.host) if report.host else "nothing"
+    graphs = (
+        []
+        if report.cuda_graphs is None
+        else [
+            (
+                "CUDA graphs",
+                f"+{format_capacity(report.cuda_graphs)} at most",
+                "if layers are captured; not counted above",
+            )
+        ]
+    )
     return [
         ("logged", format_capacity(report.choice.memory.logged), f"the stack's counter: {report.counter}"),
         ("nvidia-smi", format_capacity(report.choice.memory.peak), "with everything outside the allocator"),
@@ -199,6 +234,7 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
         ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else held"),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
         ("host memory", host, f"of states per node; a checkpoint passes {format_capacity(report.staging)} of each"),
+        *graphs,
     ]  # fmt: skip
 
 

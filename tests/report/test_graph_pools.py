@@ -1,0 +1,51 @@
+"""The bound on memory pools of CUDA graphs, by hand and through the product."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cli_memory import explain_memory
+from planner.plan import Request, make_estimate, resolve
+from planner.report.memory import StageTerms, graph_pool_bound
+
+GIB = 2.0**30
+
+
+def stage(rank: int, forward: float, logits: float, working: float) -> StageTerms:
+    """20 GB of states; a loss with logits, a backward pass with a working set, an update with 1 GB of temporaries."""
+    terms = {
+        "loss": {"weights": 20.0, "activations": forward, "logits": logits},
+        "backward": {"weights": 20.0, "activations": forward, "working_set": working},
+        "optimizer": {"weights": 20.0, "optimizer_temporaries": 1.0},
+    }
+    return StageTerms((rank,), 4, terms, {"cuda_context": 1.0}, 0.0)
+
+
+def test_what_is_pooled_is_held_beside_the_largest_rest() -> None:
+    # alone 20 + 30 + 8 + 1 = 59 at the loss; pooled, a layer's working set of 5 is held there too, and 2 of inputs
+    assert graph_pool_bound([stage(0, 30.0, 8.0, 5.0)], [2.0]) == pytest.approx(5 + 2)
+    # without logits the peak is in the backward pass; the update's temporaries lie beside the whole pool
+    assert graph_pool_bound([stage(0, 30.0, 0.0, 5.0)], [2.0]) == pytest.approx(1 + 2)
+    # a stage that did not bind may come to: 20 + 30 + 8 + 1 + 5 + 2 against 61 of the other
+    binding = stage(1, 35.0, 0.0, 5.0)
+    assert graph_pool_bound([stage(0, 30.0, 8.0, 5.0), binding], [2.0, 0.0]) == pytest.approx(66 - 61)
+
+
+def bound(stack: str, **axes: int) -> float | None:
+    request = Request(
+        "llama-3.1-8b", "2x8 h100 400G-ib", seq_len=4096, global_batch="64", stack=stack,
+        restrict={name: (value,) for name, value in axes.items()},
+    )  # fmt: skip
+    given, assumed = resolve(request)
+    facts = explain_memory(given, assumed, make_estimate(request), None).facts
+    found = facts["cuda_graph_pools_at_most"]
+    return found if found is None else float(found)
+
+
+def test_inputs_of_the_layers_in_flight() -> None:
+    # 16 layers x 2 micro-batches on rank 0, and two gradients: 34 inputs of 4096 x 4096 x 2 bytes over tp 2
+    found = bound("megatron-2026", tp=2, pp=2, vpp=1, micro_batch=1, zero=1, sp=1, recompute=0)
+    assert found is not None
+    inputs = 34 * 4096 * 4096 * 2 / 2
+    assert inputs <= found < inputs + 2 * GIB
+    assert bound("torchtitan-2026", tp=2, pp=2, micro_batch=1) is None
