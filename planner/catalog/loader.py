@@ -95,7 +95,7 @@ def _gemm_tables(
             efficiency=_loaded(arrays[f"gemm_{key}"], facts, sustained),
             source=facts["source"],
             measured=facts.get("measured", True),
-            includes_quantisation=facts.get("includes_quantisation", False),
+            quantising_outputs=facts.get("quantising_outputs", 0.0),
         )
     bf16 = tables[Dtype.BF16]
     for dtype, ratio, note in STAND_INS:

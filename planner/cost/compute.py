@@ -22,6 +22,7 @@ from planner.cost.kernels import (
     grouped_gemm_time,
     memory_bound_time,
 )
+from planner.cost.quantise import OPERANDS
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
 from planner.spec.config import ConfigTable, ContextKind, distinct
@@ -155,7 +156,29 @@ class ComputeModel:
             dgrad, wgrad = gemm_backward_time(m, n, k, *rates, traffic)
         if self.problem.job.lora_rank is not None:  # frozen weights have no gradient
             wgrad = np.zeros_like(wgrad)
-        return Products(*(factor * seconds[inverse] for seconds in (forward, dgrad, wgrad)))
+        forward, dgrad, wgrad = factor * forward, factor * dgrad, factor * wgrad
+        if narrow and self.problem.job.precision in OPERANDS:
+            ahead, back = self._quantising(gemm, x.sequence_split[first], m, n, k)
+            forward, dgrad = forward + ahead, dgrad + back
+        return Products(*(seconds[inverse] for seconds in (forward, dgrad, wgrad)))
+
+    def _quantising(self, gemm: Gemm, split: Array, m: Array, n: Array, k: Array) -> tuple[Array, Array]:
+        """Seconds of quantising a product's input, forward, and the gradient of its output, backward.
+
+        Under sequence parallelism the ranks gather the input of a product split by columns, and the gradient of the
+        output of one split by rows. The kernels do nothing but move bytes: no factor of the stack.
+        """
+        operand = OPERANDS[self.problem.job.precision]
+        architecture = self.problem.cluster.accelerator.architecture
+        trained = self.problem.job.lora_rank is None
+        gathers = (gemm.shard is Shard.COLUMN, gemm.shard is Shard.ROW)
+        each = [
+            operand.bytes_moved(split if gathered and not gemm.expert else np.ones_like(split), architecture, trained)
+            for gathered in gathers
+        ]  # fmt: skip
+        moved = each[0] * m * k, each[1] * m * n
+        ahead, back = (memory_bound_time(b, self.bandwidth, self.kernels) for b in moved)
+        return ahead, back
 
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly.

@@ -19,6 +19,10 @@ Quantity = Any  # a float or a float64 column: the same text serves both
 BACKWARD_FLOPS_RATIO = 2.5  # five matrix products in the backward pass against two (arXiv:2307.08691)
 TILE_OVERHEAD = 128.0  # extent of m or n that one tile pads at worst
 GROUPED_STREAMS = 4.0  # of Transformer Engine's grouped linear, from memory: unverified
+# Share of the traffic to an fp32 gradient buffer that the product does not hide: a tile is added when it is done.
+# SimuMax's weight gradients over its forward products of the same extents, against 8 bytes an element over the
+# bandwidth: 0.45 on B200 (2,048 to 65,536 tokens), 0.63 on A100 (4,096 to 33,024).
+EXPOSED_ACCUMULATION = 0.5
 K_OVERHEAD = 140.0  # length of k that filling and draining a tile's pipeline costs; see tile_efficiency
 
 _INPUT_BYTES = {
@@ -125,19 +129,24 @@ def gemm_time(
 ) -> Quantity:
     """Time of one forward GEMM: m tokens, n outputs, k inputs [s].
 
-    max(2 m n k / (peak x efficiency), bytes / (bandwidth x memory_efficiency)); each operand moves once.
+    max(2 m k (n / efficiency - q) / peak, bytes / (bandwidth x memory_efficiency)); each operand moves once. The
+    product alone: q outputs stand for quantising the input, which tables of 8 and 4 bits hold; at the peak at most.
     `peak_flops`: dense peak of `dtype` [FLOP/s]. `output_bytes`: traffic of one output element, for products
-    that add to what is there; else it is written once in the format's own width. Source: roofline (Williams 2009,
-    doi:10.1145/1498765.1498785) with measured efficiencies. Validity: one kernel; launches are the step
-    model's.
+    that add to what is there, a share `EXPOSED_ACCUMULATION` of which lengthens the product; else it is written
+    once in the format's own width. Source: roofline (Williams 2009, doi:10.1145/1498765.1498785) with measured
+    efficiencies. Validity: one kernel; launches are the step model's.
     """
     m, n, k = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
-    compute = 2.0 * m * n * k / (peak_flops * gemm_efficiency(m, n, k, dtype, rates))
+    outputs = n / gemm_efficiency(m, n, k, dtype, rates) - gemm_table(dtype, rates).quantising_outputs
+    compute = 2.0 * m * k * np.maximum(outputs, n) / peak_flops
     form = _number_format(dtype)
+    exposed = 0.0
     if output_bytes is None:
         output_bytes = _OUTPUT_BYTES.get(form, 2.0)
+    else:
+        exposed = EXPOSED_ACCUMULATION * memory_bound_time(output_bytes * m * n, memory_bandwidth, rates)
     moved = (m * k + n * k) * _INPUT_BYTES[form] + m * n * output_bytes
-    return np.maximum(compute, memory_bound_time(moved, memory_bandwidth, rates))[()]
+    return np.maximum(compute + exposed, memory_bound_time(moved, memory_bandwidth, rates))[()]
 
 
 def gemm_backward_time(
@@ -153,9 +162,8 @@ def gemm_backward_time(
     """Times of the input gradient and of the weight gradient of `gemm_time`'s GEMM [s].
 
     dgrad is a GEMM of (m, k, n), wgrad one of (n, k, m); each at the forward efficiency of those extents
-    times the accelerator's `dgrad_ratio` or `wgrad_ratio` (NN and NT layouts, fp32 accumulation of the
-    gradient). `gradient_traffic`: bytes that an element of the weight gradient moves, 8 where the product
-    adds to an fp32 buffer; it binds where few tokens meet a large weight.
+    times the accelerator's `dgrad_ratio` or `wgrad_ratio` (NN and NT layouts). `gradient_traffic`: bytes that an
+    element of the weight gradient moves, 8 where the product adds to an fp32 buffer: see `gemm_time`.
     """
     dgrad = gemm_time(m, k, n, dtype, peak_flops, memory_bandwidth, rates) / rates.dgrad_ratio
     wgrad = (
@@ -203,8 +211,8 @@ def grouped_gemm_backward_time(
     """Times of the input and of the weight gradient of `grouped_gemm_time`'s GEMM [s].
 
     The same model on (rows, k, n) and on (n, k, rows), divided by `grouped_gemm_ratio` and by
-    `grouped_wgrad_ratio`: each expert's weight gradient has a short inner extent and an fp32 accumulation.
-    `gradient_traffic` as in `gemm_backward_time`.
+    `grouped_wgrad_ratio`: each expert's weight gradient has a short inner extent. `gradient_traffic` as in
+    `gemm_backward_time`.
     """
     rows = np.asarray(rows_total, dtype=np.float64) / groups
     dgrad = _grouped(rows, k, n, groups, dtype, peak_flops, memory_bandwidth, rates)

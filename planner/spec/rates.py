@@ -35,7 +35,8 @@ class GemmTable:
 
     `log2_m`, `log2_n`, `log2_k`: grid axes, rising [log2 of a count]. `efficiency[i, j, l]`: fraction of
     the dense peak of its number format, at sustained clocks, TN layout. `measured`: False for a roofline
-    estimate. `includes_quantisation`: the time holds casting the input to the narrow format.
+    estimate. `quantising_outputs`: what casting an input value to the narrow format takes, which the figures hold,
+    as so many outputs of the product at its peak [1].
     """
 
     log2_m: FloatArray
@@ -44,7 +45,7 @@ class GemmTable:
     efficiency: FloatArray
     source: str
     measured: bool
-    includes_quantisation: bool = False
+    quantising_outputs: float = 0.0
     note: str = ""
 
     @property

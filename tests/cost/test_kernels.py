@@ -1,6 +1,7 @@
 """Do kernel times follow the measured tables, the roofline and common sense?"""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -114,9 +115,31 @@ class TestGemm:
 
     def test_gradients_of_a_large_gemm_take_about_as_long_as_the_forward_pass(self) -> None:
         forward = gemm_time(8192, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100)
-        dgrad, wgrad = gemm_backward_time(8192, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100)
+        dgrad, wgrad = gemm_backward_time(8192, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100, 8.0)
         assert dgrad == pytest.approx(forward / H100.dgrad_ratio)
         assert forward < wgrad < 1.15 * forward
+
+    def test_quantising_is_taken_off_the_tables_that_include_it(self) -> None:
+        """Their rate falls with few outputs, because every input value is quantised; the product's hardly does."""
+
+        def over_bf16(n: int, timed: Callable[..., float]) -> float:
+            return timed(n, Dtype.BF16, PEAK) / timed(n, Dtype.FP8, 2 * PEAK)
+
+        def table(n: int, dtype: Dtype, peak: float) -> float:
+            return 2.0 * 4096 * n * 16384 / (peak * float(gemm_efficiency(4096, n, 16384, dtype, H100)))
+
+        def product(n: int, dtype: Dtype, peak: float) -> float:
+            return float(gemm_time(4096, n, 16384, dtype, peak, BANDWIDTH, H100))
+
+        assert over_bf16(1024, table) < 0.65 * over_bf16(16384, table)
+        assert over_bf16(1024, product) == pytest.approx(over_bf16(16384, product), rel=0.12)
+        # 3.55 bytes over 85 % of 3,350 GB/s
+        apart = table(4096, Dtype.FP8, 2 * PEAK) - product(4096, Dtype.FP8, 2 * PEAK)
+        assert apart == pytest.approx(3.55 * 4096 * 16384 / (0.85 * 3350e9), rel=0.01)
+
+    def test_a_product_is_never_above_the_peak(self) -> None:
+        shape = (65536, 256, 1024)  # quantising would take all the table's time
+        assert gemm_time(*shape, Dtype.FP8, 2 * PEAK, 1e15, H100) >= 2.0 * 65536 * 256 * 1024 / (2 * PEAK)
 
     def test_fp8_is_faster_than_bf16_but_less_than_twice(self) -> None:
         bf16 = gemm_time(8192, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100)
@@ -165,7 +188,7 @@ class TestGroupedGemm:
     def test_gradients_take_longer_than_the_forward_pass(self) -> None:
         blackwell = load_kernel_rates("b200")
         shape = (65536.0, 2048, 7168, 32, Dtype.BF16, 2250e12, 8e12, blackwell)
-        forward, (dgrad, wgrad) = grouped_gemm_time(*shape), grouped_gemm_backward_time(*shape)
+        forward, (dgrad, wgrad) = grouped_gemm_time(*shape), grouped_gemm_backward_time(*shape, 8.0)
         assert 0.8 * forward < dgrad < wgrad < 2 * forward
 
     def test_every_expert_s_weights_move(self) -> None:
@@ -307,12 +330,18 @@ class TestPieces:
         assert memory_bound_time(8e9, 1e10, flat_rates(0.5)) == pytest.approx(1.0)
 
 
-def test_weight_gradients_of_few_tokens_are_bound_by_their_accumulation():
+def test_weight_gradients_of_few_tokens_are_bound_by_their_accumulation() -> None:
     """64 tokens an expert: adding to an fp32 buffer moves 8 bytes an element, which the product cannot hide."""
     shape = (64.0 * 8, 4096, 7168, 8, Dtype.BF16, PEAK, BANDWIDTH, H100)
     moved = 8 * (4096 * 7168 * 8.0 + 64 * (4096 + 7168) * 2.0)
     _, wgrad = grouped_gemm_backward_time(*shape, 8.0)
     assert wgrad == pytest.approx(memory_bound_time(moved, BANDWIDTH, H100) / H100.grouped_wgrad_ratio)
     assert wgrad > 1.5 * grouped_gemm_backward_time(*shape)[1]
-    many = (8192.0 * 8, *shape[1:])
-    assert grouped_gemm_backward_time(*many, 8.0)[1] == grouped_gemm_backward_time(*many)[1]
+
+
+@pytest.mark.parametrize("tokens", [2048, 4096, 32768])
+def test_half_of_an_accumulation_lengthens_a_product_of_many_tokens(tokens: int) -> None:
+    shape = (tokens, 8192, 8192, Dtype.BF16, PEAK, BANDWIDTH, H100)
+    added = gemm_backward_time(*shape, 8.0)[1] - gemm_backward_time(*shape)[1]
+    traffic = 8 * 8192 * 8192 / (0.85 * 3350e9)
+    assert added == pytest.approx(0.5 * traffic / H100.wgrad_ratio)

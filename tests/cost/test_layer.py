@@ -182,3 +182,15 @@ def test_every_expert_of_a_rank_is_launched_and_block_scales_take_more_launches(
         subject = problem(moe_model(experts=16), "2x8 b200 400G-ib", precision=precision)
         host = layer_of(subject, few, many).host
         assert host[1] - host[0] == pytest.approx(3 * launches * subject.stack.host.expert_launch)
+
+
+def test_narrow_products_quantise_a_shard_before_it_is_gathered() -> None:
+    """Llama-like layer on Hopper, tp 4, current scaling: what sequence parallelism saves of the input of q, k, v and of
+    the MLP, 6 - (5 / 4 + 2) bytes a value."""
+    shards, whole = ParallelConfig(tp=4, dp=2, sp=1), ParallelConfig(tp=4, dp=2, sp=0)
+    wide = layer_of(problem(dense_model(), "1x8 h100"), shards, whole).forward["gemm"]
+    assert wide[0] == wide[1]
+    subject = problem(dense_model(), "1x8 h100", precision=Precision.FP8_CS)
+    narrow = layer_of(subject, shards, whole).forward["gemm"]
+    values = 2 * subject.model.hidden * subject.job.seq_len
+    assert narrow[1] - narrow[0] == pytest.approx(2.75 * values / (0.85 * 3350e9))
