@@ -75,7 +75,9 @@ def compare_gemms(path: Path) -> Found:
             time = grouped_gemm_time(m * batch, n, k, batch, Dtype.BF16, peak, bandwidth, rates)
         else:
             ratio = {"dgrad": rates.dgrad_ratio, "wgrad": rates.wgrad_ratio}.get(stage, 1.0)
-            traffic = 8.0 if stage == "wgrad" else None  # adds to an fp32 buffer
+            traffic = (
+                (8.0 if "fp32" in row["notes"] else 4.0) if stage == "wgrad" else None
+            )  # adds to a buffer
             time = gemm_time(m, n, k, Dtype.BF16, peak, bandwidth, rates, traffic) / ratio
         found[row["gpu"], f"{source} {stage}"].append(float(time) / (flops / (float(row["tflops"]) * 1e12)))
     return found
