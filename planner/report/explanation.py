@@ -179,13 +179,9 @@ def explanation_document(found: Explanation) -> RenderableType:
     if found.why_not is not None:
         named = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in found.why_not.named.items())
         blocks.append(section(f"Why not {named}", *_why_not_blocks(found.why_not, found)))
-    if found.walls:
-        stopped = [_walls_table(found), *_rules_said(found.walls)]
-        blocks.append(section("What stopped configurations that would be faster", *stopped))
-    else:
-        blocks.append(
-            section("What stopped configurations that would be faster", prose("nothing: none would be"))
-        )
+    nothing = [prose("nothing: none would be")]
+    stopped = [_walls_table(found), *_rules_said(found.walls)] if found.walls else nothing
+    blocks.append(section("What stopped configurations that would be faster", *stopped))
     if choice.split is not None:  # other configurations have none solved: like is compared with like
         blocks.append(prose("below, all under the split that the stack itself deals", "dim"))
     said = {b.rule for a in found.walls for b in a.broken[:_MOST_RULES]}

@@ -146,8 +146,14 @@ def changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, Par
             moved = {wide: getattr(config, wide) * factor, narrow: getattr(config, narrow) // factor}
             changed = completed(replace(config, **moved), problem, config)
             text = f"{wide} {moved[wide]}, {narrow} {moved[narrow]}"
-            yield text + (f", vpp {changed.vpp}" if changed.vpp != config.vpp else ""), changed
+            text += f", vpp {changed.vpp}" if changed.vpp != config.vpp else ""
+            yield text + _layers_said(config, changed), changed
     yield from _other_changes(config, problem)
+
+
+def _layers_said(config: ParallelConfig, changed: ParallelConfig) -> str:
+    count = changed.recompute_layers
+    return f", {count} layer{'s' * (count > 1)} recomputed" if count != config.recompute_layers else ""
 
 
 def _other_changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, ParallelConfig]]:
@@ -156,7 +162,8 @@ def _other_changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[s
         yield f"micro-batch {size}", completed(replace(config, micro_batch=size), problem, config)
     if config.pp > 1:
         for vpp in _neighbours(config.vpp, dealt_chunks(problem, config.pp, config.num_microbatches)):
-            yield f"vpp {vpp}", completed(replace(config, vpp=vpp), problem, config)
+            changed = completed(replace(config, vpp=vpp), problem, config)
+            yield f"vpp {vpp}{_layers_said(config, changed)}", changed
     if problem.model.is_moe:
         experts = [layer.moe.experts for layer in problem.model.layer_kinds if layer.moe]
         for ep in _neighbours(config.ep, divisors(int(np.gcd.reduce(experts)))):
@@ -229,6 +236,9 @@ def completed(config: ParallelConfig, problem: Problem, before: ParallelConfig) 
             vpp = _nearest_chunks(config, problem, count)
         schedule = int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B)
     sequence = before.sp if before.tp > 1 else int(1 in problem.stack.limits.sequence_parallel)
+    layers = min(config.recompute_layers, deep)
+    if layers and layers == before.recompute_layers:  # not asked for: whole chunks, or the whole stage
+        layers = min(-(-layers // vpp) * vpp, deep)
     zeros = problem.stack.limits.zero_with_pp if config.pp > 1 else problem.stack.limits.zero
     zero = config.zero
     if config.dp * config.cp == 1:
@@ -242,7 +252,7 @@ def completed(config: ParallelConfig, problem: Problem, before: ParallelConfig) 
         schedule=schedule,
         sp=sequence if config.tp > 1 else 0,
         zero=zero,
-        recompute_layers=min(config.recompute_layers, deep),
+        recompute_layers=layers,
         cp_kind=config.cp_kind if config.cp > 1 else 0,
     )
 
@@ -379,6 +389,7 @@ def _renamed(config: ParallelConfig, named: Restriction, problem: Problem) -> Pa
     if changed.recompute_layers and "recompute" not in values:
         changed = replace(changed, recompute=int(Recompute.FULL))
     modules = stack_modules(problem) if changed.recompute == Recompute.SELECTIVE else 0
-    before = replace(config, vpp=0) if "vpp" in values else config  # chunks that are named stay
+    # chunks and layers that are named stay
+    before = replace(config, **{axis: 0 for axis in ("vpp", "recompute_layers") if axis in values})
     changed = completed(replace(changed, recompute_modules=modules), problem, before)
     return replace(changed, **{axis: values[axis] for axis in ("sp", "zero", "vpp") if axis in values})

@@ -24,7 +24,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
-from planner.spec.config import ConfigTable, ParallelConfig, Schedule
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -159,6 +159,8 @@ def test_chunks_follow_a_change_of_stages() -> None:
     found = dict(changes(config, subject))
     twice = found["pp 8, dp 4, vpp 2"]
     assert (twice.vpp, twice.schedule) == (2, Schedule.INTERLEAVED)
+    full = replace(config, vpp=1, schedule=0, recompute=int(Recompute.FULL), recompute_layers=3)
+    assert dict(changes(full, subject))["vpp 2, 4 layers recomputed"].recompute_layers == 4  # 2 of each chunk
     assert "vpp 2" in found
     assert "vpp 3" not in found  # would be refused
     none = completed(replace(config, dp=8, micro_batch=8), subject, config)  # one micro-batch
