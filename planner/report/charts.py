@@ -241,7 +241,9 @@ def standings_chart(rows: Sequence[Row]) -> Spec:
 
 def trade_chart(rows: Sequence[Row]) -> Spec:
     """Days against money, a point for each cluster."""
-    x = alt.X("days:Q", title="days", scale=alt.Scale(zero=False, padding=60), axis=alt.Axis(tickCount=6))
+    # room for the names beside the points may reach below 0, where no run ends
+    axis = alt.Axis(tickCount=6, labelExpr="datum.value < 0 ? '' : datum.label")
+    x = alt.X("days:Q", title="days", scale=alt.Scale(zero=False, padding=60), axis=axis)
     y = alt.Y(
         "cost:Q",
         title="money [$]",

@@ -12,7 +12,7 @@ import pytest
 
 from planner.errors import FileInputError
 from planner.plan import Request, cost_model, make_estimate, make_plan, resolve
-from planner.report import chart_data
+from planner.report import chart_data, charts
 from planner.report.result_file import ComparisonFile, SizingFile, parse_result
 from planner.solve.place import place
 from planner.spec.planfile import Plan
@@ -68,6 +68,12 @@ def test_nothing_on_the_front_is_beaten(plan: Plan) -> None:
     older = chart_data.pareto_rows(plan.model_copy(update={"pareto": ()}))
     assert [row["configuration"] for row in older if row["best"]] == [plan.choices[0].config.text]
     assert older[0]["on_front"]
+
+
+def test_the_answer_is_drawn_over_its_neighbours(plan: Plan) -> None:
+    points = charts.pareto_chart(chart_data.pareto_rows(plan))["layer"][1]["data"]["values"]
+    assert [point["best"] for point in points] == sorted(point["best"] for point in points)
+    assert points[-1]["best"]
 
 
 def test_groups_lie_where_ranks_are_counted(plan: Plan) -> None:
@@ -147,6 +153,7 @@ def test_a_page_is_one_file_without_addresses(plan: Plan) -> None:
     assert "default-src 'none'" in head
     assert "connect-src" not in head
     assert plan.choices[0].config.text in head
+    assert '<span class="unit">tokens/s/GPU</span>' in page
 
 
 def test_charts_keep_to_vega_lites_schema(plan: Plan) -> None:
