@@ -264,7 +264,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         global_batch=dp * micro * accumulated,
         precision=next((kind for kind, text in DTYPES.items() if text == dtype), None),
         model=_parsed_model(s),
-        unknown=unknown_options("nanotron", NANOTRON_VERSION, flatten(document)),
+        # settings of evaluation are many and cost no step anything: the table does not go into them
+        unknown=unknown_options(
+            "nanotron", NANOTRON_VERSION, [n for n in flatten(document) if not n.startswith("lighteval.")]
+        ),
     )
 
 

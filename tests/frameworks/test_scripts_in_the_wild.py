@@ -526,3 +526,7 @@ def test_experts_of_an_older_nanotron_are_not_a_dense_model(tmp_path: Path) -> N
         "    intermediate_size: 8, vocab_size: 128, max_position_embeddings: 1024, moe_num_experts: 4}\n"
     )
     assert "the model must be known" in refused(tmp_path, text, "config.yaml")
+    more = "lighteval: {batch_size: 4, tasks: {max_samples: 8}}\nlightval: 1\n"
+    dense = text.replace(", moe_num_experts: 4", "") + more
+    unknown = checked(tmp_path, dense, "config.yaml")["unknown_options"]
+    assert [str(name).split()[0] for name in unknown] == ["lightval"]  # type: ignore[attr-defined]
