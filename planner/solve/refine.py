@@ -23,8 +23,8 @@ from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 FINALISTS = 16
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
-SLICE = 0.5  # of it that one of them gets before another has its turn
-EFFORT = 2.0  # deterministic time of CP-SAT for all finalists, about as many seconds of a processor
+SLICE = 0.3  # of it that one of them gets before another has its turn
+EFFORT = 1.0  # deterministic time of CP-SAT for all finalists, about as many seconds of a processor
 PASSING_EFFORT, PASSING_FINALISTS = 0.1, 4  # where the answer is one of many
 
 

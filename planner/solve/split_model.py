@@ -40,9 +40,9 @@ UNITS: Final = 10**9  # of time in about one step: CP-SAT counts in whole number
 TANGENTS: Final = 8
 SIMULATED_PASSES: Final = 20_000  # of schedules whose longest paths are looked for at a time
 # Deterministic time of CP-SAT counts neither starting a solve nor most of presolving. In its unit, of which one takes
-# 1.2 s of an AMD EPYC: per solve, and per constraint (least squares over 64 solves of four plans).
+# 1.2 s of an AMD EPYC: per solve, and per constraint (93 solves of five plans).
 STARTING: Final = 1e-3
-PRESOLVING: Final = 1e-4
+PRESOLVING: Final = 3e-5
 
 
 @dataclass(frozen=True)
