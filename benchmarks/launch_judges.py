@@ -216,7 +216,6 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.tokenizers.utils.build_tokenizer import vocab_size_with_padding
 from megatron.core.transformer import torch_norm
 from megatron.core.transformer.dot_product_attention import DotProductAttention
-from megatron.core.transformer.identity_op import IdentityOp
 from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
 kinds = {"RMSNorm": torch.nn.RMSNorm, "LayerNorm": torch.nn.LayerNorm}
 # Megatron's own norm of torch refuses sequence parallelism, which leaves its parameters as they are
@@ -257,10 +256,6 @@ def build(case):
                     (state.is_pipeline_first_stage, state.is_pipeline_last_stage)]
             spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=args.normalization,
                                               vp_stage=own)
-            # a query of full rank has no norm: Transformer Engine's layers leave it out, Megatron's own do not
-            if args.multi_latent_attention and args.q_lora_rank is None:
-                for layer in spec.layer_specs:
-                    layer.submodules.self_attention.submodules.q_layernorm = IdentityOp
             with torch.device("meta"):
                 parts.append(GPTModel(
                     config, spec, vocabulary, args.max_position_embeddings, pre_process=ends[0], post_process=ends[1],
