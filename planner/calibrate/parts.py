@@ -31,6 +31,7 @@ class Part:
 
 
 NARROW: Final = "narrow_gemm"
+# widths by judgement, with the rows of benchmarks/calibration.py in sight
 PARTS: Final = (
     Part("gemm", "time of matrix products", ("compute.gemm",), 0.1),
     Part(NARROW, "time of fp8 and fp4 products, beside that of all", (), 0.15),
