@@ -25,6 +25,10 @@ def stack_names() -> list[str]:
     return sorted(path.stem for path in STACKS_FOLDER.glob("*.yaml"))
 
 
+EXTENDED_BAND: Final = 2.0  # of a stack that no run was compared with, over that of the one it extends
+_OF_ONE_STACK: Final = ("name", "description", "released", "source", "fitted", "devices")
+
+
 @lru_cache(maxsize=64)
 def load_stack(name: str) -> Stack:
     """The stack of that name; capitals, `_` and spaces don't matter, and a path to a YAML file is read as one.
@@ -50,8 +54,14 @@ def _normal(name: str) -> str:
 
 
 def read_stack(path: Path) -> Stack:
-    """The stack in a file. Raises `FileInputError` naming file and field."""
+    """The stack in a file. Raises `FileInputError` naming file and field.
+
+    A file with `extends: NAME` states only what differs from that shipped stack, key by key; its bands, unless stated,
+    are `EXTENDED_BAND` times as wide, and it counts as not fitted.
+    """
     document = _read_yaml(path)
+    if "extends" in document:
+        document = _extended(path, document)
     try:
         return Stack.model_validate(document)
     except ValidationError as error:
@@ -59,6 +69,34 @@ def read_stack(path: Path) -> Stack:
         field = ".".join(str(part) for part in first["loc"])
         given = "" if isinstance(first["input"], dict) else repr(first["input"])
         raise FileInputError(str(path), first["msg"], given, field=field) from None
+
+
+def _extended(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The document completed by the one it extends."""
+    own = dict(document)
+    name = str(own.pop("extends"))
+    if name not in stack_names():
+        raise FileInputError(
+            str(path),
+            f"must be a stack that planner ships: {', '.join(stack_names())}",
+            name,
+            field="extends",
+        )
+    base = _read_yaml(STACKS_FOLDER / f"{name}.yaml")
+    if "extends" in base:
+        raise FileInputError(str(path), "must be a stack that extends no other", name, field="extends")
+    bands = {key: EXTENDED_BAND * value for key, value in base.items() if key in ("band", "band_moe")}
+    kept = {key: value for key, value in base.items() if key not in _OF_ONE_STACK}
+    return _merged({**kept, **bands, "kin": name}, own)
+
+
+def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(base[key], value)
+        for key, value in own.items()
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
+    return {**base, **own, **both}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, read_stack, stack_names
+from planner.catalog.load_stacks import DEFAULT_STACK, EXTENDED_BAND, load_stack, read_stack, stack_names
 from planner.errors import FileInputError, UnknownNameError
 from planner.spec.load_cluster import accelerator_names
 from planner.spec.stack import UNLIKE_BAND
@@ -44,6 +44,21 @@ def test_bad_fields_are_named(tmp_path: Path, text: str, field: str) -> None:
     file.write_text(f"name: mine\ndescription: d\nframework: f\nreleased: r\nsource: s\n{text}\n")
     with pytest.raises(FileInputError, match=field):
         read_stack(file)
+
+
+def test_a_file_states_what_differs_from_the_stack_it_extends(tmp_path: Path) -> None:
+    file, base = tmp_path / "mine.yaml", load_stack(DEFAULT_STACK)
+    head = "name: mine\ndescription: d\nreleased: r\nsource: s\n"
+    file.write_text(f"{head}extends: {base.name}\ncompute:\n  attention: 3.0\n")
+    stack = read_stack(file)
+    assert stack.compute == base.compute.model_copy(update={"attention": 3.0})
+    assert (stack.host, stack.framework, stack.kin) == (base.host, base.framework, base.name)
+    assert stack.band == pytest.approx(EXTENDED_BAND * base.band)
+    assert (stack.fitted, stack.devices) == ("", ())
+    for name in ("none", "megatron-fsdp-2026"):
+        file.write_text(f"{head}extends: {name}\n")
+        with pytest.raises(FileInputError, match="extends"):
+            read_stack(file)
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
