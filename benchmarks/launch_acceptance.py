@@ -173,8 +173,10 @@ def _free(axis: str, case: Case) -> bool:
     return axis == "recompute_layers" and config.recompute_layers >= deep
 
 
-def _legal(tally: Tally, asked: Iterator[Triple], triples: int, count: int, seed: int) -> Iterator[Case]:
-    """Legal launches of `triples` triples whose model the framework can express; the others are counted."""
+def _legal(
+    tally: Tally, release: str, asked: Iterator[Triple], triples: int, count: int, seed: int
+) -> Iterator[Case]:
+    """Legal launches of `triples` triples whose model the release can express; the others are counted."""
     refused: dict[str, str] = {}
     for triple in asked:
         if tally.triples >= triples or sum(tally.models_not_expressible.values()) > MOST_DRAWN * triples:
@@ -183,7 +185,7 @@ def _legal(tally: Tally, asked: Iterator[Triple], triples: int, count: int, seed
             tally.models_not_expressible[refused[triple.model]] += 1
             continue
         try:
-            yield from legal_launches(triple, tally.framework, count, seed)
+            yield from legal_launches(triple, tally.framework, count, seed, release)
             tally.triples += 1
         except UnsupportedError as error:
             refused[triple.model] = " ".join(error.must.split())
@@ -299,7 +301,7 @@ def run(names: Sequence[str], count: int, legal: int, illegal: int, seed: int) -
         if name == "megatron":
             release = os.environ.get("MEGATRON_RELEASE", release)
         tally = Tally(name)
-        good = _legal(tally, triples(seed), count, legal, seed)
+        good = _legal(tally, release, triples(seed), count, legal, seed)
         wrong = (
             illegal_launch(triple, name, seed + i) for i, triple in enumerate((first * illegal)[:illegal])
         )

@@ -104,16 +104,18 @@ class Case:
     broken: tuple[str, ...] = ()
 
 
-def legal_launches(triple: Triple, name: str, count: int, seed: int = 0) -> Iterator[Case]:
+def legal_launches(
+    triple: Triple, name: str, count: int, seed: int = 0, release: str | None = None
+) -> Iterator[Case]:
     """The best plan of a triple on the framework's stack and `count` random legal configurations, fitting or not.
 
-    Raises `UnsupportedError` where the framework cannot express the model at all.
+    Raises `UnsupportedError` where the framework's release (None: its default) cannot express the model at all.
     """
     problem = triple.problem(STACKS[name])
     space = enumerate_configs(problem, rules_for(problem.stack))
     if not len(space):
         return
-    if (missing := _inexpressible(problem, name, space)) is not None:
+    if (missing := _inexpressible(problem, name, release, space)) is not None:
         raise missing
     model = cost_model(problem)
     limit = 0.95 * problem.cluster.accelerator.memory
@@ -129,14 +131,16 @@ def legal_launches(triple: Triple, name: str, count: int, seed: int = 0) -> Iter
             yield Case(triple, kind, launch_of_choice(problem, choice))
 
 
-def _inexpressible(problem: Problem, name: str, space: Enumeration) -> UnsupportedError | None:
+def _inexpressible(
+    problem: Problem, name: str, release: str | None, space: Enumeration
+) -> UnsupportedError | None:
     """Why the framework cannot express the model, tried on a configuration without a pipeline; None where it can."""
     rows = np.flatnonzero(space.stems["pp"] == 1)
     config = space.part(rows[:1] if len(rows) else np.zeros(1, dtype=np.intp)).table().row(0)
     chosen = framework(name)
     try:
         chunks = chunk_layers(problem.model.num_layers, config.pp, config.vpp)
-        chosen.render(_launch(problem, config, chunks), chosen.default_version)
+        chosen.render(_launch(problem, config, chunks), release or chosen.default_version)
     except UnsupportedError as error:
         return error
     return None

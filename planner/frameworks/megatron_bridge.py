@@ -17,6 +17,7 @@ from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.known import known_as
 from planner.frameworks.layout import ChunkLayers, ends_stated, is_even, parse_layout, write_layout
 from planner.frameworks.megatron import MEGATRON
+from planner.frameworks.megatron.architecture import normed_queries
 from planner.frameworks.megatron.arguments import (
     ATTENTION,
     CONTEXT_KINDS,
@@ -94,7 +95,6 @@ PRECISIONS: Final = {
     Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
     Precision.NVFP4: "bf16_with_nvfp4_mixed",
 }
-
 FP8_RECIPES: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
 # of these, the recipes that set fp8_param_gather
 FP8_PARAM_GATHER: Final = FP8_RECIPES[:3]
@@ -274,6 +274,7 @@ def render(launch: Launch, version: str) -> Files:
     missing = [
         f"everything the plan does not decide stays as in {RECIPES[name]}, CUDA graphs included",
         "data: the dataset is made up (--dataset mock)",
+        *normed_queries(launch.model),
         *unlike_stack(launch),
     ]
     precision = launch.job.precision

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.errors import InputError
+from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.layout import parse_layout
 from planner.frameworks.megatron.parse import parse
@@ -81,6 +81,27 @@ def test_61_layers_on_16_stages_take_a_layout() -> None:
     assert broken(config, given) == set()
     files = framework("megatron").render(launch("", config, given), "0.18.2")
     assert sum(parse({"launch.sh": files["launch.sh"]}).layers) == 61
+
+
+def test_queries_of_full_rank_have_no_norm_in_main() -> None:
+    """Megatron-Bridge#5261: from Megatron-LM 0.19 on --qk-layernorm also norms queries that nothing compresses."""
+    given = problem("deepseek-v2-lite", "megatron-2026", gpus=8)
+    plain = launch("", ParallelConfig(dp=8, ep=8, micro_batch=1, num_microbatches=32, zero=1), given)
+    megatron = framework("megatron")
+    with pytest.raises(UnsupportedError, match=r"adds a norm to the queries") as refused:
+        megatron.render(plain, "main-2026-08")
+    assert refused.value.hint == "choose --framework-version 0.18.2"
+    script = megatron.render(plain, "0.18.2")["launch.sh"]
+    assert "--qk-layernorm" in script
+    read = megatron.parse({"launch.sh": script})
+    assert read.version == "0.18.2"
+    assert any("second norm before the queries" in note for note in read.notes)
+    said = framework("megatron-bridge").render(plain, "0.7.0")["README.md"]
+    assert "queries without a norm" in said
+    assert "2,048 parameters more a layer" in said
+    low_rank = launch("", plain.config, problem("deepseek-v3", "megatron-2026", gpus=8))
+    script = megatron.render(low_rank, "main-2026-08")["launch.sh"]
+    assert not any("second norm" in note for note in megatron.parse({"launch.sh": script}).notes)
 
 
 @pytest.mark.parametrize(("gpus", "legal"), [(64, True), (32, False)])

@@ -16,6 +16,10 @@ from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mode
 Option = tuple[str, ...]
 
 DEFAULT_ROPE, DEFAULT_EPS = 10000, 1e-5
+# Releases whose --qk-layernorm, which the norm of latent keys and values needs, also puts a second norm before queries
+# that no latent dimension compresses (core/transformer/mla_qk_norm_config.py _resolve_mla_qk_layernorm, from 0.19 on).
+# No option parts the two; Megatron-Bridge issue 5261 and pull request 5262 leave it out in a class of their own.
+NORMS_FULL_QUERIES: Final = frozenset({"main-2026-08"})
 # gpt-oss: gate clamped at 7 and the linear half shifted by 1 (openai/gpt-oss, gpt_oss/torch/model.py).
 _GPT_OSS: Final[tuple[Option, ...]] = (
     ("--quick-geglu",),
@@ -62,6 +66,30 @@ def model_options(model: ModelSpec, details: Details, seq_len: int, pad_vocabula
         ("--make-vocab-size-divisible-by", str(pad_vocabulary)),
     ]
     return options
+
+
+def has_full_queries(model: ModelSpec) -> bool:
+    """Latent attention whose queries come from the hidden state at once, as in DeepSeek-V2-Lite and Moonlight?"""
+    attention = (layer.attention for layer in model.layer_kinds)
+    return any(a.kind is AttentionKind.MLA and not a.q_lora_rank for a in attention)
+
+
+def normed_queries(model: ModelSpec) -> list[str]:
+    """What a release of `NORMS_FULL_QUERIES` builds that the model does not have, in words."""
+    if not has_full_queries(model):
+        return []
+    more = f"{model.hidden:,} parameters more a layer"
+    return [f"queries without a norm: Megatron-LM from 0.19 on puts one before those of full rank, {more}"]
+
+
+def check_release(model: ModelSpec, version: str) -> None:
+    """Raise `UnsupportedError` for a model that a release builds otherwise than it is."""
+    if version in NORMS_FULL_QUERIES and has_full_queries(model):
+        must = (
+            f"Megatron-LM {version} must build latent attention without q_lora_rank as {model.name} has it, but its "
+            "--qk-layernorm adds a norm to the queries"
+        )
+        raise UnsupportedError(must, "no option that leaves it out", "choose --framework-version 0.18.2")
 
 
 def _refuse(field: str, given: object) -> UnsupportedError:

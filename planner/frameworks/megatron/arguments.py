@@ -11,7 +11,7 @@ from typing import Final
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import first_and_last, is_even, write_layout
-from planner.frameworks.megatron.architecture import Option, model_options
+from planner.frameworks.megatron.architecture import Option, check_release, model_options
 from planner.frameworks.megatron.states import (
     fsdp_options,
     megatron_stack,
@@ -71,6 +71,7 @@ TRIAL_STEPS: Final = 50
 
 def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
     """All options of a launch by group. Raises `UnsupportedError`."""
+    check_release(launch.model, version)
     return {
         "MODEL": model_options(launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary),
         "PARALLEL": [

@@ -13,6 +13,7 @@ from typing import Final
 from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout
+from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.foreign import notes_on, require_gpt
 from planner.frameworks.megatron.given import Arguments
@@ -34,6 +35,9 @@ from planner.spec.stack import CrossEntropy, Dispatcher, StateEngine
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
     "the vocabulary: planner does not read tokenizers; add --vocab-size N to the arguments"
+)
+_QUERY_NORM: Final = (
+    "Megatron-LM from 0.19 on puts a second norm before the queries here, which 0.18.2 leaves out"
 )
 _TELLING: Final = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
 # Words of torchrun and of other starters, which are not the program's.
@@ -129,7 +133,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     names = {option[0] for option in own}
     script = Script().follow(text)
     require_gpt(script.words, names)
-    version = _version(names)
+    full_queries = _normed_full_queries(arguments)
+    version = _version(names, NORMS_FULL_QUERIES if full_queries else frozenset())
     _accept(arguments, version)
     accept_narrow_parameters(arguments)
     accept_fsdp(arguments, variables)
@@ -153,6 +158,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=(
             *vocabulary_notes(arguments),
             *_mapping_notes(arguments, devices),
+            *([_QUERY_NORM] if full_queries else []),
             *notes_on(names, script.sourced, files),
         ),
         layers=layers,
@@ -194,10 +200,16 @@ def _deepep(a: Arguments) -> bool:
     return flex and a.word("--moe-flex-dispatcher-backend", "deepep") == "deepep"
 
 
-def _version(names: set[str]) -> str:
-    """The newest release that has every option; the newest of all where none has."""
+def _normed_full_queries(a: Arguments) -> bool:
+    """Is it latent attention with a norm of keys and values, and queries that no latent dimension compresses?"""
+    latent = a.has("--multi-latent-attention") and a.has("--qk-layernorm")
+    return latent and not a.count("--q-lora-rank", 0)
+
+
+def _version(names: set[str], wrong: frozenset[str]) -> str:
+    """The newest release that has every option and is not wrong for the model; the newest of all where none is."""
     for version in reversed(table_releases("megatron")):
-        if has_options("megatron", version, names):
+        if version not in wrong and has_options("megatron", version, names):
             return version
     return VERSION
 
