@@ -49,6 +49,9 @@ def _of_plan(request: Request, index: int, gpus: int | None) -> tuple[Plan, Prob
             must, "other options", "leave all but --choice, --memory, --calibration and --assume out"
         )
     plan = load_plan(name)
+    if not plan.choices:
+        must = "a plan file must hold a configuration"
+        raise InputError(must, f"{name}: nothing fits in it", "plan again with more devices or another --set")
     if not 0 <= index < len(plan.choices):
         must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
         raise InputError(must, str(index), "0 is the best one")

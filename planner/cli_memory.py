@@ -31,7 +31,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         stage_terms,
     )
     from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
-    from planner.space.rules import RULES
+    from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
     from planner.spec.job import OPTIMIZERS
     from planner.spec.stack import StateEngine
@@ -42,6 +42,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         must = f"--stage must be a pipeline rank from 0 to {config.pp - 1}"
         raise InputError(must, str(stage), "leave it out for all of them")
     dealt = model.with_split(choice.split.layers_per_chunk) if choice.split else model
+    rules = all_rules_for(problem.stack.framework)
     cost = dealt.evaluate(ConfigTable.of([config]), keep_terms=True)
     assert cost.detail is not None, "costed with keep_terms"
     overhead, states = problem.stack.overhead, problem.stack.states
@@ -64,14 +65,14 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         cuda_graphs=graph_pool_bound(stages, _inputs_of_layers(problem, config, stages))
         if captured
         else None,
-        moves=memory_moves(model, config, RULES, limit),
-        micro_batch=largest_micro_batch(model, config, limit),
+        moves=memory_moves(model, config, rules, limit, dealt),
+        micro_batch=largest_micro_batch(dealt, config, rules, limit),
         sequence=longest_sequence(
-            problem, config, limit, lambda asked: CostModel(asked, model.kernels, model.links)
+            dealt.problem, config, limit, lambda asked: CostModel(asked, model.kernels, model.links)
         ),
         checkpoint=full,
         weights=weights,
-        host=host_memory(model, config) * problem.cluster.devices_per_node,
+        host=host_memory(dealt, config) * problem.cluster.devices_per_node,
         staging=full / problem.cluster.num_nodes,
         error=overhead.error,
         counter="reserved memory" if overhead.logs_reserved else "allocated memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -41,3 +42,28 @@ def test_the_table_names_phases_and_moves() -> None:
     assert result.exit_code == 0
     for words in ("Memory of each pipeline rank", "What saves memory", "nvidia-smi"):
         assert words in result.stdout
+
+
+def test_what_still_fits_is_asked_of_the_split_that_is_shown() -> None:
+    runner = CliRunner()
+    asked = [*QUESTION, "--set", "vpp=1", "--global-batch", "64", "--json"]
+    own, stated = (
+        json.loads(runner.invoke(app, [*asked, *more]).stdout) for more in ((), ("--set", "layout=25,7"))
+    )
+    assert [stage["layers"] for stage in stated["stages"]] == [25, 7]
+    assert stated["peak"] > own["peak"]
+    assert stated["longest_sequence"] < own["longest_sequence"]
+    moved, kept = (
+        next(move for move in facts["moves"] if move["move"] == "optimizer states on the host")
+        for facts in (stated, own)
+    )
+    assert moved["saved"] > kept["saved"]
+
+
+def test_a_plan_in_which_nothing_fits_is_said(tmp_path: Path) -> None:
+    runner, plan = CliRunner(), tmp_path / "plan.json"
+    asked = ["plan", "llama-3.1-70b", "1x8 h100", "--set", "tp=8", "-o", str(plan)]
+    assert runner.invoke(app, asked).exit_code == 1
+    result = runner.invoke(app, ["estimate", str(plan), "--memory"])
+    assert result.exit_code == 2
+    assert "nothing fits in it" in result.stderr

@@ -15,7 +15,7 @@ from planner.calibrate.predict import rates_of
 from planner.cost.memory import PHASES
 from planner.cost.model import CostModel
 from planner.solve.moves import Move, memory_moves
-from planner.space.rules import RULES
+from planner.space.framework_rules import all_rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
 from planner.units import GIB, format_capacity
@@ -57,8 +57,8 @@ def explain(facts: LogFacts, problem: Problem, config: ParallelConfig) -> Memory
     reported = _reported(facts, oom)
     inside = predicted - outside
     reasons, aid = _reasons(facts, oom, problem, config, inside, outside, capacity)
-    limit = capacity * (1 - HEADROOM)
-    moves = tuple(move for move in memory_moves(model, config, RULES, limit) if move.fits)
+    limit, rules = capacity * (1 - HEADROOM), all_rules_for(problem.stack.framework)
+    moves = tuple(move for move in memory_moves(model, config, rules, limit) if move.fits)
     moves = tuple(sorted(moves, key=lambda move: (move.slower is None, move.slower or 0.0)))
     return MemoryStory(
         {name: value for name, value in terms.items() if value}, phase, int(cost.stage[0]), predicted, outside,

@@ -36,25 +36,31 @@ class Move:
 
 
 def memory_moves(
-    model: CostModel, config: ParallelConfig, rules: Sequence[Rule], limit: float
-) -> tuple[Move, ...]:
-    """Legal single changes that save memory, those that fit first, then by bytes saved."""
-    problem = model.problem
-    tried = [
-        (text, changed)
-        for text, changed in _changes(config, problem)
-        if not explain_config(changed, problem, rules)
-    ]
-    if not tried:
-        return ()
-    cost = model.evaluate(ConfigTable.of([config, *(changed for _, changed in tried)]))
-    before, time = float(cost.device_memory[0]), float(cost.step_time[0])
+    model: CostModel, config: ParallelConfig, rules: Sequence[Rule], limit: float, dealt: CostModel | None = None
+) -> tuple[Move, ...]:  # fmt: skip
+    """Legal single changes that save memory, those that fit first, then by bytes saved.
+
+    `dealt`: the model whose layers are dealt as a plan says; moves that keep the number of chunks keep that, those
+    that change it are dealt by the stack.
+    """
+    problem, dealt = model.problem, dealt or model
+    start = dealt.evaluate(ConfigTable.of([config]))
+    before, time = float(start.device_memory[0]), float(start.step_time[0])
     moves = []
-    for row, (text, changed) in enumerate(tried, start=1):
-        after = float(cost.device_memory[row])
-        slower = float(cost.step_time[row]) / time - 1
-        if after < before:
-            moves.append(Move(text, changed, before - after, slower, after <= limit))
+    for same, costs in ((True, dealt), (False, model)):
+        tried = [
+            (text, changed)
+            for text, changed in _changes(config, problem)
+            if ((changed.pp, changed.vpp) == (config.pp, config.vpp)) is same
+            and not explain_config(changed, costs.problem, rules)
+        ]
+        if not tried:
+            continue
+        cost = costs.evaluate(ConfigTable.of([changed for _, changed in tried]))
+        for (text, changed), after, seconds in zip(tried, cost.device_memory, cost.step_time, strict=True):
+            if after < before:
+                saved, slower = before - float(after), float(seconds) / time - 1
+                moves.append(Move(text, changed, saved, slower, bool(after <= limit)))
     return tuple(sorted(moves, key=lambda move: (not move.fits, -move.saved)))
 
 
@@ -104,13 +110,18 @@ def _with_batches(config: ParallelConfig, problem: Problem) -> ParallelConfig:
     return replace(config, num_microbatches=number)
 
 
-def largest_micro_batch(model: CostModel, config: ParallelConfig, limit: float) -> int:
-    """The largest micro-batch that fits with everything else held; 0 if none does [sequences]."""
+def largest_micro_batch(model: CostModel, config: ParallelConfig, rules: Sequence[Rule], limit: float) -> int:
+    """The largest legal micro-batch that fits with everything else held; 0 if none does [sequences]."""
     share = max(model.problem.job.global_batch // config.dp, 1)
-    sizes = [size for size in range(1, share + 1) if share % size == 0]
+    sizes = (size for size in range(1, share + 1) if share % size == 0)
     rows = [replace(config, micro_batch=b, num_microbatches=share // b) for b in sizes]
+    rows = [row for row in rows if not explain_config(row, model.problem, rules)]
+    if not rows:
+        return 0
     used = model.evaluate(ConfigTable.of(rows)).device_memory
-    return max((size for size, bytes_ in zip(sizes, used, strict=True) if bytes_ <= limit), default=0)
+    return max(
+        (row.micro_batch for row, bytes_ in zip(rows, used, strict=True) if bytes_ <= limit), default=0
+    )
 
 
 def longest_sequence(

@@ -8,8 +8,10 @@ import pytest
 
 from planner.cost.model import CostModel
 from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
+from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.space.rules import RULES
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from tests.problems import costs, dense_model, problem
 
 SUBJECT = problem(dense_model(8), "2x8 h100 400G-ib", global_batch=64)
@@ -46,8 +48,8 @@ def test_largest_micro_batch_is_the_last_that_fits() -> None:
     def with_batch(size: int) -> ParallelConfig:
         return replace(CONFIG, micro_batch=size, num_microbatches=16 // size)
 
-    assert largest_micro_batch(model, CONFIG, used(model, with_batch(2))) == 2
-    assert largest_micro_batch(model, CONFIG, used(model, with_batch(1)) - 1) == 0
+    assert largest_micro_batch(model, CONFIG, RULES, used(model, with_batch(2))) == 2
+    assert largest_micro_batch(model, CONFIG, RULES, used(model, with_batch(1)) - 1) == 0
 
 
 def test_longest_sequence_is_the_last_that_fits() -> None:
@@ -66,3 +68,35 @@ def test_states_moved_to_the_host_take_as_much_there() -> None:
     assert host_memory(model, CONFIG) == 0
     moved = replace(CONFIG, offload=1)
     assert host_memory(model, moved) == pytest.approx(used(model, CONFIG) - used(model, moved))
+
+
+def test_a_micro_batch_leaves_what_interleaving_needs() -> None:
+    subject = problem(dense_model(8), "1x8 h100", global_batch=8)
+    interleaved = ParallelConfig(
+        tp=2, pp=2, vpp=2, dp=2, sp=1, zero=1, num_microbatches=4, schedule=int(Schedule.INTERLEAVED)
+    )
+    # of 4 sequences a rank, micro-batches of 4 would leave 1 to a pipeline of 2 stages, though they fit
+    model = costs(subject)
+    assert used(model, replace(interleaved, micro_batch=4, num_microbatches=1)) < 80 * 2.0**30
+    assert largest_micro_batch(model, interleaved, all_rules_for("megatron"), 80 * 2.0**30) == 2
+
+
+@pytest.mark.parametrize("stack", ["torchtitan-2026", "deepspeed-2025", "nanotron-2024", "megatron-2026"])
+def test_no_move_is_one_that_the_framework_refuses(stack: str) -> None:
+    subject = problem(dense_model(8), "1x8 h100", global_batch=64, stack=stack)
+    config = ParallelConfig(dp=8, zero=1, micro_batch=4, num_microbatches=2)
+    rules = all_rules_for(subject.stack.framework)
+    moves = memory_moves(costs(subject), config, rules, 80 * 2.0**30)
+    assert moves
+    for move in moves:
+        assert not explain_config(move.config, subject, rules), move.text
+
+
+def test_moves_of_a_planned_split_are_measured_from_it() -> None:
+    model = costs(SUBJECT)
+    dealt = model.with_split((6, 2))
+    assert used(dealt, CONFIG) > used(model, CONFIG)
+    for move in memory_moves(model, CONFIG, RULES, 80 * 2.0**30, dealt):
+        held = (move.config.pp, move.config.vpp) == (2, 1)
+        after = used(dealt if held else model, move.config)
+        assert move.saved == pytest.approx(used(dealt, CONFIG) - after)
