@@ -188,7 +188,7 @@ def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
     beyond, copies = x.narrow or (0.0, None)
     return {
         "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights) + beyond,
-        **({} if copies is None else {"fp8_weight_copies": copies}),
+        **({} if copies is None else {"narrow_weight_copies": copies}),
         "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
         "workspace": stack.overhead.workspace + x.gather_buffers[:, None] + np.zeros_like(x.dense),

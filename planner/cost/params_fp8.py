@@ -2,8 +2,9 @@
 
 Megatron-LM's --fp8-param-gather keeps linear weights in the format of the products; without it they stay in 16 bits
 beside the 8-bit copies that Transformer Engine makes once a step. Embeddings, head, norms and router are never in 8
-bits. Left out: a recipe's first and last layers in bf16, nvfp4's own option (--fp4-param-gather), amax histories
-(4 KiB a weight), and the casts' time.
+bits. NVFP4 is counted without its own option (--fp4-param-gather), which launch files do not ask for: 4-bit copies
+beside 16 bits. Left out: a recipe's first and last layers in bf16, amax histories (4 KiB a weight), and the casts'
+time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ WIDE: Final = 2.0  # bytes of a weight in 16 bits
 # Scales beside each of two copies: e8m0 per 32 values; fp32 per 128 x 128.
 MX_SCALE: Final = 1 / 32
 BLOCK_SCALE: Final = 4 / 128**2
+NVFP4: Final = 1 / 2 + 1 / 16  # two values in a byte, and e4m3 per 16 of them
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,10 @@ def narrow_weights(problem: Problem) -> NarrowWeights | None:
     128 x 128: both orientations, gathered as 1. MXFP8: both orientations with their scales, since a transposed copy
     has other blocks; its parameters are gathered in bf16 through the gradient buffer
     (--reuse-grad-buf-for-mxfp8-param-ag) and cast after it, but under Megatron-FSDP, whose passes gather the
-    orientation that they read. Sources: Transformer Engine pytorch/tensor/utils.py
-    replace_raw_data, post_all_gather_processing and pytorch/module/base.py quantize_weight (a cached workspace per
-    weight); Megatron-LM core/distributed/param_and_grad_buffer.py.
+    orientation that they read. NVFP4: both orientations, each with its scales, beside weights in 16 bits. Sources:
+    Transformer Engine pytorch/tensor/utils.py replace_raw_data, post_all_gather_processing, pytorch/tensor/
+    nvfp4_tensor.py get_scale_shape and pytorch/module/base.py quantize_weight (a cached workspace per weight);
+    Megatron-LM core/distributed/param_and_grad_buffer.py.
     """
     stated, job = problem.stack.states.fp8_param_gather, problem.job
     if stated is None or job.lora_rank is not None:
@@ -98,6 +101,8 @@ def narrow_weights(problem: Problem) -> NarrowWeights | None:
     if job.precision is Precision.FP8_MX:
         sent = 1 + MX_SCALE if by_units else WIDE
         return NarrowWeights(2 * (1 + MX_SCALE), 1 + MX_SCALE, sent, gathers, False, two_shards=True)
+    if job.precision is Precision.NVFP4:
+        return NarrowWeights(2 * NVFP4, NVFP4, WIDE, False, False)
     return None
 
 

@@ -95,8 +95,9 @@ def graph_pool_bound(stages: Sequence[StageTerms], boundaries: Sequence[float]) 
     A pool keeps the most that its layers ever hold, through the loss and the update too: the peak is at most the
     largest rest of a moment plus the largest of what is pooled. Beside that every graph copies its input into a buffer
     of its own: `boundaries`, of each of `stages`. Exact amounts depend on the order of captures and on what the
-    allocator reuses. Sources: Transformer Engine, pytorch/graph.py make_graphed_callables; Megatron-LM
-    core/transformer/cuda_graphs.py, whose local graphs share those buffers, and a full iteration's need none.
+    allocator reuses. Left out: what the driver keeps of every graph, outside the allocator. Sources: Transformer
+    Engine, pytorch/graph.py make_graphed_callables; Megatron-LM core/transformer/cuda_graphs.py, whose local graphs
+    share one pool and those buffers, and a full iteration's need none.
     """
     raised = []
     for stage, copies in zip(stages, boundaries, strict=True):
@@ -223,7 +224,7 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
             (
                 "CUDA graphs",
                 f"+{format_capacity(report.cuda_graphs)} at most",
-                "if layers are captured; not counted above",
+                "of tensors in their pools, if layers are captured; not counted above",
             )
         ]
     )

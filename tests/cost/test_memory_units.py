@@ -124,7 +124,7 @@ def test_weights_in_8_bits(precision: Precision, shard: float, gathered: float) 
     detail = costs(subject).evaluate(ConfigTable.of([ZERO_3]), keep_terms=True).detail
     assert detail is not None
     at = {name: float(value[0, 0]) for name, value in detail.memory["backward"].items()}
-    assert at["weights"] + at["fp8_weight_copies"] == pytest.approx((shard * 32 * LAYER + 2 * OUTER) / 64)
+    assert at["weights"] + at["narrow_weight_copies"] == pytest.approx((shard * 32 * LAYER + 2 * OUTER) / 64)
     assert at["gathered_parameters"] == pytest.approx(gathered * 4 * LAYER + 2 * OUTER)
 
 

@@ -38,6 +38,8 @@ def held(subject: Problem, config: ParallelConfig) -> dict[str, float]:
         (B200, Precision.FP8_CS, 1.0, 3.0),
         (B200, Precision.FP8_MX, 2 + 2 / 32, 4 + 2 / 32),
         (H100, Precision.FP8_BLOCKWISE, 2 + 8 / 16384, 4 + 8 / 16384),
+        # half a byte and a scale of 1 byte per 16 values, twice; no option of fp8 keeps parameters so
+        (B200, Precision.NVFP4, 2 + 1 + 2 / 16, 2 + 1 + 2 / 16),
     ],
 )
 def test_bytes_of_a_linear_weight(
@@ -49,7 +51,7 @@ def test_bytes_of_a_linear_weight(
     outer, norms = 32000 * 2048 + 2048, 4 * 2 * 2048
     for stack, width in ((ON, kept), (OFF, beside_16_bits)):
         terms = held(problem(model, machine, precision=precision, stack=stack), ZERO_1)
-        found = terms["weights"] + terms.get("fp8_weight_copies", 0.0)
+        found = terms["weights"] + terms.get("narrow_weight_copies", 0.0)
         # norms of layers are taken for linear weights: under 0.1 % here
         assert found == pytest.approx(width * (linear + norms) + 2 * outer, rel=1e-9)
         assert terms["optimizer"] == pytest.approx(12 * (linear + norms + outer) / 8)
@@ -61,10 +63,10 @@ def test_experts_are_linear_weights_too() -> None:
     on, off = (
         held(problem(model, B200, precision=Precision.FP8_CS, stack=stack), expert) for stack in (ON, OFF)
     )
-    assert on["fp8_weight_copies"] == 0
-    assert off["weights"] - on["weights"] == pytest.approx(off["fp8_weight_copies"])
+    assert on["narrow_weight_copies"] == 0
+    assert off["weights"] - on["weights"] == pytest.approx(off["narrow_weight_copies"])
     # 7 layers of one expert 3 x 2048 x 1024 on each of 16 ranks, and what is dense
-    assert off["fp8_weight_copies"] > 7 * 3 * 2048 * 1024
+    assert off["narrow_weight_copies"] > 7 * 3 * 2048 * 1024
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_only_the_distributed_optimizer_keeps_them(
     config: ParallelConfig, precision: Precision, in_8_bits: bool
 ) -> None:
     subject = problem(machine=H100, precision=precision, stack=ON)
-    copies = held(subject, config)["fp8_weight_copies"] / held(subject, ZERO_1)["fp8_weight_copies"]
+    copies = held(subject, config)["narrow_weight_copies"] / held(subject, ZERO_1)["narrow_weight_copies"]
     assert copies == pytest.approx(1 if in_8_bits else 2)
 
 
@@ -118,7 +120,7 @@ def test_transposed_copies_by_device(chip: str, transposed: bool) -> None:
 
 
 @pytest.mark.parametrize("stack", [ON, OFF])
-@pytest.mark.parametrize("precision", [Precision.FP8_CS, Precision.FP8_MX])
+@pytest.mark.parametrize("precision", [Precision.FP8_CS, Precision.FP8_MX, Precision.NVFP4])
 def test_the_bound_stays_below_what_rows_need(stack: str, precision: Precision) -> None:
     subject = problem(machine=B200, precision=precision, stack=stack)
     model, table = costs(subject), legal_table(subject)
