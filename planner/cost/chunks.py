@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from planner.cost.collectives import p2p_time
 from planner.cost.layer import LayerModel
 from planner.cost.levels import gather_behind_boundary
+from planner.cost.stages import recomputed_of_chunk
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import boundary_tier, pipeline_links
 from planner.schedule.actions import ActionTable
@@ -99,17 +100,16 @@ def chunk_times(
     edges = model.edges(keys)
     chunks = len(counts)
     forward, again, backward, weight, hidden = (np.zeros(chunks) for _ in range(5))
-    left = np.full(config.pp, config.recompute_layers if config.recompute == Recompute.FULL else 0)
-    if left.any() and model.recomputed:
-        left = np.array(model.recomputed)
+    recomputed = np.full(config.pp, config.recompute_layers if config.recompute == Recompute.FULL else 0)
+    if recomputed.any() and model.recomputed:
+        recomputed = np.array(model.recomputed)
     most = -(-problem.model.num_layers // config.pp)
-    left = np.where(left >= most, problem.model.num_layers, left)  # all of a stage, however deep
+    leading = recomputed_of_chunk(recomputed, config.vpp, most, max(counts))
     layer = 0
     for chunk, count in enumerate(counts):
-        for kind in problem.model.layer_kind_of[layer : layer + count]:
+        for place, kind in enumerate(problem.model.layer_kind_of[layer : layer + count]):
             cost = costs[kind]
-            full = left[ranks[chunk]] > 0
-            left[ranks[chunk]] -= full
+            full = place < leading[ranks[chunk]]
             total = float((cost.time_full if full else cost.time)[0])
             forward[chunk] += float(cost.forward_time[0])
             again[chunk] += float((cost.again_full if full else cost.again)[0])

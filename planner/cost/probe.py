@@ -6,6 +6,8 @@ micro-batches by their place alone.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,15 +27,17 @@ def rank_memory(
     """Least device memory of every rank with 0 .. `deepest` layers, of which it recomputes `recomputed[i]`: (choices,
     ranks, deepest + 1) [bytes].
 
-    Exact for layers of one kind; of several, in every moment of a step that of the mix which needs least, of those that
-    a rank can hold where every chunk but the first of an interleaved pipeline has `fewest` layers or more. From layers
-    / pp on, rounded up, a choice means all of a rank's layers.
+    Exact for layers of one kind, as far as they can lie in chunks that recompute so many together; of several, in every
+    moment of a step that of the mix which needs least, of those that a rank can hold where every chunk but the first of
+    an interleaved pipeline has `fewest` layers or more. From layers / pp on, rounded up, a choice means all of a rank's
+    layers.
     """
     table = ConfigTable.of([config] * len(recomputed))
     table.columns["recompute_layers"][:] = recomputed
     layers, phases = layer_level(model.layers, table), dict[str, Array]()
-    for counts in _mixes(model.problem.model, config, deepest, fewest):
-        classes = _ranks(config.pp, deepest, counts, model.problem.model, len(recomputed))
+    mixes = _mixes(model.problem.model, config, deepest, fewest)
+    for counts, order in product(mixes, _orders(model.problem.model, config)):
+        classes = _ranks(config.pp, deepest, counts, order, model.problem.model, len(recomputed))
         pipelines = pipeline_level(model.layers, table, layers, classes)
         shards = model.shards.shards(table, classes)
         prepared = PreparedCosts(model.layers, table, classes, layers, pipelines, shards)
@@ -70,13 +74,23 @@ def _mixes(spec: ModelSpec, config: ParallelConfig, deepest: int, fewest: int) -
     return mixes
 
 
-def _ranks(pp: int, deepest: int, counts: Array, spec: ModelSpec, rows: int) -> StageClasses:
-    """A pipeline's classes that are no split: every rank with 0 .. `deepest` layers, `counts` of each kind."""
+def _orders(spec: ModelSpec, config: ParallelConfig) -> list[list[int]]:
+    """In which orders a rank may recompute its layers, by kind: that of the model; where the first layers of each of
+    several chunks are recomputed, whichever frees more, which is that or its reverse."""
+    kinds = list(range(len(spec.layer_kinds)))
+    return [kinds] if config.vpp == 1 or len(kinds) == 1 else [kinds, kinds[::-1]]
+
+
+def _ranks(
+    pp: int, deepest: int, counts: Array, order: list[int], spec: ModelSpec, rows: int
+) -> StageClasses:
+    """A pipeline's classes that are no split: every rank with 0 .. `deepest` layers, `counts` of each kind, which are
+    recomputed in the `order` of kinds."""
     width, depth, kinds = pp * (deepest + 1), deepest + 1, counts.shape[2]
     rank = np.repeat(np.arange(pp), deepest + 1)
     layers = counts.reshape(1, width, kinds).copy()
     leading, left = np.zeros((1, width, depth, kinds)), np.repeat(np.arange(depth)[None, :], width, axis=0)
-    for kind in range(kinds):  # the layers of a rank in the order of the model
+    for kind in order:
         leading[0, :, :, kind] = np.minimum(left, layers[0, :, kind, None])
         left = left - leading[0, :, :, kind].astype(left.dtype)
     whole = -(-spec.num_layers // pp)

@@ -19,6 +19,7 @@ from planner.spec.config import IntColumn, Placement, Schedule, distinct, ranks_
 from planner.spec.stack import PipelineSplit
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 _PLACEMENTS = np.array([int(schedule.placement) for schedule in Schedule], dtype=np.int32)
 
 
@@ -31,8 +32,8 @@ class StageClasses:
     earliest of them. `first`, `last` (P, C): 1.0 where the class holds the embedding, the head.
     `layers` (P, C, K): layers by kind that a micro-batch passes on the rank; of two copies in opposite directions it
     passes either, so that these and `first`, `last` are means, and `copies` (P,), 2.0, times them is what a rank holds.
-    `leading` (P, C, N, K): layers by kind among the first N of the stage; from
-    N = layers / pp, rounded up, all of them, since that is how a configuration says "all" (`space.enumerate`).
+    `leading` (P, C, N, K): layers by kind that are recomputed where a configuration says N, the first of every chunk
+    (`recomputed_of_chunk`).
     `run_class`, `run_length` (P, R): the pipeline as runs of neighbouring stages of one class, in order (padded with
     length 0). `members[P][C]`: the stages of each class.
     """
@@ -50,15 +51,25 @@ class StageClasses:
     members: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
 
-def _stage_sequences(
+def recomputed_of_chunk(layers: IntArray, vpp: int, most: int, deepest: int) -> IntArray:
+    """How many of its first layers does each chunk of a rank recompute where the rank is said to recompute `layers`?
+
+    layers / vpp [layers]: Megatron-LM counts anew in every virtual stage (`--recompute-num-layers` with the method
+    "block", core/transformer/transformer_block.py). From `most` = layers / pp of the model, rounded up, on all of them,
+    since that is how a configuration says "all" (`space.enumerate`): `deepest`, the largest chunk.
+    """
+    return np.where(layers >= most, deepest, layers // vpp)
+
+
+def _chunks_of_ranks(
     counts: list[int], pp: int, kind_of: tuple[int, ...], placement: Placement
-) -> list[tuple[int, ...]]:
-    """Kinds of the layers of every rank, its chunks one after another."""
+) -> list[list[tuple[int, ...]]]:
+    """Kinds of the layers of every chunk of every rank."""
     ends = np.cumsum(counts)
-    on_rank: list[tuple[int, ...]] = [()] * pp
+    on_rank: list[list[tuple[int, ...]]] = [[] for _ in range(pp)]
     ranks = ranks_of_chunks(pp, len(counts) // pp, placement)
     for rank, end, count in zip(ranks, ends, counts, strict=True):
-        on_rank[rank] = (*on_rank[rank], *kind_of[end - count : end])
+        on_rank[rank].append(kind_of[end - count : end])
     return on_rank
 
 
@@ -75,8 +86,9 @@ def stage_classes(
     """Deal the layers of a model to stages for every distinct pp, vpp and placement of a schedule.
 
     `kind_of`: the kind of each layer. `embedding`, `head`: their cost in layers [1]. Stages that hold equally
-    many layers of each kind are one class; the order within a stage is that of its earliest member. `recomputed`:
-    layers that each rank recomputes where a configuration recomputes any, if not what the configuration says.
+    many layers of each kind, in chunks of equal sizes, are one class; the order within a stage is that of its earliest
+    member. `recomputed`: layers that each rank recomputes where a configuration recomputes any, if not what the
+    configuration says.
     """
     placement = _PLACEMENTS[schedule]
     first_rows, of_row = distinct(pp, vpp, placement)
@@ -86,30 +98,31 @@ def stage_classes(
         stages = int(pp[row])
         place = Placement(int(placement[row]))
         counts = deal_layers(len(kind_of), stages, int(vpp[row]), split, embedding, head, place)
-        sequences = _stage_sequences(counts, stages, kind_of, place)
+        dealt = _chunks_of_ranks(counts, stages, kind_of, place)
         totals = np.zeros((stages, kinds + 2))
-        for rank, sequence in enumerate(sequences):
-            totals[rank, :kinds] = np.bincount(sequence, minlength=kinds)
+        for rank, chunks in enumerate(dealt):
+            totals[rank, :kinds] = np.bincount([kind for chunk in chunks for kind in chunk], minlength=kinds)
         totals[0, kinds] = totals[0 if place is Placement.FOLDED else -1, kinds + 1] = 1.0
         if place is Placement.MIRRORED:
             totals = (totals + totals[::-1]) / 2
         classes: dict[tuple[float, ...], list[int]] = {}
         for rank, row_totals in enumerate(totals.tolist()):
-            classes.setdefault((*row_totals, *recomputed[rank : rank + 1]), []).append(rank)
-        pipelines.append((sequences, classes, place))
+            held = (*row_totals, *_sizes(dealt, rank, place), *recomputed[rank : rank + 1])
+            classes.setdefault(held, []).append(rank)
+        pipelines.append((dealt, classes, place))
     width = max(len(classes) for _, classes, _ in pipelines)
-    depth = max(len(seq) for sequences, _, _ in pipelines for seq in sequences) + 1
+    depth = max(sum(map(len, chunks)) for dealt, _, _ in pipelines for chunks in dealt) + 1
     shape = (len(pipelines), width)
     count, stage, first, last = (np.zeros(shape) for _ in range(4))
     layers, leading = np.zeros((*shape, kinds)), np.zeros((*shape, depth, kinds))
-    for i, (sequences, classes, place) in enumerate(pipelines):
+    for i, (dealt, classes, place) in enumerate(pipelines):
         for j, (held, ranks) in enumerate(classes.items()):
             count[i, j], stage[i, j] = len(ranks), ranks[0]
             layers[i, j], (first[i, j], last[i, j]) = held[:kinds], held[kinds : kinds + 2]
-            mine = [sequences[ranks[0]]]
+            mine = [dealt[ranks[0]]]
             if place is Placement.MIRRORED:
-                mine.append(sequences[-1 - ranks[0]])
-            most = -(-len(kind_of) // len(sequences))
+                mine.append(dealt[-1 - ranks[0]])
+            most = -(-len(kind_of) // len(dealt))
             leading[i, j] = np.mean([_leading(part, depth, kinds, most) for part in mine], axis=0)
             if recomputed:
                 leading[i, j, 1:] = leading[i, j, min(recomputed[ranks[0]], depth - 1)]
@@ -121,12 +134,19 @@ def stage_classes(
     )  # fmt: skip
 
 
-def _leading(sequence: tuple[int, ...], depth: int, kinds: int, most: int) -> FloatArray:
-    """Layers by kind among the first n of a stage, (n, kinds); `most` stands for all of it, however many there are."""
+def _sizes(dealt: list[list[tuple[int, ...]]], rank: int, placement: Placement) -> list[int]:
+    """Layers of the chunks of a rank, ascending; none where it has one chunk, which its layers by kind tell."""
+    chunks = dealt[rank] + (dealt[-1 - rank] if placement is Placement.MIRRORED else [])
+    return sorted(map(len, chunks)) if len(dealt[rank]) > 1 else []
+
+
+def _leading(chunks: list[tuple[int, ...]], depth: int, kinds: int, most: int) -> FloatArray:
+    """Layers by kind that a stage recomputes where a configuration says n, (n, kinds)."""
     steps = np.zeros((depth, kinds))
-    for position, kind in enumerate(sequence, start=1):
-        steps[position:, kind] += 1
-    steps[most:] = steps[-1]
+    first = recomputed_of_chunk(np.arange(depth), len(chunks), most, depth)
+    for chunk in chunks:
+        for position, kind in enumerate(chunk):
+            steps[first > position, kind] += 1
     return steps
 
 

@@ -4,7 +4,7 @@ fastest and every rank's memory suffices?
 CP-SAT minimises a lower bound of the step over all splits (`solve/split_model.py`); its candidate is costed exactly
 (simulated where it is interleaved) and excluded, until no split's bound beats the best found. A candidate that does not
 fit excludes every split that gives that rank (or, of inner ranks, an earlier one, which holds more micro-batches) at
-least as many layers of every kind and recomputes no more of them.
+least as many layers of every kind and keeps as many of them (`SplitModel._lighter`).
 Chunks in the middle hold one layer or more; of interleaved pipelines, the average rounded down or one more, the first
 and the last any number up to that. Left out: schedules other than these two.
 """

@@ -43,6 +43,11 @@ def fewest_layers(layers: int, config: ParallelConfig) -> int:
     return 1 if config.vpp == 1 else max(layers // (config.pp * config.vpp), 1)
 
 
+def most_layers(layers: int, config: ParallelConfig) -> int:
+    """The most that a solved split may put into a chunk."""
+    return layers if config.vpp == 1 else layers // (config.pp * config.vpp) + 1
+
+
 def near_splits(chunks: tuple[int, ...], most: int) -> NDArray[np.int64]:
     """A split and up to `most` others that differ from it in the chunk of one layer: (splits, chunks)."""
     own = np.array(chunks)
@@ -146,10 +151,14 @@ class LayerCosts:
 
     def least_again(self, count: int, deepest: float) -> list[float]:
         """Seconds that recomputation adds to a layer's backward pass by kind, on average over layers and at least,
-        where each rank recomputes `count` of its layers and none holds more than `deepest`."""
+        where each rank recomputes `count` of its layers and none holds more than `deepest`: of every chunk of an
+        interleaved pipeline, count / v layers or all."""
         if count >= self.whole:
             return self.again
-        return [min(self.again) * min(count / max(deepest, 1), 1.0)] * len(self.again)
+        v = self.config.vpp
+        if v > 1:
+            deepest = min(deepest, most_layers(self.spec.num_layers, self.config))
+        return [min(self.again) * min(count // v / max(deepest, 1), 1.0)] * len(self.again)
 
     def fullest(self, room: NDArray[np.int64]) -> int:
         """The layers that some rank holds at least where ranks have `room` for so many.
@@ -193,20 +202,18 @@ class LayerCosts:
 
     def _least_path(self, weights: Array, again: list[float], rank: int, held: int) -> float:
         """Seconds of a path on which forwards and backwards of chunks weigh `weights` (2, chunks), with layers where
-        they weigh least, `held` or more on `rank`. Unless everything is recomputed, nobody knows where, and it
-        counts with the least weight."""
+        they weigh least, `held` or more on `rank`. As large a share of every chunk as `again` says is recomputed, or
+        more."""
         p, v, layers = self.config.pp, self.config.vpp, self.spec.num_layers
         ahead, back = weights
         low = np.full(p * v, fewest_layers(layers, self.config))
         low[[0, -1]] = 0
-        room = layers // (p * v) + 1 - low
+        room = most_layers(layers, self.config) - low
         total = sum(float(s[0] * w[0] + s[1] * w[-1]) for s, w in zip(self.ends, weights, strict=True))
         kinds = [self.spec.layer_kind_of.count(kind) for kind in range(len(self.forward))]
         most = max(range(len(kinds)), key=kinds.__getitem__)
-        again_weight = back if again is self.again else np.full(p * v, back.min())
         costs = [
-            f * ahead + b * back + a * again_weight
-            for f, b, a in zip(self.forward, self.backward, again, strict=True)
+            f * ahead + (b + a) * back for f, b, a in zip(self.forward, self.backward, again, strict=True)
         ]
         cost = costs[most]
         order = np.argsort(cost, kind="stable")
@@ -246,7 +253,7 @@ def rank_limits(layers: int, config: ParallelConfig) -> tuple[NDArray[np.int64],
         return low, np.full(config.pp, layers)
     low[0] -= fewest_layers(layers, config)
     low[-1] -= fewest_layers(layers, config)
-    return low, np.full(config.pp, config.vpp * (layers // (config.pp * config.vpp) + 1))
+    return low, np.full(config.pp, config.vpp * most_layers(layers, config))
 
 
 def capacity(model: CostModel, config: ParallelConfig, choices: Sequence[int], limit: float) -> Capacity:

@@ -28,6 +28,7 @@ from planner.solve.split_bound import (
     LayerCosts,
     fewest_layers,
     known_paths,
+    most_layers,
     near_splits,
 )
 from planner.solve.split_schedule import one_f_one_b
@@ -95,7 +96,7 @@ class SplitModel(LayerCosts):
     def _variables(self) -> None:
         """Layers of every chunk, and of each kind where there are several."""
         cp, chunks, layers = self.cp, self.p * self.v, self.spec.num_layers
-        high = layers if self.v == 1 else layers // chunks + 1
+        high = most_layers(layers, self.config)
         least = [fewest_layers(layers, self.config)] * chunks
         if self.v > 1:  # embedding and head may fill a chunk
             least[0] = least[-1] = 0
@@ -126,8 +127,8 @@ class SplitModel(LayerCosts):
                 self.of_kind[i][kind], behind[kind] = value - behind[kind], value
 
     def _recomputation(self, room: Capacity) -> None:
-        """`r`: layers that may be recomputed, of all ranks or of each; `again_of`: those of every chunk, the first
-        chunks of a rank first."""
+        """`r`: layers that may be recomputed, of all ranks or of each; `again_of`: those of every chunk, r / v or
+        all."""
         from ortools.sat.python import cp_model
 
         cp, layers = self.cp, self.spec.num_layers
@@ -146,18 +147,22 @@ class SplitModel(LayerCosts):
         self.again_of: list[Expression] = [0] * (self.p * self.v)
         if allowed == [0]:
             return
-        for rank in range(self.p):
-            at_most = self.r[rank % count]
-            done: Expression = 0
-            so_far: Expression = 0
-            for chunk in range(rank, self.p * self.v, self.p):
-                so_far = so_far + self.n[chunk]
-                if allowed == [layers]:
-                    self.again_of[chunk] = self.n[chunk]
-                    continue
-                some = cp.new_int_var(0, layers, "")
-                cp.add_min_equality(some, [so_far, at_most])
-                self.again_of[chunk], done = some - done, some
+        if allowed == [self._effective(self.whole)]:
+            self.again_of = list(self.n)
+            return
+        each = [self._of_chunk(r, allowed) for r in self.r]
+        for chunk, layers_of in enumerate(self.n):
+            some = cp.new_int_var(0, layers, "")
+            cp.add_min_equality(some, [layers_of, each[chunk % self.p % count]])
+            self.again_of[chunk] = some
+
+    def _of_chunk(self, r: Expression, allowed: list[int]) -> Expression:
+        """Layers that each chunk of a rank recomputes at most where the rank is said to recompute `r`."""
+        if self.v == 1:
+            return r
+        each = self.cp.new_int_var(0, self.spec.num_layers, "")
+        self.cp.add_allowed_assignments([r, each], [(count, count // self.v) for count in allowed])
+        return each
 
     def _recomputing(self, again: Expression, of_kind: list[Expression]) -> Expression:
         """Time of so many recomputed layers: as if all were of the kind that takes longest, less what each of another
@@ -175,7 +180,8 @@ class SplitModel(LayerCosts):
         return longest * again - others
 
     def _effective(self, count: int) -> int:
-        return self.spec.num_layers if count >= self.whole else count
+        """So many recomputed layers of a rank; whole stages are more than any of them holds, in every chunk."""
+        return self.spec.num_layers * self.v if count >= self.whole else count
 
     def _units(self, seconds: float) -> int:
         """Rounded down: a bound stays one."""
@@ -338,7 +344,7 @@ class SplitModel(LayerCosts):
 
     def exclude_memory(self, dealt: Dealt, ranks: list[int]) -> None:
         """No longer a split that gives one of `ranks` (or, of inner ranks, an earlier inner one) as much of all, and
-        recomputes no more of it.
+        keeps as much of it (`_lighter`).
 
         What is at work in a backward pass depends on whether anything is recomputed at all, so that a split which
         recomputes nothing is excluded by its like alone.
@@ -349,23 +355,42 @@ class SplitModel(LayerCosts):
             self.cp.add_bool_or([*self._differs(self.n, chunks), *self._differs(self.r, dealt.recomputed)])
             return
         for rank in ranks:
-            held = np.zeros(len(self.spec.layer_kinds), dtype=np.int64)
-            for i in range(rank, len(chunks), self.p):
-                held += np.bincount(kinds[ends[i] - chunks[i] : ends[i]], minlength=len(held)).astype(
-                    np.int64
-                )
+            held = [
+                np.bincount(
+                    kinds[ends[i] - chunks[i] : ends[i]], minlength=len(self.spec.layer_kinds)
+                ).tolist()
+                for i in range(rank, len(chunks), self.p)
+            ]
             count = self._effective(dealt.recomputed[rank % len(dealt.recomputed)])
             inner = 0 < rank < self.p - 1
             for other in range(1, rank + 1) if inner else [rank]:
-                more = self.r[other % len(self.r)] if some else sum(self.r)
-                literals = [self._literal(more > count)]
-                if some:
-                    literals.append(self._literal(sum(self.r) == 0))
-                for kind, layers in enumerate(held.tolist()):
-                    if layers:
-                        mine = sum(self.of_kind[i][kind] for i in range(other, len(chunks), self.p))
-                        literals.append(self._literal(mine < layers))
-                self.cp.add_bool_or(literals)
+                tests = self._lighter(other, held, count)
+                tests += [sum(self.r) == 0] if some else [sum(self.r) > 0]
+                self.cp.add_bool_or([self._literal(test) for test in tests])
+
+    def _lighter(self, rank: int, held: list[list[int]], count: int) -> list[Expression]:
+        """Of these constraints one holds where `rank` may need less memory than with `held` (v, kinds) layers in its
+        chunks and `count` of them recomputed.
+
+        It holds fewer layers of some kind, or keeps fewer that are not recomputed. With some layers of each of several
+        chunks recomputed, the latter is told by their sum over chunks for one kind of layers; of several kinds, what a
+        chunk keeps of each falls with `r` alone where the chunk holds as many of all.
+        """
+        mine = self.of_kind[rank :: self.p]
+        fewer = [
+            sum(chunk[kind] for chunk in mine) < layers
+            for kind, layers in enumerate(map(sum, zip(*held, strict=True)))
+            if layers
+        ]
+        more = self.r[rank % len(self.r)] > count
+        if self.v == 1 or count in (0, self._effective(self.whole)):
+            return [*fewer, more]
+        if len(self.spec.layer_kinds) > 1:
+            chunks = zip(mine, held, strict=True)
+            return [x < n for chunk, of in chunks for x, n in zip(chunk, of, strict=True) if n] + [more]
+        kept = sum(max(layers - count // self.v, 0) for (layers,) in held)
+        again = zip(self.n[rank :: self.p], self.again_of[rank :: self.p], strict=True)
+        return [*fewer, sum(n - some for n, some in again) < kept] if kept else fewer
 
     def solve(self, target: float, effort: float) -> tuple[Dealt | None, float, float]:
         """The split of the least bound, that bound as a step time [s], and the effort spent. None: there is none whose
