@@ -136,7 +136,8 @@ class ParallelConfig:
 
     `zero` 0 none, 1 optimizer states, 2 and gradients, 3 and parameters sharded over data parallelism.
     `hsdp` is the number of ranks that share one shard (0: all data- and context-parallel ranks).
-    `recompute_layers` counts layers per pipeline rank and is 0 unless recompute is FULL.
+    `recompute_layers` counts layers per pipeline rank, recompute_layers / vpp of every chunk, and is 0 unless recompute
+    is FULL.
     `recompute_modules` is a bit mask over `RECOMPUTE_MODULES`; `offload` a bit mask, see `OFFLOAD_LABELS`.
     """
 

@@ -135,8 +135,29 @@ def recompute_case(seed: int) -> tuple[CostModel, ParallelConfig, tuple[int, ...
             return costs(subject), row, recompute_choices(subject, {}, row)
 
 
-def check_recomputation(seed: int, per_stage: bool) -> None:
-    model, config, choices = recompute_case(seed)
+def chunks_case(seed: int) -> tuple[CostModel, ParallelConfig, tuple[int, ...]]:
+    """An interleaved pipeline whose chunks may recompute some of several layers, of two kinds where `seed` is odd."""
+    chance = random.Random(5000 + seed)
+    while True:
+        layers = chance.randint(8, 14)
+        subject = problem(
+            moe_model(layers, leading_dense=chance.randint(1, 5), experts=4)
+            if seed % 2
+            else dense_model(layers, ffn=14336),
+            "1x8 h100", seq_len=8192, global_batch=chance.choice([4, 8]), stack="megatron-2026",
+        )  # fmt: skip
+        pins = {"pp": (2,), "micro_batch": (1,), "vpp": (2, 3), "recompute": (0, 2)}
+        space = enumerate_configs(subject, RULES, pins).table()
+        rows = [row for row in map(space.row, range(len(space))) if row.num_microbatches <= 8]
+        rows = [row for row in rows if not row.recompute_layers]
+        rows = [row for row in rows if len(recompute_choices(subject, {}, row)) > 2]
+        if rows:
+            row = chance.choice(rows)
+            return costs(subject), row, recompute_choices(subject, {}, row)
+
+
+def check_recomputation(case: tuple[CostModel, ParallelConfig, tuple[int, ...]], per_stage: bool) -> None:
+    model, config, choices = case
     ways = product(choices, repeat=config.pp) if per_stage else ((count,) for count in choices)
     splits = list(every_split(model.problem.model.num_layers, config.pp, config.vpp))
     every = []
@@ -156,23 +177,39 @@ def check_recomputation(seed: int, per_stage: bool) -> None:
         assert min(best, found.own) * (1 - 1e-9) <= found.step_time <= best * (1 + 2e-4)
         assert found.bound <= best * (1 + 1e-9)
         assert found.proven
+        room = None if per_stage else capacity(model, config, choices, float(limit))
+        assert quick_bound(model, config, best, room) <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_split_and_recomputation_are_those_of_brute_force(seed: int) -> None:
-    check_recomputation(seed, per_stage=False)
+    check_recomputation(recompute_case(seed), per_stage=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3, 150))
 def test_split_and_recomputation_are_those_of_brute_force_in_hundreds_of_cases(seed: int) -> None:
-    check_recomputation(seed, per_stage=False)
+    check_recomputation(recompute_case(seed), per_stage=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_recomputation_of_every_stage_is_that_of_brute_force(seed: int) -> None:
-    check_recomputation(seed, per_stage=True)
+    check_recomputation(recompute_case(seed), per_stage=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_recomputation_of_every_chunk_is_that_of_brute_force(seed: int) -> None:
+    check_recomputation(chunks_case(seed), per_stage=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("per_stage", [False, True])
+@pytest.mark.parametrize("seed", range(2, 30))
+def test_recomputation_of_every_chunk_is_that_of_brute_force_in_tens_of_cases(
+    seed: int, per_stage: bool
+) -> None:
+    check_recomputation(chunks_case(seed), per_stage)
 
 
 def test_an_uneven_split_is_found_where_the_head_is_heavy() -> None:
