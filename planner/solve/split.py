@@ -20,8 +20,9 @@ import numpy as np
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.cost.table import CostTable
+from planner.solve.dealt import Chunks, Dealt
 from planner.solve.split_bound import capacity, quick_bound
-from planner.solve.split_model import Chunks, Dealt, SplitModel
+from planner.solve.split_model import SplitModel
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 

@@ -10,7 +10,6 @@ Left out: a chunk that recomputes a part of its layers and holds several kinds i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from planner.schedule.critical import CriticalPaths, critical_paths
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph
 from planner.schedule.simulate import stage_times
+from planner.solve.dealt import Chunks, Dealt
 from planner.solve.split_bound import (
     LARGEST_SCHEDULE,
     Array,
@@ -32,9 +32,8 @@ from planner.solve.split_bound import (
     near_splits,
 )
 from planner.solve.split_schedule import one_f_one_b
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
-Chunks = tuple[int, ...]
 Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
 
 UNITS: Final = 10**9  # of time in about one step: CP-SAT counts in whole numbers
@@ -44,30 +43,6 @@ SIMULATED_PASSES: Final = 20_000  # of schedules whose longest paths are looked 
 # 1.2 s of an AMD EPYC: per solve, and per constraint (93 solves of five plans).
 STARTING: Final = 1e-3
 PRESOLVING: Final = 3e-5
-
-
-@dataclass(frozen=True)
-class Dealt:
-    """Layers of every chunk, and how many of them every rank recomputes: one number, or one per rank."""
-
-    chunks: Chunks
-    recomputed: tuple[int, ...]
-
-    def config(self, stem: ParallelConfig) -> ParallelConfig:
-        """The configuration that recomputes so many layers, the largest number where ranks differ."""
-        return with_recomputed(stem, max(self.recomputed))
-
-    def of_model(self, model: CostModel) -> CostModel:
-        """The cost model with layers dealt and recomputed in this way."""
-        return model.with_split(self.chunks, self.recomputed if len(self.recomputed) > 1 else ())
-
-
-def with_recomputed(config: ParallelConfig, layers: int) -> ParallelConfig:
-    """The configuration with so many layers of every rank recomputed in full."""
-    if not layers and config.recompute != Recompute.FULL:
-        return config
-    full = int(Recompute.FULL if layers else Recompute.NONE)
-    return replace(config, recompute=full, recompute_layers=layers)
 
 
 class SplitModel(LayerCosts):

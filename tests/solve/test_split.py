@@ -13,6 +13,7 @@ from ortools.sat.python.cp_model import CpSolver
 
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
+from planner.solve.dealt import Dealt
 from planner.solve.refine import FINALISTS, refine, solve_splits
 from planner.solve.search import search
 from planner.solve.split import (
@@ -24,7 +25,7 @@ from planner.solve.split import (
     solve_split,
 )
 from planner.solve.split_bound import capacity, quick_bound
-from planner.solve.split_model import STARTING, Dealt
+from planner.solve.split_model import STARTING
 from planner.space.axes import recompute_choices
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
