@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,6 +17,7 @@ from planner.errors import FileInputError, InputError
 from planner.spec.assumptions import Assumption, Assumptions, assumptions_from
 from planner.units import parse_quantity
 
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 CAMPAIGN_FILE: Final = Path(__file__).with_name("campaign.yaml")
 
 
@@ -52,7 +53,7 @@ def load_assumptions(settings: Sequence[str] = ()) -> Assumptions:
 def read_assumptions(path: Path) -> Assumptions:
     """The assumptions in a file. Raises `FileInputError` naming file and field."""
     try:
-        document = _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        document = _File.model_validate(yaml.load(path.read_text(encoding="utf-8"), _SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise FileInputError(str(path), "must be readable YAML", " ".join(str(error).split())) from None
     except ValidationError as error:

@@ -16,6 +16,7 @@ from planner.catalog.stack_options import SEPARATOR, with_options
 from planner.errors import FileInputError, UnknownNameError
 from planner.spec.stack import Stack
 
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STACKS_FOLDER: Final = Path(__file__).with_name("stacks")
 DEFAULT_STACK: Final = "megatron-2026"
 
@@ -101,7 +102,7 @@ def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), _SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
     except yaml.YAMLError as error:

@@ -21,7 +21,7 @@ from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import boundary_tier, pipeline_links
 from planner.schedule.actions import ActionTable
 from planner.schedule.generate import action_table
-from planner.schedule.graph import DependencyGraph, dependency_graph
+from planner.schedule.graph import DependencyGraph, dependency_graph, schedule_graph
 from planner.schedule.memory_limited import MOST_PASSES, memory_limited_table
 from planner.schedule.simulate import StageTimes, makespans, stage_times
 from planner.space.split import deal_layers
@@ -198,9 +198,7 @@ class PipelineSimulator:
 
     def order(self, config: ParallelConfig, times: StageTimes) -> ActionTable:
         """The order of passes of a configuration; `times` for schedules that adapt to them. Raises `InputError`."""
-        schedule = Schedule(config.schedule)
-        if schedule is Schedule.ONE_F_ONE_B and config.vpp > 1:
-            schedule = Schedule.INTERLEAVED
+        schedule = _order_of(config)
         if schedule in (Schedule.V_HALF, Schedule.V_MIN):
             return memory_limited_table(schedule, config.pp, config.num_microbatches, times)
         return action_table(schedule, config.pp, config.num_microbatches, config.vpp)
@@ -210,5 +208,13 @@ class PipelineSimulator:
         if config.schedule in (Schedule.V_HALF, Schedule.V_MIN):
             return dependency_graph(self.order(config, times))
         if shape not in self._graphs:
-            self._graphs[shape] = dependency_graph(self.order(config, times))
+            self._graphs[shape] = schedule_graph(
+                _order_of(config), config.pp, config.num_microbatches, config.vpp
+            )
         return self._graphs[shape]
+
+
+def _order_of(config: ParallelConfig) -> Schedule:
+    """Of a configuration's passes: with virtual stages 1F1B is interleaved."""
+    schedule = Schedule(config.schedule)
+    return Schedule.INTERLEAVED if schedule is Schedule.ONE_F_ONE_B and config.vpp > 1 else schedule

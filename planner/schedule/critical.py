@@ -33,16 +33,26 @@ def critical_paths(graph: DependencyGraph, times: StageTimes) -> CriticalPaths:
     cases, stages = times.forward.shape
     end = np.concatenate([entry_times(graph, times)[1], np.zeros((1, cases))])
     delay = np.concatenate([times.hop, np.zeros((cases, 1))], axis=1)  # the last: no hop
+    needs, before, crossed = graph.needs[:, 0], graph.before, graph.hop[:, 0]
+    waits = end[needs] + delay.T[crossed] > end[before]
+    following = np.where(waits, needs[:, None], before[:, None])
     ahead = graph.table.kind.ravel()[graph.place] == Pass.FORWARD
     stage = graph.table.stage.ravel()[graph.place].astype(np.intp)
     passes, hops = np.zeros((2, cases, stages)), np.zeros((cases, stages))
-    entry, case = end[:-1].argmax(axis=0), np.arange(cases)
-    while len(case):
-        passes[np.where(ahead[entry], 0, 1), case, stage[entry]] += 1.0
-        crossed, need, own = graph.hop[entry, 0], graph.needs[entry, 0], graph.before[entry]
-        waits = end[need, case] + delay[case, crossed] > end[own, case]
-        hops[case[waits], crossed[waits]] += 1.0
-        entry = np.where(waits, need, own)
-        left = entry < graph.size
-        entry, case = entry[left], case[left]
+    for case, last in enumerate(end[:-1].argmax(axis=0).tolist()):
+        path = np.array(_followed(following[:, case].tolist(), last), dtype=np.intp)
+        for direction, rows in enumerate((path[ahead[path]], path[~ahead[path]])):
+            passes[direction, case] = np.bincount(stage[rows], minlength=stages)
+        over = crossed[path[waits[path, case]]] % stages  # the last: no hop
+        hops[case] = np.bincount(over, minlength=stages)
     return CriticalPaths(passes[0], passes[1], hops[:, :-1])
+
+
+def _followed(following: list[int], entry: int) -> list[int]:
+    """The entries from one to the first that waits for nothing; in lists, whose elements are quicker to get at than
+    those of arrays."""
+    path = []
+    while entry < len(following):
+        path.append(entry)
+        entry = following[entry]
+    return path

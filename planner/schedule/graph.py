@@ -9,14 +9,19 @@ most p of them. An order in which ranks wait for each other in a circle is refus
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
 from planner.schedule.actions import EMPTY, ActionTable, Integers, Pass
+from planner.schedule.generate import action_table
+from planner.spec.config import Schedule
 
 NO_HOP = -1
+_KEPT_PASSES: Final = 400_000  # of a schedule whose graph is kept for the next split: about 20 MB
 _SHOWN = 6  # blocked ranks that an error names
 _NAMES = {
     Pass.FORWARD: "forward",
@@ -63,6 +68,17 @@ def dependency_graph(table: ActionTable, overlap: bool = True) -> DependencyGrap
     needs, hop = _inputs(table, places)
     pair = table.joined.ravel() if overlap else np.zeros(table.joined.size, dtype=np.bool_)
     return _sorted_by_depth(table, needs, hop, pair)
+
+
+def schedule_graph(schedule: Schedule, p: int, m: int, v: int) -> DependencyGraph:
+    """The graph of a named schedule, which does not depend on the times of its passes. Raises `InputError`."""
+    kept = 3 * p * v * m <= _KEPT_PASSES
+    return _kept_graph(schedule, p, m, v) if kept else dependency_graph(action_table(schedule, p, m, v))
+
+
+@lru_cache(maxsize=8)
+def _kept_graph(schedule: Schedule, p: int, m: int, v: int) -> DependencyGraph:
+    return dependency_graph(action_table(schedule, p, m, v))
 
 
 def _places(table: ActionTable) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.cost.table import CostTable
@@ -125,18 +126,19 @@ class SplitSearch:
     """The search for the fastest split of one configuration within `limit` bytes, which can be gone on with.
 
     `choices`: numbers of layers of a rank that may be recomputed, the configuration's own alone by default; the same
-    number on every rank unless `per_stage`. `result`: what is known so far. `done`: nothing is left to find.
+    number on every rank unless `per_stage`. `simulator`: of `model`, which may have timed the configuration before.
+    `result`: what is known so far. `done`: nothing is left to find.
     """
 
     def __init__(
         self, model: CostModel, config: ParallelConfig, limit: float, choices: Sequence[int] = (),
-        per_stage: bool = False, cutoff: float = np.inf,
+        per_stage: bool = False, cutoff: float = np.inf, simulator: PipelineSimulator | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.limit, self.per_stage = model, config, limit, per_stage
         self.own = Dealt(
             own_split(model, config), (config.recompute_layers,) * (config.pp if per_stage else 1)
         )
-        self.cost = evaluate_exactly(model, ConfigTable.of([config]), simulator_of(model))
+        self.cost = evaluate_exactly(model, ConfigTable.of([config]), simulator)
         self.fits = bool(self.cost.device_memory[0] <= limit)
         own_time = float(self.cost.step_time[0]) if self.fits else np.inf
         self.done = not solvable(config)

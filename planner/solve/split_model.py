@@ -17,8 +17,7 @@ import numpy as np
 from planner.cost.model import CostModel
 from planner.cost.prepared import PreparedCosts
 from planner.schedule.critical import CriticalPaths, critical_paths
-from planner.schedule.generate import action_table
-from planner.schedule.graph import DependencyGraph, dependency_graph
+from planner.schedule.graph import DependencyGraph, schedule_graph
 from planner.schedule.simulate import stage_times
 from planner.solve.dealt import Chunks, Dealt
 from planner.solve.split_bound import (
@@ -287,8 +286,7 @@ class SplitModel(LayerCosts):
         if self.v == 1 or passes > LARGEST_SCHEDULE:
             return
         if self.graph is None:
-            order = action_table(Schedule(self.config.schedule), self.p, self.m, self.v)
-            self.graph = dependency_graph(order)
+            self.graph = schedule_graph(Schedule(self.config.schedule), self.p, self.m, self.v)
         ahead, back = self.times_of(near_splits(chunks, max(SIMULATED_PASSES // passes, 1)))
         times = stage_times(len(chunks), ahead, back, 0.0, self.hop)
         self._add_paths(critical_paths(self.graph, times))
