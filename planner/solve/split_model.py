@@ -39,7 +39,9 @@ UNITS: Final = 10**9  # of time in about one step: CP-SAT counts in whole number
 TANGENTS: Final = 8
 SIMULATED_PASSES: Final = 20_000  # of schedules whose longest paths are looked for at a time
 # Deterministic time of CP-SAT counts neither starting a solve nor most of presolving. In its unit, of which one takes
-# 1.2 s of an AMD EPYC: per solve, and per constraint (93 solves of five plans).
+# 1.2 to 2 s of an AMD EPYC: per solve, and per constraint. They bound work rather than foretell it: set by eye, where
+# least squares over 203 solves of ten plans give 5e-3 and 7e-6, by which a plan left out takes 0.4 to 3 times as long.
+# Not counted: making the model, and finding longest paths.
 STARTING: Final = 1e-3
 PRESOLVING: Final = 3e-5
 
