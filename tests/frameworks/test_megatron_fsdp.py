@@ -10,6 +10,8 @@ from planner.cli_files import newest_stack
 from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
+from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig
 from planner.spec.stack import StateEngine
 from tests.frameworks.launches import launch, problem
@@ -77,3 +79,13 @@ def test_refused_as_by_megatron(words: str, must: str) -> None:
     with pytest.raises(InputError, match=must):
         framework("megatron").parse({"run.sh": words})
     assert framework("megatron").parse({"run.sh": PLAIN}).axes["zero"] == 3
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_no_virtual_stages_whatever_is_sharded(zero: int) -> None:
+    """The stack wraps in Megatron-FSDP at every stage of ZeRO, others at 2 and 3 alone."""
+    config = replace(CONFIG, tp=1, sp=0, dp=32, pp=4, vpp=2, zero=zero, num_microbatches=8, schedule=1)
+    for stack, broken in ((STACK, True), ("megatron-2026", zero >= 2)):
+        given = problem("llama-3.1-8b", stack)
+        rules = {v.rule for v in explain_config(config, given, all_rules_for("megatron"))}
+        assert ("fsdp-vpp" in rules) == broken, stack

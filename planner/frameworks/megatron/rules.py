@@ -15,7 +15,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ContextKind, IntColumn, Mask,
 from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack import AttentionKernel
+from planner.spec.stack import AttentionKernel, StateEngine
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
@@ -105,7 +105,9 @@ def _mtp_window(columns: Columns, problem: Problem) -> Mask:
 
 
 def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
-    return (columns["zero"] < 2) | (columns["vpp"] == 1)
+    """Of its stack every stage is Megatron-FSDP's, of others those that only it shards."""
+    fsdp = (columns["zero"] >= 2) | (problem.stack.states.engine is StateEngine.MEGATRON_FSDP)
+    return ~fsdp | (columns["vpp"] == 1)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -158,7 +160,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "fsdp-vpp", ("vpp", "zero"), _fsdp_pipeline,
-        "Megatron-FSDP (zero 2 and 3) is written without virtual stages; zero={zero} vpp={vpp}", "set vpp=1",
+        "Megatron-FSDP (zero 2 and 3, and every stage of its stack) is written without virtual stages; "
+        "zero={zero} vpp={vpp}", "set vpp=1",
         "planner: no run of both is known",
     ),
 )  # fmt: skip
