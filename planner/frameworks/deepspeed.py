@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.errors import InputError
+from planner.frameworks.details import left_out
 from planner.frameworks.fields import Settings, dump_json, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.layout import is_even
@@ -195,6 +196,7 @@ def render(launch: Launch, version: str) -> Files:
     missing = [
         f"{HOSTFILE}: node names are placeholders; only the deepspeed launcher reads it, launch.sh does not",
         "data: train.py makes tokens up; replace it by your program",
+        *left_out(launch.model),
     ]
     if launch.config.pp > 1:
         extra[PIPELINE] = dump_json(pipeline_settings(launch))

@@ -104,6 +104,16 @@ def read_details(model: ModelSpec) -> Details:
     )
 
 
+def left_out(model: ModelSpec) -> list[str]:
+    """What the catalog's configuration of a model does not vouch for, in words."""
+    if not model.source.startswith(_CATALOG):
+        return []
+    return [
+        "rope_scaling, and where it was not at hand rotary base and norm epsilon: the catalog keeps what decides time "
+        "and memory; to go on from published weights, plan with their own config.json"
+    ]
+
+
 def _number(fields: Mapping[str, Any], *names: str) -> float | None:
     for name in names:
         value = fields.get(name)

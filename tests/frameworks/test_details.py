@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from planner.frameworks.details import TRAITS, read_details
+from planner.frameworks.details import TRAITS, left_out, read_details
 from planner.spec.hf import MTP_READERS, READERS
 from planner.spec.load_model import load_model
 
@@ -50,3 +51,23 @@ def test_both_spellings_of_the_rotation(tmp_path: Path, rotation: dict[str, obje
     assert details.rope_theta == 5e5
     assert details.rope_scaling is not None
     assert details.rope_scaling["factor"] == 8.0
+
+
+def test_catalog_configurations_state_the_rotation_of_the_published_models() -> None:
+    """Exports write them; the transformers library's defaults, 10,000 and 1e-5 or 1e-6, would train another model."""
+    stated = {
+        "qwen3-8b": (1e6, 1e-6),
+        "mixtral-8x7b": (1e6, 1e-5),
+        "llama-3.2-3b": (5e5, 1e-5),
+        "phi-4-14b": (25e4, 1e-5),
+    }
+    for name, (base, epsilon) in stated.items():
+        details = read_details(load_model(name))
+        assert (details.rope_theta, details.norm_eps) == (base, epsilon), name
+
+
+def test_a_catalog_model_is_not_vouched_for_where_it_is_silent(tmp_path: Path) -> None:
+    assert "rope_scaling" in left_out(load_model("llama-3.1-8b"))[0]
+    own = tmp_path / "config.json"
+    own.write_text((files("planner.catalog") / "models" / "llama-3.1-8b" / "config.json").read_text())
+    assert left_out(load_model(str(own))) == []

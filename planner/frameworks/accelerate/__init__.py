@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.frameworks.accelerate.parse import PRECISIONS, VERSION, parse, recognizes
+from planner.frameworks.details import left_out
 from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.options import check_options, table_source
@@ -149,7 +150,7 @@ def render(launch: Launch, version: str) -> Files:
         TRIAL_STEPS if launch.job.tokens is None else int(-(-launch.job.tokens // launch.job.tokens_per_step))
     )
     extra = {CONFIG: dump_yaml(settings), PROGRAM: ACCELERATE_PROGRAM}
-    missing = ["data: train.py makes tokens up; replace it by your program"]
+    missing = ["data: train.py makes tokens up; replace it by your program", *left_out(launch.model)]
     if launch.config.zero == 2:
         missing.append("ZeRO 2 is FSDP2 that keeps gathered weights between forward and backward")
     if launch.details.raw is not None:

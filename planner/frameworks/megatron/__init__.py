@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.frameworks.details import left_out
 from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.megatron.arguments import (
     SCHEDULES,
@@ -52,6 +53,7 @@ def _unexpressed(launch: Launch) -> list[str]:
     said = [
         "data: DATA_ARGS passes made-up tokens (--mock-data) and a null tokenizer; replace it by your data",
         "learning rate, warm-up, initialisation and checkpoints are placeholders or absent; they don't change a step",
+        *left_out(launch.model),
         *unlike_stack(launch),
     ]
     if launch.job.tokens is None:
