@@ -15,7 +15,11 @@ from planner.cost.model import CostModel
 from planner.space.axes import stack_modules
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
+from planner.spec.job import OPTIMIZERS
+from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem, Rule
+
+HOST_GRADIENT = 4.0  # bytes of a gradient that an update on the host reads
 
 OFFLOADS = (
     (1, "optimizer states on the host"),
@@ -146,12 +150,23 @@ def longest_sequence(
 
 
 def host_memory(model: CostModel, config: ParallelConfig) -> float:
-    """Bytes of the states that one rank keeps on the host, on the stage that keeps most [bytes]."""
+    """Bytes of the states that one rank keeps on the host, on the stage that keeps most [bytes].
+
+    Beside what leaves the device the host holds the gradient that its update reads in fp32, whatever width the device
+    had: Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py, cpu_copy_map_grad; DeepSpeed's estimate of
+    ZeRO-2 with offload, 16 bytes a parameter, and of ZeRO-3, 18 with the parameters (runtime/zero/stage_1_and_2.py,
+    stage3.py, estimate_zero2_model_states_mem_needs, estimate_zero3_model_states_mem_needs). Left out: what the
+    allocator of pinned memory rounds up to powers of two.
+    """
     if not config.offload & 3:
         return 0.0
+    job, stack = model.problem.job, model.problem.stack
     rows = ConfigTable.of([replace(config, offload=0), replace(config, offload=config.offload & 3)])
     detail = model.evaluate(rows, keep_terms=True).detail
     assert detail is not None, "costed with keep_terms"
-    names = ("weights", "gradients", "optimizer")
-    held = sum((detail.memory["after_init"][name] for name in names), np.zeros_like(detail.by_class))
-    return float((held[0] - held[1]).max())
+    held = detail.memory["after_init"]
+    weights, optimizer = (held[name][0] - held[name][1] for name in ("weights", "optimizer"))
+    master = stack.states.master if RECIPES[job.precision].weight_bytes < HOST_GRADIENT else 0.0
+    each = master + OPTIMIZERS[job.optimizer].moment_bytes
+    gradients = HOST_GRADIENT * optimizer / each if each else np.zeros_like(optimizer)
+    return float((weights + optimizer + gradients).max())

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cost.model import CostModel
+from planner.cost.params import model_parameters
 from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
@@ -63,11 +64,25 @@ def test_longest_sequence_is_the_last_that_fits() -> None:
     assert longest_sequence(SUBJECT, CONFIG, 1.0, of) == 0
 
 
-def test_states_moved_to_the_host_take_as_much_there() -> None:
+def test_states_moved_to_the_host_take_their_gradient_along() -> None:
     model = costs(SUBJECT)
     assert host_memory(model, CONFIG) == 0
     moved = replace(CONFIG, offload=1)
-    assert host_memory(model, moved) == pytest.approx(used(model, CONFIG) - used(model, moved))
+    # master and moments, 12 bytes, leave the device; a gradient of 4 joins them on the host
+    assert host_memory(model, moved) == pytest.approx(16 / 12 * (used(model, CONFIG) - used(model, moved)))
+
+
+@pytest.mark.parametrize(
+    ("stack", "zero", "offload", "each"),
+    # DeepSpeed's own estimates: 16 bytes a parameter on the host, 18 with the 16-bit parameters
+    [("deepspeed-2025", 2, 1, 16.0), ("deepspeed-2025", 3, 1, 16.0), ("deepspeed-2025", 3, 3, 18.0)],
+)
+def test_bytes_of_a_parameter_on_the_host(stack: str, zero: int, offload: int, each: float) -> None:
+    model = dense_model(8)
+    subject = problem(model, "1x8 h100", global_batch=64, stack=stack)
+    config = ParallelConfig(dp=8, zero=zero, num_microbatches=8, offload=offload)
+    shard = model_parameters(model).total / 8
+    assert host_memory(costs(subject), config) == pytest.approx(each * shard, rel=1e-6)
 
 
 def test_a_micro_batch_leaves_what_interleaving_needs() -> None:
