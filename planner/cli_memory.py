@@ -73,6 +73,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         checkpoint=full,
         weights=weights,
         host=host_memory(dealt, config) * problem.cluster.devices_per_node,
+        host_memory=problem.cluster.host_memory,
         staging=full / problem.cluster.num_nodes,
         error=overhead.error,
         counter="reserved memory" if overhead.logs_reserved else "allocated memory",

@@ -67,3 +67,25 @@ def test_a_plan_in_which_nothing_fits_is_said(tmp_path: Path) -> None:
     result = runner.invoke(app, ["estimate", str(plan), "--memory"])
     assert result.exit_code == 2
     assert "nothing fits in it" in result.stderr
+
+
+def test_what_the_host_holds_stands_beside_what_it_has() -> None:
+    asked = [
+        "estimate",
+        "llama-3.1-8b",
+        "--memory",
+        "--gpus",
+        "8",
+        "--set",
+        "tp=1",
+        "--set",
+        "offload=optimizer",
+    ]
+    asked += ["--stack", "deepspeed-2025", "--set", "zero=2"]
+    runner = CliRunner()
+    facts = json.loads(runner.invoke(app, [*asked, "aws-p4d", "--json"]).stdout)
+    # 16 bytes of 8.03e9 parameters
+    assert facts["host_per_node"] == pytest.approx(16 * 8030261248, rel=1e-6)
+    assert facts["host_memory"] == 1152 * 2**30
+    assert "120 GiB of 1.12 TiB" in runner.invoke(app, [*asked, "aws-p4d"]).stdout
+    assert json.loads(runner.invoke(app, [*asked, "1x8 a100", "--json"]).stdout)["host_memory"] is None

@@ -67,8 +67,8 @@ class StageTerms:
 @dataclass(frozen=True)
 class MemoryReport:
     """Everything about the memory of one configuration. `host`: bytes a node's host holds of offloaded states;
-    `staging`: of a checkpoint it takes in on its way to storage; `cuda_graphs`: see `graph_pool_bound`, None where the
-    framework captures no layers."""
+    `host_memory`: what it has, None where the cluster does not say; `staging`: of a checkpoint it takes in on its way
+    to storage; `cuda_graphs`: see `graph_pool_bound`, None where the framework captures no layers."""
 
     choice: Choice
     stages: tuple[StageTerms, ...]
@@ -83,6 +83,7 @@ class MemoryReport:
     counter: str
     assumptions: tuple[str, ...] = ()
     cuda_graphs: float | None = None
+    host_memory: float | None = None
 
 
 # What captured layers allocate in the pool of their graphs, which nothing outside them can use.
@@ -156,6 +157,7 @@ def memory_facts(report: MemoryReport, stage: int | None) -> dict[str, Any]:
         "checkpoint_full": report.checkpoint,
         "checkpoint_weights": report.weights,
         "host_per_node": report.host,
+        "host_memory": report.host_memory,
         "cuda_graph_pools_at_most": report.cuda_graphs,
         "checkpoint_staging_per_node": report.staging,
         "assumptions": list(report.assumptions),
@@ -215,8 +217,17 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
     return Group(*blocks)
 
 
+def _host(report: MemoryReport) -> str:
+    """Bytes on a node's host, beside what the cluster says it has."""
+    if not report.host:
+        return "nothing"
+    if report.host_memory is None:
+        return format_capacity(report.host)
+    short = ": too much" if report.host > report.host_memory else ""
+    return f"{format_capacity(report.host)} of {format_capacity(report.host_memory)}{short}"
+
+
 def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
-    host = format_capacity(report.host) if report.host else "nothing"
     graphs = (
         []
         if report.cuda_graphs is None
@@ -234,7 +245,8 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
         ("micro-batch", str(report.micro_batch), "largest that fits, all else held"),
         ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else held"),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
-        ("host memory", host, f"of states per node; a checkpoint passes {format_capacity(report.staging)} of each"),
+        ("host memory", _host(report),
+         f"of states per node; a checkpoint passes {format_capacity(report.staging)} of each"),
         *graphs,
     ]  # fmt: skip
 
