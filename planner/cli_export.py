@@ -67,6 +67,11 @@ def export(
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
+    if others := sorted(path.name for path in output.iterdir() if path.name not in files):
+        listed = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
+        sys.stderr.write(
+            f"{output} also holds {listed}, not of this export: planner check of it reads them too\n"
+        )
     return 0
 
 

@@ -45,6 +45,16 @@ def test_export_then_check(plan: Path, tmp_path: Path) -> None:
     )
 
 
+def test_files_of_another_export_are_named(plan: Path, tmp_path: Path) -> None:
+    out = tmp_path / "launch"
+    words = ["export", str(plan), "--to", "megatron", "-o", str(out), "--force"]
+    assert "also holds" not in runner.invoke(app, words).stderr
+    (out / "ds_config.json").write_text("{}")
+    said = runner.invoke(app, words).stderr
+    assert f"{out} also holds ds_config.json, not of this export" in said
+    assert (out / "ds_config.json").read_text() == "{}"
+
+
 @pytest.mark.parametrize(("pp", "vpp"), [(8, 1), (4, 2)])
 def test_an_uneven_split_is_costed_as_it_is_written(pp: int, vpp: int, tmp_path: Path) -> None:
     words = ["plan", "llama-3.2-3b", CLUSTER, "--seq-len", "4096", "--global-batch", "256"]
