@@ -9,8 +9,8 @@ from planner.campaign.duration import device_hours, run_cost, run_duration, run_
 from planner.catalog.load_stacks import load_stack
 from planner.cost.activations import LayerShape, layer_activations
 from planner.cost.collectives import CollectiveKind, moved_bytes
-from planner.cost.memory import StateBytes, state_bytes
 from planner.cost.params import model_parameters
+from planner.cost.state_bytes import StateBytes, state_bytes
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind

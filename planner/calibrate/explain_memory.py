@@ -12,7 +12,7 @@ from typing import Final
 from planner.calibrate.log_lines import LogFacts
 from planner.calibrate.memory_messages import OutOfMemory
 from planner.calibrate.predict import rates_of
-from planner.cost.memory import PHASES
+from planner.cost.memory_moments import PHASES
 from planner.cost.model import CostModel
 from planner.solve.moves import Move, memory_moves
 from planner.space.framework_rules import all_rules_for

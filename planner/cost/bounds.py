@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level
-from planner.cost.memory import frozen, on_device, state_bytes
 from planner.cost.params_fp8 import beyond_wide, narrow_weights
 from planner.cost.pipeline import least_makespan
 from planner.cost.shards import ShardModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.state_bytes import frozen, on_device, state_bytes
 from planner.cost.step import straggling
 from planner.spec.config import ConfigTable, Schedule
 from planner.spec.job import FROZEN_BYTES

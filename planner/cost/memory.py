@@ -1,150 +1,21 @@
-"""How much memory does every stage need at every moment of a step?
+"""How much memory does every stage need, and when is the peak?
 
-Rows are candidates, columns classes of stages. A step is a small set of moments, each a sum of named terms; the peak
-is the largest over stages and moments. Between the moments memory is monotone: kept activations fall and reduced
-gradients grow layer by layer, so that the ends of a backward pass suffice. Left out: allocator rounding.
+Rows are candidates, columns classes of stages. The peak is the largest over stages and moments of a step
+(`cost/memory_moments.py`). Left out: allocator rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.memory_units import fsdp_units
-from planner.spec.job import OPTIMIZERS, Job
-from planner.spec.precision import RECIPES
-from planner.spec.stack import Stack, StateEngine, States
+from planner.cost.memory_moments import PHASES, MemoryInputs, Moment, gradients_kept, moments_of
+from planner.spec.stack import Stack, StateEngine
 
 Array = NDArray[np.float64]
-
-PHASES: Final = (
-    "after_init", "forward", "loss", "head_backward", "backward", "layer_reduction", "layer_backward", "backward_end",
-    "gradient_reduction", "optimizer", "parameter_gather",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StateBytes:
-    """Bytes that one parameter of a rank costs, per candidate (n,): see `state_bytes`."""
-
-    weights: Array
-    gradients: Array
-    optimizer: Array
-    buffers: Array
-
-    @property
-    def total(self) -> Array:
-        """All of them."""
-        return self.weights + self.gradients + self.optimizer + self.buffers
-
-
-def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: Job) -> StateBytes:
-    """Bytes per parameter that a rank holds between steps [bytes/parameter].
-
-    weights w, gradients g, master and moments o; `shards` N ranks share what ZeRO shards:
-    stage 0: w + g + o; 1: w + g + o/N; 2: w + (g + o)/N; 3: (w + g + o)/N (Rajbhandari 2020, arXiv 1910.02054,
-    figure 1). Megatron with bf16 and fp32 gradients: 18, or 6 + 12/N with the distributed optimizer. A stack
-    that shards fp32 weights and casts them when it gathers keeps no low-precision shard (FSDP2: 16/N), and gathers
-    weights in stage 2 too, from forward to backward.
-    """
-    states, recipe = stack.states, RECIPES[job.precision]
-    moments = OPTIMIZERS[job.optimizer].moment_bytes
-    weight = recipe.weight_bytes
-    one = np.ones_like(shards)
-    master = states.master if weight < 4 else 0.0
-    shard_weight = weight if states.low_precision_shard or not master else 0.0
-    from_stage = 2 if states.engine is StateEngine.TORCH else 3
-    weights = np.where(zero >= from_stage, shard_weight / shards, weight * one)
-    gradient = states.gradient + states.gradient_accumulator
-    gradients = np.where(zero >= 2, gradient / shards, gradient * one)
-    optimizer = np.where(zero >= 1, (master + moments) / shards, (master + moments) * one)
-    buffers = np.where(replicas > 1, states.dp_buffer, 0.0) * one
-    return StateBytes(weights, gradients, optimizer, buffers)
-
-
-def on_device(x: StateBytes, offload: NDArray[np.int32], engine: StateEngine) -> StateBytes:
-    """What remains of the states on the device when others live on the host.
-
-    `offload`: bit 1 optimizer states (DeepSpeed offload_optimizer takes the gradients along, as its bucket is copied
-    out when it is full; FSDP's CPU offload takes everything), bit 2 parameters (offload_param; those gathered are
-    counted apart).
-    """
-    optimizer, parameters = (offload & 1) > 0, (offload & 2) > 0
-    follows = optimizer & ((engine is StateEngine.DEEPSPEED) | parameters & (engine is StateEngine.TORCH))
-    return StateBytes(
-        np.where(parameters, 0.0, x.weights),
-        np.where(follows, 0.0, x.gradients),
-        np.where(optimizer, 0.0, x.optimizer),
-        x.buffers,
-    )
-
-
-def frozen(x: StateBytes, zero: Array, shards: Array, frozen_bytes: float) -> StateBytes:
-    """States of frozen parameters: weights alone, sharded from stage 3 on."""
-    none = np.zeros_like(x.weights)
-    weights = np.where(zero >= 3, frozen_bytes / shards, frozen_bytes)
-    return StateBytes(weights, none, none, none)
-
-
-@dataclass(frozen=True)
-class MemoryInputs:
-    """What the peak is made of, before recomputation. (n, C) unless said; C classes of stages.
-
-    `dense`, `expert`: parameters on a rank; `outer`: those outside the layers (embedding, final norm, head) among
-    them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
-    stages of the class (0: padding). `in_flight`: micro-batches. `due`: bytes kept for weight gradients that run
-    apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
-    `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
-    sent and received activations that a stage keeps. `adapters`: weights, gradients and states of LoRA adapters, and
-    what unquantised parts of a frozen model take beyond its own bytes. `stream` (n,): a layer's input [bytes].
-    `gather_buffers` (n,): of gathered inputs, made once. `deferred`: blocks the allocator cannot reuse yet [bytes].
-    `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards`, `accumulates` (n,): ZeRO
-    stage, ranks that share states, and whether gradients exist before the last backward pass (1.0).
-    `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
-    `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
-    its own.
-    `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
-    `narrow`: what 8-bit weights take beyond 16-bit ones, and their copies (None: the recipe has none);
-    `narrow_gathered` (n,): bytes of one in a gathered layer.
-    """
-
-    dense: Array
-    expert: Array
-    outer: Array
-    head: Array
-    head_excess: Array
-    unit: Array
-    layers: Array
-    alive: Array
-    in_flight: Array
-    head_inputs: Array
-    head_kept: Array
-    head_transient: Array
-    logit_gradient: Array
-    boundary: Array
-    adapters: Array
-    stream: Array
-    gather_buffers: Array
-    deferred: Array
-    states: StateBytes
-    expert_states: StateBytes
-    zero: Array
-    shards: Array
-    expert_shards: Array
-    accumulates: Array
-    weight_bytes: float
-    largest_tensor: Array
-    communicators: Array
-    update_bytes: float = 0.0
-    trained: float = 1.0
-    due: Array | None = None
-    narrow: tuple[Array, Array] | None = None
-    narrow_gathered: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -162,265 +33,16 @@ class MemoryCost:
     terms: dict[str, dict[str, Array]]
 
 
-@dataclass(frozen=True)
-class _Moment:
-    """One moment of a phase: named constant terms (n, C), the micro-batches (n, C) whose activations are kept (None:
-    none), and whether a layer is at work in its backward pass."""
-
-    phase: str
-    terms: dict[str, Array]
-    kept: Array | None = None
-    works: bool = False
-
-    @cached_property
-    def fixed(self) -> Array:
-        """Everything that recomputation does not change."""
-        first, *others = self.terms.values()
-        return sum(others, first)
-
-
-def _per_class(dense: Array, expert: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
-    return dense * dense_bytes[:, None] + expert * expert_bytes[:, None]
-
-
-def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
-    """Terms that every moment holds."""
-    beyond, copies = x.narrow or (0.0, None)
-    return {
-        "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights) + beyond,
-        **({} if copies is None else {"narrow_weight_copies": copies}),
-        "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
-        "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
-        "workspace": stack.overhead.workspace + x.gather_buffers[:, None] + np.zeros_like(x.dense),
-        "pipeline_buffers": x.boundary,
-        "adapters": x.adapters,
-    }
-
-
-def _gradients(x: MemoryInputs) -> Array:
-    """Gradients as they are kept for the update."""
-    return _per_class(x.dense, x.expert, x.states.gradients, x.expert_states.gradients)
-
-
-def _update_temporaries(x: MemoryInputs, states: States) -> Array:
-    """Temporaries of the optimizer's step: so many bytes per updated parameter, or copies of one tensor at a time."""
-    sharded = x.zero[:, None] >= 1
-    local = x.dense / np.where(sharded, x.shards[:, None], 1.0)
-    local = local + x.expert / np.where(sharded, x.expert_shards[:, None], 1.0)
-    largest = x.largest_tensor / np.where(x.zero >= 1, x.shards, 1.0)
-    width = states.master or x.weight_bytes
-    here = (x.states.optimizer > 0)[:, None]  # an update on the host needs nothing on the device
-    return np.where(here, x.update_bytes * local + (states.step_tensors * width * largest)[:, None], 0.0)
-
-
-def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
-    """Moments where weights and gradients are there from start to end; unless `every`, those that can bind."""
-    states = stack.states
-    always = _static_terms(x, stack)
-    always["gradients"] = _gradients(x)
-    if states.engine is StateEngine.DEEPSPEED:
-        always.update(_deepspeed_buffers(x, states))
-    else:
-        unit = states.prefetch_layers * x.weight_bytes * x.unit
-        always["gathered_parameters"] = np.where(x.zero >= 3, unit, 0.0)[:, None] * np.ones_like(x.dense)
-    update = always
-    if x.due is not None:
-        always = {**always, "weight_gradients_due": x.due}
-    logits = x.head_inputs + x.head_kept + x.head_transient
-    head = x.head_inputs + x.logit_gradient
-    # the head's weight gradient is a tensor of its own before it is added to the buffer
-    weight_gradient = x.trained * states.unit_gradient * x.head
-    last = x.in_flight - 1.0 + 1.0 / np.maximum(x.layers, 1.0)
-    unreduced = x.trained * states.late_gradient
-    late = {"late_gradients": unreduced * (x.dense + x.expert)} if unreduced else {}
-    end = [_Moment("backward_end", {**always, **late}, last, works=True)]
-    binding = [
-        _Moment("loss", {**always, "logits": logits}, x.in_flight),
-        _Moment("head_backward", {**always, "logits": head, "head_gradient": weight_gradient}, x.in_flight),
-        _Moment("backward", always, x.in_flight, works=True),
-        *(end if late else []),
-        _Moment("optimizer", {**update, "optimizer_temporaries": _update_temporaries(x, states)}),
-    ]
-    if states.gather_copy:
-        copies = ((x.zero >= 1) & (x.zero <= 2) & (x.shards > 1))[:, None] * states.gather_copy
-        binding.append(
-            _Moment("parameter_gather", {**update, "gathered_copy": copies * (x.dense + x.expert)})
-        )
-    if not every:
-        return binding
-    return [
-        *binding,
-        _Moment("after_init", update),
-        _Moment("forward", always, x.in_flight),
-        _Moment("layer_reduction", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0)),
-        _Moment("layer_backward", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0), works=True),
-        *([] if late else end),
-        _Moment("gradient_reduction", {**always, **late}, x.in_flight - 1.0),
-    ]
-
-
-def _deepspeed_buffers(x: MemoryInputs, states: States) -> dict[str, Array]:
-    """What ZeRO-3 keeps gathered and the buckets of all stages: neither falls with the number of ranks [bytes].
-
-    Gathered: min(P, max(live, unit + prefetch)) parameters, since they are released only beyond
-    stage3_max_live_parameters; those below stage3_param_persistence_threshold (1e5 elements: norms, under 0.01 % of a
-    model) stay gathered and are left out. Two buckets of gradients: one filled while the other is reduced
-    (overlap_comm).
-    """
-    local, zero = x.dense + x.expert, x.zero[:, None]
-    live = np.maximum(states.live_parameters, x.unit + states.prefetch_elements)
-    gathered = np.minimum(local, live[:, None])
-    bucket = np.minimum(states.bucket_elements, local)
-    return {
-        "gathered_parameters": np.where(zero >= 3, x.weight_bytes * gathered, 0.0),
-        "reduction_buffers": np.where(zero >= 1, 2.0 * x.trained * states.gradient * bucket, 0.0),
-    }
-
-
-@dataclass(frozen=True)
-class _Units:
-    """Bytes of what `fully_shard` gathers and reduces at once, (n, C).
-
-    `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
-    remains once reduced; `outer_*`: embedding, norm and head together. `all_weights`: the whole model gathered.
-    `head_gradient`: the gradient that exists from the first step of the backward pass to the last.
-    """
-
-    weights: Array
-    gradients: Array
-    scatter: Array
-    shard: Array
-    outer_weights: Array
-    outer_gradients: Array
-    outer_shard: Array
-    outer_scatter: Array
-    all_weights: Array
-    head_gradient: Array
-
-
-def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Units:
-    total, sharded = x.dense + x.expert, x.zero[:, None] >= 2
-    w, g = x.weight_bytes, x.trained * states.unit_gradient
-    outer = total if states.one_unit else x.outer
-    unit = np.zeros_like(total) if states.one_unit else np.minimum(x.unit[:, None], total - x.outer)
-    outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
-    reduced = np.where(sharded, x.trained * states.gradient, 0.0)
-    kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
-    return _Units(
-        weights=w * unit, gradients=g * unit, scatter=reduced * unit,
-        shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
-        outer_weights=w * outer, outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
-        all_weights=w * total, head_gradient=kept_head * (x.head + x.head_excess),
-    )  # fmt: skip
-
-
-def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
-    """Moments under fully_shard (ZeRO 2 and 3), or with plain gradients (0, 1).
-
-    Stage 3 gathers two layers at once, the one at work and the next, and the outer unit when the backward pass starts;
-    copying a gathered buffer into parameters holds both for a moment. From the second layer of the backward pass on a
-    reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches are there
-    throughout (`accumulates`).
-    """
-    states, zero = stack.states, x.zero[:, None]
-    static, grown, fresh = _static_terms(x, stack), _gradients(x), 1.0 - x.accumulates[:, None]
-    u, before, none = _units(x, states, grown, fresh), (1.0 - fresh) * grown, np.zeros_like(x.dense)
-    layers, deep, sharded = np.maximum(x.layers, 1.0), x.layers >= 2, zero >= 2
-    stream = x.stream[:, None] + none
-
-    def moment(
-        phase: str, kept: Array | None, at_3: Array, at_2: Array, gradients: Array, buffers: Array = none,
-        works: bool = False, **more: Array,
-    ) -> _Moment:  # fmt: skip
-        gathered = np.where(zero >= 3, at_3, np.where(zero >= 2, at_2, 0.0))
-        held = {"gathered_parameters": gathered, "gradients": gradients}
-        if x.due is not None and kept is not None:
-            held["weight_gradients_due"] = x.due
-        return _Moment(
-            phase,
-            {**static, **held, "reduction_buffers": np.where(sharded, buffers, 0.0), **more},
-            kept,
-            works,
-        )
-
-    ahead, held, less = np.where(deep, u.weights, 0.0), x.in_flight, x.in_flight - 1.0 / layers
-    two = u.weights + ahead + u.outer_weights
-    done = np.where((zero >= 3) & deep, layers - 2, layers - 1)  # layers whose backward is over at the end
-    head, fully = before + u.head_gradient, u.all_weights
-    stays = x.weight_bytes * x.head if states.head_stays_gathered else none
-    logits = x.head_inputs + x.head_kept + x.head_transient
-    excess = x.trained * states.gradient * x.head_excess
-    ended = np.where(sharded, before + fresh * (grown - u.outer_shard), grown + excess)
-    moments = [
-        moment("forward", less, u.weights + u.outer_weights + 2 * u.weights, fully + 2 * u.weights, before,
-               working_set=stream),
-        moment("loss", held, stays, fully, before, logits=logits),
-        moment("head_backward", held, 2 * u.outer_weights, fully, before, logits=x.head_inputs + x.logit_gradient),
-        moment("backward", held, two, fully, head, works=True),
-        moment("layer_reduction", less, ahead + u.outer_weights, fully - u.weights,
-               head + np.where(sharded, u.gradients, 0.0), u.scatter, working_set=stream),
-        moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead), fully - u.weights,
-               head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, u.scatter, 0.0), works=True),
-        moment("backward_end", held - done / layers, two, u.weights + u.outer_weights,
-               head + fresh * done * u.shard, np.where(done >= 1, u.scatter, 0.0), works=True),
-        moment("gradient_reduction", held - 1.0, none, none, ended, u.outer_gradients + u.outer_scatter),
-        moment("optimizer", None, none, none, grown + excess, optimizer_temporaries=_update_temporaries(x, states)),
-    ]  # fmt: skip
-    return [*moments, moment("after_init", None, none, none, none)] if every else moments
-
-
-def _megatron_fsdp_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
-    """Moments under Megatron-FSDP: sharded gradients throughout, layers gathered and reduced in queues."""
-    layers, total, none = np.maximum(x.layers, 1.0), x.dense + x.expert, np.zeros_like(x.dense)
-    width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered[:, None]
-    of = (total, x.outer, x.head, x.unit[:, None] + none)
-    u = fsdp_units(of, layers, x.zero, stack.states, (width, x.weight_bytes))
-    always = {**_static_terms(x, stack), "gradients": _gradients(x)}
-    first, full, last, end = (x.trained * part for part in u.unreduced)
-    logits, held = x.head_inputs + x.head_kept + x.head_transient, x.in_flight
-
-    def moment(
-        phase: str,
-        kept: Array | None,
-        gathered: Array,
-        buffers: Array = none,
-        works: bool = False,
-        **more: Array,
-    ) -> _Moment:
-        of_units = {"gathered_parameters": u.outside + gathered, "reduction_buffers": buffers}
-        return _Moment(phase, {**always, **of_units, **more}, kept, works)
-
-    moments = [
-        moment("forward", held - 1.0 / layers, u.gathered, working_set=x.stream[:, None] + none),
-        moment("loss", held, none, logits=logits),
-        moment("head_backward", held, none, first, logits=x.head_inputs + x.logit_gradient),
-        moment("backward", held, u.gathered, first, works=True),
-        moment("layer_backward", held - u.queued / layers, u.gathered, full, works=True),
-        moment("backward_end", held - 1.0 + 1.0 / layers, u.gathered, last, works=True),
-        moment("gradient_reduction", held - 1.0, none, end),
-        moment("optimizer", None, none, optimizer_temporaries=_update_temporaries(x, stack.states)),
-    ]
-    return [*moments, _Moment("after_init", always)] if every else moments
-
-
-_MOMENTS: Final = {StateEngine.TORCH: _torch_moments, StateEngine.MEGATRON_FSDP: _megatron_fsdp_moments}
-
-
-def moments_of(x: MemoryInputs, stack: Stack, every: bool) -> list[_Moment]:
-    """The moments of a step at which memory can peak, or `every` one that a report names."""
-    return _MOMENTS.get(stack.states.engine, _contiguous_moments)(x, stack, every)
-
-
 def _peak_by_class(
     x: MemoryInputs,
-    moments: list[_Moment],
+    moments: list[Moment],
     stem: NDArray[np.intp],
     kept: Array,
     working: Array,
     factor: float,
 ) -> Array:
     """Largest over moments (n, C); moments that keep equally much share one product."""
-    groups: dict[int, list[_Moment]] = {}
+    groups: dict[int, list[Moment]] = {}
     for moment in moments:
         groups.setdefault(id(moment.kept), []).append(moment)
     result: Array | None = None
@@ -443,7 +65,7 @@ def _peak_by_class(
 
 
 def _binding_moment(
-    moments: list[_Moment], stem: NDArray[np.intp], kept: Array, working: Array, waste: float,
+    moments: list[Moment], stem: NDArray[np.intp], kept: Array, working: Array, waste: float,
     stage_class: NDArray[np.intp],
 ) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
     """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
@@ -488,7 +110,9 @@ def memory_cost(
     if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
         first = np.zeros_like(stage_class)
         logged, seen = by_class[:, 0], (*_binding_moment(moments, stem, kept, working, waste, first), first)
-    born_late = (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates[:, None]) * _gradients(x)
+    born_late = (
+        (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates[:, None]) * gradients_kept(x)
+    )
     at_loss = np.where(seen[0] == PHASES.index("loss"), cached + born_late[stem, seen[2]], 0.0)
     in_passes = seen[0] <= PHASES.index("gradient_reduction")
     outside = stack.overhead.context + x.communicators[stem]
@@ -522,7 +146,7 @@ def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:
 
 
 def _terms_of(
-    moment: _Moment, stem: NDArray[np.intp], kept: Array, working: Array, waste: float
+    moment: Moment, stem: NDArray[np.intp], kept: Array, working: Array, waste: float
 ) -> dict[str, Array]:
     """Every term of a moment, row by row (n, C)."""
     terms = {name: value[stem] for name, value in moment.terms.items()}

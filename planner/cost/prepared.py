@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory import MemoryInputs, memory_cost, worst_moment
+from planner.cost.memory import memory_cost, worst_moment
+from planner.cost.memory_moments import MemoryInputs
 from planner.cost.offload import host_seconds
 from planner.cost.pipeline import bubble_apart, bubble_time
 from planner.cost.shards import Shards

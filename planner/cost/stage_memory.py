@@ -1,6 +1,6 @@
 """What is the memory of a stem made of? Gathers parameters, activations in flight and states of every stage class.
 
-Left out: what a row's recomputed layers free, and the moments of a step (`cost/memory.py`).
+Left out: what a row's recomputed layers free, and the moments of a step (`cost/memory_moments.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory import MemoryInputs, frozen, on_device, state_bytes
+from planner.cost.memory_moments import MemoryInputs
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.shards import Shards
 from planner.cost.stages import StageClasses
+from planner.cost.state_bytes import frozen, on_device, state_bytes
 from planner.spec.config import ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem

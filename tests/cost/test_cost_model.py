@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.memory import PHASES
+from planner.cost.memory_moments import PHASES
 from planner.cost.model import CostModel
 from planner.cost.step import STEP_TERMS
 from planner.cost.table import CostTable

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.memory import PHASES, MemoryInputs, StateBytes, memory_cost, state_bytes
+from planner.cost.memory import memory_cost
+from planner.cost.memory_moments import PHASES, MemoryInputs
+from planner.cost.state_bytes import StateBytes, state_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Job, Optimizer
 from planner.spec.precision import Precision

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.memory import PHASES
+from planner.cost.memory_moments import PHASES
 from planner.cost.params import layer_parameters
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.load_model import load_model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.memory import state_bytes
+from planner.cost.state_bytes import state_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Job
 from planner.spec.load_model import load_model
