@@ -104,6 +104,7 @@ class Request:
     thorough: bool = (
         True  # else splits are solved with less effort and nothing is advised: for one of many answers
     )
+    seek_batch: bool = True  # also advise on a batch that would make it faster
     with_mtp: bool = False
     assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
     lora_rank: int | None = None  # adapters of this rank on a frozen model
@@ -177,6 +178,8 @@ def _advice(
             return ()
         larger = _larger(request, problem)
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger))
+    if not request.seek_batch:
+        return ()
     better = better_batch(problem) or doubled_batch(problem, found.best)
     if not better or watch.stopped():
         return ()

@@ -136,7 +136,14 @@ class _Sizer:
         return self.points[nodes]
 
     def _request(self, nodes: int, thorough: bool = False) -> Request:
-        return replace(self.request, gpus=nodes * self.per_node, top=1, front=False, thorough=thorough)
+        return replace(
+            self.request,
+            gpus=nodes * self.per_node,
+            top=1,
+            front=False,
+            thorough=thorough,
+            seek_batch=False,  # it is held
+        )
 
     def foresee(self, *sizes: int) -> None:
         """Sizes that will probably be looked at."""

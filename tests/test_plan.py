@@ -345,6 +345,15 @@ def test_a_batch_that_hardly_divides_comes_with_advice() -> None:
     assert not make_plan(SMALL).smallest_change
 
 
+def test_where_the_batch_is_held_only_what_would_fit_is_sought() -> None:
+    uneven = replace(SMALL, global_batch="127")
+    held = make_plan(replace(uneven, seek_batch=False))
+    assert not held.smallest_change
+    assert held.choices == make_plan(uneven).choices
+    small = Request("llama-3.1-70b", "4x8 h100 400G-ib", gpus=8, seek_batch=False)
+    assert "what would fit" in make_plan(small).smallest_change
+
+
 def test_tensor_parallelism_across_nodes_comes_with_a_larger_batch() -> None:
     pins = {"pp": (1,), "cp": (1,)}
     few = make_plan(replace(SMALL, gpus=16, global_batch="1", restrict=pins))

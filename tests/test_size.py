@@ -19,6 +19,8 @@ from planner.growth import PAYING_SPEEDUP
 from planner.outcome import best_of, run_days
 from planner.plan import Request, make_plan
 from planner.planners import Planners
+from planner.report.page_results import sizing_page
+from planner.report.result_file import SizingFile
 from planner.report.sizing import headline, sizing_document, sizing_facts
 from planner.report.text import render
 from planner.size import Goal, Sizing, size_cluster
@@ -171,6 +173,10 @@ def test_nothing_fits_anywhere() -> None:
     )
     assert not found.found
     assert headline(found).startswith("nothing runs on up to 64 GPUs")
+    text = render(sizing_document(found), Console(width=160, file=io.StringIO()))
+    assert "\nSizes\n" not in text, "a heading without a line below it"
+    page = sizing_page(SizingFile.model_validate(json.loads(json.dumps(sizing_facts(found)))))
+    assert "landmarks" not in {part.name for part in page.sections}
     assert sizing_facts(found)["answer"] is None
 
 

@@ -139,7 +139,8 @@ def sizing_page(result: SizingFile) -> Page:
     if result.answer is not None and result.answer.gpus is not None:
         title = f"{result.answer.gpus:,} GPUs"
         sections.append(Section("answer", title, _outcome_blocks(result.answer)))
-    sections.append(Section("landmarks", "Sizes", (lines(result.landmarks),)))
+    if result.landmarks:
+        sections.append(Section("landmarks", "Sizes", (lines(result.landmarks),)))
     if len(result.curve) > 1:
         sections.append(_curve(result))
     rows = [

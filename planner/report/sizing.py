@@ -81,7 +81,8 @@ def sizing_document(sizing: Sizing) -> RenderableType:
         best = sizing.answer.best
         figures = labelled((figure.label, figure.value, figure.note) for figure in key_figures(best))
         blocks.append(section(f"{sizing.answer.gpus:,} GPUs: {choice_lines(best)[0]}", figures))
-    blocks.append(section("Sizes", bullets(_landmarks(sizing))))
+    if landmarks := _landmarks(sizing):
+        blocks.append(section("Sizes", bullets(landmarks)))
     if len(sizing.curve) > 1:
         blocks.append(section("Time and money over size", _curve(sizing), *_notes(sizing)))
     blocks.append(section("Tried", prose(_tried(sizing)), *_refused(sizing)))
