@@ -6,7 +6,8 @@ micro-batches by their place alone.
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Iterable
+from itertools import permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +33,31 @@ def rank_memory(
     an interleaved pipeline has `fewest` layers or more. From layers / pp on, rounded up, a choice means all of a rank's
     layers.
     """
+    kinds, whole = len(model.problem.model.layer_kinds), -(-model.problem.model.num_layers // config.pp)
+    mixes, orders = _mixes(model.problem.model, config, deepest, fewest), _orders(model.problem.model, config)
+    phases = _least_of(model, config, recomputed, product(mixes, orders))
+    if kinds > 1 and not _in_order(model.problem.model):
+        pairs, held = list(permutations(range(kinds), 2)), np.arange(deepest + 1)
+        for row, count in enumerate(recomputed):
+            if not 0 < count < whole:  # all kept or all recomputed: one kind alone needs least
+                continue
+            ways = [(_recomputed_of_one(config.pp, held, count, kinds, pair), list(pair)) for pair in pairs]
+            for phase, least in _least_of(model, config, (count,), ways).items():
+                phases[phase][row] = np.minimum(phases[phase][row], least[0])
+    shape = (len(recomputed), config.pp, deepest + 1)
+    return np.asarray(np.maximum.reduce(list(phases.values())).reshape(shape))
+
+
+def _least_of(
+    model: CostModel, config: ParallelConfig, recomputed: tuple[int, ...], ways: Iterable[tuple[Array, list[int]]]
+) -> dict[str, Array]:  # fmt: skip
+    """By phase of a step the memory of the way that needs least, of ranks whose layers by kind (ranks, deepest + 1,
+    kinds) are recomputed in an order of kinds: (choices, ranks x (deepest + 1)) [bytes]."""
     table = ConfigTable.of([config] * len(recomputed))
     table.columns["recompute_layers"][:] = recomputed
     layers, phases = layer_level(model.layers, table), dict[str, Array]()
-    mixes = _mixes(model.problem.model, config, deepest, fewest)
-    for counts, order in product(mixes, _orders(model.problem.model, config)):
+    for counts, order in ways:
+        deepest = counts.shape[1] - 1
         classes = _ranks(config.pp, deepest, counts, order, model.problem.model, len(recomputed))
         pipelines = pipeline_level(model.layers, table, layers, classes)
         shards = model.shards.shards(table, classes)
@@ -48,17 +69,36 @@ def rank_memory(
         for phase, terms in detail.memory.items():
             held = sum(terms.values(), np.zeros_like(detail.by_class)) + detail.outside[:, None]
             phases[phase] = np.minimum(phases.get(phase, np.inf), held)
-    shape = (len(recomputed), config.pp, deepest + 1)
-    return np.asarray(np.maximum.reduce(list(phases.values())).reshape(shape))
+    return phases
+
+
+def _in_order(spec: ModelSpec) -> bool:
+    """Are there at most two kinds of layers, all of the first before all of the second?"""
+    return len(spec.layer_kinds) <= 2 and list(spec.layer_kind_of) == sorted(spec.layer_kind_of)
+
+
+def _recomputed_of_one(
+    pp: int, held: NDArray[np.int64], count: int, kinds: int, pair: tuple[int, int]
+) -> Array:
+    """Layers by kind (ranks, deepest + 1, kinds) of ranks with `held` layers, of which the `count` that are recomputed
+    are of the first of a pair of kinds and the others of the second.
+
+    Memory adds up over recomputed and over kept layers, and what is at work grows with the kinds present: of all mixes
+    with so many of each, such a pair or a kind alone needs least.
+    """
+    layers = np.zeros((pp, len(held), kinds))
+    layers[:, :, pair[0]] = np.minimum(held, count)
+    layers[:, :, pair[1]] = np.maximum(held - count, 0)
+    return layers
 
 
 def _mixes(spec: ModelSpec, config: ParallelConfig, deepest: int, fewest: int) -> list[Array]:
     """Layers of each kind (ranks, deepest + 1, kinds) of ranks with 0 .. `deepest` layers, in each of the ways to think
     of; where all layers of one kind come before those of another, with as many of the first as can be, one less ..;
-    else all of one kind."""
+    else all of one kind (`_recomputed_of_one` has the others)."""
     kinds, held = len(spec.layer_kinds), np.arange(deepest + 1)
     first = spec.layer_kind_of.count(0)
-    if kinds != 2 or list(spec.layer_kind_of) != sorted(spec.layer_kind_of):
+    if kinds == 1 or not _in_order(spec):
         pure = np.zeros((kinds, config.pp, deepest + 1, kinds))
         for kind in range(kinds):
             pure[kind, :, :, kind] = held
