@@ -129,7 +129,7 @@ def _number(given: Mapping[str, str], key: str) -> int | None:
         return None
     plain = text.replace(",", "")
     if not (plain.isascii() and plain.isdigit() and 0 < int(plain) < 10**9):
-        raise InputError(f"{key} must be a whole number above 0", text)
+        raise InputError(f"{key} must be a whole number from 1 to {10**9 - 1:,}", text)
     return int(plain)
 
 

@@ -83,6 +83,11 @@ def test_files_and_nonsense_are_refused(
         assert "secret\n" not in str(refused.value)
 
 
+def test_a_number_out_of_bounds_is_told_both_bounds() -> None:
+    with pytest.raises(PlannerError, match="gpus must be a whole number from 1 to 999,999,999"):
+        asked(ASKED | {"gpus": "8000000000"})
+
+
 def client() -> Any:
     testclient = pytest.importorskip("starlette.testclient")
     pytest.importorskip("vl_convert")
