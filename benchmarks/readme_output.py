@@ -64,7 +64,8 @@ def replaced(readme: str, output: str) -> str:
 def accuracy(results: str) -> str:
     """The summary of RESULTS.md, and its sources furthest off in step time."""
     block = results.split(ACCURACY_BEGIN, 1)[1].split(ACCURACY_END, 1)[0]
-    lines = [line for line in block.splitlines() if line.startswith("- ")]
+    summary = block.split("\n|", 1)[0]
+    lines = [line for line in summary.splitlines() if line.startswith("- ")]
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in block.splitlines()
