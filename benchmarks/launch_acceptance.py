@@ -33,7 +33,7 @@ from planner.cost.stages import stage_classes
 from planner.errors import PlannerError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
-from planner.plan import cost_model
+from planner.request import cost_model
 from planner.solve.place import layout_of
 from planner.spec.config import AXES, ConfigTable
 from planner.spec.rule import Problem

@@ -23,7 +23,7 @@ from planner.frameworks import framework
 from planner.frameworks.details import read_details
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import chunk_layers
-from planner.plan import Request, cost_model, resolve
+from planner.request import Request, cost_model, resolve
 from planner.solve.search import search
 from planner.space.axes import divisors, stack_modules
 from planner.space.enumerate import Enumeration, enumerate_configs, with_recomputed_layers

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.plan import Request, cost_model, resolve
+from planner.request import Request, cost_model, resolve
 from planner.solve.search import BATCH_ROWS, BOUND_STEMS
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES

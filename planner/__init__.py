@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "compare", "estimate", "plan", "size"]
 
-_MODULES = ("compare", "plan", "size")  # modules of the same name as the question they answer
+_MODULES = ("compare", "estimate", "plan", "size")  # modules of the same name as the question they answer
 
 
 class _Question(ModuleType):
@@ -37,10 +37,6 @@ class _Package(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in _MODULES:
             return importlib.import_module(f"planner.{name}")
-        if name == "estimate":
-            from planner import api
-
-            return api.estimate
         raise AttributeError(f"module 'planner' has no attribute {name!r}")
 
 

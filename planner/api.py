@@ -17,7 +17,9 @@ from typing import Any, TypedDict, Unpack
 
 from planner.compare import Comparison, compare_clusters
 from planner.errors import InputError, nearest_names
-from planner.plan import Request, make_estimate, make_plan
+from planner.estimate import make_estimate
+from planner.plan import make_plan
+from planner.request import Request
 from planner.size import Goal, Sizing, size_cluster
 from planner.space.restriction import parse_restriction
 from planner.spec.planfile import Plan

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from planner.calibrate.estimate import Calibration
     from planner.calibrate.nccl_tests import LinkFit
-    from planner.plan import Request
+    from planner.request import Request
     from planner.spec.accelerator import Accelerator
     from planner.spec.cluster import Cluster
     from planner.spec.overlay import Overlay

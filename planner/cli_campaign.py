@@ -16,7 +16,7 @@ from planner.units import parse_count, parse_quantity
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.plan import Request
+    from planner.request import Request
 
 
 @dataclass(frozen=True)

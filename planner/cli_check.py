@@ -147,7 +147,7 @@ class _Judge:
         from planner.catalog.load_campaign import load_assumptions
         from planner.choices import Chooser
         from planner.cost.simulated import simulator_of
-        from planner.plan import cost_model
+        from planner.request import cost_model
 
         self.problem = problem
         self.model = cost_model(problem)

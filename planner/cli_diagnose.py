@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from planner.calibrate.estimate import Observation
     from planner.calibrate.hypotheses import Evidence
     from planner.calibrate.log_lines import LogFacts
-    from planner.plan import Request
+    from planner.request import Request
 
 EPILOG = (
     "\b\nExamples:\n"

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from planner.plan import Request
+    from planner.request import Request
     from planner.spec.planfile import Plan
     from planner.spec.rule import Problem
 
 
 def estimated(request: Request, index: int | None, gpus: int | None) -> tuple[Plan, Problem, tuple[str, ...]]:
     """The estimate that is asked for, of which problem, and what was assumed. Raises `PlannerError`."""
-    from planner.plan import make_estimate, resolve
+    from planner.estimate import make_estimate
+    from planner.request import resolve
 
     if not request.cluster:
         return _of_plan(request, index or 0, gpus)
@@ -33,7 +34,8 @@ def _of_plan(request: Request, index: int, gpus: int | None) -> tuple[Plan, Prob
     from dataclasses import replace
 
     from planner.cli_trace import check_same, planned_problem
-    from planner.plan import Request, estimate_of
+    from planner.estimate import estimate_of
+    from planner.request import Request
     from planner.spec.load_plan import load_plan
 
     name, started = request.model, time.perf_counter()

@@ -73,8 +73,8 @@ def explain_plan(
     from planner.cli_trace import planned_problem
     from planner.cost.model import CostModel
     from planner.cost.simulated import simulator_of
-    from planner.plan import cost_model
     from planner.report.explanation import Explanation, explanation_document, explanation_facts
+    from planner.request import cost_model
     from planner.solve import alternatives
     from planner.solve.in_sight import with_exposed
     from planner.solve.place import layout_of, place

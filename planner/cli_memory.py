@@ -22,7 +22,6 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.campaign.run import checkpoint_sizes
     from planner.cost.communicators import communicator_bytes
     from planner.cost.model import CostModel
-    from planner.plan import cost_model
     from planner.report.memory import (
         MemoryReport,
         graph_pool_bound,
@@ -30,6 +29,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         memory_facts,
         stage_terms,
     )
+    from planner.request import cost_model
     from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable

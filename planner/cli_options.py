@@ -18,7 +18,7 @@ import typer
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from planner.plan import Request
+    from planner.request import Request
 
 MOST_TOKENS = 1e18  # of a run; the largest are some 1e14
 LARGEST_COUNT = 10**9  # of tokens or sequences; above it a figure is a slip of the keyboard
@@ -135,7 +135,7 @@ class JobOptions:
 
     def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
         """The question these options ask. Raises `InputError`."""
-        from planner.plan import Request
+        from planner.request import Request
         from planner.space.restriction import parse_restriction
         from planner.units import parse_count
 

@@ -22,7 +22,7 @@ from planner.cli_report import MOST_CELLS, MOST_RANKS, drawn_plan_page
 from planner.errors import InputError, PlannerError, UnknownNameError
 
 if TYPE_CHECKING:
-    from planner.plan import Request
+    from planner.request import Request
     from planner.spec.planfile import Plan
 
 EPILOG = "\b\nExamples:\n  planner serve --port 8765\n  planner serve --calibration ours.yaml"

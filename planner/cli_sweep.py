@@ -22,7 +22,7 @@ from planner import __version__
 from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:
-    from planner.plan import Request
+    from planner.request import Request
     from planner.spec.load_sweep import SweepFile
     from planner.spec.rows import Row
     from planner.sweep_workers import Workers

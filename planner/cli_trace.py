@@ -152,8 +152,8 @@ def traced_step(
 ) -> TracedStep:
     """The step of the plan's `index`-th configuration, timed pass by pass. Raises `PlannerError`."""
     from planner.cost.simulated import evaluate_exactly, simulator_of
-    from planner.plan import cost_model
     from planner.report.trace import TracedStep
+    from planner.request import cost_model
     from planner.schedule.generate import canonical_name, named_schedule
     from planner.schedule.simulate import simulate
     from planner.spec.config import ConfigTable, Schedule

@@ -12,7 +12,8 @@ from dataclasses import replace
 from planner.errors import InputError
 from planner.growth import Point
 from planner.outcome import hold_batch
-from planner.plan import Request, make_plan
+from planner.plan import make_plan
+from planner.request import Request
 from planner.size import Goal, size_cluster
 from planner.spec.planfile import Certificate, Objective, Plan
 

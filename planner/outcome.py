@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.plan import DEFAULT_SEQ_LEN, Request
+from planner.request import DEFAULT_SEQ_LEN, Request
 from planner.space.batch import DEFAULT_BATCH_TOKENS
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Choice, Ending, Plan, Run, Verdict

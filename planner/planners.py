@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from planner.outcome import check_whole
-from planner.plan import Request, make_plan
+from planner.plan import make_plan
+from planner.request import Request
 from planner.spec.planfile import Plan
 
 

@@ -22,8 +22,8 @@ from planner.cost.params import model_parameters
 from planner.errors import InputError
 from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
-from planner.plan import Request, resolve
 from planner.planners import Planners
+from planner.request import Request, resolve
 from planner.spec.job import OPTIMIZERS
 from planner.spec.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows

@@ -9,7 +9,8 @@ from __future__ import annotations
 from planner import __version__
 from planner.errors import InputError, PlannerError
 from planner.outcome import check_whole
-from planner.plan import Request, make_plan
+from planner.plan import make_plan
+from planner.request import Request
 from planner.spec.rows import COLUMNS, Row, plan_rows
 
 _ASKED = ("model", "cluster", "gpus", "seq_len", "precision", "optimizer", "stack")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from planner import __version__
 from planner.errors import InputError
-from planner.plan import Request
+from planner.request import Request
 from planner.spec.rows import Row
 from planner.sweep import answer_point
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.model import CostModel
-from planner.plan import cost_model
+from planner.request import cost_model
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.cluster import Cluster

@@ -10,7 +10,9 @@ import pytest
 import planner
 from planner.compare import Comparison
 from planner.errors import InputError
-from planner.plan import Request, make_estimate, make_plan
+from planner.estimate import make_estimate
+from planner.plan import make_plan
+from planner.request import Request
 from planner.size import Sizing
 from planner.spec.planfile import Plan, Verdict
 from planner.spec.rows import COLUMNS

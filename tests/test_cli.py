@@ -60,7 +60,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plan], list[Any]]:
             return plan
 
         monkeypatch.setattr("planner.plan.make_plan", make)
-        monkeypatch.setattr("planner.plan.make_estimate", make)
+        monkeypatch.setattr("planner.estimate.make_estimate", make)
         return requests
 
     return answer

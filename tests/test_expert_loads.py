@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from planner.errors import InputError
-from planner.plan import Request, make_estimate, resolve
+from planner.estimate import make_estimate
+from planner.request import Request, resolve
 from planner.spec.job import Job
 
 NAMED = {"tp": (1,), "pp": (2,), "ep": (8,), "micro_batch": (1,)}

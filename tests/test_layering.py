@@ -20,7 +20,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cost", "schedule", "campaign"),
     ("solve",),
     (
+        "request",
         "plan",
+        "estimate",
         "answer",
         "choices",
         "reasons",

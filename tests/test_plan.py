@@ -10,9 +10,11 @@ import pytest
 from planner.catalog.load_stacks import load_stack
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError, PlannerError
+from planner.estimate import make_estimate, named_config
 from planner.objective import plan_with_size
-from planner.plan import Request, cost_model, make_estimate, make_plan, named_config, resolve
+from planner.plan import make_plan
 from planner.report.proof import cautions
+from planner.request import Request, cost_model, resolve
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
@@ -393,7 +395,7 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
         stack = load_stack(name)
         return stack.model_copy(update={"overhead": stack.overhead.model_copy(update={"error": 0.45})})
 
-    monkeypatch.setattr("planner.plan.load_stack", unsure)
+    monkeypatch.setattr("planner.request.load_stack", unsure)
     request = Request("llama-3.1-8b", "dgx-h100", gpus=8, seq_len=8192, global_batch="64", top=3)
     sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
     assert sure.choices[0].memory.verdict is MemoryVerdict.FITS

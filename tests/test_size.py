@@ -17,12 +17,13 @@ from planner.cli_campaign import parse_budget, parse_counts, parse_days
 from planner.errors import InputError
 from planner.growth import PAYING_SPEEDUP
 from planner.outcome import best_of, run_days
-from planner.plan import Request, make_plan
+from planner.plan import make_plan
 from planner.planners import Planners
 from planner.report.page_results import sizing_page
 from planner.report.result_file import SizingFile
 from planner.report.sizing import headline, sizing_document, sizing_facts
 from planner.report.text import render
+from planner.request import Request
 from planner.size import Goal, Sizing, size_cluster
 from planner.spec.planfile import Plan
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from planner import cli_sweep, sweep_workers
 from planner.cli import app
 from planner.errors import FileInputError, InputError
-from planner.plan import Request
+from planner.request import Request
 from planner.spec.load_sweep import load_sweep
 from planner.spec.rows import COLUMNS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan import Request
+from planner.request import Request
 from planner.spec.rows import Row
 from planner.sweep_workers import here, pool
 

@@ -19,7 +19,8 @@ from planner.calibrate.log_lines import LogFacts, LoggedStep, read_log
 from planner.calibrate.predict import broken_rule
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
 from planner.errors import InputError, UnitError
-from planner.plan import Request, named_config, resolve
+from planner.estimate import named_config
+from planner.request import Request, resolve
 from planner.space.restriction import parse_restriction
 from planner.spec.config import ParallelConfig
 from planner.spec.rule import Problem

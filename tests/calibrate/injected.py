@@ -13,7 +13,7 @@ from planner.calibrate.hypotheses import Evidence, model_flops, peak_of
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.errors import PlannerError
-from planner.plan import Request
+from planner.request import Request
 
 SEVERITY = {"fabric": 0.25, "overlap": 1.0, "host": 6.0, "imbalance": 2.0, "peak": 0.5, "recompute": 1.0}
 BY_NAME: dict[str, Cause] = {cause.name: cause for cause in CAUSES}

@@ -15,7 +15,7 @@ from planner.calibrate.log_arguments import marks_of
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.cli import app
-from planner.plan import Request
+from planner.request import Request
 from planner.units import GIB
 from tests.calibrate import logs
 from tests.calibrate.injected import cases, pairs

@@ -17,7 +17,7 @@ from planner.calibrate.shrinkage import shrink
 from planner.catalog.load_overlay import load_overlay
 from planner.cli import app
 from planner.errors import InputError, PlannerError
-from planner.plan import Request
+from planner.request import Request
 from planner.spec.overlay import Overlay
 from tests.calibrate import logs
 

@@ -11,7 +11,7 @@ from planner.cost.memory_moments import PHASES
 from planner.cost.model import CostModel
 from planner.cost.step import STEP_TERMS
 from planner.cost.table import CostTable
-from planner.plan import cost_model
+from planner.request import cost_model
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.cluster import Cluster

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from planner.cost.offload import HOST_UPDATE, PINNED_SHARE, host_range, host_seconds
-from planner.plan import Request, make_estimate, make_plan
+from planner.estimate import make_estimate
+from planner.plan import make_plan
+from planner.request import Request
 from planner.spec.planfile import Verdict
 
 PINS = {"tp": (1,), "pp": (1,), "micro_batch": (1,), "zero": (3,)}

@@ -11,7 +11,8 @@ from planner.catalog.load_stacks import load_stack
 from planner.cost.layer import paired_time
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
-from planner.plan import Request, make_estimate
+from planner.estimate import make_estimate
+from planner.request import Request
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import SCHEDULE_LABELS, ConfigTable, ParallelConfig, Schedule

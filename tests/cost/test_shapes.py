@@ -8,7 +8,8 @@ import re
 import pytest
 
 from planner.cost.shapes import shape_distance_of
-from planner.plan import Request, make_estimate
+from planner.estimate import make_estimate
+from planner.request import Request
 from planner.spec.config import ParallelConfig
 from tests.problems import costs, dense_model, moe_model, problem
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.traffic import boundary_tier, group_links, least_inside, pipeline_links
-from planner.plan import Request, make_estimate
+from planner.estimate import make_estimate
+from planner.request import Request
 from planner.spec.load_cluster import load_cluster
 from tests.problems import cluster
 

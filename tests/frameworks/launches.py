@@ -9,7 +9,7 @@ from functools import lru_cache
 from planner.frameworks.details import read_details
 from planner.frameworks.framework import Expected, Framework, Launch
 from planner.frameworks.layout import chunk_layers
-from planner.plan import Request, resolve
+from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner.cli_memory import explain_memory
-from planner.plan import Request, make_estimate, resolve
+from planner.estimate import make_estimate
 from planner.report.memory import StageTerms, graph_pool_bound
+from planner.request import Request, resolve
 
 GIB = 2.0**30
 

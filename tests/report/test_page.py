@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from planner.errors import FileInputError
-from planner.plan import Request, cost_model, make_estimate, make_plan, resolve
+from planner.estimate import make_estimate
+from planner.plan import make_plan
 from planner.report import chart_data, charts
 from planner.report.result_file import ComparisonFile, SizingFile, parse_result
+from planner.request import Request, cost_model, resolve
 from planner.solve.place import place
 from planner.spec.planfile import Plan
 from planner.units import GIB

@@ -11,7 +11,8 @@ from planner.campaign.run import run_facts
 from planner.catalog.load_campaign import load_assumptions
 from planner.objective import plan_with_size
 from planner.outcome import hold_batch
-from planner.plan import Request, cost_model, make_plan, resolve
+from planner.plan import make_plan
+from planner.request import Request, cost_model, resolve
 from planner.size import Goal, size_cluster
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for

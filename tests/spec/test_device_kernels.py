@@ -6,7 +6,8 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.errors import UnsupportedError
-from planner.plan import Request, make_estimate, resolve
+from planner.estimate import make_estimate
+from planner.request import Request, resolve
 from planner.spec.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model

@@ -11,7 +11,8 @@ import pytest
 from planner.catalog.load_overlay import load_overlay, save_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, InputError
-from planner.plan import Request, make_estimate
+from planner.estimate import make_estimate
+from planner.request import Request
 from planner.spec.load_cluster import load_cluster
 from planner.spec.overlay import LinkSection, Overlay
 

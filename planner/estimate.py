@@ -1,0 +1,143 @@
+"""What does one named configuration cost, or which rule does it break? `make_estimate`; the search is `plan.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.answer import Answerer
+from planner.catalog.load_campaign import load_assumptions
+from planner.cost.simulated import evaluate_exactly, simulator_of
+from planner.errors import InputError
+from planner.frameworks import explicit_splits
+from planner.frameworks.layout import stated_layout
+from planner.request import Request, check_request, cost_model, resolve
+from planner.solve.relax import nearest_fitting
+from planner.space.axes import RESTRICTABLE, check_restriction, stack_modules
+from planner.space.framework_rules import all_rules_for, rules_for
+from planner.space.legality import explain_config, nearest_legal
+from planner.space.restriction import value_text
+from planner.space.rules import RULES
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule, default_schedule
+from planner.spec.planfile import Plan, SplitFacts
+from planner.spec.rule import Problem
+
+
+def make_estimate(request: Request) -> Plan:
+    """What one named configuration costs; if it is illegal, the rules it breaks and the nearest legal one."""
+    started = time.perf_counter()
+    check_request(request, estimate=True)
+    neutral = {"tp": (1,), "cp": (1,), "pp": (1,)}
+    problem, assumed = resolve(request, {**neutral, **request.restrict})
+    restrict = dict(request.restrict)
+    chunks: tuple[int, ...] = ()
+    if request.layout:
+        chunks = _stated_chunks(request.layout, problem, restrict.get("pp", (None,))[0])
+        restrict.setdefault("pp", (max(len(chunks) // max(restrict.get("vpp", (1,))[0], 1), 1),))
+        restrict.setdefault("vpp", (len(chunks) // restrict["pp"][0],))
+    config, defaults = named_config(restrict, problem)
+    if config.pp > 1 and not chunks and explicit_splits(problem.stack.framework):
+        defaults = (
+            *defaults,
+            "layers dealt to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
+        )
+    return estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
+
+
+def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, ...]:
+    """Layers of every chunk that a layout states. Raises `InputError`."""
+    framework = problem.stack.framework
+    if not explicit_splits(framework):
+        must = "layout= needs a framework that can be told how many layers each stage holds"
+        raise InputError(must, framework, "leave layout= out: this one deals layers itself")
+    return stated_layout(layout, problem.model.num_layers, pp, problem.model.mtp_layers)
+
+
+def estimate_of(
+    problem: Problem, config: ParallelConfig, chunks: tuple[int, ...], request: Request, assumed: tuple[str, ...],
+    started: float,
+) -> Plan:  # fmt: skip
+    """`make_estimate` of a configuration whose layers are dealt as `chunks` says; empty: as the stack deals them."""
+    if chunks and len(chunks) != config.pp * config.vpp:
+        must = f"a layout must have pp x vpp = {config.pp * config.vpp} parts"
+        raise InputError(
+            must, f"{', '.join(map(str, chunks))}: {len(chunks)}", "change --set vpp= or the layout"
+        )
+    plain = cost_model(problem)
+    model = plain.with_split(chunks) if chunks else plain
+    broken = explain_config(config, model.problem, all_rules_for(problem.stack.framework))
+    answer = Answerer(
+        model.problem,
+        model,
+        simulator_of(model),
+        assumed,
+        request.headroom,
+        request.restrict,
+        load_assumptions(request.assume),
+    )
+    nearest = None
+    if broken:
+        nearest = nearest_legal(config, problem, rules_for(problem.stack))
+    elif not chunks and not answer.fits(config):
+        nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
+    found = answer.estimate(config, broken, nearest, lambda: time.perf_counter() - started)
+    if not chunks or not found.choices:
+        return found
+    own = (
+        evaluate_exactly(plain, ConfigTable.of([config]))
+        if not explain_config(config, problem, RULES)
+        else None
+    )
+    split = SplitFacts(
+        layers_per_chunk=chunks,
+        own_step_time=None if own is None else float(own.step_time[0]),
+        even_step_time=None,
+        bound=0.0,
+        gap=1.0,
+        stated=True,
+    )
+    return found.model_copy(update={"choices": (found.choices[0].model_copy(update={"split": split}),)})
+
+
+def named_config(
+    values: Mapping[str, tuple[int, ...]], problem: Problem
+) -> tuple[ParallelConfig, tuple[str, ...]]:
+    """The one configuration that `--set` names; axes left out are neutral, dp follows. Raises `InputError`."""
+    check_restriction(values)
+    for axis, given in values.items():
+        if len(given) != 1:
+            raise InputError(f"an estimate needs one value of {axis}", ", ".join(map(str, given)), "name one")
+    named = {axis: given[0] for axis, given in values.items()}
+    tp, cp, pp = (named.get(axis, 1) for axis in ("tp", "cp", "pp"))
+    dp = named.get("dp", max(problem.cluster.num_devices // (tp * cp * pp), 1))
+    config = ParallelConfig(**{axis: named[axis] for axis in named if axis in RESTRICTABLE})
+    zeros = problem.stack.limits.zero_with_pp if pp > 1 else problem.stack.limits.zero
+    zero = 0 if dp * cp == 1 else (1 if 1 in zeros else max(zeros))
+    chosen = Schedule(named.get("schedule", default_schedule(config.vpp)))
+    filled = {
+        "vpp": config.vpp if chosen.runs_chunks(config.vpp) else 2,
+        "schedule": int(chosen),
+        "dp": dp,
+        "sp": int(tp > 1 and 1 in problem.stack.limits.sequence_parallel),
+        "etp": 1,
+        "zero": zero,
+    }
+    config = replace(config, **{axis: value for axis, value in filled.items() if axis not in named})
+    if named.get("recompute_layers") and named.get("recompute", Recompute.FULL) != Recompute.FULL:
+        must = "recompute_layers belongs to recompute=full"
+        raise InputError(must, f"recompute_layers={named['recompute_layers']}", "leave one of the two out")
+    if config.recompute == Recompute.FULL and not config.recompute_layers:
+        config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
+    if config.recompute_layers and config.recompute == Recompute.NONE:
+        config = replace(config, recompute=int(Recompute.FULL))
+    modules = stack_modules(problem) if config.recompute == Recompute.SELECTIVE else 0
+    config = replace(
+        config,
+        num_microbatches=max(problem.job.global_batch // (config.dp * config.micro_batch), 1),
+        recompute_modules=modules,
+    )
+    said = ", ".join(
+        f"{axis}={value_text(axis, getattr(config, axis))}" for axis in RESTRICTABLE if axis not in named
+    )
+    return config, (f"axes not named: {said}",)
