@@ -4,14 +4,15 @@
     python -m benchmarks.framework_options torchtitan 0.3.0=INTERPRETER
     python -m benchmarks.framework_options deepspeed 0.19.8=INTERPRETER
     python -m benchmarks.framework_options accelerate 1.15.0=INTERPRETER
+    python -m benchmarks.framework_options nanotron 0.4-2411b022=CHECKOUT
 
 A release is transcribed from its own code and added to the table, or replaced there; the others stay. Of Megatron-LM
 its parser is built and asked, from a checkout with torch, triton, six and einops importable. Of torchtitan PATH is a
 Python interpreter that has the release: tyro's parser is asked, before 0.3 its JobConfig. Of Megatron-Bridge PATH is
 BRIDGE:MEGATRON, checkouts whose dataclasses are read from the source; a type that the table states more closely than
 the source does is kept. Of DeepSpeed its sections' models are asked, and the names and defaults of its constants where
-it reads plain dictionaries; of Accelerate its dataclass and the parser of `accelerate launch`. nanotron's table was
-entered by hand from the files that it names. Left out: help texts.
+it reads plain dictionaries; of Accelerate its dataclass and the parser of `accelerate launch`; of nanotron the
+dataclasses below its Config, from the source. Left out: help texts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 import yaml
 
-from benchmarks.source_fields import bridge_options
+from benchmarks.source_fields import bridge_options, nanotron_options
 from planner.frameworks.options import OPTIONS_FOLDER
 
 Table = dict[str, str]
@@ -251,6 +252,7 @@ TRANSCRIBED: Final[dict[str, tuple[Callable[[str], Table], str]]] = {
         accelerate_options,
         "accelerate {release} (PyPI), commands/config/config_args.py, commands/launch.py",
     ),
+    "nanotron": (nanotron_options, "huggingface/nanotron {release}, dataclasses of src/nanotron/config"),
 }
 
 

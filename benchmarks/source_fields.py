@@ -1,6 +1,6 @@
 """Which fields have the dataclasses of a source tree, read without importing it?
 
-    from benchmarks.source_fields import bridge_options
+    from benchmarks.source_fields import bridge_options, nanotron_options
 
 For frameworks whose packages need a GPU library to be imported. Left out: defaults, and fields that code adds.
 """
@@ -8,6 +8,7 @@ For frameworks whose packages need a GPU library to be imported. Left out: defau
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,10 @@ BRIDGE_SECTIONS: Final = {
     "profiling": ("ProfilingConfig",),
     "dist": ("DistributedInitConfig",),
 }
+# fields of nanotron whose settings are not gone into: lists, and evaluation, which costs no step anything
+NANOTRON_WHOLE: Final = {"data_stages": "str*", "lighteval": "str"}
+# a field of several classes, which the union of its annotation does not name itself
+NANOTRON_UNIONS: Final = {"NanotronConfigs": "Union[LlamaConfig, Starcoder2Config, Qwen2Config]"}
 _PLAIN: Final = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 
 
@@ -81,3 +86,46 @@ def bridge_options(paths: str) -> dict[str, str]:
     for section, names in BRIDGE_SECTIONS.items():
         found |= {f"{section}.{field}": kind for field, kind in fields_of(names, classes).items()}
     return found
+
+
+def nanotron_options(checkout: str) -> dict[str, str]:
+    """Settings of nanotron's YAML, from the dataclasses below Config in a checkout.
+
+    dacite reads it strictly: a setting that no class has is refused (config/config.py get_config_from_dict).
+    """
+    classes = {name: nodes[0] for name, nodes in classes_of([Path(checkout) / "src/nanotron/config"]).items()}
+    return _nested("Config", "", classes)
+
+
+def _nested(name: str, prefix: str, classes: dict[str, ast.ClassDef]) -> dict[str, str]:
+    """Dotted settings of a class and of the classes that its fields are of; a section that may be null is one too."""
+    found: dict[str, str] = {}
+    for line in classes[name].body:
+        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
+            continue
+        field, annotation = prefix + line.target.id, ast.unparse(line.annotation)
+        annotation = NANOTRON_UNIONS.get(annotation, annotation)
+        inner = [word for word in re.findall(r"\w+", annotation) if _is_settings(word, classes)]
+        if field in NANOTRON_WHOLE:
+            found[field] = NANOTRON_WHOLE[field]
+        elif not inner:
+            found[field] = _listed(annotation)
+        for kind in inner if field not in NANOTRON_WHOLE else ():
+            found |= _nested(kind, f"{field}.", classes)
+        if inner and annotation.startswith("Optional["):
+            found[field] = "str"
+    return found
+
+
+def _is_settings(name: str, classes: dict[str, ast.ClassDef]) -> bool:
+    node = classes.get(name)
+    return node is not None and any(ast.unparse(mark) == "dataclass" for mark in node.decorator_list)
+
+
+def _listed(annotation: str) -> str:
+    """As `type_text` has it, with what may be null or is a list of words."""
+    inside = annotation.removeprefix("Optional[").removesuffix("]")
+    if inside.startswith("List["):
+        inner = type_text(inside.removeprefix("List[").removesuffix("]"))
+        return (inner if inner in ("int", "float") else "str") + "*"
+    return type_text(inside)

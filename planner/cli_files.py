@@ -105,9 +105,10 @@ def problem_of(
     spec = load_model(model) if model is not None else parsed.model
     if spec is None:
         must = f"the model must be known: these {framework.title} files do not describe it"
+        how = "name the model with --model NAME or a config.json"
         if parsed.missing:
-            must = f"the model must be known, and is but for {parsed.missing}"
-        raise InputError(must, "no --model", "or name the model with --model NAME or a config.json")
+            must, how = f"the model must be known, and is but for {parsed.missing}", f"or {how}"
+        raise InputError(must, "no --model", how)
     said: list[str] = []
     devices = gpus if gpus is not None else parsed.devices
     if gpus is not None and parsed.devices is not None and gpus != parsed.devices:

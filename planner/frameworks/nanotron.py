@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.errors import InputError
+from planner.errors import FileInputError, InputError
 from planner.frameworks.details import TRAITS, left_out
 from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
@@ -32,6 +32,13 @@ IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 ENGINES: Final = {Schedule.ONE_F_ONE_B: "1f1b", Schedule.GPIPE: "afab"}
 DTYPES: Final = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision.FP32: "float32"}
 TRIAL_STEPS: Final = 50
+# of LlamaConfig and Qwen2Config (config/models_config.py), where a file leaves a size out
+DEFAULTS: Final = {
+    "hidden_size": 4096, "intermediate_size": 11008, "max_position_embeddings": 2048, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "vocab_size": 32000,
+}  # fmt: skip
+# settings that the table does not go into: those of evaluation, which cost no step anything, and a plain dictionary
+_FREE: Final = ("lighteval.", "model.model_config.rope_scaling.")
 
 
 def _dense_experts(columns: Columns, problem: Problem) -> Mask:
@@ -235,8 +242,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         )
     document = load_settings(files[name], name)
     s = Settings(document, name)
-    engine = s.text("parallelism.pp_engine", "1f1b")
-    schedule = next((kind for kind, text in ENGINES.items() if text == engine), Schedule.ONE_F_ONE_B)
+    schedule = _schedule(s)
     tp, pp, dp, cp = (
         s.count(f"parallelism.{axis}", 1) for axis in ("tp", "pp", "dp", "context_parallel_size")
     )
@@ -244,7 +250,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         s.count("tokens.micro_batch_size", 1),
         s.count("tokens.batch_accumulation_per_replica", 1),
     )
-    layers = s.count("model.model_config.num_hidden_layers", 1)
+    layers = s.count("model.model_config.num_hidden_layers", DEFAULTS["num_hidden_layers"])
     full = s.flag("parallelism.recompute_layer")
     axes = {
         "tp": tp, "pp": pp, "dp": dp, "cp": cp, "vpp": 1, "etp": 1,
@@ -265,19 +271,35 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         global_batch=dp * micro * accumulated,
         precision=next((kind for kind, text in DTYPES.items() if text == dtype), None),
         model=_parsed_model(s),
-        # settings of evaluation are many and cost no step anything: the table does not go into them
+        optimizer=Optimizer.SGD if s.text("optimizer.optimizer_factory.name", "adamW") == "sgd" else None,
         unknown=unknown_options(
-            "nanotron", NANOTRON_VERSION, [n for n in flatten(document) if not n.startswith("lighteval.")]
+            "nanotron", NANOTRON_VERSION, [n for n in flatten(document) if not n.startswith(_FREE)]
         ),
     )
 
 
+def _schedule(s: Settings) -> Schedule:
+    """The pipeline engine, all forward passes first where none is said. Raises `FileInputError`."""
+    engine = s.text("parallelism.pp_engine", "afab")
+    for kind, text in ENGINES.items():
+        if text == engine:
+            return kind
+    must = "must be one of " + ", ".join(ENGINES.values())
+    raise FileInputError(s.file, must, repr(engine)[:80], field="parallelism.pp_engine")
+
+
 def _parsed_model(s: Settings) -> ModelSpec | None:
+    """The Llama or Qwen 2 that the file describes; None where it is another, or has experts."""
     prefix = "model.model_config."
-    experts = any(s.has(prefix + name) for name in ("moe_config.num_experts", "moe_num_experts"))
-    if not s.has(prefix + "hidden_size") or experts:
+    experts = any(name.startswith((prefix + "moe_config.", prefix + "moe_num")) for name in s.values)
+    other = any(s.flag(prefix + name) for name in ("is_starcoder2_config", "is_mamba_config"))
+    if not any(name.startswith(prefix) for name in s.values) or experts or other:
         return None
-    hidden, heads = s.count(prefix + "hidden_size", 1), s.count(prefix + "num_attention_heads", 1)
+
+    def size(name: str) -> int:
+        return s.count(prefix + name, DEFAULTS[name])
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
     kv_heads = s.count(prefix + "num_key_value_heads", heads)
     width = max(hidden // heads, 1)
     window = s.count(prefix + "sliding_window_size", 1) if s.has(prefix + "sliding_window_size") else None
@@ -285,15 +307,15 @@ def _parsed_model(s: Settings) -> ModelSpec | None:
         AttentionKind.MHA if heads == kv_heads else AttentionKind.GQA, heads, kv_heads, width, width,
         qkv_bias=s.flag(prefix + "attention_bias"), window=window,
     )  # fmt: skip
-    mlp = Mlp(s.count(prefix + "intermediate_size", 1), True, False, Activation.SILU)
+    mlp = Mlp(size("intermediate_size"), True, False, Activation.SILU)
     return ModelSpec(
         name="from a nanotron file",
         family="llama",
         hidden=hidden,
-        vocab=s.count(prefix + "vocab_size", 1),
-        layers=(Layer(attention, mlp, None),) * s.count(prefix + "num_hidden_layers", 1),
+        vocab=size("vocab_size"),
+        layers=(Layer(attention, mlp, None),) * size("num_hidden_layers"),
         tied_embeddings=s.flag(prefix + "tie_word_embeddings"),
-        max_position=s.count(prefix + "max_position_embeddings", 1),
+        max_position=size("max_position_embeddings"),
         source="nanotron configuration",
     )
 

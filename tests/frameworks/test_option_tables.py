@@ -1,6 +1,7 @@
 """The option tables are those of the installed packages' own parsers and models.
 
-Needs the extra `frameworks`; a checkout of Megatron-LM named by MEGATRON_PATH and MEGATRON_RELEASE adds its table.
+Needs the extra `frameworks`; a checkout of Megatron-LM named by MEGATRON_PATH and MEGATRON_RELEASE adds its table,
+one of nanotron named by NANOTRON_PATH and NANOTRON_RELEASE its own.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 def installed(name: str) -> tuple[str, str]:
     """(release, where its code is), skipping where there is none."""
-    if name == "megatron":
-        release, place = os.environ.get("MEGATRON_RELEASE", ""), os.environ.get("MEGATRON_PATH", "")
+    if name in ("megatron", "nanotron"):
+        release, place = (os.environ.get(f"{name.upper()}_{what}", "") for what in ("RELEASE", "PATH"))
     else:
         place = sys.executable
         try:
@@ -32,7 +33,7 @@ def installed(name: str) -> tuple[str, str]:
     return release, place
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan", "megatron"])
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan", "megatron", "nanotron"])
 def test_tables_are_the_packages(name: str) -> None:
     release, place = installed(name)
     asked = TRANSCRIBED[name][0](place)

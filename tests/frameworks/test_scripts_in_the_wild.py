@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.source_fields import nanotron_options
 from planner.cli import app
 from planner.frameworks import framework
 from planner.frameworks.shell import Script, options_of, program_options, slurm_devices
 from planner.frameworks.shell_branches import arithmetic, truth
+from planner.spec.config import Schedule
+from planner.spec.job import Optimizer
 
 runner = CliRunner()
 
@@ -530,3 +533,40 @@ def test_experts_of_an_older_nanotron_are_not_a_dense_model(tmp_path: Path) -> N
     dense = text.replace(", moe_num_experts: 4", "") + more
     unknown = checked(tmp_path, dense, "config.yaml")["unknown_options"]
     assert [str(name).split()[0] for name in unknown] == ["lightval"]  # type: ignore[attr-defined]
+
+
+def test_what_a_nanotron_file_leaves_out(tmp_path: Path) -> None:
+    text = (
+        "parallelism: {dp: 2, pp: 2, tp: 2}\ntokens: {micro_batch_size: 1, batch_accumulation_per_replica: 4}\n"
+        "optimizer: {optimizer_factory: {name: sgd}}\n"
+        "model:\n  model_config: {hidden_size: 2048, rope_scaling: {factor: 2.0}, is_llama_config: true}\n"
+    )
+    parsed = framework("nanotron").parse({"config.yaml": text})
+    assert Schedule(parsed.axes["schedule"]) is Schedule.GPIPE  # engine afab
+    assert parsed.optimizer is Optimizer.SGD
+    assert parsed.unknown == ()
+    model = parsed.model
+    assert model is not None
+    sizes = (model.hidden, model.num_layers, model.layers[0].attention.heads, model.vocab, model.max_position)
+    assert sizes == (2048, 32, 32, 32000, 2048)
+    assert "must be one of 1f1b, afab" in refused(
+        tmp_path, text.replace("tp: 2}", "tp: 2, pp_engine: zb}"), "config.yaml"
+    )
+    starcoder = text.replace("is_llama_config", "is_starcoder2_config")
+    assert "the model must be known" in refused(tmp_path, starcoder, "config.yaml")
+
+
+def test_settings_of_a_source_tree(tmp_path: Path) -> None:
+    folder = tmp_path / "src/nanotron/config"
+    folder.mkdir(parents=True)
+    (folder / "config.py").write_text(
+        "@dataclass\nclass A:\n    size: Optional[List[int]] = None\n    _hidden: bool = True\n    style: str = 'x'\n"
+        "class Plain:\n    gone: int\n"
+        "@dataclass\nclass B:\n    rate: float\n"
+        "@dataclass\nclass Config:\n    a: Optional[A]\n    either: Union[A, B]\n    plain: Plain\n    data_stages: C\n"
+    )
+    assert nanotron_options(str(tmp_path)) == {
+        "a": "str", "a.size": "int*", "a._hidden": "bool", "a.style": "str",
+        "either.size": "int*", "either._hidden": "bool", "either.style": "str", "either.rate": "float",
+        "plain": "str", "data_stages": "str*",
+    }  # fmt: skip
