@@ -14,7 +14,7 @@ from planner.choices import Chooser
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
-from planner.reasons import confidence_of
+from planner.reasons import confidence_of, roomier_tie
 from planner.solve.pareto import ParetoFront
 from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
@@ -77,6 +77,9 @@ class Answerer:
         choices = self.chooser.choices(found.best, splits.splits if splits else None)
         if choices and splits and splits.per_stage:
             choices = (self.chooser.noted(choices[0], splits.per_stage), *choices[1:])
+        if choices and objective is not Objective.HEADROOM:
+            best = choices[0]
+            choices = (best.model_copy(update={"why": (*best.why, *roomier_tie(choices))}), *choices[1:])
         verdict, change, nearest = Verdict.FOUND, "", None
         if choices:
             change = "; or ".join(helps or ())
