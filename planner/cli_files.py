@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.rule import Problem
-    from planner.spec.stack import Stack, StateEngine
+    from planner.spec.stack import Stack, StateEngine, States
 
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
@@ -159,13 +159,27 @@ def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
             f"costed with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"
         )
         communication = communication.model_copy(update={"dispatcher": parsed.dispatcher})
-    states, precision = stack.states, parsed.precision
-    asked, stated = parsed.fp8_param_gather, states.fp8_param_gather
-    if asked is not None and precision is not None and (stated is None or asked != (precision in stated)):
-        kept = "in 8 bits" if asked else "in 16 bits with 8-bit copies beside them"
-        said.append(f"costed with linear weights {kept}, as the files ask; the stack was measured otherwise")
-        states = states.model_copy(update={"fp8_param_gather": (precision,) if asked else ()})
+    states = _with_narrow_weights(stack.states, parsed, said)
     return stack.model_copy(update={"kernels": kernels, "communication": communication, "states": states})
+
+
+def _with_narrow_weights(states: States, parsed: ParsedConfig, said: list[str]) -> States:
+    """The states with linear weights of an fp8 or fp4 recipe kept as the files ask."""
+    from planner.spec.job import Optimizer
+    from planner.spec.precision import Precision
+
+    asked, precision = parsed.param_gather, parsed.precision
+    if asked is None or precision is None:
+        return states
+    stated = states.fp8_param_gather is not None
+    if stated and asked == states.keeps_narrow(precision, parsed.optimizer or Optimizer.ADAMW):
+        return states
+    bits = 4 if precision is Precision.NVFP4 else 8
+    kept = f"in {bits} bits" if asked else f"in 16 bits with {bits}-bit copies beside them"
+    said.append(f"costed with linear weights {kept}, as the files ask; the stack was measured otherwise")
+    return states.model_copy(
+        update={"fp8_param_gather": (precision,) if asked else (), "fp4_param_gather": asked}
+    )
 
 
 def _product(parsed: ParsedConfig) -> int:

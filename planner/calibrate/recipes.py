@@ -10,13 +10,19 @@ from dataclasses import replace
 from typing import Final
 
 from planner.calibrate.cells import Row
+from planner.calibrate.stack_of import release_of
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import Layer, ModelSpec
 from planner.spec.stack import CrossEntropy, Dispatcher, Stack
 
 ADAPTERS: Final = re.compile(r"\bq?lora\b", re.IGNORECASE)
 _DISPATCHERS: Final = re.compile("alltoall|all-to-all|hybrid-?ep|deep-?ep")
-Narrowed = dict[tuple[int, bool, bool, Dispatcher], Stack]
+# NVFP4 parameters are gathered in 4 bits from Megatron-Bridge 0.5.0 on, the container of 26.06 (its #3364 of 2026-04;
+# 0.4.1's training/mixed_precision.py has no such field), but for recipes that switch it off (067f987 perf_recipes
+# gpt_oss/common.py, nemotronh/common.py, deepseek/b200/deepseek_v3.py): models, and devices, of these.
+FP4_GATHERED_FROM: Final = 202606
+_FP4_NOT_GATHERED: Final = (("gpt[-_]?oss|nemotron", ""), (r"deepseek[-_]?v3", "b200"))
+Narrowed = dict[tuple[int, bool, bool, Dispatcher, bool], Stack]
 
 
 def with_routing_groups(model: ModelSpec, hf_id: str) -> ModelSpec:
@@ -44,6 +50,7 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
     names the recipe's configuration or its forced balance of experts, tokens are dispatched by DeepEP or HybridEP (its
     dispatcher guide: DeepEP first on H100 and B200, HybridEP on GB200 and GB300), unless the row says otherwise. The
     first release dropped tokens on Blackwell, which switched both off (v0.1.0rc4 scripts/performance/run_script.py).
+    Parameters of nvfp4 are kept in 4 bits where the release and the recipe do.
     """
     if "bridge" not in cells["framework"].lower():
         return stack
@@ -53,12 +60,25 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
     if named and not drops and not _DISPATCHERS.search(text):
         dispatcher = Dispatcher.HYBRIDEP if gpu.startswith("gb") else Dispatcher.DEEPEP
     fused = not ADAPTERS.search(text)
-    key = (id(stack), "fp32 grad" in text, fused, dispatcher)
+    key = (id(stack), "fp32 grad" in text, fused, dispatcher, _keeps_fp4_wide(cells))
     if key not in seen:
-        narrow = {} if key[1] else {"gradient": 2.0, "optimizer_transient": 4.0}
+        narrow: dict[str, float | bool] = {} if key[1] else {"gradient": 2.0, "optimizer_transient": 4.0}
+        if key[4]:
+            narrow["fp4_param_gather"] = False
         states = stack.states.model_copy(update=narrow)
         comm = stack.communication.model_copy(update={"dispatcher": dispatcher})
         loss = {"cross_entropy": CrossEntropy.FUSED} if fused else {}
         kernels = stack.kernels.model_copy(update=loss)
         seen[key] = stack.model_copy(update={"states": states, "communication": comm, "kernels": kernels})
     return seen[key]
+
+
+def _keeps_fp4_wide(cells: Row) -> bool:
+    """Does a run of nvfp4 keep its parameters in 16 bits, by its release or by the recipe of its model?"""
+    if cells["precision"].lower() not in ("nvfp4", "fp4"):
+        return False
+    released = release_of(cells["framework"], cells["source"])
+    if released is not None and released < FP4_GATHERED_FROM:
+        return True
+    model, gpu = cells["model"].lower(), cells["gpu"].lower()
+    return any(re.search(name, model) and (gpu == chip or not chip) for name, chip in _FP4_NOT_GATHERED)

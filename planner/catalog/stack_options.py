@@ -44,6 +44,14 @@ OPTIONS: Final = (
         "fp8 recipes keep 8-bit copies beside 16-bit weights",
     ),
     StackOption(
+        "fp4-param-gather", ("megatron",), {"states": {"fp4_param_gather": True}},
+        "linear weights of nvfp4 are kept and gathered in 4 bits", StateEngine.CONTIGUOUS,
+    ),
+    StackOption(
+        "no-fp4-param-gather", ("megatron",), {"states": {"fp4_param_gather": False}},
+        "nvfp4 keeps 4-bit copies beside 16-bit weights", StateEngine.CONTIGUOUS,
+    ),
+    StackOption(
         DOUBLE_BUFFER, ("megatron",), {"states": {"double_buffer": True}},
         "two layers are gathered and two reduced at most, in buffers made once", StateEngine.MEGATRON_FSDP,
     ),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.spec.job import ATTENTION_INPUTS, Job
 from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, NormKind, QkNorm
-from planner.spec.precision import Dtype, PrecisionRecipe
+from planner.spec.precision import PrecisionRecipe
 from planner.spec.stack import AttentionKernel, CrossEntropy, Kernels
 
 Array = NDArray[np.float64]
@@ -52,13 +52,12 @@ class LayerShape:
 
 
 def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:
-    """Bytes per value of what a linear layer keeps of its input: 1 in 8-bit and 4-bit recipes [bytes].
+    """Bytes per value of what a linear layer keeps of its input [bytes].
 
-    Transformer Engine keeps the column-wise fp8 copy; 4-bit recipes keep 4.5 bits in theory, taken as 1 byte
-    because published peaks do not resolve the difference.
+    Transformer Engine keeps one narrow copy, along the columns where scales go by block, with its scales
+    (pytorch/module/linear.py _linear_forward_impl: update_usage of inputmat); padding of scales to 128 x 4 left out.
     """
-    narrow = recipe.gemm in (Dtype.FP8, Dtype.FP4) and kernels.keeps_narrow_inputs
-    return 1.0 if narrow else recipe.activation_bytes
+    return recipe.operand_bytes if kernels.keeps_narrow_inputs else recipe.activation_bytes
 
 
 def _attention_parts(
@@ -68,7 +67,8 @@ def _attention_parts(
     act = recipe.activation_bytes
     width = kernels.attention_output_bytes
     out = (width or act) * a.heads * a.v_head_dim * x.tokens / x.t
-    extra = np.where((linear_input_bytes(recipe, kernels) < act) & (width == 0), 0.5 * out, 0.0)
+    saved = linear_input_bytes(recipe, kernels)
+    extra = np.where((saved < act) & (width == 0), saved / act * out, 0.0)
     if a.kind is AttentionKind.MLA:
         compressed = act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
         widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
@@ -146,7 +146,7 @@ def frozen_inputs(
     copied = saved < recipe.activation_bytes and not kernels.attention_output_bytes
     if copied and not job.adapts("attention_out"):
         a = layer.attention
-        parts["attention_out"] = 0.5 * recipe.activation_bytes * a.heads * a.v_head_dim * x.tokens / x.t
+        parts["attention_out"] = saved * a.heads * a.v_head_dim * x.tokens / x.t
     if layer.mlp is not None and not job.adapts("mlp_fc2"):
         parts["mlp"] = saved * x.tokens * layer.mlp.ffn / x.t
     if layer.moe is not None:

@@ -1,10 +1,10 @@
-"""What does a weight in 8 bits cost a rank, and what does its all-gather send, by recipe?
+"""What does a weight in 8 or 4 bits cost a rank, and what does its all-gather send, by recipe?
 
-Megatron-LM's --fp8-param-gather keeps linear weights in the format of the products; without it they stay in 16 bits
-beside the 8-bit copies that Transformer Engine makes once a step. Embeddings, head, norms and router are never in 8
-bits. NVFP4 is counted without its own option (--fp4-param-gather), which launch files do not ask for: 4-bit copies
-beside 16 bits. Left out: a recipe's first and last layers in bf16, amax histories (4 KiB a weight), and the casts'
-time.
+Megatron-LM's --fp8-param-gather and --fp4-param-gather keep linear weights in the format of the products; without them
+they stay in 16 bits beside the 8- or 4-bit copies that Transformer Engine makes once a step. Embeddings, head, norms
+and router are never in so few. Left out: a recipe's first and last layers in bf16, amax histories (4 KiB a weight), the
+casts' time, and what a cast to 4 bits holds while it runs: the largest value and the scale of every 16 x 16 block in
+fp32, 1/32 of a byte a weight.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ WIDE: Final = 2.0  # bytes of a weight in 16 bits
 MX_SCALE: Final = 1 / 32
 BLOCK_SCALE: Final = 4 / 128**2
 NVFP4: Final = 1 / 2 + 1 / 16  # two values in a byte, and e4m3 per 16 of them
+# The gather sends values alone: ranks agree on scales before, by an all-reduce of fp32 maxima of 16 x 16 blocks, whose
+# bytes travel twice where a gather's travel once.
+NVFP4_SENT: Final = 1 / 2 + 2 * 4 / 16**2
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class NarrowWeights:
     """Of one linear weight of a recipe.
 
     `copies`: bytes of what products read, both orientations and scales. `main`: of these, the copy that is the
-    parameter where it is kept in 8 bits. `gathered`: bytes that the all-gather after the update then sends.
+    parameter where it is kept so narrow. `gathered`: bytes that the all-gather after the update then sends.
     `gathers`: whether the stack keeps parameters so. `on_host`: may the optimizer's states be offloaded with it?
     `two_shards`: both orientations are sharded where parameters are.
     """
@@ -49,7 +52,7 @@ class NarrowWeights:
     two_shards: bool = False
 
     def primary(self, zero: Array, offload: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Where parameters are kept in 8 bits: the distributed optimizer holds their fp32 masters, as
+        """Where parameters are kept in 8 or 4 bits: the distributed optimizer holds their fp32 masters, as
         training/arguments.py asserts, and delayed scaling where that optimizer is on the host."""
         held = (zero >= 1) & ((offload & OFFLOAD_OPTIMIZER == 0) | self.on_host)
         return np.asarray(held & self.gathers)
@@ -77,21 +80,25 @@ def reads_transposed(accelerator: Accelerator) -> bool:
 
 
 def narrow_weights(problem: Problem) -> NarrowWeights | None:
-    """The recipe's 8-bit weights; None where it has none, the stack does not say, or weights are frozen.
+    """The recipe's 8- or 4-bit weights; None where it has none, the stack does not say, or weights are frozen.
 
     Delayed and per-tensor scaling: 1 byte, and 1 transposed where products need it; gathered as 1 byte. Blocks of
     128 x 128: both orientations, gathered as 1. MXFP8: both orientations with their scales, since a transposed copy
     has other blocks; its parameters are gathered in bf16 through the gradient buffer
     (--reuse-grad-buf-for-mxfp8-param-ag) and cast after it, but under Megatron-FSDP, whose passes gather the
-    orientation that they read. NVFP4: both orientations, each with its scales, beside weights in 16 bits. Sources:
-    Transformer Engine pytorch/tensor/utils.py replace_raw_data, post_all_gather_processing, pytorch/tensor/
-    nvfp4_tensor.py get_scale_shape and pytorch/module/base.py quantize_weight (a cached workspace per weight);
-    Megatron-LM core/distributed/param_and_grad_buffer.py.
+    orientation that they read. NVFP4: both orientations, each with its scales; kept so, rows are the parameter, lie in
+    the gathered buffer and are transposed after it, and masters must lie outside the optimizer: a precision-aware one
+    (16-bit moments) has none of 4-bit parameters, and Megatron-FSDP's buffers hold a byte a value. Sources: Transformer
+    Engine pytorch/tensor/utils.py replace_raw_data, post_all_gather_processing, _cast_master_weights_to_nvfp4_2d,
+    pytorch/tensor/nvfp4_tensor.py inner_tensor_specs and pytorch/module/base.py quantize_weight (a cached workspace per
+    weight); Megatron-LM core/distributed/param_and_grad_buffer.py, core/optimizer/distrib_optimizer.py
+    _build_model_and_main_param_groups.
     """
-    stated, job = problem.stack.states.fp8_param_gather, problem.job
-    if stated is None or job.lora_rank is not None:
+    job = problem.job
+    if problem.stack.states.fp8_param_gather is None or job.lora_rank is not None:
         return None
-    gathers, delayed = job.precision in stated, job.precision is Precision.FP8
+    gathers = problem.stack.states.keeps_narrow(job.precision, job.optimizer)
+    delayed = job.precision is Precision.FP8
     by_units = problem.stack.states.engine is StateEngine.MEGATRON_FSDP
     if job.precision in (Precision.FP8, Precision.FP8_CS):
         copies = 2.0 if reads_transposed(problem.cluster.accelerator) else 1.0
@@ -102,14 +109,14 @@ def narrow_weights(problem: Problem) -> NarrowWeights | None:
         sent = 1 + MX_SCALE if by_units else WIDE
         return NarrowWeights(2 * (1 + MX_SCALE), 1 + MX_SCALE, sent, gathers, False, two_shards=True)
     if job.precision is Precision.NVFP4:
-        return NarrowWeights(2 * NVFP4, NVFP4, WIDE, False, False)
+        return NarrowWeights(2 * NVFP4, NVFP4, NVFP4_SENT, gathers, False)
     return None
 
 
 def beyond_wide(
     weights: NarrowWeights, offload: NDArray[np.int32], zero: Array, parts: Sequence[tuple[Array, Array]]
 ) -> tuple[Array, Array]:
-    """What parameters take beyond 16 bits each (below 0 for those in 8), and their copies, (n, C) each [bytes].
+    """What parameters take beyond 16 bits each (below 0 for those in fewer), and their copies, (n, C) each [bytes].
 
     `parts`: linear weights of a rank (n, C) and the ranks that share them at ZeRO 3 (n,). What is sharded is sharded
     in 8 bits too, MXFP8 in both orientations; other transposed copies are then made of gathered layers and dropped

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.spec.accelerator import Architecture
-from planner.spec.precision import Precision
+from planner.spec.precision import RECIPES, Precision
 
 Array = NDArray[np.float64]
 WIDE_BYTES = 2.0
@@ -48,11 +48,15 @@ class Operand:
         return np.where(split > 1, self.shard_bytes(False) / split + behind, self.shard_bytes(transposed))
 
 
-# Scales: 1 byte for 32 values, 4 for 128, 1 for 16. NVFP4 scales by the tensor's largest value too.
+def _operand(precision: Precision, reads: float, by_block: bool) -> Operand:
+    return Operand(RECIPES[precision].operand_bytes, reads, by_block)
+
+
+# NVFP4 scales by the tensor's largest value too.
 OPERANDS = {
-    Precision.FP8: Operand(1.0, 1.0, by_block=False),
-    Precision.FP8_CS: Operand(1.0, 2.0, by_block=False),
-    Precision.FP8_MX: Operand(1.0 + 1 / 32, 1.0, by_block=True),
-    Precision.FP8_BLOCKWISE: Operand(1.0 + 4 / 128, 1.0, by_block=True),
-    Precision.NVFP4: Operand(0.5 + 1 / 16, 2.0, by_block=True),
+    Precision.FP8: _operand(Precision.FP8, 1.0, by_block=False),
+    Precision.FP8_CS: _operand(Precision.FP8_CS, 2.0, by_block=False),
+    Precision.FP8_MX: _operand(Precision.FP8_MX, 1.0, by_block=True),
+    Precision.FP8_BLOCKWISE: _operand(Precision.FP8_BLOCKWISE, 1.0, by_block=True),
+    Precision.NVFP4: _operand(Precision.NVFP4, 2.0, by_block=True),
 }

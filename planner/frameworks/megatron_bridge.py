@@ -96,8 +96,9 @@ PRECISIONS: Final = {
     Precision.NVFP4: "bf16_with_nvfp4_mixed",
 }
 FP8_RECIPES: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
-# of these, the recipes that set fp8_param_gather
-FP8_PARAM_GATHER: Final = FP8_RECIPES[:3]
+NARROW_RECIPES: Final = (*FP8_RECIPES, Precision.NVFP4)
+# of these, the recipes that set fp8_param_gather or fp4_param_gather
+PARAM_GATHER: Final = (*FP8_RECIPES[:3], Precision.NVFP4)
 
 
 def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
@@ -278,8 +279,9 @@ def render(launch: Launch, version: str) -> Files:
         *unlike_stack(launch),
     ]
     precision = launch.job.precision
-    if precision in FP8_RECIPES and keeps_narrow_parameters(launch) != (precision in FP8_PARAM_GATHER):
-        kept = "in 8 bits" if precision in FP8_PARAM_GATHER else "in 16 bits with 8-bit copies"
+    if precision in NARROW_RECIPES and keeps_narrow_parameters(launch) != (precision in PARAM_GATHER):
+        bits = 4 if precision is Precision.NVFP4 else 8
+        kept = f"in {bits} bits" if precision in PARAM_GATHER else f"in 16 bits with {bits}-bit copies"
         missing.append(
             f"linear weights: {PRECISIONS[precision]} keeps them {kept}, which the plan does not count on"
         )
@@ -367,7 +369,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         dispatcher=Dispatcher.DEEPEP if s.text("model.moe_token_dispatcher_type", "") == "flex" else None,
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
         stack_options=(DOUBLE_BUFFER,) if fsdp and s.flag("ddp.fsdp_double_buffer") else (),
-        fp8_param_gather=precision in FP8_PARAM_GATHER if precision in FP8_RECIPES else None,
+        param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
     )
 
 

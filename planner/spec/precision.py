@@ -53,22 +53,25 @@ class PrecisionRecipe:
     """What a recipe does to each part of a step.
 
     `gemm`: format of the linear layers. `other`: format of attention, norms, the residual stream and
-    communication. `weight_bytes`, `activation_bytes`: size of one stored value [bytes].
+    communication. `weight_bytes`, `activation_bytes`: size of one stored value [bytes]. `operand_bytes`: of one value
+    as a linear layer reads it, with its share of the scales: 1 byte for 32 values in MXFP8, 4 for 128 in blocks, 1 for
+    16 in NVFP4 (Transformer Engine, pytorch/tensor/*_tensor.py) [bytes].
     """
 
     gemm: Dtype
     other: Dtype
     weight_bytes: float
     activation_bytes: float
+    operand_bytes: float
 
 
 RECIPES: dict[Precision, PrecisionRecipe] = {
-    Precision.FP32: PrecisionRecipe(Dtype.TF32, Dtype.FP32, 4, 4),
-    Precision.FP16: PrecisionRecipe(Dtype.FP16, Dtype.FP16, 2, 2),
-    Precision.BF16: PrecisionRecipe(Dtype.BF16, Dtype.BF16, 2, 2),
-    Precision.FP8: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2),
-    Precision.FP8_CS: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2),
-    Precision.FP8_MX: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2),
-    Precision.FP8_BLOCKWISE: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2),
-    Precision.NVFP4: PrecisionRecipe(Dtype.FP4, Dtype.BF16, 2, 2),
+    Precision.FP32: PrecisionRecipe(Dtype.TF32, Dtype.FP32, 4, 4, 4),
+    Precision.FP16: PrecisionRecipe(Dtype.FP16, Dtype.FP16, 2, 2, 2),
+    Precision.BF16: PrecisionRecipe(Dtype.BF16, Dtype.BF16, 2, 2, 2),
+    Precision.FP8: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2, 1),
+    Precision.FP8_CS: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2, 1),
+    Precision.FP8_MX: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2, 1 + 1 / 32),
+    Precision.FP8_BLOCKWISE: PrecisionRecipe(Dtype.FP8, Dtype.BF16, 2, 2, 1 + 4 / 128),
+    Precision.NVFP4: PrecisionRecipe(Dtype.FP4, Dtype.BF16, 2, 2, 1 / 2 + 1 / 16),
 }

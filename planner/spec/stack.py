@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from planner.errors import UnitError
 from planner.spec.config import SCHEDULE_LABELS
+from planner.spec.job import Optimizer
 from planner.spec.precision import Dtype, Precision
 from planner.units import parse_quantity
 
@@ -340,6 +341,11 @@ class States(_Section):
         description="recipes whose linear weights are kept and gathered in 8 bits (Megatron --fp8-param-gather), the "
         "others keep 8-bit copies beside 16-bit weights; absent: not known, 16 bits alone are counted",
     )
+    fp4_param_gather: bool = Field(
+        False,
+        description="nvfp4 keeps and gathers linear weights in 4 bits (Megatron --fp4-param-gather), instead of 4-bit "
+        "copies beside 16-bit weights; counted where `fp8_param_gather` is stated",
+    )
     prefetch_layers: int = Field(2, ge=1, le=8, description="gathered layers alive at once under ZeRO-3")
     optimizer_transient: float = Field(
         0.0, ge=0, le=8, description="per locally updated parameter during the step"
@@ -363,6 +369,17 @@ class States(_Section):
     live_parameters: float = Field(
         0.0, ge=0, description="DEEPSPEED: stage3_max_live_parameters [parameters]"
     )
+
+    def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
+        """Are linear weights kept in the format of the products, where masters are sharded apart from them?
+
+        In 4 bits they need masters outside the optimizer: one that holds them itself, as it does to keep moments in 16
+        bits, has no 4-bit parameters (Megatron-LM d98e8a6, core/optimizer/distrib_optimizer.py
+        _build_model_and_main_param_groups, optimizer_config.py use_precision_aware_optimizer_no_fp8_or_ds_fp8).
+        """
+        if precision is Precision.NVFP4:
+            return self.fp4_param_gather and optimizer is not Optimizer.ADAMW_BF16
+        return precision in (self.fp8_param_gather or ())
 
 
 class Overhead(_Section):

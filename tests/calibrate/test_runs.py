@@ -216,6 +216,28 @@ def test_recipes_of_the_bridge() -> None:
     assert reader.read(bridge).problem.job.optimizer is Optimizer.ADAMW
 
 
+@pytest.mark.parametrize(
+    ("source", "model", "gpu", "gathers"),
+    [
+        ("megatron_bridge_26.04.01", "llama", "gb300", False),  # 0.4.1 has no such field
+        ("megatron_bridge_26.06", "llama", "gb300", True),
+        ("megatron_bridge_26.08", "gpt_oss_20b", "gb300", False),
+        ("megatron_bridge_26.08", "deepseek_v3", "b200", False),
+        ("megatron_bridge_26.08", "deepseek_v3", "gb300", True),
+    ],
+)
+def test_nvfp4_parameters_by_release_and_recipe(source: str, model: str, gpu: str, gathers: bool) -> None:
+    reader = RunReader({model: MODELS[ROW["model"]]})
+    cells = {
+        "framework": "Megatron-Bridge",
+        "source": source,
+        "model": model,
+        "gpu": gpu,
+        "precision": "nvfp4",
+    }
+    assert reader.read({**ROW, **cells}).problem.stack.states.fp4_param_gather is gathers
+
+
 def test_packed_rows_attend_within_texts() -> None:
     job = RunReader(MODELS).read({**ROW, "extras": "SFT packed"}).problem.job
     assert job.packed

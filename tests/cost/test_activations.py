@@ -166,12 +166,24 @@ def test_shared_expert_is_a_dense_mlp() -> None:
     assert parts["shared_experts"] == pytest.approx(8 * 2048 / 7168)
 
 
-@pytest.mark.parametrize(("precision", "saved"), [(Precision.FP8, 1.0), (Precision.BF16, 2.0)])
-def test_fp8_keeps_one_byte_of_linear_inputs(precision: Precision, saved: float) -> None:
+@pytest.mark.parametrize(
+    ("precision", "saved"),
+    [
+        (Precision.BF16, 2.0),
+        (Precision.FP8, 1.0),
+        (Precision.FP8_MX, 1 + 1 / 32),  # with a scale of a byte per 32 values
+        (Precision.NVFP4, 1 / 2 + 1 / 16),  # half a byte, with a scale of a byte per 16
+    ],
+)
+def test_linear_inputs_are_kept_as_products_read_them(precision: Precision, saved: float) -> None:
     llama = load_model("llama-3-8b")
     parts = layer_activations(llama.layers[0], llama, shape(), FUSED, RECIPES[precision])
     assert float(parts["layernorm"][0]) == pytest.approx(2 * saved * TOKENS * 4096)
     assert float(parts["input"][0]) == pytest.approx(2 * TOKENS * 4096)
+    # gate and up in 16 bits, the input of down as it is read
+    assert float(parts["mlp"][0]) == pytest.approx((2 * 2 + saved) * TOKENS * 14336)
+    # attention's own output, and a copy of it where the projection reads another format
+    assert float(parts["attention_out"][0]) == pytest.approx((2 + saved % 2) * TOKENS * 4096)
 
 
 @pytest.mark.parametrize("t", [1, 4])

@@ -1,6 +1,8 @@
-"""Weights in 8 bits: bytes kept and gathered by recipe, worked by hand from Transformer Engine's storage classes."""
+"""Weights in 8 and 4 bits: bytes kept and gathered by recipe, by hand from Transformer Engine's storage classes."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +13,15 @@ from planner.cost.model import CostModel
 from planner.cost.params_fp8 import narrow_weights, reads_transposed
 from planner.cost.traffic import group_links
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Optimizer
 from planner.spec.load_cluster import load_cluster
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, legal_table, moe_model, problem
 
 H100, B200 = "2x8 h100 400G-ib", "2x8 b200 400G-ib"
-ON, OFF = "megatron-2026+fp8-param-gather", "megatron-2026+no-fp8-param-gather"
+ON = "megatron-2026+fp8-param-gather+fp4-param-gather"
+OFF = "megatron-2026+no-fp8-param-gather+no-fp4-param-gather"
 ZERO_1 = ParallelConfig(tp=2, dp=8, num_microbatches=8, sp=1, zero=1)
 
 
@@ -38,8 +42,8 @@ def held(subject: Problem, config: ParallelConfig) -> dict[str, float]:
         (B200, Precision.FP8_CS, 1.0, 3.0),
         (B200, Precision.FP8_MX, 2 + 2 / 32, 4 + 2 / 32),
         (H100, Precision.FP8_BLOCKWISE, 2 + 8 / 16384, 4 + 8 / 16384),
-        # half a byte and a scale of 1 byte per 16 values, twice; no option of fp8 keeps parameters so
-        (B200, Precision.NVFP4, 2 + 1 + 2 / 16, 2 + 1 + 2 / 16),
+        # half a byte and a scale of 1 byte per 16 values, twice
+        (B200, Precision.NVFP4, 1 + 2 / 16, 2 + 1 + 2 / 16),
     ],
 )
 def test_bytes_of_a_linear_weight(
@@ -105,6 +109,44 @@ def test_gathered_bytes_halve_for_a_byte_and_stay_for_mxfp8() -> None:
     assert saved == pytest.approx(subject.stack.communication.dp_time * float(off - on), rel=1e-6)
     assert saved > 0
     assert gathered(Precision.FP8_MX, ON) == pytest.approx(gathered(Precision.FP8_MX, OFF))
+
+
+def test_nvfp4_gathers_half_a_byte_and_agrees_on_scales() -> None:
+    subject = problem(machine=B200, precision=Precision.NVFP4, stack=ON)
+    model = CostModel(subject, costs(subject).kernels, costs(subject).links)
+    shards = model.prepare(ConfigTable.of([ZERO_1])).shards
+    wide = (
+        costs(problem(machine=B200, precision=Precision.NVFP4, stack=OFF))
+        .prepare(ConfigTable.of([ZERO_1]))
+        .shards
+    )
+    linear, outer = float((shards.dense - shards.outer)[0, 0]), float(shards.outer[0, 0])
+    # half a byte a value; one fp32 maximum per 16 x 16, which an all-reduce sends twice over where a gather sends once
+    sizes = np.array([linear * (1 / 2 + 2 * 4 / 256) + 2 * outer, 2 * (linear + outer)])
+    links, nvlink = (
+        group_links(np.array([2.0]), np.array([8.0]), subject.cluster),
+        subject.cluster.tiers[0].bandwidth,
+    )
+    on, off = all_gather_time(sizes, np.array([8.0, 8.0]), links.local, nvlink, links.fabric, model.links)
+    saved = subject.stack.communication.dp_time * float(off - on)
+    assert float(wide.gather[0] - shards.gather[0]) == pytest.approx(saved, rel=1e-6)
+    assert saved > 0
+
+
+def test_nvfp4_parameters_need_masters_outside_the_optimizer() -> None:
+    for optimizer, kept in ((Optimizer.ADAMW, 1.125), (Optimizer.ADAMW_BF16, 3.125)):
+        subject = problem(machine=B200, precision=Precision.NVFP4, stack="megatron-2026", optimizer=optimizer)
+        weights = narrow_weights(subject)
+        assert weights is not None
+        assert sum(weights.kept(np.ones(1), np.zeros(1, np.int32)))[0] == kept
+    # an optimizer on the host is a precision-aware one too
+    assert (
+        held(
+            problem(machine=B200, precision=Precision.NVFP4, stack="megatron-2026"),
+            replace(ZERO_1, offload=1),
+        )["narrow_weight_copies"]
+        == held(problem(machine=B200, precision=Precision.NVFP4, stack=OFF), ZERO_1)["narrow_weight_copies"]
+    )
 
 
 def test_other_recipes_and_stacks_are_as_they_were() -> None:

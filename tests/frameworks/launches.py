@@ -69,9 +69,11 @@ EXPECTED = Expected(9.03, 7.79, 10.5, 907.0, 54.4 * 2**30, 52.0 * 2**30, 75.1 * 
 
 
 @lru_cache(maxsize=64)
-def problem(model: str, stack: str, gpus: int = 128, batch: str = "256", precision: str = "bf16") -> Problem:
-    """The problem of training a catalog model on H100 nodes."""
-    cluster = f"{max(gpus // 8, 1)}x8 h100 400G-ib"
+def problem(
+    model: str, stack: str, gpus: int = 128, batch: str = "256", precision: str = "bf16", cluster: str = ""
+) -> Problem:
+    """The problem of training a catalog model on H100 nodes, or on another cluster."""
+    cluster = cluster or f"{max(gpus // 8, 1)}x8 h100 400G-ib"
     request = Request(
         model, cluster, gpus=gpus, seq_len=4096, global_batch=batch, stack=stack, precision=precision
     )

@@ -1,4 +1,5 @@
-"""--fp8-param-gather: written where the plan's memory counts on it, read back, refused where Megatron-LM refuses it."""
+"""--fp8-param-gather, --fp4-param-gather: written where the plan's memory counts on them, read back, refused where
+Megatron-LM refuses them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def exported(precision: str, stack: str = "megatron-2026", **changes: int) -> tu
     files = framework("megatron").render(
         launch("llama-3.1-8b", replace(CONFIGS["megatron"], **changes), given), "main-2026-08"
     )
-    return files["launch.sh"], framework("megatron").parse({"launch.sh": files["launch.sh"]}).fp8_param_gather
+    return files["launch.sh"], framework("megatron").parse({"launch.sh": files["launch.sh"]}).param_gather
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,52 @@ def test_not_without_masters_to_cast_from() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stack", "changes", "gathers"),
+    [
+        ("megatron-2026", {}, True),
+        ("megatron-2026+no-fp4-param-gather", {}, False),
+        ("megatron-2025", {}, False),
+        ("megatron-2025+fp4-param-gather", {}, True),
+        ("megatron-2026", {"zero": 0}, False),
+        ("megatron-2026", {"offload": 1}, False),
+    ],
+)
+def test_fp4_parameters_are_written_and_read(stack: str, changes: dict[str, int], gathers: bool) -> None:
+    given = problem("llama-3.1-8b", stack, precision="nvfp4", cluster="16x8 b200 400G-ib")
+    files = framework("megatron").render(
+        launch("llama-3.1-8b", replace(CONFIGS["megatron"], **changes), given), "main-2026-08"
+    )
+    assert ("--fp4-param-gather" in files["launch.sh"]) is gathers
+    assert framework("megatron").parse({"launch.sh": files["launch.sh"]}).param_gather is gathers
+
+
+FP4 = WORDS.replace("--fp8-format hybrid --fp8-recipe", "--fp4-format e2m1 --fp4-param-gather")
+
+
+@pytest.mark.parametrize(
+    ("words", "must"),
+    [
+        (FP4.replace("--fp4-format e2m1 ", ""), "fp4 mode"),
+        (FP4 + " --use-megatron-fsdp --ckpt-format fsdp_dtensor", "two values a byte"),
+        (FP4 + " --use-precision-aware-optimizer --exp-avg-dtype bf16", "masters outside the optimizer"),
+    ],
+)
+def test_fp4_parameters_are_refused_where_megatron_cannot_hold_them(words: str, must: str) -> None:
+    with pytest.raises(InputError, match=must):
+        framework("megatron").parse({"run.sh": words})
+    assert framework("megatron").parse({"run.sh": FP4}).param_gather is True
+    # masters stay outside a precision-aware optimizer under other recipes of fp8 (optimizer_config.py)
+    outside = FP4 + " --use-precision-aware-optimizer --fp8-recipe tensorwise"
+    assert framework("megatron").parse({"run.sh": outside}).param_gather is True
+
+
+def test_fp4_parameters_without_shards_are_said_to_be_left_out() -> None:
+    parsed = framework("megatron").parse({"run.sh": FP4.replace(" --use-distributed-optimizer", "")})
+    assert parsed.param_gather is False
+    assert any("--fp4-param-gather without" in note for note in parsed.notes)
+
+
+@pytest.mark.parametrize(
     ("words", "must"),
     [
         (
@@ -65,10 +112,7 @@ def test_not_without_masters_to_cast_from() -> None:
 def test_refused_as_by_megatron(words: str, must: str) -> None:
     with pytest.raises(InputError, match=must):
         framework("megatron").parse({"run.sh": words})
-    assert (
-        framework("megatron").parse({"run.sh": WORDS + " delayed --fp8-param-gather"}).fp8_param_gather
-        is True
-    )
+    assert framework("megatron").parse({"run.sh": WORDS + " delayed --fp8-param-gather"}).param_gather is True
 
 
 def test_bridge_recipes_that_differ_are_said() -> None:
@@ -76,4 +120,9 @@ def test_bridge_recipes_that_differ_are_said() -> None:
     found = framework("megatron-bridge")
     files = found.render(launch("llama-3.1-8b", CONFIGS["megatron"], given), found.default_version)
     assert any("keeps them in 8 bits" in text for text in files.values())
-    assert found.parse({"launch.sh": files["launch.sh"]}).fp8_param_gather is True
+    assert found.parse({"launch.sh": files["launch.sh"]}).param_gather is True
+    given = problem(
+        "llama-3.1-8b", "megatron-2026+no-fp4-param-gather", precision="nvfp4", cluster="16x8 b200 400G-ib"
+    )
+    files = found.render(launch("llama-3.1-8b", CONFIGS["megatron"], given), found.default_version)
+    assert any("keeps them in 4 bits" in text for text in files.values())

@@ -22,6 +22,7 @@ from planner.frameworks.megatron.states import (
     STRATEGIES,
     accept_fsdp,
     accept_narrow_parameters,
+    narrow_parameters,
     stack_options,
     strategy,
 )
@@ -141,6 +142,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     axes, layers = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
     axes["hsdp"] = _shard_group(arguments, axes, devices)
+    gathers, uncosted = narrow_parameters(arguments)
     model = model_of(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
     vocabulary = vocabulary_of(arguments)
     return ParsedConfig(
@@ -158,6 +160,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=(
             *vocabulary_notes(arguments),
             *_mapping_notes(arguments, devices),
+            *uncosted,
             *([_QUERY_NORM] if full_queries else []),
             *notes_on(names, script.sourced, files),
         ),
@@ -167,7 +170,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         optimizer=_optimizer(arguments),
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
         dispatcher=Dispatcher.DEEPEP if _deepep(arguments) else None,
-        fp8_param_gather=arguments.has("--fp8-param-gather") if arguments.has("--fp8-format") else None,
+        param_gather=gathers,
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=stack_options(arguments),
     )

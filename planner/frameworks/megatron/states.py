@@ -1,6 +1,6 @@
 """Who holds parameters and gradients: what of it is written in Megatron-LM's arguments, read, and refused?
 
-Megatron-FSDP and weights in 8 bits. Sources: megatron/training/arguments.py validate_args (A),
+Megatron-FSDP and weights in 8 or 4 bits. Sources: megatron/training/arguments.py validate_args (A),
 core/transformer/transformer_config.py __post_init__ (T). Left out: the distributed optimizer alone (`arguments.py`).
 """
 
@@ -53,9 +53,9 @@ def fsdp_options(launch: Launch, version: str) -> list[Option]:
 
 
 def keeps_narrow_parameters(launch: Launch) -> bool:
-    """Does the plan's memory keep linear weights in 8 bits, where validate_args lets it?"""
+    """Does the plan's memory keep linear weights in 8 or 4 bits, where validate_args lets it?"""
     stack, precision = megatron_stack(launch), launch.job.precision
-    stated = stack is not None and precision in (stack.states.fp8_param_gather or ())
+    stated = stack is not None and stack.states.keeps_narrow(precision, launch.job.optimizer)
     on_host = launch.config.offload & OFFLOAD_OPTIMIZER and precision is not Precision.FP8
     return stated and launch.config.zero >= 1 and not on_host
 
@@ -65,12 +65,17 @@ def narrow_parameter_options(launch: Launch) -> list[Option]:
     (Transformer Engine, pytorch/tensor/utils.py replace_raw_data)."""
     if not keeps_narrow_parameters(launch):
         return []
+    if launch.job.precision is Precision.NVFP4:
+        return [("--fp4-param-gather",)]
     through_gradients = launch.job.precision is Precision.FP8_MX and not uses_fsdp(launch)
     return [("--fp8-param-gather",), *[("--reuse-grad-buf-for-mxfp8-param-ag",)] * through_gradients]
 
 
 def accept_narrow_parameters(a: Arguments) -> None:
-    """Refuse --fp8-param-gather where Megatron-LM (A, T) or Transformer Engine do. Raises `InputError`."""
+    """Refuse --fp8-param-gather and --fp4-param-gather where Megatron-LM (A, T) or Transformer Engine do. Raises
+    `InputError`."""
+    if a.has("--fp4-param-gather"):
+        _accept_fp4_parameters(a)
     if not a.has("--fp8-param-gather"):
         return
     recipe, fsdp = a.word("--fp8-recipe", "delayed"), a.has("--use-megatron-fsdp")
@@ -87,6 +92,37 @@ def accept_narrow_parameters(a: Arguments) -> None:
     if recipe == "mxfp8" and not (reuses or fsdp):  # replace_raw_data of an MXFP8Tensor is not implemented
         must = "mxfp8 parameters must be gathered through the gradient buffer"
         raise InputError(must, "--fp8-param-gather alone", "add --reuse-grad-buf-for-mxfp8-param-ag")
+
+
+def _accept_fp4_parameters(a: Arguments) -> None:
+    """4-bit parameters need masters that the optimizer does not hold itself (core/optimizer/distrib_optimizer.py
+    _build_model_and_main_param_groups has neither master nor shard of one then), and buffers that know of two values
+    a byte, which Megatron-FSDP's do not (its param_and_grad_buffer.py views a byte a value in the weight's shape)."""
+    if not a.has("--fp4-format"):  # A, T
+        must = "--fp4-param-gather (fp4_param) must be used together with fp4 mode"
+        raise InputError(must, "no --fp4-format", "add --fp4-format e2m1, or leave it out")
+    if a.has("--use-megatron-fsdp"):
+        must = "--fp4-param-gather needs buffers with two values a byte, which Megatron-FSDP does not have"
+        raise InputError(must, "--use-megatron-fsdp", "leave one of them out")
+    aware = a.has("--use-precision-aware-optimizer")
+    inside = a.word("--fp8-recipe", "delayed") == "delayed" or a.word("--main-params-dtype", "fp32") != "fp32"
+    if aware and (inside or a.has("--optimizer-cpu-offload")):
+        must = "--fp4-param-gather needs fp32 masters outside the optimizer; a precision-aware one holds them itself"
+        raise InputError(must, "--use-precision-aware-optimizer", "leave one of them out")
+
+
+def narrow_parameters(a: Arguments) -> tuple[bool | None, tuple[str, ...]]:
+    """Whether an fp8 or fp4 recipe keeps its parameters so (None: there is none), and what is not costed of it."""
+    if a.has("--fp8-format"):
+        return a.has("--fp8-param-gather"), ()
+    if not a.has("--fp4-format"):
+        return None, ()
+    asked = a.has("--fp4-param-gather")
+    if asked and not a.has("--use-distributed-optimizer"):
+        return False, (
+            "--fp4-param-gather without --use-distributed-optimizer: costed as 16-bit weights with 4-bit copies",
+        )
+    return asked, ()
 
 
 def accept_fsdp(a: Arguments, variables: Mapping[str, str]) -> None:
