@@ -200,6 +200,12 @@ for action in launch_command_parser()._actions:
                 found[section + "." + name[len(prefix):]] = kind
     if name.startswith(DEEPSPEED):
         found["deepspeed_config." + name] = kind
+# settings of a YAML that have no word on the command line
+import inspect, re
+import accelerate.utils.launch
+for name in re.findall(r'getattr\\(args, "(fsdp_\\w+)"', inspect.getsource(accelerate.utils.launch)):
+    for written in (name, name[len("fsdp_"):]):
+        found.setdefault("fsdp_config." + written, "str")
 print("OPTIONS" + json.dumps(found))
 """
 )

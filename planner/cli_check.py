@@ -21,6 +21,7 @@ from planner.cli_files import (
     config_of,
     problem_of,
     read_files,
+    readable,
     recognize,
 )
 from planner.cli_options import CalibrationOption, JsonOption
@@ -95,6 +96,7 @@ def check_files(
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
 
+    files, said = readable(files)
     framework = recognize(files)
     parsed = framework.parse(files)
     parsed = replace(
@@ -123,7 +125,7 @@ def check_files(
         "legal": not broken and not parsed.unknown,
         "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in broken],
         "unknown_options": list(parsed.unknown),
-        "notes": [*parsed.notes, *assumed],
+        "notes": [*said, *parsed.notes, *assumed],
         "verdict": "not_costed",
         "better": None,
     }

@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
+_MUST = "the files must be those of a framework that planner reads: "
+_HOW = "give the script or settings file that is launched"
 
 
 def read_files(paths: list[Path]) -> dict[str, str]:
-    """The text of every file; of a folder, its files. Raises `FileInputError`."""
+    """The text of every file; of a folder, its files; scripts with the arguments that another one calls them with.
+
+    Raises `FileInputError`.
+    """
+    from planner.frameworks.script_calls import with_arguments
+
     texts: dict[str, str] = {}
     for path in paths:
         try:
@@ -41,7 +48,7 @@ def read_files(paths: list[Path]) -> dict[str, str]:
             raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
     if not texts:
         raise InputError("files to check must be given", "none", "name a script or settings file")
-    return texts
+    return with_arguments(texts)
 
 
 def config_among(paths: list[Path]) -> str | None:
@@ -60,8 +67,27 @@ def recognize(files: Mapping[str, str]) -> Framework:
         candidate = framework(name)
         if any(candidate.recognizes(file, text) for file, text in files.items()):
             return candidate
-    must = "the files must be those of a framework that planner reads: " + ", ".join(framework_names())
-    raise InputError(must, ", ".join(files), "give the script or settings file that is launched")
+    raise InputError(_MUST + ", ".join(framework_names()), ", ".join(files), _HOW)
+
+
+def readable(files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The files less those of launchers that planner does not read, and a note on each of these.
+
+    Raises `InputError` where nothing else is given.
+    """
+    from planner.frameworks import framework_names
+    from planner.frameworks.not_read import not_read
+
+    foreign = not_read(files)
+    kept = {name: text for name, text in files.items() if name not in foreign}
+    if foreign and not kept:
+        name, launcher = next(iter(foreign.items()))
+        given = f"{name}, a file of {launcher.title}"
+        raise InputError(_MUST + ", ".join(framework_names()), given, launcher.instead)
+    return kept, [
+        f"{name}, a file of {launcher.title}, is not read: nothing that it sets counts"
+        for name, launcher in foreign.items()
+    ]
 
 
 def newest_stack(framework: Framework, engine: StateEngine | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from planner.errors import FileInputError
+from planner.frameworks.shell import how_to_set
 from planner.spec.planfile import MOST
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -84,7 +85,8 @@ class Settings:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
             must = f"must be a whole number from {least} to {MOST:,}"
-            raise FileInputError(self.file, must, repr(value)[:80], field=name)
+            how = how_to_set(value) if isinstance(value, str) and "$" in value else ""
+            raise FileInputError(self.file, must, repr(value)[:80], how, field=name)
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:

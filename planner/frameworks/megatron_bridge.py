@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from planner.catalog.stack_options import DOUBLE_BUFFER
-from planner.errors import InputError
+from planner.errors import FileInputError, InputError
+from planner.frameworks.bridge_recipes import RECIPES, WITHOUT_OVERLAP, recipe_named, recipe_settings
+from planner.frameworks.bridge_scripts import devices_of, overrides_in
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.known import known_as
@@ -40,7 +42,6 @@ from planner.frameworks.megatron.states import (
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.refuse import require
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.shell import product, script_words
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
@@ -51,40 +52,6 @@ TITLE: Final = "Megatron-Bridge"
 VERSION: Final = "0.7.0"
 IMAGE: Final = "nvcr.io/nvidia/nemo:25.11"
 TRIAL_STEPS: Final = 50
-RECIPES: Final = {
-    "llama-2-7b": "llama2_7b_pretrain_2gpu_h100_bf16_config",
-    "llama-3.2-1b": "llama32_1b_pretrain_1gpu_h100_bf16_config",
-    "llama-3.2-3b": "llama32_3b_pretrain_1gpu_h100_bf16_config",
-    "llama-3-8b": "llama3_8b_pretrain_2gpu_h100_bf16_config",
-    "llama-3-70b": "llama3_70b_pretrain_32gpu_h100_bf16_config",
-    "llama-3.1-8b": "llama31_8b_pretrain_2gpu_h100_bf16_config",
-    "llama-3.1-70b": "llama31_70b_pretrain_32gpu_h100_bf16_config",
-    "llama-3.1-405b": "llama31_405b_pretrain_256gpu_h100_bf16_config",
-    "gpt-oss-20b": "gpt_oss_20b_pretrain_16gpu_h100_bf16_config",
-    "gpt-oss-120b": "gpt_oss_120b_pretrain_64gpu_h100_bf16_config",
-    "deepseek-v2-lite": "deepseek_v2_lite_pretrain_8gpu_h100_bf16_config",
-    "deepseek-v2": "deepseek_v2_pretrain_128gpu_h100_bf16_config",
-    "deepseek-v3": "deepseek_v3_pretrain_1024gpu_h100_bf16_config",
-    "kimi-k2": "kimi_k2_pretrain_512gpu_h100_bf16_config",
-    "moonlight-16b-a3b": "moonlight_16b_pretrain_16gpu_h100_bf16_config",
-    "glm-4.5": "glm45_355b_pretrain_128gpu_h100_bf16_config",
-    "glm-4.5-air": "glm45_air_106b_pretrain_32gpu_h100_bf16_config",
-    "qwen2.5-0.5b": "qwen25_500m_pretrain_1gpu_h100_bf16_config",
-    "qwen2.5-1.5b": "qwen25_1p5b_pretrain_1gpu_h100_bf16_config",
-    "qwen2.5-7b": "qwen25_7b_pretrain_2gpu_h100_bf16_config",
-    "qwen2.5-14b": "qwen25_14b_pretrain_4gpu_h100_bf16_config",
-    "qwen2.5-32b": "qwen25_32b_pretrain_16gpu_h100_bf16_config",
-    "qwen3-30b-a3b": "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config",
-    "qwen3-235b-a22b": "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config",
-}
-# whose comm_overlap is None, so that fields below it cannot be overridden
-WITHOUT_OVERLAP: Final = frozenset(
-    RECIPES[name]
-    for name in (
-        "llama-3.2-1b", "llama-3.2-3b", "llama-3-8b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b",
-        "qwen2.5-14b", "qwen2.5-32b",
-    )
-)  # fmt: skip
 # names in MIXED_PRECISION_RECIPES, training/mixed_precision.py
 PRECISIONS: Final = {
     Precision.BF16: "bf16_mixed",
@@ -297,27 +264,23 @@ def render(launch: Launch, version: str) -> Files:
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What a script with a recipe and overrides says. Raises `InputError`."""
-    fields: dict[str, Any] = {}
-    recipe, devices = "", None
-    for text in files.values():
-        words, variables = script_words(text)
-        for i, word in enumerate(words):
-            name, equals, value = word.partition("=")
-            if (equals and "." in name and not name.startswith("-")) or (
-                name == "mixed_precision" and equals
-            ):
-                fields[name] = value.strip("'\"")
-            if word == "--recipe" and i + 1 < len(words):
-                recipe = words[i + 1]
-        nodes, each = variables.get("NNODES", ""), variables.get("GPUS_PER_NODE", "")
-        nodes, each = nodes.split("-")[-1].rstrip("}"), each.split("-")[-1].rstrip("}")
-        devices = product(nodes, each) or devices
-    if not any(name.startswith("model.") for name in fields):
-        must = "a Megatron-Bridge script must override fields such as model.tensor_model_parallel_size=8"
+    overrides, recipe, notes = overrides_in(files)
+    devices = devices_of(files)
+    if not recipe and not any(name.startswith("model.") for name in overrides):
+        must = "a Megatron-Bridge script must name a recipe or override fields, model.tensor_model_parallel_size=8"
         raise InputError(must, ", ".join(files))
-    known = {name: value for name, value in fields.items() if value != "null"}
+    name = recipe_named(recipe)
+    fields = {**recipe_settings(name), **overrides}
+    if name is None:
+        notes.append(
+            f"what {recipe or 'the recipe'} sets is not known: degrees that the script does not override are taken as 1"
+        )
+    notes += [
+        f"{field}, which the recipe computes, is not read" for field in fields if fields[field] == "computed"
+    ]
+    known = {field: value for field, value in fields.items() if value not in (None, "null", "computed")}
     s = Settings(known, next(iter(files)))
-    model = next((load_model(name) for name, text in RECIPES.items() if text == recipe), None)
+    model = load_model(name) if name is not None else None
     layers = model.num_layers if model else 0
     tp, pp, vpp = (
         s.count(f"model.{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline", "virtual_pipeline")
@@ -339,7 +302,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         "zero": zero, "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
         "recompute": int({"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)),
         "recompute_layers": 0, "recompute_modules": 0,
-        "cp_kind": int(next((k for k, t in CONTEXT_KINDS.items() if t == s.text("model.cp_comm_type", "p2p")), 0)),
+        "cp_kind": _context_kind(s),
     }  # fmt: skip
     if kind == "full":
         most = -(-layers // pp)
@@ -364,13 +327,29 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         precision=precision,
         model=model,
         layers=chunks,
-        unknown=unknown_options("megatron-bridge", VERSION, fields),
+        # datasets of recipes for fine-tuning have settings of their own, which cost no step anything
+        unknown=unknown_options(
+            "megatron-bridge", VERSION, [f for f in overrides if name or not f.startswith("dataset.")]
+        ),
+        notes=tuple(notes),
         cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
         dispatcher=Dispatcher.DEEPEP if s.text("model.moe_token_dispatcher_type", "") == "flex" else None,
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
         stack_options=(DOUBLE_BUFFER,) if fsdp and s.flag("ddp.fsdp_double_buffer") else (),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
     )
+
+
+def _context_kind(s: Settings) -> int:
+    """How context parallelism exchanges; a recipe names a kind where it has none to exchange too."""
+    if s.count("model.context_parallel_size", 1) == 1:
+        return 0
+    name = s.text("model.cp_comm_type", "p2p")
+    for kind, text in CONTEXT_KINDS.items():
+        if text == name:
+            return int(kind)
+    must = "must be one that planner models: " + ", ".join(CONTEXT_KINDS.values())
+    raise FileInputError(s.file, must, name[:40], field="model.cp_comm_type")
 
 
 def _dealt(s: Settings, layers: int, pp: int, vpp: int) -> ChunkLayers:

@@ -1,9 +1,9 @@
 """Which options does a user's launch script pass? Reads plain words, or a bash script that builds them.
 
-Understands assignments, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, $((2*4)), conditions on known values
-(`shell_branches.py`), here-documents (`here_documents.py`) and line continuations: what launch scripts are made of.
-Left out: everything else a shell can do (commands in place of words, functions' arguments); words that need it stay
-as they are. Nothing is ever executed.
+Understands assignments, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, $((2*4)), `read` of a text, `set --` and the
+script's own arguments, conditions on known values and the first round of a loop (`shell_branches.py`), here-documents
+(`here_documents.py`) and line continuations: what launch scripts are made of. Left out: everything else a shell can do
+(commands in place of words, functions' arguments); words that need it stay as they are. Nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from planner.frameworks.here_documents import HereDocument, document_of, is_run,
 from planner.frameworks.shell_branches import Branches, arithmetic
 
 _ASSIGNMENT: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$\{(\w+)(?::?[-=]([^${}]*))?\}|\$(\w+)")
+_VARIABLE: Final = re.compile(r"\$\{(\w+|[@*#])(?::?[-=]([^${}]*))?\}|\$([A-Za-z_]\w*|[0-9@*#])")
 _ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
 _SUM: Final = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
 _COMMAND: Final = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+_READ: Final = re.compile(
+    r"(?:IFS=(\S+)\s+)?read\s+((?:-[rsa]+\s+)*)([A-Za-z_][\w ]*?)\s*<<<\s*(.+)", re.DOTALL
+)
 _REFERENCE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _DIGITS: Final = re.compile(r"[0-9]{1,30}")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
@@ -43,16 +46,19 @@ _SETTINGS: Final = (".json", ".yaml", ".yml", ".toml", ".md", ".txt")
 @dataclass
 class Script:
     """What a script does: `words` of its commands, `COMMAND_END` between them, variables filled in; its `variables`
-    as text; `files` that it writes by here-documents; scripts that it takes in, `sourced`."""
+    as text; `files` that it writes by here-documents; scripts that it takes in, `sourced`; `loops` read once only."""
 
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     sourced: list[str] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
 
     def follow(self, text: str, depth: int = 0) -> Script:
         """Take in the statements of a text."""
         branches = Branches()
+        if not depth:
+            self.variables = slurm_variables(text) | self.variables
         plain, documents = without_documents(text[:_LARGEST])
         for written in _statements(plain):
             statement = branches.enter(written, lambda condition: _filled(condition, self.variables))
@@ -60,13 +66,36 @@ class Script:
             number = document_of(statement)
             if number is not None and match is None:
                 self._take(statement, documents[number], depth)
+            elif (read := _READ.fullmatch(statement.strip())) is not None:
+                self._read(*read.groups())
             elif match is not None:
                 self._assign(*match.groups())
+            elif statement.startswith("set -- "):
+                self._own_arguments(_words(_expand(statement, self.variables))[2:])
             elif statement and statement.split()[0] in ("source", "."):
                 self.sourced += _expand(statement, self.variables).split()[1:]
             elif statement and statement.split()[0] not in _ASIDE:
-                self.words += [COMMAND_END, *_split(_expand(statement, self.variables))]
+                said = _expand(statement, self.variables)
+                if statement.startswith("eval "):  # which takes its words apart once more
+                    said = " ".join(_words(said)[1:])
+                self.words += [COMMAND_END, *_split(said)]
+        self.loops += branches.loops
         return self
+
+    def _own_arguments(self, words: list[str]) -> None:
+        """Arguments of the script itself: $1, ${10}, $@ and their number."""
+        numbered = {str(i): word for i, word in enumerate(words, 1)}
+        self.variables |= numbered | {"#": str(len(words)), "@": shlex.join(words), "*": shlex.join(words)}
+
+    def _read(self, separator: str | None, flags: str, names: str, text: str) -> None:
+        """`read` of a text: one part for each name, the last taking what is left."""
+        said = _unquoted(_expand(text, self.variables))
+        mark = (separator or "").strip("\"'") or None
+        if "a" in flags:  # into an array
+            self.variables[names.strip()] = " ".join(said.split(mark))
+            return
+        parts = said.split(mark, len(names.split()) - 1)
+        self.variables |= dict(zip(names.split(), [part.strip() for part in parts], strict=False))
 
     def _take(self, statement: str, document: HereDocument, depth: int) -> None:
         """A here-document: run by a shell, or written to a file."""
@@ -116,10 +145,28 @@ def _filled(condition: str, variables: dict[str, str]) -> str:
     return _VARIABLE.sub("", _expand(condition, variables))
 
 
+def _slurm_asked(text: str) -> dict[str, str]:
+    """What #SBATCH lines ask for, by long name."""
+    short_names = {"N": "nodes", "n": "ntasks", "G": "gpus"}
+    return {name or short_names[short]: value for name, short, value in _SBATCH.findall(text)}
+
+
+def slurm_variables(text: str) -> dict[str, str]:
+    """Variables that Slurm sets for a batch script (sbatch(1), output variables), as far as its #SBATCH lines say."""
+    asked = _slurm_asked(text)
+    nodes, tasks = asked.get("nodes", "").split("-")[0], asked.get("ntasks-per-node", "")
+    each = (asked.get("gpus-per-node") or asked.get("gres", "")).split("(")[0].rpartition(":")[2]
+    total = asked.get("ntasks") or str(product(nodes, tasks) or "")
+    found = {
+        "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_ON_NODE": each, "SLURM_GPUS_PER_NODE": each,
+        "SLURM_NTASKS_PER_NODE": tasks, "SLURM_NTASKS": total, "SLURM_NPROCS": total,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if whole(value) is not None}
+
+
 def slurm_devices(text: str) -> int | None:
     """Accelerators that a batch script's #SBATCH lines ask for; None where they don't say."""
-    short_names = {"N": "nodes", "n": "ntasks", "G": "gpus"}
-    asked = {name or short_names[short]: value for name, short, value in _SBATCH.findall(text)}
+    asked = _slurm_asked(text)
     nodes, total = asked.get("nodes", "1").split("-")[0], asked.get("gpus", "").rpartition(":")[2]
     if (count := whole(total)) is not None:
         return count
@@ -150,6 +197,13 @@ def options_of(text: str) -> tuple[list[tuple[str, ...]], dict[str, str]]:
         for value in variables.values():
             options += group_options(_split(value))
     return options, variables
+
+
+def how_to_set(text: str) -> str:
+    """What to do about a value that no file given sets."""
+    if re.search(r"\$\{?[0-9@*]", text):
+        return "it is an argument of the script: give a file too that calls the script with its arguments"
+    return "no file given sets it: name the file that does before this one, or write the value itself"
 
 
 def program_options(text: str, known: Collection[str]) -> list[tuple[str, ...]]:
@@ -247,7 +301,7 @@ def _sum(match: re.Match[str], variables: dict[str, str]) -> str:
 def _words(text: str) -> list[str]:
     """Words of a line; text that no shell could split is split at spaces."""
     try:
-        return shlex.split(text, comments=True)
+        return shlex.split(text)  # without comments, which end with statements
     except ValueError:
         return text.split()
 

@@ -112,6 +112,7 @@ class Branches:
     def __init__(self) -> None:
         # (kind, does this part run?, has an earlier part surely run?, text that case compares)
         self.blocks: list[tuple[str, bool, bool, str]] = []
+        self.loops: list[str] = []  # NAME=value of the first round, of loops that have more
 
     @property
     def running(self) -> bool:
@@ -123,7 +124,7 @@ class Branches:
         rest = rest.strip()
         if head in ("if", "while", "until", "for", "case", "select"):
             self._open(head, rest, fill)
-            return ""
+            return self._first_round(rest, fill) if head == "for" and self.running else ""
         if not self.blocks:
             return statement
         kind, _, done, text = self.blocks[-1]
@@ -152,6 +153,19 @@ class Branches:
             self.blocks.append((head, holds is not False, holds is True, ""))
         else:  # a loop over the arguments of the script runs no time; another once
             self.blocks.append((head, head in ("for", "select"), False, ""))
+
+    def _first_round(self, rest: str, fill: Callable[[str], str]) -> str:
+        """The assignment of a loop's first round; empty where its words are not known."""
+        name, _, listed = rest.partition(" in ")
+        try:
+            words = shlex.split(fill(listed))
+        except ValueError:
+            return ""
+        if not words or not name.strip().isidentifier() or any(mark in words[0] for mark in "$`{*"):
+            return ""
+        first = f"{name.strip()}={words[0]}"
+        self.loops += [first] if len(words) > 1 else []
+        return f"{name.strip()}={shlex.quote(words[0])}"
 
     def _case(self, patterns: str, rest: str, fill: Callable[[str], str]) -> str:
         kind, _, done, text = self.blocks[-1]

@@ -12,7 +12,11 @@ from typing import Final
 
 from planner.errors import InputError
 
-_PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(bert|t5|ict|retro|vlm|mamba|hybrid|vision_\w+)\.py$")
+_PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(?:bert|t5|ict|retro|vlm|mamba|hybrid|vision_\w+)\.py$")
+# programs that take its arguments and train nothing
+_NO_TRAINING: Final = re.compile(
+    r"(?:^|/)(?:tasks/main|(?:run_text_generation|generate|analyze|evaluate)\w*|create_\w+|preprocess_data|convert)\.py$"
+)
 # arguments of Megatron-DeepSpeed that Megatron-LM never had
 _DEEPSPEED: Final = (
     "--deepspeed", "--deepspeed_config", "--zero-stage", "--deepspeed-activation-checkpointing",
@@ -28,7 +32,8 @@ _MODELS: Final = {
     "--experimental-attention-variant": "sparse or linear attention", "--linear-attention-freq": "linear attention",
     "--heterogeneous-layers-config-path": "layers that differ, from a file of their own",
     "--enable-mhc-connections": "hyper-connections", "--moe-latent-size": "experts in a latent space",
-    "--attention-output-gate": "a gate behind attention",
+    "--attention-output-gate": "a gate behind attention", "--language-model-type": "an encoder beside it",
+    "--vision-model-type": "an encoder beside it", "--model-provider": "a model put together by its own program",
 }  # fmt: skip
 _NOT_COSTED: Final = {
     "--rampup-batch-size": "the full batch is costed, not its growth",
@@ -52,8 +57,13 @@ def require_gpt(words: Iterable[str], names: Collection[str]) -> None:
     must = "the program must be Megatron-LM's GPT: planner reads no other"
     for word in words:
         if found := _PROGRAM.search(word):
-            given = f"pretrain_{found[1]}.py"
-            raise InputError(must, given, "describe the model by a config.json, if it is a decoder")
+            raise InputError(
+                must, found[0].strip("/"), "describe the model by a config.json, if it is a decoder"
+            )
+        if found := _NO_TRAINING.search(word):
+            raise InputError(
+                must, f"{found[0].strip('/')}, which trains nothing", "give the script that trains"
+            )
     foreign = [name for name in _DEEPSPEED if name in names]
     if foreign:
         raise InputError(

@@ -6,6 +6,7 @@ Left out: what the options mean (`parse.py`, `parse_model.py`).
 from __future__ import annotations
 
 from planner.errors import InputError
+from planner.frameworks.shell import how_to_set
 from planner.spec.planfile import MOST
 
 
@@ -30,9 +31,7 @@ class Arguments:
         try:
             value = int(text)
         except ValueError:
-            how = "write the number itself"
-            if "$" in text:
-                how = "no file given sets it: name the file that does before this one, or write the number itself"
+            how = how_to_set(text) if "$" in text else "write the number itself"
             raise InputError(f"{name} must be a whole number", text[:80], how) from None
         if abs(value) > MOST:
             raise InputError(f"{name} must be at most {MOST:,}", text[:80], "correct the value")

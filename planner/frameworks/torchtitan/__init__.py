@@ -106,7 +106,9 @@ def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
 
 def recognizes(name: str, text: str) -> bool:
     """A torchtitan TOML file, or a script with its options."""
-    return name.endswith(".toml") or "torchtitan" in text or "--parallelism." in text
+    if name.endswith(".toml"):  # not a Python project's
+        return not name.endswith("pyproject.toml")
+    return "torchtitan" in text or "--parallelism." in text
 
 
 TORCHTITAN: Final = Framework(

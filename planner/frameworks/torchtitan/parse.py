@@ -47,7 +47,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             words |= read_planned(text, name)
     if not words:
         must = "torchtitan options or a TOML file must be given (--module, --config, --parallelism...)"
-        raise InputError(must, ", ".join(files))
+        python = any(name.endswith(".py") for name in files)
+        how = (
+            "Python configurations are not read: give the script that names one with its options"
+            if python
+            else ""
+        )
+        raise InputError(must, ", ".join(files), how)
     unknown = unknown_options("torchtitan", CLI, [n for n in names if not n.startswith("--job")])
     return _parsed(Settings(words, next(iter(files))), CLI, devices, unknown)
 

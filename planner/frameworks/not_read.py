@@ -1,0 +1,85 @@
+"""Whose files are these, if planner does not read them? Launchers known by their files, to be refused by name.
+
+Their settings look like those of frameworks that planner does read, but mean other things. Left out: reading them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from planner.frameworks.shell import is_script
+
+_DEGREES: Final = "name the model and its degrees to planner estimate"
+_PARTS: Final = (
+    "give the DeepSpeed JSON or Accelerate YAML that it names, with --model, --seq-len and --global-batch"
+)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher in whose files all of `marks` are found: YAML, or shell scripts. `instead`: what to do."""
+
+    title: str
+    marks: tuple[re.Pattern[str], ...]
+    instead: str
+    script: bool = False
+
+
+def _marks(*patterns: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
+
+
+# settings as their documentation and examples have them: mosaicml/llm-foundry scripts/train/yamls, mcli;
+# axolotl-ai-cloud/axolotl examples; hiyouga/LLaMA-Factory examples; huggingface/alignment-handbook and open-r1 recipes
+# (TRL); NVIDIA/NeMo 1 examples/nlp/language_modeling; pytorch/torchtune recipes; volcengine/verl examples;
+# modelscope/ms-swift examples; AI-Hypercomputer/maxtext configs
+LAUNCHERS: Final = (
+    Launcher(
+        "LLM Foundry (Composer)",
+        _marks(r"^\s*(device_train_microbatch_size|global_train_batch_size|train_loader):"),
+        f"{_DEGREES}, with --stack llm-foundry-2023; fsdp_config FULL_SHARD is --set zero=3",
+    ),
+    Launcher("Axolotl", _marks(r"^base_model:", r"^(sequence_len|micro_batch_size|datasets):"), _PARTS),
+    Launcher(
+        "LLaMA-Factory or TRL",
+        _marks(r"^model_name_or_path:", r"^(per_device_train_batch_size|finetuning_type|stage):"),
+        _PARTS,
+    ),
+    Launcher("torchtune", _marks(r"^\s+_component_:\s*torchtune"), _DEGREES),
+    Launcher("MaxText", _marks(r"^(ici|dcn)_\w+_parallelism:"), f"{_DEGREES}, with --stack maxtext-2024"),
+    Launcher(
+        "NeMo 1 (Hydra)",
+        _marks(r"^\s*trainer:", r"^\s*tensor_model_parallel_size:"),
+        f"{_DEGREES}, with a Megatron stack",
+    ),
+    Launcher(
+        "NeMo 1 (Hydra)",
+        _marks(r"\bmegatron_gpt_\w+\.py\b|\bmodel\.optim\.name=|\btrainer\.num_nodes="),
+        f"{_DEGREES}, with a Megatron stack",
+        script=True,
+    ),
+    Launcher(
+        "verl", _marks(r"\bactor_rollout_ref\."), f"{_DEGREES}; only the training step is costed", script=True
+    ),
+    Launcher("ms-swift", _marks(r"\b(swift|megatron)\s+(sft|pt|rlhf)\b"), _DEGREES, script=True),
+)
+
+
+def launcher_of(name: str, text: str) -> Launcher | None:
+    """The launcher that a file is of, None where it is none of these."""
+    script = is_script(name)
+    if not script and not name.endswith((".yaml", ".yml")):
+        return None
+    return next(
+        (known for known in LAUNCHERS if known.script is script and all(m.search(text) for m in known.marks)),
+        None,
+    )
+
+
+def not_read(files: Mapping[str, str]) -> dict[str, Launcher]:
+    """Those of the files that are another launcher's."""
+    found = {name: launcher_of(name, text) for name, text in files.items()}
+    return {name: launcher for name, launcher in found.items() if launcher is not None}

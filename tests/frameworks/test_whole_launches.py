@@ -1,0 +1,218 @@
+"""Launches of several files: scripts that call scripts, loops, recipes behind overrides, and launchers not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.bridge_recipes import functions_of, settings_of
+from planner.cli import app
+from planner.errors import InputError
+from planner.frameworks import framework
+from planner.frameworks.bridge_recipes import RECIPES, recipe_named, recipe_settings
+from planner.frameworks.not_read import LAUNCHERS, launcher_of
+from planner.frameworks.script_calls import with_arguments
+from planner.frameworks.shell import Script, slurm_variables
+from planner.spec.load_model import load_model
+
+runner = CliRunner()
+
+CALLED = r"""
+SIZE=$1
+BATCH=${2:-1}
+TP=${10}
+if [ $SIZE = 8B ]; then LAYERS=32; HIDDEN=4096; else LAYERS=80; HIDDEN=8192; fi
+torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size $HIDDEN \
+  --num-attention-heads 32 --vocab-size 32000 --seq-length 2048 --max-position-embeddings 2048 --bf16 \
+  --micro-batch-size $BATCH --global-batch-size 64 --tensor-model-parallel-size $TP "$@"
+"""
+CALL = "cd examples\nsh train.sh 8B 2 c d e f g h i 4 | tee log\n"
+BRIDGE = r"""#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --gpus-per-node=8
+CONFIGS=("4,2,4,1,True" "2,4,4,2,True")
+for CONFIG in "${CONFIGS[@]}"; do
+    IFS=',' read -r TP PP EP CP SP <<< "$CONFIG"
+    OVERRIDES="model.tensor_model_parallel_size=$TP model.pipeline_model_parallel_size=$PP \
+        model.expert_model_parallel_size=$EP model.sequence_parallel=$SP"
+    CMD="python scripts/training/run_recipe.py --recipe gpt_oss_20b_pretrain_config $OVERRIDES"
+    srun bash -c "$CMD"
+done
+"""
+
+
+def check(*files: Path, gpus: int = 16) -> tuple[int, str]:
+    done = runner.invoke(
+        app, ["check", *map(str, files), "--cluster", "dgx-h100", "--gpus", str(gpus), "--json"]
+    )
+    return done.exit_code, done.output
+
+
+def test_a_script_takes_the_arguments_of_its_call(tmp_path: Path) -> None:
+    called, call = tmp_path / "train.sh", tmp_path / "call.sh"
+    called.write_text(CALLED)
+    call.write_text(CALL)
+    code, out = check(called)
+    assert code == 2
+    assert "an argument of the script" in " ".join(out.split())
+    for files in ((call, called), (called, call)):
+        code, out = check(*files)
+        assert code in (0, 1), out
+        axes = json.loads(out)["axes"]
+        assert (axes["tp"], axes["micro_batch"], axes["dp"]) == (4, 2, 4)
+
+
+def test_only_calls_bind_arguments() -> None:
+    files = {
+        "a.sh": "echo train.sh 1\ncp train.sh 2\nMODE=x bash ./train.sh one 'two three' > log\n",
+        "train.sh": "x",
+    }
+    assert with_arguments(files)["train.sh"] == "set -- one 'two three'\nx"
+    assert with_arguments({"a.sh": "bash train.sh 1"}) == {"a.sh": "bash train.sh 1"}
+    assert with_arguments({"a.sh": "bash train.sh", "train.sh": "x"})["train.sh"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("set -- a b\nX=$2$10", "X", "ba0"),
+        ("set -- a b\nX=${2}", "X", "b"),
+        ("set -- a b\nX=$#", "X", "2"),
+        ("L='1:2:3'\nIFS=: read -r A B <<< \"$L\"", "B", "2:3"),
+        ("read -r A B <<< '7 8'", "A", "7"),
+        ("IFS=',' read -ra A <<< '7,8'", "A", "7 8"),
+        ("for i in 4 8; do\nX=$i\ndone", "X", "4"),
+        ("Y='3 5'\nfor i in $Y; do X=$i; done", "X", "3"),
+        ("X=1\nfor i in $(seq 3); do\nX=$i\ndone", "X", "$i"),
+        ("#SBATCH -N 4\n#SBATCH --gres=gpu:a100:2\nX=$((SLURM_NNODES*SLURM_GPUS_ON_NODE))", "X", "8"),
+    ],
+)  # fmt: skip
+def test_values(text: str, name: str, value: str) -> None:
+    assert Script().follow(text).variables[name] == value
+
+
+def test_eval_takes_words_apart_again() -> None:
+    text = 'A=(--freq "\'([1]*4)\'")\ncmd="run.py ${A[@]}"\neval $cmd'
+    assert Script().follow(text).words == [";", "run.py", "--freq", "([1]*4)"]
+
+
+def test_slurm_variables() -> None:
+    assert slurm_variables("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n") == {
+        "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "8", "SLURM_NTASKS": "16",
+        "SLURM_NPROCS": "16",
+    }  # fmt: skip
+    assert slurm_variables("no header") == {}
+
+
+def test_a_recipe_stands_behind_its_overrides() -> None:
+    parsed = framework("megatron-bridge").parse({"run.sh": BRIDGE})
+    assert parsed.model is not None
+    assert parsed.model.name == "gpt-oss-20b"
+    said = {axis: parsed.axes[axis] for axis in ("tp", "pp", "ep", "cp", "sp", "zero", "micro_batch")}
+    assert said == {"tp": 4, "pp": 2, "ep": 4, "cp": 1, "sp": 1, "zero": 1, "micro_batch": 1}
+    assert (parsed.devices, parsed.global_batch, parsed.seq_len) == (32, 512, 4096)
+    assert any("first round" in note and "4,2,4,1,True" in note for note in parsed.notes)
+    own = framework("megatron-bridge").parse(
+        {"run.sh": "python run_recipe.py --model gpt_oss_20b --mode pretrain"}
+    )
+    assert (own.axes["tp"], own.axes["pp"], own.axes["ep"]) == (2, 4, 4)
+    other = framework("megatron-bridge").parse({"run.sh": BRIDGE.replace("gpt_oss_20b", "nemotron_9t")})
+    assert other.model is None
+    assert any("nemotron_9t_pretrain_config" in note for note in other.notes)
+
+
+def test_a_kind_of_exchange_that_is_not_modelled() -> None:
+    text = "run_recipe.py --recipe x model.context_parallel_size=2 model.cp_comm_type=ring"
+    with pytest.raises(InputError, match="must be one that planner models"):
+        framework("megatron-bridge").parse({"run.sh": text})
+
+
+@pytest.mark.parametrize("model", RECIPES)
+def test_recipes_are_whole(model: str) -> None:
+    settings = recipe_settings(model)
+    assert recipe_named(RECIPES[model]) == model
+    assert settings["ddp.use_distributed_optimizer"] is True
+    assert settings["mixed_precision"] == "bf16_mixed"
+    degrees = [
+        settings[f"model.{axis}_parallel_size"] for axis in ("tensor_model", "pipeline_model", "context")
+    ]
+    assert all(isinstance(degree, int) for degree in degrees)
+    assert settings["train.global_batch_size"] % settings["train.micro_batch_size"] == 0
+    assert load_model(model).num_layers >= degrees[1]
+
+
+def test_recipes_are_read_from_source(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "LONG: int = 65536\n"
+        "from b import one as other\n"
+        "def base():\n    cfg = ConfigContainer(train=TrainingConfig(global_batch_size=8, lr=1), mixed_precision='x')\n"
+        "def one():\n    cfg = base()\n    cfg.model.tensor_model_parallel_size = 4\n    cfg.model.seq_length = LONG\n"
+        "    cfg.model.pipeline_model_parallel_layout = layout(4)\n    cfg.model.recompute_modules = ['mlp', 'moe']\n"
+        "    cfg.mixed_precision = bf16_with_mxfp8_mixed()\n    cfg.unread = 3\n"
+    )
+    functions, names, constants = functions_of(tmp_path)
+    assert names == {"other": "one"}
+    assert settings_of("one", functions, constants) == {
+        "train.global_batch_size": 8, "mixed_precision": "bf16_with_mxfp8_mixed",
+        "model.tensor_model_parallel_size": 4, "model.seq_length": 65536,
+        "model.pipeline_model_parallel_layout": "computed", "model.recompute_modules": "[mlp,moe]",
+    }  # fmt: skip
+
+
+FOUNDRY = "max_seq_len: 2048\nglobal_train_batch_size: 256\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n"
+AXOLOTL = "base_model: some/model\nsequence_len: 4096\nmicro_batch_size: 2\ndeepspeed: zero3.json\n"
+FOREIGN = {
+    "LLM Foundry (Composer)": ("a.yaml", FOUNDRY),
+    "Axolotl": ("a.yml", AXOLOTL),
+    "LLaMA-Factory or TRL": ("a.yaml", "model_name_or_path: some/model\nfinetuning_type: full\n"),
+    "torchtune": ("a.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
+    "MaxText": ("a.yml", "ici_fsdp_parallelism: 8\n"),
+    "NeMo 1 (Hydra)": ("a.sh", "python megatron_gpt_pretraining.py model.tensor_model_parallel_size=2"),
+    "verl": (
+        "a.sh",
+        "python -m verl.trainer.main_ppo actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
+    ),
+    "ms-swift": ("a.sh", "megatron sft --tensor_model_parallel_size 2"),
+}
+
+
+@pytest.mark.parametrize("title", dict.fromkeys(launcher.title for launcher in LAUNCHERS))
+def test_launchers_that_are_not_read_are_named(tmp_path: Path, title: str) -> None:
+    name, text = FOREIGN[title]
+    file = tmp_path / name
+    file.write_text(text)
+    code, out = check(file)
+    assert code == 2
+    assert f"a file of {title}" in " ".join(out.split())
+
+
+def test_what_a_foreign_file_names_is_read(tmp_path: Path) -> None:
+    settings, foreign = tmp_path / "zero3.json", tmp_path / "a.yml"
+    settings.write_text('{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 2}')
+    foreign.write_text(AXOLOTL)
+    words = ["--cluster", "dgx-h100", "--gpus", "8", "--model", "llama-3.1-8b", "--json"]
+    facts = json.loads(runner.invoke(app, ["check", str(foreign), str(settings), *words]).stdout)
+    assert (facts["framework"], facts["axes"]["zero"]) == ("deepspeed", 3)
+    assert any("Axolotl" in note for note in facts["notes"])
+
+
+def test_own_files_are_no_one_elses() -> None:
+    accelerate = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+    assert launcher_of("a.yaml", accelerate) is None
+    assert launcher_of("run.sh", BRIDGE) is None
+    assert launcher_of("ds.json", '{"train_loader": 1}') is None
+
+
+def test_a_python_project_is_no_launch_file(tmp_path: Path) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[project]\nname = "x"\n')
+    assert "must be those of a framework" in " ".join(check(file)[1].split())
+
+
+def test_programs_that_train_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "eval.sh"
+    file.write_text("python tasks/main.py --task WIKITEXT103 --num-layers 24 --micro-batch-size 4\n")
+    assert "trains nothing" in " ".join(check(file)[1].split())
