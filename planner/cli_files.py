@@ -193,10 +193,17 @@ def _with_narrow_weights(states: States, parsed: ParsedConfig, said: list[str]) 
     """The states with linear weights of an fp8 or fp4 recipe kept as the files ask."""
     from planner.spec.job import Optimizer
     from planner.spec.precision import Precision
+    from planner.spec.stack import StateEngine
 
     asked, precision = parsed.param_gather, parsed.precision
     if asked is None or precision is None:
         return states
+    if states.engine is StateEngine.TORCH:
+        if asked:
+            said.append(
+                "costed with linear weights cast to float8 before they are gathered, as the files ask"
+            )
+        return states.model_copy(update={"float8_all_gather": asked})
     stated = states.fp8_param_gather is not None
     if stated and asked == states.keeps_narrow(precision, parsed.optimizer or Optimizer.ADAMW):
         return states

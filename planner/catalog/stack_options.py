@@ -15,6 +15,7 @@ from planner.spec.precision import Precision
 from planner.spec.stack import Stack, StateEngine
 
 SEPARATOR: Final = "+"
+FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"
 DOUBLE_BUFFER: Final = "fsdp-double-buffer"
 FP32_GRADIENTS: Final = "megatron-fsdp-main-grads-dtype=fp32"
 _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
@@ -50,6 +51,10 @@ OPTIONS: Final = (
     StackOption(
         "no-fp4-param-gather", ("megatron",), {"states": {"fp4_param_gather": False}},
         "nvfp4 keeps 4-bit copies beside 16-bit weights", StateEngine.CONTIGUOUS,
+    ),
+    StackOption(
+        FLOAT8_ALL_GATHER, ("torchtitan", "fsdp"), {"states": {"float8_all_gather": True}},
+        "FSDP2 casts linear weights of a dense fp8 model before it gathers them, one scale a tensor",
     ),
     StackOption(
         DOUBLE_BUFFER, ("megatron",), {"states": {"double_buffer": True}},

@@ -73,7 +73,7 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
         linear.append((size[shards.of_row], shared))
         held = held + size[shards.of_row] * (each.weights + each.gradients + each.optimizer)[:, None]
     narrow = narrow_weights(problem)
-    if narrow is not None:
+    if narrow is not None and not narrow.cast:
         linear[0] = (linear[0][0] - shards.outer[shards.of_row], linear[0][1])
         held = held + sum(beyond_wide(narrow, stems["offload"], zero, linear))
     alive = classes.count[classes.of_row] > 0

@@ -219,16 +219,19 @@ class _Units:
 def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Units:
     total, sharded = x.dense + x.expert, x.zero[:, None] >= 2
     w, g = x.weight_bytes, x.trained * states.unit_gradient
+    inner = w if x.narrow_gathered is None else x.narrow_gathered[:, None]
+    whole = inner * (total - x.outer) + w * x.outer
     outer = total if states.one_unit else x.outer
     unit = np.zeros_like(total) if states.one_unit else np.minimum(x.unit[:, None], total - x.outer)
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     reduced = np.where(sharded, x.trained * states.gradient, 0.0)
     kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
     return _Units(
-        weights=w * unit, gradients=g * unit, scatter=reduced * unit,
+        weights=inner * unit, gradients=g * unit, scatter=reduced * unit,
         shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
-        outer_weights=w * outer, outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
-        all_weights=w * total, head_gradient=kept_head * (x.head + x.head_excess),
+        outer_weights=whole if states.one_unit else w * outer,
+        outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
+        all_weights=whole, head_gradient=kept_head * (x.head + x.head_excess),
     )  # fmt: skip
 
 

@@ -2,9 +2,10 @@
 
 Megatron-LM's --fp8-param-gather and --fp4-param-gather keep linear weights in the format of the products; without them
 they stay in 16 bits beside the 8- or 4-bit copies that Transformer Engine makes once a step. Embeddings, head, norms
-and router are never in so few. Left out: a recipe's first and last layers in bf16, amax histories (4 KiB a weight), the
-casts' time, and what a cast to 4 bits holds while it runs: the largest value and the scale of every 16 x 16 block in
-fp32, 1/32 of a byte a weight.
+and router are never in so few. FSDP2 with torchao keeps them wide and casts its shards for every gather. Left out: a
+recipe's first and last layers in bf16, amax histories (4 KiB a weight), the casts' time, torchao's copy of a weight
+along its columns in the backward pass, and what a cast to 4 bits holds while it runs: the largest value and the scale
+of every 16 x 16 block in fp32, 1/32 of a byte a weight.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class NarrowWeights:
     `copies`: bytes of what products read, both orientations and scales. `main`: of these, the copy that is the
     parameter where it is kept so narrow. `gathered`: bytes that the all-gather after the update then sends.
     `gathers`: whether the stack keeps parameters so. `on_host`: may the optimizer's states be offloaded with it?
-    `two_shards`: both orientations are sharded where parameters are.
+    `two_shards`: both orientations are sharded where parameters are. `cast`: made of wide shards for every gather, so
+    that none is kept.
     """
 
     copies: float
@@ -50,6 +52,7 @@ class NarrowWeights:
     gathers: bool
     on_host: bool
     two_shards: bool = False
+    cast: bool = False
 
     def primary(self, zero: Array, offload: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Where parameters are kept in 8 or 4 bits: the distributed optimizer holds their fp32 masters, as
@@ -79,6 +82,14 @@ def reads_transposed(accelerator: Accelerator) -> bool:
     return not (10 <= major < 12 or major >= 13)
 
 
+def gathers_float8(problem: Problem) -> bool:
+    """Does FSDP2 cast linear weights before it gathers them? With one scale a tensor, and every linear weight but the
+    head one of torchao's: experts, most of a mixture of them, are none and stay wide (torchao float8/fsdp_utils.py
+    WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather; torchtitan 0.2.2 components/quantization/float8.py)."""
+    trained = problem.job.lora_rank is None and not problem.model.is_moe
+    return trained and problem.stack.states.casts_for_gathers(problem.job.precision)
+
+
 def narrow_weights(problem: Problem) -> NarrowWeights | None:
     """The recipe's 8- or 4-bit weights; None where it has none, the stack does not say, or weights are frozen.
 
@@ -95,6 +106,8 @@ def narrow_weights(problem: Problem) -> NarrowWeights | None:
     _build_model_and_main_param_groups.
     """
     job = problem.job
+    if gathers_float8(problem):
+        return NarrowWeights(1.0, 1.0, 1.0, True, False, cast=True)
     if problem.stack.states.fp8_param_gather is None or job.lora_rank is not None:
         return None
     gathers = problem.stack.states.keeps_narrow(job.precision, job.optimizer)

@@ -103,7 +103,7 @@ def memory_inputs(
         communicators=shards.communicators[s_row],
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),
-        narrow=None if narrow is None else beyond_wide(narrow, offload, zero, linear),
+        narrow=None if narrow is None or narrow.cast else beyond_wide(narrow, offload, zero, linear),
         narrow_gathered=None if narrow is None else gathered_width(narrow, zero, offload),
     )
 

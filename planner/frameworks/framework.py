@@ -87,10 +87,10 @@ class ParsedConfig:
     `model`: the architecture, where they state all of it. `layers`: of every pipeline chunk, where stated.
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
-    `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe keeps
-    and gathers linear weights in 8 or 4 bits; None where the files cannot say. `engine`: which holds parameters and
-    gradients, where it is none that the framework's newest stack has. `stack_options`: of `catalog.stack_options`, by
-    name.
+    `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
+    gathers linear weights in 8 or 4 bits (and, but for FSDP2, keeps them so); None where the files cannot say.
+    `engine`: which holds parameters and gradients, where it is none that the framework's newest stack has.
+    `stack_options`: of `catalog.stack_options`, by name.
     """
 
     framework: str

@@ -341,6 +341,11 @@ class States(_Section):
         description="recipes whose linear weights are kept and gathered in 8 bits (Megatron --fp8-param-gather), the "
         "others keep 8-bit copies beside 16-bit weights; absent: not known, 16 bits alone are counted",
     )
+    float8_all_gather: bool = Field(
+        False,
+        description="TORCH: linear weights of a dense fp8 model are cast before they are gathered (torchao's "
+        "enable_fsdp_float8_all_gather)",
+    )
     fp4_param_gather: bool = Field(
         False,
         description="nvfp4 keeps and gathers linear weights in 4 bits (Megatron --fp4-param-gather), instead of 4-bit "
@@ -369,6 +374,11 @@ class States(_Section):
     live_parameters: float = Field(
         0.0, ge=0, description="DEEPSPEED: stage3_max_live_parameters [parameters]"
     )
+
+    def casts_for_gathers(self, precision: Precision) -> bool:
+        """Are shards of linear weights cast to 8 bits before they are gathered? With a scale a tensor."""
+        tensorwise = precision in (Precision.FP8, Precision.FP8_CS)
+        return self.float8_all_gather and self.engine is StateEngine.TORCH and tensorwise
 
     def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
         """Are linear weights kept in the format of the products, where masters are sharded apart from them?

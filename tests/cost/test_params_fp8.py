@@ -15,6 +15,7 @@ from planner.cost.traffic import group_links
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.load_cluster import load_cluster
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, legal_table, moe_model, problem
@@ -22,6 +23,8 @@ from tests.problems import costs, dense_model, legal_table, moe_model, problem
 H100, B200 = "2x8 h100 400G-ib", "2x8 b200 400G-ib"
 ON = "megatron-2026+fp8-param-gather+fp4-param-gather"
 OFF = "megatron-2026+no-fp8-param-gather+no-fp4-param-gather"
+FLOAT8_GATHER = "+enable-fsdp-float8-all-gather"
+FSDP = ParallelConfig(dp=16, num_microbatches=4, sp=0, zero=3)
 ZERO_1 = ParallelConfig(tp=2, dp=8, num_microbatches=8, sp=1, zero=1)
 
 
@@ -168,3 +171,49 @@ def test_the_bound_stays_below_what_rows_need(stack: str, precision: Precision) 
     model, table = costs(subject), legal_table(subject)
     table = table.take(slice(0, len(table), max(len(table) // 400, 1)))
     assert (model.least_memory(table) <= model.evaluate(table).device_memory * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_fsdp2_gathers_a_byte_of_each_linear_weight(zero: int) -> None:
+    def units(precision: Precision, stack: str) -> tuple[float, float]:
+        subject = problem(dense_model(layers=4), H100, precision=precision, stack=stack)
+        rows = ConfigTable.of([replace(FSDP, zero=zero)])
+        detail = costs(subject).evaluate(rows, keep_terms=True).detail
+        assert detail is not None
+        gathered = float(detail.memory["forward"]["gathered_parameters"][0, 0])
+        return gathered, float(costs(subject).prepare(rows).shards.gather[0])
+
+    on, off = (units(Precision.FP8, "torchtitan-2024" + option) for option in (FLOAT8_GATHER, ""))
+    layer = 2048 * (2 * 2048 + 2 * 1024) + 3 * 2048 * 7168 + 2 * 2048  # with its norms
+    # the whole model at stage 2, one layer at stage 3; two more at work and under way in either
+    assert off[0] - on[0] == pytest.approx({2: 4 + 2, 3: 1 + 2}[zero] * layer, rel=1e-9)
+    subject = problem(dense_model(layers=4), H100)
+    links = group_links(np.array([1.0]), np.array([16.0]), subject.cluster)
+    where = (links.local, subject.cluster.tiers[0].bandwidth, links.fabric, costs(subject).links)
+    sizes = np.array([4 * layer, 2 * 4 * layer]) + 2 * (2 * 32000 * 2048 + 2048)
+    narrow, wide = all_gather_time(sizes, np.array([16.0, 16.0]), *where)
+    comm = load_stack("torchtitan-2024").communication
+    assert off[1] - on[1] == pytest.approx(comm.dp_time * float(wide - narrow), rel=1e-6)
+    # other recipes and the states that stay on a rank are as they were
+    assert units(Precision.BF16, "torchtitan-2024" + FLOAT8_GATHER) == units(
+        Precision.BF16, "torchtitan-2024"
+    )
+    for precision in (Precision.FP8, Precision.FP8_MX):
+        states = [
+            held(problem(machine=H100, precision=precision, stack="torchtitan-2024" + option), FSDP)
+            for option in (FLOAT8_GATHER, "")
+        ]
+        assert states[0] == states[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [(moe_model(), FSDP), (dense_model(), replace(FSDP, offload=3))],
+    ids=["experts", "host"],
+)
+def test_experts_and_shards_on_the_host_are_gathered_wide(model: ModelSpec, config: ParallelConfig) -> None:
+    def gathered(option: str) -> float:
+        subject = problem(model, H100, precision=Precision.FP8, stack="torchtitan-2026" + option)
+        return float(costs(subject).prepare(ConfigTable.of([config])).shards.gather[0])
+
+    assert gathered(FLOAT8_GATHER) == gathered("")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.frameworks.accelerate.parse import PRECISIONS, VERSION, parse, recognizes
+from planner.frameworks.accelerate.parse import FP8_BACKENDS, PRECISIONS, VERSION, parse, recognizes
 from planner.frameworks.details import left_out
 from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
@@ -30,6 +30,7 @@ from planner.frameworks.scripts import (
 )
 from planner.spec.config import Mask, Recompute
 from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
 
 TITLE: Final = "Accelerate"
@@ -89,7 +90,8 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": config.zero == 3,
             "fsdp_activation_checkpointing": config.recompute == Recompute.FULL,
-            "fsdp_cpu_ram_efficient_loading": True,
+            # one rank that loads for all is what torchao is refused with
+            "fsdp_cpu_ram_efficient_loading": launch.job.precision is not Precision.FP8_CS,
             "fsdp_offload_params": False,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
@@ -102,6 +104,8 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "parallelism_config_cp_size": config.cp,
             "parallelism_config_sp_size": 1,
         }
+    if launch.job.precision in FP8_BACKENDS:
+        settings["fp8_config"] = _fp8_settings(launch)
     if _kind(launch) == "DEEPSPEED":
         settings["deepspeed_config"] = {
             "zero_stage": config.zero,
@@ -112,6 +116,16 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "deepspeed_multinode_launcher": "standard",
         }
     return settings
+
+
+def _fp8_settings(launch: Launch) -> dict[str, Any]:
+    """The backend by name, since Accelerate takes what it finds installed where none is."""
+    if launch.job.precision is Precision.FP8:
+        return {"backend": FP8_BACKENDS[Precision.FP8], "fp8_format": "HYBRID"}
+    stack = launch.stack_of("fsdp")
+    asked = stack is not None and stack.states.casts_for_gathers(launch.job.precision)
+    gathers = asked and launch.config.zero >= 2 and not launch.model.is_moe
+    return {"backend": FP8_BACKENDS[Precision.FP8_CS], "enable_fsdp_float8_all_gather": gathers}
 
 
 def _kind(launch: Launch) -> str:

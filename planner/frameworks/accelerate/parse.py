@@ -24,7 +24,11 @@ PRECISIONS: Final = {
     Precision.FP16: "fp16",
     Precision.FP32: "no",
     Precision.FP8: "fp8",
+    Precision.FP8_CS: "fp8",
 }
+# recipe -> what runs it: Transformer Engine scales by a history (utils/transformer_engine.py DelayedScaling), torchao
+# by the tensor at hand, one scale each (utils/ao.py, Float8LinearConfig as it comes)
+FP8_BACKENDS: Final = {Precision.FP8: "TE", Precision.FP8_CS: "AO"}
 # sharding strategies of FSDP 1, by name and number (torch.distributed.fsdp.ShardingStrategy) -> ZeRO stage
 _STRATEGIES: Final = {
     "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
@@ -108,6 +112,12 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     text = s.text("mixed_precision", "no").lower()
     if ds.flag("bf16.enabled") or ds.flag("fp16.enabled"):  # the DeepSpeed file's own counts
         text = "bf16" if ds.flag("bf16.enabled") else "fp16"
+    precision = next((kind for kind, said in PRECISIONS.items() if said == text), None)
+    gathers = None
+    if text == "fp8":
+        precision, said = _fp8_recipe(s, kind)
+        notes += said
+        gathers = _gathers_float8(s, kind) if precision is Precision.FP8_CS else None
     return ParsedConfig(
         framework="accelerate",
         version=VERSION,
@@ -115,13 +125,49 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         devices=devices,
         seq_len=numbers.get("seq-len"),
         global_batch=batch,
-        precision=next((kind for kind, said in PRECISIONS.items() if said == text), None),
+        precision=precision,
+        param_gather=gathers,
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
         notes=(
             *notes,
             *(() if batch else ("micro-batch and sequence length are the program's, not this file's",)),
         ),
     )
+
+
+def _fp8_recipe(s: Settings, kind: str) -> tuple[Precision, list[str]]:
+    """The fp8 recipe, by its backend, and what was taken where no file names one. Raises `InputError`.
+
+    Accelerate then takes the first of torchao, Transformer Engine and MS-AMP that is installed, which no file says.
+    torchao refuses the loading of weights by one rank under FSDP, which `accelerate launch` asks for unless told not
+    to: where it is on, only Transformer Engine can have run (accelerator.py Accelerator.__init__; commands/launch.py).
+    """
+    backend = s.text("fp8_config.fp8_backend", s.text("fp8_config.backend", ""))
+    if backend and backend not in ("AO", "TE", "MSAMP"):
+        must = "the fp8 backend must be AO, TE or MSAMP in capitals (utils/dataclasses.py FP8BackendType)"
+        raise InputError(must, backend[:40], "write fp8_backend: TE, say")
+    if backend == "MSAMP":
+        must = "planner models fp8 by torchao (AO) or Transformer Engine (TE)"
+        raise InputError(must, "MSAMP, whose optimizer states are narrow too", "choose another backend")
+    one_rank = kind == "FSDP" and s.flag("fsdp_config.fsdp_cpu_ram_efficient_loading", True)
+    if backend == "AO" and one_rank:
+        must = "torchao with FSDP2 needs fsdp_cpu_ram_efficient_loading: false"
+        raise InputError(must, "true, or not stated", "set it to false")
+    if backend:
+        return next(recipe for recipe, name in FP8_BACKENDS.items() if name == backend), []
+    rule = "no fp8 backend is named: Accelerate takes the first installed of torchao, Transformer Engine and MS-AMP; "
+    if one_rank:
+        why = "taken as Transformer Engine, as torchao is refused with fsdp_cpu_ram_efficient_loading"
+        return Precision.FP8, [rule + why]
+    return Precision.FP8_CS, [rule + "taken as torchao"]
+
+
+def _gathers_float8(s: Settings, kind: str) -> bool:
+    """Does FSDP2 cast linear weights before it gathers them? torchao's default under Accelerate
+    (utils/dataclasses.py AORecipeKwargs)."""
+    name = "enable_fsdp_float8_all_gather"
+    asked = s.flag(f"fp8_config.fp8_{name}", s.flag(f"fp8_config.{name}", True))
+    return kind == "FSDP" and asked
 
 
 def _prefixed(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,6 +88,13 @@ def asks_for_flex(launch: Launch, shipped: Shipped) -> bool:
     return shipped.family == "gpt_oss" and launch.config.cp > 1
 
 
+def gathers_float8(launch: Launch) -> bool:
+    """Does the plan count on shards of linear weights that are cast to float8 before they are gathered?"""
+    stack = launch.stack_of("torchtitan")
+    asked = stack is not None and stack.states.casts_for_gathers(launch.job.precision)
+    return asked and launch.config.zero >= 2 and not launch.model.is_moe
+
+
 def uses_deepep(launch: Launch) -> bool:
     """Does the prediction rely on DeepEP?"""
     stack = launch.stack

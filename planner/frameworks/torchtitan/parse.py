@@ -127,6 +127,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     if not known:  # all devices that are left; the cluster says how many
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
     fp8 = "float8" in s.text("model.converters", "")
+    gathers, notes = _float8_gather(s, version, shard > 1) if fp8 else (None, ())
     deepep = s.text("parallelism.expert_parallel_comm_backend", "") == "deepep"
     fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
     return ParsedConfig(
@@ -140,7 +141,9 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         model=model,
         layers=chunks,
         unknown=unknown,
+        notes=notes,
         cross_entropy=_loss(s, version),
+        param_gather=gathers,
         dispatcher=Dispatcher.DEEPEP if deepep else None,
     )
 
@@ -154,6 +157,32 @@ def _model(s: Settings, version: str) -> tuple[ModelSpec | None, Precision | Non
     found = (name for name, m in MODELS.items() if m.toml_flavor and (m.family, m.toml_flavor) == said)
     name = next(found, "")
     return (load_model(name) if name else None), None
+
+
+def _float8_gather(s: Settings, version: str, sharded: bool) -> tuple[bool | None, tuple[str, ...]]:
+    """Whether linear weights are gathered in float8, and what of it is not costed; 0.3.0 has no such option.
+
+    Raises `InputError` where 0.2.2 does (components/quantization/float8.py Float8LinearConverter).
+    """
+    if version != TOML:
+        return None, ()
+    section = "quantize.linear.float8"
+    recipe, asked = s.text(f"{section}.recipe_name", ""), s.flag(f"{section}.enable_fsdp_float8_all_gather")
+    if recipe and asked:
+        must = "enable_fsdp_float8_all_gather together with recipe_name is not supported: it is for one scale a tensor"
+        raise InputError(must, f"recipe_name {recipe}"[:80], "leave recipe_name out")
+    notes = []
+    if recipe.startswith("rowwise"):
+        notes.append(
+            f"recipe_name {recipe[:40]}: scales by rows are costed as one a tensor, which multiplies faster"
+        )
+    precomputed = s.flag(f"{section}.precompute_float8_dynamic_scale_for_fsdp")
+    if asked and sharded and not precomputed:
+        notes.append(
+            "a scale's all-reduce for every weight before its gather is not costed: set "
+            "precompute_float8_dynamic_scale_for_fsdp"
+        )
+    return asked and sharded, tuple(notes)
 
 
 def _loss(s: Settings, version: str) -> CrossEntropy | None:

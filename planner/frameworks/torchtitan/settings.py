@@ -13,7 +13,16 @@ import numpy as np
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute
-from planner.frameworks.torchtitan.names import CLI, FLEX_BLOCK, FLOAT8, NAME_OF, TITLE, TOML, uses_deepep
+from planner.frameworks.torchtitan.names import (
+    CLI,
+    FLEX_BLOCK,
+    FLOAT8,
+    NAME_OF,
+    TITLE,
+    TOML,
+    gathers_float8,
+    uses_deepep,
+)
 from planner.spec.config import Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
@@ -96,6 +105,8 @@ def _check(launch: Launch, version: str) -> None:
     allowed = (Precision.BF16, Precision.FP32, *FLOAT8)
     require(job.precision in allowed, f"{TITLE} {version}", "this precision by options", job.precision)
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
+    gathers = "a float8 all-gather, which needs one scale a tensor (0.3.0 scales by rows)"
+    require(version == TOML or not gathers_float8(launch), f"{TITLE} {version}", gathers, job.precision)
     dealt = config.tp if launch.model.is_moe and config.ep == 1 else 1
     require(config.etp == dealt, TITLE, f"etp other than {dealt} here", config.etp)
     require(not launch.model.mtp_layers, TITLE, "multi-token prediction by options", launch.model.mtp_layers)

@@ -1,0 +1,177 @@
+"""FSDP2 with torchao's float8 all-gather, and Accelerate's fp8 backends: written, read, refused as they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.errors import InputError, UnsupportedError
+from planner.frameworks import framework
+from planner.frameworks.framework import Files
+from planner.spec.config import ParallelConfig
+from planner.spec.precision import Precision
+from tests.frameworks.launches import CONFIGS, launch, problem
+from tests.frameworks.test_own_parsers import needs, run
+
+OPTION = "+enable-fsdp-float8-all-gather"
+ALONE = ParallelConfig(dp=128, micro_batch=1, num_microbatches=2, sp=0, zero=3)
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+converters = ["quantize.linear.float8"]
+[parallelism]
+data_parallel_shard_degree = 8
+[quantize.linear.float8]
+"""
+
+
+def titan(stack: str, version: str = "0.2.2", **changes: int) -> Files:
+    given = problem("llama-3.1-8b", stack, precision="fp8")
+    config = replace(CONFIGS["torchtitan"], **changes)
+    return framework("torchtitan").render(launch("llama-3.1-8b", config, given), version)
+
+
+def test_torchtitan_writes_and_reads_it() -> None:
+    files = titan("torchtitan-2024" + OPTION)
+    text = files["config.toml"]
+    assert "enable_fsdp_float8_all_gather = true" in text
+    assert "precompute_float8_dynamic_scale_for_fsdp = true" in text
+    assert "recipe_name" not in text  # Float8LinearConverter asserts so
+    assert framework("torchtitan").parse(files).param_gather is True
+    plain = titan("torchtitan-2024")
+    assert 'recipe_name = "tensorwise"' in plain["config.toml"]
+    assert framework("torchtitan").parse(plain).param_gather is False
+
+
+def test_torchtitan_writes_it_where_there_are_shards_to_cast() -> None:
+    alone = replace(ALONE, zero=0)
+    for config, written in ((alone, False), (replace(alone, zero=2), True)):
+        given = problem("llama-3.1-8b", "torchtitan-2024" + OPTION, precision="fp8")
+        files = framework("torchtitan").render(launch("llama-3.1-8b", config, given), "0.2.2")
+        assert ("enable_fsdp_float8_all_gather" in files["config.toml"]) is written
+    with pytest.raises(UnsupportedError, match="one scale a tensor"):
+        titan("torchtitan-2024" + OPTION, "0.3.0")
+
+
+def test_torchtitan_refuses_it_beside_a_recipe() -> None:
+    words = TITAN + "enable_fsdp_float8_all_gather = true\n"
+    parsed = framework("torchtitan").parse({"config.toml": words})
+    assert parsed.param_gather is True
+    assert any("precompute_float8" in note for note in parsed.notes)
+    with pytest.raises(InputError, match="recipe_name"):
+        framework("torchtitan").parse({"config.toml": words + 'recipe_name = "rowwise"\n'})
+    rows = framework("torchtitan").parse({"config.toml": TITAN + 'recipe_name = "rowwise"\n'})
+    assert rows.param_gather is False
+    assert any("scales by rows" in note for note in rows.notes)
+    alone = words.replace("data_parallel_shard_degree = 8", "data_parallel_shard_degree = 1")
+    assert framework("torchtitan").parse({"config.toml": alone}).param_gather is False
+
+
+ACCELERATE = """
+distributed_type: FSDP
+mixed_precision: fp8
+num_machines: 1
+num_processes: 8
+fsdp_config:
+  fsdp_version: 2
+  fsdp_cpu_ram_efficient_loading: {one_rank}
+fp8_config: {fp8}
+"""
+
+
+def accelerated(fp8: str, one_rank: str = "false") -> str:
+    return ACCELERATE.format(fp8=fp8, one_rank=one_rank)
+
+
+@pytest.mark.parametrize(
+    ("fp8", "one_rank", "precision", "gathers", "said"),
+    [
+        ("{backend: TE}", "true", Precision.FP8, None, ""),
+        ("{fp8_backend: AO}", "false", Precision.FP8_CS, True, ""),
+        ("{backend: AO, enable_fsdp_float8_all_gather: false}", "false", Precision.FP8_CS, False, ""),
+        ("{}", "false", Precision.FP8_CS, True, "taken as torchao"),
+        ("{}", "true", Precision.FP8, None, "taken as Transformer Engine"),
+    ],
+)
+def test_accelerate_recipes_by_backend(
+    fp8: str, one_rank: str, precision: Precision, gathers: bool | None, said: str
+) -> None:
+    parsed = framework("accelerate").parse({"accelerate.yaml": accelerated(fp8, one_rank)})
+    assert (parsed.precision, parsed.param_gather) == (precision, gathers)
+    rule = [note for note in parsed.notes if "no fp8 backend is named" in note]
+    assert [said in note for note in rule] == ([True] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("fp8", "one_rank", "must"),
+    [
+        ("{backend: te}", "false", "in capitals"),
+        ("{backend: MSAMP}", "false", "AO"),
+        ("{backend: AO}", "true", "cpu_ram_efficient_loading"),
+    ],
+)
+def test_accelerate_refuses(fp8: str, one_rank: str, must: str) -> None:
+    with pytest.raises(InputError, match=must):
+        framework("accelerate").parse({"accelerate.yaml": accelerated(fp8, one_rank)})
+
+
+@pytest.mark.parametrize(
+    ("precision", "stack", "gathers"),
+    [("fp8", "fsdp1-2023", None), ("fp8_cs", "fsdp1-2023", False), ("fp8_cs", "fsdp1-2023" + OPTION, True)],
+)
+def test_accelerate_names_its_backend(precision: str, stack: str, gathers: bool | None) -> None:
+    given = problem("llama-3.1-8b", stack, precision=precision)
+    files = framework("accelerate").render(launch("llama-3.1-8b", CONFIGS["accelerate"], given), "1.15.0")
+    parsed = framework("accelerate").parse({"accelerate.yaml": files["accelerate.yaml"]})
+    assert (parsed.precision, parsed.param_gather) == (Precision(precision), gathers)
+    assert not [note for note in parsed.notes if "backend" in note]
+
+
+@pytest.mark.slow
+@needs("accelerate", "torchao")
+@pytest.mark.parametrize("option", ["", OPTION])
+def test_accelerate_itself_reads_the_recipe(option: str, tmp_path: Path) -> None:
+    given = problem("llama-3.1-8b", "fsdp1-2023" + option, precision="fp8_cs")
+    files = framework("accelerate").render(launch("llama-3.1-8b", CONFIGS["accelerate"], given), "1.15.0")
+    (tmp_path / "accelerate.yaml").write_text(files["accelerate.yaml"])
+    script = """
+import os, sys
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.dataclasses import AORecipeKwargs, FP8BackendType
+from accelerate.utils.launch import setup_fp8_env
+words = ["--config_file", sys.argv[1], "--machine_rank", "0", "--main_process_ip", "127.0.0.1", "train.py"]
+args, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+os.environ.update({name: str(value) for name, value in setup_fp8_env(args, {}).items()})
+backend = FP8BackendType(os.environ["ACCELERATE_FP8_BACKEND"])
+print(backend.value, AORecipeKwargs().config.enable_fsdp_float8_all_gather, args.fsdp_cpu_ram_efficient_loading)
+try:
+    FP8BackendType("ao")
+except ValueError:
+    print("capitals")
+"""
+    said = run(script, str(tmp_path / "accelerate.yaml")).split()
+    assert said == ["AO", str(bool(option)), "False", "capitals"]
+
+
+@pytest.mark.slow
+@needs("torchao")
+def test_torchao_gathers_a_byte_a_value() -> None:
+    script = """
+import torch
+from torchao.float8 import Float8LinearConfig
+from torchao.float8.float8_training_tensor import LinearMMConfig
+from torchao.float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
+shard = torch.randn(64, 32)
+weight = WeightWithDynamicFloat8CastTensor(shard, LinearMMConfig(), torch.float8_e4m3fn, torch.tensor(1.0))
+(sent,), (scale,) = weight.fsdp_pre_all_gather(None)
+print(sent.numel() * sent.itemsize / shard.numel(), scale.numel())
+rows = Float8LinearConfig.from_recipe_name("rowwise")
+try:
+    Float8LinearConfig(cast_config_weight=rows.cast_config_weight, enable_fsdp_float8_all_gather=True)
+except AssertionError:
+    print("refused")
+"""
+    assert run(script).split() == ["1.0", "1", "refused"]
