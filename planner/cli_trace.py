@@ -17,6 +17,9 @@ from planner.cli_options import CalibrationOption
 from planner.errors import FileInputError, InputError, PlannerError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from planner.cost.chunks import ChunkTimes
     from planner.cost.table import CostDetail
     from planner.report.trace import MemoryLevels, TracedStep
@@ -151,6 +154,7 @@ def traced_step(
     plan: Plan, index: int, schedule: str | None, cluster: str | None, calibration: Path | None = None
 ) -> TracedStep:
     """The step of the plan's `index`-th configuration, timed pass by pass. Raises `PlannerError`."""
+    from planner.cost.chunks import kept_by_chunk
     from planner.cost.simulated import evaluate_exactly, simulator_of
     from planner.report.trace import TracedStep
     from planner.request import cost_model
@@ -186,7 +190,9 @@ def traced_step(
         hop=hop,
         head=float(model.layers.edges(rows).head[0]),
         once={part: time[part] for part in _AFTER},
-        memory=_levels(cost.detail, config, traced, waste),
+        memory=_levels(
+            cost.detail, config, traced, kept_by_chunk(model.layers, config, chunks.layers), waste
+        ),
         facts=_facts(
             plan,
             choice,
@@ -269,8 +275,11 @@ def exposed_hop(table: ActionTable, chunks: ChunkTimes, pipeline: float) -> floa
     return float(np.interp(pipeline, took, grid))
 
 
-def _levels(detail: CostDetail, config: ParallelConfig, schedule: Schedule, waste: float) -> MemoryLevels:
-    """Bytes of every rank and chunk, as the plan counts them: every chunk of a rank keeps as much as the others.
+def _levels(
+    detail: CostDetail, config: ParallelConfig, schedule: Schedule, kept: NDArray[np.float64], waste: float
+) -> MemoryLevels:
+    """Bytes of every rank and chunk, as the plan counts them: `kept` by a micro-batch of every chunk; of a folded or
+    mirrored model every chunk of a rank as much as the others.
 
     Where `schedule` puts chunks on other ranks than the plan, only activations are known; DualPipe's two copies of
     the model are the sum of two of the plan's ranks.
@@ -292,7 +301,8 @@ def _levels(detail: CostDetail, config: ParallelConfig, schedule: Schedule, wast
         rest = [value for name, value in terms.items() if name not in left_out]
         fixed[phase] = np.sum(rest, axis=0) + float(detail.outside[0])
     of_chunk = ranks_of_chunks(p, v, own)
-    chunk = (detail.kept[0, classes] * (1.0 + waste) / v)[of_chunk]
+    mean = (detail.kept[0, classes] / v)[of_chunk]
+    chunk = (kept if own is Placement.LOOPED else mean) * (1.0 + waste)
     working = detail.memory["backward"]["working_set"][0, classes][of_chunk]
     held, optimizer = fixed["backward"], fixed["optimizer"]
     loss, head = (
@@ -334,10 +344,10 @@ def _facts(
 MEMORY_COUNTS = (
     "model states, buffers and what lies outside the allocator, activations of the micro-batches in flight with "
     "fragmentation, a layer's working set during backward passes, logits during loss and its backward, temporaries "
-    "of the optimizer. A rank's chunks are counted as equal. Activations count from the start of the forward to the "
-    "end of the backward, or of the weight gradient where that runs apart. Not drawn: the rise and fall within a "
-    "pass, and reduction of gradients. Counters called activations count nothing else: their schedule places chunks "
-    "on other ranks than the plan"
+    "of the optimizer. The chunks of a rank are counted as equal where the model is folded. Activations count from the "
+    "start of the forward to the end of the backward, or of the weight gradient where that runs apart. Not drawn: the "
+    "rise and fall within a pass, and reduction of gradients. Counters called activations count nothing else: their "
+    "schedule places chunks on other ranks than the plan"
 )
 
 

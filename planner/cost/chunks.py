@@ -100,11 +100,7 @@ def chunk_times(
     edges = model.edges(keys)
     chunks = len(counts)
     forward, again, backward, weight, hidden = (np.zeros(chunks) for _ in range(5))
-    recomputed = np.full(config.pp, config.recompute_layers if config.recompute == Recompute.FULL else 0)
-    if recomputed.any() and model.recomputed:
-        recomputed = np.array(model.recomputed)
-    most = -(-problem.model.num_layers // config.pp)
-    leading = recomputed_of_chunk(recomputed, config.vpp, most, max(counts))
+    leading = _recomputed_of_ranks(model, config, max(counts))
     layer = 0
     for chunk, count in enumerate(counts):
         for place, kind in enumerate(problem.model.layer_kind_of[layer : layer + count]):
@@ -139,6 +135,31 @@ def chunk_times(
         hidden=hidden if schedule in (Schedule.DUALPIPE, Schedule.DUALPIPE_V) else np.zeros(chunks),
         layers=tuple(counts),
     )
+
+
+def _recomputed_of_ranks(model: LayerModel, config: ParallelConfig, deepest: int) -> NDArray[np.int64]:
+    """Layers that each chunk of every rank recomputes, (ranks,); `deepest` where it recomputes all."""
+    recomputed = np.full(config.pp, config.recompute_layers if config.recompute == Recompute.FULL else 0)
+    if recomputed.any() and model.recomputed:
+        recomputed = np.array(model.recomputed)
+    most = -(-model.problem.model.num_layers // config.pp)
+    return recomputed_of_chunk(recomputed, config.vpp, most, deepest)
+
+
+def kept_by_chunk(model: LayerModel, config: ParallelConfig, counts: tuple[int, ...]) -> Array:
+    """What a micro-batch leaves for its backward pass in chunks with `counts` layers, (chunks,) [bytes]."""
+    spec, keys = model.problem.model, ConfigTable.of([config])
+    costs = [model.layer(kind, keys) for kind in spec.layer_kinds]
+    leading = _recomputed_of_ranks(model, config, max(counts))
+    ranks = ranks_of_chunks(config.pp, config.vpp, Schedule(config.schedule).placement)
+    kept, first = np.zeros(len(counts)), 0
+    for chunk, count in enumerate(counts):
+        for place, kind in enumerate(spec.layer_kind_of[first : first + count]):
+            full = place < leading[ranks[chunk]]
+            kept[chunk] += float((costs[kind].kept_full if full else costs[kind].kept)[0])
+        first += count
+    kept[-1] += spec.mtp_layers * float(costs[spec.layer_kind_of[-1]].kept[0])
+    return kept
 
 
 def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:

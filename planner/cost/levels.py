@@ -18,6 +18,7 @@ from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import group_links, pipeline_links
+from planner.cost.uneven_chunks import UnevenChunks, uneven_chunks
 from planner.schedule.formulas import in_flight, uneven_hop_time
 from planner.schedule.held import Point, most_held, worst_moments
 from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, IntColumn, Schedule, distinct
@@ -81,6 +82,7 @@ class Pipelines:
     in_flight: Array  # (q, C)
     hops: Array  # (q,) seconds of point-to-point on the critical path
     apart: Apart | None = None  # None: no row has such a schedule
+    uneven: UnevenChunks | None = None  # None: no rank has chunks that differ
 
 
 def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
@@ -142,8 +144,9 @@ def pipeline_level(model: LayerModel, table: ConfigTable, layers: Layers, classe
         )
         work, held = time - hidden, apart.moments[0][0]
     slowest, total = largest(work), sum_of_columns(classes.count[stage] * work)
-    hops = _hops(model, keys, p, v, m)
-    return Pipelines(inverse, key, stage, time, forward, slowest, total, kept, held, hops, apart)
+    hops, spec = _hops(model, keys, p, v, m), model.problem.model
+    uneven = uneven_chunks(keys, stage, classes, (spec.layer_kind_of[-1], spec.mtp_layers))
+    return Pipelines(inverse, key, stage, time, forward, slowest, total, kept, held, hops, apart, uneven)
 
 
 def _moments(

@@ -12,10 +12,34 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.memory_moments import PHASES, MemoryInputs, Moment, gradients_kept, moments_of
+from planner.cost.memory_moments import AT_LOSS, PHASES, MemoryInputs, Moment, gradients_kept, moments_of
 from planner.spec.stack import Stack, StateEngine
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Activations of candidates on stages of each class, of one micro-batch in flight (n, C): at the moment at which
+    they are most, and at the loss. They differ where the chunks of a rank do. [bytes]"""
+
+    peak: Array
+    loss: Array
+
+    def of(self, moment: Moment) -> Array:
+        """Those of a moment (n, C) [bytes]."""
+        return self.loss if moment.phase in AT_LOSS else self.peak
+
+    def rows(self, rows: NDArray[np.intp]) -> Kept:
+        """Those of some rows, which may repeat."""
+        peak = self.peak[rows]
+        return Kept(peak, peak if self.loss is self.peak else self.loss[rows])
+
+    def but(self, rows: NDArray[np.bool_], other: Array) -> Kept:
+        """The same but for `rows`, which keep `other` (n, C) at all moments."""
+        if not rows.any():
+            return self
+        return Kept(*(np.where(rows[:, None], other, mine) for mine in (self.peak, self.loss)))
 
 
 @dataclass(frozen=True)
@@ -37,14 +61,14 @@ def _peak_by_class(
     x: MemoryInputs,
     moments: list[Moment],
     stem: NDArray[np.intp],
-    kept: Array,
+    kept: Kept,
     working: Array,
     factor: float,
 ) -> Array:
     """Largest over moments (n, C); moments that keep equally much share one product."""
-    groups: dict[int, list[Moment]] = {}
+    groups: dict[tuple[int, int], list[Moment]] = {}
     for moment in moments:
-        groups.setdefault(id(moment.kept), []).append(moment)
+        groups.setdefault((id(moment.kept), id(kept.of(moment))), []).append(moment)
     result: Array | None = None
     for members in groups.values():
         quiet = [m.fixed for m in members if not m.works]
@@ -58,22 +82,22 @@ def _peak_by_class(
             found = at_work if found is None else np.maximum(found, at_work)
         assert found is not None
         if members[0].kept is not None:
-            found = found + (factor * members[0].kept)[stem] * kept
+            found = found + (factor * members[0].kept)[stem] * kept.of(members[0])
         result = found if result is None else np.maximum(result, found)
     assert result is not None
     return result
 
 
 def _binding_moment(
-    moments: list[Moment], stem: NDArray[np.intp], kept: Array, working: Array, waste: float,
+    moments: list[Moment], stem: NDArray[np.intp], kept: Kept, working: Array, waste: float,
     stage_class: NDArray[np.intp],
 ) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
     """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
-    at, mine = (stem, stage_class), kept[np.arange(len(stem)), stage_class]
+    at, here = (stem, stage_class), (np.arange(len(stem)), stage_class)
     phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
     best = np.full(len(stem), -np.inf)
     for moment in moments:
-        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
+        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * kept.of(moment)[here]
         total = moment.fixed[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
         better = total > best
         best = np.where(better, total, best)
@@ -85,7 +109,7 @@ def _binding_moment(
 def memory_cost(
     x: MemoryInputs,
     stem: NDArray[np.intp],
-    kept: Array,
+    kept: Kept,
     working: Array,
     stack: Stack,
     keep_terms: bool = True,
@@ -94,7 +118,7 @@ def memory_cost(
 ) -> MemoryCost:
     """Terms and peak of memory for every candidate, stage class and moment [bytes].
 
-    Row i has the stem `stem[i]` of `x`, keeps `kept[i]` (C,) bytes of a micro-batch and works in `working[i]`.
+    Row i has the stem `stem[i]` of `x`, keeps `kept` of a micro-batch in flight and works in `working[i]`.
     `terms` is empty unless `keep_terms`. `cached`: blocks of recomputed layers, which as those of the last step's
     gradients a counter of reserved memory shows at the loss, whose tensors are too large for them; short of memory,
     the allocator returns them, and the deferred ones where all would exceed `capacity`. A moment's total: its
@@ -146,14 +170,14 @@ def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:
 
 
 def _terms_of(
-    moment: Moment, stem: NDArray[np.intp], kept: Array, working: Array, waste: float
+    moment: Moment, stem: NDArray[np.intp], kept: Kept, working: Array, waste: float
 ) -> dict[str, Array]:
     """Every term of a moment, row by row (n, C)."""
     terms = {name: value[stem] for name, value in moment.terms.items()}
     if moment.kept is not None:
-        terms.setdefault("weight_gradients_due", np.zeros_like(kept))
-        terms["activations"] = moment.kept[stem] * kept
+        terms.setdefault("weight_gradients_due", np.zeros_like(kept.peak))
+        terms["activations"] = moment.kept[stem] * kept.of(moment)
         terms["fragmentation"] = waste * terms["activations"]
     if moment.works:
-        terms["working_set"] = working[:, None] * np.ones_like(kept)
+        terms["working_set"] = working[:, None] * np.ones_like(kept.peak)
     return terms

@@ -24,6 +24,10 @@ PHASES: Final = (
     "after_init", "forward", "loss", "head_backward", "backward", "layer_reduction", "layer_backward", "backward_end",
     "gradient_reduction", "optimizer", "parameter_gather",
 )  # fmt: skip
+AT_LOSS: Final = (
+    "loss",
+    "head_backward",
+)  # of the phases, those at which a micro-batch leaves the last layer
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory import memory_cost, worst_moment
+from planner.cost.memory import Kept, memory_cost, worst_moment
 from planner.cost.memory_moments import MemoryInputs
 from planner.cost.offload import host_seconds
 from planner.cost.pipeline import bubble_apart, bubble_time
@@ -28,7 +28,14 @@ from planner.cost.step import (
     straggling,
 )
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
-from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, IntColumn, Schedule, distinct
+from planner.spec.config import (
+    OFFLOAD_ACTIVATIONS,
+    OFFLOAD_OPTIMIZER,
+    ConfigTable,
+    IntColumn,
+    Schedule,
+    distinct,
+)
 from planner.spec.job import OPTIMIZERS
 
 Array = NDArray[np.float64]
@@ -57,12 +64,14 @@ class _Stems:
 @dataclass(frozen=True)
 class _Work:
     """Of distinct pipelines with their recomputed layers: `time`, `kept` (n, C) of a micro-batch on a stage of each
-    class [s], [bytes]; `slowest`, `total` (n,): the largest over stages and their sum [s]."""
+    class [s], [bytes]; `slowest`, `total` (n,): the largest over stages and their sum [s]. `in_flight`: `kept` where
+    every chunk counts by the micro-batches that are in flight of it [bytes]."""
 
     time: Array
     slowest: Array
     total: Array
     kept: Array
+    in_flight: Kept
 
 
 class PreparedCosts:
@@ -78,6 +87,8 @@ class PreparedCosts:
         self.slower = layers.time_full - layers.time
         self.again = layers.again_full - layers.again
         self.freed = layers.kept - layers.kept_full
+        of_layer = np.concatenate([layers.kept, layers.kept_full])  # (2 K, l)
+        self.each = of_layer.T[pipelines.layer_key] if pipelines.uneven is not None else of_layer[:, :0]
         # layers of kind k among the first n of a stage, as rows (pipeline, n): K times (P N, C)
         pipelines_, width, self.depth, kinds = classes.leading.shape
         shape = (pipelines_ * self.depth, width)
@@ -133,12 +144,11 @@ class PreparedCosts:
         model, pipelines, stack = self.model, self.pipelines, self.model.problem.stack
         batch = self._stem_batch(part)
         p_row = pipelines.of_row[part][stem]
-        l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
+        l_row, c_row, m = pipelines.layer_key[p_row], pipelines.stage_key[p_row], batch.microbatches[stem]
         # sharding leaves a pipeline as it is: its work is summed once for all rows that share it
         first, of_row = distinct(p_row, recompute_layers)
         own = self._pipelines_of(p_row[first], recompute_layers[first])
-        slowest, kept = own.slowest[of_row], own.kept[of_row]
-        m = batch.microbatches[stem]
+        slowest, in_flight = own.slowest[of_row], own.in_flight.rows(of_row)
         of_step: dict[str, Array] = {
             "pipeline_bubble": self._bubble(p_row[first], own, m[first], batch.v[stem[first]])[of_row],
             "pp_comm": pipelines.hops[p_row],
@@ -150,7 +160,9 @@ class PreparedCosts:
             "step_overhead": np.full(len(stem), stack.host.step_overhead),
         }  # fmt: skip
         if keep_terms or batch.offload.any():
+            kept = own.kept[of_row]
             of_step["host_transfer"] = self._host_transfer(batch, stem, largest(kept), slowest, m)
+            in_flight = in_flight.but((batch.offload[stem] & OFFLOAD_ACTIVATIONS) > 0, kept)
         subtotal = sum(of_step.values(), m * slowest)
         cluster = model.problem.cluster
         of_step["stragglers"] = straggling(subtotal, float(cluster.num_nodes), stack.communication)
@@ -160,7 +172,7 @@ class PreparedCosts:
         capacity = cluster.accelerator.memory
         memory = worst_moment(
             [
-                memory_cost(one, stem, kept, working, stack, keep_terms, cached, capacity)
+                memory_cost(one, stem, in_flight, working, stack, keep_terms, cached, capacity)
                 for one in batch.memory
             ]
         )
@@ -173,7 +185,14 @@ class PreparedCosts:
         if keep_terms:
             leading = self._leading(c_row, recompute_layers)
             terms = {**self._stage_terms(p_row, leading, own.time[of_row], m), **of_step}
-            where = (memory.by_class, memory.outside, memory.stage_class, c_row, self.classes, kept)
+            where = (
+                memory.by_class,
+                memory.outside,
+                memory.stage_class,
+                c_row,
+                self.classes,
+                own.kept[of_row],
+            )
             detail = CostDetail(terms, memory.terms, *where)
         step_time = subtotal + of_step["stragglers"] + of_step["memory_pressure"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
@@ -184,12 +203,16 @@ class PreparedCosts:
         l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
         leading = self._leading(c_row, recompute_layers)
         time, kept = pipelines.time[p_row], pipelines.kept[p_row]
-        if not leading:
-            return _Work(time, pipelines.slowest[p_row], pipelines.total[p_row], kept)
-        time = time + sum_over_kinds(leading, self.slower[:, l_row])
-        work = time if apart is None else time - apart.hidden[p_row]
-        total = sum_of_columns(self.classes.count[c_row] * work)
-        return _Work(time, largest(work), total, kept - sum_over_kinds(leading, self.freed[:, l_row]))
+        slowest, total = pipelines.slowest[p_row], pipelines.total[p_row]
+        if leading:
+            time = time + sum_over_kinds(leading, self.slower[:, l_row])
+            work = time if apart is None else time - apart.hidden[p_row]
+            slowest, total = largest(work), sum_of_columns(self.classes.count[c_row] * work)
+            kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
+        in_flight = Kept(kept, kept)
+        if pipelines.uneven is not None:
+            in_flight = Kept(*pipelines.uneven.kept(p_row, recompute_layers, self.each, kept))
+        return _Work(time, slowest, total, kept, in_flight)
 
     def _bubble(self, p_row: Index, own: _Work, m: Array, v: Array) -> Array:
         """Seconds beyond the slowest stage's own work."""

@@ -7,15 +7,18 @@ micro-batches by their place alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.least_chunks import ChunkSizes, RankLayers, least_in_chunks
 from planner.cost.levels import layer_level, pipeline_level
 from planner.cost.model import CostModel
 from planner.cost.prepared import PreparedCosts
 from planner.cost.stages import StageClasses
+from planner.cost.uneven_chunks import UnevenChunks
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.model import ModelSpec
 
@@ -23,43 +26,57 @@ Array = NDArray[np.float64]
 
 
 def rank_memory(
-    model: CostModel, config: ParallelConfig, recomputed: tuple[int, ...], deepest: int, fewest: int
+    model: CostModel, config: ParallelConfig, recomputed: tuple[int, ...], deepest: int, sizes: ChunkSizes
 ) -> Array:
     """Least device memory of every rank with 0 .. `deepest` layers, of which it recomputes `recomputed[i]`: (choices,
     ranks, deepest + 1) [bytes].
 
-    Exact for layers of one kind, as far as they can lie in chunks that recompute so many together; of several, in every
-    moment of a step that of the mix which needs least, of those that a rank can hold where every chunk but the first of
-    an interleaved pipeline has `fewest` layers or more. From layers / pp on, rounded up, a choice means all of a rank's
-    layers.
+    Exact for layers of one kind, of an interleaved rank as far as they can lie in chunks of `sizes` that recompute so
+    many together and have fewest micro-batches in flight; of several, in every moment of a step that of the mix which
+    needs least, of those that a rank can hold where every chunk but the first of an interleaved pipeline has the fewest
+    layers or more. From layers / pp on, rounded up, a choice means all of a rank's layers.
     """
     kinds, whole = len(model.problem.model.layer_kinds), -(-model.problem.model.num_layers // config.pp)
-    mixes, orders = _mixes(model.problem.model, config, deepest, fewest), _orders(model.problem.model, config)
-    phases = _least_of(model, config, recomputed, product(mixes, orders))
-    if kinds > 1 and not _in_order(model.problem.model):
+    in_order = kinds == 1 or _in_order(model.problem.model)
+    mixes, orders = (
+        _mixes(model.problem.model, config, deepest, sizes.fewest),
+        _orders(model.problem.model, config),
+    )
+    # of mixes between those tried, only what is the same in every chunk is least at one of these
+    sizes = sizes if in_order else ChunkSizes(0, np.inf)
+    phases = _least_of(model, config, recomputed, product(mixes, orders, orders), sizes)
+    if not in_order:
         pairs, held = list(permutations(range(kinds), 2)), np.arange(deepest + 1)
         for row, count in enumerate(recomputed):
             if not 0 < count < whole:  # all kept or all recomputed: one kind alone needs least
                 continue
-            ways = [(_recomputed_of_one(config.pp, held, count, kinds, pair), list(pair)) for pair in pairs]
-            for phase, least in _least_of(model, config, (count,), ways).items():
+            ways = [
+                (_recomputed_of_one(config.pp, held, count, kinds, pair), list(pair), list(range(kinds)))
+                for pair in pairs
+            ]
+            for phase, least in _least_of(model, config, (count,), ways, sizes).items():
                 phases[phase][row] = np.minimum(phases[phase][row], least[0])
     shape = (len(recomputed), config.pp, deepest + 1)
     return np.asarray(np.maximum.reduce(list(phases.values())).reshape(shape))
 
 
 def _least_of(
-    model: CostModel, config: ParallelConfig, recomputed: tuple[int, ...], ways: Iterable[tuple[Array, list[int]]]
+    model: CostModel, config: ParallelConfig, recomputed: tuple[int, ...],
+    ways: Iterable[tuple[Array, list[int], list[int]]], sizes: ChunkSizes,
 ) -> dict[str, Array]:  # fmt: skip
     """By phase of a step the memory of the way that needs least, of ranks whose layers by kind (ranks, deepest + 1,
-    kinds) are recomputed in an order of kinds: (choices, ranks x (deepest + 1)) [bytes]."""
+    kinds) are recomputed in one order of kinds and lie in chunks in another: (choices, ranks x (deepest + 1))
+    [bytes]."""
     table = ConfigTable.of([config] * len(recomputed))
     table.columns["recompute_layers"][:] = recomputed
     layers, phases = layer_level(model.layers, table), dict[str, Array]()
-    for counts, order in ways:
+    for counts, order, placed in ways:
         deepest = counts.shape[1] - 1
         classes = _ranks(config.pp, deepest, counts, order, model.problem.model, len(recomputed))
         pipelines = pipeline_level(model.layers, table, layers, classes)
+        if config.vpp > 1:
+            uneven = _in_chunks(model.problem.model, config, counts, classes, recomputed, placed, sizes)
+            pipelines = replace(pipelines, uneven=uneven)
         shards = model.shards.shards(table, classes)
         prepared = PreparedCosts(model.layers, table, classes, layers, pipelines, shards)
         detail = prepared.evaluate(
@@ -70,6 +87,16 @@ def _least_of(
             held = sum(terms.values(), np.zeros_like(detail.by_class)) + detail.outside[:, None]
             phases[phase] = np.minimum(phases.get(phase, np.inf), held)
     return phases
+
+
+def _in_chunks(
+    spec: ModelSpec, config: ParallelConfig, counts: Array, classes: StageClasses, recomputed: tuple[int, ...],
+    order: list[int], sizes: ChunkSizes,
+) -> UnevenChunks:  # fmt: skip
+    """The least that the ranks of `_ranks` keep in flight."""
+    again = classes.leading[0].reshape(*counts.shape[:2], *classes.leading.shape[2:])
+    behind, whole = (spec.layer_kind_of[-1], spec.mtp_layers), -(-spec.num_layers // config.pp)
+    return least_in_chunks(config, RankLayers(counts, again, whole, tuple(order), behind), recomputed, sizes)
 
 
 def _in_order(spec: ModelSpec) -> bool:
@@ -92,7 +119,7 @@ def _recomputed_of_one(
     return layers
 
 
-def _mixes(spec: ModelSpec, config: ParallelConfig, deepest: int, fewest: int) -> list[Array]:
+def _mixes(spec: ModelSpec, config: ParallelConfig, deepest: int, fewest: float) -> list[Array]:
     """Layers of each kind (ranks, deepest + 1, kinds) of ranks with 0 .. `deepest` layers, in each of the ways to think
     of; where all layers of one kind come before those of another, with as many of the first as can be, one less ..;
     else all of one kind (`_recomputed_of_one` has the others)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from planner.spec.stack import PipelineSplit
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+ChunkKinds = tuple[tuple[int, ...], ...]  # of a rank: kinds of the layers of every chunk, in pipeline order
 _PLACEMENTS = np.array([int(schedule.placement) for schedule in Schedule], dtype=np.int32)
 
 
@@ -35,7 +37,9 @@ class StageClasses:
     `leading` (P, C, N, K): layers by kind that are recomputed where a configuration says N, the first of every chunk
     (`recomputed_of_chunk`).
     `run_class`, `run_length` (P, R): the pipeline as runs of neighbouring stages of one class, in order (padded with
-    length 0). `members[P][C]`: the stages of each class.
+    length 0). `members[P][C]`: the stages of each class. `chunks[P][C]`: kinds of the layers of every chunk, and
+    `again_of_chunk[P][C]` (N,) how many of each chunk are recomputed; both empty where a rank holds one chunk or chunks
+    are not dealt in rounds.
     """
 
     of_row: NDArray[np.intp]
@@ -49,6 +53,8 @@ class StageClasses:
     run_length: FloatArray
     copies: FloatArray
     members: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    chunks: tuple[tuple[ChunkKinds, ...], ...] = ()
+    again_of_chunk: tuple[tuple[IntArray, ...], ...] = ()
 
 
 def recomputed_of_chunk(layers: IntArray, vpp: int, most: int, deepest: int) -> IntArray:
@@ -63,14 +69,14 @@ def recomputed_of_chunk(layers: IntArray, vpp: int, most: int, deepest: int) -> 
 
 def _chunks_of_ranks(
     counts: list[int], pp: int, kind_of: tuple[int, ...], placement: Placement
-) -> list[list[tuple[int, ...]]]:
+) -> list[ChunkKinds]:
     """Kinds of the layers of every chunk of every rank."""
     ends = np.cumsum(counts)
     on_rank: list[list[tuple[int, ...]]] = [[] for _ in range(pp)]
     ranks = ranks_of_chunks(pp, len(counts) // pp, placement)
     for rank, end, count in zip(ranks, ends, counts, strict=True):
         on_rank[rank].append(kind_of[end - count : end])
-    return on_rank
+    return [tuple(chunks) for chunks in on_rank]
 
 
 def stage_classes(
@@ -85,62 +91,88 @@ def stage_classes(
 ) -> StageClasses:
     """Deal the layers of a model to stages for every distinct pp, vpp and placement of a schedule.
 
-    `kind_of`: the kind of each layer. `embedding`, `head`: their cost in layers [1]. Stages that hold equally
-    many layers of each kind, in chunks of equal sizes, are one class; the order within a stage is that of its earliest
-    member. `recomputed`: layers that each rank recomputes where a configuration recomputes any, if not what the
-    configuration says.
+    `kind_of`: the kind of each layer. `embedding`, `head`: their cost in layers [1]. Stages that hold equally many
+    layers of each kind, and of interleaved pipelines the same layers in every chunk, are one class; the order within a
+    stage is that of its earliest member. `recomputed`: layers that each rank recomputes where a configuration
+    recomputes any, if not what the configuration says.
     """
     placement = _PLACEMENTS[schedule]
     first_rows, of_row = distinct(pp, vpp, placement)
     kinds = max(kind_of) + 1
     pipelines = []
     for row in first_rows:
-        stages = int(pp[row])
-        place = Placement(int(placement[row]))
+        stages, place = int(pp[row]), Placement(int(placement[row]))
         counts = deal_layers(len(kind_of), stages, int(vpp[row]), split, embedding, head, place)
         dealt = _chunks_of_ranks(counts, stages, kind_of, place)
-        totals = np.zeros((stages, kinds + 2))
-        for rank, chunks in enumerate(dealt):
-            totals[rank, :kinds] = np.bincount([kind for chunk in chunks for kind in chunk], minlength=kinds)
-        totals[0, kinds] = totals[0 if place is Placement.FOLDED else -1, kinds + 1] = 1.0
-        if place is Placement.MIRRORED:
-            totals = (totals + totals[::-1]) / 2
-        classes: dict[tuple[float, ...], list[int]] = {}
-        for rank, row_totals in enumerate(totals.tolist()):
-            held = (*row_totals, *_sizes(dealt, rank, place), *recomputed[rank : rank + 1])
-            classes.setdefault(held, []).append(rank)
-        pipelines.append((dealt, classes, place))
+        pipelines.append((dealt, _classes(dealt, place, kinds, recomputed), place))
     width = max(len(classes) for _, classes, _ in pipelines)
     depth = max(sum(map(len, chunks)) for dealt, _, _ in pipelines for chunks in dealt) + 1
     shape = (len(pipelines), width)
     count, stage, first, last = (np.zeros(shape) for _ in range(4))
     layers, leading = np.zeros((*shape, kinds)), np.zeros((*shape, depth, kinds))
+    chunks: list[tuple[ChunkKinds, ...]] = []
+    again: list[tuple[IntArray, ...]] = []
     for i, (dealt, classes, place) in enumerate(pipelines):
+        most = -(-len(kind_of) // len(dealt))
         for j, (held, ranks) in enumerate(classes.items()):
             count[i, j], stage[i, j] = len(ranks), ranks[0]
             layers[i, j], (first[i, j], last[i, j]) = held[:kinds], held[kinds : kinds + 2]
             mine = [dealt[ranks[0]]]
             if place is Placement.MIRRORED:
                 mine.append(dealt[-1 - ranks[0]])
-            most = -(-len(kind_of) // len(dealt))
             leading[i, j] = np.mean([_leading(part, depth, kinds, most) for part in mine], axis=0)
             if recomputed:
                 leading[i, j, 1:] = leading[i, j, min(recomputed[ranks[0]], depth - 1)]
+        rounds = place is Placement.LOOPED and len(dealt[0]) > 1
+        earliest = [ranks[0] for ranks in classes.values()] if rounds else []
+        chunks.append(tuple(dealt[rank] for rank in earliest))
+        again.append(
+            tuple(_again(dealt[rank], depth, most, recomputed[rank : rank + 1]) for rank in earliest)
+        )
     members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes, _ in pipelines)
     run_class, run_length = _runs(members)
     copies = np.array([2.0 if place is Placement.MIRRORED else 1.0 for _, _, place in pipelines])
     return StageClasses(
-        of_row, count, stage, first, last, layers, leading, run_class, run_length, copies, members
+        of_row, count, stage, first, last, layers, leading, run_class, run_length, copies, members, tuple(chunks),
+        tuple(again),
     )  # fmt: skip
 
 
-def _sizes(dealt: list[list[tuple[int, ...]]], rank: int, placement: Placement) -> list[int]:
-    """Layers of the chunks of a rank, ascending; none where it has one chunk, which its layers by kind tell."""
-    chunks = dealt[rank] + (dealt[-1 - rank] if placement is Placement.MIRRORED else [])
-    return sorted(map(len, chunks)) if len(dealt[rank]) > 1 else []
+def _classes(
+    dealt: list[ChunkKinds], place: Placement, kinds: int, recomputed: tuple[int, ...]
+) -> dict[tuple[Any, ...], list[int]]:
+    """The ranks that hold the same: by layers of every kind, embedding and head, and what else tells them apart."""
+    totals = np.zeros((len(dealt), kinds + 2))
+    for rank, chunks in enumerate(dealt):
+        totals[rank, :kinds] = np.bincount([kind for chunk in chunks for kind in chunk], minlength=kinds)
+    totals[0, kinds] = totals[0 if place is Placement.FOLDED else -1, kinds + 1] = 1.0
+    if place is Placement.MIRRORED:
+        totals = (totals + totals[::-1]) / 2
+    classes: dict[tuple[Any, ...], list[int]] = {}
+    for rank, row_totals in enumerate(totals.tolist()):
+        held = (*row_totals, *_told_apart(dealt, rank, place), *recomputed[rank : rank + 1])
+        classes.setdefault(held, []).append(rank)
+    return classes
 
 
-def _leading(chunks: list[tuple[int, ...]], depth: int, kinds: int, most: int) -> FloatArray:
+def _told_apart(dealt: list[ChunkKinds], rank: int, placement: Placement) -> Sequence[Any]:
+    """What tells the chunks of a rank from those of one with as many layers of each kind: of interleaved ranks the
+    layers of each in turn, else their sizes, ascending; nothing where it has one chunk."""
+    if len(dealt[rank]) == 1:
+        return ()
+    if placement is Placement.LOOPED:
+        return dealt[rank]
+    chunks = dealt[rank] + (dealt[-1 - rank] if placement is Placement.MIRRORED else ())
+    return sorted(map(len, chunks))
+
+
+def _again(chunks: ChunkKinds, depth: int, most: int, stated: tuple[int, ...]) -> IntArray:
+    """Layers that each chunk of a stage recomputes where a configuration says n, (n,); `stated`: the rank's own."""
+    steps = recomputed_of_chunk(np.arange(depth), len(chunks), most, depth)
+    return np.where(np.arange(depth) > 0, steps[min(stated[0], depth - 1)], 0) if stated else steps
+
+
+def _leading(chunks: ChunkKinds, depth: int, kinds: int, most: int) -> FloatArray:
     """Layers by kind that a stage recomputes where a configuration says n, (n, kinds)."""
     steps = np.zeros((depth, kinds))
     first = recomputed_of_chunk(np.arange(depth), len(chunks), most, depth)

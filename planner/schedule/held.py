@@ -1,8 +1,9 @@
-"""How many chunks does a rank hold at its worst moment, where weight gradients run apart from input gradients?
+"""How many chunks, and which, does a rank hold at the moments of a step that can be its worst?
 
-Between the two a chunk keeps other tensors than before, so that neither count alone gives the peak: what matters are
-the moments at which some weighing of the two is largest. Left out: schedules whose counts have a closed form
-(`formulas.in_flight`), and bytes.
+Where weight gradients run apart from input gradients a chunk keeps other tensors between the two than before, so that
+neither count alone gives the peak: what matters are the moments at which some weighing of the two is largest. Where
+the chunks of an interleaved rank differ, those at which some weighing of its chunks is. Left out: the number of chunks
+of 1F1B and interleaved ranks, which has a closed form (`formulas.in_flight`), and bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from planner.schedule.actions import ActionTable, Pass
 from planner.schedule.generate import action_table
+from planner.schedule.looped import group_order
 from planner.schedule.memory_limited import default_limit
 from planner.spec.config import Schedule
 
@@ -65,3 +67,41 @@ def most_held(schedule: Schedule, p: int, v: int, m: int) -> tuple[tuple[Point, 
 @lru_cache(maxsize=4096)
 def _most_held(schedule: Schedule, p: int, v: int, m: int) -> tuple[tuple[Point, ...], ...]:
     return tuple(held_moments(action_table(schedule, p, m, v)))
+
+
+Counts = NDArray[np.float64]  # (moments, v): micro-batches held of every chunk
+
+
+def interleaved_moments(p: int, v: int, m: int, rank: int) -> tuple[Counts, Counts]:
+    """Micro-batches that an interleaved rank holds of each of its chunks, in pipeline order, at the moments that can be
+    its worst: of the step, and of the backward passes of its last chunk (on the last rank, where the loss is).
+
+    W = (v - 1) p + 2 (p - 1 - r) forwards go ahead; backward i then runs with the first W + 1 + i forwards done and i
+    backwards, which take the chunks in reverse (Megatron-LM core/pipeline_parallel/schedules.py,
+    get_pp_rank_microbatches and get_model_chunk_id, groups of p). As long as neither turns to another chunk every count
+    rises or falls by one a pass, so that some weighing of the chunks is largest where one turns. From 3 p micro-batches
+    on the same counts return.
+    """
+    return _interleaved_moments(p, v, m if m % p else min(m, SATURATED * p), rank)
+
+
+@lru_cache(maxsize=4096)
+def _interleaved_moments(p: int, v: int, m: int, rank: int) -> tuple[Counts, Counts]:
+    order, _ = group_order(v, m, p)
+    taken = np.zeros((len(order) + 1, v))
+    taken[np.arange(1, len(order) + 1), order] = 1
+    taken = np.cumsum(taken, axis=0)  # of every chunk among the first n forwards
+    ahead = min((v - 1) * p + 2 * (p - 1 - rank), len(order) - 1)
+    turns = np.flatnonzero(np.diff(order)) + 1
+    last = len(order) - 1 - ahead  # backwards before the forwards have run out
+    at = np.concatenate([[0, last], turns, turns - 1, turns - ahead - 1])
+    at = np.unique(at[(at >= 0) & (at <= last)])
+    held = taken[at + ahead + 1] - taken[at][:, ::-1]
+    return _undominated(held), _undominated(held[order[at] == 0])
+
+
+def _undominated(held: Counts) -> Counts:
+    """Those of some counts that no other reaches in every chunk."""
+    held = np.unique(held, axis=0)
+    more = (held[None] >= held[:, None]).all(axis=2)
+    return held[more.sum(axis=1) == 1]

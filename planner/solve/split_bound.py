@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.chunks import hop_seconds
+from planner.cost.least_chunks import ChunkSizes
 from planner.cost.model import CostModel
 from planner.cost.prepared import PreparedCosts
 from planner.cost.probe import rank_memory
@@ -263,8 +264,8 @@ def capacity(model: CostModel, config: ParallelConfig, choices: Sequence[int], l
     deepest = int(min(rank_limits(spec.num_layers, config)[1].max(), 2 * whole + 2))
     if np.isinf(limit):
         return Capacity(ordered, np.full((len(ordered), config.pp), spec.num_layers))
-    fewest = fewest_layers(spec.num_layers, config)
-    fits = rank_memory(model, config, ordered, deepest, fewest) <= limit * (1 + 1e-9)
+    sizes = ChunkSizes(fewest_layers(spec.num_layers, config), most_layers(spec.num_layers, config))
+    fits = rank_memory(model, config, ordered, deepest, sizes) <= limit * (1 + 1e-9)
     most = np.where(fits.any(axis=2), deepest - fits[:, :, ::-1].argmax(axis=2), -1)
     return Capacity(ordered, np.where(most == deepest, spec.num_layers, most))
 

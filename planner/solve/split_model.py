@@ -30,7 +30,7 @@ from planner.solve.split_bound import (
     most_layers,
     near_splits,
 )
-from planner.solve.split_schedule import one_f_one_b
+from planner.solve.split_schedule import less_in_flight, one_f_one_b
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
@@ -339,33 +339,42 @@ class SplitModel(LayerCosts):
             count = self._effective(dealt.recomputed[rank % len(dealt.recomputed)])
             inner = 0 < rank < self.p - 1
             for other in range(1, rank + 1) if inner else [rank]:
-                tests = self._lighter(other, held, count)
+                tests = self._lighter(rank, other, held, count)
                 tests += [sum(self.r) == 0] if some else [sum(self.r) > 0]
                 self.cp.add_bool_or([self._literal(test) for test in tests])
 
-    def _lighter(self, rank: int, held: list[list[int]], count: int) -> list[Expression]:
-        """Of these constraints one holds where `rank` may need less memory than with `held` (v, kinds) layers in its
-        chunks and `count` of them recomputed.
+    def _lighter(self, rank: int, other: int, held: list[list[int]], count: int) -> list[Expression]:
+        """Of these constraints one holds where rank `other` may need less memory than `rank` with `held` (v, kinds)
+        layers in its chunks and `count` of them recomputed.
 
-        It holds fewer layers of some kind, or keeps fewer that are not recomputed. With some layers of each of several
-        chunks recomputed, the latter is told by their sum over chunks for one kind of layers; of several kinds, what a
-        chunk keeps of each falls with `r` alone where the chunk holds as many of all.
+        It holds fewer layers of some kind, or keeps fewer that are not recomputed; of several chunks, each layer counts
+        by the micro-batches that are in flight of its chunk, at some moment that may be the worst. With some layers of
+        each of several chunks recomputed and several kinds, what a chunk keeps of each falls with `r` alone where the
+        chunk holds as many of all.
         """
-        mine = self.of_kind[rank :: self.p]
+        mine = self.of_kind[other :: self.p]
         fewer = [
             sum(chunk[kind] for chunk in mine) < layers
             for kind, layers in enumerate(map(sum, zip(*held, strict=True)))
             if layers
         ]
-        more = self.r[rank % len(self.r)] > count
-        if self.v == 1 or count in (0, self._effective(self.whole)):
+        more = self.r[other % len(self.r)] > count
+        if self.v == 1:
             return [*fewer, more]
+        if count in (0, self._effective(self.whole)):
+            return [*fewer, *less_in_flight(self.config, rank, mine, held), more]
         if len(self.spec.layer_kinds) > 1:
             chunks = zip(mine, held, strict=True)
             return [x < n for chunk, of in chunks for x, n in zip(chunk, of, strict=True) if n] + [more]
-        kept = sum(max(layers - count // self.v, 0) for (layers,) in held)
-        again = zip(self.n[rank :: self.p], self.again_of[rank :: self.p], strict=True)
-        return [*fewer, sum(n - some for n, some in again) < kept] if kept else fewer
+        kept = [[max(layers - count // self.v, 0)] for (layers,) in held]
+        again = zip(self.n[other :: self.p], self.again_of[other :: self.p], strict=True)
+        left = [[n - some] for n, some in again]
+        less = [
+            test
+            for of, n in ((mine, held), (left, kept))
+            for test in less_in_flight(self.config, rank, of, n)
+        ]
+        return [*fewer, sum(x for (x,) in left) < sum(n for (n,) in kept), *less]
 
     def solve(self, target: float, effort: float) -> tuple[Dealt | None, float, float]:
         """The split of the least bound, that bound as a step time [s], and the effort spent. None: there is none whose

@@ -1,12 +1,19 @@
-"""How long does 1F1B take with stages whose times a solver chooses, as constraints of CP-SAT?
+"""How long does 1F1B take with stages that a solver chooses, and which of its ranks hold less in flight? Constraints of
+CP-SAT.
 
-Times are expressions in whole units. Left out: interleaved schedules, of which `SplitModel` takes paths.
+Times are expressions in whole units. Left out: the time of interleaved schedules, of which `SplitModel` takes paths.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
+
+from planner.schedule.held import interleaved_moments
+from planner.spec.config import ParallelConfig
 
 Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
 
@@ -42,3 +49,20 @@ def one_f_one_b(
     for s in range(first, p):
         steady = (m - p + s) * (forward[s] + backward[s])
         cp.add(makespan >= enter[s] - done_backward[s] + steady + leave[s] - done_forward[s])
+
+
+def less_in_flight(
+    config: ParallelConfig, rank: int, chunks: Sequence[Sequence[Expression]], held: Sequence[Sequence[int]]
+) -> list[Expression]:
+    """Of these constraints one holds where `chunks` (v, kinds) have fewer layers of some kind in flight than an
+    interleaved rank with `held` of them, at some moment that may be its worst."""
+    p = config.pp
+    moments = interleaved_moments(p, config.vpp, config.num_microbatches, rank)
+    found = []
+    for weights in np.concatenate(moments[: 2 if rank == p - 1 else 1]).astype(int).tolist():
+        for kind in range(len(held[0])):
+            there = sum(weight * of[kind] for weight, of in zip(weights, held, strict=True))
+            if there:
+                here = sum(weight * of[kind] for weight, of in zip(weights, chunks, strict=True) if weight)
+                found.append(here < there)
+    return found

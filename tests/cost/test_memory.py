@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.memory import memory_cost
+from planner.cost.memory import Kept, memory_cost
 from planner.cost.memory_moments import PHASES, MemoryInputs
 from planner.cost.state_bytes import StateBytes, state_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -85,11 +85,16 @@ def inputs(dense: list[float], in_flight: list[float], head: list[float]) -> Mem
     )  # fmt: skip
 
 
+def alike(*kept: float) -> Kept:
+    """Bytes of a micro-batch on one row's stage classes, whose chunks are alike."""
+    return Kept(np.array([kept]), np.array([kept]))
+
+
 def test_the_first_stage_binds_by_micro_batches_in_flight() -> None:
     # 1 Gi parameters each: 18 GiB + 2 workspace; 4 or 1 micro-batches of 5 GiB, 10 % wasted; 1 GiB at work
     x = inputs([GIB, GIB], [4.0, 1.0], [0.0, 0.0])
     row = np.zeros(1, dtype=np.intp)
-    cost = memory_cost(x, row, np.array([[5 * GIB, 5 * GIB]]), np.array([GIB]), BARE)
+    cost = memory_cost(x, row, alike(5 * GIB, 5 * GIB), np.array([GIB]), BARE)
     assert int(cost.stage_class[0]) == 0
     assert PHASES[int(cost.phase[0])] == "backward"
     assert float(cost.device[0]) / GIB == pytest.approx(18 + 2 + 4 * 5 * 1.1 + 1 + 3 + 2 * 1)
@@ -99,7 +104,7 @@ def test_the_first_stage_binds_by_micro_batches_in_flight() -> None:
 def test_the_last_stage_binds_by_the_loss() -> None:
     x = inputs([GIB, GIB], [2.0, 1.0], [0.0, 30 * GIB])
     row = np.zeros(1, dtype=np.intp)
-    cost = memory_cost(x, row, np.array([[5 * GIB, 5 * GIB]]), np.array([GIB]), BARE)
+    cost = memory_cost(x, row, alike(5 * GIB, 5 * GIB), np.array([GIB]), BARE)
     assert int(cost.stage_class[0]) == 1
     assert PHASES[int(cost.phase[0])] == "loss"
     assert float(cost.device[0]) / GIB == pytest.approx(18 + 2 + 5.5 + 30 + 5)
@@ -110,7 +115,7 @@ def test_the_update_binds_where_it_needs_temporaries() -> None:
     stack = BARE
     x = replace(inputs([GIB], [1.0], [0.0]), update_bytes=4.0)
     row = np.zeros(1, dtype=np.intp)
-    cost = memory_cost(x, row, np.array([[GIB]]), np.array([0.1 * GIB]), stack)
+    cost = memory_cost(x, row, alike(GIB), np.array([0.1 * GIB]), stack)
     assert PHASES[int(cost.phase[0])] == "optimizer"
     assert float(cost.device[0]) / GIB == pytest.approx(18 + 4 + 2 + 5)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.schedule.actions import peak_in_flight
+from planner.schedule.actions import Pass, peak_in_flight
 from planner.schedule.generate import action_table
-from planner.schedule.held import SATURATED, held_moments, most_held, worst_moments
+from planner.schedule.held import SATURATED, held_moments, interleaved_moments, most_held, worst_moments
 from planner.spec.config import Schedule
 
 SHAPES = [
@@ -55,3 +55,23 @@ def test_zb_h1_trades_activations_for_weight_gradients() -> None:
 def test_fewer_micro_batches_than_the_pipeline_is_deep() -> None:
     few = most_held(Schedule.ZB_V, 4, 2, 2)
     assert np.max([x + y for moments in few for x, y in moments]) <= 4
+
+
+@given(
+    st.integers(2, 5), st.integers(2, 5), st.integers(1, 5), st.lists(st.floats(0, 9), min_size=5, max_size=5)
+)
+def test_no_other_moment_of_an_interleaved_rank_weighs_more(
+    p: int, v: int, rounds: int, weights: list[float]
+) -> None:
+    table, weigh = action_table(Schedule.INTERLEAVED, p, rounds * p, v), np.array(weights[:v])
+    for rank in range(p):
+        held, peak, at_loss = np.zeros(v), 0.0, 0.0
+        for kind, stage in zip(table.kind[rank].tolist(), table.stage[rank].tolist(), strict=True):
+            held[stage // p] += kind == Pass.FORWARD
+            peak = max(peak, float(held @ weigh))
+            if kind == Pass.BACKWARD:
+                at_loss = max(at_loss, float(held @ weigh)) if stage == p * v - 1 else at_loss
+                held[stage // p] -= 1
+        step, loss = interleaved_moments(p, v, rounds * p, rank)
+        assert (step @ weigh).max() == pytest.approx(peak)
+        assert rank < p - 1 or (loss @ weigh).max() == pytest.approx(at_loss)

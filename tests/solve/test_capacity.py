@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cost.least_chunks import ChunkSizes
 from planner.cost.probe import rank_memory
 from planner.solve.dealt import Dealt
 from planner.solve.split import cost_of_split
@@ -27,7 +28,7 @@ def test_a_rank_of_several_kinds_needs_no_less_than_the_least(kinds: str) -> Non
     model = costs(problem(spec, "1x8 h100", seq_len=8192, global_batch=16))
     config = ParallelConfig(tp=2, etp=2, sp=1, pp=4, num_microbatches=16)
     choices = (1, 2)
-    least = rank_memory(model, config, choices, 12, fewest_layers(12, config))
+    least = rank_memory(model, config, choices, 12, ChunkSizes(fewest_layers(12, config), 12))
     for chunks in list(every_split(12, 4, 1))[::3]:
         for i, count in enumerate(choices):
             detail = cost_of_split(model, config, Dealt(chunks, (count,))).detail
