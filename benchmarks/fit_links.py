@@ -6,8 +6,8 @@
 Input: ../shared/data/hardware/collectives.csv.gz (columns gpu, node_type, op, n_gpus, n_nodes, size_bytes,
 latency_us, source) and deepep_aiconfigurator.csv.gz beside it. Per accelerator and operation: base and hop
 from messages up to 16 KiB, then for each group size the bandwidth fraction and the ramp with the least mean
-|log error|. Left out: vidur's all-reduce rows (time of a torch call with skew between ranks, on a fabric
-that is not named), forced-ring rows.
+|log error|. Fabrics are not fitted: planner/cost/protocols.py has the constants of NCCL and of the plug-ins, and the
+rows of several nodes check them. Which rows are left out: benchmarks/link_tables.py.
 """
 
 from __future__ import annotations
@@ -230,81 +230,6 @@ P2P: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def fabric_entry(rows: list[Row], gpus: tuple[str, ...], scale_up: ScaleUpEntry) -> FabricEntry:
-    """EFA as it serves one architecture: hop, fraction, ramp and saturation that fit its all-reduce rows."""
-    own = [row for row in rows if row[0] in gpus and row[3] > 1]
-    hops = fit_hops([row for row in own if row[0] == gpus[0]], scale_up)
-    best: tuple[float, FabricEntry] | None = None
-    for fraction in np.linspace(0.75, 1.0, 26):
-        for ramp in (0.0, *np.geomspace(1e-6, 3e-4, 16)):
-            for saturation in np.geomspace(2e-5, 2e-3, 16):
-                entry = FabricEntry(
-                    kind="efa",
-                    architecture=scale_up.architecture,
-                    **_fabric_fields(hops, float(fraction), float(ramp), float(saturation)),
-                    source=EFA_SOURCES[gpus[0]],
-                    note="all-reduce measured; ring hop, message cost and point-to-point derived",
-                    measured=True,
-                )
-                error = fabric_error(own, combine(scale_up, entry, ""))
-                if best is None or error < best[0] - 1e-9:
-                    best = error, entry
-    assert best is not None
-    return best[1]
-
-
-def fit_hops(rows: list[Row], scale_up: ScaleUpEntry) -> tuple[float, float]:
-    """Latency of one ring crossing and of one tree level, one way [s], from the smallest messages.
-
-    NCCL takes the faster of the two, so the floor bounds both from below: each is set to reach it.
-    """
-    operation, ranks, nodes = scale_up.all_reduce, rows[0][2], rows[0][3]
-    limit = max(16 * KIB, 2 * min(row[4] for row in rows))
-    floor = float(np.median([row[5] for row in rows if row[4] <= limit]))
-    inside = min(operation.base + operation.hop * (ranks / nodes - 1), scale_up.switch_floor)
-    ring = floor - operation.base - operation.hop * (ranks - nodes)
-    return ring / (2 * (nodes - 1)), (floor - inside) / (2 * math.log2(nodes))
-
-
-def fabric_error(rows: list[Row], rates: LinkRates) -> float:
-    """Mean |log error| over combinations of (accelerator, ranks, nodes)."""
-    errors = []
-    for gpu, ranks, nodes in sorted({(row[0], row[2], row[3]) for row in rows}):
-        part = [row for row in rows if (row[0], row[2], row[3]) == (gpu, ranks, nodes)]
-        sizes, times = np.array([row[4] for row in part]), np.array([row[5] for row in part])
-        predicted = predict(rates, "all_reduce", sizes, float(ranks), float(nodes), gpu)
-        errors.append(float(np.abs(np.log(predicted / times)).mean()))
-    return sum(errors)
-
-
-# p5 (H100) and p5en (H200) have 400 Gbit/s per device alike
-EFA_GROUPS: Final = (("h100_sxm_80g", "h200_sxm"), ("a100_sxm_80g",), ("b200",))
-EFA_SOURCES: Final = {
-    "a100_sxm_80g": "aws-samples/awsome-distributed-training@7217859, 2 x p4de",
-    "h100_sxm_80g": "aws-samples/awsome-distributed-training@7217859, 2 x p5 and 16 x p5en",
-    "b200": "stas00/ml-engineering@744d01e network/README.md, 4 x p6-b200",
-}
-
-
-def _fabric_fields(
-    hops: tuple[float, float], fraction: float, ramp: float, saturation: float
-) -> dict[str, float]:
-    """Fitted fields, and those without rows, in proportion to them."""
-    ring_hop, tree_hop = hops
-    return {
-        "ring_hop": ring_hop,
-        "tree_hop": tree_hop,
-        "fraction": fraction,
-        "ramp": ramp,
-        "saturation": saturation,
-        "message": 0.5e-6,
-        "all_to_all_fraction": 0.9 * fraction,
-        "p2p_base": 12e-6 + tree_hop / 2,
-        "p2p_fraction": 0.75,
-        "p2p_ramp": 0.5e-6,
-    }
-
-
 def predict(rates: LinkRates, operation: str, sizes: Any, ranks: float, nodes: float, gpu: str) -> Any:
     """Predicted times [s] of one combination."""
     return TIMES[operation](sizes, ranks, ranks / nodes, DEVICES[gpu].nominal, FABRICS.get(gpu, 50e9), rates)
@@ -312,24 +237,33 @@ def predict(rates: LinkRates, operation: str, sizes: Any, ranks: float, nodes: f
 
 def fit_file(rows: list[Row]) -> LinksFile:
     """All entries; the first of a kind is the stand-in for links that have none of their own."""
-    scale_up = [scale_up_entry(rows, gpu) for gpu in DEVICES]
-    fitted = dict(zip(DEVICES, scale_up, strict=True))
-    efa = [fabric_entry(rows, gpus, fitted[gpus[0]]) for gpus in EFA_GROUPS]
-    return LinksFile(scale_up=tuple(scale_up), fabric=tuple(efa))
+    return LinksFile(scale_up=tuple(scale_up_entry(rows, gpu) for gpu in DEVICES), fabric=())
+
+
+@functools.cache
+def efa_of(gpu: str) -> FabricEntry:
+    """EFA as it serves one accelerator: the fabric of all rows of several nodes."""
+    entries = [entry for entry in read_links_file(PUBLISHED_FILE).fabric if entry.kind == "efa"]
+    own = (entry for entry in entries if entry.architecture == DEVICES[gpu].architecture)
+    return next(own, entries[0])
 
 
 def held_out_errors(rows: list[Row]) -> dict[tuple[bool, str, str], list[float]]:
-    """|predicted / measured - 1| of each (gpu, ranks, nodes) left out; by nodes, operation, size class."""
+    """|predicted / measured - 1| of each (gpu, ranks, nodes) left out; by nodes, operation, size class.
+
+    No constant of the fabric sees a row, so that of several nodes every machine is left out.
+    """
     errors: dict[tuple[bool, str, str], list[float]] = defaultdict(list)
-    fabrics = {g: fabric_entry(rows, g, scale_up_entry(rows, g[0])) for g in EFA_GROUPS}
     for gpu, ranks, nodes in sorted({(row[0], row[2], row[3]) for row in rows}):
         rest = [row for row in rows if (row[0], row[2], row[3]) != (gpu, ranks, nodes)]
-        entry = scale_up_entry(rest if nodes == 1 else rows, gpu)
-        group = next(g for g in EFA_GROUPS if gpu not in g)
-        fabric = fabrics[group]
-        rates = combine(entry, fabric, "")
+        rates = combine(scale_up_entry(rest, gpu), efa_of(gpu), "")
         collect(errors, [row for row in rows if (row[0], row[2], row[3]) == (gpu, ranks, nodes)], rates)
     return errors
+
+
+def single_call_errors() -> dict[tuple[bool, str, str], list[float]]:
+    """The same of calls timed one at a time, by the shipped file."""
+    return fitted_errors(read_rows(single_calls=True), read_links_file(LINKS_FILE))
 
 
 def fitted_errors(rows: list[Row], file: LinksFile) -> dict[tuple[bool, str, str], list[float]]:
@@ -337,9 +271,7 @@ def fitted_errors(rows: list[Row], file: LinksFile) -> dict[tuple[bool, str, str
     errors: dict[tuple[bool, str, str], list[float]] = defaultdict(list)
     for gpu, device in DEVICES.items():
         entry = next(entry for entry in file.scale_up if entry.accelerator == device.name)
-        own = [fabric for fabric in file.fabric if fabric.kind == "efa"]
-        fabric = next((f for f in own if f.architecture == device.architecture), own[0])
-        collect(errors, [row for row in rows if row[0] == gpu], combine(entry, fabric, ""))
+        collect(errors, [row for row in rows if row[0] == gpu], combine(entry, efa_of(gpu), ""))
     return errors
 
 

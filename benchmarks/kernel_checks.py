@@ -241,6 +241,11 @@ def collective_tables() -> str:
     several = [
         [what, size, errors_text(errors)] for (many, what, size), errors in sorted(found.items()) if many
     ]
+    single = [
+        [what, size, errors_text(errors)]
+        for (many, what, size), errors in sorted(fit_links.single_call_errors().items())
+        if many and what == "all"
+    ]
     dispatch = [
         [gpu, str(nodes), errors_text(errors)] for (gpu, nodes), errors in fit_links.dispatch_errors().items()
     ]
@@ -249,6 +254,9 @@ def collective_tables() -> str:
             table(("one node, left out", *classes), one),
             table(("accelerator", *fit_links.TIMES), devices),
             table(("several nodes, left out", "size", "error"), several),
+            "4 x p6-b200 below 1 GiB, used for nothing: one torch call behind a barrier, which holds the host's work "
+            "and the skew between ranks (benchmarks/link_tables.py).",
+            table(("single calls", "size", "error"), single),
             table(("expert dispatch and combine", "nodes", "error"), dispatch),
         )
     )
@@ -270,9 +278,11 @@ def report(data: Path) -> str:
             "Not blind: see the head of benchmarks/kernel_checks.py.",
             other_sources(data),
             "### Collectives, each (accelerator, ranks, nodes) left out in turn",
-            "Several nodes are four machines; a machine left out takes the fabric of another generation. Dispatch on "
-            "one node is fitted, on several predicted; the rows of 8 nodes took longer than sending "
-            "every token to every node would.",
+            "Several nodes are four machines. Their fabric is NCCL's constants and the plug-in's latency "
+            "(planner/cost/protocols.py), none of them fitted, so that each machine is left out; the mechanisms "
+            "(chunks on the way) were chosen with these rows in sight. Six rows of a second pair of p5, of which the "
+            "source says little, took up to 2.3 times as long as the first. Dispatch on one node is fitted, on several "
+            "predicted; the rows of 8 nodes took longer than sending every token to every node would.",
             collective_tables(),
             rivals.section(data.parent / "measured"),
         )

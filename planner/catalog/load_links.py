@@ -90,9 +90,11 @@ class FabricEntry(_Model):
 
     kind: str
     architecture: str = ""
-    ring_hop: float
-    tree_hop: float
+    latency: float
+    flush: bool = False
+    ordered: bool = True
     fraction: float
+    switch_chunk: float
     ramp: float
     saturation: float
     message: float

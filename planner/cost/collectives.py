@@ -2,11 +2,11 @@
 
 A group has `ranks` devices, `local` of them in each scale-up domain (NVLink, xGMI, PCIe host), so
 ranks / local domains ("nodes"). Bandwidths are nominal, bytes/s per direction per device; `rates` turns them
-into reached ones. Every time has one form, latency + W + 2 sqrt(ramp W), W being the wire time of the slower
-of the two links: the time of a pipeline cut into the best number of slices, which follows the tables of
-nccl-tests from 1 KiB to 16 GiB (benchmarks/fit_links.py prints the errors). Left out: contention between
-groups and with compute (the caller divides the bandwidth), stragglers, and NCCL's protocol switches, whose
-steps the square root smooths.
+into reached ones. Inside a domain every time has one form, latency + W + 2 sqrt(ramp W), W being the wire time: the
+time of a pipeline cut into the best number of slices, which follows the tables of nccl-tests from 1 KiB to 16 GiB
+(benchmarks/fit_links.py prints the errors) and smooths NCCL's protocol switches. Between nodes reductions and gathers
+take the fastest of NCCL's algorithms and protocols (`cost/protocols.py`). Left out: contention between groups and with
+compute (the caller divides the bandwidth), stragglers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.protocols import SIMPLE, Crossing, pat_time, ring_time, switch_tree_time, tree_time
 from planner.spec.links import FabricRates, LinkRates, OperationRates
 
 Quantity = float | NDArray[np.float64]
 
-PAT_BASE = 8e-6
-PAT_RANK = 2.8e-6
-PAT_HOP_SHARE = 1 / 3.5
-PAT_BANDWIDTH_SHARE = 0.75
 DISPATCH_BASE = 15e-6
 DISPATCH_LEVEL = 20e-6
 
@@ -80,7 +77,7 @@ def all_gather_time(
     rates: LinkRates,
 ) -> Quantity:
     """Time of an all-gather whose gathered buffer has `size` bytes [s]. See `_one_way_time`."""
-    return _one_way_time(size, ranks, local, intra_bandwidth, inter_bandwidth, rates.all_gather, rates.fabric)
+    return _one_way_time(size, ranks, local, intra_bandwidth, inter_bandwidth, rates.all_gather, rates)
 
 
 def reduce_scatter_time(
@@ -92,9 +89,7 @@ def reduce_scatter_time(
     rates: LinkRates,
 ) -> Quantity:
     """Time of a reduce-scatter whose input on each rank has `size` bytes [s]. See `_one_way_time`."""
-    return _one_way_time(
-        size, ranks, local, intra_bandwidth, inter_bandwidth, rates.reduce_scatter, rates.fabric
-    )
+    return _one_way_time(size, ranks, local, intra_bandwidth, inter_bandwidth, rates.reduce_scatter, rates)
 
 
 def all_reduce_time(
@@ -105,27 +100,29 @@ def all_reduce_time(
     inter_bandwidth: Quantity,
     rates: LinkRates,
 ) -> Quantity:
-    """Time of an all-reduce of `size` bytes [s]: the faster of ring and tree, as NCCL chooses.
+    """Time of an all-reduce of `size` bytes [s]: the fastest algorithm, as NCCL chooses.
 
-    Ring: 2 (N-1)/N size on the scale-up link, the same over the `local` network cards of a node; 2 (nodes-1)
-    crossings. Tree (switch-assisted where the switch reduces): between two nodes each card carries size/local
-    once each way, between more twice; 2 log2(nodes) levels. Source: NCCL src/graph/tuning.cc at 5067397, in
-    terms of bytes per card; two p5 nodes reach 487 GB/s of bus bandwidth on cards that allow a ring 400.
+    Inside a domain a ring, switch-assisted where the switch reduces: 2 (N-1)/N size on the scale-up link. Between
+    nodes the fastest of ring, tree and switch-assisted tree, no faster than inside one of them. Source: NCCL
+    src/graph/tuning.cc at 5067397.
     """
-    operation, fabric = rates.all_reduce, rates.fabric
+    operation = rates.all_reduce
     nodes = ranks / local
-    levels = np.log2(nodes)
+    within = moved_bytes(CollectiveKind.ALL_REDUCE, size, local)
+    chain = operation.base + operation.hop * (local - 1)
+    wire = _intra_wire(within, local, intra_bandwidth, operation)
+    inside = np.minimum(chain, rates.switch_floor) + _transfer(wire, local, operation)
+    inside = inside + np.zeros(np.shape(inter_bandwidth))  # as many rows as any argument has
+    if not np.any(np.asarray(nodes) > 1):
+        return _unless_alone(inside, ranks)
+    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, rates)
     moved = moved_bytes(CollectiveKind.ALL_REDUCE, size, ranks)
-    intra = _intra_wire(moved, local, intra_bandwidth, operation)
-    cards = inter_bandwidth * fabric.fraction * local
-    ring_wire = np.maximum(intra, _inter_wire(moved, nodes, cards))
-    tree_wire = np.maximum(intra, _inter_wire(size * np.where(nodes > 2, 2.0, 1.0), nodes, cards))
-    ring_floor = operation.base + operation.hop * (ranks - nodes) + 2 * (nodes - 1) * fabric.ring_hop
-    domain_floor = np.minimum(operation.base + operation.hop * (local - 1), rates.switch_floor)
-    tree_floor = domain_floor + 2 * levels * fabric.tree_hop
-    ring = ring_floor + _transfer(ring_wire, local, 2 * levels, operation, fabric)
-    tree = tree_floor + _transfer(tree_wire, local, 2 * levels, operation, fabric)
-    return _unless_alone(np.minimum(ring, tree), ranks)
+    ring = ring_time(moved, operation.base + operation.hop * (ranks - nodes), 2.0, at)
+    across = np.minimum(ring, tree_time(size, chain, at))
+    if np.isfinite(rates.switch_floor):
+        switched = _transfer(_intra_wire(moved, local, intra_bandwidth, operation), local, operation)
+        across = np.minimum(across, switch_tree_time(size, rates.switch_floor, switched, at))
+    return _unless_alone(np.where(np.asarray(nodes) > 1, np.maximum(across, inside), inside), ranks)
 
 
 def all_to_all_time(
@@ -154,8 +151,8 @@ def all_to_all_time(
     crossing = size * remote_share * (ranks - local) / ranks
     inter = _inter_wire(crossing, nodes, inter_bandwidth * fabric.all_to_all_fraction)
     wire = np.maximum(intra, inter)
-    floor = operation.base + operation.hop * (local - 1) + np.where(nodes > 1, fabric.tree_hop, 0.0)
-    transfer = _transfer(wire, local, np.where(nodes > 1, 1.0, 0.0), operation, fabric)
+    floor = operation.base + operation.hop * (local - 1) + np.where(nodes > 1, _message_hop(fabric), 0.0)
+    transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
     return _unless_alone(floor + peers * fabric.message + transfer, ranks)
 
 
@@ -185,8 +182,8 @@ def dispatch_time(
     inter = _inter_wire(token_bytes * to_nodes, nodes, inter_bandwidth * fabric.all_to_all_fraction)
     floor = operation.base + operation.hop * (local - 1)
     floor = floor + np.where(nodes > 1, DISPATCH_BASE + DISPATCH_LEVEL * np.log2(nodes), 0.0)
-    levels = np.where(nodes > 1, 1.0, 0.0)
-    transfer = _transfer(np.maximum(intra, inter), local, levels, operation, fabric)
+    wire = np.maximum(intra, inter)
+    transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
     return _unless_alone(floor + transfer, ranks)
 
 
@@ -214,32 +211,51 @@ def _one_way_time(
     intra_bandwidth: Quantity,
     inter_bandwidth: Quantity,
     operation: OperationRates,
-    fabric: FabricRates,
+    rates: LinkRates,
 ) -> Quantity:
-    """Ring time of an all-gather or reduce-scatter [s]; with one device per node the faster of ring and PAT.
+    """Time of an all-gather or reduce-scatter [s]: a ring; with one device per node the faster of ring and PAT.
 
-    Ring: (N-1)/N size at min(scale-up bus bandwidth, local x card), ranks - nodes hops inside and nodes - 1
-    across. PAT (NCCL 2.23 and later): 8 µs + log2(nodes) hop / 3.5 + 2.8 µs x ranks, 0.75 of the bandwidth.
-    Source: NCCL src/graph/tuning.cc at 5067397. The ramp across nodes grows with log2(nodes): an assumption,
-    no public table has these two operations on more than one node.
+    (N-1)/N size at min(scale-up bus bandwidth, local x card), ranks - nodes hops inside and nodes - 1 across.
+    Source: NCCL src/graph/tuning.cc at 5067397; no public table has these two operations on more than one node.
     """
     nodes = ranks / local
     moved = size * (ranks - 1) / ranks
-    intra = _intra_wire(moved, local, intra_bandwidth, operation)
-    inter = _inter_wire(moved, nodes, local * inter_bandwidth * fabric.fraction)
-    levels = np.log2(nodes)
-    floor = operation.base + operation.hop * (ranks - nodes) + (nodes - 1) * fabric.ring_hop
-    ring = floor + _transfer(np.maximum(intra, inter), local, levels, operation, fabric)
-    pat_floor = PAT_BASE + levels * fabric.tree_hop * PAT_HOP_SHARE + PAT_RANK * ranks
-    pat = pat_floor + _transfer(inter / PAT_BANDWIDTH_SHARE, local, levels, operation, fabric)
-    return _unless_alone(np.where(local > 1, ring, np.minimum(ring, pat)), ranks)
+    wire = _intra_wire(moved, local, intra_bandwidth, operation)
+    floor = operation.base + operation.hop * (ranks - nodes)
+    inside = floor + _transfer(wire, local, operation) + np.zeros(np.shape(inter_bandwidth))
+    if not np.any(np.asarray(nodes) > 1):
+        return _unless_alone(inside, ranks)
+    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, rates)
+    ring = ring_time(moved, floor, 1.0, at) + _transfer(wire, local, operation) - wire
+    across = np.where(np.asarray(local) > 1, ring, np.minimum(ring, pat_time(moved, at)))
+    return _unless_alone(np.where(np.asarray(nodes) > 1, across, inside), ranks)
+
+
+def _crossing(
+    nodes: Quantity, local: Quantity, intra_bandwidth: Quantity, inter_bandwidth: Quantity, rates: LinkRates
+) -> Crossing:
+    """A group as rings see it: inside a domain at the bus bandwidth of an all-gather, which no switch helps."""
+    across = np.asarray(nodes) > 1
+    cards = np.where(across, inter_bandwidth * rates.fabric.fraction * local, 1.0)
+    scale_up = _scale_up_reached(local, intra_bandwidth, rates.all_gather)
+    return Crossing(np.where(across, nodes, 2.0), local, cards, scale_up, rates.fabric)
+
+
+def _message_hop(fabric: FabricRates) -> float:
+    """A message between two nodes, in NCCL's protocol of full bandwidth [s]."""
+    latency = (2 if fabric.flush else 1) * fabric.latency
+    return fabric.latency_factor * (SIMPLE.ring_hop + latency)
+
+
+def _scale_up_reached(local: Quantity, bandwidth: Quantity, operation: OperationRates) -> Quantity:
+    """Bus bandwidth inside a domain [bytes/s]; infinite for a rank alone in its domain."""
+    reached = bandwidth * np.interp(np.log2(local), np.log2(operation.ranks), operation.fraction)
+    return np.where(np.asarray(local) > 1, reached, np.inf)
 
 
 def _intra_wire(moved: Quantity, local: Quantity, bandwidth: Quantity, operation: OperationRates) -> Quantity:
     """Wire time on the scale-up link [s]; 0 for a rank alone in its domain."""
-    inside = np.asarray(local) > 1
-    reached = bandwidth * np.interp(np.log2(local), np.log2(operation.ranks), operation.fraction)
-    return np.where(inside, moved / np.where(inside, reached, 1.0), 0.0)
+    return moved / _scale_up_reached(local, bandwidth, operation)
 
 
 def _inter_wire(moved: Quantity, nodes: Quantity, bandwidth: Quantity) -> Quantity:
@@ -248,18 +264,17 @@ def _inter_wire(moved: Quantity, nodes: Quantity, bandwidth: Quantity) -> Quanti
     return np.where(across, moved / np.where(across, bandwidth, 1.0), 0.0)
 
 
-def _transfer(
-    wire: Quantity, local: Quantity, levels: Quantity, operation: OperationRates, fabric: FabricRates
-) -> Quantity:
-    """Wire time and the filling of the pipeline, inside a domain and over `levels` tree levels [s].
-
-    W + 2 sqrt(ramp W) + s E / (s + E), s = 2 sqrt(levels ramp_fabric W), E = levels saturation.
-    """
+def _transfer(wire: Quantity, local: Quantity, operation: OperationRates) -> Quantity:
+    """Wire time and the filling of the pipeline inside a domain: W + 2 sqrt(ramp W) [s]."""
     ramp = np.interp(np.log2(local), np.log2(operation.ranks), operation.ramp)
-    inside = np.where(np.asarray(local) > 1, _filling(wire, ramp), 0.0)
-    across, most = _filling(wire, levels * fabric.ramp), levels * fabric.saturation
-    bounded = across / (1 + across / np.where(most > 0, most, 1.0))
-    return wire + inside + np.where(most > 0, bounded, 0.0)
+    return wire + np.where(np.asarray(local) > 1, _filling(wire, ramp), 0.0)
+
+
+def _filled_across(wire: Quantity, nodes: Quantity, fabric: FabricRates) -> Quantity:
+    """Filling of the pipeline between nodes [s]: s E / (s + E), s = 2 sqrt(ramp W), E = `saturation`."""
+    across, most = _filling(wire, fabric.ramp), fabric.saturation
+    bounded = across / (1 + across / most) if most > 0 else 0.0 * across
+    return np.where(np.asarray(nodes) > 1, bounded, 0.0)
 
 
 def _filling(wire: Quantity, ramp: Quantity) -> Quantity:

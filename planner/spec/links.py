@@ -30,17 +30,20 @@ class OperationRates:
 class FabricRates:
     """The network between scale-up domains.
 
-    `ring_hop`, `tree_hop`: latency of one crossing on a ring, and of one level of a tree or switch-assisted
-    tree, one way [s]. `fraction`: share of the nominal device bandwidth that collectives reach [1].
-    `ramp`: filling time per tree level, one way [s]; what it adds stays below `saturation` per level [s],
-    since NCCL then changes to the protocol of full bandwidth and higher latency. `message`: cost of one more
-    peer in an all-to-all [s]; `all_to_all_fraction`: `fraction` in it [1]. `p2p_base` [s], `p2p_fraction`
-    [1], `p2p_ramp` [s]: one send and its receive.
+    `latency`: what a crossing takes beyond NCCL's own latencies, which InfiniBand has [s]; twice in the protocol of
+    full bandwidth where the receiver must `flush` its card (before Hopper on EFA). `ordered`: bytes arrive in order, so
+    that NCCL's low-latency protocols work. `fraction`: share of the nominal device bandwidth that collectives reach
+    [1]. `switch_chunk`: largest chunk of a switch-assisted tree [bytes]. `ramp`, `saturation`: filling time of an
+    all-to-all's pipeline and the most that it adds [s]. `message`: cost of one more peer in an all-to-all [s];
+    `all_to_all_fraction`: `fraction` in it [1]. `p2p_base` [s], `p2p_fraction` [1], `p2p_ramp` [s]: one send and its
+    receive. `latency_factor`: latencies measured on the user's own fabric over these [1].
     """
 
-    ring_hop: float
-    tree_hop: float
+    latency: float
+    flush: bool
+    ordered: bool
     fraction: float
+    switch_chunk: float
     ramp: float
     saturation: float
     message: float
@@ -48,6 +51,7 @@ class FabricRates:
     p2p_base: float
     p2p_fraction: float
     p2p_ramp: float
+    latency_factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class LinkRates:
 
         f, far, late = self.fabric, factors.fabric_bandwidth, factors.fabric_latency
         fabric = replace(
-            f, ring_hop=late * f.ring_hop, tree_hop=late * f.tree_hop, message=late * f.message,
+            f, latency_factor=late * f.latency_factor, message=late * f.message,
             p2p_base=late * f.p2p_base, fraction=far * f.fraction,
             all_to_all_fraction=far * f.all_to_all_fraction, p2p_fraction=far * f.p2p_fraction,
         )  # fmt: skip
