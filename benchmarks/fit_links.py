@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
+from benchmarks import link_tables
 from benchmarks.link_tables import DEVICES, FABRICS, KIB, MIB, Column, Row, dispatch_columns, read_rows
 from planner.catalog.load_links import (
     LINKS_FILE,
@@ -31,6 +32,7 @@ from planner.catalog.load_links import (
     LinksFile,
     ScaleUpEntry,
     combine,
+    load_link_rates,
     read_links_file,
 )
 from planner.cost import collectives
@@ -187,6 +189,20 @@ def dispatch_errors() -> dict[tuple[str, int], Column]:
         where = (local * nodes, local, device.nominal, 50e9, links)
         predicted = collectives.dispatch_time(token_bytes, top_k, experts, *where)
         found[gpu, nodes] = np.abs(np.asarray(predicted) / time - 1)
+    return found
+
+
+def deepep_ratios() -> dict[tuple[int, str], float]:
+    """Predicted over published time of DeepEP's own figures on H800 by nodes and pass; no constant saw them."""
+    links = load_link_rates("h800-sxm-80g", "hopper", "nvlink", "infiniband")
+    found = {}
+    for nodes, width, time in link_tables.deepep_figures():
+        predicted = collectives.dispatch_time(
+            link_tables.DEEPEP_TOKENS * width, link_tables.DEEPEP_TOP_K, link_tables.DEEPEP_EXPERTS, 8.0 * nodes, 8.0,
+            link_tables.H800_NOMINAL, 50e9, links, min(float(nodes), link_tables.DEEPEP_GROUPS),
+            link_tables.DEEPEP_SHARE * collectives.DISPATCH_COPIES,
+        )  # fmt: skip
+        found[nodes, "dispatch" if width < 2 else "combine"] = float(predicted) / time
     return found
 
 

@@ -16,6 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.collectives import remote_copies
+
 TABLE: Final = Path(__file__).parents[2] / "shared/data/hardware/collectives.csv.gz"
 DISPATCH_TABLE: Final = TABLE.with_name("deepep_aiconfigurator.csv.gz")
 KIB, MIB = 2.0**10, 2.0**20
@@ -104,7 +106,12 @@ def read_dispatch(path: Path = DISPATCH_TABLE) -> list[dict[str, str]]:
 
 @functools.cache
 def dispatch_columns(gpu: str, nodes: int) -> tuple[Column, ...]:
-    """Token bytes, experts per token, experts, time [s] of one accelerator; dispatch in fp8, combine in bf16."""
+    """Token bytes, experts per token, experts, time [s] of one accelerator; dispatch in fp8, combine in bf16.
+
+    H200's of several nodes are H100's, digit for digit: none.
+    """
+    if gpu == "h200_sxm" and nodes > 1:
+        return ()
     columns: list[tuple[float, float, float, float]] = []
     for row in read_dispatch():
         name = row["device"].removeprefix("NVIDIA ").split()[0].lower()
@@ -115,3 +122,28 @@ def dispatch_columns(gpu: str, nodes: int) -> tuple[Column, ...]:
             time = float(row[f"{kind}_transmit_us"]) + float(row[f"{kind}_notify_us"] or 0)
             columns.append((values * width, float(row["num_topk"]), float(row["num_experts"]), time / 1e6))
     return tuple(np.array(columns).T) if columns else ()
+
+
+# deepseek-ai/DeepEP@dd758ca docs/legacy.md: 4,096 tokens of 7,168, 8 of 256 experts in the best 4 groups, 8 H800 with
+# a card of 400 Gbit/s each a node, 24 multiprocessors
+DEEPEP_TOKENS, DEEPEP_TOP_K, DEEPEP_EXPERTS, DEEPEP_GROUPS = 4096 * 7168, 8.0, 256.0, 4.0
+DEEPEP_SHARE: Final = 24 / 20  # of the multiprocessors that planner assumes
+H800_NOMINAL = 200e9
+
+
+def deepep_figures(path: Path = TABLE) -> list[tuple[int, float, float]]:
+    """Nodes, bytes a value and time [s] of the dispatches and combines that DeepEP's authors publish.
+
+    They give bytes over time, counting the copies of the token's own node (across nodes) or rank (tests/legacy).
+    """
+    found = []
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["lib"] == "DeepEP V1 normal 24 SMs":
+                nodes, width = int(row["n_nodes"]), 1 + 4 / 128 if "dispatch" in row["op"] else 2.0
+                parts = float(nodes if nodes > 1 else 8)
+                limit = min(parts, DEEPEP_GROUPS) if nodes > 1 else np.inf
+                others = float(remote_copies(DEEPEP_TOP_K, parts, DEEPEP_EXPERTS, limit))
+                moved = DEEPEP_TOKENS * width * others * parts / (parts - 1)
+                found.append((nodes, width, moved / (float(row["busbw_gbps"]) * 1e9)))
+    return found

@@ -23,6 +23,9 @@ Quantity = float | NDArray[np.float64]
 
 DISPATCH_BASE = 15e-6
 DISPATCH_LEVEL = 20e-6
+# what DeepEP's 20 multiprocessors copy [bytes/s]: 16 GB/s each, as 4 of them, which no link holds up, do on one H100
+# node (ai-dynamo/aiconfigurator@095f58a: 14.6 in dispatch, 17.3 in combine, medians from 4,096 tokens on)
+DISPATCH_COPIES = 20 * 16e9
 
 
 class CollectiveKind(StrEnum):
@@ -166,12 +169,15 @@ def dispatch_time(
     inter_bandwidth: Quantity,
     rates: LinkRates,
     node_limit: Quantity = np.inf,
+    copies: Quantity = DISPATCH_COPIES,
 ) -> Quantity:
     """Time of a fused expert dispatch or combine (DeepEP) of `token_bytes` = tokens x bytes per token [s].
 
     A token crosses once to each other node that holds one of its experts (`remote_copies` over nodes) and the
-    scale-up link once to each rank that does (`remote_copies` over ranks). Across nodes the count exchange
-    adds 15 µs + 20 µs log2(nodes) (30, 51, 70 µs on 2, 4, 8 H100 nodes: ai-dynamo/aiconfigurator@095f58a).
+    scale-up link once to each rank that does (`remote_copies` over ranks). Across nodes multiprocessors put a
+    token into the card's buffer for each node and forward it from there to each rank, home included, at `copies`
+    bytes/s (deepseek-ai/DeepEP@dd758ca csrc/kernels/legacy/internode.cu): on two nodes that takes longest. The count
+    exchange adds 15 µs + 20 µs log2(nodes) (30, 51, 70 µs on 2, 4, 8 H100 nodes: ai-dynamo/aiconfigurator@095f58a).
     `node_limit`: most nodes a token may go to. Balanced routing: the caller scales for imbalance.
     """
     operation, fabric = rates.dispatch, rates.fabric
@@ -180,9 +186,13 @@ def dispatch_time(
     intra = _intra_wire(token_bytes * to_ranks, local, intra_bandwidth, operation)
     to_nodes = remote_copies(top_k, nodes, experts, node_limit)
     inter = _inter_wire(token_bytes * to_nodes, nodes, inter_bandwidth * fabric.all_to_all_fraction)
+    others = np.maximum(nodes - 1, 1.0)  # a group within a node has none, and copies nothing for the card
+    copied = (
+        token_bytes * (to_nodes * nodes / others + to_ranks * ranks / np.maximum(ranks - 1, 1.0)) / copies
+    )
     floor = operation.base + operation.hop * (local - 1)
     floor = floor + np.where(nodes > 1, DISPATCH_BASE + DISPATCH_LEVEL * np.log2(nodes), 0.0)
-    wire = np.maximum(intra, inter)
+    wire = np.maximum(np.maximum(intra, inter), np.where(nodes > 1, copied, 0.0))
     transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
     return _unless_alone(floor + transfer, ranks)
 

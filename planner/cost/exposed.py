@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
 from planner.cost.collectives import (
+    DISPATCH_COPIES,
     Quantity,
     all_gather_time,
     all_reduce_time,
@@ -140,11 +141,12 @@ class CommunicationModel:
             reach = node_limit(moe, x.e / across.local)
             top_k, experts = float(moe.top_k), float(moe.experts)
             copied: Array | float = 0.0
+            copies = np.inf if hybrid else DISPATCH_COPIES  # HybridEP's are bulk copies by hardware (TMA)
             if hybrid:
                 received = remote_copies(top_k, x.e, experts, reach * across.local)
                 copied = 2.0 * received / cluster.accelerator.memory_bandwidth
             both_ways = [
-                dispatch_time(part * token_bytes, top_k, experts, *where[:-1], links, reach)
+                dispatch_time(part * token_bytes, top_k, experts, *where[:-1], links, reach, copies)
                 + part * token_bytes * copied
                 for part in (narrow, 1.0)
             ]
