@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import write_results
-from benchmarks.cross_validation_table import stack_table, sweep_lines, worst_table
+from benchmarks.cross_validation_table import profile_line, stack_table, sweep_lines, worst_table
 from benchmarks.fit_stacks import (
     FEWEST_ROWS,
     SCALES,
@@ -337,8 +337,7 @@ def report(
         ),
         *sweep_lines(summary["sweep_means"]),
         f"- 80 % bands from the other groups' errors hold {inside:.1%} of the judged rows",
-        "- vtrain_single (54 of the sweeps) is composed of profiled layers, exactly linear in layers and slots: "
-        "which configuration is best hangs on the jitter of a few profiles, which repeats in every sweep",
+        profile_line(summary["sweeps"]),
         "",
         *stack_table(stacks),
     ]

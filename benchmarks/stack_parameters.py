@@ -100,6 +100,9 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
     "megatron-deepspeed-2022": (
         *_gemm("fp16"), *_KERNELS, *_FLOORS, Parameter("host", "softness", 1.2, 30, 0.5), _TENSOR, _DATA[0],
     ),
+    "vtrain-2024": (
+        *_gemm("fp16"), *_KERNELS, *_FLOORS[:2], Parameter("host", "softness", 1.2, 30, 0.5), _TENSOR, _DATA[0],
+    ),
     "nanotron-2024": (
         *_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, *_DATA,
         Parameter("communication", "tp_exposed_nodes", 0.5, 5.0, 0.4),
@@ -122,7 +125,8 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
 }  # fmt: skip
 
 # Centres of the priors: start values from data sheets, published studies and defaults; see the stack files. Of
-# accelerators 1.
+# accelerators 1. megatron-deepspeed-2022: products in fp16 as in vTrain's profiles of its layers (vtrain-2024), which
+# together with links as they are (dp_time 1, not 1.5) took its multi-node rows from 5.8 to 4.3 % on groups left out.
 # moe_layer_floor: a profile of Qwen3-30B on H100 counts 151 kernels a layer and micro-batch (Megatron-Bridge, skill on
 # expert-parallel overlap), 115 more than a dense layer's 36, which take 2.0 to 3.8 ms where they are identified.
 STARTS: Final[dict[str, dict[str, float]]] = {
@@ -149,9 +153,14 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.moe_layer_floor": 0.009,
     },
     "megatron-deepspeed-2022": {
-        "gemm.fp16": 1, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0023,
+        "gemm.fp16": 0.92, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0023,
         "host.softness": 6.6, "host.layer_floor_tp": 0.0025, "host.step_overhead": 0.01, "communication.tp_exposed": 1,
-        "communication.dp_time": 1.5,
+        "communication.dp_time": 1,
+    },
+    "vtrain-2024": {
+        "gemm.fp16": 1, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0031,
+        "host.softness": 6.6, "host.layer_floor_tp": 0.0031, "communication.tp_exposed": 1,
+        "communication.dp_time": 1,
     },
     "nanotron-2024": {
         "gemm.bf16": 1.28, "compute.attention": 1, "compute.memory_bound": 1.7, "host.layer_floor": 0.0043,

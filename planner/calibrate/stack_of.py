@@ -90,6 +90,10 @@ _FAMILIES: Final = (
     _Family(r"deepspeed|zero", _DEEPSPEED),
 )  # fmt: skip
 
+# software that the source's name tells, not the framework's: vTrain's sums of profiles name what its layers were taken
+# from; see catalog/stacks/vtrain-2024.yaml
+_SOFTWARE: Final = ((r"^vtrain_single", "vtrain-2024"),)
+
 # releases whose number is not a date: first matching pattern gives yyyymm
 _RELEASES: Final = (
     (r"megatron-core r?0\.(?:[0-8])\b", 202408),
@@ -132,6 +136,9 @@ def release_of(framework: str, source: str) -> int | None:
 def stack_of(framework: str, source: str, architecture: Architecture, default: str) -> StackChoice:
     """The stack that ran a row; `default` where the framework is unknown or not stated."""
     text = framework.strip().lower()
+    for pattern, name in _SOFTWARE:
+        if re.search(pattern, source.lower()):
+            return StackChoice(name)
     if not text:
         return StackChoice(default, "an unnamed framework", (f"framework not stated: {default}",))
     for family in _FAMILIES:

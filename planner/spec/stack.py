@@ -463,6 +463,11 @@ class Stack(_Section):
         PipelineSplit.BALANCED,
         description="how layers are dealt to stages, or the layers of every chunk in order",
     )
+    composed: bool = Field(
+        False,
+        description="steps are sums of profiles of one device: collectives, measured apart, follow the longer of host "
+        "and device, and nothing is recomputed, whatever a configuration says",
+    )
     kernels: Kernels = Kernels()
     compute: Compute = Compute()
     host: Host = Host()

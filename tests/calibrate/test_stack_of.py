@@ -15,7 +15,6 @@ from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher
     [
         ("nanotron", "ultrascale_playbook", "nanotron-2024"),
         ("AA-Scaling", "aleph_alpha_layouts", "aa-scaling-2023"),
-        ("Megatron-DeepSpeed", "vtrain_single", "megatron-deepspeed-2022"),
         ("Megatron-LM (2021)", "megatron_lm_a100_2021", "megatron-2021"),
         ("Megatron-LM (2022)", "korthikanti2022", "megatron-2022"),
         ("NeMo/Megatron-Core (NeMo 1.x yaml)", "dgxc_benchmarking_24.11", "megatron-2024"),
@@ -28,6 +27,8 @@ from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher
         ("torchtitan", "torchtitan_202607", "torchtitan-2026"),
         ("PaxML (JAX)", "", "maxtext-2024"),
         ("PyTorch FSDP1 (fms-fsdp)", "", "fsdp1-2023"),
+        ("Megatron-DeepSpeed", "vtrain_single", "vtrain-2024"),
+        ("Megatron-DeepSpeed", "vtrain_multi", "megatron-deepspeed-2022"),
     ],
 )
 def test_framework_has_its_stack(framework: str, source: str, expected: str) -> None:

@@ -20,6 +20,7 @@ from planner.cost.kernels import (
     grouped_gemm_time,
     interpolate,
     memory_bound_time,
+    misaligned_slowdown,
     shape_distance,
     tile_efficiency,
 )
@@ -136,6 +137,12 @@ class TestGemm:
         # 3.55 bytes over 85 % of 3,350 GB/s
         apart = table(4096, Dtype.FP8, 2 * PEAK) - product(4096, Dtype.FP8, 2 * PEAK)
         assert apart == pytest.approx(3.55 * 4096 * 16384 / (0.85 * 3350e9), rel=0.01)
+
+    def test_rows_that_are_no_whole_16_bytes_are_slow(self) -> None:
+        # GPT-2's vocabulary cut by 1, 2, 4 and 8 ranks, and padded
+        columns = np.array([50257, 50257 / 2, 50257 // 4, 50257 // 8, 50304])
+        assert misaligned_slowdown(columns, 4096.0).tolist() == [3.0, 1.0, 2.0, 2.0, 1.0]
+        assert misaligned_slowdown(4096.0, columns).tolist() == [3.0, 1.0, 2.0, 2.0, 1.0]
 
     def test_a_product_is_never_above_the_peak(self) -> None:
         shape = (65536, 256, 1024)  # quantising would take all the table's time

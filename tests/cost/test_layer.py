@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.catalog.load_stacks import load_stack
 from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary, soft_maximum
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.model import ModelSpec
@@ -134,6 +135,45 @@ def test_plain_all_to_all_carries_top_k_copies_of_every_token() -> None:
 def test_padded_vocabulary(tp: int, padded: int) -> None:
     subject = problem(dense_model(vocab=32001))
     assert float(padded_vocabulary(subject, np.array([float(tp)]))[0]) == padded
+
+
+def test_only_an_uneven_vocabulary_slows_the_head() -> None:
+    stack = problem().stack
+    unpadded = stack.model_copy(update={"limits": stack.limits.model_copy(update={"pads_vocabulary": 1})})
+    table = ConfigTable.of([ParallelConfig()])
+    even, odd, padded = (
+        float(costs(replace(problem(dense_model(vocab=vocab)), stack=s)).layers.edges(table).head_gemm[0])
+        for vocab, s in ((32000, unpadded), (32001, unpadded), (32001, stack))
+    )
+    assert odd / even == pytest.approx(3.0, rel=0.01)
+    assert padded / even == pytest.approx(1.0, rel=0.01)
+
+
+def fused_softmax_layer(**changed: object) -> tuple[LayerCost, LayerCost]:
+    """A layer of 12 heads on tp 4 and micro-batches of 1 and of 4: 3 and 12 heads, of which 12 suit the kernel."""
+    stack = load_stack("megatron-2022").model_copy(update=changed)
+    subject = replace(problem(dense_model(8, 1536, 12, 12, 6144), "1x8 a100"), stack=stack)
+    one, four = (layer_of(subject, ParallelConfig(tp=4, dp=2, micro_batch=b)) for b in (1, 4))
+    return one, four
+
+
+def test_a_softmax_kernel_takes_heads_by_fours() -> None:
+    one, four = fused_softmax_layer()
+    # 12 + 2 passes over the scores instead of 4 + 2 for a quarter of them, and 5 launches more on 16
+    assert 4 * float(one.forward["attention"][0]) > 1.3 * float(four.forward["attention"][0])
+    assert float(one.host[0]) == pytest.approx(float(four.host[0]) * 21 / 16)
+
+
+def test_in_a_step_put_together_collectives_follow_the_host_and_nothing_is_recomputed() -> None:
+    slow = load_stack("megatron-2022").host.model_copy(update={"layer_floor_tp": 0.05})
+    plain, composed = (fused_softmax_layer(composed=flag, host=slow)[0] for flag in (False, True))
+    assert float(composed.time[0]) > float(plain.time[0])
+    comm = float(composed.forward["tp_comm"][0] + composed.backward["tp_comm"][0])
+    host = float(composed.host[0])
+    assert float(plain.time[0]) == pytest.approx(host, rel=1e-3)  # bound by launches
+    assert float(composed.time[0]) == pytest.approx(comm + host, rel=1e-3)
+    assert float(composed.time_full[0]) == float(composed.time[0]) < float(plain.time_full[0])
+    assert float(composed.again_full[0]) == 0.0
 
 
 def test_a_ring_of_short_blocks_costs_more_attention_than_one_kernel() -> None:

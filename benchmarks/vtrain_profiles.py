@@ -1,0 +1,147 @@
+"""How far do picks in vTrain's single-node sweeps hang on a few profiles? The profiles out of the steps, and regrets.
+
+    python -m benchmarks.vtrain_profiles RUNS.csv MODELS.json
+
+vtrain_single publishes sums: on one pipeline stage a step is m (L layer + ends) + L once + rest, one `layer` and one
+`ends` for each hidden size, tp and micro-batch, for m micro-batches of L layers. Solved by least squares, and held
+against the layer that planner predicts. Then the picks of planner's step times, and of the same with layers as
+published. Left out: every other source.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from planner.calibrate.predict import rates_of
+from planner.calibrate.runs import Run, RunReader, read_models, read_rows
+from planner.calibrate.statistics import Answer, sweep_summaries
+from planner.calibrate.validate import validation_answers
+from planner.cost.model import CostModel
+from planner.spec.config import ConfigTable
+
+SOURCE: Final = "vtrain_single"
+FURTHEST: Final = 3  # profiles that are also replaced alone
+Key = tuple[int, int, int]  # hidden size, tp, micro-batch
+
+
+@dataclass(frozen=True)
+class Step:
+    """A published step [s] and what it is a sum over."""
+
+    answer: Answer
+    run: Run
+
+    @property
+    def key(self) -> Key:
+        return self.run.problem.model.hidden, self.run.config.tp, self.run.config.micro_batch
+
+    @property
+    def layers(self) -> int:
+        return self.run.problem.model.num_layers
+
+    @property
+    def microbatches(self) -> int:
+        job, config = self.run.problem.job, self.run.config
+        return int(job.global_batch) // (config.dp * config.micro_batch)
+
+    @property
+    def passes(self) -> float:
+        """Layers that follow one another, of an even split [1]."""
+        stages = self.run.config.pp
+        return (self.microbatches + stages - 1) * self.layers / stages
+
+    @property
+    def seconds(self) -> float:
+        return self.answer.measured.step_time or 0.0
+
+
+def steps_of(answers: Sequence[Answer], reader: RunReader) -> list[Step]:
+    """The steps of the source."""
+    return [Step(a, reader.read(a.row)) for a in answers if a.row["source"] == SOURCE]
+
+
+def profiles(steps: Sequence[Step]) -> tuple[dict[Key, float], float]:
+    """Seconds of a layer by key, and the largest relative error of the sums."""
+    groups: dict[tuple[int, int], list[Step]] = defaultdict(list)
+    for step in steps:
+        if step.run.config.pp == 1:
+            groups[step.key[:2]].append(step)
+    found: dict[Key, float] = {}
+    worst = 0.0
+    for (hidden, tp), members in groups.items():
+        fewest = min(step.run.config.dp for step in members)
+        members = [step for step in members if step.run.config.dp == fewest]
+        batches = sorted({step.key[2] for step in members})
+        table = np.zeros((len(members), 2 * len(batches) + 2))
+        for row, step in zip(table, members, strict=True):
+            at, m = 2 * batches.index(step.key[2]), step.microbatches
+            row[at : at + 2] = m * step.layers, m
+            row[-2:] = step.layers, 1.0
+        seconds = np.array([step.seconds for step in members])
+        solved = np.linalg.lstsq(table, seconds, rcond=None)[0]
+        worst = max(worst, float(np.abs(table @ solved / seconds - 1).max()))
+        found |= {(hidden, tp, batch): float(solved[2 * i]) for i, batch in enumerate(batches)}
+    return found, worst
+
+
+def predicted_layer(run: Run) -> float:
+    """Seconds of a layer, forward and backward, as the stack of the run has them."""
+    model = CostModel(run.problem, *rates_of(run.problem.cluster))
+    return float(model.layers.layer(model.kinds[0], ConfigTable.of([run.config])).time_full[0])
+
+
+def with_layers(steps: Sequence[Step], differences: dict[Key, float]) -> list[Answer]:
+    """Predictions with so many seconds more per layer."""
+    changed = []
+    for step in steps:
+        seconds = step.answer.output["step_time_s"] + step.passes * differences.get(step.key, 0.0)
+        changed.append(replace(step.answer, output={**step.answer.output, "step_time_s": seconds}))
+    return changed
+
+
+def regret_line(answers: Sequence[Answer]) -> str:
+    """Regret of the picks over all sweeps."""
+    sweeps = sweep_summaries(answers)
+    pick, three = (np.array([s[name] for s in sweeps]) for name in ("regret", "regret_of_three"))
+    order = float(np.median([s["spearman"] for s in sweeps]))
+    return (
+        f"regret of the pick {100 * pick.mean():.1f} %, worst {100 * pick.max():.1f} %, best of three "
+        f"{100 * three.mean():.1f} %, Spearman median {order:.3f}, {len(sweeps)} sweeps"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.vtrain_profiles", description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("models", type=Path)
+    given = parser.parse_args()
+    described = read_models(given.models)
+    rows = [row for row in read_rows(given.runs) if row["source"] == SOURCE]
+    steps = steps_of(validation_answers(rows, described), RunReader(described))
+    published, worst = profiles(steps)
+    some = {step.key: step.run for step in steps}
+    predicted = {key: predicted_layer(some[key]) for key in published}
+    off = {key: published[key] / predicted[key] - 1 for key in published}
+    furthest = sorted(off, key=lambda key: -abs(off[key]))[:FURTHEST]
+    print(
+        f"{len(published)} profiles of a layer, sums exact to {worst:.0e}; published over predicted, less 1:"
+    )
+    print(f"  standard deviation {100 * np.std(list(off.values())):.1f} %")
+    for hidden, tp, batch in furthest:
+        print(f"  h {hidden} tp {tp} mbs {batch}: {100 * off[hidden, tp, batch]:+.1f} %")
+    differences = {key: published[key] - predicted[key] for key in published}
+    print("as predicted: " + regret_line(with_layers(steps, {})))
+    few = {key: differences[key] for key in furthest}
+    print(f"those {FURTHEST} as published: " + regret_line(with_layers(steps, few)))
+    print("all as published: " + regret_line(with_layers(steps, differences)))
+
+
+if __name__ == "__main__":
+    main()
