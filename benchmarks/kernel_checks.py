@@ -27,9 +27,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import fit_links, kernel_holdout, link_tables, rivals
-from benchmarks.build_kernel_tables import ARCHITECTURE, ATTENTION_SUSTAINED, PEAKS, read_attention, read_gemm
-from benchmarks.build_kernel_tables import DEVICES as TABLES
-from benchmarks.build_kernel_tables import read_rows as table_rows
+from benchmarks.build_kernel_tables import ARCHITECTURE, ATTENTION_SUSTAINED
+from benchmarks.kernel_measurements import DEVICES as TABLES
+from benchmarks.kernel_measurements import PEAKS, read_attention, read_gemm
+from benchmarks.kernel_measurements import read_rows as table_rows
 from benchmarks.results_file import write_section
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.kernels import (

@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.build_kernel_tables import (
+from benchmarks.kernel_estimates import pooled_residual
+from benchmarks.kernel_measurements import (
     DEVICES,
     ROWS,
+    AttentionCells,
     GemmGrid,
     attention_grid,
-    pooled_residual,
     read_rows,
     roofline,
 )
@@ -32,7 +33,6 @@ from planner.spec.rates import FloatArray
 Mask = NDArray[np.bool_]
 FEWEST_FLOPS = 1e10  # smaller GEMMs are launches
 FOLDS = 10
-AttentionCells = dict[tuple[int, int, int], list[float]]
 
 
 def filled(values: FloatArray, left_out: Mask, axes: Sequence[FloatArray]) -> FloatArray:

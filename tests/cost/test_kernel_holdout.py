@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.build_kernel_tables import DEVICES, GemmGrid, quantising_bytes, read_attention, read_gemm
+from benchmarks.build_kernel_tables import build_all, differing, quantising_bytes
 from benchmarks.kernel_holdout import (
     attention_errors,
     extents,
@@ -14,6 +14,7 @@ from benchmarks.kernel_holdout import (
     random_rows,
     weight_shapes,
 )
+from benchmarks.kernel_measurements import DEVICES, GemmGrid, read_attention, read_gemm
 
 DATA = Path(__file__).parents[3] / "shared/data/hardware"
 published = pytest.mark.skipif(not DATA.is_dir(), reason="the published timings are not here")
@@ -87,3 +88,12 @@ def test_quantising_is_found_in_times_that_hold_it() -> None:
         for a, b, c, r in zip(m.flat, n.flat, k.flat, rates.flat, strict=True)
     }
     assert quantising_bytes("h100_sxm_80g", GemmGrid(shapes, 2e15), wide) == pytest.approx(4.0)
+
+
+@published
+def test_the_shipped_tables_are_those_derived() -> None:
+    built = build_all(DATA)
+    assert differing(built) == []
+    built["h100-sxm-80g"][0]["gemm_fp8"][3, 4, 5] *= 1.01
+    built["l40s"][1]["compute_units"] = 1
+    assert differing(built) == ["h100-sxm-80g.npz", "l40s.json"]

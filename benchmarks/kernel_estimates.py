@@ -1,0 +1,142 @@
+"""What stands in for the kernels of an accelerator that nobody has measured?
+
+A roofline with tile and wave quantisation times what the measured devices lack of it, or the tables of a kin. Left out:
+the measured tables, which benchmarks/build_kernel_tables.py derives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kernel_measurements import DEVICES, GemmGrid, roofline
+from planner.spec.rates import FloatArray
+
+MAMF = "stas00/ml-engineering@744d01e compute/accelerator/README.md, MAMF table (CC-BY-SA-4.0)"
+# A plateau is lower than the best shape: median of plateau over best on A100, H100, H200, B200, B300, GB200.
+PLATEAU_OVER_BEST = 0.83
+# name: (compute units, sustained plateau, kin for attention, source)
+ROOFLINES: dict[str, tuple[int, float, str, str]] = {
+    "v100-sxm2-32g": (80, 0.74, "a100-sxm-80g", "plateau of A100, sustained: no measurement"),
+    "h20-sxm-96g": (
+        78,
+        0.83,
+        "h100-sxm-80g",
+        "plateau of H100 at burst clocks: a sixth of the FLOPs at its power limit",
+    ),
+    "mi250x": (110, 0.44, "mi300x", "plateau of MI300X: no measurement"),
+    "mi300x": (304, 0.5142 * PLATEAU_OVER_BEST, "h100-sxm-80g", MAMF),
+    "mi325x": (304, 0.6038 * PLATEAU_OVER_BEST, "h100-sxm-80g", MAMF),
+    "mi355x": (256, 0.6804 * PLATEAU_OVER_BEST, "b200", MAMF),
+    "gaudi2": (108, 0.9692 * PLATEAU_OVER_BEST, "a100-sxm-80g", MAMF),
+    "gaudi3": (108, 0.7412 * PLATEAU_OVER_BEST, "h100-sxm-80g", MAMF),
+    "generic": (128, 0.66, "h100-sxm-80g", "median of the sustained plateaus of A100 to GB300"),
+}
+# name: (whose tables, sustained fraction of its own or None, note)
+SAME_CHIP = "same chip"
+CUBE_ROOT = ", clock as the cube root of the power per SM"
+KIN: dict[str, tuple[str, float | None, str]] = {
+    "a100-sxm-40g": ("a100-sxm-80g", None, SAME_CHIP),
+    "a800-sxm-80g": ("a100-sxm-80g", None, SAME_CHIP),
+    "a100-pcie-80g": (
+        "a100-sxm-80g",
+        0.875,
+        "same chip, 300 W: SimuMax A100 PCIe GEMMs over the burst table",
+    ),
+    "a100-pcie-40g": ("a100-sxm-80g", 0.875, "same chip, 250 W: sustained fraction of the 80 GB card"),
+    "h800-sxm-80g": ("h100-sxm-80g", None, SAME_CHIP),
+    "h100-sxm-96g-hbm2e-500w": ("h100-sxm-80g", 0.75, "same chip, unverified: 500 of 700 W" + CUBE_ROOT),
+    "h100-nvl-94g": (
+        "h100-sxm-80g",
+        0.825,
+        "same chip, unverified: 400 of 700 W, peak 835 of 989" + CUBE_ROOT,
+    ),
+    "h100-pcie-80g": (
+        "h100-sxm-80g",
+        0.79,
+        "same chip, unverified: 350 W for 114 SMs, peak 756 of 989" + CUBE_ROOT,
+    ),
+    "gh200": ("h200-sxm", None, "same chip and memory"),
+    "rtx4090": ("l40s", None, "same architecture"),
+    "rtx-pro-6000-server": ("l40s", None, "nearest workstation part; its architecture is Blackwell"),
+    "v100-sxm2-16g": ("v100-sxm2-32g", None, SAME_CHIP),
+    "v100-pcie-16g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),
+    "v100-pcie-32g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),
+    "tpu-v5p": ("generic", None, "no measurement"),
+    "tpu-v6e": ("generic", None, "no measurement"),
+    "trainium2": ("generic", None, "no measurement"),
+    "cpu-2x-xeon8480": ("generic", None, "no measurement"),
+}
+BY_ARCHITECTURE = {
+    "volta": "v100-sxm2-32g",
+    "ampere": "a100-sxm-80g",
+    "ada": "l40s",
+    "hopper": "h100-sxm-80g",
+    "blackwell": "b200",
+    "cdna2": "mi250x",
+    "cdna3": "mi300x",
+    "cdna4": "mi355x",
+    "gaudi": "gaudi3",
+}
+
+
+def pooled_residual(grids: dict[str, dict[str, GemmGrid]], without: str = "") -> FloatArray:
+    """Measured efficiency over `roofline`, geometric mean of the measured devices: what the law lacks."""
+    logs = []
+    for gpu in DEVICES:
+        if gpu != without:
+            grid = grids[gpu]["bf16"]
+            logs.append(np.log(grid.values / roofline(grid.plateau(), DEVICES[gpu][1], *grid.mesh())))
+    return np.asarray(np.exp(np.mean(logs, axis=0)))
+
+
+def build_roofline(
+    name: str,
+    built: dict[str, tuple[dict[str, FloatArray], dict[str, Any]]],
+    grids: dict[str, dict[str, GemmGrid]],
+) -> tuple[dict[str, FloatArray], dict[str, Any]]:
+    """An estimate for an accelerator without measured tables: GEMMs by roofline and `pooled_residual`, attention
+    scaled from a kin."""
+    units, plateau, kin, source = ROOFLINES[name]
+    kin_arrays, kin_about = built[kin]
+    grid = [2.0 ** kin_arrays[f"axis_{letter}"] for letter in "mnk"]
+    m, n, k = np.meshgrid(*grid, indexing="ij")
+    gemm = roofline(plateau, units, m, n, k) * pooled_residual(grids)
+    kin_sustained = float(kin_about["sustained_fraction"])
+    large = (m >= 4096) & (n >= 4096) & (k >= 4096)
+    scale = plateau / (kin_sustained * float(np.median(kin_arrays["gemm_bf16"][large])))
+    arrays = {key: a for key, a in kin_arrays.items() if not key.startswith("gemm_")} | {"gemm_bf16": gemm}
+    arrays["attention"] = kin_arrays["attention"] * scale
+    law = "roofline times the mean residual of the measured devices"
+    about = dict(kin_about) | {
+        "accelerator": name,
+        "gemm": {
+            "bf16": {
+                "source": f"{law}, plateau {plateau:.3f} sustained: {source}",
+                "measured": False,
+            }
+        },
+        "attention": {
+            "source": f"{kin} times the ratio of the sustained GEMM plateaus",
+            "backward_rows": kin_about["attention"]["backward_rows"],
+            "sustained_fraction": kin_about["attention"]["sustained_fraction"],
+            "sustained_source": kin_about["attention"]["sustained_source"],
+            "backward_source": kin_about["attention"]["backward_source"],
+            "measured": False,
+        },
+        "sustained_fraction": 1.0,
+        "compute_units": units,
+        "unverified": [
+            "gemm",
+            "attention",
+            "dgrad_ratio",
+            "wgrad_ratio",
+            "grouped_gemm_ratio",
+            "memory_efficiency",
+        ],
+        "sources": dict.fromkeys(kin_about["sources"], f"{kin}, no measurement of its own")
+        | {"sustained_fraction": "inside the plateau"},
+    }
+    print(f"{name:19} roofline plateau {plateau:.3f}, attention of {kin} times {scale:.2f}")
+    return arrays, about
