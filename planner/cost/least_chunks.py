@@ -57,8 +57,7 @@ def least_in_chunks(
     number, deep = layers.recomputed.shape[2], layers.held.shape[1]
     peak = padded([table.reshape(-1, *table.shape[2:]) for table in peaks])
     peak = peak.reshape(p * deep, number, *peak.shape[2:]).swapaxes(0, 1)
-    head = np.arange((p - 1) * deep, p * deep)
-    return UnevenChunks(np.zeros(1, dtype=np.intp), peak[None], loss.swapaxes(0, 1)[None], head[None])
+    return UnevenChunks(np.zeros(1, dtype=np.intp), peak[None], loss.swapaxes(0, 1)[None])
 
 
 def _of_rank(

@@ -20,26 +20,44 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Kept:
-    """Activations of candidates on stages of each class, of one micro-batch in flight (n, C): at the moment at which
-    they are most, and at the loss. They differ where the chunks of a rank do. [bytes]"""
+    """Activations of candidates, of one micro-batch in flight: `peak` (n, C) on stages of each class, at the moment at
+    which they are most; `loss` (n, H) at the loss on those that hold the head, `head` (n, H) (None: the same). They
+    differ where the chunks of a rank do. [bytes]"""
 
     peak: Array
-    loss: Array
+    loss: Array | None = None
+    head: NDArray[np.intp] | None = None
 
     def of(self, moment: Moment) -> Array:
         """Those of a moment (n, C) [bytes]."""
-        return self.loss if moment.phase in AT_LOSS else self.peak
+        if self.loss is None or self.head is None or moment.phase not in AT_LOSS:
+            return self.peak
+        kept = self.peak.copy()
+        np.put_along_axis(kept, self.head, self.loss, axis=1)
+        return kept
+
+    def on(self, stage_class: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Those on one class of each row, at most moments and at the loss: (n,) each [bytes]."""
+        kept = self.peak[np.arange(len(stage_class)), stage_class]
+        loss = kept
+        if self.loss is not None and self.head is not None:
+            for head, there in zip(self.head.T, self.loss.T, strict=True):
+                loss = np.where(stage_class == head, there, loss)
+        return kept, loss
 
     def rows(self, rows: NDArray[np.intp]) -> Kept:
         """Those of some rows, which may repeat."""
-        peak = self.peak[rows]
-        return Kept(peak, peak if self.loss is self.peak else self.loss[rows])
+        if self.loss is None or self.head is None:
+            return Kept(self.peak[rows])
+        return Kept(self.peak[rows], self.loss[rows], self.head[rows])
 
     def but(self, rows: NDArray[np.bool_], other: Array) -> Kept:
         """The same but for `rows`, which keep `other` (n, C) at all moments."""
-        if not rows.any():
-            return self
-        return Kept(*(np.where(rows[:, None], other, mine) for mine in (self.peak, self.loss)))
+        wide = rows[:, None]
+        peak = np.where(wide, other, self.peak)
+        if self.loss is None or self.head is None:
+            return Kept(peak)
+        return Kept(peak, np.where(wide, np.take_along_axis(other, self.head, axis=1), self.loss), self.head)
 
 
 @dataclass(frozen=True)
@@ -66,12 +84,17 @@ def _peak_by_class(
     factor: float,
 ) -> Array:
     """Largest over moments (n, C); moments that keep equally much share one product."""
-    groups: dict[tuple[int, int], list[Moment]] = {}
+    groups: dict[int, list[Moment]] = {}
     for moment in moments:
-        groups.setdefault((id(moment.kept), id(kept.of(moment))), []).append(moment)
+        groups.setdefault(id(moment.kept), []).append(moment)
     result: Array | None = None
     for members in groups.values():
-        quiet = [m.fixed for m in members if not m.works]
+        at_loss = [m for m in members if kept.loss is not None and m.phase in AT_LOSS]
+        quiet = [
+            np.where(x.holds_head, -np.inf, m.fixed) if m in at_loss else m.fixed
+            for m in members
+            if not m.works
+        ]
         busy = [m.fixed for m in members if m.works]
         found: Array | None = None
         if quiet:
@@ -82,7 +105,13 @@ def _peak_by_class(
             found = at_work if found is None else np.maximum(found, at_work)
         assert found is not None
         if members[0].kept is not None:
-            found = found + (factor * members[0].kept)[stem] * kept.of(members[0])
+            held = factor * members[0].kept
+            found = found + held[stem] * kept.peak
+            if at_loss and kept.loss is not None and kept.head is not None:
+                fixed, rows = np.maximum.reduce([m.fixed for m in at_loss]), np.arange(len(stem))
+                for head, loss in zip(kept.head.T, kept.loss.T, strict=True):
+                    there = fixed[stem, head] + held[stem, head] * loss
+                    found[rows, head] = np.maximum(found[rows, head], there)
         result = found if result is None else np.maximum(result, found)
     assert result is not None
     return result
@@ -93,11 +122,12 @@ def _binding_moment(
     stage_class: NDArray[np.intp],
 ) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
     """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
-    at, here = (stem, stage_class), (np.arange(len(stem)), stage_class)
+    at, (usual, at_loss) = (stem, stage_class), kept.on(stage_class)
     phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
     best = np.full(len(stem), -np.inf)
     for moment in moments:
-        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * kept.of(moment)[here]
+        mine = at_loss if moment.phase in AT_LOSS else usual
+        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
         total = moment.fixed[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
         better = total > best
         best = np.where(better, total, best)

@@ -49,7 +49,7 @@ class MemoryInputs:
     its own.
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
     `narrow`: what 8-bit weights take beyond 16-bit ones, and their copies (None: the recipe has none);
-    `narrow_gathered` (n,): bytes of one in a gathered layer.
+    `narrow_gathered` (n,): bytes of one in a gathered layer. `holds_head`: classes of stages that hold the head.
     """
 
     dense: Array
@@ -84,6 +84,7 @@ class MemoryInputs:
     due: Array | None = None
     narrow: tuple[Array, Array] | None = None
     narrow_gathered: Array | None = None
+    holds_head: NDArray[np.bool_] | bool = False
 
 
 @dataclass(frozen=True)

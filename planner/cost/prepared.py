@@ -89,6 +89,10 @@ class PreparedCosts:
         self.freed = layers.kept - layers.kept_full
         of_layer = np.concatenate([layers.kept, layers.kept_full])  # (2 K, l)
         self.each = of_layer.T[pipelines.layer_key] if pipelines.uneven is not None else of_layer[:, :0]
+        # classes that hold the head, as often as a row has most of them: (P, H)
+        holds = classes.last > 0
+        order = np.argsort(~holds, axis=1, kind="stable")[:, : int(holds.sum(axis=1).max())]
+        self.heads = np.where(np.take_along_axis(holds, order, axis=1), order, order[:, :1])
         # layers of kind k among the first n of a stage, as rows (pipeline, n): K times (P N, C)
         pipelines_, width, self.depth, kinds = classes.leading.shape
         shape = (pipelines_ * self.depth, width)
@@ -162,7 +166,8 @@ class PreparedCosts:
         if keep_terms or batch.offload.any():
             kept = own.kept[of_row]
             of_step["host_transfer"] = self._host_transfer(batch, stem, largest(kept), slowest, m)
-            in_flight = in_flight.but((batch.offload[stem] & OFFLOAD_ACTIVATIONS) > 0, kept)
+            if pipelines.uneven is not None:
+                in_flight = in_flight.but((batch.offload[stem] & OFFLOAD_ACTIVATIONS) > 0, kept)
         subtotal = sum(of_step.values(), m * slowest)
         cluster = model.problem.cluster
         of_step["stragglers"] = straggling(subtotal, float(cluster.num_nodes), stack.communication)
@@ -209,9 +214,10 @@ class PreparedCosts:
             work = time if apart is None else time - apart.hidden[p_row]
             slowest, total = largest(work), sum_of_columns(self.classes.count[c_row] * work)
             kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
-        in_flight = Kept(kept, kept)
+        in_flight = Kept(kept)
         if pipelines.uneven is not None:
-            in_flight = Kept(*pipelines.uneven.kept(p_row, recompute_layers, self.each, kept))
+            head = self.heads[c_row]
+            in_flight = Kept(*pipelines.uneven.kept(p_row, recompute_layers, self.each, kept, head), head)
         return _Work(time, slowest, total, kept, in_flight)
 
     def _bubble(self, p_row: Index, own: _Work, m: Array, v: Array) -> Array:

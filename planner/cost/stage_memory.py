@@ -103,6 +103,7 @@ def memory_inputs(
         communicators=shards.communicators[s_row],
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),
+        holds_head=last > 0,
         narrow=None if narrow is None or narrow.cast else beyond_wide(narrow, offload, zero, linear),
         narrow_gathered=None if narrow is None else gathered_width(narrow, zero, offload),
     )

@@ -29,33 +29,30 @@ class UnevenChunks:
     rank recomputes n < N layers, at J moments of which one is the worst [layers].
 
     `of_key` (q,): the row of a pipeline, -1 where all chunks of a rank are alike. `peak` (U, N, C, J, 2 K): layers that
-    keep all, then layers that keep their input. `loss` (U, N, H, J, 2 K): of the H classes `head` (U, H) while their
-    last chunk, which holds the head, runs backward.
+    keep all, then layers that keep their input. `loss` (U, N, H, J, 2 K): of the classes that hold the head, in their
+    order, while their last chunk runs backward.
     """
 
     of_key: Index
     peak: Array
     loss: Array
-    head: Index
 
     def kept(
-        self, q_row: Index, recompute_layers: NDArray[np.int32], each: Array, mean: Array
+        self, q_row: Index, recompute_layers: NDArray[np.int32], each: Array, mean: Array, head: Index
     ) -> tuple[Array, Array]:
-        """Activations of rows at their worst moment and at the loss, over micro-batches in flight: (n, C) each [bytes].
+        """Activations over micro-batches in flight: at the worst moment (n, C), and at the loss on the classes `head`
+        (n, H) that hold the head, a pipeline's one as often as needed [bytes].
 
         `q_row` (n,): pipeline keys. `each` (q, 2 K): bytes of a layer by kind, kept whole and recomputed. `mean`
         (n, C): of a micro-batch, which rows of even pipelines keep at all moments.
         """
         rows = np.flatnonzero(self.of_key[q_row] >= 0)
         if not len(rows):
-            return mean, mean
-        at = (self.of_key[q_row[rows]], np.minimum(recompute_layers[rows], self.peak.shape[1] - 1))
-        bytes_ = each[q_row[rows]]
-        peak = mean.copy()
+            return mean, np.take_along_axis(mean, head, axis=1)
+        q, peak, loss = q_row[rows], mean.copy(), np.take_along_axis(mean, head, axis=1)
+        at, bytes_ = (self.of_key[q], np.minimum(recompute_layers[rows], self.peak.shape[1] - 1)), each[q]
         peak[rows] = np.einsum("ncjk,nk->ncj", self.peak[at], bytes_).max(axis=2)
-        loss = peak.copy()
-        at_loss = np.einsum("nhjk,nk->nhj", self.loss[at], bytes_).max(axis=2)
-        loss[rows[:, None], self.head[at[0]]] = at_loss
+        loss[rows] = np.einsum("nhjk,nk->nhj", self.loss[at], bytes_).max(axis=2)
         return peak, loss
 
 
@@ -92,13 +89,10 @@ def uneven_chunks(
             peaks[-1].append(made[0][np.minimum(again, len(made[0]) - 1)])
             if last:
                 losses.append(made[1][np.minimum(again, len(made[1]) - 1)])
-    head = classes.last[stage[first[wanted]]].argmax(axis=1)
     width, none = classes.count.shape[1], np.zeros_like(peaks[0][0])
     flat = padded([one for of in peaks for one in [*of, *[none] * (width - len(of))]])
     peak = flat.reshape(len(peaks), width, *flat.shape[1:]).swapaxes(1, 2)
-    return UnevenChunks(
-        of_first[inverse], np.ascontiguousarray(peak), padded(losses)[:, :, None], head[:, None]
-    )
+    return UnevenChunks(of_first[inverse], np.ascontiguousarray(peak), padded(losses)[:, :, None])
 
 
 @lru_cache(maxsize=8192)
@@ -119,11 +113,13 @@ def _of_class(
 
 
 def _weighed(held: Counts, kept: Array, recomputed: Array) -> Array:
-    """Layers times the micro-batches of their chunk, at those moments that no other exceeds in all kinds."""
+    """Layers times the micro-batches of their chunk, at those moments that no other exceeds in layers of any kind that
+    keep all and in layers together, recomputed ones keeping less."""
     both = np.stack([held @ kept, held @ recomputed], axis=2)  # (x, J, 2, K)
     both = both.reshape(*both.shape[:2], -1)
+    together = np.stack([held @ kept, held @ (kept + recomputed)], axis=2).reshape(both.shape)
     # [x, i, j]: j holds as much as i
-    as_much: NDArray[np.bool_] = np.logical_and.reduce(both[:, None] >= both[:, :, None], axis=3)
+    as_much: NDArray[np.bool_] = np.logical_and.reduce(together[:, None] >= together[:, :, None], axis=3)
     earlier = np.tri(len(held), k=-1, dtype=np.bool_)
     exceeded = (as_much & (earlier | ~as_much.swapaxes(1, 2))).any(axis=2)
     order = np.argsort(exceeded, axis=1, kind="stable")[:, : int((~exceeded).sum(axis=1).max())]

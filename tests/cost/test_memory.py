@@ -87,7 +87,7 @@ def inputs(dense: list[float], in_flight: list[float], head: list[float]) -> Mem
 
 def alike(*kept: float) -> Kept:
     """Bytes of a micro-batch on one row's stage classes, whose chunks are alike."""
-    return Kept(np.array([kept]), np.array([kept]))
+    return Kept(np.array([kept]))
 
 
 def test_the_first_stage_binds_by_micro_batches_in_flight() -> None:
