@@ -40,12 +40,12 @@ def storage_time(size: Quantity, nodes: Quantity, per_node: float, limit: float)
     return size / np.minimum(nodes * per_node, limit)
 
 
-def host_copy_time(size: Quantity, devices: Quantity, pcie_bandwidth: float, efficiency: float) -> Quantity:
+def host_copy_time(size: Quantity, devices: Quantity, bandwidth: float, efficiency: float) -> Quantity:
     """Time in which each device copies its part to host memory [s].
 
-    size / devices / (pcie_bandwidth x efficiency), bandwidth [bytes/s] per device. All parts equal.
+    size / devices / (bandwidth x efficiency), bandwidth to the host [bytes/s] per device. All parts equal.
     """
-    return size / devices / (pcie_bandwidth * efficiency)
+    return size / devices / (bandwidth * efficiency)
 
 
 def storage_size(

@@ -138,7 +138,8 @@ def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interru
         )
     )
     behind = a.checkpoint_writing is CheckpointWriting.ASYNCHRONOUS
-    copy = host_copy_time(full, float(devices), cluster.accelerator.pcie_bandwidth, a.host_copy_efficiency)
+    link = cluster.accelerator.host_bandwidth or cluster.accelerator.pcie_bandwidth
+    copy = host_copy_time(full, float(devices), link, a.host_copy_efficiency)
     stall = a.checkpoint_overhead_time + (copy if behind else write)
     shortest = max(step_time, write if behind else 0.0)
     interval = a.checkpoint_interval

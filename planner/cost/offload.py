@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.step import FORWARD_SHARE
+from planner.spec.accelerator import Accelerator
 from planner.spec.assumptions import Assumption
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS
 
@@ -20,6 +21,9 @@ Array = NDArray[np.float64]
 # README.md, host_to_device_memcpy_ce); 18.6 in each direction where both are busy (host_to_device_bidirectional).
 PINNED_SHARE: Final = 26.0 / 31
 BOTH_WAYS_SHARE: Final = 18.6 / 31
+# Of a share of NVLink-C2C, all devices of a node at work: 168.6 to 175.4 GB/s in, 181.9 to 183.9 out, of 225 each
+# (nvbandwidth host_to_all and all_to_host on 4 x GB300, NVIDIA/Megatron-LM#6491).
+CHIP_LINK_SHARE: Final = 177.5 / 225
 # Host memory that one node's update moves per second [bytes/s]: CPU-Adam updates 1e9 parameters in about 0.24 s (Ren
 # 2021, arXiv 2101.06840, table 4; from memory) at 28 bytes each
 HOST_UPDATE: Final = 28 * 1e9 / 0.24
@@ -33,7 +37,8 @@ HOST_ASSUMPTIONS: Final = (
         "pinned_copy_share", f"{PINNED_SHARE:.0%}", "fraction",
         "of the rate of PCIe that copies from and to pinned memory of the host reach",
         f"NVIDIA/nvbandwidth README.md: 26.0 GB/s of 31; {BOTH_WAYS_SHARE:.0%} with both directions busy and all "
-        "of it are the ends of the range. GB200 and GB300 count PCIe, though their host is on NVLink-C2C: too slow",
+        "of it are the ends of the range. Of NVLink-C2C (GB200, GB300) "
+        f"{CHIP_LINK_SHARE:.0%}, as nvbandwidth shows on 4 x GB300 (NVIDIA/Megatron-LM#6491)",
     ),
     Assumption(
         "host_update_rate", f"{HOST_UPDATE / 1e9:.0f} GB/s", "bandwidth",
@@ -46,11 +51,19 @@ HOST_ASSUMPTIONS: Final = (
 )  # fmt: skip
 
 
+def copy_rate(device: Accelerator) -> float:
+    """Rate of pinned copies between a device and its host, each way [bytes/s]."""
+    if device.host_bandwidth is not None:
+        return CHIP_LINK_SHARE * device.host_bandwidth
+    return PINNED_SHARE * device.pcie_bandwidth
+
+
 def host_range(offload: int, seconds: float) -> tuple[float, float]:
     """Least and most seconds that `seconds` of exposed copies and updates may be [s].
 
     With the optimizer on the host the update's rate decides, which is known to a factor of three alone; otherwise the
-    copies', which `host_seconds` takes as going one way at a time.
+    copies', which `host_seconds` takes as going one way at a time: both ways at once they reach 18.6 of 26 GB/s each
+    on PCIe, which stands for other links too.
     """
     if offload & OFFLOAD_OPTIMIZER:
         return seconds * HOST_UPDATE / FASTEST_HOST_UPDATE, seconds * HOST_UPDATE / SLOWEST_HOST_UPDATE
@@ -59,7 +72,7 @@ def host_range(offload: int, seconds: float) -> tuple[float, float]:
 
 def host_seconds(
     offload: NDArray[np.int32], updated: Array, weights: Array, kept: Array, stage_time: Array, microbatches: Array,
-    step_bytes: float, ranks: float, bandwidth: float, hidden: float,
+    step_bytes: float, ranks: float, rate: float, hidden: float,
 ) -> Array:  # fmt: skip
     """Exposed seconds of a step [s].
 
@@ -67,9 +80,8 @@ def host_seconds(
     the host's memory rate, shared by the node's `ranks`. Parameters: a shard comes in for the forward and for the
     backward pass of every micro-batch, hidden as far as `hidden` says. Activations: `kept` bytes go out under the
     forward pass and come back under the backward pass. `updated`: parameters of a rank; `weights`: bytes of its shard;
-    `bandwidth`: PCIe per direction [bytes/s].
+    `rate`: of copies (`copy_rate`) [bytes/s].
     """
-    rate = PINNED_SHARE * bandwidth
     update = updated * (4.0 / rate + step_bytes * ranks / HOST_UPDATE)
     forward, backward = FORWARD_SHARE * stage_time, (1 - FORWARD_SHARE) * stage_time
     stream = np.maximum(2.0 * weights / rate - hidden * stage_time, 0.0)

@@ -16,7 +16,7 @@ from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory import Kept, memory_cost, worst_moment
 from planner.cost.memory_moments import MemoryInputs
-from planner.cost.offload import host_seconds
+from planner.cost.offload import copy_rate, host_seconds
 from planner.cost.pipeline import bubble_apart, bubble_time
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs
@@ -243,7 +243,7 @@ class PreparedCosts:
         return host_seconds(
             batch.offload[stem], updated, self.model.recipe.weight_bytes * updated, kept, slowest, m,
             OPTIMIZERS[problem.job.optimizer].step_bytes, float(cluster.devices_per_node),
-            cluster.accelerator.pcie_bandwidth, problem.stack.communication.fsdp_overlap,
+            copy_rate(cluster.accelerator), problem.stack.communication.fsdp_overlap,
         )  # fmt: skip
 
     def once(self, layers: float, slowest: Array) -> Array:

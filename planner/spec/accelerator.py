@@ -121,6 +121,7 @@ class AcceleratorSpec(FileModel):
     l2: Capacity | None = None
     scale_up: ScaleUpLinkSpec
     pcie_bandwidth: Bandwidth
+    host_bandwidth: Bandwidth | None = None
     integrated_nics: bool = False
     tdp: Power | None = None
     node: TypicalNodeSpec
@@ -157,7 +158,8 @@ class Accelerator:
     """One device. Bandwidths in bytes/s per direction, `memory` what the driver exposes [bytes].
 
     `pair_bandwidth`: what one pair of devices gets inside the scale-up domain (None: all of it, a switch).
-    `integrated_nics`: the network ports sit on the chip, so that PCIe does not limit them.
+    `host_bandwidth`: to the memory of its host where that is not on PCIe, a device's share of a link that several have
+    (None: PCIe's). `integrated_nics`: the network ports sit on the chip, so that PCIe does not limit them.
     """
 
     name: str
@@ -177,6 +179,7 @@ class Accelerator:
     scale_up_kind: LinkKind = LinkKind.NVLINK
     scale_up_domain: int = 8
     pair_bandwidth: float | None = None
+    host_bandwidth: float | None = None
     integrated_nics: bool = False
     typical_node: TypicalNode | None = None
 
@@ -205,6 +208,7 @@ def accelerator_from_spec(spec: AcceleratorSpec) -> Accelerator:
         peak=tuple(spec.peak.items()),
         scale_up_bandwidth=spec.scale_up.bandwidth,
         pcie_bandwidth=spec.pcie_bandwidth,
+        host_bandwidth=spec.host_bandwidth,
         tdp=spec.tdp,
         compute_capability=spec.compute_capability,
         compute_units=spec.compute_units,

@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.offload import HOST_UPDATE, PINNED_SHARE, host_range, host_seconds
+from planner.cost.offload import HOST_UPDATE, PINNED_SHARE, copy_rate, host_range, host_seconds
 from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.request import Request
+from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
+from planner.spec.load_cluster import load_cluster
 from planner.spec.planfile import Verdict
+from tests.problems import costs, dense_model, problem
 
 PINS = {"tp": (1,), "pp": (1,), "micro_batch": (1,), "zero": (3,)}
 LARGE = Request(
@@ -28,7 +31,7 @@ def seconds(offload: int, kept: float = 0.0) -> float:
     one = np.ones(1)
     found = host_seconds(
         np.array([offload], dtype=np.int32), 1e9 * one, 2e9 * one, kept * one, 0.3 * one, 4 * one,
-        28.0, 8.0, 50e9, 0.5,
+        28.0, 8.0, PINNED_SHARE * 50e9, 0.5,
     )  # fmt: skip
     return float(found[0])
 
@@ -105,3 +108,25 @@ def test_the_search_obeys_what_offload_needs() -> None:
     )
     assert found.choices
     assert all(choice.config.zero == 3 for choice in found.choices if choice.config.offload == 3)
+
+
+def test_copies_of_superchips_go_over_their_own_link() -> None:
+    # NVIDIA/Megatron-LM#6491: about 170 to 184 GB/s each way with all four GPUs of a node at work
+    assert 168e9 < copy_rate(load_cluster("gb200-nvl72", 8).accelerator) < 184e9
+    assert copy_rate(load_cluster("dgx-h100", 8).accelerator) == pytest.approx(63e9 * 26 / 31)
+
+
+def test_the_same_copies_are_faster_over_the_link_of_a_superchip() -> None:
+    own = load_cluster("gb200-nvl72", 8)
+    pcie = replace(own, accelerator=replace(own.accelerator, host_bandwidth=None))
+    config = ParallelConfig(dp=8, num_microbatches=4, zero=1, offload=OFFLOAD_ACTIVATIONS)
+    spec = dense_model(8, hidden=4096)
+    given = problem(spec, "1x8 h100", seq_len=8192, global_batch=32)
+    seconds = []
+    for cluster in (own, pcie):
+        detail = (
+            costs(replace(given, cluster=cluster)).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+        )
+        assert detail is not None
+        seconds.append(float(detail.time["host_transfer"][0]))
+    assert 0 <= seconds[0] < seconds[1]
