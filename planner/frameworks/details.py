@@ -14,12 +14,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from planner.spec.hf import TEXT_TOWERS
 from planner.spec.load_model import resolve_catalog_name
 from planner.spec.model import ModelSpec
 
 _CATALOG: Final = "catalog/models/"
 # Families whose router scores experts with a sigmoid and corrects their balance by a bias (arXiv 2412.19437).
-_SIGMOID: Final = frozenset({"deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite", "dots1", "solar_open"})
+_SIGMOID: Final = frozenset(
+    {"deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite", "dots1", "solar_open", "hy_v3", "bailing_moe_v2"}
+)
 
 _MULTIPLIERS: Final = "multipliers of embeddings, residuals and logits"
 _POST_NORM: Final = "norms after attention and MLP instead of before them"
@@ -47,12 +50,17 @@ TRAITS: Final[Mapping[str, str]] = {
     "gptj": _ROTATED_PAIRS,
     "granite": _MULTIPLIERS,
     "granitemoe": _MULTIPLIERS,
+    "granitemoehybrid": _MULTIPLIERS,
+    "granitemoeshared": _MULTIPLIERS,
     "helium": _ROTATED_PAIRS,
     "hunyuan_v1_dense": "norms of q and k after the rotation",
     "hunyuan_v1_moe": "norms of q and k after the rotation",
     "llama4_text": "chunked attention and norms of q and k without weights",
+    "mellum": "two rotary bases",
+    "minicpm3": _MULTIPLIERS,
     "minimax_m2": "a norm over all query heads",
     "ministral3": "queries scaled by position",
+    "mistral4": "queries scaled by position",
     "mpt": "ALiBi positions",
     "olmo": _NO_WEIGHT,
     "olmo2": _POST_NORM,
@@ -84,7 +92,10 @@ def read_details(model: ModelSpec) -> Details:
     fields = _configuration(model)
     if fields is None:
         return Details(router_sigmoid=model.family in _SIGMOID)
-    sigmoid = fields.get("scoring_func", "sigmoid" if model.family in _SIGMOID else "softmax") == "sigmoid"
+    if fields.get("model_type") in TEXT_TOWERS and isinstance(text := fields.get("text_config"), dict):
+        fields = {**text, "model_type": model.family}  # what is planned is the text model alone
+    scoring = fields.get("scoring_func", fields.get("score_function"))
+    sigmoid = (scoring or ("sigmoid" if model.family in _SIGMOID else "softmax")) == "sigmoid"
     always = model.family in ("mixtral", "gpt_oss", "phimoe", "dbrx")
     rope = fields.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}  # transformers 5 writes all of the rotation there
@@ -98,7 +109,7 @@ def read_details(model: ModelSpec) -> Details:
         rope_scaling=scaling if isinstance(scaling, dict) else None,
         router_sigmoid=sigmoid,
         normalize_topk=True if always else bool(fields.get("norm_topk_prob", sigmoid)),
-        routed_scaling=_number(fields, "routed_scaling_factor"),
+        routed_scaling=_number(fields, "routed_scaling_factor", "router_scaling_factor"),
         stated=True,
         raw=fields,
     )

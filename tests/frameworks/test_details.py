@@ -28,6 +28,8 @@ STATED = {
     ),
     *("olmoe", "opt", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss"),
     *("solar_open", "stablelm", "starcoder2"),
+    *("bailing_moe", "bailing_moe_v2", "deepseek", "hy_v3", "internlm2", "internlm3", "iquestcoder", "jais2"),
+    *("mimo", "youtu"),
 }
 
 
@@ -51,6 +53,34 @@ def test_both_spellings_of_the_rotation(tmp_path: Path, rotation: dict[str, obje
     assert details.rope_theta == 5e5
     assert details.rope_scaling is not None
     assert details.rope_scaling["factor"] == 8.0
+
+
+def test_a_wrapper_states_them_of_its_text_model(tmp_path: Path) -> None:
+    text = {"model_type": "qwen3_vl_text", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "vocab_size": 100, "intermediate_size": 128, "rope_theta": 5e6}  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "qwen3_vl", "vision_config": {}, "text_config": text}))
+    details = read_details(load_model(str(file)))
+    assert details.rope_theta == 5e6
+    assert details.raw is not None
+    assert (details.raw["model_type"], "vision_config" in details.raw) == ("qwen3", False)
+
+
+def test_the_routers_of_ling_and_hunyuan(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "vocab_size": 100, "intermediate_size": 128, "moe_intermediate_size": 8, "num_experts": 4,
+             "num_experts_per_tok": 2}  # fmt: skip
+    file = tmp_path / "config.json"
+    found = []
+    for more in (
+        {"model_type": "bailing_moe"},
+        {"model_type": "bailing_moe", "score_function": "sigmoid", "routed_scaling_factor": 2.5},
+        {"model_type": "hy_v3", "router_scaling_factor": 2.8},
+    ):
+        file.write_text(json.dumps({**sizes, **more}))
+        details = read_details(load_model(str(file)))
+        found.append((details.router_sigmoid, details.routed_scaling))
+    assert found == [(False, None), (True, 2.5), (True, 2.8)]
 
 
 def test_catalog_configurations_state_the_rotation_of_the_published_models() -> None:

@@ -354,6 +354,51 @@ def exaone_moe(d: Draw) -> Fields:
     return fields | d.maybe(num_shared_experts=d.one_of(1, 2), first_k_dense_replace=d.one_of(0, 2))
 
 
+def hy_v3(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size")
+    fields |= d.maybe(num_shared_experts=d.one_of(1, 2), attention_bias=d.flag(), mlp_bias=d.flag())
+    return fields | mlp_types(d, fields)
+
+
+def mlp_types(d: Draw, fields: Fields) -> Fields:
+    return d.maybe(mlp_layer_types=[d.one_of("dense", "sparse") for _ in range(fields["num_hidden_layers"])])
+
+
+def dense_latent(d: Draw) -> Fields:
+    fields = {name: value for name, value in latent(d).items() if "expert" not in name}
+    return {name: value for name, value in fields.items() if not name.startswith(("first_k", "moe_"))}
+
+
+def minicpm3(d: Draw) -> Fields:
+    fields = dense_latent(d) | d.maybe(mlp_bias=d.flag())
+    if d.flag():
+        del fields["v_head_dim"]
+    return fields
+
+
+def internlm3(d: Draw) -> Fields:
+    bias = d.flag()
+    return d.transformer() | d.one_of(
+        {}, {"qkv_bias": bias, "bias": bias}, {"attention_bias": bias, "mlp_bias": bias}
+    )
+
+
+def mellum(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size") | d.maybe(sliding_window=16)
+    return fields | layer_types(d, fields) | mlp_types(d, fields) | d.maybe(attention_bias=d.flag())
+
+
+def granitemoeshared(d: Draw) -> Fields:
+    return granitemoe(d) | d.maybe(shared_intermediate_size=d.one_of(24, 48))
+
+
+def granitemoehybrid(d: Draw) -> Fields:
+    fields = no_head_dim(d) | {"num_local_experts": d.one_of(0, 4), "num_experts_per_tok": 2}
+    kinds = ["attention"] * fields["num_hidden_layers"]
+    fields |= {"layer_types": kinds, "mamba_n_heads": 1}
+    return fields | d.maybe(shared_intermediate_size=24)
+
+
 FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "apertus": no_head_dim,
     "arcee": biased,
@@ -386,15 +431,24 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "gptj": gptj,
     "granite": no_head_dim,
     "granitemoe": granitemoe,
+    "granitemoehybrid": granitemoehybrid,
+    "granitemoeshared": granitemoeshared,
     "helium": helium,
     "hunyuan_v1_dense": headed,
     "hunyuan_v1_moe": hunyuan_moe,
+    "hy_v3": hy_v3,
+    "internlm3": internlm3,
+    "iquestcoder": biased,
+    "jais2": biased,
     "llama": llama,
     "llama4_text": llama4,
+    "mellum": mellum,
+    "minicpm3": minicpm3,
     "minimax_m2": minimax_m2,
     "ministral": ministral,
     "ministral3": ministral3,
     "mistral": mistral,
+    "mistral4": latent,
     "mixtral": mixtral,
     "mpt": mpt,
     "nemotron": nemotron,
@@ -415,9 +469,10 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "solar_open": shared,
     "stablelm": stablelm,
     "starcoder2": starcoder2,
+    "youtu": dense_latent,
 }
 # read like another family, and not part of the library
-READ_ALIKE = {"kimi_k2"}
+READ_ALIKE = {"bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "kimi_k2", "mimo"}
 
 _OUTSIDE = (
     (r"lm_head|embed_out|project_out", "head"),
@@ -444,15 +499,19 @@ def kind_of(parameter: str) -> str:
 
 def library_counts(config: Any) -> Counter[str]:
     import torch
-    from transformers import AutoModelForCausalLM
+    import transformers
 
+    # by its name, since not every family is registered as a causal language model
+    kind = getattr(transformers, type(config).__name__.removesuffix("Config") + "ForCausalLM", None)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = transformers.AutoModelForCausalLM.from_config(config) if kind is None else kind(config)
     model.tie_weights()
     counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             counts[kind_of(name)] += parameter.numel()
+    if "experts" not in counts and "shared_experts" in counts:  # Granite 4 calls its only MLP so
+        counts["mlp"] = counts.pop("shared_experts")
     return counts
 
 

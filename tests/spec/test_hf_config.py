@@ -223,7 +223,7 @@ class TestRefusals:
             "llava",
             "whisper",
             "minimax_m1",
-            "kimi_k25",
+            "step3_text",
             "hunyuan",
             "nemotron-nas",
         ],

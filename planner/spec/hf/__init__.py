@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
-from planner.spec.hf import deepseek, dense, experts, gpt, later_dense, later_experts
+from planner.spec.hf import deepseek, dense, experts, gpt, later_dense, later_experts, latest
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.refused import REFUSED
 from planner.spec.model import ModelSpec
@@ -23,12 +23,15 @@ MtpReader = Callable[[ConfigFields, str, bool], ModelSpec]
 READERS: dict[str, Reader] = {
     "apertus": later_dense.read_apertus,
     "arcee": later_dense.read_arcee,
+    "bailing_moe": latest.read_bailing_moe,
+    "bailing_moe_v2": latest.read_bailing_moe,
     "bloom": gpt.read_bloom,
     "codegen": gpt.read_gptj,
     "cohere": dense.read_cohere,
     "cohere2": later_dense.read_cohere2,
     "cwm": later_dense.read_cwm,
     "dbrx": experts.read_dbrx,
+    "deepseek": latest.read_deepseek_moe,
     "deepseek_v2": deepseek.read_deepseek_v2,
     "dots1": later_experts.read_dots1,
     "ernie4_5": later_dense.read_ernie,
@@ -50,15 +53,26 @@ READERS: dict[str, Reader] = {
     "gptj": gpt.read_gptj,
     "granite": dense.read_llama,
     "granitemoe": later_experts.read_granitemoe,
+    "granitemoehybrid": latest.read_granitemoehybrid,
+    "granitemoeshared": latest.read_granitemoeshared,
     "helium": later_dense.read_helium,
     "hunyuan_v1_dense": later_dense.read_hunyuan_dense,
     "hunyuan_v1_moe": later_experts.read_hunyuan_moe,
+    "hy_v3": latest.read_hy_v3,
+    "internlm2": latest.read_internlm2,
+    "internlm3": latest.read_internlm3,
+    "iquestcoder": latest.read_iquestcoder,
+    "jais2": latest.read_jais2,
     "llama": dense.read_llama,
     "llama4_text": experts.read_llama4,
+    "mellum": latest.read_mellum,
+    "mimo": dense.read_qwen2,
+    "minicpm3": latest.read_minicpm3,
     "minimax_m2": later_experts.read_minimax_m2,
     "ministral": later_dense.read_ministral,
     "ministral3": later_dense.read_ministral3,
     "mistral": dense.read_mistral,
+    "mistral4": latest.read_mistral4,
     "mixtral": experts.read_mixtral,
     "mpt": gpt.read_mpt,
     "nemotron": dense.read_nemotron,
@@ -79,6 +93,7 @@ READERS: dict[str, Reader] = {
     "solar_open": later_experts.read_solar_open,
     "stablelm": later_dense.read_stablelm,
     "starcoder2": dense.read_starcoder2,
+    "youtu": latest.read_youtu,
 }
 
 # readers that can also count multi-token-prediction modules
@@ -91,6 +106,8 @@ MTP_READERS: dict[str, MtpReader] = {
 # vision-language wrappers whose `text_config` is one of the above
 TEXT_TOWERS = {
     "gemma3": "gemma3_text",
+    "kimi_k25": "deepseek_v3",
+    "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",
     "mistral3": "mistral",
     "qwen2_5_vl": "qwen2",
@@ -120,8 +137,8 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
         ):  # older files hold the text fields themselves
             fields = fields.section("text_config")
         stated = fields.values.get("model_type")
-        model_type = stated if stated in READERS else TEXT_TOWERS[model_type]
-        fields.values = {"model_type": model_type, **fields.values}
+        model_type = stated if stated in READERS or stated in MTP_READERS else TEXT_TOWERS[model_type]
+        fields.values = {**fields.values, "model_type": model_type}
         if "tie_word_embeddings" in config:  # the library asks the wrapper
             fields.values["tie_word_embeddings"] = config["tie_word_embeddings"]
         fields.assume("vision tower", "ignored", "text model only")

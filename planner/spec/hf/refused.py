@@ -12,6 +12,7 @@ _ENCODER = "an encoder without a causal language-model head is not modelled"
 _VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
 _AUDIO = "a speech model is not modelled"
 _SPARSE = "its learned sparse attention (indexer) is not modelled"
+_GATED = "a gate behind attention is not modelled"
 _PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
 
 REFUSED: dict[str, str] = {
@@ -21,7 +22,6 @@ REFUSED: dict[str, str] = {
             "bailing_hybrid",
             "bamba",
             "falcon_h1",
-            "granitemoehybrid",
             "jamba",
             "kimi_linear",
             "lfm2",
@@ -83,7 +83,6 @@ REFUSED: dict[str, str] = {
             "glm4v_moe",
             "idefics3",
             "internvl",
-            "kimi_k25",
             "llava",
             "llava_next",
             "llava_onevision",
@@ -99,8 +98,30 @@ REFUSED: dict[str, str] = {
         _VISION,
     ),
     **dict.fromkeys(("hubert", "wav2vec2", "whisper"), _AUDIO),
-    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "hy_v4"), _SPARSE),
-    **dict.fromkeys(("gemma3n", "gemma3n_text", "gemma4", "gemma4_text"), _PER_LAYER),
+    **dict.fromkeys(
+        (
+            "axk2",
+            "deepseek_v32",
+            "deepseek_v4",
+            "glm_moe_dsa",
+            "hy_v4",
+            "minimax_m3_vl",
+            "minimax_m3_vl_text",
+            "mistral_large4",
+            "mistral_large4_text",
+        ),
+        _SPARSE,
+    ),
+    **dict.fromkeys(("afmoe", "laguna", "step3p5", "step3p7", "step3p7_text"), _GATED),
+    **dict.fromkeys(
+        ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"),
+        _PER_LAYER,
+    ),
+    **dict.fromkeys(("step3_text", "step3_vl", "step3v"), "its factored attention (MFA) is not modelled"),
+    **dict.fromkeys(
+        ("inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"),
+        "short convolutions are not modelled",
+    ),
     "hunyuan": "keys and values shared between layers (cross-layer attention) are not modelled",
     "nemotron-nas": "layers of several widths, some without attention, are not modelled",
     "bitnet": "weights of three values are not modelled",

@@ -1,0 +1,227 @@
+"""Which layers have the families of 2025 and 2026 that are variants of older ones? Hunyuan 3, Mistral 4, Ling, ...
+
+transformers 5.23 holds those that it has; Ling and Ring (bailing_moe) are read from inclusionAI's own
+modeling_bailing_moe_v2.py, DeepSeek-MoE, InternLM 2 and MiMo from theirs. Left out: multi-token-prediction modules,
+rotary variants, and multipliers, which cost nothing that is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.errors import UnsupportedError
+from planner.spec.hf.deepseek import latent_attention
+from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model, windows_per_layer
+from planner.spec.hf.experts import mixed_layers, read_moe
+from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.later_experts import shared_and_routed, sparse_from
+from planner.spec.model import Activation, Layer, Mlp, ModelSpec, NormKind, QkNorm
+
+
+def _with_defaults(f: ConfigFields, **defaults: int) -> ConfigFields:
+    """The fields, integers of the library where the file leaves them out or says null."""
+    missing = {name: value for name, value in defaults.items() if f.values.get(name) is None}
+    for name, value in missing.items():
+        f.assume(name, value)
+    return replace(f, values={**f.values, **missing})
+
+
+def read_hy_v3(f: ConfigFields, name: str) -> ModelSpec:
+    """Hunyuan 3: per-head norms of q and k, one leading dense layer, shared experts."""
+    core = read_core(f)
+    bias, mlp_bias = f.boolean("attention_bias", False), f.boolean("mlp_bias", False)
+    attention = grouped_attention(
+        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
+    )
+    moe = shared_and_routed(
+        f, experts="num_experts", top_k=8, default_experts=192, shared="num_shared_experts", default_shared=1
+    )
+    sparse = sparse_from(f, core.num_layers, f.integer("first_k_dense_replace", default=1, least=0))
+    mlp = None if all(sparse) else gated_mlp(f, bias=mlp_bias)
+    blocks = [
+        (None, replace(moe, shared_bias=mlp_bias)) if is_sparse else (mlp, None) for is_sparse in sparse
+    ]
+    layers = tuple(Layer(attention, *block) for block in blocks)
+    return rotary_model(f, name, core, layers, max_position=131072)
+
+
+def read_mistral4(f: ConfigFields, name: str) -> ModelSpec:
+    """Mistral 4: DeepSeek-V3's latent attention and experts, none of the layers dense."""
+    f = _with_defaults(f, kv_lora_rank=256, qk_nope_head_dim=64)
+    core = read_core(f)
+    attention = latent_attention(f, default_q_rank=1024)
+    moe = shared_and_routed(
+        f,
+        experts="n_routed_experts",
+        top_k=4,
+        default_experts=128,
+        shared="n_shared_experts",
+        default_shared=1,
+    )
+    dense = f.integer("first_k_dense_replace", default=0, least=0)
+    sparse = [i >= dense for i in range(core.num_layers)]
+    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    return rotary_model(f, name, core, layers, max_position=1048576)
+
+
+def read_youtu(f: ConfigFields, name: str) -> ModelSpec:
+    """Youtu-LLM: latent attention in a dense model with tied embeddings."""
+    core = read_core(f)
+    layer = Layer(latent_attention(f, default_q_rank=1536), gated_mlp(f), None)
+    return rotary_model(f, name, core, (layer,) * core.num_layers, tied=True, max_position=131072)
+
+
+def read_minicpm3(f: ConfigFields, name: str) -> ModelSpec:
+    """MiniCPM 3: latent attention in a dense model; value heads share the hidden size where no width is given."""
+    core = read_core(f)
+    width = max(core.hidden // f.integer("num_attention_heads"), 1)
+    f = _with_defaults(f, v_head_dim=width, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32)
+    attention = latent_attention(f, default_q_rank=768)
+    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
+    return rotary_model(f, name, core, (layer,) * core.num_layers, tied=True, max_position=32768)
+
+
+def read_internlm2(f: ConfigFields, name: str) -> ModelSpec:
+    """InternLM 2: a Llama whose fused query, key and value and output share one switch for biases."""
+    core = read_core(f)
+    bias = f.boolean("bias", True)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    layer = Layer(attention, gated_mlp(f), None)
+    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)
+
+
+def read_internlm3(f: ConfigFields, name: str) -> ModelSpec:
+    """InternLM 3: a Llama with heads of 128 and two key/value heads; `bias` is another name of `mlp_bias`."""
+    core = read_core(f)
+    bias = f.boolean("qkv_bias" if "qkv_bias" in f.values else "attention_bias", False)
+    mlp_bias = f.boolean("bias" if "bias" in f.values else "mlp_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=2, head_dim=128)
+    layer = Layer(attention, gated_mlp(f, bias=mlp_bias), None)
+    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=32768)
+
+
+def read_iquestcoder(f: ConfigFields, name: str) -> ModelSpec:
+    """IQuest-Coder: a Llama with other defaults."""
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8, head_dim=128)
+    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
+    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=131072)
+
+
+def read_jais2(f: ConfigFields, name: str) -> ModelSpec:
+    """Jais 2: layer norms and an ungated squared ReLU, everything with biases."""
+    core = read_core(f)
+    bias = f.boolean("attention_bias", True)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    activation = f.activation("hidden_act", default=Activation.RELU2)
+    mlp = Mlp(f.integer("intermediate_size"), False, f.boolean("mlp_bias", True), activation)
+    layer = Layer(attention, mlp, None, norm_bias=True)
+    layers = (layer,) * core.num_layers
+    return rotary_model(f, name, core, layers, max_position=8192, norm_kind=NormKind.LAYER, norm_bias=True)
+
+
+def read_mellum(f: ConfigFields, name: str) -> ModelSpec:
+    """Mellum 2: Qwen 3's experts, dense and sliding layers as they are listed."""
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(
+        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
+    )
+    moe = read_moe(
+        f,
+        experts=("num_experts", "num_local_experts"),
+        expert_ffn=("moe_intermediate_size",),
+        default_experts=64,
+        default_top_k=8,
+    )
+    window = f.optional_integer("sliding_window") if "sliding_window" in f.values else 1024
+    windows = windows_per_layer(f, core.num_layers, window, [False] * core.num_layers)
+    layers = mixed_layers(f, attention, moe, windows, sparse_from(f, core.num_layers, 0))
+    return rotary_model(f, name, core, layers, max_position=131072)
+
+
+def read_granitemoeshared(f: ConfigFields, name: str) -> ModelSpec:
+    """Granite 3 MoE with a shared expert beside the routed ones."""
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    moe = read_moe(
+        f,
+        experts=("num_local_experts", "num_experts"),
+        default_experts=8,
+        default_top_k=2,
+        shared_ffn=f.integer("shared_intermediate_size", default=0, least=0),
+    )
+    return rotary_model(f, name, core, (Layer(attention, None, moe),) * core.num_layers, max_position=2048)
+
+
+def read_granitemoehybrid(f: ConfigFields, name: str) -> ModelSpec:
+    """Granite 4, where all of its layers are attention (micro, 1b, 350m): a shared MLP, and experts if there are any.
+
+    Raises `UnsupportedError` for its hybrids.
+    """
+    core = read_core(f)
+    types = f.values.get("layer_types") or f.values.get("layers_block_type") or ["mamba"]
+    if not isinstance(types, list) or any(kind not in ("attention", "full_attention") for kind in types):
+        raise UnsupportedError(
+            f"{f.file}: model_type must be a decoder-only transformer that planner models",
+            "'granitemoehybrid' with state-space layers, which are not modelled",
+            "plan a model without them; planner model lists those that come with planner",
+        )
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    width = f.integer("shared_intermediate_size", default=1024)
+    if f.integer("num_local_experts", default=8, least=0):
+        moe = read_moe(
+            f, experts=("num_local_experts",), default_experts=8, default_top_k=2, shared_ffn=width
+        )
+        layer = Layer(attention, None, moe)
+    else:
+        layer = Layer(
+            attention, Mlp(width, True, False, f.activation("hidden_act", default=Activation.SILU)), None
+        )
+    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)
+
+
+def read_bailing_moe(f: ConfigFields, name: str) -> ModelSpec:
+    """Ling and Ring: leading dense layers, shared and routed experts; from 2.0 on per-head norms of q and k."""
+    core = read_core(f)
+    if f.values.get("norm_head"):
+        raise UnsupportedError(
+            f"{f.file}: a head whose rows are normed is not modelled", "norm_head", "set it to false"
+        )
+    second = f.values.get("model_type") == "bailing_moe_v2" or "use_qk_norm" in f.values
+    norm = QkNorm.HEAD if f.boolean("use_qk_norm", second) else QkNorm.NONE
+    attention = grouped_attention(
+        f,
+        core.hidden,
+        qkv_bias=f.boolean("use_qkv_bias", False),
+        out_bias=f.boolean("use_bias", False),
+        qk_norm=norm,
+    )
+    moe = shared_and_routed(
+        f, experts="num_experts", top_k=8, default_experts=256, shared="num_shared_experts", default_shared=0
+    )
+    dense = f.integer("first_k_dense_replace", default=0, least=0)
+    sparse = [i >= dense for i in range(core.num_layers)]
+    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    return rotary_model(f, name, core, layers, max_position=32768)
+
+
+def read_deepseek_moe(f: ConfigFields, name: str) -> ModelSpec:
+    """DeepSeek-MoE (the first): plain attention, leading dense layers, shared and routed experts."""
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    f.integer("n_routed_experts"), f.integer("num_experts_per_tok")
+    moe = shared_and_routed(
+        f, experts="n_routed_experts", top_k=1, default_experts=1, shared="n_shared_experts", default_shared=0
+    )
+    dense, every = (
+        f.integer("first_k_dense_replace", default=0, least=0),
+        f.integer("moe_layer_freq", default=1),
+    )
+    sparse = [i >= dense and i % every == 0 for i in range(core.num_layers)]
+    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    return rotary_model(f, name, core, layers, max_position=2048)

@@ -1,0 +1,140 @@
+"""Families of 2025 and 2026: totals of published models, the refusals beside them, and the wrappers around them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.cost.params import model_parameters
+from planner.errors import UnsupportedError
+from planner.spec.hf import read_hf_config
+from planner.spec.model import Activation, AttentionKind, ModelSpec, QkNorm
+
+LING: dict[str, Any] = {
+    "model_type": "bailing_moe_v2", "vocab_size": 157184, "head_dim": 128, "num_experts": 256,
+    "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "num_shared_experts": 1, "max_position_embeddings": 32768,
+}  # fmt: skip
+K2: dict[str, Any] = {
+    "model_type": "kimi_k2", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 64, "n_routed_experts": 384, "n_shared_experts": 1,
+    "num_experts_per_tok": 8, "kv_lora_rank": 512, "q_lora_rank": 1536, "first_k_dense_replace": 1,
+    "vocab_size": 163840,
+}  # fmt: skip
+# fields of the published config.json, and parameters in billions as their model cards print them: total, active
+PUBLISHED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "Ling-mini-2.0": (
+        {**LING, "num_hidden_layers": 20, "hidden_size": 2048, "intermediate_size": 5120, "first_k_dense_replace": 1,
+         "moe_intermediate_size": 512, "num_attention_heads": 16, "num_key_value_heads": 4}, "16.3", "1.4",
+    ),
+    "Ling-flash-2.0": (
+        {**LING, "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 9216, "first_k_dense_replace": 1,
+         "moe_intermediate_size": 1024, "num_attention_heads": 32, "num_key_value_heads": 4}, "103", "6.2",
+    ),
+    "Ling-lite-1.5": (
+        {"model_type": "bailing_moe", "hidden_size": 2048, "intermediate_size": 1408, "moe_intermediate_size": 1408,
+         "num_experts": 64, "num_shared_experts": 2, "num_attention_heads": 16, "num_experts_per_tok": 6,
+         "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 126464}, "16.8", "2.75",
+    ),
+    "DeepSeek-MoE-16B": (
+        {"model_type": "deepseek", "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+         "num_hidden_layers": 28, "num_attention_heads": 16, "n_routed_experts": 64, "n_shared_experts": 2,
+         "num_experts_per_tok": 6, "first_k_dense_replace": 1, "vocab_size": 102400}, "16.4", "2.8",
+    ),
+    "Hunyuan-3": (
+        {"model_type": "hy_v3", "hidden_size": 4096, "intermediate_size": 13312, "num_hidden_layers": 80,
+         "num_attention_heads": 64, "num_experts": 192, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+         "vocab_size": 120832}, "295", "21",
+    ),
+    "Mistral-Small-4": (
+        {"model_type": "mistral3", "text_config": {
+            "model_type": "mistral4", "vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 12288,
+            "moe_intermediate_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 32,
+            "n_routed_experts": 128, "num_experts_per_tok": 4}}, "119", "6.6",
+    ),
+    "Granite-4.0-micro": (
+        {"model_type": "granitemoehybrid", "hidden_size": 2560, "shared_intermediate_size": 8192,
+         "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 8, "num_local_experts": 0,
+         "layer_types": ["attention"] * 40, "vocab_size": 100352, "tie_word_embeddings": True}, "3.4", "3.4",
+    ),
+    "InternLM2-20B": (
+        {"model_type": "internlm2", "bias": False, "hidden_size": 6144, "intermediate_size": 16384,
+         "num_hidden_layers": 48, "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 92544},
+        "19.86", "19.86",
+    ),
+    "MiMo-7B": (
+        {"model_type": "mimo", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 36,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151680}, "7.6", "7.6",
+    ),
+    "Youtu-LLM-2B": (
+        {"model_type": "youtu", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32,
+         "num_attention_heads": 16, "vocab_size": 128256}, "1.96", "1.96",
+    ),
+    "Kimi-K2.5 (text)": ({"model_type": "kimi_k25", "text_config": K2}, "1026", "33"),
+}  # fmt: skip
+
+
+def read(config: dict[str, Any]) -> ModelSpec:
+    return read_hf_config(config, "config.json", "m")
+
+
+def printed(parameters: float, like: str) -> str:
+    """Billions, to the digits that are printed."""
+    return f"{parameters / 1e9:.{len(like.partition('.')[2])}f}"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_totals(name: str) -> None:
+    config, total, active = PUBLISHED[name]
+    counted = model_parameters(read(config))
+    assert (printed(counted.total, total), printed(counted.active, active)) == (total, active)
+
+
+def test_ling_normed_queries_from_2_on() -> None:
+    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99,
+             "moe_intermediate_size": 8, "num_experts": 8, "num_experts_per_tok": 2}  # fmt: skip
+    norms = {
+        model_type: read({"model_type": model_type, **small}).layers[0].attention.qk_norm
+        for model_type in ("bailing_moe", "bailing_moe_v2")
+    }
+    assert norms == {"bailing_moe": QkNorm.NONE, "bailing_moe_v2": QkNorm.HEAD}
+    with pytest.raises(UnsupportedError, match="not modelled"):
+        read({"model_type": "bailing_moe", **small, "norm_head": True})
+
+
+def test_granite_4_only_without_state_spaces() -> None:
+    core = {"model_type": "granitemoehybrid", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "vocab_size": 99}  # fmt: skip
+    for types in (["mamba", "attention"], None):
+        with pytest.raises(UnsupportedError, match="not modelled"):
+            read({**core, "layer_types": types})
+    older = read({**core, "layers_block_type": ["attention"] * 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+                  "intermediate_size": 32, "shared_intermediate_size": 16})  # fmt: skip
+    moe = older.layers[0].moe
+    assert moe is not None
+    assert (moe.experts, moe.shared_ffn) == (4, 16)
+
+
+def test_values_as_wide_as_the_hidden_size() -> None:
+    layer = read({"model_type": "minicpm3", "hidden_size": 2560, "num_attention_heads": 40, "num_hidden_layers": 2,
+                  "vocab_size": 99, "intermediate_size": 64}).layers[0]  # fmt: skip
+    attention = layer.attention
+    assert (attention.kind, attention.v_head_dim, attention.head_dim) == (AttentionKind.MLA, 64, 96)
+
+
+def test_jais_is_ungated() -> None:
+    mlp = read({"model_type": "jais2", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1,
+                "vocab_size": 99, "intermediate_size": 32}).layers[0].mlp  # fmt: skip
+    assert mlp is not None
+    assert (mlp.gated, mlp.bias, mlp.activation) == (False, True, Activation.RELU2)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "said"),
+    [("afmoe", "gate"), ("step3p5", "gate"), ("mistral_large4", "sparse"), ("minimax_m3_vl", "sparse"),
+     ("gemma4_unified", "every layer"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
+)  # fmt: skip
+def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read({"model_type": model_type, "hidden_size": 64})
+    assert said in str(caught.value)
