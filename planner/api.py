@@ -34,7 +34,7 @@ class Question(TypedDict, total=False):
     `global_batch`: sequences, or "16Mtok". `tokens`: of the whole run, such as 15e12 or "15T"; adds days, money and
     energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}. `assume`: as `planner assumptions` lists
     them, such as {"pue": "1.2", "price": "2.50 $/h"}. `headroom`: share of the memory kept free. `calibration`: a file
-    of `planner calibrate`.
+    of `planner calibrate`. `bf16_layers`: "1,1", layers at either end that an 8- or 4-bit recipe keeps in bf16.
     """
 
     seq_len: int
@@ -55,6 +55,7 @@ class Question(TypedDict, total=False):
     calibration: str
     expert_loads: str
     expert_replicas: int
+    bf16_layers: str
 
 
 def plan(

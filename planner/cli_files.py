@@ -154,7 +154,10 @@ def problem_of(
     if name is None:
         name = newest_stack(framework, parsed.engine)
         said.append(f"stack {name}")
-    job = Job(seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW)
+    job = Job(
+        seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
+        bf16_layers=parsed.bf16_layers,
+    )  # fmt: skip
     software = _with_options(load_stack(name), parsed)
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)

@@ -109,6 +109,13 @@ ExpertLoadsOption = Annotated[
 ExpertReplicasOption = Annotated[
     int | None, typer.Option(min=1, help="With loads: replicas of all experts in all (default: one of each).")
 ]
+Bf16LayersOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIRST,LAST",
+        help="Layers at either end that an 8- or 4-bit recipe keeps in bf16 (default: none).",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Also write the plan to this file.")
@@ -132,6 +139,7 @@ class JobOptions:
     calibration: CalibrationOption = None
     expert_loads: ExpertLoadsOption = None
     expert_replicas: ExpertReplicasOption = None
+    bf16_layers: Bf16LayersOption = None
 
     def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
         """The question these options ask. Raises `InputError`."""
@@ -164,6 +172,7 @@ class JobOptions:
             assume=tuple(self.assume or ()),
             expert_loads=self.expert_loads,
             expert_replicas=self.expert_replicas,
+            bf16_layers=self.bf16_layers,
             calibration=str(self.calibration) if self.calibration is not None else None,
         )
 

@@ -72,6 +72,7 @@ class Request:
     calibration: str | None = None  # a file of `planner calibrate`
     expert_loads: str | None = None  # a file, or "zipf:0.6"
     expert_replicas: int | None = None
+    bf16_layers: str | None = None  # "1,1": first and last layers that an 8- or 4-bit recipe keeps in bf16
 
 
 def check_request(request: Request, estimate: bool = False) -> None:
@@ -129,12 +130,30 @@ def resolve(
     job = Job(
         seq_len, batch, precision, optimizer, request.tokens, request.lora_rank, request.frozen_bits, imbalance,
         replicas, _choice("lora-targets", request.lora_targets, AdapterTargets), request.mean_len, request.packed,
+        bf16_layers_in(request.bf16_layers, model.num_layers, stack.framework),
     )  # fmt: skip
     assumed += _fine_tuning(job)
     assumed += missing_kernels(stack, model, cluster.accelerator)
     return Problem(model, cluster, job, with_device_kernels(stack, model, cluster.accelerator)), tuple(
         assumed
     )
+
+
+def bf16_layers_in(text: str | None, layers: int, framework: str) -> tuple[int, int]:
+    """First and last layers kept in bf16, from "1,1". Raises `InputError`."""
+    if text is None:
+        return 0, 0
+    counts = text.replace(" ", "").split(",")
+    if len(counts) != 2 or not all(count.isdecimal() and len(count) <= 4 for count in counts):
+        raise InputError("--bf16-layers must be two numbers, of first and of last layers", text, "write 1,1")
+    first, last = int(counts[0]), int(counts[1])
+    if first + last > layers:
+        must = f"first and last layers kept in bf16 must be no more than the model's {layers}"
+        raise InputError(must, text, "write 1,1")
+    if framework != "megatron" and first + last:
+        must = "first and last layers are kept in bf16 by Megatron-LM alone (--first-last-layers-bf16)"
+        raise InputError(must, f"a stack of {framework}", "choose a stack of Megatron, or leave it out")
+    return first, last
 
 
 def cost_model(problem: Problem) -> CostModel:

@@ -56,13 +56,13 @@ def cluster(text: str = "2x8 h100 400G-ib") -> Cluster:
 def problem(
     model: ModelSpec | None = None, machine: str | Cluster = "2x8 h100 400G-ib", *, seq_len: int = 4096,
     global_batch: int = 64, precision: Precision = Precision.BF16, optimizer: Optimizer = Optimizer.ADAMW,
-    stack: str | Stack = "megatron-2026",
+    stack: str | Stack = "megatron-2026", bf16_layers: tuple[int, int] = (0, 0),
 ) -> Problem:  # fmt: skip
     """A problem of a model (default: the small dense one) on a cluster or a shorthand."""
     return Problem(
         model or dense_model(),
         cluster(machine) if isinstance(machine, str) else machine,
-        Job(seq_len, global_batch, precision, optimizer),
+        Job(seq_len, global_batch, precision, optimizer, bf16_layers=bf16_layers),
         load_stack(stack) if isinstance(stack, str) else stack,
     )
 

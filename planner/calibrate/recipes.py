@@ -73,6 +73,14 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
     return seen[key]
 
 
+def bf16_layers_of(cells: Row) -> tuple[int, int]:
+    """Layers at either end that a performance recipe of Megatron-Bridge keeps in bf16: those of gpt-oss in nvfp4, four
+    at the end (v0.5.0 scripts/performance/configs/gpt_oss, 067f987 perf_recipes/gpt_oss/common.py). The others switch
+    off what fp8_cs has by default (v0.1.0rc3 scripts/performance/utils/helpers.py on)."""
+    bridge = "bridge" in cells["framework"].lower() and cells["precision"].lower() in ("nvfp4", "fp4")
+    return (0, 4) if bridge and re.search("gpt[-_]?oss", cells["model"].lower()) else (0, 0)
+
+
 def _keeps_fp4_wide(cells: Row) -> bool:
     """Does a run of nvfp4 keep its parameters in 16 bits, by its release or by the recipe of its model?"""
     if cells["precision"].lower() not in ("nvfp4", "fp4"):

@@ -29,7 +29,7 @@ from planner.calibrate.cells import (
     sequence_parallel_in,
     sharding_in,
 )
-from planner.calibrate.recipes import ADAPTERS, Narrowed, bridge_recipe, with_routing_groups
+from planner.calibrate.recipes import ADAPTERS, Narrowed, bf16_layers_of, bridge_recipe, with_routing_groups
 from planner.calibrate.stack_of import (
     BF16_MOMENTS,
     KIN_BAND_FACTOR,
@@ -326,6 +326,7 @@ def _job(cells: Row, dp: int, chip: Accelerator, assumed: list[str]) -> tuple[Jo
         lora_targets=_lora_targets(cells),
         mean_length=min(PACKED_TEXT, float(seq_len)) if packed else None,
         packed=packed,
+        bf16_layers=bf16_layers_of(cells),
     )
     return job, (micro, number)
 

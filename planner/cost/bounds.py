@@ -74,7 +74,10 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
         held = held + size[shards.of_row] * (each.weights + each.gradients + each.optimizer)[:, None]
     narrow = narrow_weights(problem)
     if narrow is not None and not narrow.cast:
-        linear[0] = (linear[0][0] - shards.outer[shards.of_row], linear[0][1])
+        outside = shards.outer + shards.wide[0], shards.wide[1]
+        linear = [
+            (size - left[shards.of_row], ranks) for (size, ranks), left in zip(linear, outside, strict=True)
+        ]
         held = held + sum(beyond_wide(narrow, stems["offload"], zero, linear))
     alive = classes.count[classes.of_row] > 0
     return _ROUNDING * (largest(np.where(alive, held, 0.0)) + stack.overhead.context)

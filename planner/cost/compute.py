@@ -150,8 +150,8 @@ class ComputeModel:
     ) -> Products:
         """Seconds of one product for every key, evaluated once per distinct shape.
 
-        `narrow`: in the recipe's format; else in bf16, as the head and the router are. `outputs`: of a device's share
-        where it is padded.
+        `narrow`: in the recipe's format; else in bf16, as the head, the router and layers that the job keeps so are.
+        `outputs`: of a device's share where it is padded.
         """
         first, inverse = groups.expert if gemm.expert else groups.dense
         m, n, k, local = gemm_extents(gemm, x, first)

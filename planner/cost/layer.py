@@ -22,7 +22,7 @@ from planner.cost.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
-from planner.spec.precision import Precision
+from planner.spec.precision import RECIPES, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
 from planner.spec.stack import Communication, CrossEntropy, Dispatcher
@@ -225,7 +225,8 @@ class LayerModel:
         if layer.moe is None:
             return floor
         routing = host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
-        launches = EXPERT_LAUNCHES.get(self.problem.job.precision, BLOCK_SCALED_LAUNCHES)
+        precision = Precision.BF16 if layer.wide else self.problem.job.precision
+        launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
         return floor + routing + host.expert_launch * launches * layer.moe.experts / keys["ep"]
 
     def _dense_floor(self, t: Array) -> Array:
@@ -253,7 +254,8 @@ class LayerModel:
         x, groups = self.shape(keys, layer), key_groups(keys)
         longest = x if self.problem.job.mean_length is None else self.shape(keys, layer, longest=True)
         products = {
-            g.name: self.compute.gemm(g, x, groups) for g in layer_gemms(layer, self.problem.model.hidden)
+            g.name: self.compute.gemm(g, x, groups, narrow=not layer.wide)
+            for g in layer_gemms(layer, self.problem.model.hidden)
         }
         attention = self.compute.attention(layer, x, keys)
         memory = self.compute.memory_bound(layer, x)
@@ -300,12 +302,13 @@ class LayerModel:
         exchanged = exposed[0] + exposed[1]
         paired = paired_time(again_full + behind - exchanged, exchanged, self.problem.stack.communication)
         paired = soft_maximum(paired + again, host + repeated, softness)
-        kept, kept_full, working, working_full = layer_memory(self.problem, self.recipe, layer, longest, keys)
+        recipe = RECIPES[Precision.BF16] if layer.wide else self.recipe
+        kept, kept_full, working, working_full = layer_memory(self.problem, recipe, layer, longest, keys)
         return LayerCost(
             forward=forward, backward=backward, host=host, again=again, again_full=again_full,
             time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
             hidden=np.maximum(time - paired, 0.0) * self.problem.stack.communication.pair_overlap,
-            due=weight_gradient_bytes(self.problem, self.recipe, layer, longest, kept),
+            due=weight_gradient_bytes(self.problem, recipe, layer, longest, kept),
             kept=kept, kept_full=kept_full, working=working, working_full=working_full,
         )  # fmt: skip
 

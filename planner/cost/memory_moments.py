@@ -49,7 +49,7 @@ class MemoryInputs:
     its own.
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
     `narrow`: what 8-bit weights take beyond 16-bit ones, and their copies (None: the recipe has none);
-    `narrow_gathered` (n,): bytes of one in a gathered layer. `holds_head`: classes of stages that hold the head.
+    `narrow_gathered` (n, C): bytes of one in a gathered layer. `holds_head`: classes of stages that hold the head.
     """
 
     dense: Array
@@ -224,7 +224,7 @@ class _Units:
 def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Units:
     total, sharded = x.dense + x.expert, x.zero[:, None] >= 2
     w, g = x.weight_bytes, x.trained * states.unit_gradient
-    inner = w if x.narrow_gathered is None else x.narrow_gathered[:, None]
+    inner = w if x.narrow_gathered is None else x.narrow_gathered
     whole = inner * (total - x.outer) + w * x.outer
     outer = total if states.one_unit else x.outer
     unit = np.zeros_like(total) if states.one_unit else np.minimum(x.unit[:, None], total - x.outer)
@@ -298,7 +298,7 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
 def _megatron_fsdp_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     """Moments under Megatron-FSDP: sharded gradients throughout, layers gathered and reduced in queues."""
     layers, total, none = np.maximum(x.layers, 1.0), x.dense + x.expert, np.zeros_like(x.dense)
-    width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered[:, None]
+    width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
     of = (total, x.outer, x.head, x.unit[:, None] + none)
     u = fsdp_units(of, layers, x.zero, stack.states, (width, x.weight_bytes))
     always = {**_static_terms(x, stack), "gradients": gradients_kept(x)}

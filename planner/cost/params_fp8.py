@@ -2,10 +2,10 @@
 
 Megatron-LM's --fp8-param-gather and --fp4-param-gather keep linear weights in the format of the products; without them
 they stay in 16 bits beside the 8- or 4-bit copies that Transformer Engine makes once a step. Embeddings, head, norms
-and router are never in so few. FSDP2 with torchao keeps them wide and casts its shards for every gather. Left out: a
-recipe's first and last layers in bf16, amax histories (4 KiB a weight), the casts' time, torchao's copy of a weight
-along its columns in the backward pass, and what a cast to 4 bits holds while it runs: the largest value and the scale
-of every 16 x 16 block in fp32, 1/32 of a byte a weight.
+and router are never in so few. FSDP2 with torchao keeps them wide and casts its shards for every gather. Left out:
+amax histories (4 KiB a weight), the casts' time, torchao's copy of a weight along its columns in the backward pass, and
+what a cast to 4 bits holds while it runs: the largest value and the scale of every 16 x 16 block in fp32, 1/32 of a
+byte a weight.
 """
 
 from __future__ import annotations
@@ -66,10 +66,16 @@ class NarrowWeights:
         return np.where(primary, self.main, WIDE), np.where(primary, self.copies - self.main, self.copies)
 
 
-def gathered_width(weights: NarrowWeights, zero: Array, offload: NDArray[np.int32]) -> Array:
-    """Bytes of a weight in a layer that is gathered for its backward pass (n,) [bytes/parameter]."""
+def gathered_width(
+    weights: NarrowWeights, zero: Array, offload: NDArray[np.int32], wide: Array
+) -> Array:  # fmt: skip
+    """Bytes of a weight in a layer that is gathered for its backward pass (n, C) [bytes/parameter].
+
+    `wide` (n, C): parameters of layers kept in 16 bits. A stage that holds any counts them all so: an upper bound,
+    which its other layers stay below.
+    """
     each = weights.main if weights.two_shards else weights.copies
-    return np.where(weights.primary(zero, offload), each, WIDE)
+    return np.where(weights.primary(zero, offload)[:, None] & (wide == 0), each, WIDE)
 
 
 def reads_transposed(accelerator: Accelerator) -> bool:

@@ -35,7 +35,8 @@ def shape_distance_of(config: ParallelConfig, layers: LayerModel) -> ShapeDistan
     """The distances of one configuration, forward."""
     model, rates = layers.problem.model, layers.kernels
     keys, row = ConfigTable.of([config]), np.array([0])
-    kinds = [(layer, count, layer_gemms(layer, model.hidden), True) for layer, count in layer_counts(model)]
+    counts = layer_counts(model)
+    kinds = [(layer, count, layer_gemms(layer, model.hidden), not layer.wide) for layer, count in counts]
     work, near, beyond = [], [], []
     attention = 0.0
     for layer, count, gemms, narrow in (*kinds, (None, 1, outer_gemms(model), False)):

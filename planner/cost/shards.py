@@ -50,6 +50,9 @@ class Shards:
     gather: Array  # (k,)
     widest: Array  # (k,) parameters of the largest layer
     outer: Array  # (k, C) parameters outside the layers
+    wide: tuple[
+        Array, Array
+    ]  # (k, C) dense and expert ones of layers kept in 16 bits by an 8- or 4-bit recipe
     head: Array  # (k, C) the head's among them
     adapters: Array  # (k, C) parameters of LoRA adapters
     buckets: Array
@@ -94,7 +97,11 @@ class ShardModel:
         lora = self.problem.job.lora_rank is not None
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
         outer = dense - in_layers
-        gathered = self._gathered(keys, dense, expert, outer, (heaviest, experts), lora)
+        kept = [kind.wide for kind in self.kinds]
+        of_wide = (sum_over_kinds(counts[kept], each[kept]) if any(kept) else 0 * dense for each in
+                   (dense_of_kind, expert_of_kind))  # fmt: skip
+        wide = next(of_wide), next(of_wide)
+        gathered = self._gathered(keys, (dense, expert), outer, wide, (heaviest, experts), lora)
         scatter, reduce, gather, buckets = self._collectives(keys, copies, (heaviest, experts), gathered)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         head = ends * self._head_parameters(t)[:, None]
@@ -102,27 +109,30 @@ class ShardModel:
         opened = communicator_bytes(keys, copies * d * c, self.problem.cluster, dispatcher)
         communicators = sum(opened.values(), np.zeros(len(keys)))
         return Shards(
-            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, outer, head,
+            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, outer, wide, head,
             adapters, buckets, self._largest_tensor(t), communicators,
         )  # fmt: skip
 
     def _gathered(
         self,
         keys: ConfigTable,
-        dense: Array,
-        expert: Array,
+        parameters: tuple[Array, Array],
         outer: Array,
+        wide: tuple[Array, Array],
         heaviest: tuple[Array, Array],
         lora: bool,
     ) -> tuple[Array, Array]:
         """Bytes of dense and of expert parameters that the heaviest stage gathers where states are sharded."""
-        half = RECIPES[self.problem.job.precision].activation_bytes
+        half, (dense, expert) = RECIPES[self.problem.job.precision].activation_bytes, parameters
         if self.narrow is None:
             sizes = (largest(dense), largest(expert)) if lora else heaviest
             return half * sizes[0], half * sizes[1]
         primary = self.narrow.primary(np.ones(len(keys)), keys["offload"])
         width = np.where(primary, self.narrow.gathered, half)
-        return largest(width[:, None] * (dense - outer) + half * outer), width * heaviest[1]
+        of_dense = largest(width[:, None] * (dense - outer - wide[0]) + half * (outer + wide[0]))
+        if not wide[1].any():
+            return of_dense, width * heaviest[1]
+        return of_dense, largest(width[:, None] * (expert - wide[1]) + half * wide[1])
 
     def _collectives(
         self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array]

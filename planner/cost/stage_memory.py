@@ -62,8 +62,7 @@ def memory_inputs(
     dense = state_bytes(zero, shared, replicas, stack, job)
     experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
     outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
-    narrow = narrow_weights(problem)
-    linear = ((shards.dense[s_row] - outer, shared), (shards.expert[s_row], expert_shared))
+    beside, gathered_widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))
     if job.lora_rank is not None:
         bytes_, half = FROZEN_BYTES[job.frozen_bits], weight_bytes
         unquantised = np.where(zero >= 3, (half - bytes_) / shared, half - bytes_)
@@ -104,9 +103,26 @@ def memory_inputs(
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),
         holds_head=last > 0,
-        narrow=None if narrow is None or narrow.cast else beyond_wide(narrow, offload, zero, linear),
-        narrow_gathered=None if narrow is None else gathered_width(narrow, zero, offload),
+        narrow=beside,
+        narrow_gathered=gathered_widths,
     )
+
+
+def _narrow(
+    problem: Problem, shards: Shards, s_row: Index, table: ConfigTable, ranks: tuple[Array, Array]
+) -> tuple[tuple[Array, Array] | None, Array | None]:
+    """What 8- and 4-bit weights take beyond 16-bit ones with their copies, and bytes of one in a gathered layer.
+
+    `ranks`: those that share dense and expert parameters. None: the recipe has none; nothing is kept of weights that
+    are cast for every gather.
+    """
+    narrow = narrow_weights(problem)
+    if narrow is None:
+        return None, None
+    zero, offload, wide = table["zero"].astype(float), table["offload"], [of[s_row] for of in shards.wide]
+    linear = (shards.dense - shards.outer)[s_row] - wide[0], shards.expert[s_row] - wide[1]
+    kept = None if narrow.cast else beyond_wide(narrow, offload, zero, tuple(zip(linear, ranks, strict=True)))
+    return kept, gathered_width(narrow, zero, offload, wide[0] + wide[1])
 
 
 def _update_bytes(stack: Stack, job: Job) -> float:

@@ -90,7 +90,7 @@ class ParsedConfig:
     `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
     gathers linear weights in 8 or 4 bits (and, but for FSDP2, keeps them so); None where the files cannot say.
     `engine`: which holds parameters and gradients, where it is none that the framework's newest stack has.
-    `stack_options`: of `catalog.stack_options`, by name.
+    `stack_options`: of `catalog.stack_options`, by name. `bf16_layers`: as `Job` has them.
     """
 
     framework: str
@@ -110,6 +110,7 @@ class ParsedConfig:
     cross_entropy: CrossEntropy | None = None
     dispatcher: Dispatcher | None = None
     param_gather: bool | None = None
+    bf16_layers: tuple[int, int] = (0, 0)
     engine: StateEngine | None = None
     stack_options: tuple[str, ...] = ()
 

@@ -19,6 +19,7 @@ def same_architecture(one: ModelSpec, other: ModelSpec) -> bool:
 
 
 def _bare(model: ModelSpec) -> ModelSpec:
+    model = model.with_wide_ends(0, 0)
     return replace(model, name="", family="", source="", assumed=(), max_position=0, mtp_layers=0)
 
 

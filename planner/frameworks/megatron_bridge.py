@@ -63,6 +63,8 @@ PRECISIONS: Final = {
     Precision.NVFP4: "bf16_with_nvfp4_mixed",
 }
 FP8_RECIPES: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
+# layers at either end that a recipe keeps in bf16 (first_last_layers_bf16, one each); none in others
+BF16_LAYERS: Final = {Precision.FP8_CS: (1, 1)}
 NARROW_RECIPES: Final = (*FP8_RECIPES, Precision.NVFP4)
 # of these, the recipes that set fp8_param_gather or fp4_param_gather
 PARAM_GATHER: Final = (*FP8_RECIPES[:3], Precision.NVFP4)
@@ -252,6 +254,12 @@ def render(launch: Launch, version: str) -> Files:
         missing.append(
             f"linear weights: {PRECISIONS[precision]} keeps them {kept}, which the plan does not count on"
         )
+    own = BF16_LAYERS.get(precision, (0, 0))
+    if launch.job.bf16_layers != own:
+        counted = "{} first and {} last layers".format(*launch.job.bf16_layers)
+        missing.append(
+            f"layers in bf16: {PRECISIONS[precision]} has {own[0]} first and {own[1]} last, the plan {counted}"
+        )
     if reduces_in_bf16(launch):
         missing.append(
             "gradients kept and reduced in bf16: its mixed precision has them in fp32, 2 bytes more"
@@ -337,6 +345,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
         stack_options=(DOUBLE_BUFFER,) if fsdp and s.flag("ddp.fsdp_double_buffer") else (),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
+        bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
     )
 
 

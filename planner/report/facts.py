@@ -20,7 +20,7 @@ from planner.spec.planfile import (
     Run,
     StageMemory,
 )
-from planner.spec.subject import ClusterFacts
+from planner.spec.subject import ClusterFacts, JobFacts
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity, format_compute, format_count, format_energy
 
@@ -97,9 +97,15 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
         f"{_devices(cluster)} of {cluster.name}, {format_capacity(cluster.memory_per_device)} each",
         f"{job.global_batch:,} sequence{'' if job.global_batch == 1 else 's'} of {job.seq_len:,} tokens per step "
         f"({count(job.tokens_per_step)} tokens), "
-        f"{job.precision}, {job.optimizer}" + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
+        f"{job.precision}{_bf16_ends(job)}, {job.optimizer}"
+        + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",
     )
+
+
+def _bf16_ends(job: JobFacts) -> str:
+    first, last = job.bf16_layers
+    return f" ({first} first and {last} last layers in bf16)" if first or last else ""
 
 
 def _devices(cluster: ClusterFacts) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.errors import InputError
 from planner.spec.config import FloatColumn
-from planner.spec.precision import Precision
+from planner.spec.precision import RECIPES, Dtype, Precision
 
 
 class Optimizer(StrEnum):
@@ -97,6 +97,9 @@ class Job:
     `expert_imbalance`: tokens of the rank whose experts get most over the mean, at every expert-parallel degree above
     1, or as pairs (degree, factor) where it depends on the degree. `expert_replicas`: replicas of all experts of a
     layer in all, where some are held more than once (0: each once).
+
+    `bf16_layers`: layers at the start and at the end of the model that an 8- or 4-bit recipe keeps in bf16 (Megatron-LM
+    --first-last-layers-bf16); modules of multi-token prediction are taken to be as the last layer is.
     """
 
     seq_len: int
@@ -111,6 +114,7 @@ class Job:
     lora_targets: AdapterTargets = AdapterTargets.ALL_LINEAR
     mean_length: float | None = None
     packed: bool = False
+    bf16_layers: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         if self.lora_rank is not None and self.lora_rank < 1:
@@ -126,6 +130,7 @@ class Job:
             raise InputError(must, f"{self.mean_length:g}", "seq-len is the longest sequence")
         if self.packed and self.mean_length is None:
             raise InputError("packed sequences need a mean length", "none", "add --mean-len 512, say")
+        self._check_bf16_layers()
         factors = self.expert_imbalance
         for value in [factors] if isinstance(factors, float | int) else [value for _, value in factors]:
             if not value >= 1.0 - 1e-9:
@@ -137,6 +142,19 @@ class Job:
                 raise InputError(f"{name} must be a whole number, 1 or more", str(count))
         if self.tokens is not None and not self.tokens > 0:
             raise InputError("tokens must be above 0", str(self.tokens))
+
+    def _check_bf16_layers(self) -> None:
+        first, last = self.bf16_layers
+        if first < 0 or last < 0:
+            raise InputError("layers kept in bf16 must be 0 or more at either end", f"{first} and {last}")
+        if not (first or last):
+            return
+        if RECIPES[self.precision].gemm not in (Dtype.FP8, Dtype.FP4):
+            must = "layers kept in bf16 need an 8- or 4-bit recipe for the others"
+            raise InputError(must, str(self.precision), "choose --precision fp8_cs, say")
+        if self.precision is Precision.FP8:  # Megatron-LM core/transformer/transformer_config.py
+            must = "delayed scaling does not support first or last layers in bf16"
+            raise InputError(must, str(self.precision), "choose --precision fp8_cs, say")
 
     def imbalance(self, ep: FloatColumn) -> FloatColumn:
         """Tokens of the busiest rank over the mean at each expert-parallel degree [1]; 1 where there is one rank."""

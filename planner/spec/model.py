@@ -6,7 +6,7 @@ logit scaling, initialisation), and architectures without a decoder-only transfo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -215,7 +215,8 @@ class Layer:
     """One transformer block: attention, then an MLP or a mixture of experts.
 
     `norms`: how many hidden-wide norms it applies; `norm_weight`: whether they have a learned scale.
-    `parallel`: attention and MLP read the same normed input and are added together.
+    `parallel`: attention and MLP read the same normed input and are added together. `wide`: its linear layers stay in
+    16 bits where a recipe computes others in 8 or 4.
     """
 
     attention: Attention
@@ -225,6 +226,7 @@ class Layer:
     norm_bias: bool = False
     parallel: bool = False
     norm_weight: bool = True
+    wide: bool = False
 
     def __post_init__(self) -> None:
         _not_negative("layer", norms=self.norms)
@@ -303,6 +305,17 @@ class ModelSpec:
         """For each layer, its index into `layer_kinds`."""
         kind_of: tuple[int, ...] = self._kind_of  # type: ignore[attr-defined]
         return kind_of
+
+    def with_wide_ends(self, first: int, last: int) -> ModelSpec:
+        """The model with so many layers at its start and its end `wide`, and no other."""
+        if not (first or last or any(layer.wide for layer in self.layer_kinds)):
+            return self
+        end = self.num_layers - last
+        layers = (
+            replace(layer, wide=i < first or i >= end) if layer.wide != (i < first or i >= end) else layer
+            for i, layer in enumerate(self.layers)
+        )
+        return replace(self, layers=tuple(layers))
 
     @property
     def is_moe(self) -> bool:

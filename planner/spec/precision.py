@@ -1,7 +1,7 @@
 """Which number formats does a training recipe compute, store and send in?
 
-Names follow Megatron-LM and Transformer Engine (`--fp8-recipe`, `--fp4-format`). Left out: per-layer
-exceptions (first and last layers in bf16), which no published run states.
+Names follow Megatron-LM and Transformer Engine (`--fp8-recipe`, `--fp4-format`). Left out: first and last layers in
+bf16, which the job states.
 """
 
 from __future__ import annotations

@@ -28,12 +28,16 @@ _WORDS: Final[Mapping[str, Callable[[int], str]]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """What is given: the subject of every question planner answers."""
+    """What is given: the subject of every question planner answers. The job says which of the model's layers are
+    `wide`."""
 
     model: ModelSpec
     cluster: Cluster
     job: Job
     stack: Stack
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.model.with_wide_ends(*self.job.bf16_layers))
 
 
 @dataclass(frozen=True)

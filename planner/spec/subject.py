@@ -78,6 +78,10 @@ class JobFacts(Record):
         1.0, description="tokens of the busiest rank over the mean, at (expert-parallel degree, factor) [1]"
     )
     expert_replicas: int = Field(0, ge=0, description="of all experts of a layer in all; 0: each once [1]")
+    bf16_layers: tuple[int, int] = Field(
+        (0, 0),
+        description="at the start and at the end of the model, kept in bf16 by an 8- or 4-bit recipe [1]",
+    )
 
     @classmethod
     def of(cls, job: Job) -> Self:

@@ -259,3 +259,18 @@ def test_layers_on_the_host_leave_the_rest_of_the_activations() -> None:
         assert found.device_memory is not None
         sizes.append(found.device_memory)
     assert sizes[0] > sizes[1] > sizes[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "ends"),
+    [("gpt_oss_20b", "nvfp4", (0, 4)), ("gpt_oss_20b", "fp8_mx", (0, 0)), ("llama", "nvfp4", (0, 0))],
+)
+def test_recipes_of_the_bridge_with_layers_in_bf16(model: str, precision: str, ends: tuple[int, int]) -> None:
+    cells = {
+        "framework": "Megatron-Bridge",
+        "source": "megatron_bridge_26.06",
+        "model": model,
+        "gpu": "gb300",
+    }
+    run = RunReader({model: MODELS[ROW["model"]]}).read({**ROW, **cells, "precision": precision})
+    assert run.problem.job.bf16_layers == ends

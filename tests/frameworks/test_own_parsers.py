@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.frameworks.ranks import rank_groups
-from tests.frameworks.launches import golden_launch, random_launches
+from tests.frameworks.launches import CONFIGS, golden_launch, problem, random_launches
+from tests.frameworks.launches import launch as launch_of
 
 pytestmark = pytest.mark.slow
 
@@ -122,6 +124,55 @@ for folder, config in json.load(open(sys.argv[1])):
         assert named["tp_size"] == config["tp"]
 """
     run(script, str(tmp_path / "cases.json"))
+
+
+@pytest.mark.skipif(
+    "MEGATRON_PATH" not in os.environ, reason="no checkout of Megatron-LM named by MEGATRON_PATH"
+)
+@needs("megatron")
+def test_megatron_takes_recipes_of_8_and_4_bits(tmp_path: Path) -> None:
+    """What each keeps in bf16 and gathers narrow is what Megatron-LM's own configuration says."""
+    release = os.environ.get("MEGATRON_RELEASE", framework("megatron").default_version)
+    listed = []
+    for precision, ends in (("fp8_cs", (1, 2)), ("fp8_mx", (0, 4)), ("fp8", (0, 0)), ("nvfp4", (0, 4))):
+        given = problem("llama-3.1-8b", "megatron-2026", precision=precision, cluster="16x8 b200 400G-ib")
+        given = replace(given, job=replace(given.job, bf16_layers=ends))
+        files = framework("megatron").render(launch_of("llama-3.1-8b", CONFIGS["megatron"], given), release)
+        (tmp_path / precision).mkdir()
+        for file, text in files.items():
+            (tmp_path / precision / file).write_text(text)
+        words, environment = words_of(tmp_path / precision, "pretrain_gpt.py")
+        wide = [layer.wide for layer in replace(given).model.layers]
+        listed.append([words, environment, precision, ends, wide])
+    (tmp_path / "cases.json").write_text(json.dumps(listed))
+    script = """
+import json, os, sys, typing
+import typing_extensions
+typing.override = typing_extensions.override
+sys.path.insert(0, os.environ["MEGATRON_PATH"])
+import torch
+torch.cuda.get_device_capability = lambda *a, **k: (10, 0)
+torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=10, minor=0, total_memory=180 << 30))()
+import megatron.training.arguments as arguments
+arguments.is_te_min_version = lambda *a, **k: True  # Transformer Engine needs a GPU
+from megatron.core.fp8_utils import is_first_last_bf16_layer
+for words, environment, precision, ends, wide in json.load(open(sys.argv[1])):
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(environment, WORLD_SIZE="128", RANK="0")
+    sys.argv = ["pretrain_gpt.py", *words]
+    args = arguments.parse_args()
+    arguments.validate_args(args)
+    args.apply_rope_fusion = False
+    config = arguments.core_transformer_config_from_args(args)
+    assert bool(config.fp4_param) == (precision == "nvfp4")
+    assert bool(config.fp8_param) == (precision != "nvfp4")
+    assert config.first_last_layers_bf16 == any(ends)
+    if any(ends):
+        assert [config.num_layers_at_start_in_bf16, config.num_layers_at_end_in_bf16] == ends
+    assert [is_first_last_bf16_layer(config, layer) for layer in range(config.num_layers)] == wide
+print("read")
+"""
+    assert run(script, str(tmp_path / "cases.json")).split()[-1] == "read"
 
 
 @needs("megatron")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -30,6 +31,7 @@ from planner.space.axes import recompute_choices
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import ParallelConfig
+from planner.spec.precision import Precision
 from tests.problems import costs, dense_model, moe_model, problem
 
 
@@ -74,8 +76,18 @@ def brute_force(model: CostModel, config: ParallelConfig) -> list[tuple[float, f
     return found
 
 
-def check(seed: int) -> None:
+def with_wide_ends(seed: int) -> tuple[CostModel, ParallelConfig]:
+    """A random case in 8 bits, with layers at both ends in bf16: three kinds of layers, or four with experts."""
     model, config = random_case(seed)
+    given, chance = model.problem, random.Random(seed)
+    most = given.model.num_layers // config.pp
+    ends = (chance.randint(0, most), chance.randint(min(1, most), most))
+    job = replace(given.job, precision=Precision.FP8_CS, bf16_layers=ends)
+    return costs(replace(given, job=job)), config
+
+
+def check(seed: int, case: Callable[[int], tuple[CostModel, ParallelConfig]] = random_case) -> None:
+    model, config = case(seed)
     every = brute_force(model, config)
     memory = sorted({memory for _, memory in every})
     for limit in (np.inf, memory[len(memory) // 3], memory[0], memory[0] * 0.9):
@@ -103,6 +115,17 @@ def check(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_split_is_that_of_brute_force(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_split_with_wide_ends_is_that_of_brute_force(seed: int) -> None:
+    check(seed, with_wide_ends)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6, 106))
+def test_the_split_with_wide_ends_is_that_of_brute_force_in_a_hundred_cases(seed: int) -> None:
+    check(seed, with_wide_ends)
 
 
 @pytest.mark.slow

@@ -151,6 +151,7 @@ def _check(launch: Launch) -> None:
         not (replicated and shard == 1), TITLE, "replicas with tp or cp and no sharding", config.describe()
     )
     require_whole_recompute(launch, TITLE)
+    require(not any(job.bf16_layers), TITLE, "first and last layers in bf16", job.bf16_layers)
     require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer in train.py", job.optimizer)
     require(job.precision in PRECISIONS, TITLE, "this precision", job.precision)

@@ -13,6 +13,7 @@ from planner.frameworks.framework import Launch
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
 from planner.frameworks.megatron.states import (
+    bf16_layer_options,
     fsdp_options,
     megatron_stack,
     narrow_parameter_options,
@@ -324,7 +325,8 @@ def _precision(launch: Launch) -> list[Option]:
     if launch.job.optimizer is Optimizer.ADAMW_BF16 and not launch.config.zero:
         must = "16-bit moments need the distributed optimizer"
         raise UnsupportedError(must, f"zero={launch.config.zero}", "choose zero=1")
-    return [*PRECISIONS[launch.job.precision], *narrow_parameter_options(launch), *optimizer]
+    narrow = [*bf16_layer_options(launch), *narrow_parameter_options(launch)]
+    return [*PRECISIONS[launch.job.precision], *narrow, *optimizer]
 
 
 def _training(launch: Launch) -> list[Option]:

@@ -22,6 +22,7 @@ from planner.frameworks.megatron.states import (
     STRATEGIES,
     accept_fsdp,
     accept_narrow_parameters,
+    bf16_layers,
     narrow_parameters,
     stack_options,
     strategy,
@@ -171,6 +172,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
         dispatcher=Dispatcher.DEEPEP if _deepep(arguments) else None,
         param_gather=gathers,
+        bf16_layers=bf16_layers(arguments),
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=stack_options(arguments),
     )

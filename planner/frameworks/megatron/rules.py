@@ -58,6 +58,14 @@ def _uses_fp8(problem: Problem) -> bool:
     return RECIPES[problem.job.precision].gemm in (Dtype.FP8, Dtype.FP4)
 
 
+def _bf16_layers(columns: Columns, problem: Problem) -> Mask:
+    """Recipes of 4 bits are not looked at."""
+    most = max(problem.job.bf16_layers)
+    if not most or RECIPES[problem.job.precision].gemm is not Dtype.FP8:
+        return _all(columns["pp"])
+    return problem.model.num_layers // columns["pp"] >= most
+
+
 def _fp8_width(columns: Columns, problem: Problem) -> Mask:
     if not _uses_fp8(problem):
         return _all(columns["tp"])
@@ -142,6 +150,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "fp8-width-etp", ("etp",), _fp8_expert_width,
         "8- and 4-bit experts need widths that are multiples of 16 on every rank; etp={etp}",
         "choose a smaller etp", "Transformer Engine pytorch/utils.py assert_dim_for_fp8_exec",
+    ),
+    Rule(
+        "bf16-layers-pp", ("pp",), _bf16_layers,
+        "layers kept in bf16 at either end of an fp8 model, {first} and {last}, must be no more than the layers of a "
+        "pipeline stage; pp={pp}", "choose a smaller pp",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__",
+        lambda p: {"first": p.job.bf16_layers[0], "last": p.job.bf16_layers[1]},
     ),
     Rule(
         "recompute-modules", ("recompute", "recompute_modules"), _modules,

@@ -71,6 +71,40 @@ def narrow_parameter_options(launch: Launch) -> list[Option]:
     return [("--fp8-param-gather",), *[("--reuse-grad-buf-for-mxfp8-param-ag",)] * through_gradients]
 
 
+def bf16_layer_options(launch: Launch) -> list[Option]:
+    """Layers at either end that an 8- or 4-bit recipe keeps in bf16."""
+    first, last = launch.job.bf16_layers
+    if not (first or last):
+        return []
+    counts = (("--num-layers-at-start-in-bf16", str(first)), ("--num-layers-at-end-in-bf16", str(last)))
+    return [("--first-last-layers-bf16",), *counts]
+
+
+def bf16_layers(a: Arguments) -> tuple[int, int]:
+    """The same as read: one at either end where no number is given, none without an 8- or 4-bit recipe. Raises
+    `InputError` where (T) does, which looks at fp8 alone."""
+    narrow = a.has("--fp8-format") or a.has("--fp4-format")
+    if not (narrow and a.has("--first-last-layers-bf16")):
+        return 0, 0
+    ends = [f"--num-layers-at-{end}-in-bf16" for end in ("start", "end")]
+    first, last = (a.count(name, 1) for name in ends)
+    layers = a.positive("--num-layers", 1) if a.has("--num-layers") else max(first + last, 1)
+    if a.has("--fp8-format"):
+        if a.word("--fp8-recipe", "delayed") == "delayed":
+            must = "delayed scaling does not support first or last layers in bf16"
+            raise InputError(
+                must, "--first-last-layers-bf16", "leave it out, or choose --fp8-recipe tensorwise"
+            )
+        most = layers // a.positive("--pipeline-model-parallel-size", 1)
+        if max(first, last) > most:
+            must = f"layers in bf16 at either end must be from 0 to the layers of a pipeline stage, {most}"
+            raise InputError(must, f"{first} and {last}", "write smaller numbers")
+    elif first + last > layers:
+        must = f"first and last layers in bf16 must be no more than the model's, {layers}"
+        raise InputError(must, f"{first} and {last}", "write smaller numbers")
+    return first, last
+
+
 def accept_narrow_parameters(a: Arguments) -> None:
     """Refuse --fp8-param-gather and --fp4-param-gather where Megatron-LM (A, T) or Transformer Engine do. Raises
     `InputError`."""
