@@ -92,21 +92,19 @@ class GemmGrid:
         return float(np.mean(np.concatenate([s.ravel() for s in steps])))
 
 
-def read_gemm(data: Path) -> dict[str, dict[str, GemmGrid]]:
+def read_gemm(data: Path, of_median: bool = False) -> dict[str, dict[str, GemmGrid]]:
+    """Grids by device and format: of the fastest repeat over the software's versions, or of the median one."""
     cells: dict[tuple[str, str], dict[tuple[int, int, int], float]] = defaultdict(dict)
     peaks: dict[tuple[str, str], float] = {}
     for row in read_rows(data / "matmul_efficiency.csv.gz", "aiconfigurator"):
-        if row["gpu"] in DEVICES and row["dtype"] in FORMATS and row["efficiency_best"]:
-            shape = (int(float(row["m"])), int(float(row["n"])), int(float(row["k"])))
-            latency_of_median = float(row["latency_us"]) * 1e-6
-            median = (
-                2.0 * shape[0] * shape[1] * shape[2] / latency_of_median / (float(row["peak_tflops"]) * 1e12)
-            )
-            best_over_median = (
-                float(row["tflops_best"]) / float(row["tflops"]) if float(row["tflops"]) else 1.0
-            )
-            cells[row["gpu"], FORMATS[row["dtype"]]][shape] = median * best_over_median
-            peaks[row["gpu"], FORMATS[row["dtype"]]] = float(row["peak_tflops"]) * 1e12
+        if row["gpu"] not in DEVICES or row["dtype"] not in FORMATS or not row["efficiency_best"]:
+            continue
+        m, n, k = (int(float(row[letter])) for letter in "mnk")
+        peak = float(row["peak_tflops"]) * 1e12
+        median = 2.0 * m * n * k / (float(row["latency_us"]) * 1e-6) / peak
+        best_over_median = float(row["tflops_best"]) / float(row["tflops"]) if float(row["tflops"]) else 1.0
+        cells[row["gpu"], FORMATS[row["dtype"]]][m, n, k] = median * (1.0 if of_median else best_over_median)
+        peaks[row["gpu"], FORMATS[row["dtype"]]] = peak
     grids: dict[str, dict[str, GemmGrid]] = defaultdict(dict)
     for (gpu, key), found in cells.items():
         grids[gpu][key] = GemmGrid(found, peaks[gpu, key])

@@ -73,7 +73,7 @@ def tile_efficiency(m: Quantity, n: Quantity, k: Quantity, compute_units: float)
     128, 128 x 256, 256 x 128. Source: NVIDIA's matrix multiplication background guide, tile and wave
     quantisation (from memory, unverified); the 140 from the A100 and H100 tables, where GEMMs of m, n >= 4096
     reach at k = 512 0.81 and 0.78 of their efficiency at k = 8192. Validity: ordinary tiles, no split-k. Its
-    error against the measured tables is printed by benchmarks/build_kernel_tables.py.
+    error against the measured tables is printed by benchmarks/kernel_checks.py.
     """
     best: Quantity = 0.0
     for tile_m, tile_n in ((128.0, 128.0), (128.0, 256.0), (256.0, 128.0)):

@@ -65,8 +65,10 @@ def test_gemms_left_out_are_met_within_5_percent() -> None:
         if key == "bf16"
     }
     assert len(found) == len(DEVICES)
-    # L40S chooses among kernels in steps that its neighbours do not tell: 5.0 %
+    # repeats of L40S lie up to 1.45 times apart: the fastest, 5.0 %, say at which clock they ran; median ones are met
     assert all(error < (0.055 if gpu == "l40s" else 0.05) for (gpu, _), error in found.items()), found
+    median = read_gemm(DATA, of_median=True)["l40s"]["bf16"]
+    assert np.median(gemm_errors(median, weight_shapes(median))[0]) < 0.035
 
 
 @published
