@@ -12,6 +12,7 @@ import numpy as np
 from planner.campaign.run import run_assumptions
 from planner.choices import Chooser
 from planner.cost.chunks import PipelineSimulator
+from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
 from planner.reasons import confidence_of, roomier_tie
@@ -65,8 +66,10 @@ class Answerer:
         self.chooser = Chooser(problem, model, simulator, self.limit, campaign)
 
     def fits(self, config: ParallelConfig) -> bool:
-        """Does the configuration fit within the limit?"""
-        return bool(self.model.evaluate(ConfigTable.of([config])).device_memory[0] <= self.limit)
+        """Does the configuration fit within the limit, and on its hosts?"""
+        table = ConfigTable.of([config])
+        fits = self.model.evaluate(table).device_memory[0] <= self.limit
+        return bool(fits and on_host(self.model, table)[0])
 
     def plan(
         self, space: Enumeration, found: SearchResult, splits: SplitsSolved | None, helps: Sequence[str] | None,
@@ -89,8 +92,7 @@ class Answerer:
                 change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
         elif not choices:
             verdict, nearest = Verdict.NOTHING_FITS, self.chooser.choices(found.smallest)[0]
-            over = nearest.memory.peak - self.limit
-            change = f"the smallest, {nearest.config.text}, needs {format_capacity(over)} more per device than there is"
+            change = f"the smallest, {nearest.config.text}, needs {nearest.memory.lacking}"
             if helps:
                 change += "; what would fit: " + "; or ".join(helps)
             elif helps is not None:
@@ -126,6 +128,7 @@ class Answerer:
             objective=objective,
             compared="the step time of the cost model's equations under the stack's own split; the fastest "
             f"{found.solved} with their pipelines simulated, and under any split and number of recomputed layers"
+            + "; hosts held to what a node has" * (not always_on_host(self.model, space.stems))
             + (
                 f"; peaks up to {format_capacity(allowed)}, so that the model's error fits"
                 * (allowed < self.limit)
@@ -220,6 +223,8 @@ class Answerer:
         best = choices[0]
         free = best.memory.limit - best.memory.peak
         room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'too much'}"
+        if best.memory.host_short:
+            room = f"host memory of a node {format_capacity(best.memory.host_short)} too small, {room}"
         return (
             f"{best.config.text}: {format_time(best.step_time)} a step "
             f"({format_time(best.step_time_low)} to {format_time(best.step_time_high)}), "

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from planner.campaign.run import run_facts
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.flops import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
+from planner.cost.host_memory import host_need
 from planner.cost.memory_moments import PHASES
 from planner.cost.model import CostModel
 from planner.cost.offload import host_range
@@ -29,7 +30,7 @@ from planner.spec.planfile import (
     StageMemory,
 )
 from planner.spec.rule import Problem
-from planner.spec.verdict import memory_verdict
+from planner.spec.verdict import MemoryVerdict, memory_verdict
 
 
 class Chooser:
@@ -123,7 +124,7 @@ class Chooser:
         flops = rate * counted
         peak = self.model.layers.gemm_peak
         band = confidence_of(self.problem, self.model).band
-        memory, layers = self._memory(cost, row)
+        memory, layers = self._memory(config, cost, row)
         assert cost.detail is not None, "costed with keep_terms"
         time = {name: float(value[row]) for name, value in cost.detail.time.items()}
         least, most = host_range(config.offload, time["host_transfer"])
@@ -151,7 +152,7 @@ class Chooser:
         told = len(set(dealt)) > 1 and explicit_splits(self.problem.stack.framework)
         return write_layout(dealt, self.problem.model.mtp_layers) if told else ""
 
-    def _memory(self, cost: CostTable, row: int) -> tuple[Memory, tuple[int, ...]]:
+    def _memory(self, config: ParallelConfig, cost: CostTable, row: int) -> tuple[Memory, tuple[int, ...]]:
         detail = cost.detail
         assert detail is not None, "costed with keep_terms"
         pipeline, binding = int(detail.class_row[row]), int(detail.stage_class[row])
@@ -181,6 +182,10 @@ class Chooser:
             )
             for rank in ranks:
                 layers[rank] = count
+        host = host_need(self.model, config)
+        here = {"states": host.states, "activations": host.activations, "checkpoint copy": host.staging}
+        room = self.problem.cluster.host_memory
+        fits = room is None or float(host.total[0]) <= room
         memory = Memory(
             peak=peak,
             stage=int(cost.stage[row]),
@@ -189,10 +194,14 @@ class Chooser:
             limit=self.limit,
             verdict=memory_verdict(
                 peak, self.limit, self.problem.cluster.accelerator.memory, self.problem.stack.overhead.error
-            ),
+            )
+            if fits
+            else MemoryVerdict.DOES_NOT_FIT,
             logged=float(cost.peak_memory[row]),
             terms={name: value for name, value in terms.items() if value},
             per_stage=tuple(stages),
+            host={name: float(part[0]) for name, part in here.items() if part[0]},
+            host_limit=room,
         )
         return memory, tuple(layers)
 

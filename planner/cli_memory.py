@@ -21,6 +21,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     """Memory of one legal configuration by pipeline rank, moment and term, and what would save some."""
     from planner.campaign.run import checkpoint_sizes
     from planner.cost.communicators import communicator_bytes
+    from planner.cost.host_memory import host_need
     from planner.cost.model import CostModel
     from planner.report.memory import (
         MemoryReport,
@@ -30,7 +31,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         stage_terms,
     )
     from planner.request import cost_model
-    from planner.solve.moves import host_memory, largest_micro_batch, longest_sequence, memory_moves
+    from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
     from planner.spec.job import OPTIMIZERS
@@ -58,6 +59,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     born = moments / (moments + states.master) if states.engine is StateEngine.TORCH else 0.0
     full, weights = checkpoint_sizes(problem)
     stages = stage_terms(cost, 0, outside, born)
+    host = host_need(dealt, config)
     captured = problem.stack.framework == "megatron"
     report = MemoryReport(
         choice=choice,
@@ -72,9 +74,9 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         ),
         checkpoint=full,
         weights=weights,
-        host=host_memory(dealt, config) * problem.cluster.devices_per_node,
+        host=float(host.states[0] + host.activations[0]),
         host_memory=problem.cluster.host_memory,
-        staging=full / problem.cluster.num_nodes,
+        staging=float(host.staging[0]),
         error=overhead.error,
         counter="reserved memory" if overhead.logs_reserved else "allocated memory",
         assumptions=assumed,

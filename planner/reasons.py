@@ -48,6 +48,7 @@ def reasons(
         f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
         f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
         *_on_host(config, time["host_transfer"]),
+        *_host_memory(config, memory),
         *_health(problem, config, total),
         _shapes(model, config),
     )
@@ -74,6 +75,20 @@ def _on_host(config: ParallelConfig, seconds: float) -> tuple[str, ...]:
         return ()
     least, most = (format_time(end) for end in host_range(config.offload, seconds))
     return (f"copies to the host and updates there take {least} to {most}, as planner assumptions has them",)
+
+
+def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[str, ...]:
+    """What offloading takes of the hosts, and whether they have it."""
+    if not config.offload and not memory.host_short:
+        return ()
+    parts = ", ".join(f"{name} {format_capacity(size)}" for name, size in memory.host.items())
+    if memory.host_limit is None:
+        return (
+            f"a node's host must hold {parts}; the cluster does not say what it has (node.host_memory), so that this "
+            "is not checked",
+        )
+    verdict = f": {format_capacity(memory.host_short)} too little" if memory.host_short else ""
+    return (f"a node's host must hold {parts}, of {format_capacity(memory.host_limit)}{verdict}",)
 
 
 def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[str, ...]:

@@ -207,9 +207,10 @@ def memory_sentence(memory: Memory) -> str:
     """Does it fit, by how much, and where does it bind."""
     spare = memory.limit - memory.peak
     margin = f"{abs(spare) / GIB:.1f} GiB {'spare' if spare >= 0 else 'too much'}"
+    host = f"{memory.host_short / GIB:.1f} GiB too little on a node's host; " if memory.host_short else ""
     where = f"stage {memory.stage} of {memory.stages} needs most" if memory.stages > 1 else "most is needed"
     return (
-        f"{MEMORY_WORDS[memory.verdict]}: {margin} of {memory.limit / GIB:.1f} GiB usable; "
+        f"{MEMORY_WORDS[memory.verdict]}: {host}{margin} of {memory.limit / GIB:.1f} GiB usable; "
         f"{where} in the {term_name(memory.phase)} phase"
     )
 

@@ -66,7 +66,7 @@ class StageTerms:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Everything about the memory of one configuration. `host`: bytes a node's host holds of offloaded states;
+    """Everything about the memory of one configuration. `host`: bytes a node's host holds of what is offloaded;
     `host_memory`: what it has, None where the cluster does not say; `staging`: of a checkpoint it takes in on its way
     to storage; `cuda_graphs`: see `graph_pool_bound`, None where the framework captures no layers."""
 
@@ -189,6 +189,8 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
         f"{report.choice.config.text}: {verdict}, {format_capacity(memory.peak)} of {format_capacity(memory.limit)} "
         f"on pipeline rank {memory.stage} ({memory.phase.replace('_', ' ')}), give or take {report.error:.0%}"
     )
+    if memory.host_short:
+        head += f"; host memory of a node {format_capacity(memory.host_short)} too small"
     present = {name for s in chosen for name in s.terms}
     shown = {phase: moments for phase, moments in SHOWN.items() if present.intersection(moments)}
     heads = ("ranks", "layers", *shown, "peak", "first")
@@ -222,8 +224,8 @@ def _host(report: MemoryReport) -> str:
     if not report.host:
         return "nothing"
     if report.host_memory is None:
-        return format_capacity(report.host)
-    short = ": too much" if report.host > report.host_memory else ""
+        return f"{format_capacity(report.host)}, not checked"
+    short = ": too much" if report.host + report.staging > report.host_memory else ""
     return f"{format_capacity(report.host)} of {format_capacity(report.host_memory)}{short}"
 
 
@@ -246,7 +248,8 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
         ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else held"),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
         ("host memory", _host(report),
-         f"of states per node; a checkpoint passes {format_capacity(report.staging)} of each"),
+         f"per node for what is offloaded; a checkpoint copies {format_capacity(report.staging)} beside it"
+         + " (the cluster does not say what a host has: node.host_memory)" * (report.host_memory is None)),
         *graphs,
     ]  # fmt: skip
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.chunks import PipelineSimulator
+from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import search
@@ -92,6 +93,7 @@ class Weigher:
         table = ConfigTable.of([named[row][1] for row in costed])
         cost = evaluate_exactly(self.model, table, self.simulator)
         assert cost.detail is not None, "costed with keep_terms"
+        hosted = on_host(self.model, table)
         for i, row in enumerate(costed):
             memory = float(cost.device_memory[i])
             found[row] = replace(
@@ -99,7 +101,7 @@ class Weigher:
                 step_time=float(cost.step_time[i]),
                 memory=memory,
                 terms={name: float(values[i]) for name, values in cost.detail.time.items()},
-                fits=memory <= self.limit,
+                fits=memory <= self.limit and bool(hosted[i]),
             )
         return found
 

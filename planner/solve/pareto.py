@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.solve.search import Bounds, bounds_of
 from planner.space.enumerate import Enumeration, with_recomputed_layers
@@ -130,6 +131,8 @@ def _look(
         cost = prepared.evaluate(np.arange(low, high), leaf[rows] - low, layers[rows])
         time[rows], memory[rows] = cost.step_time, cost.device_memory
     good = np.flatnonzero((memory <= limit) & (front.least(time) > memory))
+    if not always_on_host(model, space.stems):
+        good = good[on_host(model, with_recomputed_layers(space.stems.take(stems[leaf[good]]), layers[good]))]
     columns = (time[good], memory[good], stems[leaf[good]], layers[good])
     front.offer(np.stack([np.asarray(column, dtype=float) for column in columns], axis=1))
     return time, memory

@@ -13,6 +13,7 @@ from math import gcd
 
 import numpy as np
 
+from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.solve.search import search
 from planner.space.axes import Restriction, divisors
@@ -134,7 +135,7 @@ def nearest_fitting(
     near = near.take(changed <= 2)
     changed = changed[changed <= 2]
     cost = model.evaluate(near)
-    fits = np.flatnonzero(cost.device_memory <= limit)
+    fits = np.flatnonzero((cost.device_memory <= limit) & on_host(model, near))
     if not len(fits):
         return None
     order = np.lexsort((cost.step_time[fits], changed[fits]))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.space.enumerate import Enumeration, with_recomputed_layers
 from planner.spec.config import ConfigTable, IntColumn
@@ -98,6 +99,7 @@ class _Looker:
         self.small = len(space.stems) <= SMALL_SPACE
         self.prepared = model.prepare(space.stems) if self.small else None
         self.costed = self.too_large = 0
+        self.hosted = always_on_host(model, space.stems)
         self.least = (np.inf, 0, 0)
         self.first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)
         self.choices = np.array([len(choices) for choices in space.layer_choices], dtype=np.int64)
@@ -127,6 +129,12 @@ class _Looker:
             low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
             cost = prepared.evaluate(rows_of[low:high], leaf[rows] - low, layers[rows])
             good = cost.device_memory <= self.limit
+            if not self.hosted and good.any():
+                fitting = np.flatnonzero(good)
+                table = with_recomputed_layers(
+                    self.space.stems.take(stems[leaf[start + fitting]]), layers[rows][fitting]
+                )
+                good[fitting] = on_host(self.model, table)
             time[rows], fits[rows] = cost.step_time, good
             smallest = int(cost.device_memory.argmin())
             if cost.device_memory[smallest] < self.least[0]:
@@ -146,7 +154,7 @@ def search(
     model: CostModel, space: Enumeration, limit: float, top: int, bounds: Bounds | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> SearchResult:  # fmt: skip
-    """The `top` fastest configurations whose device memory is at most `limit` [bytes].
+    """The `top` fastest configurations whose device memory is at most `limit` [bytes] and whose hosts have room.
 
     `stopped` is asked between waves, of which the first is always looked at.
     """

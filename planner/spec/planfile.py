@@ -22,6 +22,7 @@ from planner.spec.config import (
 )
 from planner.spec.subject import Record, Subject
 from planner.spec.verdict import MemoryVerdict
+from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 1
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
@@ -139,6 +140,25 @@ class Memory(Record):
     logged: float = Field(ge=0, description="the peak that this stack's log line shows [bytes]")
     terms: dict[str, float] = Field(description="part -> bytes, of the binding stage and phase [bytes]")
     per_stage: tuple[StageMemory, ...] = ()
+    host: dict[str, float] = Field(
+        default_factory=dict, description="part -> host memory that a node needs for it [bytes]"
+    )
+    host_limit: float | None = Field(
+        None, gt=0, description="what a node's host has; none where the cluster does not say it [bytes]"
+    )
+
+    @property
+    def host_short(self) -> float:
+        """Host memory that a node has too little of; 0 where it is not known [bytes]."""
+        return 0.0 if self.host_limit is None else max(sum(self.host.values()) - self.host_limit, 0.0)
+
+    @property
+    def lacking(self) -> str:
+        """What there is too little of, in words."""
+        over, short = max(self.peak - self.limit, 0.0), self.host_short
+        said = [f"{format_capacity(over)} more per device than there is"] if over or not short else []
+        said += [f"{format_capacity(short)} more host memory than a node has"] if short else []
+        return " and ".join(said)
 
     @model_validator(mode="after")
     def _terms_add_up(self) -> Self:

@@ -1,0 +1,152 @@
+"""Host memory of a node: by hand, against frameworks' own estimates, and what it keeps out of answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.campaign.run import checkpoint_sizes
+from planner.cost.host_memory import always_on_host, host_need, host_use, on_host
+from planner.cost.model import CostModel
+from planner.cost.params import model_parameters
+from planner.estimate import make_estimate
+from planner.plan import make_plan
+from planner.request import Request
+from planner.solve.pareto import pareto_front
+from planner.solve.search import search
+from planner.space.enumerate import enumerate_configs
+from planner.space.rules import RULES
+from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, ConfigTable, ParallelConfig
+from planner.spec.planfile import Verdict
+from planner.spec.rule import Problem
+from tests.problems import costs, dense_model, problem
+
+REPOSITORY = Path(__file__).parents[2]
+SUBJECT = problem(dense_model(8), "2x8 h100 400G-ib", global_batch=64)
+CONFIG = ParallelConfig(tp=2, pp=2, dp=4, sp=1, zero=1, micro_batch=4, num_microbatches=4)
+
+
+def used(model: CostModel, config: ParallelConfig) -> float:
+    return float(model.evaluate(ConfigTable.of([config])).device_memory[0])
+
+
+def with_room(subject: Problem, room: float | None) -> Problem:
+    return replace(subject, cluster=replace(subject.cluster, host_memory=room))
+
+
+def test_states_moved_to_the_host_take_their_gradient_along() -> None:
+    model = costs(SUBJECT)
+    assert host_need(model, CONFIG).states[0] == 0
+    moved = replace(CONFIG, offload=OFFLOAD_OPTIMIZER)
+    # master and moments, 12 bytes, leave the device; a gradient of 4 joins them on the host; a node has 8 ranks
+    assert host_need(model, moved).states[0] == pytest.approx(
+        8 * 16 / 12 * (used(model, CONFIG) - used(model, moved))
+    )
+
+
+@pytest.mark.parametrize(
+    ("stack", "zero", "offload", "each"),
+    # DeepSpeed's own estimates: 16 bytes a parameter on the host, 18 with the 16-bit parameters
+    [("deepspeed-2025", 2, 1, 16.0), ("deepspeed-2025", 3, 1, 16.0), ("deepspeed-2025", 3, 3, 18.0)],
+)
+def test_bytes_of_a_parameter_on_the_host(stack: str, zero: int, offload: int, each: float) -> None:
+    spec = dense_model(8)
+    subject = problem(spec, "1x8 h100", global_batch=64, stack=stack)
+    config = ParallelConfig(dp=8, zero=zero, num_microbatches=8, offload=offload)
+    need = host_need(costs(subject), config)
+    assert need.states[0] == pytest.approx(each * model_parameters(spec).total, rel=1e-6)
+    # what lies on the host is written to storage from there: the checkpoint copies the rest of the 14 bytes
+    rest = 14 - (each - 4)
+    assert need.staging[0] == pytest.approx(max(rest, 0) * model_parameters(spec).total, rel=1e-6)
+
+
+def test_activations_on_the_host_are_those_that_leave_the_device() -> None:
+    model, table = costs(SUBJECT), ConfigTable.of([CONFIG, replace(CONFIG, offload=OFFLOAD_ACTIVATIONS)])
+    detail = model.evaluate(table, keep_terms=True).detail
+    assert detail is not None
+    kept = detail.memory["backward"]["activations"]
+    need = host_use(model, table)
+    assert need.activations[0] == 0
+    assert need.activations[1] == pytest.approx(8 * (kept[0] - kept[1]).max())
+    assert (need.states == 0).all()
+    assert need.staging == pytest.approx(np.full(2, checkpoint_sizes(SUBJECT)[0] / 2))
+
+
+def test_hosts_that_the_cluster_does_not_describe_hold_everything() -> None:
+    asked = ConfigTable.of([replace(CONFIG, offload=bits) for bits in (0, 1, 4, 5)])
+    assert SUBJECT.cluster.host_memory is None
+    assert on_host(costs(SUBJECT), asked).all()
+    assert always_on_host(costs(SUBJECT), asked)
+    need = host_use(costs(SUBJECT), asked).total
+    model = costs(with_room(SUBJECT, float(np.sort(need)[1])))
+    assert on_host(model, asked).tolist() == (need <= np.sort(need)[1]).tolist()
+    assert not always_on_host(model, asked)
+
+
+def test_a_search_takes_no_configuration_that_the_hosts_cannot_hold() -> None:
+    pins = {"offload": (0, OFFLOAD_OPTIMIZER), "tp": (1,), "pp": (1, 2), "cp": (1,), "zero": (1,)}
+    free = costs(SUBJECT)
+    space = enumerate_configs(SUBJECT, RULES, pins)
+    table = space.table()
+    cost, need = free.evaluate(table), host_use(free, table).total
+    limit = float(np.quantile(cost.device_memory, 0.1))  # little but what has its states on the host fits
+    for room in (np.inf, float(np.median(need)), float(need.min()) * 0.99):
+        model = costs(with_room(SUBJECT, room))
+        fits = (cost.device_memory <= limit) & (need <= room)
+        best = search(model, space, limit, 1).best
+        assert len(best) == bool(fits.any())
+        if fits.any():
+            assert model.evaluate(best).step_time[0] == cost.step_time[fits].min()
+        front = pareto_front(model, space, limit)
+        assert on_host(model, front.table).all()
+    assert search(costs(with_room(SUBJECT, 1.0)), space, limit, 1).too_large > 0
+
+
+def test_an_answer_names_the_host_that_is_too_small(tmp_path: Path) -> None:
+    """Llama-3.1-8B with AdamW's states on the host: 16 bytes a parameter, 120 GiB, and a copy of 2 to store."""
+    spec = (
+        (REPOSITORY / "cluster_specs/dgx-h100.yaml")
+        .read_text()
+        .replace("host_memory: 2 TiB", "host_memory: {}")
+    )
+    given = {"zero": (3,), "tp": (1,), "pp": (1,), "micro_batch": (1,), "offload": (OFFLOAD_OPTIMIZER,)}
+    for room, fits in (("128 GiB", False), ("160 GiB", True)):
+        path = tmp_path / "cluster.yaml"
+        path.write_text(spec.replace("{}", room))
+        request = Request(
+            "llama-3.1-8b",
+            str(path),
+            8,
+            seq_len=4096,
+            global_batch="32",
+            stack="deepspeed-2025",
+            restrict=given,
+        )
+        made = make_estimate(request)
+        memory = made.choices[0].memory
+        assert memory.peak < memory.limit
+        assert sum(memory.host.values()) == pytest.approx(18 * 8.03e9, rel=0.01)
+        assert (made.verdict is Verdict.FOUND) is fits
+        assert ("host memory of a node" in made.headline) is not fits
+        assert any("a node's host must hold states 120 GiB" in said for said in made.choices[0].why)
+        found = make_plan(request)
+        assert bool(found.choices) is fits
+        if not fits:
+            assert made.nearest is not None
+            assert not made.nearest.memory.host_short
+            assert "more host memory than a node has" in found.smallest_change
+            assert found.search.certificate is not None
+            assert found.search.certificate.by_memory == found.search.legal
+
+
+def test_an_answer_says_where_hosts_are_not_known() -> None:
+    given = {"zero": (3,), "offload": (OFFLOAD_OPTIMIZER,)}
+    request = Request(
+        "llama-3.1-8b", "1x8 h100", 8, seq_len=4096, global_batch="32", stack="deepspeed-2025", restrict=given
+    )
+    assert any("not checked" in said for said in make_estimate(request).choices[0].why)
+    plain = make_estimate(replace(request, restrict={"zero": (3,)}))
+    assert not any("host" in said for said in plain.choices[0].why)
