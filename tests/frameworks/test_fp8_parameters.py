@@ -71,6 +71,19 @@ def test_fp4_parameters_are_written_and_read(stack: str, changes: dict[str, int]
     assert framework("megatron").parse({"launch.sh": files["launch.sh"]}).param_gather is gathers
 
 
+@pytest.mark.parametrize(("precision", "under"), [("fp8_cs", True), ("nvfp4", False)])
+def test_tensor_parallel_collectives_run_beside_products_in_4_bits(precision: str, under: bool) -> None:
+    given = problem("llama-3.1-8b", "megatron-2026", precision=precision, cluster="16x8 b200 400G-ib")
+    which = launch("llama-3.1-8b", CONFIGS["megatron"], given)
+    files = framework("megatron").render(which, "main-2026-08")
+    assert ("--tp-comm-overlap" in files["launch.sh"]) is under
+    assert any("not asked for with products in 4 bits" in text for text in files.values()) is not under
+    bridge = framework("megatron-bridge").render(which, framework("megatron-bridge").default_version)[
+        "launch.sh"
+    ]
+    assert f"comm_overlap={str(under).lower()}" in bridge.replace("model.tp_comm_overlap", "comm_overlap")
+
+
 FP4 = WORDS.replace("--fp8-format hybrid --fp8-recipe", "--fp4-format e2m1 --fp4-param-gather")
 
 

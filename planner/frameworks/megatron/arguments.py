@@ -212,14 +212,16 @@ def overlaps_tensor_parallel(launch: Launch) -> bool:
     """Does the prediction hide tensor-parallel collectives under products, where Transformer Engine can?
 
     Its user buffers need sequence parallelism and one node; they are asked for where measured recipes do: for dense
-    models without latent attention.
+    models without latent attention, and not in 4 bits (Megatron-Bridge 067f987, perf_recipes/qwen/gb300/qwen3_moe.py:
+    the gather of NVFP4 parameters is incompatible with them; every NVFP4 recipe switches them off).
     """
     stack, config = megatron_stack(launch), launch.config
     counted = stack is not None and stack.communication.tp_overlapped
     plain = not launch.model.is_moe and not any(
         layer.attention.kv_lora_rank for layer in launch.model.layer_kinds
     )
-    return counted and plain and bool(config.sp) and 1 < config.tp <= launch.devices_per_node
+    within = bool(config.sp) and 1 < config.tp <= launch.devices_per_node
+    return counted and plain and within and launch.job.precision is not Precision.NVFP4
 
 
 def reduces_in_bf16(launch: Launch) -> bool:
@@ -266,6 +268,7 @@ def unlike_stack(launch: Launch) -> list[str]:
             "experts or latent attention" if config.sp else "tensor parallelism without sequence parallelism"
         )
         why = why if config.tp <= launch.devices_per_node else "tensor parallelism across nodes"
+        why = "products in 4 bits" if launch.job.precision is Precision.NVFP4 else why
         said.append(
             f"tensor-parallel collectives under products, which the stack's runs had: not asked for with {why}"
         )
