@@ -82,7 +82,8 @@ _TOKENS_MEGATRON: Final = _search(rf"tokens[/ ](?:s|sec|second)(?:/GPU| per GPU)
 _BRIDGE: Final = _search(rf"Step Time\s*:\s*{_NUMBER}\s*s\b(?:.*?utilization:\s*{_NUMBER}\s*MODEL_TFLOP)?")
 _NEMO: Final = _search(rf"train_step_timing in s['\"]?\s*[=:]\s*{_NUMBER}")
 _NEMO_STEP: Final = _search(r"(?:global_step|iteration)['\"]?\s*[=:]?\s*(\d+)")
-_TITAN: Final = _search(rf"\bstep:\s*([\d,]+)\s.*?\b(?:tps|wps|tgs):\s*{_NUMBER}")
+# not "validate step:", whose tps are of forward passes alone
+_TITAN: Final = _search(rf"(?<!validate )\bstep:\s*([\d,]+)\s.*?\b(?:tps|wps|tgs):\s*{_NUMBER}")
 _TITAN_FLOPS: Final = _search(rf"\btflops:\s*{_NUMBER}")
 _TITAN_MFU: Final = _search(rf"\bmfu:\s*{_NUMBER}\s*%")
 _DEEPSPEED: Final = _search(

@@ -13,6 +13,12 @@ MEGATRON_2026 = (
     "iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): 412.5 | learning rate: 1.000000E-05 | global batch "
     "size:   512 | lm loss: 9.81E+00 | loss scale: 1.0 | grad norm: 2.345 | number of skipped iterations:   0 |"
 )
+MEGATRON_ENERGY = (  # main of August 2026 (training.py, training_log): microseconds, energy and power
+    " [2026-08-22 10:00:00.123456] iteration {step:8d}/     100 | consumed samples:         2560 | skipped samples:  "
+    "         16 | elapsed time per iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): 412.5 | energy per "
+    "GPU (J/iter/GPU): 2891.4 | power per GPU (W/GPU): 670.9 | learning rate: 1.000000E-05 | global batch size:   512 "
+    "| lm loss: 9.812345E+00 | loss scale: 1.0 | grad norm: 2.345 | number of skipped iterations:   0 |"
+)
 BIGSCIENCE = (
     " iteration {step:8d}/  115311 | consumed samples:       153600 | consumed tokens:    314572800 | elapsed time per "
     "iteration (s): 105.1 | elapsed time per iteration (ms): {ms:.1f} | learning rate: 6.0E-05 | global batch size: "
@@ -35,6 +41,10 @@ TITAN_2026 = (
     f"[rank0]:[titan] 2026-02-01 12:00:00,123 - root - INFO - {RED}step: {{step:2}}  {GREEN}loss:  8.12345  "
     f"\x1b[38;2;180;60;0mgrad_norm:  1.2345  \x1b[38;2;54;234;195mmemory: 42.03GiB(44.21%)  {BLUE}tps: {{tps:,}}  "
     f"\x1b[36mtflops: 388.12  \x1b[35mmfu: 39.24%{RESET}"
+)
+TITAN_VALIDATE = (  # torchtitan/components/metrics.py, log_validation
+    f"[rank0]:[titan] 2026-08-20 12:00:00,123 - root - INFO - \x1b[33mvalidate step: {{step:2}}  {GREEN}loss:  8.1234  "
+    f"\x1b[38;2;54;234;195mmemory: 40.10GiB(42.18%)  {BLUE}tps: {{tps:,}}{RESET}"
 )
 DEEPSPEED_2022 = (
     "[2022-08-29 06:58:56,176] [INFO] [timer.py:198:stop] 0/{step}, RunningAvgSamplesPerSec=30.5, "

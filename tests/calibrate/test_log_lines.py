@@ -17,6 +17,7 @@ from tests.calibrate import logs
 STEPS = [
     (logs.MEGATRON_2023, "megatron", {"seconds": 4.31, "batch": 512.0}),
     (logs.MEGATRON_2026, "megatron", {"seconds": 4.31, "flops": 412.5, "batch": 512.0}),
+    (logs.MEGATRON_ENERGY, "megatron", {"seconds": 4.31, "flops": 412.5, "batch": 512.0}),
     (logs.BIGSCIENCE, "megatron", {"seconds": 4.31, "flops": 149.02}),
     (logs.BRIDGE, "megatron-bridge", {"seconds": 4.31, "flops": 611.3}),
     (logs.NEMO_BAR, "nemo", {"seconds": 4.31}),
@@ -63,6 +64,15 @@ def test_figures_that_are_none_give_no_step(line: str, figure: str) -> None:
         for value in (step.seconds, step.tokens_per_device, step.samples):
             assert value is None or 0 < value < 1e18
     assert not [step for step in read_lines([text], "log").steps if step.seconds and step.seconds > 1e9]
+
+
+def test_steps_of_validation_are_no_training_steps() -> None:
+    trained, validated = (
+        logs.TITAN_2026.format(step=10, tps=6480),
+        logs.TITAN_VALIDATE.format(step=10, tps=900),
+    )
+    steps = read_lines([trained, validated], "log").steps
+    assert [step.tokens_per_device for step in steps] == [6480.0]
 
 
 def test_interleaved_ranks_count_a_step_once() -> None:
