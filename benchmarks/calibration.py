@@ -2,33 +2,40 @@
 
     python -m benchmarks.calibration RUNS.csv MODELS.json [--draws 12]
 
-Rows are grouped by source, model, device and number of devices (what one team measures), and by source and device (one
-release on one machine). Of every group with enough rows, up to DRAWS random choices of calibrating rows are made (all
-choices of small groups, evenly thinned); the others are predicted with the shipped stack and with the calibrated one,
-and held against its band. Two more tables say what is possible: one factor for each group, chosen with all of its rows
-known, and the estimator given all rows that it is judged on. The last ones start from the stack of a neighbouring
-release, as for software that planner has not seen. Left out: rows of unjudged sources.
+Rows are grouped by source, model, device and number of devices (what one team measures); with all releases of a
+publisher together, as far as one stack is said to run them; by source and device (one release on one machine); and by
+configuration, whatever its replicas. Of every group with enough rows, up to DRAWS random choices of calibrating rows
+are made (all choices of small groups, evenly thinned); the others are predicted with the shipped stack and with the
+calibrated one, and held against its band. Two more tables say what is possible: one factor for each group, chosen with
+all of its rows known, and the estimator given all rows that it is judged on. The last ones start from the stack of a
+neighbouring release, as for software that planner has not seen. Left out: rows of unjudged sources.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.fit_stacks import publisher_of
 from planner.calibrate.coverage import band_of
 from planner.calibrate.estimate import (
     Observation,
+    alike,
     corrected,
     errors_of,
     factors_of,
+    own_run,
+    own_runs,
     predict_steps,
     sensitivities,
 )
@@ -42,6 +49,8 @@ from planner.spec.overlay import Overlay
 from planner.spec.rule import Problem
 
 MOST_TESTED: Final = 40  # rows predicted per choice of calibrating rows
+# of a row's text, what is no choice of software
+_OUTCOMES: Final = re.compile(r"(reserved_gib|microbatches|grad_accum|HFU|NumParams)=[^;]*")
 NEIGHBOURS: Final = {
     "megatron-2026": "megatron-2025", "megatron-2025": "megatron-2024", "megatron-2024": "megatron-2025",
     "megatron-deepspeed-2022": "megatron-2024", "nanotron-2024": "megatron-2024",
@@ -50,13 +59,21 @@ NEIGHBOURS: Final = {
 }  # fmt: skip
 
 
+class Grouping(StrEnum):
+    """Rows of which one calibrates the others."""
+
+    TEAM = "By source, model, device and devices"
+    PUBLISHER = "By publisher, model, device, devices and network, its releases of one stack together"
+    MACHINE = "By source and device"
+    REPLICAS = "By configuration, whatever its replicas"
+
+
 @dataclass(frozen=True)
 class Row:
     """A published run: where it comes from, and what it measured."""
 
     source: str
-    fine: tuple[str, ...]
-    coarse: tuple[str, ...]
+    groups: Mapping[Grouping, tuple[str, ...]]
     seen: Observation
 
 
@@ -81,6 +98,7 @@ def middle(errors: Iterable[float]) -> float:
 def rows_of(runs: Path, models: Path) -> list[Row]:
     """Every judged row with a step time that planner can predict."""
     reader, found = RunReader(read_models(models)), []
+    problems: dict[tuple[int, str], Problem] = {}
     for index, cells in enumerate(read_rows(runs)):
         measured, group = measurement_of(cells), group_of(cells)
         if not is_judged(group) or not measured.ran or measured.step_time is None:
@@ -92,10 +110,29 @@ def rows_of(runs: Path, models: Path) -> list[Row]:
         except PlannerError:
             continue
         source = group + (" (MoE)" if run.problem.model.is_moe else "")
-        key = (source, cells["model"], cells["gpu"], cells["gpus"])
-        seen = Observation(f"row {index}", run.problem, run.config, measured.step_time)
-        found.append(Row(source, key, (source, cells["gpu"]), seen))
+        software = _OUTCOMES.sub("", cells["extras"])
+        problem = problems.setdefault((id(run.problem), software), of_software(run.problem, software))
+        seen = Observation(f"row {index}", problem, run.config, measured.step_time)
+        team = (source, cells["model"], cells["gpu"], cells["gpus"])
+        publisher = (publisher_of(cells["source"]), *team[1:], cells["internode"], problem.stack.name)
+        replicas = (source, cells["gpu"], replicas_of(seen))
+        groups = {
+            Grouping.TEAM: team, Grouping.PUBLISHER: publisher, Grouping.MACHINE: (source, cells["gpu"]),
+            Grouping.REPLICAS: replicas,
+        }  # fmt: skip
+        found.append(Row(source, groups, seen))
     return found
+
+
+def replicas_of(seen: Observation) -> str:
+    """What a run speaks for: its configuration, whatever its replicas."""
+    return own_run(seen).model_dump_json()
+
+
+def of_software(problem: Problem, software: str) -> Problem:
+    """The problem under a name of its own for each software, kernels and flags in words: runs of one configuration
+    speak for each other only where these are the same, as a user calibrates each software on its own."""
+    return replace(problem, model=replace(problem.model, name=f"{problem.model.name} [{software}]"))
 
 
 def with_neighbour(rows: Sequence[Row]) -> list[Row]:
@@ -123,11 +160,11 @@ def choices_of(count: int, size: int, draws: int) -> Iterable[tuple[int, ...]]:
     return [tuple(int(i) for i in random.permutation(count)[:size]) for _ in range(draws)]
 
 
-def grouped(rows: Sequence[Row], coarse: bool) -> list[list[int]]:
+def grouped(rows: Sequence[Row], how: Grouping) -> list[list[int]]:
     """Rows of each group, by number."""
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        groups[row.coarse if coarse else row.fine].append(index)
+        groups[row.groups[how]].append(index)
     return list(groups.values())
 
 
@@ -147,21 +184,21 @@ def told_of(rows: Sequence[Row]) -> Told:
     return Told(errors_of(seen, predict_steps(seen)), sensitivities(seen), bands)
 
 
-def held_out(rows: Sequence[Row], told: Told, size: int, draws: int, coarse: bool) -> Errors:
+def held_out(rows: Sequence[Row], told: Told, size: int, draws: int, how: Grouping) -> Errors:
     """Errors of rows held out when `size` of their group calibrate."""
     found = Errors(defaultdict(list), defaultdict(list), defaultdict(list))
-    for group in grouped(rows, coarse):
+    for group in grouped(rows, how):
         if len(group) <= size:
             continue
         for choice in choices_of(len(group), size, draws):
             chosen = [group[i] for i in choice]
             rest = [i for i in group if i not in chosen][:: max(len(group) // MOST_TESTED, 1)]
             after, band = calibrated(rows, told, chosen, rest)
-            name = rows[group[0]].source
-            found.before[name] += told.errors[rest].tolist()
-            found.after[name] += after.tolist()
-            inside = (np.abs(told.errors[rest]) <= told.bands[rest], np.abs(after) <= band)
-            found.within[name] += zip(*(side.tolist() for side in inside), strict=True)
+            for i, error in zip(rest, after.tolist(), strict=True):
+                name, before = rows[i].source, float(told.errors[i])
+                found.before[name].append(before)
+                found.after[name].append(error)
+                found.within[name].append((abs(before) <= told.bands[i], abs(error) <= band))
     return found
 
 
@@ -173,19 +210,22 @@ def calibrated(
     shipped = np.array([one.seconds for one in seen]) * np.exp(-told.errors[chosen])
     shrunk = factors_of(seen, shipped, told.parts[chosen])
     factors = multiply_of(shrunk.mean, narrow_formats(one.problem for one in seen))
-    if not factors:
-        return told.errors[rest], shrunk.band
-    overlay = Overlay(name="x", date="2026", level="L3", made_from=("rows",), multiply=factors)
-    others = [rows[i].seen for i in rest]
-    return errors_of(others, predict_steps(corrected(others, overlay))), shrunk.band
+    own, errors = own_runs(seen, shrunk), told.errors[rest].copy()
+    near = np.any(alike([*seen, *(rows[i].seen for i in rest)])[: len(seen), len(seen) :], axis=0).tolist()
+    moved = [at for at in range(len(rest)) if factors or near[at]]
+    if moved and (factors or own):
+        overlay = Overlay(name="x", date="2026", level="L3", made_from=("rows",), multiply=factors, runs=own)
+        others = [rows[rest[at]].seen for at in moved]
+        errors[moved] = errors_of(others, predict_steps(corrected(others, overlay)))
+    return errors, shrunk.band
 
 
-def possible(rows: Sequence[Row], told: Told, coarse: bool) -> list[str]:
+def possible(rows: Sequence[Row], told: Told, how: Grouping) -> list[str]:
     """What the estimator could reach at most, groups of more than three rows: lines of a table."""
     one: dict[str, list[float]] = defaultdict(list)
     shipped: dict[str, list[float]] = defaultdict(list)
     every: dict[str, list[float]] = defaultdict(list)
-    for group in grouped(rows, coarse):
+    for group in grouped(rows, how):
         if len(group) <= 3:
             continue
         name, errors = rows[group[0]].source, told.errors[group]
@@ -229,9 +269,9 @@ def main() -> None:
     print(f"{len(rows)} rows; median errors in percent, before -> after\n")
     for what, of in (("", rows), (", from a neighbouring release", with_neighbour(rows))):
         told = told_of(of)
-        for how, coarse in (("By source, model, device and devices", False), ("By source and device", True)):
-            results = {size: held_out(of, told, size, options.draws, coarse) for size in (1, 2, 3)}
-            print("\n".join([*report(how + what, results), *possible(of, told, coarse)]), flush=True)
+        for how in Grouping if not what else (Grouping.TEAM, Grouping.MACHINE):
+            results = {size: held_out(of, told, size, options.draws, how) for size in (1, 2, 3)}
+            print("\n".join([*report(how + what, results), *possible(of, told, how)]), flush=True)
 
 
 if __name__ == "__main__":

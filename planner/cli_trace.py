@@ -37,6 +37,7 @@ _AFTER = (
     "step_overhead",
     "memory_pressure",
     "stragglers",
+    "own_runs",
 )  # parts of a step after its pipeline
 _GRID, _ROUNDS = 17, 5  # hops tried at once, and how often the interval is narrowed
 EPILOG = "\b\nExample:\n  planner trace plan.json -o trace.json"

@@ -5,7 +5,6 @@ Left out: the figures themselves (`choices.py`), and their words on a page (`rep
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from planner.cost.model import CostModel
 from planner.cost.offload import host_range
 from planner.cost.shapes import shape_distance_of
-from planner.cost.step import slow_mode_time
+from planner.cost.step import slow_mode_share, slow_mode_time
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import (
     CalibrationLevel,
@@ -25,8 +24,6 @@ from planner.spec.rule import Problem
 from planner.spec.stack import UNLIKE_BAND, Stack
 from planner.units import format_capacity, format_time
 
-# Share of nanotron's published multi-node runs in its slow mode, by the most devices (residual study 3.1).
-SLOW_MODE_SHARES = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
 UNMEASURED_BAND = 0.5  # the least where the device was not measured
 TIE = 0.01  # of the step: no stack's error is as small
 ROOMIER = 0.05  # of a device's memory
@@ -98,7 +95,7 @@ def _health(problem: Problem, config: ParallelConfig, healthy: float) -> tuple[s
     lost = float(slow_mode_time(m, p, comm)[0])
     if not lost:
         return ()
-    share = next(share for most, share in SLOW_MODE_SHARES if problem.cluster.num_devices <= most)
+    share = slow_mode_share(problem.cluster.num_devices)
     return (
         f"measured above {format_time(1.5 * healthy)}, it is this stack's slow mode (full device memory, or a sick "
         f"network; {share:.0%} of published runs of this size): about {format_time(healthy + lost)} a step",

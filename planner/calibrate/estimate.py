@@ -14,14 +14,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.parts import PARTS, STEP, multiply_of, narrow_formats, prior_of
+from planner.calibrate.parts import PARTS, SMALLEST, STEP, multiply_of, narrow_formats, prior_of
 from planner.calibrate.predict import rates_of
-from planner.calibrate.shrinkage import HOLDS_80, Shrunk, shrink
+from planner.calibrate.shrinkage import HOLDS_80, Rows, Shrunk, shrink
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
+from planner.cost.step import slow_mode_share
 from planner.errors import InputError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.overlay import Overlay, multiplied
+from planner.spec.own_run import OwnRun
 from planner.spec.rule import Problem
 from planner.spec.stack import UNLIKE_BAND
 
@@ -50,7 +52,8 @@ class Observation:
 @dataclass(frozen=True)
 class Calibration:
     """A calibration and how it came about. `before`, `after`: predicted steps [s], in the order of `observations`;
-    `odd`: names of runs that the others contradict and that were set aside by their weight."""
+    `odd`: names of runs that the others contradict and that were set aside by their weight; `slow`: of those that were
+    likely in their stack's slow mode."""
 
     overlay: Overlay
     observations: tuple[Observation, ...]
@@ -58,6 +61,7 @@ class Calibration:
     after: tuple[float, ...]
     shrunk: Shrunk
     odd: tuple[str, ...]
+    slow: tuple[str, ...] = ()
 
 
 def predict_steps(observations: Sequence[Observation]) -> Array:
@@ -100,21 +104,55 @@ def factors_of(observations: Sequence[Observation], predicted: Array, told: Arra
 
     Where steps under the factors found are not what the sensitivities say, those are taken again there (Gauss-Newton).
     """
-    row = np.array([row_width(seen.problem) for seen in observations])
     narrow = narrow_formats(seen.problem for seen in observations)
-    errors = errors_of(observations, predicted)
-    found = shrink(errors, told, row, prior_of())
+    rows = Rows(
+        residuals=errors_of(observations, predicted),
+        sensitivities=told,
+        width=np.array([row_width(seen.problem) for seen in observations]),
+        alike=alike(observations),
+        slow=np.array([slow_share(seen) for seen in observations]),
+    )
+    found = shrink(rows, prior_of())
     for _ in range(_ROUNDS):
         if not np.any(np.abs(found.mean) > STEP):
             return found
         there = _multiplied(observations, multiply_of(found.mean, narrow))
         left = errors_of(observations, predict_steps(there))
-        if np.all(np.abs(errors - told @ found.mean - left) < LINEAR):
+        if np.all(np.abs(rows.residuals - rows.sensitivities @ found.mean - left) < LINEAR):
             return found
         told = sensitivities(there)
-        errors = left + told @ found.mean
-        found = shrink(errors, told, row, prior_of())
+        rows = replace(rows, residuals=left + told @ found.mean, sensitivities=told)
+        found = shrink(rows, prior_of())
     return found
+
+
+def own_run(seen: Observation, factor: float = 1.0) -> OwnRun:
+    """The configuration that a run speaks for."""
+    return OwnRun.of(seen.problem.model, seen.problem.job, seen.config, factor)
+
+
+def alike(observations: Sequence[Observation]) -> Array:
+    """How alike the errors of the runs' configurations are, whatever their replicas (n, n)."""
+    columns = ConfigTable.of([seen.config for seen in observations]).columns
+    runs = [own_run(seen) for seen in observations]
+    same = [[run.of_job(seen.problem.model, seen.problem.job) for seen in observations] for run in runs]
+    return np.array(same) * np.array([run.likeness(columns) for run in runs])
+
+
+def own_runs(observations: Sequence[Observation], shrunk: Shrunk) -> tuple[OwnRun, ...]:
+    """What each configuration measured takes beyond the corrected prediction, those left out that take no more."""
+    found: dict[str, OwnRun] = {}
+    for seen, beyond in zip(observations, shrunk.own, strict=True):
+        run = own_run(seen, round(math.exp(float(beyond)), 4))
+        if abs(run.factor - 1) >= SMALLEST:
+            found.setdefault(own_run(seen).model_dump_json(), run)
+    return tuple(found.values())
+
+
+def slow_share(seen: Observation) -> float:
+    """Share of such runs that their stack's slow mode caught; 0 where it has none, or the run no pipeline."""
+    known = seen.problem.stack.communication.slow_message > 0 and seen.config.pp > 1
+    return slow_mode_share(seen.problem.cluster.num_devices) if known else 0.0
 
 
 def errors_of(observations: Sequence[Observation], predicted: Array) -> Array:
@@ -160,6 +198,7 @@ def calibrate(observations: Sequence[Observation], name: str, date: str) -> Cali
         stack=first.stack.name,
         accelerator=first.cluster.accelerator.name,
         multiply=multiply_of(shrunk.mean, narrow),
+        runs=own_runs(observations, shrunk),
         band=round(min(math.expm1(shrunk.band), 2.0), 4),
     )
     after = predict_steps(corrected(observations, overlay))
@@ -171,6 +210,7 @@ def calibrate(observations: Sequence[Observation], name: str, date: str) -> Cali
         after=tuple(after.tolist()),
         shrunk=shrunk,
         odd=odd,
+        slow=tuple(seen.name for seen, chance in zip(observations, shrunk.slow, strict=True) if chance > 0.5),
     )
 
 

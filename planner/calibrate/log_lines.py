@@ -329,7 +329,7 @@ def read_log(path: Path) -> LogFacts:
             raise FileInputError(str(path), "a log must be smaller than 2 GB", f"{size / 1e9:.1f} GB", hint)
         facts = _read_once(path, size, path.stat().st_mtime_ns)
     except FileNotFoundError:
-        hint = "check the path, or give a step time above 0, such as '7.9 s'"
+        hint = "check the path, or give a step time above 0 or a throughput: '7.9 s', '9300 tokens/s/GPU'"
         raise FileInputError(str(path), "the log must exist", hint=hint) from None
     except OSError as error:
         raise FileInputError(str(path), "the log must be readable", str(error.strerror or error)) from None

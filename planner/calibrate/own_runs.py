@@ -27,6 +27,9 @@ from planner.spec.rule import Problem
 from planner.units import parse_quantity
 
 WARM_UP: Final = 10  # steps at most that are not counted, a fifth of a short log
+_RATE: Final = re.compile(
+    r"^(\d[\d,]*(?:\.\d+)?)\s*(k?)\s*tok(?:en)?s?\s*/\s*s(?:ec)?\s*(/\s*(?:gpu|device))?$", re.IGNORECASE
+)
 _OF_JOB: Final = ("gpus", "seq_len", "global_batch", "precision")
 _FAMILY: Final = {
     "megatron": "megatron", "megatron-bridge": "megatron", "nemo": "megatron", "torchtitan": "torchtitan",
@@ -91,9 +94,12 @@ def _check_batch(facts: LogFacts, problem: Problem) -> None:
 
 def parse_run(text: str) -> tuple[str, dict[str, str]]:
     """ "train.log:tp=8,pp=2" as the log (or a time) and its settings. Raises `InputError`."""
-    match = re.match(r"^(.*?)(?::((?:[\w-]+=[^,=]+)(?:,[\w-]+=[^,=]+)*))?$", text.strip(), re.DOTALL)
-    if match is None or not match[1]:
-        raise InputError("--run must look like LOG:axis=value,...", repr(text), "write b.log:tp=4,pp=4")
+    axis = r"\s*[\w-]+\s*=[^,=]+"
+    match = re.match(rf"^(.*?)(?::({axis}(?:,{axis})*))?$", text.strip(), re.DOTALL)
+    figure, _, rest = text.strip().partition(":")
+    if match is None or not match[1] or (not match[2] and rest and is_time(figure)):
+        hint = "write b.log:tp=4,pp=4 or '7.9 s:tp=2,micro_batch=2'"
+        raise InputError("--run must look like LOG:axis=value,axis=value", repr(text), hint)
     pairs = [part.split("=") for part in (match[2] or "").split(",") if part]
     settings = {name.strip().replace("-", "_"): value.strip() for name, value in pairs}
     if len(settings) < len(pairs):
@@ -151,7 +157,7 @@ def observe(base: Request, text: str) -> tuple[Observation, tuple[str, ...]]:
     problem, config, assumed = configured(base, text, facts)
     said = list(assumed)
     if facts is None:
-        seconds = measured_time(source)
+        seconds = measured_seconds(source, problem)
         name = f"{seconds:.4g} s measured"
     else:
         time = step_time(facts, problem)
@@ -177,17 +183,23 @@ def check_possible(config: ParallelConfig, problem: Problem, run: str) -> None:
 
 
 def is_time(text: str) -> bool:
-    """Whether the words are a step time, not the name of a log."""
+    """Whether the words are a step time or a throughput, not the name of a log."""
     try:
         parse_quantity(text, "time")
     except UnitError:
-        return False
+        return bool(_RATE.match(text.strip())) and not Path(text).exists()
     return not Path(text).exists()
 
 
-def measured_time(text: str) -> float:
-    """ "4.31 s" as seconds. Raises `InputError`."""
-    seconds = parse_quantity(text, "time")
+def measured_seconds(text: str, problem: Problem) -> float:
+    """ "4.31 s", "9300 tokens/s/GPU" or "149k tok/s" as seconds of a step of the job. Raises `InputError`."""
+    match = _RATE.match(text.strip())
+    if match is None:
+        seconds = parse_quantity(text, "time")
+    else:
+        rate = float(match[1].replace(",", "")) * (1e3 if match[2] else 1.0)
+        devices = problem.cluster.num_devices if match[3] else 1
+        seconds = problem.job.tokens_per_step / (rate * devices) if rate else 0.0
     if not 1e-6 < seconds < 1e6:
         raise InputError("a measured step must take from a microsecond to a million seconds", text)
     return seconds

@@ -16,7 +16,7 @@ from planner.cost.pipeline import least_makespan
 from planner.cost.shards import ShardModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.state_bytes import frozen, on_device, state_bytes
-from planner.cost.step import straggling
+from planner.cost.step import measured_factor, straggling
 from planner.spec.config import ConfigTable, Schedule
 from planner.spec.job import FROZEN_BYTES
 
@@ -49,7 +49,8 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
         hidden = np.where(pairs, sum_over_kinds(counts, layers.saved[:, layers.of_row]), 0.0)
     least = least_makespan(time, forward, hidden, classes, classes.of_row, schedule, total, m, v)
     least = least + stack.host.step_overhead
-    return _ROUNDING * (least + straggling(least, nodes, stack.communication))
+    least = least + straggling(least, nodes, stack.communication)
+    return _ROUNDING * least * measured_factor(model.problem, stems, least=True)
 
 
 def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -> Array:

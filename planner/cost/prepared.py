@@ -24,6 +24,7 @@ from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_
 from planner.cost.step import (
     chance_of_full_memory,
     exposed_data_parallel,
+    measured_factor,
     slow_mode_time,
     straggling,
 )
@@ -171,6 +172,10 @@ class PreparedCosts:
         subtotal = sum(of_step.values(), m * slowest)
         cluster = model.problem.cluster
         of_step["stragglers"] = straggling(subtotal, float(cluster.num_nodes), stack.communication)
+        of_step["own_runs"] = np.zeros(len(stem))
+        if stack.measured:
+            factor = measured_factor(model.problem, self.stems.take(part))[stem]
+            of_step["own_runs"] = (factor - 1.0) * (subtotal + of_step["stragglers"])
         working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
         # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
         cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
@@ -199,7 +204,7 @@ class PreparedCosts:
                 own.kept[of_row],
             )
             detail = CostDetail(terms, memory.terms, *where)
-        step_time = subtotal + of_step["stragglers"] + of_step["memory_pressure"]
+        step_time = subtotal + of_step["stragglers"] + of_step["own_runs"] + of_step["memory_pressure"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
 
     def _pipelines_of(self, p_row: Index, recompute_layers: IntColumn) -> _Work:

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.cost.chunks import PipelineSimulator, can_simulate
 from planner.cost.model import CostModel
-from planner.cost.step import straggling
+from planner.cost.step import measured_factor, straggling
 from planner.cost.table import STAGE_TERMS, CostTable
 from planner.spec.config import ConfigTable, Schedule
 
@@ -40,8 +40,10 @@ def evaluate_exactly(
         work = sum(float(time[name][row]) for name in STAGE_TERMS)
         time["pipeline_bubble"][row] = max(free - work, 0.0)
         time["pp_comm"][row] = problem.stack.communication.p2p_exposed * (real - free)
-    beside = ("stragglers", "memory_pressure")  # not slowed down by the slowest node
+    beside = ("stragglers", "memory_pressure", "own_runs")  # not slowed down by the slowest node
     subtotal = sum((values for name, values in time.items() if name not in beside), np.zeros(len(table)))
     time["stragglers"] = straggling(subtotal, float(problem.cluster.num_nodes), problem.stack.communication)
+    quiet = subtotal + time["stragglers"]
+    time["own_runs"] = (measured_factor(problem, table) - 1.0) * quiet
     detail = replace(cost.detail, time=time)
-    return replace(cost, step_time=subtotal + time["stragglers"] + time["memory_pressure"], detail=detail)
+    return replace(cost, step_time=quiet + time["own_runs"] + time["memory_pressure"], detail=detail)

@@ -6,11 +6,14 @@ evaluation; checkpoints and failures belong to the whole run.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.spec.config import ConfigTable
+from planner.spec.rule import Problem
 from planner.spec.stack import Communication
 
 Array = NDArray[np.float64]
@@ -18,10 +21,12 @@ Array = NDArray[np.float64]
 STEP_TERMS: Final = (
     "gemm", "attention", "memory_bound", "tp_comm", "cp_comm", "ep_comm", "recompute", "host_bound",
     "embedding_and_loss", "pipeline_bubble", "pp_comm", "dp_comm", "optimizer", "host_transfer", "step_overhead",
-    "memory_pressure", "stragglers",
+    "memory_pressure", "stragglers", "own_runs",
 )  # fmt: skip
 
 FORWARD_SHARE: Final = 1 / 3
+# Share of nanotron's published multi-node runs in its slow mode, by the most devices (residual study 3.1).
+SLOW_MODE_SHARES: Final = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
 
 
 def exposed_data_parallel(
@@ -66,6 +71,11 @@ def slow_mode_time(microbatches: Array, stages: Array, comm: Communication) -> A
     return comm.slow_message * messages * (microbatches + (stages - 1.0) / 2.0)
 
 
+def slow_mode_share(devices: int) -> float:
+    """Share of runs on so many devices that a stack's slow mode caught, where it has one."""
+    return next(share for most, share in SLOW_MODE_SHARES if devices <= most)
+
+
 def chance_of_full_memory(device: Array, capacity: float, error: float) -> Array:
     """Chance that a device fills up, its predicted memory being right to within `error` [1].
 
@@ -82,3 +92,19 @@ def straggling(subtotal: Array, nodes: float, comm: Communication) -> Array:
     0.9 % per doubling fitted on Megatron runs; 0 to 5 % from the smallest run to 2,048 GPUs measured in bf16.
     """
     return subtotal * comm.slowdown_per_doubling * np.log2(max(nodes, 1.0))
+
+
+def measured_factor(problem: Problem, table: ConfigTable, least: bool = False) -> Array:
+    """What the user's own runs say of a step, each as far as its configuration is alike: factors (n,) [1].
+
+    f^k of the run that is most alike, k its likeness, 0 for runs of another model, job or axes. `least`: of the axes
+    that `table` has, a factor that no completion of a row falls below.
+    """
+    found, nearest = np.zeros(len(table)), np.zeros(len(table))
+    for run in problem.stack.measured:
+        if run.of_job(problem.model, problem.job):
+            likeness = run.likeness(table.columns)
+            own = likeness * math.log(run.factor)
+            found = np.minimum(found, own) if least else np.where(likeness > nearest, own, found)
+            nearest = np.maximum(nearest, likeness)
+    return np.exp(found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
-from planner.calibrate.estimate import Calibration
+from planner.calibrate.estimate import Calibration, own_run
 from planner.calibrate.nccl_tests import LinkFit
 from planner.calibrate.parts import NARROW, PARTS, Part
 from planner.report.facts import precise_time
@@ -32,7 +33,7 @@ def calibration_facts(overlay: Overlay, runs: Calibration | None, links: LinkFit
             for part, mean, side in _sides(runs)
         }
         facts["probability_moved"] = runs.shrunk.moved
-        facts["odd"] = list(runs.odd)
+        facts["odd"], facts["slow"] = list(runs.odd), list(runs.slow)
     if links is not None:
         facts["links"] = [
             {"test": test.name, "bus_bandwidth": test.bus_bandwidth, "error_before": a, "error_after": b}
@@ -77,14 +78,16 @@ def calibration_document(
 
 
 def _headline(overlay: Overlay, runs: Calibration | None) -> str:
-    if runs is not None and not overlay.multiply:
+    if runs is not None and not overlay.multiply and not overlay.runs:
         count = len(runs.observations)
         return (
             f"the shipped stack {overlay.stack} explains {'these runs' if count > 1 else 'this run'} as it is: "
             "nothing moved"
         )
     count = len(overlay.multiply) + sum(value != 1 for value in overlay.links.model_dump().values())
-    return f"calibration {overlay.name} ({overlay.level}): {count} number{'s' * (count != 1)} moved"
+    own = len(overlay.runs)
+    text = f"calibration {overlay.name} ({overlay.level}): {count} number{'s' * (count != 1)} moved"
+    return text + (f", {own} configuration{'s' * (own != 1)} corrected by what was measured" if own else "")
 
 
 def _beside(predicted: float, measured: float) -> tuple[str, str]:
@@ -108,7 +111,19 @@ def _moves(runs: Calibration) -> list[tuple[str, str, str]]:
         within = f"{part.meaning}; between x{math.exp(mean - side):.2f} and x{math.exp(mean + side):.2f}"
         told.append((part.name.replace("_", " "), f"x{math.exp(mean):.3f}", within))
     sure = f"probability that this machine or software differs from the shipped stack {runs.overlay.stack}"
-    return [*told, ("differs", f"{runs.shrunk.moved:.0%}", sure)]
+    return [*told, *_own_moves(runs), ("differs", f"{runs.shrunk.moved:.0%}", sure)]
+
+
+def _own_moves(runs: Calibration) -> list[tuple[str, str, str]]:
+    """Each configuration measured, by the name of its first run, and its own factor."""
+    named: dict[str, str] = {}
+    for seen in runs.observations:
+        named.setdefault(json.dumps(own_run(seen).all_axes()), seen.config.describe())
+    meaning = "{} with any number of replicas, beyond all that"
+    return [
+        ("own run", f"x{run.factor:.3f}", meaning.format(named[json.dumps(run.all_axes())]))
+        for run in runs.overlay.runs
+    ]
 
 
 def _link_moves(links: LinkFit) -> list[tuple[str, str, str]]:
@@ -122,4 +137,12 @@ def _link_moves(links: LinkFit) -> list[tuple[str, str, str]]:
 
 
 def _odd(runs: Calibration) -> list[str]:
-    return [f"{name} disagrees with the other runs and hardly counts" for name in runs.odd]
+    slow = [
+        f"{name} was likely in its stack's slow mode (full device memory, or a sick network) and does not count"
+        for name in runs.slow
+    ]
+    return slow + [
+        f"{name} disagrees with the other runs and hardly counts"
+        for name in runs.odd
+        if name not in runs.slow
+    ]

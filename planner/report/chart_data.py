@@ -35,7 +35,7 @@ MOST_STAGES = 32
 
 def waterfall_rows(time: Mapping[str, float], total: float) -> list[Row]:
     """The exposed terms of a step one after the other, largest first within their kind, and the whole [s]."""
-    named = {name: value for name, value in time.items() if value >= SMALLEST * total}
+    named = {name: value for name, value in time.items() if abs(value) >= SMALLEST * total}
     rest = total - sum(named.values())
     ordered = sorted(named.items(), key=lambda item: (KIND_ORDER.index(_kind(item[0])), -item[1]))
     if rest > SMALLEST / 2 * total:

@@ -328,7 +328,7 @@ def parts(terms: Mapping[str, float], smallest: float = 0.001) -> tuple[Part, ..
     if total <= 0:
         return ()
     ordered = sorted(terms.items(), key=lambda item: (-item[1], item[0]))
-    shown = [Part(term_name(k), v, v / total) for k, v in ordered if v >= smallest * total]
+    shown = [Part(term_name(k), v, v / total) for k, v in ordered if abs(v) >= smallest * total]
     rest = total - sum(part.amount for part in shown)
     if rest >= smallest / 2 * total:
         shown.append(Part("the rest", rest, rest / total))

@@ -262,6 +262,7 @@ def _closing_events(step: TracedStep, rank: int, end: int) -> Iterator[Event]:
 _CLOSING_SAID: Final = {
     "dp_comm": {"note": "what compute does not hide in the whole step, drawn once"},
     "memory_pressure": {"note": "expected loss from a device that may fill up"},
+    "own_runs": {"note": "what runs of this configuration took beyond the prediction, drawn once"},
     "stragglers": {"note": "waiting for the slowest of all nodes, over the whole step, drawn once"},
     "step_overhead": {"note": "time of the host once a step"},
 }

@@ -21,7 +21,7 @@ from planner.cost.least_chunks import ChunkSizes
 from planner.cost.model import CostModel
 from planner.cost.prepared import PreparedCosts
 from planner.cost.probe import rank_memory
-from planner.cost.step import FORWARD_SHARE, straggling
+from planner.cost.step import FORWARD_SHARE, measured_factor, straggling
 from planner.schedule.critical import CriticalPaths, critical_paths
 from planner.schedule.generate import action_table
 from planner.schedule.graph import dependency_graph
@@ -233,7 +233,10 @@ class LayerCosts:
     def step_time(self, subtotal: float) -> float:
         """The whole step where all but stragglers take `subtotal` [s]."""
         nodes = float(self.problem.cluster.num_nodes)
-        return subtotal + float(straggling(np.array(subtotal), nodes, self.problem.stack.communication))
+        own = float(measured_factor(self.problem, ConfigTable.of([self.config]))[0])
+        return own * (
+            subtotal + float(straggling(np.array(subtotal), nodes, self.problem.stack.communication))
+        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from planner.errors import InputError
 from planner.spec.cluster import Cluster
 from planner.spec.links import LinkFactors
+from planner.spec.own_run import OwnRun
 from planner.spec.stack import Stack
 
 SECTIONS: Final = ("compute", "host", "communication", "states", "overhead")
@@ -42,7 +43,8 @@ class Overlay(BaseModel):
     `level`: L2 rests on probes (kernels, links), L3 on measured steps. `made_from`: the measurements, in words.
     `stack`, `accelerator`: what it holds for; empty: any. `multiply`: "section.field" of a stack -> factor
     ("compute.gemm" covers every format); `values`: "section.field" -> its new value, with a unit where it has one.
-    `band`: 80 % of step times are expected within this; none: the stack's own.
+    `runs`: configurations measured, each with what its step takes beyond the corrected prediction, for the same with
+    other numbers of replicas. `band`: 80 % of step times are expected within this; none: the stack's own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,6 +59,7 @@ class Overlay(BaseModel):
     multiply: dict[str, Factor] = Field(default_factory=dict)
     values: dict[str, str | float] = Field(default_factory=dict)
     links: LinkSection = LinkSection()
+    runs: tuple[OwnRun, ...] = ()
     band: Annotated[float, Field(gt=0, le=2)] | None = None
 
     def of_stack(self, stack: Stack) -> Stack:
@@ -71,6 +74,7 @@ class Overlay(BaseModel):
         update: dict[str, Any] = {
             "calibration": f"{self.name} ({self.date}): {'; '.join(self.made_from)}",
             "calibration_level": self.level,
+            "measured": self.runs,
         }
         return stack.model_copy(
             update=update if self.band is None else {**update, "band": self.band, "band_widening": 0.0}

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from planner.errors import UnitError
 from planner.spec.config import SCHEDULE_LABELS
 from planner.spec.job import Optimizer
+from planner.spec.own_run import OwnRun
 from planner.spec.precision import Dtype, Precision
 from planner.units import parse_quantity
 
@@ -459,6 +460,9 @@ class Stack(_Section):
     devices: tuple[str, ...] = Field((), description="accelerators of the runs behind `fitted`")
     calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
     calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
+    measured: tuple[OwnRun, ...] = Field(
+        (), description="the user's own configurations, where it was calibrated"
+    )
     split: PipelineSplit | tuple[int, ...] = Field(
         PipelineSplit.BALANCED,
         description="how layers are dealt to stages, or the layers of every chunk in order",

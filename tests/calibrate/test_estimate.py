@@ -8,21 +8,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from planner.calibrate.estimate import Observation, calibrate, corrected, predict_steps, sensitivities
-from planner.calibrate.own_runs import measured_time, observe, parse_run
+from planner.calibrate.own_runs import measured_seconds, observe, parse_run
 from planner.calibrate.parts import PARTS, prior_of
-from planner.calibrate.shrinkage import shrink
+from planner.calibrate.predict import rates_of
+from planner.calibrate.shrinkage import Rows, shrink
 from planner.catalog.load_overlay import load_overlay
 from planner.cli import app
+from planner.cost.model import CostModel
 from planner.errors import InputError, PlannerError
 from planner.request import Request
+from planner.solve.split_bound import quick_bound
+from planner.spec.config import ConfigTable
 from planner.spec.overlay import Overlay
+from planner.spec.own_run import OwnRun
 from tests.calibrate import logs
 
 BASE = Request(model="llama-3-8b", cluster="dgx-h100", gpus=16, seq_len=8192, global_batch="128")
 CONFIGS = ("tp=2", "tp=4", "tp=2,micro_batch=2", "tp=1,pp=2", "tp=8", "tp=4,pp=2", "tp=2,pp=2", "tp=1,pp=4")
+
+
+Array = NDArray[np.float64]
 
 
 def runs_on(multiply: dict[str, float], count: int) -> list[Observation]:
@@ -68,9 +77,12 @@ def test_runs_as_far_off_as_the_band_hardly_move_anything() -> None:
     runs = runs_on({}, 2)
     off = 1 + runs[0].problem.stack.band
     found = calibrate([replace(seen, seconds=off * seen.seconds) for seen in runs], "x", "2026")
-    moved = [after / before for before, after in zip(found.before, found.after, strict=True)]
-    assert all(1 < factor < 1.02 for factor in moved)
+    own = [after / before for before, after in zip(found.before, found.after, strict=True)]
+    assert all(1.02 < factor < off for factor in own)
     assert found.shrunk.moved < 0.25
+    other = observe(BASE, "1 s:tp=8")[0]
+    moved = predict_steps(corrected([other], found.overlay))[0] / predict_steps([other])[0]
+    assert 1 < moved < 1.02
 
 
 def test_one_odd_run_among_many_is_set_aside() -> None:
@@ -81,11 +93,15 @@ def test_one_odd_run_among_many_is_set_aside() -> None:
     assert worst(found.after, runs_on({}, 7)) < 0.03
 
 
+def rows_of(residuals: Array, told: Array, width: float) -> Rows:
+    count = len(residuals)
+    return Rows(residuals, told, np.full(count, width), np.eye(count), np.zeros(count))
+
+
 def test_more_noise_less_movement() -> None:
     told = np.array([[0.8, 0.0, 0.0, 0.0, 0.1, 0.0, 0.05, 0.02]] * 3)
     gap = np.full(3, 0.2)
-    sure = shrink(gap, told, np.full(3, 0.03), prior_of())
-    unsure = shrink(gap, told, np.full(3, 0.3), prior_of())
+    sure, unsure = (shrink(rows_of(gap, told, width), prior_of()) for width in (0.03, 0.3))
     assert told[0] @ sure.mean > 0.15
     assert sure.moved > 0.95
     assert 0 <= told[0] @ unsure.mean < 0.05
@@ -94,10 +110,52 @@ def test_more_noise_less_movement() -> None:
 
 def test_rows_that_agree_narrow_the_band_and_rows_that_scatter_widen_it() -> None:
     told = np.array([[0.8, 0.0, 0.0, 0.0, 0.1, 0.0, 0.05, 0.02]] * 6)
-    width = np.full(6, 0.05)
-    close = shrink(np.array([0.01, -0.01, 0.0, 0.01, -0.01, 0.0]), told, width, prior_of())
-    apart = shrink(np.array([0.15, -0.15, 0.1, -0.12, 0.14, -0.1]), told, width, prior_of())
+    near, far = (
+        np.array([0.01, -0.01, 0.0, 0.01, -0.01, 0.0]),
+        np.array([0.15, -0.15, 0.1, -0.12, 0.14, -0.1]),
+    )
+    close, apart = (shrink(rows_of(gaps, told, 0.05), prior_of()) for gaps in (near, far))
     assert close.band < 1.28 * 0.05 < apart.band
+
+
+def test_runs_of_one_configuration_speak_for_it_with_other_replicas_and_for_no_other() -> None:
+    texts = (f"1 s:gpus={gpus},global_batch={8 * gpus},tp=2,pp=2" for gpus in (8, 16, 32, 64))
+    *measured, asked = (observe(BASE, text)[0] for text in texts)
+    steps = 0.94 * predict_steps(measured)
+    runs = [replace(seen, seconds=float(step)) for seen, step in zip(measured, steps, strict=True)]
+    found = calibrate(runs, "x", "2026")
+    assert len(found.overlay.runs) == 1
+    other = observe(BASE, "1 s:gpus=64,global_batch=512,tp=4,pp=2")[0]
+    moved = predict_steps(corrected([asked, other], found.overlay)) / predict_steps([asked, other])
+    assert moved[0] == pytest.approx(0.95, abs=0.012)
+    assert moved[1] > 0.98
+
+
+def test_no_split_of_a_measured_configuration_is_faster_than_its_bounds() -> None:
+    shipped = [observe(BASE, f"1 s:{text}")[0] for text in ("tp=2,pp=2", "tp=1,pp=4", "tp=4")]
+    for factor in (0.7, 1.4):
+        measured = OwnRun.of(shipped[0].problem.model, shipped[0].problem.job, shipped[0].config, factor)
+        problem = replace(
+            shipped[0].problem, stack=shipped[0].problem.stack.model_copy(update={"measured": (measured,)})
+        )
+        table = ConfigTable.of([seen.config for seen in shipped])
+        plain, own = (CostModel(of, *rates_of(of.cluster)) for of in (shipped[0].problem, problem))
+        before, cost = plain.evaluate(table), own.evaluate(table, keep_terms=True)
+        assert cost.step_time / before.step_time == pytest.approx([factor, 1, 1])
+        assert cost.detail is not None
+        assert sum(cost.detail.time.values()) == pytest.approx(cost.step_time)
+        assert np.all(own.lower_bound(table) <= cost.step_time)
+        bound = quick_bound(own, shipped[0].config, float(cost.step_time[0]))
+        assert 0.8 * cost.step_time[0] < bound <= cost.step_time[0]
+
+
+def test_a_run_in_its_stacks_slow_mode_moves_nothing() -> None:
+    base = replace(BASE, stack="nanotron-2024")
+    seen = observe(base, "1 s:tp=2,pp=4")[0]
+    slow = replace(seen, seconds=2.9 * float(predict_steps([seen])[0]))
+    found = calibrate([slow], "x", "2026")
+    assert found.slow == (slow.name,)
+    assert found.after[0] / found.before[0] < 1.02
 
 
 def test_sensitivities_are_what_a_step_depends_on() -> None:
@@ -137,11 +195,14 @@ def test_absurd_steps_and_mixed_machines_are_refused() -> None:
 def test_words_of_runs() -> None:
     assert parse_run("a:b.log:tp=8,micro-batch=2") == ("a:b.log", {"tp": "8", "micro_batch": "2"})
     assert parse_run("4.3 s") == ("4.3 s", {})
-    assert measured_time("4300 ms") == 4.3
-    for bad in ("", ":tp=2", "x.log:tp=2,tp=4"):
+    assert parse_run("4.3 s: tp=2, pp=4") == ("4.3 s", {"tp": "2", "pp": "4"})
+    problem = observe(BASE, "1 s:tp=2")[0].problem
+    words = ("4096 ms", "16,000 tokens/s/GPU", "256k tok/s")
+    assert [measured_seconds(text, problem) for text in words] == pytest.approx([4.096] * 3)
+    for bad in ("", ":tp=2", "x.log:tp=2,tp=4", "7.9 s:tp2"):
         with pytest.raises(InputError):
             parse_run(bad)
-    for bad in ("8 s:tpp=2", "8 s:gpus=x", "8 s:gpus=7,tp=2", "none.log:tp=2", "0 s:tp=2"):
+    for bad in ("8 s:tpp=2", "8 s:gpus=x", "8 s:gpus=7,tp=2", "none.log:tp=2", "0 s:tp=2", "0 tokens/s:tp=2"):
         with pytest.raises(PlannerError):
             observe(BASE, bad)
 
