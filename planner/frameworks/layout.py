@@ -42,6 +42,18 @@ def chunk_layers(
     return counts
 
 
+def recomputed_note(option: str, each: int, chunks: ChunkLayers, pp: int) -> tuple[str, ...]:
+    """What is said where the first `each` layers of every chunk are recomputed, as many on a rank as a configuration
+    means all by, and some chunk holds more."""
+    deepest, whole = max(chunks, default=0), -(-sum(chunks) // pp)
+    if deepest <= each or each * (len(chunks) // pp) < whole:
+        return ()
+    return (
+        f"{option} {each} recomputes {each} of the {deepest} layers of the deepest stage; planner counts all of them, "
+        "which is slower and needs less memory",
+    )
+
+
 def stated_layout(text: str, num_layers: int, pp: int | None, mtp: int = 0) -> ChunkLayers:
     """Layers of every chunk as a user states them: Megatron-LM's layout string, or numbers with commas between.
 

@@ -17,7 +17,14 @@ from planner.frameworks.bridge_scripts import devices_of, overrides_in
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.known import known_as
-from planner.frameworks.layout import ChunkLayers, ends_stated, is_even, parse_layout, write_layout
+from planner.frameworks.layout import (
+    ChunkLayers,
+    ends_stated,
+    is_even,
+    parse_layout,
+    recomputed_note,
+    write_layout,
+)
 from planner.frameworks.megatron import MEGATRON
 from planner.frameworks.megatron.architecture import normed_queries
 from planner.frameworks.megatron.arguments import (
@@ -315,9 +322,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if kind == "full":
         most = -(-layers // pp)
         block = s.text("model.recompute_method", "uniform") == "block"
-        axes["recompute_layers"] = (
-            min(s.count("model.recompute_num_layers", 1) * vpp, most) if block else most
-        )
+        each = s.count("model.recompute_num_layers", 1)
+        axes["recompute_layers"] = min(each * vpp, most) if block else most
+        notes += recomputed_note("model.recompute_num_layers", each, chunks, pp) if block else ()
     if kind == "selective":
         names = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
         axes["recompute_modules"] = sum(

@@ -17,7 +17,8 @@ from planner.cost.model import CostModel
 from planner.cost.table import CostTable
 from planner.space.axes import stack_modules
 from planner.space.legality import explain_config
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute
+from planner.space.split import deal_layers
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule, ranks_of_chunks
 from planner.spec.rule import Problem, Rule
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -49,13 +50,14 @@ def memory_moves(
     that change it are dealt by the stack.
     """
     problem, dealt = model.problem, dealt or model
+    stages = _layers_of_ranks(dealt, config)
     start = dealt.evaluate(ConfigTable.of([config]), keep_terms=True)
     before, time = float(start.device_memory[0]), float(start.step_time[0])
     moves = [*_allocator_move(start, config, limit, bool(on_host(dealt, ConfigTable.of([config]))[0]))]
     for same, costs in ((True, dealt), (False, model)):
         tried = [
             (text, changed)
-            for text, changed in _changes(config, problem)
+            for text, changed in _changes(config, problem, stages)
             if ((changed.pp, changed.vpp) == (config.pp, config.vpp)) is same
             and not explain_config(changed, costs.problem, rules)
         ]
@@ -94,10 +96,20 @@ def _allocator_move(start: CostTable, config: ParallelConfig, limit: float, host
         yield Move(f"{EXPANDABLE}, at most", config, saved, 0.0, hosted and after <= limit)
 
 
-def _changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, ParallelConfig]]:
-    """Single changes that could save memory, in words."""
-    deep = -(-problem.model.num_layers // config.pp)
-    yield from _recomputations(config, problem, deep)
+def _layers_of_ranks(model: CostModel, config: ParallelConfig) -> set[int]:
+    """The numbers of layers that pipeline ranks hold."""
+    spec, placement = model.problem.model, Schedule(config.schedule).placement
+    ends = (model.embedding_in_layers, model.head_in_layers)
+    chunks = deal_layers(spec.num_layers, config.pp, config.vpp, model.problem.stack.split, *ends, placement)
+    ranks = ranks_of_chunks(config.pp, config.vpp, placement)
+    return {sum(n for n, r in zip(chunks, ranks, strict=True) if r == rank) for rank in range(config.pp)}
+
+
+def _changes(
+    config: ParallelConfig, problem: Problem, stages: set[int]
+) -> Iterator[tuple[str, ParallelConfig]]:
+    """Single changes that could save memory, in words; `stages`: numbers of layers that pipeline ranks hold."""
+    yield from _recomputations(config, problem, stages)
     if config.micro_batch > 1:
         half = config.micro_batch // 2
         yield f"micro-batch {half}", _with_batches(replace(config, micro_batch=half), problem)
@@ -121,17 +133,20 @@ def _changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[str, Pa
 
 
 def _recomputations(
-    config: ParallelConfig, problem: Problem, deep: int
+    config: ParallelConfig, problem: Problem, stages: set[int]
 ) -> Iterator[tuple[str, ParallelConfig]]:
+    """`stages`: numbers of layers that pipeline ranks hold."""
+    deep, least, most = -(-problem.model.num_layers // config.pp), min(stages), max(stages)
+    held = str(most) if least == most else f"{least} to {most}"
     if config.recompute == Recompute.NONE and (modules := stack_modules(problem)):
         chosen = replace(config, recompute=int(Recompute.SELECTIVE), recompute_modules=modules)
         yield "selective recomputation", chosen
     full = replace(config, recompute=int(Recompute.FULL), recompute_modules=0)
     if config.recompute_layers < deep:
-        yield f"recompute all {deep} layers", replace(full, recompute_layers=deep)
-    half = max(1, deep // 2)
+        yield f"recompute all {held} layers", replace(full, recompute_layers=deep)
+    half = config.vpp * max(1, deep // 2 // config.vpp)
     if config.recompute_layers < half < deep and problem.stack.limits.partial_full_recompute:
-        yield f"recompute {half} of {deep} layers", replace(full, recompute_layers=half)
+        yield f"recompute {half} of {held} layers", replace(full, recompute_layers=half)
 
 
 def _with_batches(config: ParallelConfig, problem: Problem) -> ParallelConfig:

@@ -186,3 +186,20 @@ def test_rules_of_frameworks_have_teeth() -> None:
 
 def test_model_of_a_plan() -> None:
     assert load_model("llama-3.1-8b").num_layers == 32
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "told"),
+    # 12 layers on 4 ranks, of which 3 or more mean all; `first` of them on the first
+    [(3, 3, False), (6, 3, True), (6, 6, False), (6, 2, False), (9, 4, True)],
+)
+def test_layers_that_a_block_leaves_alone_are_told(first: int, again: int, told: bool) -> None:
+    text = (
+        "pretrain_gpt.py --num-layers 12 --hidden-size 1024 --num-attention-heads 16 --micro-batch-size 1 --bf16 "
+        f"--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers {first} "
+        f"--recompute-granularity full --recompute-method block --recompute-num-layers {again}"
+    )
+    notes = parse({"train.sh": text}).notes
+    assert any(f"recomputes {again} of the {first} layers" in note for note in notes) is told
+    whole = parse({"train.sh": text.replace("method block", "method uniform")}).notes
+    assert not any("--recompute-num-layers" in note for note in whole)

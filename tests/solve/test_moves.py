@@ -26,7 +26,7 @@ def used(model: CostModel, config: ParallelConfig) -> float:
 def test_a_move_saves_what_the_cost_model_says() -> None:
     model = costs(SUBJECT)
     moves = memory_moves(model, CONFIG, RULES, 80 * 2.0**30)
-    assert {"recompute all 4 layers", "micro-batch 2", "optimizer states on the host"} <= {
+    assert {"recompute all 3 to 5 layers", "micro-batch 2", "optimizer states on the host"} <= {
         m.text for m in moves
     }
     for move in moves:
@@ -128,3 +128,32 @@ def test_what_the_hosts_have_no_room_for_does_not_fit() -> None:
         same = next(m for m in memory_moves(model, config, RULES, 80e9) if m.config == move.config)
         assert same.fits is fits
     assert move.fits
+
+
+@pytest.mark.parametrize(
+    ("chunks", "vpp", "texts"),
+    [
+        ((4, 4), 1, {"recompute all 4 layers", "recompute 2 of 4 layers"}),
+        ((6, 2), 1, {"recompute all 2 to 6 layers", "recompute 2 of 2 to 6 layers"}),
+        # with virtual stages a rank recomputes a multiple of their number
+        ((1, 2, 2, 2, 2, 1), 3, {"recompute all 5 layers", "recompute 3 of 5 layers"}),
+        ((3, 1, 3, 1, 1, 1), 3, {"recompute all 3 to 7 layers", "recompute 3 of 3 to 7 layers"}),
+    ],
+)
+def test_layers_to_recompute_are_those_that_stages_hold(
+    chunks: tuple[int, ...], vpp: int, texts: set[str]
+) -> None:
+    subject = problem(dense_model(sum(chunks)), "1x8 h100", global_batch=64)
+    config = ParallelConfig(pp=2, vpp=vpp, dp=4, zero=1, num_microbatches=16, schedule=int(vpp > 1))
+    dealt = costs(subject).with_split(chunks)
+    moves = memory_moves(costs(subject), config, RULES, 80e9, dealt)
+    assert texts <= {move.text for move in moves}
+    every = next(move for move in moves if move.text.startswith("recompute all"))
+    detail = dealt.evaluate(ConfigTable.of([every.config]), keep_terms=True).detail
+    assert detail is not None
+    (layer,) = (
+        float(dealt.layers.layer(k, ConfigTable.of([config])).kept_full[0]) for k in subject.model.layer_kinds
+    )
+    held = [sum(chunks[rank::2]) for rank in range(2)]
+    for j, ranks in enumerate(detail.classes.members[0]):
+        assert detail.kept[0, j] == pytest.approx(held[ranks[0]] * layer)

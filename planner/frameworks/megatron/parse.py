@@ -12,7 +12,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
-from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout
+from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, recomputed_note
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.foreign import notes_on, require_gpt
@@ -161,6 +161,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=(
             *vocabulary_notes(arguments),
             *_mapping_notes(arguments, devices),
+            *_recomputed_notes(arguments, layers, axes["pp"]),
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
             *notes_on(names, script.sourced, files),
@@ -322,6 +323,14 @@ def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
         block = a.word("--recompute-method", "uniform") == "block"
         return Recompute.FULL, min(a.positive("--recompute-num-layers", 1) * vpp, most) if block else most, 0
     return Recompute.NONE, 0, 0
+
+
+def _recomputed_notes(a: Arguments, layers: ChunkLayers, pp: int) -> tuple[str, ...]:
+    full = a.word("--recompute-granularity", "") == "full"
+    if not full or a.word("--recompute-method", "uniform") != "block":
+        return ()
+    option = "--recompute-num-layers"
+    return recomputed_note(option, a.positive(option, 1), layers, pp)
 
 
 def _precision(a: Arguments) -> Precision:
