@@ -17,6 +17,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Job
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, legal_table, moe_model, problem
@@ -57,11 +58,11 @@ def test_a_wide_layer_is_that_of_bf16() -> None:
 @pytest.mark.parametrize(
     "model", [dense_model(layers=8), moe_model(leading_dense=1)], ids=["dense", "experts"]
 )
-def test_all_layers_wide_is_the_job_in_bf16(model: object) -> None:
+def test_all_layers_wide_is_the_job_in_bf16(model: ModelSpec) -> None:
     config = replace(PIPELINE, tp=1, sp=0, dp=8, num_microbatches=4)
     found = []
     for precision, ends in ((Precision.FP8_CS, (5, 3)), (Precision.BF16, (0, 0))):
-        given = problem(model, B200, precision=precision, stack=ON, bf16_layers=ends)  # type: ignore[arg-type]
+        given = problem(model, B200, precision=precision, stack=ON, bf16_layers=ends)
         cost = costs(given).evaluate(ConfigTable.of([config]))
         found.append((float(cost.step_time[0]), float(cost.device_memory[0])))
     assert found[0] == pytest.approx(found[1], rel=1e-12)
@@ -162,3 +163,32 @@ def test_the_model_of_a_problem_follows_its_job() -> None:
     again = replace(given, job=replace(given.job, bf16_layers=(0, 0)))
     assert again.model == dense_model(layers=8)
     assert isinstance(costs(again), CostModel)
+
+
+@pytest.mark.parametrize("stack", [ON, OFF, "megatron-fsdp-2026"])
+@pytest.mark.parametrize(
+    "model", [dense_model(layers=8), moe_model(leading_dense=1)], ids=["dense", "experts"]
+)
+def test_the_bound_of_all_layers_wide_is_that_of_bf16(stack: str, model: ModelSpec) -> None:
+    config = ParallelConfig(dp=16, num_microbatches=4, sp=0, zero=3 if "fsdp" in stack else 1)
+    found = []
+    for precision, ends in ((Precision.FP8_MX, (5, 3)), (Precision.BF16, (0, 0))):
+        given = problem(model, B200, precision=precision, stack=stack, bf16_layers=ends)
+        found.append(float(costs(given).least_memory(ConfigTable.of([config]))[0]))
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+def test_megatron_fsdp_gathers_a_stage_with_wide_layers_as_they_are() -> None:
+    config = replace(PIPELINE, zero=3)
+
+    def gathered(precision: Precision, ends: tuple[int, int]) -> np.ndarray:
+        given = subject(precision, ends, "megatron-fsdp-2026")
+        detail = costs(given).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+        assert detail is not None
+        return detail.memory["backward"]["gathered_parameters"][0]
+
+    none, first, wide = (gathered(Precision.FP8_CS, ends) for ends in ((0, 0), (1, 0), (4, 4)))
+    assert first[0] == pytest.approx(wide[0])  # 2 bytes a weight
+    assert first[1] == pytest.approx(none[1])
+    assert none[1] < wide[1]
+    assert wide == pytest.approx(gathered(Precision.BF16, (0, 0)))
