@@ -119,10 +119,38 @@ def left_out(model: ModelSpec) -> list[str]:
     """What the catalog's configuration of a model does not vouch for, in words."""
     if not model.source.startswith(_CATALOG):
         return []
+    details = read_details(model)
+    silent = {
+        "rope_scaling": "rope_scaling" not in (details.raw or {}),
+        "the rotary base": details.rope_theta is None,
+        "the norm epsilon": details.norm_eps is None,
+    }
+    if model.position_rows or model.family in ("bloom", "mpt"):
+        silent = {"the norm epsilon": details.norm_eps is None}  # it rotates nothing
+    if not any(silent.values()):
+        return []
+    what = " and ".join(name for name, absent in silent.items() if absent)
     return [
-        "rope_scaling, and where it was not at hand rotary base and norm epsilon: the catalog keeps what decides time "
-        "and memory; to go on from published weights, plan with their own config.json"
+        f"{what}: the catalog keeps what decides time and memory; to go on from published weights, plan with their "
+        "own config.json"
     ]
+
+
+def unwritten_rotation(details: Details, written: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """What of a model's rope_scaling a launcher is not told: `written` are the kinds that it takes, each with the
+    values that it has for the fields that it does not take."""
+    scaling = details.rope_scaling or {}
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    if kind == "default":
+        return []
+    if kind not in written:
+        return [f"rope_scaling of kind {kind}: positions are rotated without it"]
+    other = [
+        f"{name} {scaling[name]} instead of {value:g}"
+        for name, value in written[kind].items()
+        if name in scaling and scaling[name] != value
+    ]
+    return [f"rope_scaling of kind {kind}: no option takes {', '.join(other)}"] if other else []
 
 
 def _number(fields: Mapping[str, Any], *names: str) -> float | None:

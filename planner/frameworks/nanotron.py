@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.errors import FileInputError, InputError
-from planner.frameworks.details import TRAITS, left_out
+from planner.frameworks.details import TRAITS, left_out, unwritten_rotation
 from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.options import check_options, table_source, unknown_options
@@ -228,6 +228,7 @@ def render(launch: Launch, version: str) -> Files:
         "how layers are dealt to stages: nanotron deals them by its own cost rule",
         "data: made-up tokens; name your dataset in data_stages",
         *left_out(launch.model),
+        *unwritten_rotation(launch.details, {}),
         "vocabulary padding: nanotron does not pad here, tp must divide the vocabulary",
     ]
     return {**files, README: readme(launch, TITLE, version, table_source("nanotron", version), run, missing)}

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -176,11 +176,8 @@ def _read(content: bytes, file: str, name: str, suffix: str, with_mtp: bool) -> 
 
 
 def _parse_json(text: str, file: str) -> Any:
-    def refuse_constant(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not a number of JSON")
-
     try:
-        return json.loads(text, parse_constant=refuse_constant)
+        return json.loads(text, parse_constant=str)  # Infinity, which Python writes: no number of ours
     except (ValueError, RecursionError) as error:
         given = str(error) if text.strip() else "an empty file"
         raise FileInputError(file, "the file must be valid JSON", given, "repair the file") from error

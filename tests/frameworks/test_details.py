@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.frameworks.details import TRAITS, left_out, read_details
+from planner.frameworks.details import TRAITS, left_out, read_details, unwritten_rotation
+from planner.frameworks.megatron.architecture import written_rotations
 from planner.spec.hf import MTP_READERS, READERS
 from planner.spec.load_model import load_model
 
@@ -94,10 +95,33 @@ def test_catalog_configurations_state_the_rotation_of_the_published_models() -> 
     for name, (base, epsilon) in stated.items():
         details = read_details(load_model(name))
         assert (details.rope_theta, details.norm_eps) == (base, epsilon), name
+    factors = {"llama-3.1-405b": 8, "llama-3.2-1b": 32, "deepseek-v3": 40, "kimi-k2": 32, "gpt-oss-20b": 32}
+    for name, factor in factors.items():
+        scaling = read_details(load_model(name)).rope_scaling
+        assert scaling is not None, name
+        assert scaling["factor"] == factor, name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama-3.1-8b", []),
+        ("qwen3-8b", []),
+        ("deepseek-v3", []),
+        ("kimi-k2", ["rope_scaling of kind yarn: no option takes beta_fast 1.0 instead of 32"]),
+        ("llama-4-scout", ["rope_scaling of kind llama3: no option takes high_freq_factor 1.0 instead of 4"]),
+        ("gpt-oss-20b", ["rope_scaling of kind yarn: positions are rotated without it"]),
+    ],
+)
+def test_a_rotation_that_megatron_is_not_told_is_said(name: str, said: list[str]) -> None:
+    model = load_model(name)
+    assert unwritten_rotation(read_details(model), written_rotations(model)) == said
 
 
 def test_a_catalog_model_is_not_vouched_for_where_it_is_silent(tmp_path: Path) -> None:
-    assert "rope_scaling" in left_out(load_model("llama-3.1-8b"))[0]
+    assert left_out(load_model("deepseek-v2"))[0].startswith("rope_scaling and the rotary base:")
+    for name in ("llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "kimi-k2"):
+        assert left_out(load_model(name)) == [], name
     own = tmp_path / "config.json"
     own.write_text((files("planner.catalog") / "models" / "llama-3.1-8b" / "config.json").read_text())
     assert left_out(load_model(str(own))) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from planner.cost.params import model_parameters
 from planner.errors import UnsupportedError
 from planner.spec.hf import read_hf_config
+from planner.spec.load_model import load_model
 from planner.spec.model import Activation, AttentionKind, ModelSpec, QkNorm
 
 LING: dict[str, Any] = {
@@ -131,10 +133,17 @@ def test_jais_is_ungated() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "said"),
-    [("afmoe", "gate"), ("step3p5", "gate"), ("mistral_large4", "sparse"), ("minimax_m3_vl", "sparse"),
-     ("gemma4_unified", "every layer"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
+    [("afmoe", "gate"), ("step3p5", "gate"), ("mistral_large4", "sparse"), ("minimax_m3", "sparse"),
+     ("kimi_k3", "hybrid"), ("gemma4_unified", "every layer"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
 )  # fmt: skip
 def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         read({"model_type": model_type, "hidden_size": 64})
     assert said in str(caught.value)
+
+
+def test_infinity_as_python_writes_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "nemotron_h", "time_step_limit": [0.0, Infinity]}')
+    with pytest.raises(UnsupportedError, match="hybrid"):
+        load_model(str(file))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.frameworks.details import left_out
+from planner.frameworks.details import left_out, unwritten_rotation
 from planner.frameworks.framework import Files, Framework, Launch
+from planner.frameworks.megatron.architecture import written_rotations
 from planner.frameworks.megatron.arguments import (
     SCHEDULES,
     TRIAL_STEPS,
@@ -54,6 +55,7 @@ def _unexpressed(launch: Launch) -> list[str]:
         "data: DATA_ARGS passes made-up tokens (--mock-data) and a null tokenizer; replace it by your data",
         "learning rate, warm-up, initialisation and checkpoints are placeholders or absent; they don't change a step",
         *left_out(launch.model),
+        *unwritten_rotation(launch.details, written_rotations(launch.model)),
         *unlike_stack(launch),
     ]
     if launch.job.tokens is None:

@@ -145,6 +145,17 @@ def _positions(model: ModelSpec, details: Details) -> list[Option]:
     return options
 
 
+def written_rotations(model: ModelSpec) -> dict[str, dict[str, float]]:
+    """Kinds of rope_scaling that options state, and what Megatron-LM takes for the rest of their fields.
+
+    core/models/common/embeddings/rotary_pos_embedding.py _apply_scaling, core/transformer/transformer_config.py
+    MLATransformerConfig.
+    """
+    if model.layers[0].attention.kind is AttentionKind.MLA:
+        return {"yarn": {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}}
+    return {"llama3": {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}}
+
+
 def _grouped(attention: Attention) -> list[Option]:
     if attention.head_dim != attention.v_head_dim:
         raise _refuse("value heads of another width without latent attention", attention.v_head_dim)

@@ -26,6 +26,8 @@ MODEL_ARGS=(
   --max-position-embeddings 131072
   --position-embedding-type rope
   --rotary-base 500000
+  --use-rope-scaling
+  --rope-scaling-factor 8.0
   --kv-channels 128
   --group-query-attention
   --num-query-groups 8
