@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.best_shapes import narrow_over_wide
 from benchmarks.build_kernel_tables import build_all, differing, quantising_bytes
 from benchmarks.kernel_holdout import (
     attention_errors,
@@ -15,6 +16,7 @@ from benchmarks.kernel_holdout import (
     weight_shapes,
 )
 from benchmarks.kernel_measurements import DEVICES, GemmGrid, read_attention, read_gemm
+from benchmarks.stack_parameters import STARTS
 
 DATA = Path(__file__).parents[3] / "shared/data/hardware"
 published = pytest.mark.skipif(not DATA.is_dir(), reason="the published timings are not here")
@@ -99,3 +101,16 @@ def test_the_shipped_tables_are_those_derived() -> None:
     built["h100-sxm-80g"][0]["gemm_fp8"][3, 4, 5] *= 1.01
     built["l40s"][1]["compute_units"] = 1
     assert differing(built) == ["h100-sxm-80g.npz", "l40s.json"]
+
+
+@published
+def test_starts_of_8_bit_products_are_those_derived() -> None:
+    hopper, blackwell = narrow_over_wide(DATA)
+    for stack, ratio in (
+        ("megatron-2024", hopper),
+        ("megatron-2025", np.sqrt(hopper * blackwell)),
+        ("megatron-2026", blackwell),
+    ):
+        start = STARTS[stack]
+        assert start["gemm.fp8"] == pytest.approx(start["gemm.bf16"] * ratio, abs=0.006), stack
+        assert start.get("gemm.fp4", start["gemm.fp8"]) == start["gemm.fp8"]
