@@ -11,7 +11,7 @@ from planner.cli_campaign import Answer
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from planner.report.memory import StageTerms
+    from planner.cost.stages import StageClasses
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Plan
     from planner.spec.rule import Problem
@@ -64,7 +64,9 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     report = MemoryReport(
         choice=choice,
         stages=stages,
-        cuda_graphs=graph_pool_bound(stages, _inputs_of_layers(problem, config, stages))
+        cuda_graphs=graph_pool_bound(
+            stages, _inputs_of_layers(problem, config, cost.detail.classes, int(cost.detail.class_row[0]))
+        )
         if captured
         else None,
         moves=memory_moves(model, config, rules, limit, dealt),
@@ -85,18 +87,22 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
 
 
 def _inputs_of_layers(
-    problem: Problem, config: ParallelConfig, stages: tuple[StageTerms, ...]
+    problem: Problem, config: ParallelConfig, classes: StageClasses, pipeline: int
 ) -> list[float]:
-    """Bytes of the inputs of all layers of the micro-batches in flight, of each of `stages`, and of two gradients.
-
-    At most so many are in flight as 1F1B or interleaved stages warm up to: pp, and (vpp + 1) / vpp of it interleaved.
-    """
+    """Bytes of the inputs of all layers of the micro-batches in flight, of each class of stages by its earliest rank,
+    and of two gradients: 1F1B and interleaved stages, each chunk by its own micro-batches."""
+    from planner.schedule.held import interleaved_moments
     from planner.spec.precision import RECIPES
 
     width = RECIPES[problem.job.precision].activation_bytes * problem.model.hidden
     tokens = config.micro_batch * problem.job.seq_len / (config.cp * (config.tp if config.sp else 1))
     found = []
-    for stage in stages:
-        warm = config.pp * (config.vpp + 1) / config.vpp if config.vpp > 1 else config.pp - stage.ranks[0]
-        found.append(width * tokens * (stage.layers * min(config.num_microbatches, warm) + 2))
-    return found
+    for j, ranks in enumerate(classes.members[pipeline]):
+        held = float(classes.layers[pipeline, j].sum()) * min(config.num_microbatches, config.pp - ranks[0])
+        if config.vpp > 1:
+            layers = [float(len(chunk)) for chunk in classes.chunks[pipeline][j]]
+            layers[-1] += problem.model.mtp_layers * (config.pp - 1 in ranks)
+            moments, _ = interleaved_moments(config.pp, config.vpp, config.num_microbatches, ranks[0])
+            held = float((moments @ layers).max())
+        found.append((ranks[0], width * tokens * (held + 2)))
+    return [copies for _, copies in sorted(found)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cli_memory import explain_memory
+from planner.cli_memory import _inputs_of_layers, explain_memory
 from planner.estimate import make_estimate
 from planner.report.memory import StageTerms, graph_pool_bound
 from planner.request import Request, resolve
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
+from tests.problems import costs, dense_model, problem
 
 GIB = 2.0**30
 
@@ -50,3 +52,14 @@ def test_inputs_of_the_layers_in_flight() -> None:
     inputs = 34 * 4096 * 4096 * 2 / 2
     assert inputs <= found < inputs + 2 * GIB
     assert bound("torchtitan-2026", tp=2, pp=2, micro_batch=1) is None
+
+
+def test_inputs_of_uneven_chunks() -> None:
+    # rank 0: 3 and 1 layers of 3 and 2 or 4 and 1 micro-batches, 13; rank 1: 1 and 3 of 2 and 1 or 3 and 0, 5
+    model = costs(problem(dense_model(8), "1x8 h100", global_batch=16)).with_split((3, 1, 1, 3))
+    config = ParallelConfig(pp=2, vpp=2, dp=4, num_microbatches=4, schedule=int(Schedule.INTERLEAVED))
+    detail = model.evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    each = 2048 * 4096 * 2
+    found = _inputs_of_layers(model.problem, config, detail.classes, 0)
+    assert found == [(13 + 2) * each, (5 + 2) * each]
