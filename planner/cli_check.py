@@ -193,6 +193,9 @@ def _figures(choice: Choice) -> dict[str, Any]:
         "mfu": choice.mfu,
         "peak_memory_bytes": choice.memory.peak,
         "memory_limit_bytes": choice.memory.limit,
+        "host_memory_bytes": sum(choice.memory.host.values()),
+        "host_memory_limit_bytes": choice.memory.host_limit,
+        "host_memory_short_bytes": choice.memory.host_short,
         "time": choice.time,
     }
 
@@ -276,6 +279,11 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
             f"{legal}; {fits}: peak {format_capacity(answer['peak_memory_bytes'])} of "
             f"{format_capacity(answer['memory_limit_bytes'])}"
         )
+        if answer["host_memory_short_bytes"]:
+            short, room = answer["host_memory_short_bytes"], answer["host_memory_limit_bytes"]
+            lines.append(
+                f"a node's host needs {format_capacity(short)} more than its {format_capacity(room)}"
+            )
         rate = f"{answer['tokens_per_s_per_gpu']:,.0f} tokens/s per device"
         lines.append(f"step time {format_time(answer['step_time_s'])}, {rate}, {answer['mfu']:.0%} MFU")
     better = answer["better"]

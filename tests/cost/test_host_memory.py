@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from planner.campaign.run import checkpoint_sizes
+from planner.cli import app
 from planner.cost.host_memory import always_on_host, host_need, host_use, on_host
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
@@ -150,3 +152,30 @@ def test_an_answer_says_where_hosts_are_not_known() -> None:
     assert any("not checked" in said for said in make_estimate(request).choices[0].why)
     plain = make_estimate(replace(request, restrict={"zero": (3,)}))
     assert not any("host" in said for said in plain.choices[0].why)
+
+
+def test_files_whose_states_the_hosts_cannot_hold_are_told_so(tmp_path: Path) -> None:
+    spec = (REPOSITORY / "cluster_specs/dgx-h100.yaml").read_text()
+    cluster, files = tmp_path / "cluster.yaml", tmp_path / "ds.json"
+    cluster.write_text(spec.replace("host_memory: 2 TiB", "host_memory: 128 GiB"))
+    files.write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "bf16": {"enabled": true}, '
+        '"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}'
+    )
+    words = [
+        "check",
+        str(files),
+        "--model",
+        "llama-3.1-8b",
+        "--cluster",
+        str(cluster),
+        "--gpus",
+        "8",
+        "--seq-len",
+        "4096",
+    ]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 1
+    assert "does not fit" in told.stdout
+    assert "a node's host needs" in told.stdout
+    assert "more than its 128 GiB" in told.stdout
