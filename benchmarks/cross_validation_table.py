@@ -62,7 +62,7 @@ def profile_line(sweeps: Sequence[Mapping[str, Any]]) -> str:
     count = sum(sweep["source"] == "vtrain_single" for sweep in sweeps)
     return (
         f"- vtrain_single ({count} of the sweeps) publishes sums of 32 profiles of a layer, exact to 3e-4 "
-        "(`python -m benchmarks.vtrain_profiles`), which scatter around planner's layer by 8.7 % (standard "
+        "(`python -m benchmarks.vtrain_profiles`), which scatter around planner's layer by 9 % (standard "
         "deviation), three of them by -26, +20 and -17 %. A layer takes less time on 2 sequences than on 1 there "
         "(h 2048, tp 4), less on 4 than on 2 (h 1024, tp 2): jitter of launch-bound profiles, which every sweep "
         "repeats. With the 32 as published the picks lose 0.2 %, 2.8 % at worst, the best of three nothing; with "
