@@ -35,7 +35,7 @@ _DEGREES: Final = 4.0
 _SHAPE: Final = _DEGREES / 2 + 0.5  # of the gamma posterior of a row's precision
 _DIGAMMA: Final = 0.7031566406452432  # at _SHAPE
 LIKELY_ALIKE: Final = 0.5  # probability that errors of one configuration are alike
-# of a row's variance, what its configuration keeps: a Gaussian process over the axes gives 0.88 to 0.92 by maximum
+# of a row's variance, what its configuration keeps: a Gaussian process over the axes gives 0.87 to 0.92 by maximum
 # likelihood on the development rows, whichever publisher is left out
 ALIKE: Final = 0.9
 SLOW: Final = (math.log(1.5), math.log(4.0))  # a row in its slow mode: uniform between these [log]

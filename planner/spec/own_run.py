@@ -21,7 +21,7 @@ from planner.spec.precision import Precision
 # how many whole layers are recomputed goes with the split, and all splits of a configuration share its factor
 FREE: Final = ("dp", "recompute", "recompute_layers")
 # How fast errors cease to be alike: e^-rate for each doubling. Virtual stages: 0.2 to 0.6 by maximum likelihood on the
-# development rows, whichever publisher is left out. Micro-batches: 0.1 to 0.2 so, but with less than 1.5 calibration
+# development rows, whichever publisher is left out. Micro-batches: 0.2 or less so, but with less than 1.5 calibration
 # made the B200 runs of SimuMax worse by more than 0.3 points (benchmarks/calibration.py): long steps run slower there.
 RATES: Final = {"vpp": 0.6, "num_microbatches": 1.5}
 NEUTRAL: Final = {axis: int(getattr(ParallelConfig(), axis)) for axis in AXES if axis not in FREE}
