@@ -26,6 +26,7 @@ BRIDGE_SECTIONS: Final = {
     "checkpoint": ("CheckpointConfig",),
     "comm_overlap": ("CommOverlapConfig",),
     "rng": ("RNGConfig",),
+    "rerun_state_machine": ("RerunStateMachineConfig",),
     "validation": ("ValidationConfig",),
     "profiling": ("ProfilingConfig",),
     "dist": ("DistributedInitConfig",),

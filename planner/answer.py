@@ -48,7 +48,7 @@ NOT_MODELLED = (
     "experts that get more tokens than others, unless their loads are given (--expert-loads)",
     "varying sequence lengths and padding, unless their mean is given (estimate --mean-len), and the data loader",
     "pipeline schedules that the stack does not run (`planner schedule` simulates them)",
-    "memory pools of CUDA graphs (`estimate --memory` bounds them)",
+    "what the driver keeps of CUDA graphs outside the allocator",
     "buffers registered with NCCL, and its settings by the environment",
 )
 

@@ -5,16 +5,19 @@ Left out: printing and exit codes; an illegal configuration, which is answered a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.cli_campaign import Answer
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from planner.cost.stages import StageClasses
+    from planner.cost.model import CostModel
+    from planner.report.memory import Captured
     from planner.spec.config import ParallelConfig
     from planner.spec.planfile import Plan
-    from planner.spec.rule import Problem
+    from planner.spec.rule import Problem, Rule
 
 
 def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage: int | None) -> Answer:
@@ -25,7 +28,6 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.cost.model import CostModel
     from planner.report.memory import (
         MemoryReport,
-        graph_pool_bound,
         memory_document,
         memory_facts,
         stage_terms,
@@ -60,15 +62,10 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     full, weights = checkpoint_sizes(problem)
     stages = stage_terms(cost, 0, outside, born)
     host = host_need(dealt, config)
-    captured = problem.stack.framework == "megatron"
     report = MemoryReport(
         choice=choice,
         stages=stages,
-        cuda_graphs=graph_pool_bound(
-            stages, _inputs_of_layers(problem, config, cost.detail.classes, int(cost.detail.class_row[0]))
-        )
-        if captured
-        else None,
+        captured=_captured(dealt, config, rules),
         moves=memory_moves(model, config, rules, limit, dealt),
         micro_batch=largest_micro_batch(dealt, config, rules, limit),
         sequence=longest_sequence(
@@ -86,23 +83,24 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     return Answer(plan.found, memory_facts(report, stage), memory_document(report, stage))
 
 
-def _inputs_of_layers(
-    problem: Problem, config: ParallelConfig, classes: StageClasses, pipeline: int
-) -> list[float]:
-    """Bytes of the inputs of all layers of the micro-batches in flight, of each class of stages by its earliest rank,
-    and of two gradients: 1F1B and interleaved stages, each chunk by its own micro-batches."""
-    from planner.schedule.held import interleaved_moments
-    from planner.spec.precision import RECIPES
+def _captured(model: CostModel, config: ParallelConfig, rules: Sequence[Rule]) -> Captured | None:
+    """By how much the configuration's graphs raise its peak, or the widest legal ones would."""
+    from planner.report.memory import Captured
+    from planner.space.legality import explain_config
+    from planner.spec.config import FIXED_SHAPES, ConfigTable, CudaGraphs, module_mask
 
-    width = RECIPES[problem.job.precision].activation_bytes * problem.model.hidden
-    tokens = config.micro_batch * problem.job.seq_len / (config.cp * (config.tp if config.sp else 1))
-    found = []
-    for j, ranks in enumerate(classes.members[pipeline]):
-        held = float(classes.layers[pipeline, j].sum()) * min(config.num_microbatches, config.pp - ranks[0])
-        if config.vpp > 1:
-            layers = [float(len(chunk)) for chunk in classes.chunks[pipeline][j]]
-            layers[-1] += problem.model.mtp_layers * (config.pp - 1 in ranks)
-            moments, _ = interleaved_moments(config.pp, config.vpp, config.num_microbatches, ranks[0])
-            held = float((moments @ layers).max())
-        found.append((ranks[0], width * tokens * (held + 2)))
-    return [copies for _, copies in sorted(found)]
+    plain = replace(config, cuda_graph_impl=0, cuda_graph_modules=0)
+    with_graphs = [config] if config.cuda_graph_impl else []
+    if not with_graphs:
+        shapes = module_mask(FIXED_SHAPES)
+        for impl, modules in (
+            (CudaGraphs.TRANSFORMER_ENGINE, 0), (CudaGraphs.TRANSFORMER_ENGINE, shapes), (CudaGraphs.FULL_ITERATION, 0),
+        ):  # fmt: skip
+            with_graphs.append(replace(config, cuda_graph_impl=int(impl), cuda_graph_modules=modules))
+        with_graphs = [one for one in with_graphs if not explain_config(one, model.problem, rules)]
+    if not with_graphs:
+        return None
+    chosen = with_graphs[0]
+    peaks = model.evaluate(ConfigTable.of([plain, chosen])).device_memory
+    name = next(part for part in chosen.describe().split() if part.startswith("graphs:"))
+    return Captured(name.removeprefix("graphs:"), float(peaks[1] - peaks[0]), bool(config.cuda_graph_impl))

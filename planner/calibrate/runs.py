@@ -29,6 +29,7 @@ from planner.calibrate.cells import (
     sequence_parallel_in,
     sharding_in,
 )
+from planner.calibrate.graphs import graphs_in
 from planner.calibrate.recipes import ADAPTERS, Narrowed, bf16_layers_of, bridge_recipe, with_routing_groups
 from planner.calibrate.stack_of import (
     BF16_MOMENTS,
@@ -378,13 +379,14 @@ def _config(
     schedule, vpp = schedule_in(cells, model.num_layers, pp, assumed)
     zero, hsdp = sharding_in(cells["dp_sharding"], stack, dp * cp, devices_per_node, tp, assumed)
     kind, layers, modules = recompute_in(cells["recompute"], model, stack, pp, assumed)
+    graphs, captured = graphs_in(switch_text(cells), model, stack, assumed)
     return ParallelConfig(
         tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, ep=degrees["ep"],
         etp=expert_tp_in(cells, model, degrees, assumed),
         micro_batch=batches[0], num_microbatches=batches[1],
         sp=sequence_parallel_in(cells["sequence_parallel"], tp, stack, assumed),
         zero=zero, hsdp=hsdp, recompute=kind, recompute_layers=layers, recompute_modules=modules,
-        cp_kind=context_kind_in(cells, stack), schedule=schedule,
+        cp_kind=context_kind_in(cells, stack), schedule=schedule, cuda_graph_impl=graphs, cuda_graph_modules=captured,
     )  # fmt: skip
 
 

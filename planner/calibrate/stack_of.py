@@ -25,12 +25,6 @@ ROWWISE_SLOWDOWN: Final = 1.27
 TP_OVERLAPPED: Final = 0.7
 # One layer's exchange runs beside another's compute; what remains is its start and its end (start value).
 EP_OVERLAP: Final = 0.8
-# Shares of the 12 launches of a dense layer and of the 12 more of its experts that a graph of a module captures:
-# attention with its norms and projections 8; routing 2, the indices of the dispatch 2; the rest has dynamic shapes.
-_GRAPH_MODULES: Final = {
-    "attn": (8 / 12, 0.0), "mlp": (4 / 12, 0.0), "moe_router": (0.0, 2 / 12), "moe_preprocess": (0.0, 2 / 12),
-    "moe": (0.0, 1.0),
-}  # fmt: skip
 LATEST: Final = 10**6
 
 
@@ -186,38 +180,6 @@ def _no_flash(text: str, stack: Stack) -> tuple[Update, str] | None:
     return {"kernels": {"attention": kernel}}, f"attention kernel {kernel}"
 
 
-def _cuda_graphs(text: str, stack: Stack) -> tuple[Update, str] | None:
-    impl = re.search(r"cuda_graph_impl=(\w+)", text)
-    if impl is None and not re.search(r"cuda graph|cudagraph", text):
-        return None
-    if impl and impl[1] == "none":
-        return None
-    whole = "full_iteration" in text or (impl is not None and impl[1] in ("on", "local"))
-    dense, routed = (1.0, 1.0) if whole else _captured(text)
-    host = stack.host
-    update = {
-        "layer_floor": host.layer_floor * (1 - dense),
-        "layer_floor_tp": host.layer_floor_tp * (1 - dense),
-        "moe_layer_floor": host.moe_layer_floor * (1 - routed),
-        "expert_launch": host.expert_launch if routed < 1 else 0.0,
-    }
-    if whole:
-        return {"host": update}, "CUDA graphs, whole iteration: no host floor"
-    return {
-        "host": update
-    }, f"CUDA graphs of {dense:.0%} of a layer's launches, {routed:.0%} of those for experts"
-
-
-def _captured(text: str) -> tuple[float, float]:
-    """Shares of a dense layer's launches, and of those its experts add, that the modules named in `text` make."""
-    shares = [(0.0, 0.0)]
-    shares += [share for module, share in _GRAPH_MODULES.items() if re.search(rf"\b{module}\b", text)]
-    if len(shares) == 1:  # no module named
-        return 0.5, 0.5
-    dense, routed = (min(sum(part), 1.0) for part in zip(*shares, strict=True))
-    return dense, routed
-
-
 def _no_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
     if re.search(r"no comm(unication)? overlap", text):
         update = {"dp_overlap": 0.0, "tp_exposed": 1.0, "p2p_exposed": 1.0, "ep_exposed": 1.0}
@@ -278,7 +240,7 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 _SWITCHES: Final[tuple[Callable[[str, Stack], tuple[Update, str] | None], ...]] = (
-    _aleph_kernels, _no_flash, _cuda_graphs, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
+    _aleph_kernels, _no_flash, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
     _rowwise, _low_precision_reduction, _fused_loss,
 )  # fmt: skip
 # Models whose recipes in Megatron-Bridge keep the optimizer's moments in bf16 (use_precision_aware_optimizer with

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 # What each bound depends on.
 TIME_AXES = (
     "tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "pp", "vpp", "schedule",
-    "num_microbatches",
+    "num_microbatches", "cuda_graph_impl", "cuda_graph_modules",
 )  # fmt: skip
 MEMORY_AXES = ("tp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "offload")
 _ROUNDING = 1.0 - 1e-9

@@ -16,10 +16,11 @@ from planner.cost.activations import HeadActivations, LayerShape, head_activatio
 from planner.cost.compute import ComputeModel, key_groups
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
+from planner.cost.graphs import Capture, HostFloor, LayerGraphs, capture_of, layer_graphs, relaunched
 from planner.cost.kernels import memory_bound_time
-from planner.cost.layer_memory import layer_memory, weight_gradient_bytes
+from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.step import FORWARD_SHARE
-from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, CudaGraphs
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.precision import RECIPES, Precision
@@ -80,7 +81,7 @@ class LayerCost:
     `hidden`: seconds of `time` that an overlapped pair of two micro-batches saves. `due`: bytes held from the input
     gradient to a weight gradient that runs apart. `kept`, `kept_full`: bytes held from forward to backward.
     `working`: bytes alive only while the layer's own backward runs, beside what is kept; `working_full` when the
-    layer was recomputed.
+    layer was recomputed. `graphs`: memory of its CUDA graphs, None where no key captures any.
     """
 
     forward: dict[str, Array]
@@ -98,6 +99,7 @@ class LayerCost:
     kept_full: Array
     working: Array
     working_full: Array
+    graphs: LayerGraphs | None = None
 
 
 @dataclass(frozen=True)
@@ -207,27 +209,21 @@ class LayerModel:
             total = total + np.where(mask & (1 << bit) > 0, seconds[name], 0.0)
         return total
 
-    def _relaunched(self, keys: ConfigTable) -> Array:
-        """Share of a layer's forward launches that a key's recomputed modules repeat [1]."""
-        share = np.zeros(len(keys))
-        for bit, name in enumerate(RECOMPUTE_MODULES):
-            share = share + np.where(keys["recompute_modules"] & (1 << bit) > 0, RELAUNCHED[name], 0.0)
-        return np.minimum(share, 1.0)
-
-    def _host_floor(self, layer: Layer, keys: ConfigTable) -> Array:
-        """Seconds the host needs to launch a layer's forward and backward kernels."""
+    def _host_floor(self, layer: Layer, keys: ConfigTable) -> HostFloor:
+        """Seconds the host needs to launch a layer's forward and backward kernels one by one."""
         host, cluster = self.problem.stack.host, self.problem.cluster
         t = keys["tp"].astype(float)
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-        floor = self._dense_floor(t) + pipeline
+        dense, none = self._dense_floor(t), np.zeros(len(t))
         if layer.moe is None:
-            return floor
+            return HostFloor(dense, none, none, pipeline)
         routing = host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
         precision = Precision.BF16 if layer.wide else self.problem.job.precision
         launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
-        return floor + routing + host.expert_launch * launches * layer.moe.experts / keys["ep"]
+        experts = host.expert_launch * launches * layer.moe.experts / keys["ep"]
+        return HostFloor(dense, none + routing, experts, pipeline)
 
     def _dense_floor(self, t: Array) -> Array:
         """The same of a dense layer without a pipeline."""
@@ -283,13 +279,12 @@ class LayerModel:
         )
         again_full = sum(forward.values(), zero)
         behind = sum(backward.values(), zero)
-        host, softness = self._host_floor(layer, keys), self.problem.stack.host.softness
-        host = host * (1 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys))
-        # each pass takes the longer of device and host; a third of the launches are forward ones
-        steps = np.where(keys["cp_kind"] == ContextKind.P2P, x.c - 1, 0.0)
-        ahead_host = FORWARD_SHARE * host * (1 + RING_LAUNCHES[0] * steps)
-        behind_host = (1 - FORWARD_SHARE) * host * (1 + RING_LAUNCHES[1] * steps)
-        repeated = self._relaunched(keys) * ahead_host
+        eager = np.asarray(
+            1.0 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys), dtype=np.float64
+        )
+        floor, capture = self._host_floor(layer, keys).times(eager), capture_of(layer, keys)
+        ahead_host, behind_host, repeated = self._launches(floor, capture, keys, x.c)
+        softness = self.problem.stack.host.softness
         if composed:
             again = repeated = zero
         late = tensor if composed else (zero, zero)  # what no launch hides
@@ -301,16 +296,37 @@ class LayerModel:
         again_full, time_full = (zero, time) if composed else (again_full, time_full)
         exchanged = exposed[0] + exposed[1]
         paired = paired_time(again_full + behind - exchanged, exchanged, self.problem.stack.communication)
+        host = floor.total if capture is None else ahead_host + behind_host
         paired = soft_maximum(paired + again, host + repeated, softness)
         recipe = RECIPES[Precision.BF16] if layer.wide else self.recipe
-        kept, kept_full, working, working_full = layer_memory(self.problem, recipe, layer, longest, keys)
+        parts = layer_parts(self.problem, recipe, layer, longest)
+        held = layer_memory(self.problem, recipe, layer, longest, keys, parts)
+        kept, kept_full, working, working_full = held
+        graphs = None if capture is None else layer_graphs(capture, parts, keys, kept, working)
         return LayerCost(
             forward=forward, backward=backward, host=host, again=again, again_full=again_full,
             time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
             hidden=np.maximum(time - paired, 0.0) * self.problem.stack.communication.pair_overlap,
             due=weight_gradient_bytes(self.problem, recipe, layer, longest, kept),
-            kept=kept, kept_full=kept_full, working=working, working_full=working_full,
+            kept=kept, kept_full=kept_full, working=working, working_full=working_full, graphs=graphs,
         )  # fmt: skip
+
+    def _launches(
+        self, floor: HostFloor, capture: Capture | None, keys: ConfigTable, c: Array
+    ) -> tuple[Array, Array, Array]:
+        """Seconds of the host's launches ahead, behind, and of what recomputed modules repeat behind.
+
+        Each pass takes the longer of device and host; a third of the launches are forward ones, and a ring's steps are
+        in attention's graph.
+        """
+        steps = np.where(keys["cp_kind"] == ContextKind.P2P, c - 1, 0.0)
+        plain = FORWARD_SHARE * floor.total * (1 + RING_LAUNCHES[0] * steps)
+        repeated = relaunched(keys, capture, RELAUNCHED) * plain
+        if capture is not None:
+            steps = np.where((capture.module["attn"] > 0) | capture.whole, 0.0, steps)
+        forward, backward = floor.captured(capture)
+        ahead = FORWARD_SHARE * forward * (1 + RING_LAUNCHES[0] * steps)
+        return ahead, (1 - FORWARD_SHARE) * backward * (1 + RING_LAUNCHES[1] * steps), repeated
 
     def edges(self, keys: ConfigTable) -> EdgeCost:
         """Cost of the embedding, and of the head with the loss, for every key."""
@@ -329,6 +345,7 @@ class LayerModel:
         table = factor * memory_bound_time(8.0 * stream, self.bandwidth, self.kernels)
         stack = self.problem.stack
         host, softness = self._dense_floor(x.t), stack.host.softness
+        host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)
         embedding = soft_maximum(table, EMBEDDING_LAUNCHES * host, softness)
         head = soft_maximum(products + loss, LOSS_LAUNCHES[stack.kernels.cross_entropy] * host, softness)
         longest = x if self.problem.job.mean_length is None else self.shape(keys, None, longest=True)

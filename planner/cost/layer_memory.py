@@ -23,11 +23,9 @@ Array = NDArray[np.float64]
 SCORE_GRADIENT_BYTES = 12.0
 
 
-def layer_memory(
-    problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape, keys: ConfigTable
-) -> tuple[Array, Array, Array, Array]:
-    """Bytes kept and bytes at work in the backward pass: with a key's modules recomputed, with all of them."""
-    kernels, zero = problem.stack.kernels, np.zeros(len(keys))
+def layer_parts(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape) -> dict[str, Array]:
+    """Bytes a layer keeps for its backward pass without recomputation, by part."""
+    kernels = problem.stack.kernels
     parts = layer_activations(layer, problem.model, x, kernels, recipe)
     if problem.job.lora_rank is not None:
         # the input of a frozen product is that of its adapter, and stays; each adapter keeps its narrow middle
@@ -37,6 +35,14 @@ def layer_memory(
         count = sum(not g.expert and problem.job.adapts(g.name) for g in gemms)
         width = count * problem.job.lora_rank * recipe.activation_bytes
         parts["adapters"] = x.tokens * width / x.sequence_split
+    return parts
+
+
+def layer_memory(
+    problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape, keys: ConfigTable, parts: dict[str, Array],
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """Bytes kept and bytes at work in the backward pass: with a key's modules recomputed, with all of them."""
+    kernels, zero = problem.stack.kernels, np.zeros(len(keys))
     everything, freed = sum(parts.values(), zero), zero
     for bit, name in enumerate(RECOMPUTE_MODULES):
         extra = parts.get("moe_act", zero) if name == "moe" else zero

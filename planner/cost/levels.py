@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import HeadActivations
 from planner.cost.collectives import all_gather_time, p2p_time
-from planner.cost.layer import TIME_TERMS, LayerModel
+from planner.cost.graphs import LayerGraphs
+from planner.cost.layer import TIME_TERMS, LayerCost, LayerModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import group_links, pipeline_links
@@ -50,6 +51,7 @@ class Layers:
     stream: Array  # (l,) bytes of a layer's input
     hidden: Array  # (l,) values of the stream on a rank
     head_memory: HeadActivations
+    graphs: LayerGraphs | None = None  # of every kind, stacked as the others; None: no key captures any
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Pipelines:
     hops: Array  # (q,) seconds of point-to-point on the critical path
     apart: Apart | None = None  # None: no row has such a schedule
     uneven: UnevenChunks | None = None  # None: no rank has chunks that differ
+    pooled: Array | None = None  # (q, C) of kept, in pools of CUDA graphs; None: no row captures any
+    copied: Array | None = None  # (q, C) of a micro-batch, in buffers of graphs beside what is kept
 
 
 def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
@@ -90,7 +94,8 @@ def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
     pipelined = (table["pp"] > 1).astype(np.int32)
     first, inverse = distinct(
         table["tp"], table["sp"], table["cp"], table["cp_kind"], table["ep"], table["etp"],
-        table["micro_batch"], table["recompute_modules"], pipelined,
+        table["micro_batch"], table["recompute_modules"], pipelined, table["cuda_graph_impl"],
+        table["cuda_graph_modules"],
     )  # fmt: skip
     keys = table.take(first)
     costs = [model.layer(kind, keys) for kind in model.problem.model.layer_kinds]
@@ -115,6 +120,21 @@ def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
         stream=edges.stream,
         hidden=edges.stream / model.recipe.activation_bytes,
         head_memory=edges.memory,
+        graphs=_graphs(costs),
+    )
+
+
+def _graphs(costs: list[LayerCost]) -> LayerGraphs | None:
+    """Memory of graphs of all kinds of layers: what is kept and copied by kind (K, l), of the rest the most (l,)."""
+    found = [cost.graphs for cost in costs if cost.graphs is not None]
+    if not found:
+        return None
+    return LayerGraphs(
+        kept=np.array([graphs.kept for graphs in found]),
+        working=np.max([graphs.working for graphs in found], axis=0),
+        buffers=np.array([graphs.buffers for graphs in found]),
+        gradients=np.max([graphs.gradients for graphs in found], axis=0),
+        whole=found[0].whole,
     )
 
 
@@ -146,7 +166,13 @@ def pipeline_level(model: LayerModel, table: ConfigTable, layers: Layers, classe
     slowest, total = largest(work), sum_of_columns(classes.count[stage] * work)
     hops, spec = _hops(model, keys, p, v, m), model.problem.model
     uneven = uneven_chunks(keys, stage, classes, (spec.layer_kind_of[-1], spec.mtp_layers))
-    return Pipelines(inverse, key, stage, time, forward, slowest, total, kept, held, hops, apart, uneven)
+    pooled = copied = None
+    if layers.graphs is not None:
+        pooled = sum_over_kinds(counts, layers.graphs.kept[:, key])
+        copied = sum_over_kinds(counts, layers.graphs.buffers[:, key])
+    return Pipelines(
+        inverse, key, stage, time, forward, slowest, total, kept, held, hops, apart, uneven, pooled, copied
+    )
 
 
 def _moments(

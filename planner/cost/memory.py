@@ -12,10 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.graph_pool import GraphPool, RowGraphs
 from planner.cost.memory_moments import AT_LOSS, PHASES, MemoryInputs, Moment, gradients_kept, moments_of
 from planner.spec.stack import Stack, StateEngine
 
 Array = NDArray[np.float64]
+_SAME = (
+    1 + 1e-12
+)  # of two moments that differ by rounding alone the first counts, as where a pool fills every one
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def _peak_by_class(
 
 def _binding_moment(
     moments: list[Moment], stem: NDArray[np.intp], kept: Kept, working: Array, waste: float,
-    stage_class: NDArray[np.intp],
+    stage_class: NDArray[np.intp], pool: GraphPool | None,
 ) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
     """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
     at, (usual, at_loss) = (stem, stage_class), kept.on(stage_class)
@@ -129,7 +133,9 @@ def _binding_moment(
         mine = at_loss if moment.phase in AT_LOSS else usual
         active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
         total = moment.fixed[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
-        better = total > best
+        if pool is not None:
+            total = total + pool.idle(moment)[np.arange(len(stem)), stage_class]
+        better = total > best * _SAME
         best = np.where(better, total, best)
         phase = np.where(better, PHASES.index(moment.phase), phase)
         unused = np.where(better, waste * active, unused)
@@ -145,6 +151,7 @@ def memory_cost(
     keep_terms: bool = True,
     cached: Array | float = 0.0,
     capacity: float = np.inf,
+    graphs: RowGraphs | None = None,
 ) -> MemoryCost:
     """Terms and peak of memory for every candidate, stage class and moment [bytes].
 
@@ -153,17 +160,23 @@ def memory_cost(
     gradients a counter of reserved memory shows at the loss, whose tensors are too large for them; short of memory,
     the allocator returns them, and the deferred ones where all would exceed `capacity`. A moment's total: its
     constant terms + activations in flight and what the allocator wastes of them + the working set of a layer's
-    backward pass.
+    backward pass. `graphs`: memory of CUDA graphs, None where no row captures any.
     """
     moments, waste = moments_of(x, stack, keep_terms), stack.overhead.fragmentation
-    by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
+    pool = None
+    if graphs is None:
+        by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
+    else:
+        pool = GraphPool(x, moments, stem, kept.of, working, 1.0 + waste, graphs)
+        by_class = pool.by_class
     stage_class, rows = by_class.argmax(axis=1), np.arange(len(stem))
     reserved = by_class[rows, stage_class]
-    phase, unused = _binding_moment(moments, stem, kept, working, waste, stage_class)
+    phase, unused = _binding_moment(moments, stem, kept, working, waste, stage_class, pool)
     logged, seen = reserved, (phase, unused, stage_class)
     if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
         first = np.zeros_like(stage_class)
-        logged, seen = by_class[:, 0], (*_binding_moment(moments, stem, kept, working, waste, first), first)
+        binding = _binding_moment(moments, stem, kept, working, waste, first, pool)
+        logged, seen = by_class[:, 0], (*binding, first)
     born_late = (
         (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates[:, None]) * gradients_kept(x)
     )
@@ -174,7 +187,7 @@ def memory_cost(
     room = logged + at_loss + deferred + outside <= capacity
     at_loss = at_loss + np.where(in_passes & room, deferred, 0.0)
     peak = logged + at_loss if stack.overhead.logs_reserved else logged - seen[1]
-    terms = {m.phase: _terms_of(m, stem, kept, working, waste) for m in moments} if keep_terms else {}
+    terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
 
 
@@ -200,7 +213,7 @@ def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:
 
 
 def _terms_of(
-    moment: Moment, stem: NDArray[np.intp], kept: Kept, working: Array, waste: float
+    moment: Moment, stem: NDArray[np.intp], kept: Kept, working: Array, waste: float, pool: GraphPool | None
 ) -> dict[str, Array]:
     """Every term of a moment, row by row (n, C)."""
     terms = {name: value[stem] for name, value in moment.terms.items()}
@@ -210,4 +223,8 @@ def _terms_of(
         terms["fragmentation"] = waste * terms["activations"]
     if moment.works:
         terms["working_set"] = working[:, None] * np.ones_like(kept.peak)
+    if pool is not None:
+        idle = pool.idle(moment)
+        terms["cuda_graph_buffers"] = np.minimum(pool.buffers, idle)
+        terms["cuda_graph_pool"] = idle - terms["cuda_graph_buffers"]
     return terms

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.graph_pool import RowGraphs
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
@@ -179,10 +180,10 @@ class PreparedCosts:
         working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
         # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
         cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
-        capacity = cluster.accelerator.memory
+        capacity, graphs = cluster.accelerator.memory, self._graphs(p_row, l_row, working, in_flight.peak)
         memory = worst_moment(
             [
-                memory_cost(one, stem, in_flight, working, stack, keep_terms, cached, capacity)
+                memory_cost(one, stem, in_flight, working, stack, keep_terms, cached, capacity, graphs)
                 for one in batch.memory
             ]
         )
@@ -206,6 +207,22 @@ class PreparedCosts:
             detail = CostDetail(terms, memory.terms, *where)
         step_time = subtotal + of_step["stragglers"] + of_step["own_runs"] + of_step["memory_pressure"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
+
+    def _graphs(self, p_row: Index, l_row: Index, working: Array, peak: Array) -> RowGraphs | None:
+        """Memory of the CUDA graphs of rows; None where the stems have none. `peak`: kept of a micro-batch in flight,
+        chunks that differ counted by those of their own, with which the buffers of their layers go."""
+        pipelines, graphs = self.pipelines, self.layers.graphs
+        if graphs is None or pipelines.pooled is None or pipelines.copied is None:
+            return None
+        kept, whole = pipelines.kept[p_row], graphs.whole[l_row]
+        share = np.divide(pipelines.pooled[p_row], kept, out=np.zeros_like(kept), where=kept > 0)
+        return RowGraphs(
+            share=np.maximum(share, whole[:, None]),
+            working=np.where(whole > 0, working, np.minimum(graphs.working[l_row], working)),
+            copied=pipelines.copied[p_row] * np.divide(peak, kept, out=np.ones_like(kept), where=kept > 0),
+            gradients=graphs.gradients[l_row],
+            whole=whole,
+        )
 
     def _pipelines_of(self, p_row: Index, recompute_layers: IntColumn) -> _Work:
         """The work of pipelines with so many recomputed layers in each stage."""

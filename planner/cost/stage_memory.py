@@ -96,7 +96,7 @@ def memory_inputs(
         zero=zero,
         shards=shared,
         expert_shards=expert_shared,
-        accumulates=(table["num_microbatches"] > 1).astype(float),
+        accumulates=_gradients_wait(stack, table),
         weight_bytes=weight_bytes,
         largest_tensor=shards.largest_tensor[s_row],
         communicators=shards.communicators[s_row],
@@ -123,6 +123,13 @@ def _narrow(
     linear = (shards.dense - shards.outer)[s_row] - wide[0], shards.expert[s_row] - wide[1]
     kept = None if narrow.cast else beyond_wide(narrow, offload, zero, tuple(zip(linear, ranks, strict=True)))
     return kept, gathered_width(narrow, zero, offload, wide[0] + wide[1])
+
+
+def _gradients_wait(stack: Stack, table: ConfigTable) -> Array:
+    """1.0 where gradients exist before the last backward pass: of earlier micro-batches, or at the fixed addresses that
+    a graph writes (torchtitan 0.3.0 trainer.py zero_grad(set_to_none=disable_cuda_graphs))."""
+    fixed = (table["cuda_graph_impl"] > 0) & (stack.states.engine is StateEngine.TORCH)
+    return np.asarray((table["num_microbatches"] > 1) | fixed, dtype=np.float64)
 
 
 def _update_bytes(stack: Stack, job: Job) -> float:

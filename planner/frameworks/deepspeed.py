@@ -20,7 +20,7 @@ from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.layout import is_even
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
-from planner.frameworks.refuse import require, require_axis, require_whole_recompute
+from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.frameworks.shell import Script, is_script, options_of, product, whole
@@ -197,6 +197,7 @@ def render(launch: Launch, version: str) -> Files:
         f"{HOSTFILE}: node names are placeholders; only the deepspeed launcher reads it, launch.sh does not",
         "data: train.py makes tokens up; replace it by your program",
         *left_out(launch.model),
+        *uncaptured(launch, TITLE),
     ]
     if launch.config.pp > 1:
         extra[PIPELINE] = dump_json(pipeline_settings(launch))

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from planner.catalog.stack_options import DOUBLE_BUFFER
 from planner.errors import FileInputError, InputError
+from planner.frameworks.bridge_graphs import graph_fields, graphs_said
 from planner.frameworks.bridge_recipes import RECIPES, WITHOUT_OVERLAP, recipe_named, recipe_settings
 from planner.frameworks.bridge_scripts import devices_of, overrides_in
 from planner.frameworks.fields import Settings
@@ -108,6 +109,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         **_recompute(launch),
         **_kernels(launch),
         **_overlap(launch, recipe),
+        **graph_fields(launch, TITLE),
     }
     if config.cp > 1:
         fields["model.cp_comm_type"] = CONTEXT_KINDS[ContextKind(config.cp_kind)]
@@ -205,12 +207,8 @@ def _recompute(launch: Launch) -> dict[str, Any]:
             "model.recompute_modules": names,
         }
     whole = config.recompute_layers >= -(-launch.model.num_layers // config.pp)
-    require(
-        whole or config.recompute_layers % config.vpp == 0,
-        TITLE,
-        "this number of recomputed layers",
-        config.recompute_layers,
-    )
+    count = config.recompute_layers
+    require(whole or count % config.vpp == 0, TITLE, "this number of recomputed layers", count)
     return {
         "model.recompute_granularity": "full",
         "model.recompute_method": "uniform" if whole else "block",
@@ -249,7 +247,7 @@ def render(launch: Launch, version: str) -> Files:
         f"`BRIDGE_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
     ]
     missing = [
-        f"everything the plan does not decide stays as in {RECIPES[name]}, CUDA graphs included",
+        f"everything the plan does not decide stays as in {RECIPES[name]}",
         "data: the dataset is made up (--dataset mock)",
         *normed_queries(launch.model),
         *unlike_stack(launch),
@@ -318,6 +316,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         "recompute": int({"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)),
         "recompute_layers": 0, "recompute_modules": 0,
         "cp_kind": _context_kind(s),
+        **graphs_said(s),
     }  # fmt: skip
     if kind == "full":
         most = -(-layers // pp)

@@ -17,7 +17,7 @@ from planner.frameworks.details import TRAITS, left_out, unwritten_rotation
 from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.options import check_options, table_source, unknown_options
-from planner.frameworks.refuse import require, require_axis, require_whole_recompute
+from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
 from planner.frameworks.scripts import README, job_name, launch_files, readme
 from planner.spec.config import Mask, Recompute, Schedule
@@ -229,6 +229,7 @@ def render(launch: Launch, version: str) -> Files:
         "data: made-up tokens; name your dataset in data_stages",
         *left_out(launch.model),
         *unwritten_rotation(launch.details, {}),
+        *uncaptured(launch, TITLE),
         "vocabulary padding: nanotron does not pad here, tp must divide the vocabulary",
     ]
     return {**files, README: readme(launch, TITLE, version, table_source("nanotron", version), run, missing)}

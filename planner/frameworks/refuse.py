@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.spec.config import Recompute
+from planner.spec.config import CudaGraphs, Recompute
 
 
 def require(holds: bool, framework: str, what: str, given: object) -> None:
@@ -31,3 +31,9 @@ def require_whole_recompute(launch: Launch, framework: str, offload: int = 0) ->
     partial = config.recompute == Recompute.FULL and config.recompute_layers < most
     require(not partial, framework, "full recomputation of some layers only", config.recompute_layers)
     require(not config.offload & ~offload, framework, "this offloading", f"offload={config.offload}")
+
+
+def uncaptured(launch: Launch, framework: str) -> list[str]:
+    """What the prediction counts on of CUDA graphs that the framework does not capture."""
+    graphs = CudaGraphs(launch.config.cuda_graph_impl)
+    return [f"CUDA graphs that the plan counts on: {framework} captures none"] if graphs else []

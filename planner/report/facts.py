@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.space.restriction import value_text
-from planner.spec.config import ParallelConfig, Recompute, Schedule
+from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import (
     Choice,
     Memory,
@@ -50,6 +50,8 @@ _AXIS_WORDS: Mapping[str, str] = {
     "sp": "sp",
     "recompute": "recompute",
     "offload": "offload",
+    "cuda_graph_impl": "graphs",
+    "cuda_graph_modules": "captured",
 }
 
 
@@ -288,8 +290,8 @@ def recompute_word(config: ParallelConfig | PlannedConfig) -> str:
 def _axis_text(config: PlannedConfig, axis: str) -> str:
     if axis == "schedule":
         return Schedule(config.schedule).label
-    if axis == "offload":
-        return value_text(axis, config.offload)
+    if axis in ("offload", "cuda_graph_impl", "cuda_graph_modules"):
+        return value_text(axis, getattr(config, axis))
     return recompute_word(config) if axis == "recompute" else str(getattr(config, axis))
 
 
@@ -313,6 +315,8 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
         "sp": "0",
         "recompute": "none",
         "offload": "none",
+        "cuda_graph_impl": "none",
+        "cuda_graph_modules": WHOLE_LAYER,
     }
     agreed = [
         f"{_AXIS_WORDS[axis]} {values[0]}"

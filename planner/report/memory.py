@@ -6,7 +6,7 @@ The figures are the terms of the cost model that the search uses. Left out: how 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -50,8 +50,8 @@ class StageTerms:
 
     @property
     def binding(self) -> str:
-        """The moment of the peak."""
-        return max(self.terms, key=self.total)
+        """The moment of the peak, the first of those equal to the byte."""
+        return max(self.terms, key=lambda moment: round(self.total(moment)))
 
     @property
     def peak(self) -> float:
@@ -65,10 +65,20 @@ class StageTerms:
 
 
 @dataclass(frozen=True)
+class Captured:
+    """CUDA graphs by name and the bytes by which they raise the peak; `counted`: the configuration has them, else they
+    are the widest that it could have."""
+
+    graphs: str
+    raised: float
+    counted: bool
+
+
+@dataclass(frozen=True)
 class MemoryReport:
     """Everything about the memory of one configuration. `host`: bytes a node's host holds of what is offloaded;
     `host_memory`: what it has, None where the cluster does not say; `staging`: of a checkpoint it takes in on its way
-    to storage; `cuda_graphs`: see `graph_pool_bound`, None where the framework captures no layers."""
+    to storage; `captured`: None where no CUDA graphs are legal."""
 
     choice: Choice
     stages: tuple[StageTerms, ...]
@@ -82,30 +92,8 @@ class MemoryReport:
     error: float
     counter: str
     assumptions: tuple[str, ...] = ()
-    cuda_graphs: float | None = None
+    captured: Captured | None = None
     host_memory: float | None = None
-
-
-# What captured layers allocate in the pool of their graphs, which nothing outside them can use.
-_POOLED: Final = ("activations", "working_set", "fragmentation")
-
-
-def graph_pool_bound(stages: Sequence[StageTerms], boundaries: Sequence[float]) -> float:
-    """Most by which pools of CUDA graphs raise the peak where whole layers are captured [bytes].
-
-    A pool keeps the most that its layers ever hold, through the loss and the update too: the peak is at most the
-    largest rest of a moment plus the largest of what is pooled. Beside that every graph copies its input into a buffer
-    of its own: `boundaries`, of each of `stages`. Exact amounts depend on the order of captures and on what the
-    allocator reuses. Left out: what the driver keeps of every graph, outside the allocator. Sources: Transformer
-    Engine, pytorch/graph.py make_graphed_callables; Megatron-LM core/transformer/cuda_graphs.py, whose local graphs
-    share one pool and those buffers, and a full iteration's need none.
-    """
-    raised = []
-    for stage, copies in zip(stages, boundaries, strict=True):
-        pooled = [sum(terms.get(name, 0.0) for name in _POOLED) for terms in stage.terms.values()]
-        rest = [stage.total(moment) - pool for moment, pool in zip(stage.terms, pooled, strict=True)]
-        raised.append(max(rest) + max(pooled) + copies)
-    return max(raised) - max(stage.peak for stage in stages)
 
 
 def stage_terms(
@@ -158,7 +146,7 @@ def memory_facts(report: MemoryReport, stage: int | None) -> dict[str, Any]:
         "checkpoint_weights": report.weights,
         "host_per_node": report.host,
         "host_memory": report.host_memory,
-        "cuda_graph_pools_at_most": report.cuda_graphs,
+        "cuda_graphs": None if report.captured is None else asdict(report.captured),
         "checkpoint_staging_per_node": report.staging,
         "assumptions": list(report.assumptions),
     }
@@ -230,17 +218,14 @@ def _host(report: MemoryReport) -> str:
 
 
 def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
-    graphs = (
-        []
-        if report.cuda_graphs is None
-        else [
-            (
-                "CUDA graphs",
-                f"+{format_capacity(report.cuda_graphs)} at most",
-                "of tensors in their pools, if layers are captured; not counted above",
-            )
-        ]
-    )
+    graphs = []
+    if (found := report.captured) is not None:
+        said = (
+            f"of the peak, for {found.graphs}"
+            if found.counted
+            else f"if captured by {found.graphs}; not counted"
+        )
+        graphs = [("CUDA graphs", f"+{format_capacity(found.raised)}", said)]
     return [
         ("logged", format_capacity(report.choice.memory.logged), f"the stack's counter: {report.counter}"),
         ("nvidia-smi", format_capacity(report.choice.memory.peak), "with everything outside the allocator"),

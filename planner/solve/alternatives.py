@@ -314,6 +314,11 @@ def difference(config: ParallelConfig, other: ParallelConfig) -> str:
     if recompute[0] != recompute[1]:
         kinds = ("no recomputation", "selective recomputation", f"{other.recompute_layers} layers recomputed")
         words.append(kinds[other.recompute])
+    if (other.cuda_graph_impl, other.cuda_graph_modules) != (
+        config.cuda_graph_impl,
+        config.cuda_graph_modules,
+    ):
+        words.append("other CUDA graphs" if other.cuda_graph_impl else "no CUDA graphs")
     return ", ".join(words) or "the same degrees"
 
 

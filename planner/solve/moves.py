@@ -7,7 +7,7 @@ search tries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,9 +57,8 @@ def memory_moves(
     for same, costs in ((True, dealt), (False, model)):
         tried = [
             (text, changed)
-            for text, changed in _changes(config, problem, stages)
+            for text, changed in _legal(_changes(config, problem, stages), config, costs.problem, rules)
             if ((changed.pp, changed.vpp) == (config.pp, config.vpp)) is same
-            and not explain_config(changed, costs.problem, rules)
         ]
         if not tried:
             continue
@@ -96,6 +95,21 @@ def _allocator_move(start: CostTable, config: ParallelConfig, limit: float, host
         yield Move(f"{EXPANDABLE}, at most", config, saved, 0.0, hosted and after <= limit)
 
 
+def _legal(
+    changes: Iterable[tuple[str, ParallelConfig]],
+    config: ParallelConfig,
+    problem: Problem,
+    rules: Sequence[Rule],
+) -> Iterator[tuple[str, ParallelConfig]]:
+    """Changes that are legal, without CUDA graphs where these alone forbid one."""
+    for text, changed in changes:
+        launched = replace(changed, cuda_graph_impl=0, cuda_graph_modules=0)
+        if not explain_config(changed, problem, rules):
+            yield text, changed
+        elif config.cuda_graph_impl and not explain_config(launched, problem, rules):
+            yield f"{text}, no CUDA graphs", launched
+
+
 def _layers_of_ranks(model: CostModel, config: ParallelConfig) -> set[int]:
     """The numbers of layers that pipeline ranks hold."""
     spec, placement = model.problem.model, Schedule(config.schedule).placement
@@ -130,6 +144,9 @@ def _changes(
     for bits, text in OFFLOADS:
         if bits & ~config.offload:
             yield text, replace(config, offload=config.offload | bits)
+    if config.cuda_graph_impl:
+        launched = replace(config, cuda_graph_impl=0, cuda_graph_modules=0)
+        yield "no CUDA graphs", launched
 
 
 def _recomputations(

@@ -12,8 +12,10 @@ import numpy as np
 
 from planner.errors import InputError
 from planner.spec.config import (
+    CUDA_GRAPH_MODULES,
     RECOMPUTE_MODULES,
     SCHEDULE_LABELS,
+    CudaGraphs,
     ParallelConfig,
     Recompute,
     Schedule,
@@ -27,9 +29,14 @@ Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as 
 
 RESTRICTABLE: Final = (
     "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
-    "recompute_layers", "offload",
+    "recompute_layers", "offload", "cuda_graph_impl", "cuda_graph_modules",
 )  # fmt: skip
 LARGEST_DEGREE: Final = 2**20
+# of axes that are codes or masks, from 0
+_HIGHEST: Final = {
+    "sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1, "offload": 7,
+    "cuda_graph_impl": len(CudaGraphs) - 1, "cuda_graph_modules": 2 ** len(CUDA_GRAPH_MODULES) - 1,
+}  # fmt: skip
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -43,10 +50,8 @@ def check_restriction(restrict: Restriction) -> None:
     for axis, values in restrict.items():
         if axis not in RESTRICTABLE:
             raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
-        lowest = 0 if axis in ("sp", "zero", "schedule", "recompute", "recompute_layers", "offload") else 1
-        highest = {"sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1, "offload": 7}.get(
-            axis, LARGEST_DEGREE
-        )
+        lowest = 0 if axis in _HIGHEST or axis == "recompute_layers" else 1
+        highest = _HIGHEST.get(axis, LARGEST_DEGREE)
         for value in values:
             if not lowest <= value <= highest:
                 raise InputError(f"{axis} must be between {lowest} and {highest}", str(value))
@@ -65,6 +70,7 @@ class Axes:
         self.partial = problem.stack.limits.partial_full_recompute
         self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
         self.selective = selects_anything(problem)
+        self.graphs = [int(CudaGraphs[name.upper()]) for name in problem.stack.limits.cuda_graphs_tried]
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
 
     def _restricted(self, axis: str, values: Sequence[int]) -> Domain:
@@ -97,6 +103,13 @@ class Axes:
     def offload(self, tp: int) -> Domain:
         """Nothing, unless asked for: what lives on the host is slow."""
         return self._restricted("offload", (0,))
+
+    def cuda_graph_impl(self, tp: int) -> Domain:
+        """None, unless asked for, but where the framework captures by itself: both are tried."""
+        return self._restricted("cuda_graph_impl", self.graphs)
+
+    def cuda_graph_modules(self, tp: int) -> Domain:
+        return self._restricted("cuda_graph_modules", (0,))
 
     def _recomputes(self, kind: Recompute) -> bool:
         """Do the pins of `recompute` and `recompute_layers` leave this kind?"""

@@ -8,6 +8,7 @@ The space is the product of these axes; every value is a whole number, not only 
   micro_batch      divisors of the sequences per data-parallel rank
   schedule         those of the stack that run so many chunks a rank
   zero             0 .. 3
+  cuda_graph_impl  none, and the one that the framework captures by itself; others and modules if asked for
   recompute        none, selective, full with vpp, 2 vpp .. layers / pp layers of each stage
 A configuration is a stem (everything but the number of fully recomputed layers) and a leaf (that number): stems
 are held as columns, leaves are made in small batches that stay in a core's cache. Axes are expanded one after
@@ -127,6 +128,8 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
     ("zero", "tp", Axes.zero),
     ("recompute", "pp", Axes.recompute),
     ("offload", "tp", Axes.offload),
+    ("cuda_graph_impl", "tp", Axes.cuda_graph_impl),
+    ("cuda_graph_modules", "tp", Axes.cuda_graph_modules),
 )
 
 

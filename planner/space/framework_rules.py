@@ -9,14 +9,13 @@ from functools import lru_cache
 from typing import Final
 
 from planner.frameworks import framework_of_stack
+from planner.space.axes import RESTRICTABLE
 from planner.space.rules import RULES
 from planner.spec.rule import Rule
 from planner.spec.stack import Stack
 
 # Columns that the space varies; the others have one value, and rules about them speak of named configurations only.
-_VARIED: Final = frozenset(
-    "tp cp pp dp sp ep etp vpp schedule micro_batch num_microbatches zero recompute recompute_layers offload".split()  # noqa: SIM905
-)
+_VARIED: Final = frozenset((*RESTRICTABLE, "num_microbatches"))
 
 
 def rules_for(stack: Stack) -> tuple[Rule, ...]:

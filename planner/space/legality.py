@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from planner.space.enumerate import enumerate_configs
 from planner.spec.config import (
+    FIXED_SHAPES,
     ConfigTable,
     ParallelConfig,
     Recompute,
     Schedule,
     default_schedule,
+    module_mask,
 )
 from planner.spec.rule import Problem, Rule, Violation
 
@@ -57,12 +59,26 @@ def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np
     usual = np.where(table["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
     changed += np.where(mine, table["schedule"] != config.schedule, table["schedule"] != usual)
     changed += (table["recompute"] == Recompute.SELECTIVE) != (config.recompute == Recompute.SELECTIVE)
+    captures = table["cuda_graph_impl"] == config.cuda_graph_impl
+    changed += ~captures | (table["cuda_graph_modules"] != config.cuda_graph_modules)
+    distance += ~captures  # other modules are nearer than no graphs
     return changed, distance
+
+
+def _graphs_near(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
+    """Graphs to look among for one with graphs: none, or its own of its modules or of those with fixed shapes."""
+    if not config.cuda_graph_impl and not config.cuda_graph_modules:
+        return {}
+    modules = dict.fromkeys((0, config.cuda_graph_modules, module_mask(FIXED_SHAPES)))
+    return {
+        "cuda_graph_impl": tuple(dict.fromkeys((0, config.cuda_graph_impl))),
+        "cuda_graph_modules": tuple(modules),
+    }
 
 
 def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
     """The legal configuration that changes the fewest axes, then by the smallest factors; None if none is legal."""
-    space = enumerate_configs(problem, rules)
+    space = enumerate_configs(problem, rules, _graphs_near(config))
     if not len(space):
         return None
     changed, distance = changed_axes(space.stems, config)

@@ -9,7 +9,16 @@ from collections.abc import Iterable
 
 from planner.errors import InputError, UnknownNameError
 from planner.space.axes import RESTRICTABLE
-from planner.spec.config import OFFLOAD_LABELS, SCHEDULE_LABELS, Recompute
+from planner.spec.config import (
+    CUDA_GRAPH_MODULES,
+    OFFLOAD_LABELS,
+    SCHEDULE_LABELS,
+    WHOLE_LAYER,
+    CudaGraphs,
+    Recompute,
+    captured_modules,
+    module_mask,
+)
 
 
 def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[str, tuple[int, ...]]:
@@ -44,6 +53,10 @@ def value_text(axis: str, value: int) -> str:
         return Recompute(value).name.lower()
     if axis == "offload":
         return next((name for name, bits in OFFLOAD_LABELS.items() if bits == value), str(value))
+    if axis == "cuda_graph_impl":
+        return CudaGraphs(value).label
+    if axis == "cuda_graph_modules":
+        return "+".join(captured_modules(value)) or WHOLE_LAYER
     return SCHEDULE_LABELS[value] if axis == "schedule" else str(value)
 
 
@@ -56,6 +69,12 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
         if value.lower() not in OFFLOAD_LABELS:
             raise UnknownNameError("offload", value, tuple(OFFLOAD_LABELS))
         return OFFLOAD_LABELS[value.lower()]
+    if axis == "cuda_graph_impl":
+        if value.upper().replace("-", "_") not in CudaGraphs.__members__:
+            raise UnknownNameError("cuda_graph_impl", value, [graphs.label for graphs in CudaGraphs])
+        return int(CudaGraphs[value.upper().replace("-", "_")])
+    if axis == "cuda_graph_modules":
+        return _graph_modules(value.lower())
     if axis == "schedule":
         label = value.lower().replace("_", "-")
         if label not in SCHEDULE_LABELS:
@@ -64,3 +83,14 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) <= 9):
         raise InputError(f"{axis} must be a whole number, 0 or more", setting, f"write it like {example}")
     return int(value)
+
+
+def _graph_modules(value: str) -> int:
+    """A mask from "attn+moe_router", 0 from "full"."""
+    if value == WHOLE_LAYER:
+        return 0
+    names = [name.strip() for name in value.split("+")]
+    for name in names:
+        if name not in CUDA_GRAPH_MODULES:
+            raise UnknownNameError("module of cuda_graph_modules", name, (*CUDA_GRAPH_MODULES, WHOLE_LAYER))
+    return module_mask(names)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
-from planner.spec.config import OFFLOAD_LABELS, Mask, Recompute
+from planner.spec.config import OFFLOAD_LABELS, CudaGraphs, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
 
 
@@ -26,6 +26,17 @@ def _offload_supported(columns: Columns, problem: Problem) -> Mask:
         if not limits.offload_activations_with_pp:
             legal &= ((offload & 4) == 0) | (columns["pp"] == 1)
     return legal
+
+
+def _graphs_supported(columns: Columns, problem: Problem) -> Mask:
+    allowed = [CudaGraphs[name.upper()] for name in problem.stack.limits.cuda_graphs]
+    return np.isin(columns["cuda_graph_impl"], allowed)
+
+
+def _graph_modules(columns: Columns, problem: Problem) -> Mask:
+    """Modules are of layers: of no graph and of one iteration's there are none."""
+    by_layer = np.isin(columns["cuda_graph_impl"], (CudaGraphs.LOCAL, CudaGraphs.TRANSFORMER_ENGINE))
+    return by_layer | (columns["cuda_graph_modules"] == 0)
 
 
 def _heads(problem: Problem) -> int:
@@ -280,6 +291,17 @@ RULES: Final[tuple[Rule, ...]] = (
             "kinds": ", ".join(name for name, bits in OFFLOAD_LABELS.items() if bits in p.stack.limits.offload),
             "with_pp": "" if p.stack.limits.offload_activations_with_pp else ", activations only with pp=1",
         },
+    ),
+    Rule(
+        "cuda-graphs-supported", ("cuda_graph_impl",), _graphs_supported,
+        "CUDA graphs of the stack are one of: {kinds}; cuda_graph_impl={cuda_graph_impl}", "choose one of these", STACK,
+        lambda p: {"kinds": ", ".join(p.stack.limits.cuda_graphs)},
+    ),
+    Rule(
+        "cuda-graph-modules", ("cuda_graph_impl", "cuda_graph_modules"), _graph_modules,
+        "modules are captured by graphs of layers, local or transformer_engine; cuda_graph_impl={cuda_graph_impl} "
+        "cuda_graph_modules={cuda_graph_modules}", "set cuda_graph_impl=transformer_engine, or leave the modules out",
+        "Megatron-LM training/arguments.py validate_args",
     ),
     Rule(
         "zero-replicas", ("dp", "cp", "zero"), _zero_replicas,

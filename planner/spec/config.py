@@ -7,7 +7,7 @@ from it, the cluster and the job, and are kept as columns so that nobody derives
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Final
@@ -130,6 +130,41 @@ RECOMPUTE_MODULES: Final = (
 )
 
 
+class CudaGraphs(IntEnum):
+    """What captures CUDA graphs (Megatron-LM --cuda-graph-impl).
+
+    LOCAL is Megatron-Core's own capture of layers or of their modules, TRANSFORMER_ENGINE that of
+    `make_graphed_callables`; FULL_ITERATION is one graph of forward and backward passes, the optimizer's step outside.
+    """
+
+    NONE = 0
+    LOCAL = 1
+    TRANSFORMER_ENGINE = 2
+    FULL_ITERATION = 3
+
+    @property
+    def label(self) -> str:
+        """Its name in every text that planner writes or reads."""
+        return self.name.lower()
+
+
+# Bits of `cuda_graph_modules`, named as Megatron-LM's --cuda-graph-modules; without any of them whole layers are
+# captured, which is written as its name of old, "full". Of Mamba layers planner knows none.
+CUDA_GRAPH_MODULES: Final = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+WHOLE_LAYER: Final = "full"
+FIXED_SHAPES: Final = ("attn", "moe_router", "moe_preprocess")  # of a layer whose experts drop no tokens
+
+
+def captured_modules(mask: int) -> tuple[str, ...]:
+    """Modules of a layer that `cuda_graph_modules` names; none of them: the whole layer."""
+    return tuple(name for bit, name in enumerate(CUDA_GRAPH_MODULES) if mask >> bit & 1)
+
+
+def module_mask(names: Iterable[str]) -> int:
+    """The `cuda_graph_modules` of names, which must all be known."""
+    return sum(1 << CUDA_GRAPH_MODULES.index(name) for name in set(names))
+
+
 @dataclass(frozen=True)
 class ParallelConfig:
     """One candidate: every axis a whole number, in the users' words.
@@ -138,7 +173,8 @@ class ParallelConfig:
     `hsdp` is the number of ranks that share one shard (0: all data- and context-parallel ranks).
     `recompute_layers` counts layers per pipeline rank, recompute_layers / vpp of every chunk, and is 0 unless recompute
     is FULL.
-    `recompute_modules` is a bit mask over `RECOMPUTE_MODULES`; `offload` a bit mask, see `OFFLOAD_LABELS`.
+    `recompute_modules` is a bit mask over `RECOMPUTE_MODULES`; `offload` a bit mask, see `OFFLOAD_LABELS`;
+    `cuda_graph_impl` a `CudaGraphs`, `cuda_graph_modules` a bit mask over `CUDA_GRAPH_MODULES`.
     """
 
     tp: int = 1
@@ -159,6 +195,8 @@ class ParallelConfig:
     cp_kind: int = 0
     schedule: int = 0
     offload: int = 0
+    cuda_graph_impl: int = 0
+    cuda_graph_modules: int = 0
 
     def describe(self) -> str:
         """The configuration in one line, axes at their neutral value left out."""
@@ -178,6 +216,9 @@ class ParallelConfig:
         if self.offload:
             names = {bits: name for name, bits in OFFLOAD_LABELS.items()}
             parts.append(f"offload:{names.get(self.offload, self.offload)}")
+        if self.cuda_graph_impl or self.cuda_graph_modules:
+            what = (CudaGraphs(self.cuda_graph_impl).label, *captured_modules(self.cuda_graph_modules))
+            parts.append("graphs:" + "+".join(what))
         return " ".join(parts)
 
 

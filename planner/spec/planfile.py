@@ -14,10 +14,12 @@ from pydantic import Field, model_validator
 from planner import __version__
 from planner.spec.config import (
     AXES,
+    CUDA_GRAPH_MODULES,
     OFFLOAD_LABELS,
     RECOMPUTE_MODULES,
     SCHEDULE_LABELS,
     ContextKind,
+    CudaGraphs,
     ParallelConfig,
 )
 from planner.spec.subject import Record, Subject
@@ -105,6 +107,15 @@ class PlannedConfig(Record):
         ge=0,
         le=max(OFFLOAD_LABELS.values()),
         description="bit mask, spec.config.OFFLOAD_LABELS; 0: nothing on the host",
+    )
+    cuda_graph_impl: int = Field(
+        0, ge=0, le=max(CudaGraphs), description="spec.config.CudaGraphs: 0 none, 1 local, ..."
+    )
+    cuda_graph_modules: int = Field(
+        0,
+        ge=0,
+        le=2 ** len(CUDA_GRAPH_MODULES) - 1,
+        description="bit mask over spec.config.CUDA_GRAPH_MODULES; 0: whole layers",
     )
     text: str = Field(description="the configuration in one line")
 

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.spec.cluster import Cluster
-from planner.spec.config import ContextKind, IntColumn, Mask, Recompute, Schedule
+from planner.spec.config import (
+    WHOLE_LAYER,
+    ContextKind,
+    CudaGraphs,
+    IntColumn,
+    Mask,
+    Recompute,
+    Schedule,
+    captured_modules,
+)
 from planner.spec.job import Job
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
@@ -22,6 +31,8 @@ Columns = Mapping[str, IntColumn]
 _WORDS: Final[Mapping[str, Callable[[int], str]]] = {
     "schedule": lambda code: Schedule(code).label,
     "recompute": lambda code: Recompute(code).name.lower(),
+    "cuda_graph_impl": lambda code: CudaGraphs(code).label,
+    "cuda_graph_modules": lambda mask: "+".join(captured_modules(mask)) or WHOLE_LAYER,
     "cp_kind": lambda code: ContextKind(code).name.lower().replace("_", "-"),
 }
 

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from planner.errors import UnitError
-from planner.spec.config import SCHEDULE_LABELS
+from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.job import Optimizer
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Dtype, Precision
@@ -416,6 +416,12 @@ class Limits(_Section):
     max_pp: int = 10**6
     offload: tuple[int, ...] = Field((0,), description="bit masks of what may live on the host")
     offload_activations_with_pp: bool = True
+    cuda_graphs: tuple[str, ...] = Field(
+        ("none",), description="what may capture CUDA graphs, as spec.config.CudaGraphs names it"
+    )
+    cuda_graphs_tried: tuple[str, ...] = Field(
+        ("none",), description="of these, what a search tries where nothing is asked for"
+    )
     sequence_parallel: tuple[int, ...] = (0, 1)
     max_cp: int = 10**6
     max_ep: int = 10**6
@@ -430,6 +436,14 @@ class Limits(_Section):
     pads_vocabulary: int = Field(
         128, description="vocabulary is padded to a multiple of this x tp; 1: not padded"
     )
+
+    @field_validator("cuda_graphs", "cuda_graphs_tried")
+    @classmethod
+    def _captures(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known = [graphs.label for graphs in CudaGraphs]
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"CUDA graphs must be among {', '.join(known)}: {', '.join(unknown)}")
+        return names
 
     @field_validator("schedules")
     @classmethod

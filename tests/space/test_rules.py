@@ -85,6 +85,16 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     ),
     "offload-supported": (DENSE, {"offload": 3}, ("none, optimizer", "offload=3")),
     "zero-supported": (DENSE, {"zero": 3}, ("ZeRO 0 or 1 (0 or 1 with", "zero=3", "pp=2")),
+    "cuda-graphs-supported": (
+        GREEDY,
+        {"cuda_graph_impl": 2},
+        ("one of: none;", "cuda_graph_impl=transformer_engine"),
+    ),
+    "cuda-graph-modules": (
+        DENSE,
+        {"cuda_graph_impl": 3, "cuda_graph_modules": 3},
+        ("cuda_graph_impl=full_iteration", "cuda_graph_modules=attn+mlp"),
+    ),
     "zero-replicas": (DENSE, {"pp": 8, "dp": 1}, ("dp=1", "cp=1", "zero=1")),
     "recompute-layers": (DENSE, {**FULL, "recompute_layers": 5}, ("8 layers", "recompute_layers=5 pp=2")),
     "recompute-vpp": (

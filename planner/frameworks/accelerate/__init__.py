@@ -17,7 +17,7 @@ from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
-from planner.frameworks.refuse import require, require_axis, require_whole_recompute
+from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
 from planner.frameworks.scripts import (
     LAUNCH,
@@ -166,6 +166,7 @@ def render(launch: Launch, version: str) -> Files:
     )
     extra = {CONFIG: dump_yaml(settings), PROGRAM: ACCELERATE_PROGRAM}
     missing = ["data: train.py makes tokens up; replace it by your program", *left_out(launch.model)]
+    missing += uncaptured(launch, TITLE)
     if launch.config.zero == 2:
         missing.append("ZeRO 2 is FSDP2 that keeps gathered weights between forward and backward")
     if launch.details.raw is not None:

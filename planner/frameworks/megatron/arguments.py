@@ -12,6 +12,7 @@ from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
+from planner.frameworks.megatron.graphs import graph_options
 from planner.frameworks.megatron.states import (
     bf16_layer_options,
     fsdp_options,
@@ -83,7 +84,7 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
         ],
         "MEMORY": [*_recompute(launch), *_offload(launch)],
         "PRECISION": _precision(launch),
-        "KERNELS": _kernels(launch),
+        "KERNELS": [*_kernels(launch), *graph_options(launch, version)],
         "TRAINING": _training(launch),
         "DATA": _data(launch, version),
     }
@@ -101,6 +102,8 @@ def environment(launch: Launch) -> dict[str, str]:
         "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
     }
+    if launch.config.cuda_graph_impl:  # validate_args asserts it beside expandable segments
+        variables["NCCL_GRAPH_REGISTER"] = "0"
     if uses_fsdp(launch):
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     elif not is_blackwell(launch.accelerator):

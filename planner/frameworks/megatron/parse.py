@@ -17,6 +17,7 @@ from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.foreign import notes_on, require_gpt
 from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.graphs import graph_axes
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
 from planner.frameworks.megatron.states import (
     STRATEGIES,
@@ -249,6 +250,7 @@ def _axes(a: Arguments) -> tuple[dict[str, int], ChunkLayers]:
         "recompute_modules": modules,
         "cp_kind": _context_kind(a),
         "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
+        **graph_axes(a),
     }
     return axes, layers
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, IntColumn, Mask, Recompute, Schedule
 from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
@@ -119,6 +120,7 @@ def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
 
 
 RULES: Final[tuple[Rule, ...]] = (
+    *GRAPH_RULES,
     Rule(
         "moe-bias-etp", ("etp",), _expert_bias,
         "experts with biases need etp=1; etp={etp}", "set etp=1",

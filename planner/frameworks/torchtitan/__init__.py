@@ -29,6 +29,7 @@ from planner.frameworks.torchtitan.parse import parse
 from planner.frameworks.torchtitan.planned import PLANNED, needs_planned, write_planned
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import settings_of
+from planner.spec.config import CudaGraphs
 from planner.spec.stack import AttentionKernel
 
 CONFIG: Final = "config.toml"
@@ -90,6 +91,11 @@ def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
     if asks_for_flex(launch, shipped):
         said.append(
             "gpt-oss's own variable-length attention, which 0.3.0 refuses with cp: FlexAttention is asked for"
+        )
+    graphs = CudaGraphs(launch.config.cuda_graph_impl)
+    if graphs and (version == TOML or graphs is not CudaGraphs.FULL_ITERATION):
+        said.append(
+            f"CUDA graphs that the plan counts on ({graphs.label}): {version} does not capture them so"
         )
     stack = launch.stack_of("torchtitan")
     if stack is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.frameworks.framework import Launch
 from planner.frameworks.torchtitan.names import FLOAT8, Shipped, compiles, gathers_float8
-from planner.spec.config import Recompute
+from planner.spec.config import CudaGraphs, Recompute
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -62,10 +62,8 @@ def cli_options(launch: Launch, module: str, function: str, sections: Sections) 
         ("--profiler.no_enable_profiling",),
         ("--dataloader.dataset", "c4_test"),
     ]
-    if launch.config.pp > 1 or launch.config.ep > 1:
-        options.append(("--training.disable_cuda_graphs",))
-    elif not launch.model.is_moe:
-        options.append(("--training.no_disable_cuda_graphs",))
+    captures = launch.config.cuda_graph_impl == CudaGraphs.FULL_ITERATION
+    options.append((f"--training.{'no_' if captures else ''}disable_cuda_graphs",))
     return [*options, (f"activation-checkpoint:{recompute_mode(launch)}",)]
 
 

@@ -12,12 +12,12 @@ from planner.errors import FileInputError, InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers
-from planner.frameworks.options import unknown_options
+from planner.frameworks.options import option_table, unknown_options
 from planner.frameworks.shell import is_script, options_of, product, script_words
 from planner.frameworks.torchtitan.names import CLI, MODELS, SCHEDULES, TOML
 from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
 from planner.frameworks.torchtitan.settings import stages_of
-from planner.spec.config import Recompute, Schedule
+from planner.spec.config import CudaGraphs, Recompute, Schedule
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
@@ -63,13 +63,17 @@ def _words(scripts: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     the options as the table writes them."""
     said: dict[str, str] = {}
     names: list[str] = []
+    table = option_table("torchtitan", CLI)
     for text in scripts:
         for option, *values in options_of(text)[0]:
             if "." in option or option in ("--module", "--config"):
                 name = option[2:].replace("-", "_")
                 names.append(f"--{name}")
                 section, denied, field = name.partition(".no_")
-                said[f"{section}.{field}" if denied else name] = values[0] if values else str(not denied)
+                known = table.get(f"--{name}")
+                flag = known is not None and known.type == "flag"  # what follows is not its own
+                value = str(not denied) if flag or not values else values[0]
+                said[f"{section}.{field}" if denied else name] = value
     return said, names
 
 
@@ -122,6 +126,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         "zero": (3 if always else 2) if sharded else 0,
         "hsdp": shard * cp if sharded and replicate > 1 else 0,
         "recompute": int(recompute), "schedule": int(schedule),
+        **_graphs(s, version, model, pp * ep),
         "recompute_layers": -(-model.num_layers // pp) if model and recompute == Recompute.FULL else 0,
     }  # fmt: skip
     if not known:  # all devices that are left; the cluster says how many
@@ -183,6 +188,15 @@ def _float8_gather(s: Settings, version: str, sharded: bool) -> tuple[bool | Non
             "precompute_float8_dynamic_scale_for_fsdp"
         )
     return asked and sharded, tuple(notes)
+
+
+def _graphs(s: Settings, version: str, model: ModelSpec | None, stages_and_experts: int) -> dict[str, int]:
+    """0.3.0 captures unless told not to, which shipped configurations of experts and pipelines do."""
+    if version != CLI or model is None:
+        return {}
+    silent = not s.has("training.disable_cuda_graphs")
+    disabled = (model.is_moe or stages_and_experts > 1) if silent else s.flag("training.disable_cuda_graphs")
+    return {"cuda_graph_impl": int(CudaGraphs.NONE if disabled else CudaGraphs.FULL_ITERATION)}
 
 
 def _loss(s: Settings, version: str) -> CrossEntropy | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.frameworks.rulebook import whole_recompute
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, TITLE
-from planner.spec.config import Mask, Schedule
+from planner.spec.config import CudaGraphs, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack import AttentionKernel, CrossEntropy
 
@@ -75,7 +75,18 @@ def _flex_blocks(columns: Columns, problem: Problem) -> Mask:
     return (cp == 1) | whole | (problem.stack.kernels.attention is not AttentionKernel.FLASH)
 
 
+def _graphs(columns: Columns, problem: Problem) -> Mask:
+    alone = (columns["pp"] == 1) & (columns["ep"] == 1)
+    return (columns["cuda_graph_impl"] == CudaGraphs.NONE) | (alone & (not problem.model.is_moe))
+
+
 RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "cuda-graph-scope", ("pp", "ep", "cuda_graph_impl"), _graphs,
+        "CUDA graphs are captured of dense models without a pipeline; pp={pp} ep={ep} "
+        "cuda_graph_impl={cuda_graph_impl}", "set cuda_graph_impl=none",
+        "torchtitan 0.3.0 config/configs.py disable_cuda_graphs; its configurations of experts disable them",
+    ),
     whole_recompute(TITLE, "torchtitan distributed/activation_checkpoint.py"),
     Rule(
         "experts-tp", ("tp", "ep", "etp"), _experts,

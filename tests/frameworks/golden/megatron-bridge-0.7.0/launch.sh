@@ -48,6 +48,7 @@ OVERRIDE_ARGS=(
   ddp.overlap_grad_reduce=true
   ddp.overlap_param_gather=true
   model.tp_comm_overlap=true
+  model.cuda_graph_impl=none
 )
 
 exec torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \
