@@ -17,7 +17,7 @@ from benchmarks.launch_judges import words_of
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.frameworks.torchtitan.names import MODELS
-from planner.spec.config import ParallelConfig
+from planner.spec.config import CudaGraphs, ParallelConfig
 from planner.spec.precision import Precision
 from tests.frameworks.launches import launch, problem
 from tests.frameworks.test_own_parsers import run, write
@@ -94,6 +94,9 @@ def test_every_model_runs_as_planned(tmp_path: Path) -> None:
     given = [plain(name) for name in MODELS]
     given.append(replace(plain("llama-3.1-405b"), stack=eager))
     given.append(replace(plain("llama-3.1-8b"), stack=older))
+    captured = plain("llama-3.1-8b")
+    graphs = int(CudaGraphs.FULL_ITERATION)
+    given.append(replace(captured, config=replace(captured.config, cuda_graph_impl=graphs)))
     fp8 = plain("llama-3.1-405b")
     given.append(replace(fp8, job=replace(fp8.job, precision=Precision.FP8)))
     listed = []
@@ -107,7 +110,7 @@ def test_every_model_runs_as_planned(tmp_path: Path) -> None:
             "compiled": one.stack.kernels.fused_norm,
             "chunked": str(one.stack.kernels.cross_entropy) == "chunked",
             "narrow": one.job.precision is Precision.FP8,
-            "graphs": not one.model.is_moe,
+            "graphs": bool(one.config.cuda_graph_impl),
             "vocab": one.model.vocab,
             "layers": one.model.num_layers,
             "hidden": one.model.hidden,
@@ -135,7 +138,7 @@ for folder, words, wanted in json.load(open(sys.argv[1])):
     assert found.training.dtype == "float32" and found.training.mixed_precision_param == "bfloat16"
     assert not (found.profiler.enable_profiling or found.validator.enable or found.checkpoint.enable)
     assert not found.training.enable_cpu_offload
-    assert not (wanted["graphs"] and found.training.disable_cuda_graphs)
+    assert found.training.disable_cuda_graphs == (not wanted["graphs"])
     assert (len(model.layers), model.dim) == (wanted["layers"], wanted["hidden"]), words
 """
     )
