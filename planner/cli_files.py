@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.rule import Problem
-    from planner.spec.stack import Stack, StateEngine, States
+    from planner.spec.stack import Stack, States
+    from planner.spec.stack_kinds import StateEngine
 
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
@@ -196,7 +197,7 @@ def _with_narrow_weights(states: States, parsed: ParsedConfig, said: list[str]) 
     """The states with linear weights of an fp8 or fp4 recipe kept as the files ask."""
     from planner.spec.job import Optimizer
     from planner.spec.precision import Precision
-    from planner.spec.stack import StateEngine
+    from planner.spec.stack_kinds import StateEngine
 
     asked, precision = parsed.param_gather, parsed.precision
     if asked is None or precision is None:

@@ -37,7 +37,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
     from planner.spec.job import OPTIMIZERS
-    from planner.spec.stack import StateEngine
+    from planner.spec.stack_kinds import StateEngine
 
     choice = plan.choices[0]
     config, limit, model = choice.config.parallel(), choice.memory.limit, cost_model(problem)

@@ -15,7 +15,8 @@ from planner.spec.job import Job, Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
 from planner.spec.precision import RECIPES, Precision
-from planner.spec.stack import AttentionKernel, Kernels, Stack, States
+from planner.spec.stack import Kernels, Stack, States
+from planner.spec.stack_kinds import AttentionKernel
 
 GB = 1e9
 H100_HOUR = 2.0  # dollars

@@ -15,7 +15,8 @@ from planner.calibrate.predict import predicted_cost
 from planner.spec.config import Recompute
 from planner.spec.overlay import multiplied
 from planner.spec.rule import Problem
-from planner.spec.stack import AttentionKernel, Stack
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import AttentionKernel
 
 Changed = Callable[[Observation, float], Observation | None]
 

@@ -13,7 +13,8 @@ from planner.calibrate.cells import Row
 from planner.calibrate.stack_of import release_of
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import Layer, ModelSpec
-from planner.spec.stack import CrossEntropy, Dispatcher, Stack
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher
 
 ADAPTERS: Final = re.compile(r"\bq?lora\b", re.IGNORECASE)
 _DISPATCHERS: Final = re.compile("alltoall|all-to-all|hybrid-?ep|deep-?ep")

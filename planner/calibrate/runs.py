@@ -50,7 +50,8 @@ from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_cluster import build_cluster, load_accelerator, parse_fabric
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
-from planner.spec.stack import PipelineSplit, Stack
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import PipelineSplit
 
 INPUT_COLUMNS: Final = (
     "source", "model", "gpu", "gpus", "gpus_per_node", "nvlink_domain", "internode", "seq_len", "global_batch",

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from planner.spec.accelerator import Architecture
 from planner.spec.precision import Dtype
-from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher, Stack
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher
 
 # Nearest kin doubles the error band: a stack that no row identified was up to 2x apart (research, "stacks").
 KIN_BAND_FACTOR: Final = 2.0

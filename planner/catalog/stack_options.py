@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from planner.errors import UnknownNameError
 from planner.spec.precision import Precision
-from planner.spec.stack import Stack, StateEngine
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import StateEngine
 
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"

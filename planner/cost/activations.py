@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from planner.spec.job import ATTENTION_INPUTS, Job
 from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, NormKind, QkNorm
 from planner.spec.precision import PrecisionRecipe
-from planner.spec.stack import AttentionKernel, CrossEntropy, Kernels
+from planner.spec.stack import Kernels
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
 
 Array = NDArray[np.float64]
 

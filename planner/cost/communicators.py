@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from planner.spec.accelerator import Architecture, LinkKind
 from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable
-from planner.spec.stack import Dispatcher
+from planner.spec.stack_kinds import Dispatcher
 
 Array = NDArray[np.float64]
 

@@ -31,7 +31,7 @@ from planner.spec.model import Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import AttentionKernel, Dispatcher
+from planner.spec.stack_kinds import AttentionKernel, Dispatcher
 
 Array = NDArray[np.float64]
 

@@ -31,7 +31,7 @@ from planner.cost.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
-from planner.spec.stack import Dispatcher, StateEngine
+from planner.spec.stack_kinds import Dispatcher, StateEngine
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
 

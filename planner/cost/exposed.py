@@ -29,7 +29,8 @@ from planner.spec.links import LinkRates
 from planner.spec.model import Layer, Moe
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack import Communication, Dispatcher
+from planner.spec.stack import Communication
+from planner.spec.stack_kinds import Dispatcher
 
 Array = NDArray[np.float64]
 

@@ -26,7 +26,8 @@ from planner.spec.model import Layer
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import Communication, CrossEntropy, Dispatcher
+from planner.spec.stack import Communication
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher
 
 Array = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.model import AttentionKind, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack import AttentionKernel
+from planner.spec.stack_kinds import AttentionKernel
 
 Array = NDArray[np.float64]
 

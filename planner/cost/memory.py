@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from planner.cost.graph_pool import GraphPool, RowGraphs
 from planner.cost.memory_moments import AT_LOSS, PHASES, MemoryInputs, Moment, gradients_kept, moments_of
-from planner.spec.stack import Stack, StateEngine
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import StateEngine
 
 Array = NDArray[np.float64]
 _SAME = (

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from planner.cost.memory_units import fsdp_units
 from planner.cost.state_bytes import StateBytes
-from planner.spec.stack import Stack, StateEngine, States
+from planner.spec.stack import Stack, States
+from planner.spec.stack_kinds import StateEngine
 
 Array = NDArray[np.float64]
 

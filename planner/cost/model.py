@@ -27,7 +27,7 @@ from planner.spec.config import ConfigTable, distinct
 from planner.spec.links import LinkRates
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import PipelineSplit
+from planner.spec.stack_kinds import PipelineSplit
 
 Array = NDArray[np.float64]
 

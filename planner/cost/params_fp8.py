@@ -21,7 +21,7 @@ from planner.spec.accelerator import Accelerator
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack import StateEngine
+from planner.spec.stack_kinds import StateEngine
 
 Array = NDArray[np.float64]
 

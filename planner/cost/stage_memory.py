@@ -19,7 +19,8 @@ from planner.cost.state_bytes import frozen, on_device, state_bytes
 from planner.spec.config import ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
-from planner.spec.stack import CrossEntropy, Stack, StateEngine
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import CrossEntropy, StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

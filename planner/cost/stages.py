@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.space.split import deal_layers
 from planner.spec.config import IntColumn, Placement, Schedule, distinct, ranks_of_chunks
-from planner.spec.stack import PipelineSplit
+from planner.spec.stack_kinds import PipelineSplit
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

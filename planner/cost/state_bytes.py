@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from planner.spec.job import OPTIMIZERS, Job
 from planner.spec.precision import RECIPES
-from planner.spec.stack import Stack, StateEngine
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import StateEngine
 
 Array = NDArray[np.float64]
 

@@ -19,7 +19,8 @@ from planner.spec.model import MOST_LAYERS, ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule
-from planner.spec.stack import CrossEntropy, Dispatcher, Stack, StateEngine
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher, StateEngine
 
 Files = dict[str, str]
 

@@ -54,7 +54,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Sched
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
-from planner.spec.stack import CrossEntropy, Dispatcher, StateEngine
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher, StateEngine
 
 TITLE: Final = "Megatron-Bridge"
 VERSION: Final = "0.7.0"

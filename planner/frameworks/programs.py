@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.spec.stack import AttentionKernel, CrossEntropy, Stack
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
 
 PROGRAM: Final = "train.py"
 MODEL_CONFIG: Final = "config.json"

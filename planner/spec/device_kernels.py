@@ -10,7 +10,8 @@ from typing import Final
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Accelerator, Architecture
 from planner.spec.model import AttentionKind, ModelSpec
-from planner.spec.stack import AttentionKernel, Stack
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import AttentionKernel
 
 # compiled by XLA over a torus, or over rings of its own: neither is in the cost model
 NOT_MODELLED: Final = (Architecture.TPU, Architecture.TRAINIUM)

@@ -8,7 +8,6 @@ Left out: anything that belongs to the hardware (kernel tables, link rates) or t
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -18,6 +17,7 @@ from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.job import Optimizer
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Dtype, Precision
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, PipelineSplit, StateEngine
 from planner.units import parse_quantity
 
 
@@ -38,64 +38,6 @@ UNLIKE_BAND = 1.5
 BAND_DEVICES = 64.0
 Seconds = Annotated[float, _quantity("time")]
 Bytes = Annotated[float, _quantity("capacity")]
-
-
-class AttentionKernel(StrEnum):
-    """Which attention kernel runs. FLASH is the fastest the accelerator has, the one the kernel tables timed;
-    FLASH_2 is FlashAttention-2, which leaves Hopper and later half idle."""
-
-    FLASH = "flash"
-    FLASH_2 = "flash-2"
-    FUSED_SOFTMAX = "fused-softmax"
-    EAGER = "eager"
-
-
-class CrossEntropy(StrEnum):
-    """How the loss is computed: what it keeps and whether the vocabulary is split over tp.
-
-    EAGER works on logits that every tp rank holds whole; VOCAB_PARALLEL splits them; FUSED works in place on
-    low-precision split logits; CHUNKED never holds more than a part of the logits (Liger, linear cross-entropy).
-    """
-
-    EAGER = "eager"
-    VOCAB_PARALLEL = "vocab-parallel"
-    FUSED = "fused"
-    CHUNKED = "chunked"
-
-
-class StateEngine(StrEnum):
-    """Who holds parameters and gradients, and when.
-
-    CONTIGUOUS: weights and a gradient buffer live from start to end (Megatron-LM, nanotron). TORCH: gradients are born
-    in the backward pass and freed after the update; sharded parameters are gathered unit by unit (FSDP2's
-    `fully_shard`; stage 2 keeps them gathered from forward to backward, `reshard_after_forward=False`).
-    DEEPSPEED: buckets of a fixed number of elements, parameters gathered up to `live_parameters`. MEGATRON_FSDP:
-    gradient shards live from start to end; layers are gathered and reduced in queues of a fixed number of elements.
-    """
-
-    CONTIGUOUS = "contiguous"
-    TORCH = "torch"
-    DEEPSPEED = "deepspeed"
-    MEGATRON_FSDP = "megatron-fsdp"
-
-
-class Dispatcher(StrEnum):
-    """How tokens reach their experts: NCCL all-to-all, or a fused kernel that sends each token once per node.
-
-    DEEPEP's kernels were tuned for Hopper; HYBRIDEP's fill the links of Blackwell too.
-    """
-
-    ALL_TO_ALL = "all-to-all"
-    DEEPEP = "deepep"
-    HYBRIDEP = "hybridep"
-
-
-class PipelineSplit(StrEnum):
-    """How layers are dealt to stages: evenly, by cost (an explicit layout), or nanotron's greedy rule."""
-
-    EVEN = "even"
-    BALANCED = "balanced"
-    NANOTRON = "nanotron"
 
 
 class _Section(BaseModel):

@@ -13,7 +13,7 @@ from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import AdapterTargets, Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack import AttentionKernel, Dispatcher
+from planner.spec.stack_kinds import AttentionKernel, Dispatcher
 from tests.calibrate.rows import MODELS, ROW
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured"

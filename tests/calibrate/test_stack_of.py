@@ -7,7 +7,7 @@ import pytest
 from planner.calibrate.stack_of import FLASH1_SLOWDOWN, apply_switches, release_of, stack_of
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
 from planner.spec.accelerator import Architecture
-from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from planner.spec.config import ContextKind
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
 from planner.spec.precision import RECIPES, Precision
-from planner.spec.stack import AttentionKernel, CrossEntropy, Kernels
+from planner.spec.stack import Kernels
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
 
 TOKENS = 8192.0
 BF16 = RECIPES[Precision.BF16]

@@ -9,7 +9,7 @@ from planner.cost.communicators import CONNECTION, MIB, communicator_bytes
 from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_cluster import load_cluster
-from planner.spec.stack import Dispatcher
+from planner.spec.stack_kinds import Dispatcher
 
 
 def opened(

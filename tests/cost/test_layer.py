@@ -16,7 +16,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, Par
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack import Dispatcher
+from planner.spec.stack_kinds import Dispatcher
 from tests.problems import costs, dense_model, moe_model, problem
 
 BITS = {name: 1 << bit for bit, name in enumerate(RECOMPUTE_MODULES)}

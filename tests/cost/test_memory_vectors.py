@@ -18,7 +18,8 @@ from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec
-from planner.spec.stack import CrossEntropy, Kernels, Limits, Overhead, Stack, StateEngine, States
+from planner.spec.stack import Kernels, Limits, Overhead, Stack, States
+from planner.spec.stack_kinds import CrossEntropy, StateEngine
 from tests.problems import costs, problem
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "data" / "oracles" / "memory_vectors.csv"

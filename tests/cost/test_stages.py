@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.cost.stages import stage_classes
 from planner.space.split import deal_layers, split_balanced, split_evenly, split_nanotron
 from planner.spec.load_model import load_model
-from planner.spec.stack import PipelineSplit
+from planner.spec.stack_kinds import PipelineSplit
 
 HEADS = st.sampled_from([0.0, 0.3, 1.0, 1.7, 4.3])
 

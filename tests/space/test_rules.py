@@ -12,7 +12,8 @@ from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import AXES, SCHEDULE_LABELS, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem
-from planner.spec.stack import Limits, PipelineSplit, Stack
+from planner.spec.stack import Limits, Stack
+from planner.spec.stack_kinds import PipelineSplit
 from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
 
 DENSE = (

@@ -12,7 +12,7 @@ from planner.spec.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Verdict
-from planner.spec.stack import AttentionKernel
+from planner.spec.stack_kinds import AttentionKernel
 
 LLAMA = load_model("llama-3.1-8b")
 

@@ -31,7 +31,8 @@ from planner.spec.config import (
 )  # fmt: skip
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack import AttentionKernel, CrossEntropy, Dispatcher, Stack
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 CONTEXT_KINDS: Final = {

@@ -33,7 +33,7 @@ from planner.frameworks.shell import Script, options_of, product, program_option
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack import CrossEntropy, Dispatcher, StateEngine
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher, StateEngine
 
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (

@@ -16,7 +16,8 @@ from planner.frameworks.megatron.architecture import Option
 from planner.frameworks.megatron.given import Arguments
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
-from planner.spec.stack import Stack, StateEngine
+from planner.spec.stack import Stack
+from planner.spec.stack_kinds import StateEngine
 
 STRATEGIES: Final = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 

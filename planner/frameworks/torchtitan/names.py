@@ -12,7 +12,7 @@ from typing import Final
 from planner.frameworks.framework import Launch
 from planner.spec.config import Schedule
 from planner.spec.precision import Precision
-from planner.spec.stack import CrossEntropy, Dispatcher
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher
 
 TITLE: Final = "torchtitan"
 TOML, CLI = "0.2.2", "0.3.0"

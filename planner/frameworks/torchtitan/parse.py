@@ -21,7 +21,7 @@ from planner.spec.config import CudaGraphs, Recompute, Schedule
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.stack import CrossEntropy, Dispatcher
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher
 
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
