@@ -50,7 +50,10 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
     least = least_makespan(time, forward, hidden, classes, classes.of_row, schedule, total, m, v)
     least = least + stack.host.step_overhead
     least = least + straggling(least, nodes, stack.communication)
-    return _ROUNDING * least * measured_factor(model.problem, stems, least=True)
+    known = ConfigTable(
+        {axis: stems[axis] for axis in TIME_AXES}
+    )  # one stem stands for all that differ in others
+    return _ROUNDING * least * measured_factor(model.problem, known, least=True)
 
 
 def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -> Array:

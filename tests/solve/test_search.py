@@ -16,6 +16,7 @@ from planner.space.axes import Restriction
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import AXES, ConfigTable, ParallelConfig
+from planner.spec.own_run import OwnRun
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -111,6 +112,26 @@ def test_the_bound_of_a_stem_is_behind_none_of_its_leaves(seed: int) -> None:
     bound = model.lower_bound(space.stems)
     assert (bound[stem] <= cost.step_time).all()
     assert (bound > 0).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_own_runs_leave_bounds_and_search_as_they_must_be(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, subject = random.Random(seed), random_problem(seed)
+    space = enumerate_configs(subject, RULES)
+    table = space.table()
+    runs = tuple(
+        OwnRun.of(subject.model, subject.job, table.row(chance.randrange(len(table))), factor)
+        for factor in (0.5, 0.7, 0.9, 1.8)
+    )
+    model = costs(replace(subject, stack=subject.stack.model_copy(update={"measured": runs})))
+    cost = model.evaluate(table)
+    assert (cost.step_time < 0.95 * costs(subject).evaluate(table).step_time).any()
+    stem = np.repeat(np.arange(len(space.stems)), space.counts)
+    assert (model.lower_bound(space.stems)[stem] <= cost.step_time).all()
+    for name, size in (("SMALL_SPACE", 0), ("WAVE_STEMS", 64), ("WAVES_LARGEST", 128), ("PROBE_STEMS", 8)):
+        monkeypatch.setattr(f"planner.solve.search.{name}", size)
+    limit = float(np.median(cost.device_memory))
+    check(search(model, space, limit, 10), space, cost, limit, 10)
 
 
 @pytest.mark.parametrize("seed", range(6))
