@@ -178,6 +178,7 @@ def combine(scale_up: ScaleUpEntry, fabric: FabricEntry, kin: str) -> LinkRates:
         note="; ".join(notes),
         measured=scale_up.measured and fabric.measured and not kin,
         kin=kin,
+        nvlink=scale_up.kind != "pcie",
     )
 
 

@@ -248,7 +248,7 @@ def _crossing(
     across = np.asarray(nodes) > 1
     cards = np.where(across, inter_bandwidth * rates.fabric.fraction * local, 1.0)
     scale_up = _scale_up_reached(local, intra_bandwidth, rates.all_gather)
-    return Crossing(np.where(across, nodes, 2.0), local, cards, scale_up, rates.fabric)
+    return Crossing(np.where(across, nodes, 2.0), local, cards, scale_up, rates.fabric, rates.nvlink)
 
 
 def _message_hop(fabric: FabricRates) -> float:

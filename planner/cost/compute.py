@@ -57,6 +57,8 @@ CHUNK_PASSES = 4.0
 
 
 _HALF = (Dtype.FP16, Dtype.BF16)
+# XLA pads the operands of such products itself (openxla/xla@fde6a3f xla/service/gpu/cublas_padding_requirements.h)
+_PADDED_INSIDE = ("maxtext",)
 _CUBLAS = (
     Architecture.VOLTA,
     Architecture.AMPERE,
@@ -141,6 +143,11 @@ class ComputeModel:
             "use bf16",
         )
 
+    def _meets_rows(self) -> bool:
+        """Do 16-bit products reach cuBLAS with rows as long as the model makes them?"""
+        plain = self.problem.stack.framework not in _PADDED_INSIDE
+        return plain and self.problem.cluster.accelerator.architecture in _CUBLAS
+
     def table_of(self, gemm: Gemm, narrow: bool = True) -> Dtype | Precision:
         """The table that a product's rate is read from; see `gemm`."""
         return self.gemm_key if narrow and gemm.name != "router" else self._table_key(self._half_dtype())
@@ -163,7 +170,7 @@ class ComputeModel:
         rates = (key, peak, self.bandwidth, self.kernels)
         form = self.recipe.gemm if narrow else half
         factor = self.device_factor * self.problem.stack.compute.gemm_factor(form)
-        if form in _HALF and self.problem.cluster.accelerator.architecture in _CUBLAS:
+        if form in _HALF and self._meets_rows():
             factor = factor * misaligned_slowdown(n, k)
         states = self.problem.stack.states
         traffic = 2.0 * states.gradient if states.fused_weight_gradient else None

@@ -126,12 +126,13 @@ def misaligned_slowdown(n: Quantity, k: Quantity) -> Quantity:
     """Factor on the time of a 16-bit product of n outputs and k inputs, and of its gradients [1].
 
     Their rows in memory hold n or k elements, and all three products meet both. Of an uneven cut whole elements count.
-    See `MISALIGNED`; NVIDIA's guide on matrix multiplication (DU-09799-001, section 2.2) asks for rows of whole 16
-    bytes. Validity: cuBLAS; compilers that pad inside do not slow down.
+    One output alone is a product with a vector, bound by reading the inputs. See `MISALIGNED`; NVIDIA's guide on matrix
+    multiplication (DU-09799-001, section 2.2) asks for rows of whole 16 bytes. Validity: cuBLAS; compilers that pad
+    inside do not slow down.
     """
     factor: Quantity = 1.0
     for elements, slowdown in MISALIGNED:
-        uneven = (np.floor(n) % elements > 0) | (np.floor(k) % elements > 0)
+        uneven = ((np.floor(n) % elements > 0) & (np.floor(n) > 1)) | (np.floor(k) % elements > 0)
         factor = np.where(uneven, slowdown, factor)
     return factor
 

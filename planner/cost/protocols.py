@@ -56,13 +56,15 @@ SWITCH_CHUNKS: Final = ((32.0, 256 * KIB), (16.0, 128 * KIB), (4.0, 64 * KIB), (
 @dataclass(frozen=True)
 class Crossing:
     """A group over several nodes. `nodes`, `local`: its nodes and its ranks in each [1]. `cards`: of a node, what
-    collectives reach [bytes/s]; `scale_up`: bus bandwidth of a ring inside a node [bytes/s], infinite for one rank."""
+    collectives reach [bytes/s]; `scale_up`: bus bandwidth of a ring inside a node [bytes/s], infinite for one rank;
+    `nvlink`: what it crosses there is no PCIe."""
 
     nodes: Quantity
     local: Quantity
     cards: Quantity
     scale_up: Quantity
     fabric: FabricRates
+    nvlink: bool = True
 
     @property
     def ranks(self) -> Quantity:
@@ -87,6 +89,10 @@ class Crossing:
         """LL and LL128 read flags beside the data, which must arrive in order."""
         return (LL, LL128, SIMPLE) if self.fabric.ordered else (SIMPLE,)
 
+    def lacks(self, protocol: Protocol) -> NDArray[np.bool_]:
+        """Whether ranks of a node that meet over PCIe keep NCCL from LL128 (tuning.cc: typeIntra <= PATH_NVB)."""
+        return (np.asarray(self.local) > 1) & (protocol is LL128 and not self.nvlink)
+
 
 def ring_time(moved: Quantity, floor: Quantity, passes: float, at: Crossing) -> Quantity:
     """Seconds of a ring around all ranks in its fastest protocol [s].
@@ -107,7 +113,7 @@ def ring_time(moved: Quantity, floor: Quantity, passes: float, at: Crossing) -> 
             reached = np.minimum(reached, at.ll_limit())
         if simple and passes > 1:
             latency = latency * RING_PLATEAU
-        best = np.minimum(best, latency + moved / reached)
+        best = np.where(at.lacks(protocol), best, np.minimum(best, latency + moved / reached))
     return best
 
 
@@ -136,7 +142,8 @@ def tree_time(size: Quantity, floor: Quantity, at: Crossing) -> Quantity:
         reached = bandwidth * protocol.tree_share
         if protocol is LL:
             reached = np.minimum(reached, at.ll_limit())
-        best = np.minimum(best, latency + 2 * size / reached + _chunks_on_the_way(size, protocol, at))
+        time = latency + 2 * size / reached + _chunks_on_the_way(size, protocol, at)
+        best = np.where(at.lacks(protocol), best, np.minimum(best, time))
     return best
 
 

@@ -74,8 +74,9 @@ class LinkRates:
 
     `dispatch`: fused dispatch or combine of tokens to experts (DeepEP), with the few multiprocessors that it
     is given. `switch_floor`: latency of an all-reduce inside the switch, whatever the number of ranks [s]; infinite
-    where the switch does not reduce. `kin`: empty, or whose numbers stand in for links without any of their
-    own. `measured`: both the scale-up link and the fabric have rows of their own.
+    where the switch does not reduce. `nvlink`: NCCL's LL128 works inside a domain, as it does not over PCIe. `kin`:
+    empty, or whose numbers stand in for links without any of their own. `measured`: both the scale-up link and the
+    fabric have rows of their own.
     """
 
     all_reduce: OperationRates
@@ -90,6 +91,7 @@ class LinkRates:
     note: str
     measured: bool
     kin: str
+    nvlink: bool = True
 
     def scaled(self, factors: LinkFactors) -> LinkRates:
         """These rates with bandwidths and latencies as measured on one cluster."""

@@ -144,6 +144,12 @@ class TestGemm:
         assert misaligned_slowdown(columns, 4096.0).tolist() == [3.0, 1.0, 2.0, 2.0, 1.0]
         assert misaligned_slowdown(4096.0, columns).tolist() == [3.0, 1.0, 2.0, 2.0, 1.0]
 
+    def test_a_product_with_a_vector_has_no_rows_of_outputs(self) -> None:
+        assert misaligned_slowdown(np.array([1.0, 3.0]), 2048.0).tolist() == [
+            1.0,
+            3.0,
+        ]  # a gate of shared experts
+
     def test_a_product_is_never_above_the_peak(self) -> None:
         shape = (65536, 256, 1024)  # quantising would take all the table's time
         assert gemm_time(*shape, Dtype.FP8, 2 * PEAK, 1e15, H100) >= 2.0 * 65536 * 256 * 1024 / (2 * PEAK)

@@ -149,6 +149,15 @@ def test_only_an_uneven_vocabulary_slows_the_head() -> None:
     assert padded / even == pytest.approx(1.0, rel=0.01)
 
 
+def test_a_compiler_that_pads_inside_meets_no_uneven_rows() -> None:
+    table, stack = ConfigTable.of([ParallelConfig()]), load_stack("maxtext-2024")
+    even, odd = (
+        float(costs(problem(dense_model(vocab=v), stack=stack)).layers.edges(table).head_gemm[0])
+        for v in (32000, 32001)
+    )
+    assert odd / even == pytest.approx(1.0, rel=0.01)
+
+
 def fused_softmax_layer(**changed: object) -> tuple[LayerCost, LayerCost]:
     """A layer of 12 heads on tp 4 and micro-batches of 1 and of 4: 3 and 12 heads, of which 12 suit the kernel."""
     stack = load_stack("megatron-2022").model_copy(update=changed)

@@ -79,6 +79,22 @@ def test_low_latency_protocols_need_ordered_bytes() -> None:
 
 
 @pytest.mark.skipif(not link_tables.TABLE.exists(), reason="the published tables lie outside the repository")
+def test_ranks_that_meet_over_pcie_have_no_ll128() -> None:
+    size = np.concatenate([[0.0], np.geomspace(KIB, GIB, 41), [64 * GIB]])
+    for local in (8.0, 1.0):
+        nvlink = two_nodes(INFINIBAND, local)
+        slower = [
+            time(size, 10e-6, *passes, replace(nvlink, nvlink=False)) / time(size, 10e-6, *passes, nvlink)
+            for time, passes in ((ring_time, (1.0,)), (tree_time, ()))
+        ]
+        for ratio in slower:
+            assert (ratio[[0, -1]] == 1.0).all()  # LL and Simple are as fast as ever
+            assert (ratio >= 1.0).all()
+            assert (ratio.max() > 1.1) == (local > 1)
+    assert not load_link_rates("l40s", "ada", "pcie", "infiniband").nvlink
+    assert load_link_rates("mi300x", "cdna3", "xgmi", "roce").nvlink
+
+
 def test_timings_of_several_nodes_follow_without_a_fit() -> None:
     """2 x p4de, 2 x p5, 16 x p5en and the long messages of 4 x p6-b200."""
     errors: dict[int, list[float]] = {}
