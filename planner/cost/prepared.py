@@ -20,7 +20,7 @@ from planner.cost.memory_moments import MemoryInputs
 from planner.cost.offload import copy_rate, host_seconds
 from planner.cost.pipeline import bubble_apart, bubble_time
 from planner.cost.shards import Shards
-from planner.cost.stage_memory import Levels, memory_inputs
+from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import (
     chance_of_full_memory,
@@ -120,7 +120,8 @@ class PreparedCosts:
         inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row)
         apart = self.pipelines.apart
         moments = apart.moments if apart is not None else ()
-        at = [self._at_moment(inputs, before[p_row], due[p_row]) for before, due in moments]
+        usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+        at = [_at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in moments]
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
             v=table["vpp"].astype(float),
@@ -137,11 +138,6 @@ class PreparedCosts:
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=tuple(at) or (inputs,),
         )
-
-    def _at_moment(self, inputs: MemoryInputs, before: Array, due: Array) -> MemoryInputs:
-        """The same with `before` micro-batches in flight and `due` bytes kept for weight gradients."""
-        ratio = np.divide(before, inputs.in_flight, out=np.ones_like(before), where=inputs.in_flight > 0)
-        return replace(inputs, in_flight=before, boundary=inputs.boundary * ratio, due=due)
 
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
@@ -307,3 +303,15 @@ class PreparedCosts:
         terms["embedding_and_loss"] = ends
         terms["ep_comm"] = terms["ep_comm"] - hidden[index, binding]  # what overlapped pairs hide
         return {name: m * terms[name] for name in STAGE_TERMS}
+
+
+def _at_moment(
+    inputs: MemoryInputs, usual: Array, copied: NDArray[np.bool_], before: Array, due: Array
+) -> MemoryInputs:
+    """The same with `before` micro-batches in flight, not `usual`, and `due` bytes kept for weight gradients (n, C).
+
+    `copied` (n,): activations wait on the host, but two layers of them.
+    """
+    ratio = np.divide(before, usual, out=np.ones_like(before), where=usual > 0)
+    held = np.where(copied[:, None], two_layers_at_most(before, inputs.layers), before)
+    return replace(inputs, in_flight=held, boundary=inputs.boundary * ratio, due=due)

@@ -16,7 +16,7 @@ from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.shards import Shards
 from planner.cost.stages import StageClasses
 from planner.cost.state_bytes import frozen, on_device, state_bytes
-from planner.spec.config import ConfigTable
+from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
@@ -57,9 +57,7 @@ def memory_inputs(
     offload, engine = table["offload"], stack.states.engine
     held = pipelines.in_flight[p_row]
     depth = classes.layers[c_row].sum(axis=2)
-    # activations on the host leave two layers' worth on the device: one at work, one on its way
-    copied = ((offload & 4) > 0)[:, None]
-    held = np.where(copied, np.minimum(held, 2.0 / np.maximum(depth, 1.0)), held)
+    held = np.where(((offload & OFFLOAD_ACTIVATIONS) > 0)[:, None], two_layers_at_most(held, depth), held)
     dense = state_bytes(zero, shared, replicas, stack, job)
     experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
     outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
@@ -107,6 +105,12 @@ def memory_inputs(
         narrow=beside,
         narrow_gathered=gathered_widths,
     )
+
+
+def two_layers_at_most(held: Array, depth: Array) -> Array:
+    """Micro-batches in flight that stay on a device whose activations wait on the host: two of its `depth` layers, one
+    at work and one on its way [1]."""
+    return np.minimum(held, 2.0 / np.maximum(depth, 1.0))
 
 
 def _narrow(

@@ -15,7 +15,7 @@ from planner.estimate import make_estimate
 from planner.request import Request
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
-from planner.spec.config import SCHEDULE_LABELS, ConfigTable, ParallelConfig, Schedule
+from planner.spec.config import OFFLOAD_ACTIVATIONS, SCHEDULE_LABELS, ConfigTable, ParallelConfig, Schedule
 from planner.spec.rule import Problem
 from tests.problems import cost_model, dense_model, problem, random_rows
 
@@ -100,6 +100,24 @@ def test_dualpipe_holds_two_copies_of_its_layers() -> None:
         for i in (0, 1)
     ]
     assert total[1] == pytest.approx(total[0])  # twice the parameters over twice the ranks
+
+
+@pytest.mark.parametrize(
+    "schedule", [Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.DUALPIPE]
+)
+def test_activations_on_the_host_leave_two_layers_under_every_schedule(schedule: Schedule) -> None:
+    asked = config(schedule, offload=OFFLOAD_ACTIVATIONS)
+    others = [config(Schedule.ZB_H1), config(Schedule.DUALPIPE)]
+    cost = MODEL.evaluate(ConfigTable.of([asked, *others]), keep_terms=True)
+    assert cost.detail is not None
+    alive = cost.detail.classes.count[cost.detail.class_row[0]] > 0
+    layers = cost.detail.classes.layers[cost.detail.class_row[0]].sum(axis=1)
+    kept = cost.detail.kept[0]  # of a micro-batch
+    held = cost.detail.memory["backward"]["activations"][0]
+    left = 2 * kept / np.maximum(layers, 1)
+    assert (held[alive] <= left[alive] * (1 + 1e-9)).all()  # less where weight gradients alone are due
+    assert held[0] == pytest.approx(left[0])
+    assert cost.device_memory[0] == MODEL.evaluate(ConfigTable.of([asked])).device_memory[0]
 
 
 def test_recomputation_frees_less_where_weight_gradients_wait() -> None:
