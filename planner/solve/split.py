@@ -3,8 +3,9 @@ fastest and every rank's memory suffices?
 
 CP-SAT minimises a lower bound of the step over all splits (`solve/split_model.py`); its candidate is costed exactly
 (simulated where it is interleaved) and excluded, until no split's bound beats the best found. A candidate that does not
-fit excludes every split that gives that rank (or, of inner ranks, an earlier one, which holds more micro-batches) at
-least as many layers of every kind and keeps as many of them (`SplitModel._lighter`).
+fit on devices excludes every split that gives that rank (or, of inner ranks, an earlier one, which holds more
+micro-batches) at least as many layers of every kind and keeps as many of them (`SplitModel._lighter`); one that its
+hosts have no room for excludes itself.
 Chunks in the middle hold one layer or more; of interleaved pipelines, the average rounded down or one more, the first
 and the last any number up to that. Left out: schedules other than these two.
 """
@@ -18,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.chunks import PipelineSimulator
+from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.cost.table import CostTable
@@ -96,6 +98,14 @@ def cost_of_split(model: CostModel, config: ParallelConfig, split: Chunks | Deal
     return evaluate_exactly(other, ConfigTable.of([dealt.config(config)]), simulator_of(other))
 
 
+def hosts_hold(model: CostModel, config: ParallelConfig, split: Dealt) -> bool:
+    """Have the hosts room for one configuration under a split of its own?"""
+    dealt = (
+        split.of_model(model) if config.offload else model
+    )  # what a checkpoint copies is no matter of the split
+    return bool(on_host(dealt, ConfigTable.of([split.config(config)]))[0])
+
+
 def only_split(model: CostModel, config: ParallelConfig) -> bool:
     """Do so few layers leave one way to deal them?"""
     layers, chunks = model.problem.model.num_layers, config.pp * config.vpp
@@ -123,7 +133,8 @@ def solve_split(
 
 
 class SplitSearch:
-    """The search for the fastest split of one configuration within `limit` bytes, which can be gone on with.
+    """The search for the fastest split of one configuration within `limit` bytes of a device and the memory of its
+    hosts, which can be gone on with.
 
     `choices`: numbers of layers of a rank that may be recomputed, the configuration's own alone by default; the same
     number on every rank unless `per_stage`. `simulator`: of `model`, which may have timed the configuration before.
@@ -139,7 +150,7 @@ class SplitSearch:
             own_split(model, config), (config.recompute_layers,) * (config.pp if per_stage else 1)
         )
         self.cost = evaluate_exactly(model, ConfigTable.of([config]), simulator)
-        self.fits = bool(self.cost.device_memory[0] <= limit)
+        self.fits = bool(self.cost.device_memory[0] <= limit and hosts_hold(model, config, self.own))
         own_time = float(self.cost.step_time[0]) if self.fits else np.inf
         self.done = not solvable(config)
         best, dealt, bound = own_time, self.own if self.fits else None, own_time
@@ -149,7 +160,8 @@ class SplitSearch:
                 other = Dealt(split, self.own.recomputed)
                 cost = cost_of_split(model, config, other)
                 self.tried.append((other, cost))
-                if cost.device_memory[0] <= limit and float(cost.step_time[0]) < best:
+                faster = cost.device_memory[0] <= limit and float(cost.step_time[0]) < best
+                if faster and hosts_hold(model, config, other):
                     best, dealt = float(cost.step_time[0]), other
             self.room = capacity(model, config, choices or (config.recompute_layers,), limit)
             least = min(best, cutoff)
@@ -185,7 +197,7 @@ class SplitSearch:
                 continue
             self.search.exclude(found)
             self.search.add_longest_paths(found.chunks)
-            if float(cost.step_time[0]) < best:
+            if float(cost.step_time[0]) < best and hosts_hold(self.model, self.config, found):
                 best, dealt = float(cost.step_time[0]), found
         self.done |= tried >= candidates
         config = self.config if dealt is None else dealt.config(self.config)

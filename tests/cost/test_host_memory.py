@@ -19,12 +19,14 @@ from planner.plan import make_plan
 from planner.request import Request
 from planner.solve.pareto import pareto_front
 from planner.solve.search import search
+from planner.solve.split import cost_of_split, solve_split
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, ConfigTable, ParallelConfig
 from planner.spec.planfile import Verdict
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, problem
+from tests.solve.test_split import every_split
 
 REPOSITORY = Path(__file__).parents[2]
 SUBJECT = problem(dense_model(8), "2x8 h100 400G-ib", global_batch=64)
@@ -179,3 +181,21 @@ def test_files_whose_states_the_hosts_cannot_hold_are_told_so(tmp_path: Path) ->
     assert "does not fit" in told.stdout
     assert "a node's host needs" in told.stdout
     assert "more than its 128 GiB" in told.stdout
+
+
+def test_a_solved_split_is_one_that_the_hosts_can_hold() -> None:
+    subject = problem(dense_model(9, vocab=65000), "1x8 h100", global_batch=64)
+    config = ParallelConfig(pp=4, dp=2, zero=1, num_microbatches=32, offload=OFFLOAD_OPTIMIZER)
+    free = costs(subject)
+    fastest = solve_split(free, config, np.inf)
+    assert fastest.proven
+    room = 0.999 * float(host_need(free.with_split(fastest.chunks), config).total[0])
+    held = [
+        float(cost_of_split(free, config, split).step_time[0])
+        for split in every_split(9, 4, 1)
+        if host_need(free.with_split(split), config).total[0] <= room
+    ]
+    found = solve_split(costs(with_room(subject, room)), config, np.inf)
+    assert found.step_time == min(held) > fastest.step_time
+    assert host_need(free.with_split(found.chunks), config).total[0] <= room
+    assert found.proven
