@@ -195,7 +195,8 @@ def _recomputations(config: ParallelConfig, problem: Problem) -> Iterator[tuple[
         }
     for count in sorted(c for c in counts if c != config.recompute_layers and c <= deep):
         full = replace(plain, recompute=int(Recompute.FULL), recompute_layers=count)
-        yield f"recompute {'all ' if count == deep else ''}{count} layer{'s' * (count > 1)}", full
+        some = f"{count} layer{'s' * (count > 1)}"  # all: stages need not hold the same number
+        yield f"recompute {'all layers' if count == deep else some}", full
 
 
 def _neighbours(value: int, allowed: Sequence[int]) -> list[int]:

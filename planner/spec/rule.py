@@ -11,6 +11,7 @@ from typing import Final
 
 from planner.spec.cluster import Cluster
 from planner.spec.config import (
+    OFFLOAD_LABELS,
     WHOLE_LAYER,
     ContextKind,
     CudaGraphs,
@@ -33,6 +34,7 @@ _WORDS: Final[Mapping[str, Callable[[int], str]]] = {
     "recompute": lambda code: Recompute(code).name.lower(),
     "cuda_graph_impl": lambda code: CudaGraphs(code).label,
     "cuda_graph_modules": lambda mask: "+".join(captured_modules(mask)) or WHOLE_LAYER,
+    "offload": lambda mask: next((name for name, bits in OFFLOAD_LABELS.items() if bits == mask), str(mask)),
     "cp_kind": lambda code: ContextKind(code).name.lower().replace("_", "-"),
 }
 

@@ -172,6 +172,16 @@ def test_chunks_follow_a_change_of_stages() -> None:
     assert answer.as_planned.config.vpp == 4  # named chunks stay
 
 
+def test_all_layers_are_no_number_of_them() -> None:
+    """9 layers on 4 stages, which hold 2, 3, 3 and 1."""
+    subject = problem(dense_model(9), "1x8 h100", global_batch=64)
+    found = dict(
+        changes(ParallelConfig(pp=4, dp=2, num_microbatches=32, recompute_layers=2, recompute=2), subject)
+    )
+    assert found["recompute all layers"].recompute_layers == 3
+    assert found["recompute 1 layer"].recompute_layers == 1
+
+
 def test_difference_names_what_changed() -> None:
     config = ParallelConfig(tp=2, dp=4, sp=1, micro_batch=2)
     assert difference(config, config) == "the same degrees"

@@ -84,7 +84,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         {"schedule": Schedule.DUALPIPE, "num_microbatches": 2},
         ("schedule=dualpipe", "pp=2", "micro-batches=2"),
     ),
-    "offload-supported": (DENSE, {"offload": 3}, ("none, optimizer", "offload=3")),
+    "offload-supported": (DENSE, {"offload": 3}, ("none, optimizer", "offload=optimizer+params")),
     "zero-supported": (DENSE, {"zero": 3}, ("ZeRO 0 or 1 (0 or 1 with", "zero=3", "pp=2")),
     "cuda-graphs-supported": (
         GREEDY,
