@@ -7,6 +7,7 @@ with which values. Left out: documents of other forms (`<<<`), and several that 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,11 +31,15 @@ def without_documents(text: str) -> tuple[str, list[HereDocument]]:
     kept: list[str] = []
     documents: list[HereDocument] = []
     lines = text.replace("\x00", "").split("\n")
+    ends: dict[str, list[int]] = {}
+    for i, line in enumerate(lines):
+        for row in {line.rstrip(), line.strip()}:
+            ends.setdefault(row, []).append(i)
     at = 0
     while at < len(lines):
         line, at = lines[at], at + 1
         start = None if line.lstrip().startswith("#") else _START.search(line)
-        end = None if start is None else _end(lines, at, start[3], bool(start[1]))
+        end = None if start is None else _end(lines, ends.get(start[3], []), at, bool(start[1]))
         if start is None or end is None:
             kept.append(line)
             continue
@@ -45,12 +50,14 @@ def without_documents(text: str) -> tuple[str, list[HereDocument]]:
     return "\n".join(kept), documents
 
 
-def _end(lines: list[str], first: int, word: str, tabs: bool) -> int | None:
-    """The line that ends a document; None where there is none, as after the << of arithmetic."""
-    ends = (
-        i for i in range(first, len(lines)) if (lines[i].lstrip("\t") if tabs else lines[i]).rstrip() == word
-    )
-    return next(ends, None)
+def _end(lines: list[str], ends: list[int], first: int, tabs: bool) -> int | None:
+    """The line from `first` on that ends a document, among `ends`; None where there is none, as after the << of
+    arithmetic."""
+    for i in ends[bisect_left(ends, first) :]:
+        line = lines[i].lstrip("\t") if tabs else lines[i]
+        if not line[:1].isspace():
+            return i
+    return None
 
 
 def document_of(statement: str) -> int | None:

@@ -34,7 +34,9 @@ def kernel_words(stack: Stack | None) -> list[tuple[str, ...]]:
 def kernel_notes(stack: Stack | None) -> list[str]:
     """What the programs need for that, or do not bring."""
     if stack is None:
-        return ["kernels of the plan's stack, which is none that ships: those transformers chooses are used"]
+        return [
+            "kernels of the plan's stack, which is another framework's: those transformers chooses are used"
+        ]
     said = []
     if stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
         said.append(f"{ATTENTION[stack.kernels.attention]}: its package must be installed")

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from planner.errors import InputError
 from planner.frameworks.here_documents import HereDocument, document_of, is_run, without_documents, written_to
 from planner.frameworks.shell_branches import Branches, arithmetic
 
@@ -23,7 +24,7 @@ _ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
 _SUM: Final = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
 _COMMAND: Final = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
 _READ: Final = re.compile(
-    r"(?:IFS=(\S+)\s+)?read\s+((?:-[rsa]+\s+)*)([A-Za-z_][\w ]*?)\s*<<<\s*(.+)", re.DOTALL
+    r"(?:IFS=(\S+)\s+)?read\s+((?:-[rsa]+\s+)*)([A-Za-z_]\w*(?: +[A-Za-z_]\w*)*)\s*<<<\s*(.+)", re.DOTALL
 )
 _REFERENCE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _DIGITS: Final = re.compile(r"[0-9]{1,30}")
@@ -37,9 +38,11 @@ _ASIDE: Final = frozenset(
         "tee", "declare", "local", "readonly", "conda",
     )
 )  # fmt: skip
-_LARGEST: Final = 2_000_000  # characters
+_LARGEST: Final = 2_000_000  # characters, of a text and of all that its statements come to
+_LONGEST: Final = 200_000  # characters of a statement
 COMMAND_END: Final = ";"
 _DEEPEST: Final = 4  # scripts written by scripts
+_PLAIN: Final = "give the arguments themselves, without the script that builds them"
 _SETTINGS: Final = (".json", ".yaml", ".yml", ".toml", ".md", ".txt")
 
 
@@ -53,15 +56,21 @@ class Script:
     files: dict[str, str] = field(default_factory=dict)
     sourced: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
+    built: int = 0  # characters that statements came to so far
 
     def follow(self, text: str, depth: int = 0) -> Script:
-        """Take in the statements of a text."""
+        """Take in the statements of a text. Raises `InputError` for one that grows beyond what a launch script is."""
         branches = Branches()
         if not depth:
             self.variables = slurm_variables(text) | self.variables
         plain, documents = without_documents(text[:_LARGEST])
         for written in _statements(plain):
-            statement = branches.enter(written, lambda condition: _filled(condition, self.variables))
+            _require_short(written)
+            try:
+                statement = branches.enter(written, self._condition)
+            except RecursionError:
+                must = "a statement must hold few keywords and case patterns one behind another"
+                raise InputError(must, _start_of(written), _PLAIN) from None
             match = _ASSIGNMENT.fullmatch(statement.strip())
             number = document_of(statement)
             if number is not None and match is None:
@@ -69,18 +78,31 @@ class Script:
             elif (read := _READ.fullmatch(statement.strip())) is not None:
                 self._read(*read.groups())
             elif match is not None:
-                self._assign(*match.groups())
+                self._assign(statement, *match.groups())
             elif statement.startswith("set -- "):
-                self._own_arguments(_words(_expand(statement, self.variables))[2:])
+                self._own_arguments(_words(self._filled(statement))[2:])
             elif statement and statement.split()[0] in ("source", "."):
-                self.sourced += _expand(statement, self.variables).split()[1:]
+                self.sourced += self._filled(statement).split()[1:]
             elif statement and statement.split()[0] not in _ASIDE:
-                said = _expand(statement, self.variables)
+                said = self._filled(statement)
                 if statement.startswith("eval "):  # which takes its words apart once more
                     said = " ".join(_words(said)[1:])
                 self.words += [COMMAND_END, *_split(said)]
         self.loops += branches.loops
         return self
+
+    def _filled(self, text: str) -> str:
+        """Text with its variables' values, as `_expand` has it. Raises `InputError` where a script builds too much."""
+        filled = _expand(text, self.variables)
+        self.built += len(filled)
+        if self.built > _LARGEST:
+            must = f"what the statements of a script come to must stay below {_LARGEST:,} characters"
+            raise InputError(must, _start_of(text), _PLAIN)
+        return filled
+
+    def _condition(self, text: str) -> str:
+        """A condition with its variables' values, unknown ones empty."""
+        return _VARIABLE.sub("", self._filled(text))
 
     def _own_arguments(self, words: list[str]) -> None:
         """Arguments of the script itself: $1, ${10}, $@ and their number."""
@@ -89,7 +111,7 @@ class Script:
 
     def _read(self, separator: str | None, flags: str, names: str, text: str) -> None:
         """`read` of a text: one part for each name, the last taking what is left."""
-        said = _unquoted(_expand(text, self.variables))
+        said = _unquoted(self._filled(text))
         mark = (separator or "").strip("\"'") or None
         if "a" in flags:  # into an array
             self.variables[names.strip()] = " ".join(said.split(mark))
@@ -99,26 +121,27 @@ class Script:
 
     def _take(self, statement: str, document: HereDocument, depth: int) -> None:
         """A here-document: run by a shell, or written to a file."""
-        body = document.body if document.literal else _expand(document.body, self.variables)
-        target = _expand(written_to(statement), self.variables)
+        body = document.body if document.literal else self._filled(document.body)
+        target = self._filled(written_to(statement))
         if not is_run(statement):
             self.files |= {target: body} if target else {}
         elif depth < _DEEPEST:
             self.follow(body.replace("\\$", "$"), depth + 1)
 
-    def _assign(self, name: str, plus: str, value: str) -> None:
+    def _assign(self, written: str, name: str, plus: str, value: str) -> None:
         value = value.strip()
         inner = value[1:-1] if value.startswith("(") and value.endswith(")") else value
         tokens = _words(_COMMAND.sub("1", _SUM.sub("1", inner)))
         if value.startswith("(") or len(tokens) <= 1:
             plain = inner if value.startswith("(") else _unquoted(inner)
-            filled = _expand(plain, self.variables)
+            filled = self._filled(plain)
             if value.startswith("("):
                 filled = " ".join(filled.split())
             before = self.variables.get(name, "")
             self.variables[name] = (before + " " + filled).strip() if plus else filled
+            _require_short(written, len(self.variables[name]))
         else:  # NAME=value command ...: the variable is for that command alone
-            self.words += [COMMAND_END, *_split(_expand(shlex.join(_words(inner)[1:]), self.variables))]
+            self.words += [COMMAND_END, *_split(self._filled(shlex.join(_words(inner)[1:])))]
 
 
 def script_words(text: str) -> tuple[list[str], dict[str, str]]:
@@ -138,11 +161,6 @@ def _unquoted(text: str) -> str:
         return text.strip("\"'")
     words = _words(text)
     return words[0] if words else ""
-
-
-def _filled(condition: str, variables: dict[str, str]) -> str:
-    """A condition with its variables' values, unknown ones empty."""
-    return _VARIABLE.sub("", _expand(condition, variables))
 
 
 def _slurm_asked(text: str) -> dict[str, str]:
@@ -246,45 +264,68 @@ def group_options(words: Iterable[str]) -> list[tuple[str, ...]]:
 def _statements(text: str) -> list[str]:
     """Statements of a script: split at line ends and semicolons that are neither quoted nor inside parentheses."""
     statements: list[str] = []
-    current, quote, depth, skip = "", "", 0, False
+    current: list[str] = []
+    quote, last, depth, skip = "", "", 0, False
     for letter in text.replace("\\\r\n", " ").replace("\\\n", " ") + "\n":
         if skip:
             skip = letter != "\n"
         if skip:
             continue
         if quote:
-            escaped = quote == '"' and current.endswith("\\")
+            escaped = quote == '"' and last == "\\"
             quote = "" if letter == quote and not escaped else quote
-        elif letter in "\"'" and not current.endswith("\\"):
+        elif letter in "\"'" and last != "\\":
             quote = letter
-        elif letter == "#" and (not current or current[-1].isspace()):
+        elif letter == "#" and (not last or last.isspace()):
             skip = True
             continue
         elif letter in "()":
             depth = max(depth + (1 if letter == "(" else -1), 0)
         elif letter in "\n;" and depth == 0:
-            statements.append(current.strip())
-            current = ""
+            statements.append("".join(current).strip())
+            current, last = [], ""
             continue
-        current += letter
-    return [statement for statement in [*statements, current.strip()] if statement]
+        current.append(letter)
+        last = letter
+    statements.append("".join(current).strip())
+    return [statement for statement in statements if statement]
+
+
+def _start_of(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _require_short(statement: str, length: int = 0) -> None:
+    """Raise `InputError` for a statement, or what of it is `length` characters, that no launch script has."""
+    if max(len(statement), length) > _LONGEST:
+        must = f"a statement of a script must stay below {_LONGEST:,} characters, its variables filled in"
+        raise InputError(must, _start_of(statement), _PLAIN)
 
 
 def _expand(text: str, variables: dict[str, str]) -> str:
-    """Variables replaced by their values, to a small depth; unknown ones stay."""
+    """Variables replaced by their values, to a small depth; unknown ones stay. Raises `InputError` for too many."""
+    taken = 0
+
+    def put(word: str) -> str:
+        nonlocal taken
+        taken += len(word)
+        _require_short(text, taken)
+        return word
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3]
         if name in variables:
-            return variables[name]
+            return put(variables[name])
         return match[2] if match[2] is not None else match[0]
 
     for _ in range(8):
+        taken = 0
         # an array stands for its words with their own quotes
-        filled = _ARRAY.sub(lambda match: variables.get(match[1], match[0]), text)
+        filled = _ARRAY.sub(lambda match: put(variables.get(match[1], match[0])), text)
         filled = _VARIABLE.sub(value, filled)
         filled = _SUM.sub(lambda match: _sum(match, variables), filled)
-        if filled == text or len(filled) > _LARGEST:
+        _require_short(filled)
+        if filled == text:
             break
         text = filled
     return text

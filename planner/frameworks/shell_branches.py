@@ -14,6 +14,8 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Final
 
+from planner.errors import InputError
+
 _ARITHMETIC: Final = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
@@ -27,6 +29,8 @@ _SHELL_COMPARISONS: Final = {
     ast.GtE: operator.ge,
 }  # fmt: skip
 _PATTERN: Final = re.compile(r"\(?\s*([^()\s][^()]*?)\s*\)\s*(.*)", re.DOTALL)
+_MOST_WORDS: Final = 200  # of a condition
+_DEEPEST: Final = 200  # blocks within each other
 _LARGEST_NUMBER: Final = 10**12
 
 
@@ -60,6 +64,8 @@ def truth(condition: str) -> bool | None:
     try:
         words = shlex.split(condition)
     except ValueError:
+        return None
+    if len(words) > _MOST_WORDS:
         return None
     for joint, decide in (("||", any), ("&&", all)):
         if joint in words:
@@ -145,6 +151,11 @@ class Branches:
         return statement if self.running else ""
 
     def _open(self, head: str, rest: str, fill: Callable[[str], str]) -> None:
+        if len(self.blocks) >= _DEEPEST:
+            must = f"blocks of a script (if, case, for) must lie at most {_DEEPEST} deep within each other"
+            raise InputError(
+                must, "more", "give the arguments themselves, without the script that builds them"
+            )
         if head == "case":
             words = fill(rest.removesuffix("in")).split()
             self.blocks.append((head, False, False, words[0].strip("\"'") if words else ""))

@@ -133,3 +133,13 @@ def test_asked_for_in_vain(options: list[str], must: str) -> None:
     found = runner.invoke(app, ["plan", *JOB, *options])
     assert found.exit_code == 2
     assert must in " ".join(found.output.split())
+
+
+def test_layers_in_bf16_are_costed_and_nothing_else_is_said() -> None:
+    text = (
+        "pretrain_gpt.py --num-layers 32 --tensor-model-parallel-size 1 --micro-batch-size 1 --bf16 "
+        "--fp8-format hybrid --fp8-recipe mxfp8 --first-last-layers-bf16 --num-layers-at-end-in-bf16 2"
+    )
+    parsed = framework("megatron").parse({"launch.sh": text})
+    assert parsed.bf16_layers == (1, 2)
+    assert not [note for note in parsed.notes if "bf16" in note]

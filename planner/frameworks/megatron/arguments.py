@@ -266,7 +266,7 @@ def unlike_stack(launch: Launch) -> list[str]:
     """What the plan's stack counts on and these options do not bring."""
     stack, config, said = megatron_stack(launch), launch.config, []
     if stack is None:
-        return ["kernels of the plan's stack, which is none that ships for Megatron: defaults are used"]
+        return ["kernels of the plan's stack, which is none of Megatron's: defaults are used"]
     if stack.communication.tp_overlapped and config.tp > 1 and not overlaps_tensor_parallel(launch):
         why = (
             "experts or latent attention" if config.sp else "tensor parallelism without sequence parallelism"

@@ -47,7 +47,6 @@ _NOT_COSTED: Final = {
     "--hierarchical-context-parallel-sizes": "context parallelism is costed with one kind of exchange",
     "--hybrid-context-parallel": "context parallelism is costed with one degree for all sequences",
     "--freeze-all-layers": "all weights are counted as trained",
-    "--first-last-layers-bf16": "all layers are costed in the low precision",
     "--outer-dp-sharding-strategy": "replicas of shards are counted whole",
 }  # fmt: skip
 

@@ -99,7 +99,7 @@ def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
         )
     stack = launch.stack_of("torchtitan")
     if stack is None:
-        said.append("kernels of the plan's stack, which is none that ships for torchtitan: defaults are used")
+        said.append("kernels of the plan's stack, which is none of torchtitan's: defaults are used")
         return said
     if version == TOML and chunks_loss(launch):
         said.append("0.2.2 takes the loss in one piece: more memory at the loss than predicted")
