@@ -50,7 +50,7 @@ def calibrate(
         typer.Option(
             "--run",
             metavar="LOG[:AXIS=V,...]",
-            help="A log, '7.9 s' or '9300 tokens/s/GPU', with its own axes, gpus, seq_len, batch; repeatable.",
+            help="A log, '7.9 s' or '9300 tokens/s/GPU', with its own axes, gpus, seq_len, global_batch; repeatable.",
         ),
     ] = None,
     nccl: Annotated[

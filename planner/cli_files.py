@@ -93,9 +93,9 @@ def readable(files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 def newest_stack(framework: Framework, engine: StateEngine | None = None) -> str:
     """The newest shipped stack of a framework, with this engine where one has it; the default where none is of it."""
-    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+    from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stacks_to_plan
 
-    every = [load_stack(name) for name in stack_names()]
+    every = [load_stack(name) for name in stacks_to_plan()]
     kin = [stack for stack in every if engine is not None and stack.states.engine is engine]
     kin = kin or [stack for stack in every if stack.framework in framework.stacks]
     return max(kin, key=lambda stack: stack.released).name if kin else DEFAULT_STACK
@@ -121,7 +121,7 @@ def problem_of(
 ) -> tuple[Problem, list[str]]:
     """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
     from planner.catalog.load_overlay import load_overlay
-    from planner.catalog.load_stacks import load_stack
+    from planner.catalog.load_stacks import stack_to_plan
     from planner.spec.device_kernels import missing_kernels, with_device_kernels
     from planner.spec.job import Job, Optimizer
     from planner.spec.load_cluster import load_cluster
@@ -159,7 +159,7 @@ def problem_of(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
-    software = _with_options(load_stack(name), parsed)
+    software = _with_options(stack_to_plan(name), parsed)
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")

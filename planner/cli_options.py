@@ -40,9 +40,9 @@ def complete_cluster(incomplete: str) -> list[str]:
 
 def complete_stack(incomplete: str) -> list[str]:
     """Stacks that a shell may complete this to."""
-    from planner.catalog.load_stacks import stack_names
+    from planner.catalog.load_stacks import stacks_to_plan
 
-    return [name for name in stack_names() if name.startswith(incomplete)]
+    return [name for name in stacks_to_plan() if name.startswith(incomplete)]
 
 
 ModelArgument = Annotated[

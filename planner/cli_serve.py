@@ -282,7 +282,7 @@ def pipeline_drawing(query: Mapping[str, str], calibration: str | None = None) -
 
 def form_page() -> str:
     """The page before its first answer: the form, with the names that planner knows."""
-    from planner.catalog.load_stacks import DEFAULT_STACK, stack_names
+    from planner.catalog.load_stacks import DEFAULT_STACK, stacks_to_plan
     from planner.report.html import rendered
     from planner.spec.load_cluster import cluster_names
     from planner.spec.load_model import catalog_models
@@ -290,5 +290,5 @@ def form_page() -> str:
 
     return rendered(
         "serve.html.j2", models=catalog_models(), clusters=cluster_names(), default_stack=DEFAULT_STACK,
-        stacks=[name for name in stack_names() if name != DEFAULT_STACK], precisions=[str(p) for p in Precision],
+        stacks=[name for name in stacks_to_plan() if name != DEFAULT_STACK], precisions=[str(p) for p in Precision],
     )  # fmt: skip

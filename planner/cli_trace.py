@@ -337,9 +337,15 @@ def _facts(
         "memory": MEMORY_COUNTS,
         "layers_of_chunks": list(chunks.layers),
     }
+    notes = []
     if pairs:
-        facts["note"] = "overlapped pairs take the sum of their halves: no gain of overlap is assumed"
-    return facts
+        notes.append("overlapped pairs take the sum of their halves: no gain of overlap is assumed")
+    if time["own_runs"] < 0:
+        taken = -time["own_runs"]
+        notes.append(
+            f"passes as predicted: by your own runs the step ends {taken:.6g} s before the last of them"
+        )
+    return facts | ({"note": "; ".join(notes)} if notes else {})
 
 
 MEMORY_COUNTS = (

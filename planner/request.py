@@ -12,7 +12,7 @@ from typing import TypeVar
 from planner.catalog.load_campaign import load_assumptions
 from planner.catalog.load_links import load_link_rates
 from planner.catalog.load_overlay import load_overlay
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
+from planner.catalog.load_stacks import DEFAULT_STACK, stack_to_plan
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.errors import InputError
@@ -119,7 +119,7 @@ def resolve(
     name = request.stack or (overlay.stack if overlay else "")
     if not name:
         assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
-    stack = load_stack(name or DEFAULT_STACK)
+    stack = stack_to_plan(name or DEFAULT_STACK)
     if overlay is not None:
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")

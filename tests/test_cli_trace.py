@@ -77,6 +77,36 @@ def test_time_is_the_plans(planned: Planner, name: str) -> None:
         assert sum(mine) == pytest.approx(choice.time[term], abs=2e-9)
 
 
+def test_a_step_that_own_runs_shorten_is_said_to_end_sooner(planned: Planner, tmp_path: Path) -> None:
+    plain = load_plan(planned("1f1b"))
+    axes = {"pp": 4, "num_microbatches": plain.choices[0].config.num_microbatches}
+    config = plain.choices[0].config.parallel()
+    axes |= {axis: getattr(config, axis) for axis in ("tp", "sp", "zero", "micro_batch")}
+    run = {"model": "llama-3.1-8b", "layers": 32, "hidden": 4096, "seq_len": 4096, "precision": "bf16",
+           "axes": axes, "factor": 0.8}  # fmt: skip
+    ours, path = tmp_path / "ours.yaml", tmp_path / "plan.json"
+    facts = {"name": "ours", "date": "2026-11-22", "level": "L3", "made_from": ["a run"], "runs": [run]}
+    ours.write_text(json.dumps(facts | {"stack": plain.subject.stack.name}))
+    words = [
+        *JOBS["1f1b"],
+        "--seq-len",
+        "4096",
+        "--global-batch",
+        "64",
+        "--calibration",
+        str(ours),
+        "-o",
+        str(path),
+    ]
+    assert runner.invoke(app, ["estimate", *words]).exit_code == 0
+    choice = load_plan(path).choices[0]
+    assert choice.step_time == pytest.approx(0.8 * plain.choices[0].step_time)
+    said = traced(path, "--calibration", str(ours))["otherData"]
+    assert said["step_s"] == pytest.approx(choice.step_time)
+    assert f"ends {-choice.time['own_runs']:.6g} s before the last" in said["note"]
+    assert "note" not in traced(planned("1f1b"))["otherData"]
+
+
 @pytest.mark.parametrize("name", ["1f1b", "full", "interleaved", "no pipeline", "experts"])
 def test_memory_peaks_where_the_plan_does(planned: Planner, name: str) -> None:
     """The first rank of every group of equal ones: the plan names its peak for all of them."""

@@ -313,8 +313,8 @@ def test_what_is_named_is_not_assumed() -> None:
 
 BAD_REQUESTS: tuple[dict[str, Any], ...] = (
     {"headroom": 1.0}, {"headroom": -0.1}, {"top": 0}, {"seq_len": 0}, {"seq_len": 2**31}, {"objective": "speed"},
-    {"precision": "bf17"}, {"optimizer": "adam"}, {"stack": "megatron-1999"}, {"model": "llama-9"},
-    {"cluster": "h1000"}, {"tokens": -1.0}, {"gpus": 0}, {"restrict": {"zero": (4,)}},
+    {"precision": "bf17"}, {"optimizer": "adam"}, {"stack": "megatron-1999"}, {"stack": "vtrain-2024"},
+    {"model": "llama-9"}, {"cluster": "h1000"}, {"tokens": -1.0}, {"gpus": 0}, {"restrict": {"zero": (4,)}},
     {"restrict": {"unknown": (1,)}},
 )  # fmt: skip
 
@@ -410,7 +410,7 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
         stack = load_stack(name)
         return stack.model_copy(update={"overhead": stack.overhead.model_copy(update={"error": 0.45})})
 
-    monkeypatch.setattr("planner.request.load_stack", unsure)
+    monkeypatch.setattr("planner.request.stack_to_plan", unsure)
     request = Request("llama-3.1-8b", "dgx-h100", gpus=8, seq_len=8192, global_batch="64", top=3)
     sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
     assert sure.choices[0].memory.verdict is MemoryVerdict.FITS

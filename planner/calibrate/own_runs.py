@@ -17,7 +17,7 @@ import numpy as np
 from planner.calibrate.estimate import Observation
 from planner.calibrate.log_lines import LogFacts, LoggedStep, read_log
 from planner.calibrate.predict import broken_rule
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stacks_to_plan
 from planner.errors import InputError, UnitError
 from planner.estimate import named_config
 from planner.request import Request, resolve
@@ -131,7 +131,7 @@ def _whole(settings: Mapping[str, str], name: str, usual: int | None) -> int | N
 def stack_for(framework: str) -> str:
     """The newest stack of a log's framework; the default where it is of none."""
     family = _FAMILY.get(framework)
-    kin = [name for name in stack_names() if family and load_stack(name).framework == family]
+    kin = [name for name in stacks_to_plan() if family and load_stack(name).framework == family]
     if DEFAULT_STACK in kin or not kin:
         return DEFAULT_STACK
     return max(kin, key=lambda name: load_stack(name).released)

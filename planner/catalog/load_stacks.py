@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from planner.catalog.stack_options import SEPARATOR, with_options
-from planner.errors import FileInputError, UnknownNameError
+from planner.errors import FileInputError, InputError, UnknownNameError
 from planner.spec.stack import Stack
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -43,6 +43,21 @@ def load_stack(name: str) -> Stack:
     if name.endswith((".yaml", ".yml")):
         return read_stack(Path(name))
     raise UnknownNameError("stack", name, stack_names())
+
+
+def stack_to_plan(name: str) -> Stack:
+    """The stack of that name, of which steps can be foretold. Raises `InputError` for one that only sums profiles."""
+    stack = load_stack(name)
+    if stack.composed:
+        must = "the stack must be training software that runs"
+        given = f"{stack.name}, which sums profiles of one device and recomputes nothing"
+        raise InputError(must, given, f"planner stacks {stack.name} says what was profiled: choose that")
+    return stack
+
+
+def stacks_to_plan() -> list[str]:
+    """Names of the shipped stacks that a plan may be for."""
+    return [name for name in stack_names() if not load_stack(name).composed]
 
 
 def is_shipped(name: str) -> bool:

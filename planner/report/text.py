@@ -256,7 +256,9 @@ def _bars(terms: dict[str, float], shown: Callable[[float], str]) -> RenderableT
 
 
 def _bar(share: float, width: int = 24) -> str:
-    """A bar of eighths of a column, or of # where the output cannot encode them."""
+    """A bar of eighths of a column, or of # where the output cannot encode them; none of what is taken off."""
+    if share < 0:
+        return ""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
     if not encoding.startswith("utf"):
         return "#" * max(1, round(share * width))

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from planner.catalog.load_stacks import DEFAULT_STACK, EXTENDED_BAND, load_stack, read_stack, stack_names
-from planner.errors import FileInputError, UnknownNameError
+from planner.catalog.load_stacks import (
+    DEFAULT_STACK,
+    EXTENDED_BAND,
+    load_stack,
+    read_stack,
+    stack_names,
+    stack_to_plan,
+    stacks_to_plan,
+)
+from planner.errors import FileInputError, InputError, UnknownNameError
 from planner.spec.load_cluster import accelerator_names
 from planner.spec.stack import UNLIKE_BAND
 
@@ -23,6 +31,17 @@ def test_every_stack_is_complete(name: str) -> None:
 
 def test_default_is_the_newest_megatron() -> None:
     assert max(name for name in stack_names() if name[:10] == "megatron-2") == DEFAULT_STACK
+
+
+def test_sums_of_profiles_are_no_software_to_plan_for(tmp_path: Path) -> None:
+    sums = set(stack_names()) - set(stacks_to_plan())
+    assert sums == {"vtrain-2024"}
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\ndescription: d\nreleased: r\nsource: s\nextends: vtrain-2024\n")
+    for name in (*sums, str(mine)):
+        with pytest.raises(InputError, match="recomputes nothing"):
+            stack_to_plan(name)
+    assert stack_to_plan(DEFAULT_STACK) is load_stack(DEFAULT_STACK)
 
 
 def test_names_are_forgiving_and_unknown_ones_are_listed() -> None:

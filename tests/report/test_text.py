@@ -42,6 +42,16 @@ def test_a_found_plan_tells_everything(example_plan: Plan) -> None:
         assert words in text, words
 
 
+def test_what_own_runs_take_off_has_no_bar(example_plan: Plan) -> None:
+    best, *others = example_plan.choices
+    time = {**best.time, "own_runs": -0.5}
+    faster = best.model_copy(update={"time": time, "step_time": best.step_time - 0.5})
+    text = drawn(example_plan.model_copy(update={"choices": (faster, *others)}), 160)
+    (line,) = (line for line in text.splitlines() if "own runs" in line and " %" in line)
+    assert "█" not in line
+    assert "▏" not in line
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_no_line_is_wider_than_the_terminal(
     example_plan: Plan, choice_of: Callable[..., Choice], width: int
