@@ -33,6 +33,7 @@ def _of_plan(request: Request, index: int, gpus: int | None) -> tuple[Plan, Prob
     """One configuration of a plan file, costed anew under the split that the plan gives it."""
     from dataclasses import replace
 
+    from planner.catalog.load_campaign import load_assumptions
     from planner.cli_trace import check_same, planned_problem
     from planner.estimate import estimate_of
     from planner.request import Request
@@ -60,6 +61,9 @@ def _of_plan(request: Request, index: int, gpus: int | None) -> tuple[Plan, Prob
     planned = plan.choices[index]
     calibration = None if request.calibration is None else Path(request.calibration)
     problem = planned_problem(plan, None, calibration)
+    campaign = load_assumptions(request.assume)
+    if campaign.record("checkpoint_writing").given:
+        problem = replace(problem, job=replace(problem.job, checkpoint_staged=campaign.stages_checkpoints))
     chunks = planned.split.layers_per_chunk if planned.split else ()
     said = (f"configuration {index} of {name}, costed anew",)
     asked = replace(request, headroom=plan.headroom)

@@ -85,6 +85,8 @@ def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[str, ...]:
             "is not checked",
         )
     verdict = f": {format_capacity(memory.host_short)} too little" if memory.host_short else ""
+    if 0 < memory.host_short <= memory.host.get("checkpoint copy", 0.0):
+        verdict += "; no copy is made where training waits: --assume checkpoint_writing=blocking"
     return (f"a node's host must hold {parts}, of {format_capacity(memory.host_limit)}{verdict}",)
 
 

@@ -131,6 +131,7 @@ def resolve(
         seq_len, batch, precision, optimizer, request.tokens, request.lora_rank, request.frozen_bits, imbalance,
         replicas, _choice("lora-targets", request.lora_targets, AdapterTargets), request.mean_len, request.packed,
         bf16_layers_in(request.bf16_layers, model.num_layers, stack.framework),
+        load_assumptions(request.assume).stages_checkpoints,
     )  # fmt: skip
     assumed += _fine_tuning(job)
     assumed += missing_kernels(stack, model, cluster.accelerator)

@@ -27,7 +27,7 @@ from planner.campaign.goodput import (
 )
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
 from planner.cost.params import model_parameters
-from planner.spec.assumptions import Assumptions, CheckpointWriting, Pricing
+from planner.spec.assumptions import Assumptions, Pricing
 from planner.spec.cluster import Cluster
 from planner.spec.job import OPTIMIZERS
 from planner.spec.planfile import Run
@@ -137,7 +137,7 @@ def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interru
             a.checkpoint_bandwidth_limit,
         )
     )
-    behind = a.checkpoint_writing is CheckpointWriting.ASYNCHRONOUS
+    behind = a.stages_checkpoints
     link = cluster.accelerator.host_bandwidth or cluster.accelerator.pcie_bandwidth
     copy = host_copy_time(full, float(devices), link, a.host_copy_efficiency)
     stall = a.checkpoint_overhead_time + (copy if behind else write)

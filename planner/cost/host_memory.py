@@ -49,7 +49,8 @@ def host_use(model: CostModel, table: ConfigTable) -> HostUse:
     had: Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py, cpu_copy_map_grad; DeepSpeed's estimate of
     ZeRO-2 with offload, 16 bytes a parameter, and of ZeRO-3, 18 with the parameters (runtime/zero/stage_1_and_2.py,
     stage3.py, estimate_zero2_model_states_mem_needs, estimate_zero3_model_states_mem_needs). Activations: of all
-    micro-batches in flight, but two layers. A checkpoint: an equal part of the whole on every node; none of adapters.
+    micro-batches in flight, but two layers. A checkpoint: an equal part of the whole on every node; none of adapters,
+    nor where training waits for storage.
     """
     problem, cluster = model.problem, model.problem.cluster
     ranks = min(cluster.devices_per_node, cluster.num_devices)
@@ -69,7 +70,8 @@ def host_use(model: CostModel, table: ConfigTable) -> HostUse:
         states[rows] = ranks * (weights + optimizer + gradients).max(axis=1)
         stored[rows] = ranks * (weights + optimizer).max(axis=1)
         activations[rows] = ranks * kept.max(axis=1)
-    whole = checkpoint_sizes(problem)[0] / cluster.num_nodes if problem.job.lora_rank is None else 0.0
+    staged = problem.job.checkpoint_staged and problem.job.lora_rank is None
+    whole = checkpoint_sizes(problem)[0] / cluster.num_nodes if staged else 0.0
     return HostUse(states, activations, np.maximum(whole - stored, 0.0))
 
 

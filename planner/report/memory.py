@@ -209,12 +209,11 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
 
 def _host(report: MemoryReport) -> str:
     """Bytes on a node's host, beside what the cluster says it has."""
-    if not report.host:
-        return "nothing"
+    held = format_capacity(report.host) if report.host else "nothing"
     if report.host_memory is None:
-        return f"{format_capacity(report.host)}, not checked"
+        return f"{held}, not checked" if report.host else held
     short = ": too much" if report.host + report.staging > report.host_memory else ""
-    return f"{format_capacity(report.host)} of {format_capacity(report.host_memory)}{short}"
+    return f"{held} of {format_capacity(report.host_memory)}{short}" if report.host or short else held
 
 
 def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
@@ -233,7 +232,8 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
         ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else held"),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
         ("host memory", _host(report),
-         f"per node for what is offloaded; a checkpoint copies {format_capacity(report.staging)} beside it"
+         "per node for what is offloaded"
+         + f"; a checkpoint copies {format_capacity(report.staging)} beside it" * (report.staging > 0)
          + " (the cluster does not say what a host has: node.host_memory)" * (report.host_memory is None)),
         *graphs,
     ]  # fmt: skip

@@ -113,6 +113,11 @@ class Assumptions:
         return dataclasses.replace(self, **values, records=tuple(records.values()))
 
     @property
+    def stages_checkpoints(self) -> bool:
+        """Does a checkpoint wait in host memory on its way to storage?"""
+        return self.checkpoint_writing is CheckpointWriting.ASYNCHRONOUS
+
+    @property
     def given(self) -> tuple[str, ...]:
         """What the user set, as sentences."""
         return tuple(f"{record.key} {record.text}" for record in self.records if record.given)

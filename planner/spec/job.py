@@ -100,6 +100,8 @@ class Job:
 
     `bf16_layers`: layers at the start and at the end of the model that an 8- or 4-bit recipe keeps in bf16 (Megatron-LM
     --first-last-layers-bf16); modules of multi-token prediction are taken to be as the last layer is.
+
+    `checkpoint_staged`: a checkpoint is copied to the memory of hosts and written from there while training goes on.
     """
 
     seq_len: int
@@ -115,6 +117,7 @@ class Job:
     mean_length: float | None = None
     packed: bool = False
     bf16_layers: tuple[int, int] = (0, 0)
+    checkpoint_staged: bool = True
 
     def __post_init__(self) -> None:
         if self.lora_rank is not None and self.lora_rank < 1:

@@ -82,6 +82,9 @@ class JobFacts(Record):
         (0, 0),
         description="at the start and at the end of the model, kept in bf16 by an 8- or 4-bit recipe [1]",
     )
+    checkpoint_staged: bool = Field(
+        True, description="checkpoints wait in host memory on their way to storage, training does not"
+    )
 
     @classmethod
     def of(cls, job: Job) -> Self:

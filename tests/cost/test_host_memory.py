@@ -199,3 +199,39 @@ def test_a_solved_split_is_one_that_the_hosts_can_hold() -> None:
     assert found.step_time == min(held) > fastest.step_time
     assert host_need(free.with_split(found.chunks), config).total[0] <= room
     assert found.proven
+
+
+def test_a_checkpoint_that_training_waits_for_is_not_copied_to_the_host(tmp_path: Path) -> None:
+    """Llama-3.1-8B with its states, 14 bytes a parameter, on one node of 64 GiB."""
+    spec, path, plan = (
+        REPOSITORY / "cluster_specs/dgx-h100.yaml",
+        tmp_path / "cluster.yaml",
+        tmp_path / "plan.json",
+    )
+    path.write_text(spec.read_text().replace("host_memory: 2 TiB", "host_memory: 64 GiB"))
+    request = Request("llama-3.1-8b", str(path), 8, seq_len=4096, global_batch="32", restrict={"tp": (8,)})
+    waits = replace(request, assume=("checkpoint_writing=blocking",))
+    assert make_plan(request).verdict is Verdict.NOTHING_FITS
+    assert make_plan(waits).verdict is Verdict.FOUND
+    assert make_estimate(request).choices[0].memory.host["checkpoint copy"] == pytest.approx(
+        14 * 8.03e9, rel=0.01
+    )
+    assert any(
+        "--assume checkpoint_writing=blocking" in said for said in make_estimate(request).choices[0].why
+    )
+    made = make_estimate(waits)
+    assert not made.choices[0].memory.host
+    named = replace(waits, cluster="dgx-h100")
+    plan.write_text(make_estimate(named).model_dump_json())
+
+    def told(*words: str) -> str:
+        return CliRunner().invoke(app, ["estimate", *words, "--memory"]).stdout
+
+    assert "a checkpoint copies" not in " ".join(told(str(plan)).split())  # as the plan was asked
+    assert "a checkpoint copies" not in " ".join(told(str(plan), "--assume", "pue=1.1").split())
+    assert "a checkpoint copies" in " ".join(
+        told(str(plan), "--assume", "checkpoint_writing=asynchronous").split()
+    )
+    short = told("llama-3.1-8b", str(path), "--gpus", "8", "--set", "tp=8")
+    assert "does not fit" in short.splitlines()[0]
+    assert "nothing of 64 GiB: too much" in short
