@@ -118,7 +118,7 @@ def all_reduce_time(
     inside = inside + np.zeros(np.shape(inter_bandwidth))  # as many rows as any argument has
     if not np.any(np.asarray(nodes) > 1):
         return _unless_alone(inside, ranks)
-    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, rates)
+    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, operation, rates)
     moved = moved_bytes(CollectiveKind.ALL_REDUCE, size, ranks)
     ring = ring_time(moved, operation.base + operation.hop * (ranks - nodes), 2.0, at)
     across = np.minimum(ring, tree_time(size, chain, at))
@@ -235,19 +235,26 @@ def _one_way_time(
     inside = floor + _transfer(wire, local, operation) + np.zeros(np.shape(inter_bandwidth))
     if not np.any(np.asarray(nodes) > 1):
         return _unless_alone(inside, ranks)
-    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, rates)
+    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, operation, rates)
     ring = ring_time(moved, floor, 1.0, at) + _transfer(wire, local, operation) - wire
     across = np.where(np.asarray(local) > 1, ring, np.minimum(ring, pat_time(moved, at)))
     return _unless_alone(np.where(np.asarray(nodes) > 1, across, inside), ranks)
 
 
 def _crossing(
-    nodes: Quantity, local: Quantity, intra_bandwidth: Quantity, inter_bandwidth: Quantity, rates: LinkRates
+    nodes: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    operation: OperationRates,
+    rates: LinkRates,
 ) -> Crossing:
-    """A group as rings see it: inside a domain at the bus bandwidth of an all-gather, which no switch helps."""
+    """A group as rings see it: inside a domain at the operation's bus bandwidth, or, where that may be the switch's, at
+    that of an all-gather, which no switch helps."""
     across = np.asarray(nodes) > 1
     cards = np.where(across, inter_bandwidth * rates.fabric.fraction * local, 1.0)
-    scale_up = _scale_up_reached(local, intra_bandwidth, rates.all_gather)
+    ring = rates.all_gather if np.isfinite(rates.switch_floor) else operation
+    scale_up = _scale_up_reached(local, intra_bandwidth, ring)
     return Crossing(np.where(across, nodes, 2.0), local, cards, scale_up, rates.fabric, rates.nvlink)
 
 

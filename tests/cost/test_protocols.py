@@ -112,3 +112,17 @@ def test_timings_of_several_nodes_follow_without_a_fit() -> None:
     assert max(medians) < 0.20
     assert medians[0] < 0.12
     assert medians[4] < 0.06
+
+
+def test_slow_links_inside_nodes_hold_up_every_operation_as_they_do_alone() -> None:
+    # L40S: 8 ranks of a PCIe host reach less than the cards carry, each operation its own share
+    rates = load_link_rates("l40s", "ada", "pcie", "infiniband")
+    for time, operation in (
+        (collectives.all_gather_time, rates.all_gather),
+        (collectives.reduce_scatter_time, rates.reduce_scatter),
+    ):
+        seconds = float(time(10 * GIB, 64.0, 8.0, 31e9, 12.5e9, rates))
+        assert seconds == pytest.approx(10 * GIB * 63 / 64 / (31e9 * operation.fraction[-1]), rel=0.03)
+    whole = float(collectives.all_reduce_time(10 * GIB, 64.0, 8.0, 31e9, 12.5e9, rates))
+    bus = 31e9 * rates.all_reduce.fraction[-1]
+    assert whole <= 1.03 * 10 * GIB * 2 * 63 / 64 / bus
