@@ -147,6 +147,11 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append(f"kernel rates of {problem.cluster.accelerator.name} come from {kernels.kin}")
     if links.kin:
         notes.append(f"link rates come from {links.kin}")
+    if problem.cluster.num_nodes > 1 and not problem.cluster.accelerator.architecture.is_nvidia:
+        notes.append(
+            "collectives between nodes choose as NCCL does, with its latencies: those of the device's own "
+            "library are not known"
+        )
     if problem.cluster.unverified:
         fields = ", ".join(problem.cluster.unverified)
         notes.append(f"figures of the cluster from memory: {fields}")

@@ -393,6 +393,16 @@ def test_bands_are_wide_where_nothing_was_measured() -> None:
     known, unknown = make_plan(SMALL), make_plan(Request("gpt2", "8 mi300x"))
     assert unknown.confidence.level == "L0"
     assert unknown.confidence.band >= 0.5 > known.confidence.band
+    assert "as NCCL does" not in unknown.confidence.explanation  # on one node
+
+
+def test_devices_with_a_library_of_their_own_are_told_that_collectives_are_nccls() -> None:
+    axes = {"tp": (1,)}
+    said = [
+        make_estimate(Request("gpt2", machine, restrict=axes)).confidence.explanation
+        for machine in ("2x8 mi300x 400G-ib", "2x8 h100 400G-ib")
+    ]
+    assert ["as NCCL does" in text for text in said] == [True, False]
 
 
 def test_what_the_headroom_reserves_does_not_fit() -> None:

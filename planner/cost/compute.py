@@ -59,13 +59,6 @@ CHUNK_PASSES = 4.0
 _HALF = (Dtype.FP16, Dtype.BF16)
 # XLA pads the operands of such products itself (openxla/xla@fde6a3f xla/service/gpu/cublas_padding_requirements.h)
 _PADDED_INSIDE = ("maxtext",)
-_CUBLAS = (
-    Architecture.VOLTA,
-    Architecture.AMPERE,
-    Architecture.ADA,
-    Architecture.HOPPER,
-    Architecture.BLACKWELL,
-)
 
 
 class Products(NamedTuple):
@@ -146,7 +139,7 @@ class ComputeModel:
     def _meets_rows(self) -> bool:
         """Do 16-bit products reach cuBLAS with rows as long as the model makes them?"""
         plain = self.problem.stack.framework not in _PADDED_INSIDE
-        return plain and self.problem.cluster.accelerator.architecture in _CUBLAS
+        return plain and self.problem.cluster.accelerator.architecture.is_nvidia
 
     def table_of(self, gemm: Gemm, narrow: bool = True) -> Dtype | Precision:
         """The table that a product's rate is read from; see `gemm`."""

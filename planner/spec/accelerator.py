@@ -50,6 +50,11 @@ class Architecture(StrEnum):
     TRAINIUM = "trainium"
     CPU = "cpu"
 
+    @property
+    def is_nvidia(self) -> bool:
+        """Whether its libraries are cuBLAS and NCCL."""
+        return self in (self.VOLTA, self.AMPERE, self.ADA, self.HOPPER, self.BLACKWELL)
+
 
 def quantity(kind: str) -> BeforeValidator:
     """A pydantic validator that reads a string with a unit of `kind` and wants it above 0."""
