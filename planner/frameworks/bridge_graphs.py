@@ -1,7 +1,7 @@
 """How are CUDA graphs written in fields of Megatron-Bridge's ConfigContainer and read from them?
 
 Source: NVIDIA-NeMo/Megatron-Bridge at 067f987, src/megatron/bridge/utils/cuda_graph.py, training/config.py. Left out:
-which captures are refused (`megatron/graph_rules.py`), and what a recipe says itself.
+which captures are refused (`megatron/graph_rules.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def graph_fields(launch: Launch, title: str) -> dict[str, Any]:
 
 
 def graphs_said(s: Settings) -> dict[str, int]:
-    """What overrides say of CUDA graphs; what a recipe says itself is not read. Raises `FileInputError`."""
+    """What a recipe and overrides say of CUDA graphs. Raises `FileInputError`."""
     impl = s.text("model.cuda_graph_impl", "none")
     words = s.text("model.cuda_graph_modules", s.text("model.cuda_graph_scope", "")).strip("[]\"'")
     names = [name.strip(" '\"") for name in words.split(",") if name.strip(" '\"")]

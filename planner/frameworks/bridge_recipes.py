@@ -24,7 +24,8 @@ READ: Final = frozenset(
         "model.recompute_modules", "model.pipeline_model_parallel_layout", "model.num_layers_in_first_pipeline_stage",
         "model.num_layers_in_last_pipeline_stage", "model.account_for_embedding_in_pipeline_split",
         "model.account_for_loss_in_pipeline_split", "model.seq_length", "model.cp_comm_type",
-        "model.cross_entropy_loss_fusion", "model.moe_token_dispatcher_type", "ddp.use_distributed_optimizer",
+        "model.cross_entropy_loss_fusion", "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend",
+        "model.cuda_graph_impl", "model.cuda_graph_modules", "model.cuda_graph_scope", "ddp.use_distributed_optimizer",
         "ddp.use_megatron_fsdp", "ddp.data_parallel_sharding_strategy", "ddp.fsdp_double_buffer",
         "train.global_batch_size", "train.micro_batch_size", "mixed_precision",
     )

@@ -347,12 +347,20 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         ),
         notes=tuple(notes),
         cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
-        dispatcher=Dispatcher.DEEPEP if s.text("model.moe_token_dispatcher_type", "") == "flex" else None,
+        dispatcher=_dispatcher(s),
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
         stack_options=(DOUBLE_BUFFER,) if fsdp and s.flag("ddp.fsdp_double_buffer") else (),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
     )
+
+
+def _dispatcher(s: Settings) -> Dispatcher | None:
+    """The backend of the flex dispatcher, DeepEP where none is named; None where tokens are exchanged by NCCL."""
+    if s.text("model.moe_token_dispatcher_type", "") != "flex":
+        return None
+    backend = s.text("model.moe_flex_dispatcher_backend", Dispatcher.DEEPEP)
+    return next((kind for kind in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP) if kind == backend), None)
 
 
 def _context_kind(s: Settings) -> int:

@@ -204,3 +204,33 @@ def test_settings_by_name() -> None:
     for wrong in ("cuda_graph_impl=maybe", "cuda_graph_modules=attn+mamba"):
         with pytest.raises(PlannerError, match="known"):
             parse_restriction([wrong])
+
+
+@pytest.mark.parametrize(
+    ("words", "must"),
+    [
+        ("--cuda-graph-impl full_iteration --cuda-graph-modules attn" + CHECKS, "must be empty|modules to capture"),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules full attn", "excludes other modules"),
+    ],
+)  # fmt: skip
+def test_modules_that_exclude_each_other(words: str, must: str) -> None:
+    with pytest.raises(InputError, match=must):
+        read("megatron", ARGUMENTS + words)
+
+
+@pytest.mark.parametrize("words", ["--cuda-graph-impl transformer_engine", "--external-cuda-graph"])
+def test_expandable_segments_are_not_registered(words: str) -> None:
+    text = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+    with pytest.raises(InputError, match="NCCL_GRAPH_REGISTER=0"):
+        read("megatron", text + ARGUMENTS + words)
+    assert read("megatron", text + "export NCCL_GRAPH_REGISTER=0\n" + ARGUMENTS + words) == (TE, ())
+    assert read("megatron", ARGUMENTS + words) == (TE, ())
+    assert read("megatron", text + ARGUMENTS) == (NONE, ())
+
+
+def test_what_a_recipe_captures() -> None:
+    script = "run_recipe.py --recipe qwen3_30b_a3b_pretrain_config"
+    assert read("megatron-bridge", script) == (TE, ("moe_router", "moe_preprocess"))
+    assert read("megatron-bridge", script + " model.cuda_graph_modules=[attn]") == (TE, ("attn",))
+    assert read("megatron-bridge", script + " model.cuda_graph_impl=none") == (NONE, ())
+    assert read("megatron-bridge", "run_recipe.py --recipe llama3_8b_pretrain_config") == (NONE, ())

@@ -175,3 +175,12 @@ except AssertionError:
     print("refused")
 """
     assert run(script).split() == ["1.0", "1", "refused"]
+
+
+def test_what_torchtitan_scales_otherwise_is_said() -> None:
+    case = problem("llama-3.1-8b", "torchtitan-2026", precision="fp8_cs")
+    for version, rows in (("0.2.2", False), ("0.3.0", True)):
+        files = framework("torchtitan").render(launch("llama-3.1-8b", CONFIGS["torchtitan"], case), version)
+        assert "reads these files as fp8" in files["README.md"]
+        parsed = framework("torchtitan").parse({n: t for n, t in files.items() if n != "README.md"})
+        assert any("by rows" in note for note in parsed.notes) is rows

@@ -17,6 +17,7 @@ from planner.frameworks.not_read import LAUNCHERS, launcher_of
 from planner.frameworks.script_calls import with_arguments
 from planner.frameworks.shell import Script, slurm_variables
 from planner.spec.load_model import load_model
+from planner.spec.stack_kinds import Dispatcher
 
 runner = CliRunner()
 
@@ -216,3 +217,23 @@ def test_programs_that_train_nothing(tmp_path: Path) -> None:
     file = tmp_path / "eval.sh"
     file.write_text("python tasks/main.py --task WIKITEXT103 --num-layers 24 --micro-batch-size 4\n")
     assert "trains nothing" in " ".join(check(file)[1].split())
+
+
+@pytest.mark.parametrize(
+    ("words", "dispatcher"),
+    [("", Dispatcher.HYBRIDEP), ("model.moe_flex_dispatcher_backend=deepep", Dispatcher.DEEPEP),
+     ("model.moe_token_dispatcher_type=alltoall", None)],
+)  # fmt: skip
+def test_the_dispatcher_of_a_recipe(words: str, dispatcher: Dispatcher | None) -> None:
+    text = f"run_recipe.py --recipe qwen3_30b_a3b_pretrain_config {words}"
+    assert framework("megatron-bridge").parse({"run.sh": text}).dispatcher is dispatcher
+
+
+@pytest.mark.parametrize(
+    ("words", "dispatcher"),
+    [("flex", Dispatcher.DEEPEP), ("flex --moe-flex-dispatcher-backend hybridep", Dispatcher.HYBRIDEP),
+     ("alltoall", None)],
+)  # fmt: skip
+def test_the_dispatcher_of_arguments(words: str, dispatcher: Dispatcher | None) -> None:
+    text = "pretrain_gpt.py --num-layers 32 --micro-batch-size 1 --bf16 --moe-token-dispatcher-type " + words
+    assert framework("megatron").parse({"run.sh": text}).dispatcher is dispatcher

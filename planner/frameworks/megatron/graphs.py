@@ -7,6 +7,7 @@ core/transformer/cuda_graph_config.py. Left out: graphs of inference, and which 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from planner.errors import InputError, UnknownNameError, UnsupportedError
@@ -50,6 +51,21 @@ def graph_options(launch: Launch, version: str) -> list[Option]:
     return [("--cuda-graph-impl", "local" if own else graphs.label), *scoped, *checks]
 
 
+def accept_graphs(a: Arguments, variables: Mapping[str, str]) -> None:
+    """Refuse the environment that validate_args refuses with Transformer Engine's graphs. Raises `InputError`."""
+    captured = a.word("--cuda-graph-impl", "none") == CudaGraphs.TRANSFORMER_ENGINE.label
+    expandable = "expandable_segments:True" in variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if (
+        captured | a.has("--external-cuda-graph")
+        and expandable
+        and variables.get("NCCL_GRAPH_REGISTER") != "0"
+    ):
+        must = "Transformer Engine's graphs with expandable segments must not register buffers with NCCL"
+        raise InputError(
+            must, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "export NCCL_GRAPH_REGISTER=0"
+        )
+
+
 def graph_axes(a: Arguments) -> dict[str, int]:
     """`cuda_graph_impl` and `cuda_graph_modules` of the arguments. Raises `InputError`."""
     impl = a.word("--cuda-graph-impl", "none")
@@ -75,7 +91,13 @@ def graph_axes(a: Arguments) -> dict[str, int]:
         raise InputError(must, "looks for it", "add --no-check-for-nan-in-loss-and-grad")
     if graphs is CudaGraphs.NONE:
         return {}
+    if WHOLE_LAYER in names and len(set(names)) > 1:  # cuda_graph_config.py normalize_cuda_graph_modules
+        must = "full captures whole layers and excludes other modules to capture"
+        raise InputError(must, " ".join(names)[:80], "leave it or them out")
     named = [name for name in names if name not in (WHOLE_LAYER, _INFERENCE)]
+    if named and graphs is CudaGraphs.FULL_ITERATION:
+        must = "modules to capture must be empty where the full iteration is captured"
+        raise InputError(must, " ".join(named)[:80], "leave --cuda-graph-modules out")
     for name in named:
         if name not in CUDA_GRAPH_MODULES:
             raise UnknownNameError("--cuda-graph-modules", name, CUDA_GRAPH_MODULES)

@@ -17,7 +17,7 @@ from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.foreign import notes_on, require_gpt
 from planner.frameworks.megatron.given import Arguments
-from planner.frameworks.megatron.graphs import graph_axes
+from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
 from planner.frameworks.megatron.states import (
     STRATEGIES,
@@ -141,6 +141,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     _accept(arguments, version)
     accept_narrow_parameters(arguments)
     accept_fsdp(arguments, variables)
+    accept_graphs(arguments, variables)
     axes, layers = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
     axes["hsdp"] = _shard_group(arguments, axes, devices)
@@ -172,7 +173,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         environment={name: value for name, value in variables.items() if name.isupper()},
         optimizer=_optimizer(arguments),
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
-        dispatcher=Dispatcher.DEEPEP if _deepep(arguments) else None,
+        dispatcher=_dispatcher(arguments),
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
@@ -201,10 +202,12 @@ def _mapping_notes(a: Arguments, devices: int | None) -> list[str]:
     return said
 
 
-def _deepep(a: Arguments) -> bool:
-    """Does DeepEP send the tokens? It is the flex dispatcher's default backend."""
-    flex = a.word("--moe-token-dispatcher-type", "allgather") == "flex"
-    return flex and a.word("--moe-flex-dispatcher-backend", "deepep") == "deepep"
+def _dispatcher(a: Arguments) -> Dispatcher | None:
+    """The backend of the flex dispatcher, DeepEP where none is named; None where tokens are exchanged by NCCL."""
+    if a.word("--moe-token-dispatcher-type", "allgather") != "flex":
+        return None
+    backend = a.word("--moe-flex-dispatcher-backend", "deepep")
+    return next((kind for kind in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP) if kind == backend), None)
 
 
 def _normed_full_queries(a: Arguments) -> bool:

@@ -131,7 +131,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     }  # fmt: skip
     if not known:  # all devices that are left; the cluster says how many
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
-    fp8 = "float8" in s.text("model.converters", "")
+    fp8 = "float8" in s.text("model.converters", "") or shipped_precision is Precision.FP8
     gathers, notes = _float8_gather(s, version, shard > 1) if fp8 else (None, ())
     deepep = s.text("parallelism.expert_parallel_comm_backend", "") == "deepep"
     fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
@@ -170,7 +170,9 @@ def _float8_gather(s: Settings, version: str, sharded: bool) -> tuple[bool | Non
     Raises `InputError` where 0.2.2 does (components/quantization/float8.py Float8LinearConverter).
     """
     if version != TOML:
-        return None, ()
+        return None, (
+            "float8 scales by rows in 0.3.0: costed as one scale a tensor, which multiplies faster",
+        )
     section = "quantize.linear.float8"
     recipe, asked = s.text(f"{section}.recipe_name", ""), s.flag(f"{section}.enable_fsdp_float8_all_gather")
     if recipe and asked:
