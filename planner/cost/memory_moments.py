@@ -139,6 +139,16 @@ def _update_temporaries(x: MemoryInputs, states: States) -> Array:
     return np.where(here, x.update_bytes * local + (states.step_tensors * width * largest)[:, None], 0.0)
 
 
+def _behind(x: MemoryInputs, done: Array | float) -> Array:
+    """Micro-batches in flight once `done` layers are through the backward pass of one of them (n, C) [1].
+
+    in flight - done / layers; where less than one is on the device, as most wait on the host, others take the place of
+    what is freed while any are left.
+    """
+    layers = np.maximum(x.layers, 1.0)
+    return np.asarray(np.maximum(x.in_flight - done / layers, np.clip(1.0 - done / layers, 0.0, x.in_flight)))
+
+
 def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     """Moments where weights and gradients are there from start to end; unless `every`, those that can bind."""
     states = stack.states
@@ -156,10 +166,10 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Mome
     head = x.head_inputs + x.logit_gradient
     # the head's weight gradient is a tensor of its own before it is added to the buffer
     weight_gradient = x.trained * states.unit_gradient * x.head
-    last = x.in_flight - 1.0 + 1.0 / np.maximum(x.layers, 1.0)
+    layers = np.maximum(x.layers, 1.0)
     unreduced = x.trained * states.late_gradient
     late = {"late_gradients": unreduced * (x.dense + x.expert)} if unreduced else {}
-    end = [Moment("backward_end", {**always, **late}, last, works=True)]
+    end = [Moment("backward_end", {**always, **late}, _behind(x, layers - 1.0), works=True)]
     binding = [
         Moment("loss", {**always, "logits": logits}, x.in_flight),
         Moment("head_backward", {**always, "logits": head, "head_gradient": weight_gradient}, x.in_flight),
@@ -172,14 +182,15 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Mome
         binding.append(Moment("parameter_gather", {**update, "gathered_copy": copies * (x.dense + x.expert)}))
     if not every:
         return binding
+    less = _behind(x, 1.0)
     return [
         *binding,
         Moment("after_init", update),
         Moment("forward", always, x.in_flight),
-        Moment("layer_reduction", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0)),
-        Moment("layer_backward", always, x.in_flight - 1.0 / np.maximum(x.layers, 1.0), works=True),
+        Moment("layer_reduction", always, less),
+        Moment("layer_backward", always, less, works=True),
         *([] if late else end),
-        Moment("gradient_reduction", {**always, **late}, x.in_flight - 1.0),
+        Moment("gradient_reduction", {**always, **late}, _behind(x, layers)),
     ]
 
 
@@ -270,7 +281,7 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
             works,
         )
 
-    ahead, held, less = np.where(deep, u.weights, 0.0), x.in_flight, x.in_flight - 1.0 / layers
+    ahead, held, less = np.where(deep, u.weights, 0.0), x.in_flight, _behind(x, 1.0)
     two = u.weights + ahead + u.outer_weights
     done = np.where((zero >= 3) & deep, layers - 2, layers - 1)  # layers whose backward is over at the end
     head, fully = before + u.head_gradient, u.all_weights
@@ -288,9 +299,9 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
                head + np.where(sharded, u.gradients, 0.0), u.scatter, working_set=stream),
         moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead), fully - u.weights,
                head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, u.scatter, 0.0), works=True),
-        moment("backward_end", held - done / layers, two, u.weights + u.outer_weights,
+        moment("backward_end", _behind(x, done), two, u.weights + u.outer_weights,
                head + fresh * done * u.shard, np.where(done >= 1, u.scatter, 0.0), works=True),
-        moment("gradient_reduction", held - 1.0, none, none, ended, u.outer_gradients + u.outer_scatter),
+        moment("gradient_reduction", _behind(x, layers), none, none, ended, u.outer_gradients + u.outer_scatter),
         moment("optimizer", None, none, none, grown + excess, optimizer_temporaries=_update_temporaries(x, states)),
     ]  # fmt: skip
     return [*moments, moment("after_init", None, none, none, none)] if every else moments
@@ -318,13 +329,13 @@ def _megatron_fsdp_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[M
         return Moment(phase, {**always, **of_units, **more}, kept, works)
 
     moments = [
-        moment("forward", held - 1.0 / layers, u.gathered, working_set=x.stream[:, None] + none),
+        moment("forward", _behind(x, 1.0), u.gathered, working_set=x.stream[:, None] + none),
         moment("loss", held, none, logits=logits),
         moment("head_backward", held, none, first, logits=x.head_inputs + x.logit_gradient),
         moment("backward", held, u.gathered, first, works=True),
-        moment("layer_backward", held - u.queued / layers, u.gathered, full, works=True),
-        moment("backward_end", held - 1.0 + 1.0 / layers, u.gathered, last, works=True),
-        moment("gradient_reduction", held - 1.0, none, end),
+        moment("layer_backward", _behind(x, u.queued), u.gathered, full, works=True),
+        moment("backward_end", _behind(x, layers - 1.0), u.gathered, last, works=True),
+        moment("gradient_reduction", _behind(x, layers), none, end),
         moment("optimizer", None, none, optimizer_temporaries=_update_temporaries(x, stack.states)),
     ]
     return [*moments, Moment("after_init", always)] if every else moments

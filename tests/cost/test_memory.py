@@ -11,7 +11,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.cost.memory import Kept, memory_cost
 from planner.cost.memory_moments import PHASES, MemoryInputs
 from planner.cost.state_bytes import StateBytes, state_bytes
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack import Overhead, Stack, States
@@ -176,3 +176,31 @@ def test_sixteen_bit_gradients_are_copied_for_the_update() -> None:
     parameters = found[0]["weights"][0, 0] / 2
     assert found[0]["optimizer_temporaries"][0, 0] == pytest.approx(4 * parameters / 8)
     assert found[1]["optimizer_temporaries"][0, 0] == 0
+
+
+@pytest.mark.parametrize("dualpipe", [False, True])
+@pytest.mark.parametrize(
+    ("stack", "axes"),
+    [
+        ("deepspeed-2025", {"zero": 2, "offload": 5}),
+        ("deepspeed-2025", {"zero": 3, "offload": 7}),
+        ("megatron-2026", {"zero": 1, "offload": 5}),
+        ("megatron-fsdp-2026", {"zero": 3, "offload": 4}),
+        ("torchtitan-2026", {"zero": 3, "offload": 4}),
+        ("torchtitan-2026", {"zero": 2, "pp": 4, "dp": 2, "schedule": Schedule.ZB_H1}),
+        ("torchtitan-2026", {"zero": 2, "pp": 4, "dp": 2, "schedule": Schedule.ZB_V, "vpp": 2}),
+    ],
+)
+def test_no_part_is_negative(stack: str, axes: dict[str, int], dualpipe: bool) -> None:
+    """What waits on the host, or for weight gradients alone, is not freed again by the backward pass."""
+    rows = [ParallelConfig(**{"dp": 8, "num_microbatches": 8} | {key: int(of) for key, of in axes.items()})]
+    rows += [
+        ParallelConfig(pp=4, dp=2, zero=2, num_microbatches=8, schedule=int(Schedule.DUALPIPE))
+    ] * dualpipe
+    found = costs(problem(dense_model(8), "1x8 h100", stack=stack)).evaluate(
+        ConfigTable.of(rows), keep_terms=True
+    )
+    assert found.detail is not None
+    for phase, terms in found.detail.memory.items():
+        for name, amounts in terms.items():
+            assert amounts[0].min() >= 0, (phase, name)
