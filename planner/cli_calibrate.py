@@ -85,6 +85,11 @@ def calibrate(
     if model == NO_MODEL and run:
         raise InputError("runs need the model that they trained", model, "give its name or config.json first")
     request = job.request(model, cluster, gpus)
+    if request.calibration is not None:
+        hint = "leave out --calibration, and give what it was made from again: --run, --nccl, --profile"
+        raise InputError(
+            "a calibration corrects the shipped numbers, not another one", request.calibration, hint
+        )
     machine = load_cluster(cluster, gpus)
     said = _machine_lines(machine, topo, nodes, cluster_file)
     if not (run or nccl or profile or topo or nodes):

@@ -65,6 +65,23 @@ def test_a_calibrated_plan_is_traced_and_explained_with_its_calibration(tmp_path
     assert explained.exit_code == 0, explained.output
 
 
+def test_a_calibration_is_not_made_on_another(ours: str) -> None:
+    refused = RUNNER.invoke(app, ["calibrate", *JOB, "--run", "5 s:tp=2", "--calibration", ours])
+    assert refused.exit_code == 2
+    assert "not another one" in refused.output
+
+
+@pytest.mark.parametrize("axis", ["vpp", "num_microbatches"])
+def test_own_runs_without_micro_batches_are_refused(ours: str, axis: str) -> None:
+    run = f"{{model: m, layers: 1, hidden: 1, seq_len: 1, precision: bf16, axes: {{{axis}: 0}}, factor: 1.1}}"
+    with Path(ours).open("a") as file:
+        file.write(f"runs: [{run}]\n")
+    load_overlay.cache_clear()
+    refused = RUNNER.invoke(app, ["plan", *JOB, "--calibration", ours])
+    assert refused.exit_code == 2
+    assert f"{axis} must be 1 or more" in " ".join(refused.output.split())
+
+
 @pytest.mark.parametrize(
     "verb", ["plan", "estimate", "compare", "size", "check", "trace", "explain", "validate"]
 )

@@ -225,7 +225,8 @@ def goodput_rows(run: Run) -> list[Row]:
 
 
 def standing_rows(outcomes: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Exposed terms of the step of every cluster [s], from the facts of a comparison."""
+    """Exposed terms of the step of every cluster [s], from the facts of a comparison; what own runs take off lies
+    left of 0."""
     rows = []
     for outcome in outcomes:
         time = outcome.get("time") or {}
@@ -233,7 +234,7 @@ def standing_rows(outcomes: Sequence[Mapping[str, Any]]) -> list[Row]:
         for name, amount in time.items():
             grouped[_kind(name)] = grouped.get(_kind(name), 0.0) + amount
         for kind, amount in grouped.items():
-            if amount > 0:
+            if amount:
                 said = precise_time(amount)
                 rows.append({"cluster": _place(outcome), "kind": kind, "amount": amount,
                              "order": KIND_ORDER.index(kind), "said": said,

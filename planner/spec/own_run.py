@@ -48,6 +48,8 @@ class OwnRun(BaseModel):
         unknown = set(axes) - set(NEUTRAL)
         if unknown:
             raise ValueError(f"axes must be among {', '.join(NEUTRAL)}, not {', '.join(sorted(unknown))}")
+        if few := [axis for axis in RATES if axes.get(axis, 1) < 1]:
+            raise ValueError(f"{', '.join(few)} must be 1 or more")
         return axes
 
     @classmethod

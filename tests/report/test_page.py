@@ -50,6 +50,12 @@ def test_waterfall_adds_up_to_the_step(plan: Plan) -> None:
     assert rows[-2]["end"] == pytest.approx(best.step_time, rel=2 * chart_data.SMALLEST)
 
 
+def test_what_own_runs_take_off_is_drawn_left_of_nothing() -> None:
+    time = {"gemm": 2.0, "own_runs": -0.5, "recompute": 0.0}
+    rows = chart_data.standing_rows([{"cluster": "a", "gpus": 8, "time": time}])
+    assert [(row["kind"], row["amount"]) for row in rows] == [("compute", 2.0), ("other", -0.5)]
+
+
 def test_memory_rows_add_up_to_every_ranks_peak(plan: Plan) -> None:
     memory = plan.choices[0].memory
     rows = chart_data.memory_rows(memory)
