@@ -9,7 +9,7 @@ transformer_layer.py (_te_cuda_graph_capture, create_mcore_cudagraph_manager), c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -97,8 +97,8 @@ class HostFloor:
         return self.dense + self.pipeline + self.routed + self.experts
 
     def times(self, factor: Array) -> HostFloor:
-        """Of a layer with so many times the launches."""
-        return HostFloor(*(part * factor for part in (self.dense, self.routed, self.experts, self.pipeline)))
+        """Of a layer with so many times the launches, those of its experts left out."""
+        return replace(self, dense=self.dense * factor)
 
     def captured(self, capture: Capture | None) -> tuple[Array, Array]:
         """The same under graphs, were all of it of a forward or of a backward pass [s].

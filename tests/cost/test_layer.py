@@ -173,6 +173,17 @@ def test_a_softmax_kernel_takes_heads_by_fours() -> None:
     assert float(one.host[0]) == pytest.approx(float(four.host[0]) * 21 / 16)
 
 
+def test_an_eager_softmax_launches_no_more_kernels_of_experts() -> None:
+    stack = load_stack("megatron-2022")
+    launches = stack.host.model_copy(update={"moe_layer_floor": 4e-3, "expert_launch": 1e-4})
+    subject = replace(problem(moe_model(4), "1x8 a100"), stack=stack.model_copy(update={"host": launches}))
+    heads = subject.model.layer_kinds[-1].attention.heads
+    eager, fused = (layer_of(subject, ParallelConfig(tp=heads // 2, micro_batch=b)).host[0] for b in (1, 2))
+    dense = replace(problem(dense_model(), "1x8 a100"), stack=subject.stack)
+    floor = layer_of(dense, ParallelConfig(tp=4, micro_batch=4)).host[0]
+    assert float(eager - fused) == pytest.approx(5 / 16 * float(floor))
+
+
 def test_in_a_step_put_together_collectives_follow_the_host_and_nothing_is_recomputed() -> None:
     slow = load_stack("megatron-2022").host.model_copy(update={"layer_floor_tp": 0.05})
     plain, composed = (fused_softmax_layer(composed=flag, host=slow)[0] for flag in (False, True))
