@@ -14,6 +14,7 @@ from planner.catalog.load_links import load_link_rates
 from planner.catalog.load_overlay import load_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK, stack_to_plan
 from planner.catalog.loader import load_kernel_rates
+from planner.catalog.stack_options import idle_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
 from planner.solve.balance import balance_experts, zipf_loads
@@ -124,6 +125,7 @@ def resolve(
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")
     precision = _precision(request.precision, cluster, assumed)
+    assumed += idle_options(stack, precision)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     imbalance, replicas = _expert_imbalance(request, model, assumed)

@@ -26,7 +26,7 @@ _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_
 class StackOption:
     """`fields`: section of a stack -> what the option replaces there. `meaning`: in a line.
 
-    `engine`: of the stacks that take it, any where None.
+    `engine`: of the stacks that take it, any where None. `precisions`: recipes that it changes, all where empty.
     """
 
     name: str
@@ -34,28 +34,29 @@ class StackOption:
     fields: Mapping[str, Mapping[str, Any]]
     meaning: str
     engine: StateEngine | None = None
+    precisions: tuple[Precision, ...] = ()
 
 
 OPTIONS: Final = (
     StackOption(
         "fp8-param-gather", ("megatron",), {"states": {"fp8_param_gather": _FP8}},
-        "linear weights are kept and gathered in 8 bits in every fp8 recipe",
+        "linear weights are kept and gathered in 8 bits in every fp8 recipe", precisions=_FP8,
     ),
     StackOption(
         "no-fp8-param-gather", ("megatron",), {"states": {"fp8_param_gather": ()}},
-        "fp8 recipes keep 8-bit copies beside 16-bit weights",
+        "fp8 recipes keep 8-bit copies beside 16-bit weights", precisions=_FP8,
     ),
     StackOption(
         "fp4-param-gather", ("megatron",), {"states": {"fp4_param_gather": True}},
-        "linear weights of nvfp4 are kept and gathered in 4 bits", StateEngine.CONTIGUOUS,
+        "linear weights of nvfp4 are kept and gathered in 4 bits", StateEngine.CONTIGUOUS, (Precision.NVFP4,),
     ),
     StackOption(
         "no-fp4-param-gather", ("megatron",), {"states": {"fp4_param_gather": False}},
-        "nvfp4 keeps 4-bit copies beside 16-bit weights", StateEngine.CONTIGUOUS,
+        "nvfp4 keeps 4-bit copies beside 16-bit weights", StateEngine.CONTIGUOUS, (Precision.NVFP4,),
     ),
     StackOption(
         FLOAT8_ALL_GATHER, ("torchtitan", "fsdp"), {"states": {"float8_all_gather": True}},
-        "FSDP2 casts linear weights of a dense fp8 model before it gathers them, one scale a tensor",
+        "FSDP2 casts linear weights of a dense fp8 model before it gathers them, one scale a tensor", precisions=_FP8,
     ),
     StackOption(
         DOUBLE_BUFFER, ("megatron",), {"states": {"double_buffer": True}},
@@ -76,6 +77,16 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
         for option in OPTIONS
         if stack.framework in option.frameworks and option.engine in (None, stack.states.engine)
     )
+
+
+def idle_options(stack: Stack, precision: Precision) -> list[str]:
+    """The options in the stack's name that change nothing under a recipe, in words."""
+    named = stack.name.split(SEPARATOR)[1:]
+    return [
+        f"+{option.name} changes nothing under {precision}"
+        for option in OPTIONS
+        if option.name in named and option.precisions and precision not in option.precisions
+    ]
 
 
 def with_options(stack: Stack, names: list[str]) -> Stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from planner.catalog.load_stacks import (
     stacks_to_plan,
 )
 from planner.errors import FileInputError, InputError, UnknownNameError
+from planner.request import Request, resolve
 from planner.spec.load_cluster import accelerator_names
 from planner.spec.stack import UNLIKE_BAND
 
@@ -107,3 +109,21 @@ def test_options_follow_the_name() -> None:
     for unknown in ("megatron-2026+fsdp", "torchtitan-2026+fp8-param-gather", "megatron-2026+"):
         with pytest.raises(UnknownNameError, match="option of stack"):
             load_stack(unknown)
+
+
+def test_options_that_change_nothing_under_a_recipe_are_told() -> None:
+    named = Request("llama-3.1-8b", "1x8 b200", stack="megatron-2026+fp4-param-gather+no-fp8-param-gather")
+    idle = {
+        precision: [
+            said for said in resolve(replace(named, precision=precision))[1] if "changes nothing" in said
+        ]
+        for precision in ("bf16", "fp8_cs", "nvfp4")
+    }
+    assert idle == {
+        "bf16": [
+            "+no-fp8-param-gather changes nothing under bf16",
+            "+fp4-param-gather changes nothing under bf16",
+        ],
+        "fp8_cs": ["+fp4-param-gather changes nothing under fp8_cs"],
+        "nvfp4": ["+no-fp8-param-gather changes nothing under nvfp4"],
+    }
