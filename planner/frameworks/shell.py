@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -56,6 +56,9 @@ class Script:
     files: dict[str, str] = field(default_factory=dict)
     sourced: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
+    scripts: list[str] = field(
+        default_factory=list
+    )  # that it writes by here-documents, and that are followed
     built: int = 0  # characters that statements came to so far
 
     def follow(self, text: str, depth: int = 0) -> Script:
@@ -125,7 +128,9 @@ class Script:
         target = self._filled(written_to(statement))
         if not is_run(statement):
             self.files |= {target: body} if target else {}
-        elif depth < _DEEPEST:
+            return
+        self.scripts.append(target)
+        if depth < _DEEPEST:
             self.follow(body.replace("\\$", "$"), depth + 1)
 
     def _assign(self, written: str, name: str, plus: str, value: str) -> None:
@@ -148,6 +153,13 @@ def script_words(text: str) -> tuple[list[str], dict[str, str]]:
     """The words of all commands of a script and its variables, as `Script` has them."""
     script = Script().follow(text)
     return script.words, script.variables
+
+
+def loops_said(files: Mapping[str, str]) -> list[str]:
+    """Which loops of shell scripts are read for one of their rounds alone."""
+    scripts = [text for name, text in files.items() if is_script(name) and not name.endswith(".py")]
+    loops = Script().follow("\n".join(scripts)).loops
+    return [f"of a loop only its first round is read, {first}" for first in dict.fromkeys(loops)]
 
 
 def is_script(name: str) -> bool:

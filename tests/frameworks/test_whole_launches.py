@@ -237,3 +237,25 @@ def test_the_dispatcher_of_a_recipe(words: str, dispatcher: Dispatcher | None) -
 def test_the_dispatcher_of_arguments(words: str, dispatcher: Dispatcher | None) -> None:
     text = "pretrain_gpt.py --num-layers 32 --micro-batch-size 1 --bf16 --moe-token-dispatcher-type " + words
     assert framework("megatron").parse({"run.sh": text}).dispatcher is dispatcher
+
+
+GRID = """cat > args.sh <<EOF
+TP=4
+EOF
+source args.sh
+for MBS in 1 2; do
+  torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 \\
+    --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size $MBS --global-batch-size 256 \\
+    --tensor-model-parallel-size $TP --bf16 --swiglu --vocab-size 32000
+done
+"""
+
+
+def test_rounds_of_a_loop_and_a_file_the_script_writes(tmp_path: Path) -> None:
+    script = tmp_path / "grid.sh"
+    script.write_text(GRID)
+    said = CliRunner().invoke(app, ["check", str(script), "--cluster", "dgx-h100", "--gpus", "8", "--json"])
+    answer = json.loads(said.stdout)
+    assert (answer["axes"]["tp"], answer["axes"]["micro_batch"]) == (4, 1)
+    assert "of a loop only its first round is read, MBS=1" in answer["notes"]
+    assert not [note for note in answer["notes"] if "args.sh" in note]

@@ -267,3 +267,20 @@ def test_any_field_values_give_a_model_or_an_error_of_ours(model_type: str, chan
         spec = read_hf_config({"model_type": model_type, **base, "text_config": base}, "config.json", "m")
         assert spec.num_layers >= 1
         assert json.dumps(spec.assumed)
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("dots1", "layer_types", []), ("dots1", "layer_types", ["full_attention"] * 3),
+        ("hunyuan_v1_moe", "num_experts", []), ("hunyuan_v1_moe", "moe_topk", [[]]),
+    ],
+)  # fmt: skip
+def test_lists_per_layer_that_are_none(family: str, field: str, value: list[object]) -> None:
+    config = {
+        "model_type": family, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
+        "num_hidden_layers": 2, "vocab_size": 64, "intermediate_size": 32, "moe_intermediate_size": 16,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "num_experts": 4, "moe_topk": 2,
+    }  # fmt: skip
+    with pytest.raises(FileInputError, match=field):
+        read_hf_config(config | {field: value}, "config.json", "m")

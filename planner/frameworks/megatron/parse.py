@@ -166,7 +166,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *_recomputed_notes(arguments, layers, axes["pp"]),
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
-            *notes_on(names, script.sourced, files),
+            *notes_on(names, script.sourced, [*files, *script.scripts]),
         ),
         layers=layers,
         unknown=unknown_options("megatron", version, sorted(names)),

@@ -64,6 +64,9 @@ def read_dots1(f: ConfigFields, name: str) -> ModelSpec:
     first = f.integer("max_window_layers", default=62, least=0)
     window = f.optional_integer("sliding_window") if "sliding_window" in f.values else 4096
     types = f.words("layer_types", ("full_attention", "sliding_attention"))
+    if types is not None and len(types) != core.num_layers:
+        must, count = "must name one type per layer", core.num_layers
+        raise f.error("layer_types", must, len(types), f"list {count} types")
     slides = [i >= first if types is None else types[i] != "full_attention" for i in range(core.num_layers)]
     windows = [window if slide else None for slide in slides]
     dense = f.integer("first_k_dense_replace", default=0, least=0)
@@ -115,7 +118,7 @@ def read_hunyuan_moe(f: ConfigFields, name: str) -> ModelSpec:
     values = dict(f.values)
     for field in ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_expert"):
         if isinstance(values.get(field), list):
-            if len(set(values[field])) != 1:
+            if not values[field] or any(value != values[field][0] for value in values[field]):
                 raise f.error(
                     field, "must be the same for every layer", values[field], "not modelled per layer"
                 )
