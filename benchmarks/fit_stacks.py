@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.stack_parameters import MAPS, PARAMETERS, STARTS, Parameter
+from benchmarks.stack_parameters import MAPS, PARAMETERS, STARTS, Parameter, prior_axes
 from planner.calibrate.measured import group_of, is_judged, measurement_of
 from planner.calibrate.predict import predict_runs
 from planner.calibrate.runs import Run, RunReader, read_models, read_rows, switch_text
@@ -133,7 +133,8 @@ class Objective:
         self.weights = np.array([max(counts[sample.group], 1) ** -0.5 for sample in samples])
         centres = STARTS.get(stack.name, {})
         self.start = np.array([p.inner(p.centre(centres)) for p in parameters])
-        self.sigma = np.array([p.sigma for p in parameters])
+        prior = prior_axes(parameters) / np.array([p.sigma for p in parameters])[:, None]
+        self.precision = prior.T @ prior  # of the Gaussian around the start values
         low = [p.inner(p.low) for p in parameters]
         self.low, self.high = np.array(low), np.array([p.inner(p.high) for p in parameters])
 
@@ -179,8 +180,8 @@ class Objective:
     def loss(self, x: Array, residuals: Array, scale: float, use: Mask) -> float:
         """Cauchy loss of the samples in use, plus the prior."""
         data = self.weights * np.log1p((residuals / scale) ** 2)
-        prior = ((x - self.start) / self.sigma) ** 2
-        return float(np.nansum(data[use]) + prior.sum())
+        away = x - self.start
+        return float(np.nansum(data[use]) + away @ self.precision @ away)
 
     def minimise(self, use: Mask | None = None) -> tuple[Array, Array, Array]:
         """The best parameters for the samples in use, their residuals there and their derivatives."""
@@ -217,8 +218,8 @@ class Objective:
         for _ in range(60):
             now = r0 + j @ move
             weight = weights / (scale**2 + now**2)
-            normal = j.T @ (weight[:, None] * j) + np.diag(1 / self.sigma**2)
-            slope = j.T @ (weight * now) + (x + move - self.start) / self.sigma**2
+            normal = j.T @ (weight[:, None] * j) + self.precision
+            slope = j.T @ (weight * now) + self.precision @ (x + move - self.start)
             free = ~(((move <= low) & (slope > 0)) | ((move >= high) & (slope < 0)))
             if not free.any():
                 break
@@ -234,7 +235,7 @@ class Objective:
         """Numerical derivatives of the residuals of the samples in use; 0 for the others."""
         columns = []
         for i in range(len(x)):
-            step = STEP * self.sigma[i] / 0.3
+            step = STEP * self.parameters[i].sigma / 0.3
             step = -step if x[i] + step > self.high[i] else step
             moved = x.copy()
             moved[i] += step

@@ -6,10 +6,12 @@ benchmarks/fit_memory.py handles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.spec.precision import Dtype
 from planner.spec.stack import Stack
@@ -124,12 +126,26 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
     "aa-scaling-2023": (*_gemm("bf16"), *_KERNELS, *_FLOORS, _TENSOR, _DATA[0]),
 }  # fmt: skip
 
+
+def prior_axes(parameters: Sequence[Parameter]) -> NDArray[np.float64]:
+    """Of what the prior speaks: a row a parameter, over the coordinates of all.
+
+    Each stands alone, but products in 8 and 4 bits, of which the ratio to those in bf16 is known.
+    """
+    axes = np.eye(len(parameters))
+    names = [f"{p.section}.{p.name}" for p in parameters]
+    for name in {"gemm.fp8", "gemm.fp4"} & set(names):
+        axes[names.index(name), names.index("gemm.bf16")] = -1
+    return axes
+
+
 # Centres of the priors: start values from data sheets, published studies and defaults; see the stack files. Of
 # accelerators 1. megatron-deepspeed-2022: products in fp16 as in vTrain's profiles of its layers (vtrain-2024), which
 # together with links as they are (dp_time 1, not 1.5) took its multi-node rows from 5.8 to 4.3 % on groups left out.
 # aa-scaling-2023: compute as in those profiles, which took its rows from 4.6 to 3.6 % and 3.0 to 3.1 %.
 # gemm.fp8 of Megatron's: gemm.bf16 times 1.04 (Hopper), 0.78 (Blackwell), 0.90 (both), what 8-bit products under load
-# take over 16-bit ones, each over its table without quantising (benchmarks/best_shapes.py); gemm.fp4 as gemm.fp8.
+# take over 16-bit ones, each over its table without quantising (benchmarks/best_shapes.py); gemm.fp4 as gemm.fp8. The
+# prior is one of that ratio (`prior_axes`).
 # moe_layer_floor: a profile of Qwen3-30B on H100 counts 151 kernels a layer and micro-batch (Megatron-Bridge, skill on
 # expert-parallel overlap), 115 more than a dense layer's 36, which take 2.0 to 3.8 ms where they are identified.
 STARTS: Final[dict[str, dict[str, float]]] = {
