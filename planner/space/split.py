@@ -80,10 +80,13 @@ def _split_interleaved(num_layers: int, pp: int, vpp: int, embedding: float, hea
 
 
 def _dealt(units: int, pp: int, vpp: int) -> list[int]:
-    """Units in chunks of pp ranks: equal, the rest in whole virtual stages from the second on, then middle ranks."""
+    """Units in chunks of pp ranks: equal, the rest in whole virtual stages, late ones first, and then on middle ranks.
+
+    Late chunks have the fewest micro-batches in flight. The last and the first hold the head and the embedding.
+    """
     base, rest = divmod(units, pp * vpp)
     layers = [base] * (pp * vpp)
-    waves = [*range(1, vpp), 0]
+    waves = [*range(vpp - 2, 0, -1), vpp - 1, 0]
     for wave in waves[: rest // pp]:
         for rank in range(pp):
             layers[wave * pp + rank] += 1

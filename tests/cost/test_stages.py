@@ -48,6 +48,11 @@ def test_interleaved_chunks_are_equal_but_for_the_ends() -> None:
     assert split_balanced(61, 16, 2, 0.05, 1.2) == [1, *[2] * 30, 0]
 
 
+def test_further_layers_go_to_late_virtual_stages_which_hold_fewer_micro_batches() -> None:
+    assert split_balanced(10, 2, 4, 0.0, 0.0) == [1, 1, 1, 1, 2, 2, 1, 1]
+    assert split_balanced(80, 4, 20, 0.05, 1.2) == [0, *[1] * 72, 2, 2, 1, 1, 1, 1, 0]
+
+
 @given(st.integers(2, 4), st.integers(0, 7), HEADS, st.sampled_from([0.0, 0.05, 1.2]))
 def test_balanced_minimises_the_heaviest_rank(pp: int, extra: int, head: float, embedding: float) -> None:
     layers = pp + extra
