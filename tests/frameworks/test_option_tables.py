@@ -33,7 +33,10 @@ def installed(name: str) -> tuple[str, str]:
     return release, place
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan", "megatron", "nanotron"])
+CHECKOUTS = [pytest.param(name, marks=pytest.mark.checkout) for name in ("megatron", "nanotron")]
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan", *CHECKOUTS])
 def test_tables_are_the_packages(name: str) -> None:
     release, place = installed(name)
     asked = TRANSCRIBED[name][0](place)

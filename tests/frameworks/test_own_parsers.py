@@ -126,6 +126,7 @@ for folder, config in json.load(open(sys.argv[1])):
     run(script, str(tmp_path / "cases.json"))
 
 
+@pytest.mark.checkout
 @pytest.mark.skipif(
     "MEGATRON_PATH" not in os.environ, reason="no checkout of Megatron-LM named by MEGATRON_PATH"
 )
@@ -218,6 +219,7 @@ print("GROUPS" + json.dumps(found))
 
 
 @needs("torch", "triton", "six", "einops")
+@pytest.mark.checkout
 @pytest.mark.skipif(
     "MEGATRON_PATH" not in os.environ, reason="MEGATRON_PATH names no checkout of Megatron-LM"
 )
