@@ -50,9 +50,8 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
     least = least_makespan(time, forward, hidden, classes, classes.of_row, schedule, total, m, v)
     least = least + stack.host.step_overhead
     least = least + straggling(least, nodes, stack.communication)
-    known = ConfigTable(
-        {axis: stems[axis] for axis in TIME_AXES}
-    )  # one stem stands for all that differ in others
+    # one stem stands for all that differ in other axes
+    known = ConfigTable({axis: stems[axis] for axis in TIME_AXES})
     return _ROUNDING * least * measured_factor(model.problem, known, least=True)
 
 

@@ -18,9 +18,8 @@ from planner.spec.stack import Stack
 from planner.spec.stack_kinds import StateEngine
 
 Array = NDArray[np.float64]
-_SAME = (
-    1 + 1e-12
-)  # of two moments that differ by rounding alone the first counts, as where a pool fills every one
+# of two moments that differ by rounding alone the first counts, as where a pool fills every one
+_SAME = 1 + 1e-12
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,8 @@ class Shards:
     gather: Array  # (k,)
     widest: Array  # (k,) parameters of the largest layer
     outer: Array  # (k, C) parameters outside the layers
-    wide: tuple[
-        Array, Array
-    ]  # (k, C) dense and expert ones of layers kept in 16 bits by an 8- or 4-bit recipe
+    # (k, C) dense and expert ones of layers kept in 16 bits by an 8- or 4-bit recipe
+    wide: tuple[Array, Array]
     head: Array  # (k, C) the head's among them
     adapters: Array  # (k, C) parameters of LoRA adapters
     buckets: Array

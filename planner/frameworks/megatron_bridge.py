@@ -306,29 +306,18 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
     if fsdp:
         zero = STRATEGIES.index(strategy) if strategy in STRATEGIES else 3
-    kind = s.text("model.recompute_granularity", "")
+    recomputed, of_blocks = _recomputation(s, layers, chunks, (pp, vpp))
+    notes += of_blocks
     axes = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
         "ep": s.count("model.expert_model_parallel_size", 1),
         "etp": s.count("model.expert_tensor_parallel_size", 1),
         "micro_batch": s.count("train.micro_batch_size", 1), "sp": int(s.flag("model.sequence_parallel")),
         "zero": zero, "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
-        "recompute": int({"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)),
-        "recompute_layers": 0, "recompute_modules": 0,
+        **recomputed,
         "cp_kind": _context_kind(s),
         **graphs_said(s),
     }  # fmt: skip
-    if kind == "full":
-        most = -(-layers // pp)
-        block = s.text("model.recompute_method", "uniform") == "block"
-        each = s.count("model.recompute_num_layers", 1)
-        axes["recompute_layers"] = min(each * vpp, most) if block else most
-        notes += recomputed_note("model.recompute_num_layers", each, chunks, pp) if block else ()
-    if kind == "selective":
-        names = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
-        axes["recompute_modules"] = sum(
-            1 << RECOMPUTE_MODULES.index(n) for n in set(names) if n in RECOMPUTE_MODULES
-        )
     said = s.text("mixed_precision", "bf16_mixed")
     precision = next((p for p, text in PRECISIONS.items() if text == said), None)
     return ParsedConfig(
@@ -353,6 +342,26 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
     )
+
+
+def _recomputation(
+    s: Settings, layers: int, chunks: ChunkLayers, pipeline: tuple[int, int]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The axes of recomputation and a note where a block means other layers than it seems; `pipeline`: pp and vpp."""
+    pp, vpp = pipeline
+    kind, count, modules = s.text("model.recompute_granularity", ""), 0, 0
+    notes: tuple[str, ...] = ()
+    if kind == "full":
+        most = -(-layers // pp)
+        block = s.text("model.recompute_method", "uniform") == "block"
+        each = s.count("model.recompute_num_layers", 1)
+        count = min(each * vpp, most) if block else most
+        notes = recomputed_note("model.recompute_num_layers", each, chunks, pp) if block else ()
+    if kind == "selective":
+        names = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
+        modules = sum(1 << RECOMPUTE_MODULES.index(n) for n in set(names) if n in RECOMPUTE_MODULES)
+    level = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)
+    return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
 
 
 def _dispatcher(s: Settings) -> Dispatcher | None:

@@ -107,7 +107,8 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
 
 def _bf16_ends(job: JobFacts) -> str:
     first, last = job.bf16_layers
-    return f" ({first} first and {last} last layers in bf16)" if first or last else ""
+    ends = [f"{count} {end}" for count, end in ((first, "first"), (last, "last")) if count]
+    return f" ({' and '.join(ends)} layer{'s' * (first + last > 1)} in bf16)" if ends else ""
 
 
 def _devices(cluster: ClusterFacts) -> str:

@@ -100,9 +100,8 @@ def cost_of_split(model: CostModel, config: ParallelConfig, split: Chunks | Deal
 
 def hosts_hold(model: CostModel, config: ParallelConfig, split: Dealt) -> bool:
     """Have the hosts room for one configuration under a split of its own?"""
-    dealt = (
-        split.of_model(model) if config.offload else model
-    )  # what a checkpoint copies is no matter of the split
+    # what a checkpoint copies is no matter of the split
+    dealt = split.of_model(model) if config.offload else model
     return bool(on_host(dealt, ConfigTable.of([split.config(config)]))[0])
 
 

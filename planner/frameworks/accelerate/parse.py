@@ -62,62 +62,31 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     s = Settings({**flatten(document), **(launched or {})}, name or next(iter(files)))
     if name is None:
         _require_no_other_file(launched or {})
-    notes: list[str] = []
     devices = s.count("num_processes", 1) if s.has("num_processes") else None
     kind = _distributed_type(s)
     p = "parallelism_config.parallelism_config_"
     tp, cp = s.count(p + "tp_size", 1), s.count(p + "cp_size", 1) * s.count(p + "sp_size", 1)
-    dp = None if devices is None else max(devices // (tp * cp), 1)
-    full = s.flag("fsdp_config.fsdp_activation_checkpointing")
-    zero, hsdp, offload = 0, 0, 0
-    if kind == "FSDP":
-        zero, hsdp = _sharding(s, devices, cp)
-        if s.flag("fsdp_config.fsdp_offload_params"):
-            offload = OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS
-    ds = Settings({}, "")
-    if kind == "DEEPSPEED":
-        if s.has("deepspeed_config.deepspeed_config_file"):
-            ds, said = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
-            notes += said
-        zero = ds.count(
-            "zero_optimization.stage", s.count("deepspeed_config.zero_stage", 2, least=0), least=0
-        )
-        offload = _deepspeed_offload(s, ds)
-    words: dict[str, list[str]] = {}
-    for file, text in files.items():
-        if is_script(file):
-            words |= {option: values for option, *values in options_of(text)[0]}
-    numbers = {
-        option: value
-        for option in ("seq-len", "micro-batch", "accumulate")
-        if (value := whole((words.get(f"--{option}") or [""])[0]))
-    }
+    ds, notes = Settings({}, ""), list[str]()
+    if kind == "DEEPSPEED" and s.has("deepspeed_config.deepspeed_config_file"):
+        ds, notes = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
+    zero, hsdp, offload = _states(s, ds, kind, devices, cp)
+    words = _program_words(files)
+    full = s.flag("fsdp_config.fsdp_activation_checkpointing") or "--recompute" in words
     axes = {
         "tp": tp, "cp": cp, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "sp": 0, "zero": zero, "hsdp": hsdp,
-        "recompute": int(Recompute.FULL if full or "--recompute" in words else Recompute.NONE), "offload": offload,
+        "recompute": int(Recompute.FULL if full else Recompute.NONE), "offload": offload,
     }  # fmt: skip
-    for settings, micro in ((ds, "train_micro_batch_size_per_gpu"), (s, "")):
-        prefix = "" if micro else "deepspeed_config."
-        if micro and settings.has(micro):
-            numbers.setdefault("micro-batch", settings.count(micro, 1))
-        if settings.has(prefix + "gradient_accumulation_steps"):
-            numbers.setdefault("accumulate", settings.count(prefix + "gradient_accumulation_steps", 1))
+    dp = None if devices is None else max(devices // (tp * cp), 1)
     axes |= {"dp": dp} if dp is not None else {}
+    numbers = _numbers(words, s, ds)
     axes |= {"num_microbatches": numbers["accumulate"]} if "accumulate" in numbers else {}
     batch = None
     if "micro-batch" in numbers:
         axes["micro_batch"] = numbers["micro-batch"]
         axes.setdefault("num_microbatches", 1)
         batch = None if dp is None else dp * axes["micro_batch"] * axes["num_microbatches"]
-    text = s.text("mixed_precision", "no").lower()
-    if ds.flag("bf16.enabled") or ds.flag("fp16.enabled"):  # the DeepSpeed file's own counts
-        text = "bf16" if ds.flag("bf16.enabled") else "fp16"
-    precision = next((kind for kind, said in PRECISIONS.items() if said == text), None)
-    gathers = None
-    if text == "fp8":
-        precision, said = _fp8_recipe(s, kind)
-        notes += said
-        gathers = _gathers_float8(s, kind) if precision is Precision.FP8_CS else None
+    precision, gathers, said = _precision(s, ds, kind)
+    unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
         framework="accelerate",
         version=VERSION,
@@ -128,11 +97,56 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         precision=precision,
         param_gather=gathers,
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
-        notes=(
-            *notes,
-            *(() if batch else ("micro-batch and sequence length are the program's, not this file's",)),
-        ),
+        notes=(*notes, *said, *(() if batch else (unstated,))),
     )
+
+
+def _states(s: Settings, ds: Settings, kind: str, devices: int | None, cp: int) -> tuple[int, int, int]:
+    """ZeRO stage, ranks of a shard and what lies on the host (`zero`, `hsdp`, `offload`), of FSDP or DeepSpeed."""
+    if kind == "FSDP":
+        away = s.flag("fsdp_config.fsdp_offload_params")
+        return (*_sharding(s, devices, cp), OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS if away else 0)
+    if kind == "DEEPSPEED":
+        stage = s.count("deepspeed_config.zero_stage", 2, least=0)
+        return ds.count("zero_optimization.stage", stage, least=0), 0, _deepspeed_offload(s, ds)
+    return 0, 0, 0
+
+
+def _program_words(files: Mapping[str, str]) -> dict[str, list[str]]:
+    """Options of the commands in scripts, and their values."""
+    words: dict[str, list[str]] = {}
+    for file, text in files.items():
+        if is_script(file):
+            words |= {option: values for option, *values in options_of(text)[0]}
+    return words
+
+
+def _numbers(words: Mapping[str, list[str]], s: Settings, ds: Settings) -> dict[str, int]:
+    """Sequence, micro-batch and accumulated steps, by the program's words, else the DeepSpeed file, else the YAML."""
+    numbers = {
+        option: value
+        for option in ("seq-len", "micro-batch", "accumulate")
+        if (value := whole((words.get(f"--{option}") or [""])[0]))
+    }
+    for option, settings, name in (
+        ("micro-batch", ds, "train_micro_batch_size_per_gpu"),
+        ("accumulate", ds, "gradient_accumulation_steps"),
+        ("accumulate", s, "deepspeed_config.gradient_accumulation_steps"),
+    ):
+        if settings.has(name):
+            numbers.setdefault(option, settings.count(name, 1))
+    return numbers
+
+
+def _precision(s: Settings, ds: Settings, kind: str) -> tuple[Precision | None, bool | None, list[str]]:
+    """The recipe, whether FSDP2 casts weights before it gathers them, and what was taken of fp8."""
+    text = s.text("mixed_precision", "no").lower()
+    if ds.flag("bf16.enabled") or ds.flag("fp16.enabled"):  # the DeepSpeed file's own counts
+        text = "bf16" if ds.flag("bf16.enabled") else "fp16"
+    if text != "fp8":
+        return next((recipe for recipe, said in PRECISIONS.items() if said == text), None), None, []
+    recipe, notes = _fp8_recipe(s, kind)
+    return recipe, _gathers_float8(s, kind) if recipe is Precision.FP8_CS else None, notes
 
 
 def _fp8_recipe(s: Settings, kind: str) -> tuple[Precision, list[str]]:

@@ -5,7 +5,7 @@ Left out: what a field means, which the family readers know.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.errors import FileInputError, nearest_names
@@ -43,6 +43,13 @@ class ConfigFields:
         said = f"{self.prefix}{name} = {value} ({why})"
         if said not in self.assumed:  # experts and dense layers read the same fields
             self.assumed.append(said)
+
+    def with_defaults(self, **defaults: int) -> ConfigFields:
+        """These fields, with integers of the library where the file leaves them out or says null."""
+        missing = {name: value for name, value in defaults.items() if self.values.get(name) is None}
+        for name, value in missing.items():
+            self.assume(name, value)
+        return replace(self, values={**self.values, **missing})
 
     def given(self, *names: str) -> str | None:
         """The first of several spellings that the file holds with a value."""

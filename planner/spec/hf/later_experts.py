@@ -156,11 +156,7 @@ def read_flex_olmo(f: ConfigFields, name: str) -> ModelSpec:
 def read_glm4_moe_lite(f: ConfigFields, name: str) -> ModelSpec:
     """GLM-4.7-Flash: latent attention, one leading dense layer, shared experts."""
     core = read_core(f)
-    dims = {"qk_nope_head_dim": 192, "v_head_dim": 256}
-    assumed = {key: value for key, value in dims.items() if f.values.get(key) is None}
-    for key, value in assumed.items():
-        f.assume(key, value)
-    f = replace(f, values={**f.values, **assumed})
+    f = f.with_defaults(qk_nope_head_dim=192, v_head_dim=256)
     attention = latent_attention(f, default_q_rank=768)
     attention = replace(attention, out_bias=attention.qkv_bias)
     moe = shared_and_routed(

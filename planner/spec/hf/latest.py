@@ -15,15 +15,16 @@ from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotar
 from planner.spec.hf.experts import mixed_layers, read_moe
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_experts import shared_and_routed, sparse_from
-from planner.spec.model import Activation, Layer, Mlp, ModelSpec, NormKind, QkNorm
+from planner.spec.model import Activation, Attention, Layer, Mlp, ModelSpec, Moe, NormKind, QkNorm
 
 
-def _with_defaults(f: ConfigFields, **defaults: int) -> ConfigFields:
-    """The fields, integers of the library where the file leaves them out or says null."""
-    missing = {name: value for name, value in defaults.items() if f.values.get(name) is None}
-    for name, value in missing.items():
-        f.assume(name, value)
-    return replace(f, values={**f.values, **missing})
+def _leading_dense(
+    f: ConfigFields, count: int, attention: Attention, moe: Moe, every: int = 1
+) -> tuple[Layer, ...]:
+    """Dense layers up to `first_k_dense_replace`, then experts in one of `every` layers."""
+    dense = f.integer("first_k_dense_replace", default=0, least=0)
+    sparse = [i >= dense and i % every == 0 for i in range(count)]
+    return mixed_layers(f, attention, moe, [None] * count, sparse)
 
 
 def read_hy_v3(f: ConfigFields, name: str) -> ModelSpec:
@@ -47,7 +48,7 @@ def read_hy_v3(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_mistral4(f: ConfigFields, name: str) -> ModelSpec:
     """Mistral 4: DeepSeek-V3's latent attention and experts, none of the layers dense."""
-    f = _with_defaults(f, kv_lora_rank=256, qk_nope_head_dim=64)
+    f = f.with_defaults(kv_lora_rank=256, qk_nope_head_dim=64)
     core = read_core(f)
     attention = latent_attention(f, default_q_rank=1024)
     moe = shared_and_routed(
@@ -58,9 +59,7 @@ def read_mistral4(f: ConfigFields, name: str) -> ModelSpec:
         shared="n_shared_experts",
         default_shared=1,
     )
-    dense = f.integer("first_k_dense_replace", default=0, least=0)
-    sparse = [i >= dense for i in range(core.num_layers)]
-    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    layers = _leading_dense(f, core.num_layers, attention, moe)
     return rotary_model(f, name, core, layers, max_position=1048576)
 
 
@@ -75,7 +74,7 @@ def read_minicpm3(f: ConfigFields, name: str) -> ModelSpec:
     """MiniCPM 3: latent attention in a dense model; value heads share the hidden size where no width is given."""
     core = read_core(f)
     width = max(core.hidden // f.integer("num_attention_heads"), 1)
-    f = _with_defaults(f, v_head_dim=width, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32)
+    f = f.with_defaults(v_head_dim=width, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32)
     attention = latent_attention(f, default_q_rank=768)
     layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
     return rotary_model(f, name, core, (layer,) * core.num_layers, tied=True, max_position=32768)
@@ -203,9 +202,7 @@ def read_bailing_moe(f: ConfigFields, name: str) -> ModelSpec:
     moe = shared_and_routed(
         f, experts="num_experts", top_k=8, default_experts=256, shared="num_shared_experts", default_shared=0
     )
-    dense = f.integer("first_k_dense_replace", default=0, least=0)
-    sparse = [i >= dense for i in range(core.num_layers)]
-    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    layers = _leading_dense(f, core.num_layers, attention, moe)
     return rotary_model(f, name, core, layers, max_position=32768)
 
 
@@ -214,14 +211,9 @@ def read_deepseek_moe(f: ConfigFields, name: str) -> ModelSpec:
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
     attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
-    f.integer("n_routed_experts"), f.integer("num_experts_per_tok")
+    f.integer("n_routed_experts"), f.integer("num_experts_per_tok")  # must be stated
     moe = shared_and_routed(
         f, experts="n_routed_experts", top_k=1, default_experts=1, shared="n_shared_experts", default_shared=0
     )
-    dense, every = (
-        f.integer("first_k_dense_replace", default=0, least=0),
-        f.integer("moe_layer_freq", default=1),
-    )
-    sparse = [i >= dense and i % every == 0 for i in range(core.num_layers)]
-    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    layers = _leading_dense(f, core.num_layers, attention, moe, f.integer("moe_layer_freq", default=1))
     return rotary_model(f, name, core, layers, max_position=2048)
