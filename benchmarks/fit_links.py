@@ -226,7 +226,6 @@ def scale_up_entry(rows: list[Row], gpu: str) -> ScaleUpEntry:
         kind=device.kind,
         switch_floor=SWITCH_FLOOR if device.architecture in ("hopper", "blackwell") else math.inf,
         source=SOURCE,
-        note="",
         measured=True,
         **operations,
     )
@@ -253,7 +252,7 @@ def predict(rates: LinkRates, operation: str, sizes: Any, ranks: float, nodes: f
 
 def fit_file(rows: list[Row]) -> LinksFile:
     """All entries; the first of a kind is the stand-in for links that have none of their own."""
-    return LinksFile(scale_up=tuple(scale_up_entry(rows, gpu) for gpu in DEVICES), fabric=())
+    return LinksFile(scale_up=tuple(scale_up_entry(rows, gpu) for gpu in DEVICES))
 
 
 @functools.cache
@@ -338,7 +337,7 @@ def main() -> None:
     print_errors("each (accelerator, ranks, nodes) left out in turn", held_out_errors(rows))
     if arguments.write:
         header = "# Derived by `python -m benchmarks.fit_links --write`; seconds, fractions of bandwidth.\n"
-        data = rounded(file.model_dump())
+        data = rounded(file.model_dump(exclude_unset=True))
         LINKS_FILE.write_text(header + yaml.safe_dump(data, sort_keys=False, width=110), encoding="utf-8")
 
 

@@ -112,10 +112,10 @@ class FabricEntry(_Model):
 
 
 class LinksFile(_Model):
-    """`links.yaml`; entries of one kind stand in order of preference as kin."""
+    """`links.yaml` or `links_published.yaml`; entries of one kind stand in order of preference as kin."""
 
     scale_up: tuple[ScaleUpEntry, ...]
-    fabric: tuple[FabricEntry, ...]
+    fabric: tuple[FabricEntry, ...] = ()  # the published one alone has any
 
 
 @functools.cache
@@ -137,7 +137,7 @@ def load_link_rates(
     Raises `UnknownNameError` for a kind of link that is not known.
     """
     published, fitted = read_links_file(PUBLISHED_FILE), read_links_file(LINKS_FILE)
-    file = LinksFile(scale_up=published.scale_up + fitted.scale_up, fabric=published.fabric + fitted.fabric)
+    file = LinksFile(scale_up=published.scale_up + fitted.scale_up, fabric=published.fabric)
     return combine(*choose(file, accelerator_name, architecture, scale_up_kind, fabric_kind))
 
 
