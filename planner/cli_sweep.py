@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 EPILOG = "\b\nExample:\n  planner sweep sweep.yaml -o results.csv"
 FORMATS: Final = (".csv", ".parquet")
+FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t")
 
 SweepArgument = Annotated[
     Path, typer.Argument(metavar="SWEEP.yaml", help="Lists of values: model, cluster, gpus, seq_len ...")
@@ -218,14 +219,22 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """The rows as CSV: numbers with all their digits, nothing where there is none."""
+    """The rows as CSV: numbers with all their digits, nothing where there is none.
+
+    Text that a spreadsheet would take for a formula has an apostrophe before it, which makes it text there (OWASP,
+    CSV injection).
+    """
     from planner.spec.rows import COLUMNS
 
     text = io.StringIO()
     writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
 
 
 def _parquet() -> tuple[Any, Any]:

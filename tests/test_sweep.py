@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -158,6 +159,17 @@ def test_a_sweep_that_did_nothing_leaves_nothing(tmp_path: Path, monkeypatch: py
     file = given(tmp_path)
     assert run(file, "-o", tmp_path / "t.csv", "--workers", 1).exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+
+
+def test_a_spreadsheet_runs_no_text_as_a_formula() -> None:
+    """An apostrophe before text that begins as a formula does; numbers, negative ones too, and other text as before."""
+    texts = ["=1+1", "+more.yaml", "-x", "@SUM(A1)", "\t=1"]
+    rows: list[dict[str, object]] = [dict.fromkeys(COLUMNS) | {"model": text, "mfu": -0.5} for text in texts]
+    rows.append(dict.fromkeys(COLUMNS) | {"model": "a=b", "gpus": -1, "reason": ""})
+    read = list(csv.DictReader(io.StringIO(cli_sweep.csv_text(rows), newline="")))
+    assert [row["model"] for row in read] == [f"'{text}" for text in texts] + ["a=b"]
+    assert {row["mfu"] for row in read} == {"-0.5", ""}
+    assert (read[-1]["gpus"], read[-1]["reason"]) == ("-1", "")
 
 
 def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
