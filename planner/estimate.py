@@ -67,10 +67,11 @@ def estimate_of(
     plain = cost_model(problem)
     model = plain.with_split(chunks) if chunks else plain
     broken = explain_config(config, model.problem, all_rules_for(problem.stack.framework))
+    shown = plain if broken else model  # the nearest legal one may have other stages than the layout
     answer = Answerer(
-        model.problem,
-        model,
-        simulator_of(model),
+        shown.problem,
+        shown,
+        simulator_of(shown),
         assumed,
         request.headroom,
         request.restrict,

@@ -79,6 +79,15 @@ def test_a_layout_names_the_pipeline_where_nothing_else_does() -> None:
         assert (config["pp"], config["vpp"]) == degrees
 
 
+def test_an_illegal_configuration_with_a_layout_has_a_nearest() -> None:
+    """24 devices leave dp = 3, which does not divide the batch: the nearest legal one has another pipeline."""
+    pins = [word for pin in PINS for word in ("--set", pin)]
+    words = ["llama-3.1-8b", "dgx-b200", "--gpus", "24", "--global-batch", "64", *pins]
+    result = CliRunner().invoke(app, ["estimate", *words, "--set", "layout=9,8,8,7", "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["nearest_config"]["pp"] != 4
+
+
 def test_a_plan_file_takes_no_other_job(plan_file: Path) -> None:
     result = CliRunner().invoke(app, ["estimate", str(plan_file), "--set", "tp=4"])
     assert result.exit_code == 2
