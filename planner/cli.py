@@ -133,7 +133,7 @@ def plan(
 
 @app.command(
     epilog='\b\nExample:\n  planner estimate Qwen/Qwen3-30B-A3B "4x8 h100 400G-ib" --set tp=1 --set ep=8\n'
-    "  planner estimate plan.json --choice 1"
+    "  planner estimate plan.json --choice 1 --cluster dgx-b200"
 )
 @answers
 @takes_job
@@ -146,6 +146,13 @@ def estimate(
     job: JobOptions = DEFAULT_JOB,
     choice: Annotated[
         int | None, typer.Option(min=0, help="Which configuration of a plan file; 0 is the best.")
+    ] = None,
+    other: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help="Cost a plan file's configuration on this cluster; --gpus other than the plan's changes dp.",
+        ),
     ] = None,
     lora_rank: Annotated[
         int | None, typer.Option(help="Train LoRA adapters of this rank on a frozen model.")
@@ -190,7 +197,7 @@ def estimate(
     from planner.cli_estimate import estimated
 
     with progress("estimating"):
-        found, problem, assumed = estimated(request, choice, gpus)
+        found, problem, assumed = estimated(request, choice, other)
     if not (memory and found.choices):
         return _deliver(found, as_json, output)
     from planner.cli_memory import explain_memory

@@ -1,11 +1,12 @@
-"""What does `planner estimate` estimate: a configuration in words, or one of a plan file?
+"""What does `planner estimate` estimate: a configuration in words, or one of a plan file, there or elsewhere?
 
-Left out: how it is costed (`plan.py`), printing and exit codes.
+Left out: how it is costed (`estimate.py`), printing and exit codes.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,44 +14,77 @@ from planner.errors import InputError
 
 if TYPE_CHECKING:
     from planner.request import Request
-    from planner.spec.planfile import Plan
+    from planner.spec.config import ParallelConfig
+    from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
 
+_NO_PLAN = "an estimate needs MODEL and CLUSTER, or a file of planner plan -o"
+_HINT = 'write it like: planner estimate llama-3.1-8b "1x8 h100" --set tp=2'
 
-def estimated(request: Request, index: int | None, gpus: int | None) -> tuple[Plan, Problem, tuple[str, ...]]:
-    """The estimate that is asked for, of which problem, and what was assumed. Raises `PlannerError`."""
+
+def estimated(
+    request: Request, index: int | None, other: str | None
+) -> tuple[Plan, Problem, tuple[str, ...]]:
+    """The estimate that is asked for, of which problem, and what was assumed; of a plan file its `index`-th
+    configuration, on the cluster that `other` names. Raises `PlannerError`."""
     from planner.estimate import make_estimate
     from planner.request import resolve
 
     if not request.cluster:
-        return _of_plan(request, index or 0, gpus)
+        return _of_plan(request, index or 0, other)
     if index is not None:
         raise InputError("--choice belongs to a plan file", f"--choice {index}", "planner estimate plan.json")
+    if other is not None:
+        must, hint = "--cluster belongs to a plan file", "planner estimate plan.json --cluster dgx-b200"
+        raise InputError(must, f"--cluster {other}", hint)
     return make_estimate(request), *resolve(request)
 
 
-def _of_plan(request: Request, index: int, gpus: int | None) -> tuple[Plan, Problem, tuple[str, ...]]:
+def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Problem, tuple[str, ...]]:
     """One configuration of a plan file, costed anew under the split that the plan gives it."""
-    from dataclasses import replace
-
     from planner.catalog.load_campaign import load_assumptions
     from planner.cli_trace import check_same, planned_problem
     from planner.estimate import estimate_of
+
+    started = time.perf_counter()
+    plan, planned = _choice_of(request, index)
+    chunks = planned.split.layers_per_chunk if planned.split else ()
+    asked, calibration = replace(request, headroom=plan.headroom), _path(request.calibration)
+    said: tuple[str, ...] = (f"configuration {index} of {request.model}, costed anew",)
+    config = planned.config.parallel()
+    if other is None:
+        problem = planned_problem(plan, None, calibration)
+        for choice in estimate_of(problem, config, chunks, asked, said, started).choices:
+            check_same(planned, choice.step_time)
+    if other is not None or request.gpus not in (None, plan.subject.cluster.devices):
+        problem, moved = _elsewhere(plan, other, request.gpus, calibration)
+        config, changed = _on_devices(config, problem)
+        said += (*moved, *changed)
+    campaign, job = load_assumptions(request.assume), problem.job
+    if campaign.record("checkpoint_writing").given:
+        job = replace(job, checkpoint_staged=campaign.stages_checkpoints)
+    if request.tokens is not None:
+        job = replace(job, tokens=request.tokens)
+    problem = replace(problem, job=job)
+    return estimate_of(problem, config, chunks, asked, said, started), problem, said
+
+
+def _choice_of(request: Request, index: int) -> tuple[Plan, Choice]:
+    """The plan that a request names, and one of its configurations. Raises `InputError`."""
     from planner.request import Request
     from planner.spec.load_plan import load_plan
 
-    name, started = request.model, time.perf_counter()
+    name = request.model
     if not (name.endswith(".json") and Path(name).is_file()):
-        must = "an estimate needs MODEL and CLUSTER, or a file of planner plan -o"
-        raise InputError(must, name, 'write it like: planner estimate llama-3.1-8b "1x8 h100" --set tp=2')
+        raise InputError(_NO_PLAN, name, _HINT)
     usual = replace(
-        Request(name, ""), calibration=request.calibration, assume=request.assume, tokens=request.tokens
-    )
-    if request != usual or gpus is not None:
+        Request(name, ""), gpus=request.gpus, calibration=request.calibration, assume=request.assume,
+        tokens=request.tokens,
+    )  # fmt: skip
+    if request != usual:
         must = "a plan file says the job, the stack and the configuration"
-        raise InputError(
-            must, "other options", "leave all but --choice, --memory, --calibration and --assume out"
-        )
+        kept = "--choice, --cluster, --gpus, --tokens, --memory, --calibration and --assume"
+        raise InputError(must, "other options", f"leave all but {kept} out")
     plan = load_plan(name)
     if not plan.choices:
         must = "a plan file must hold a configuration"
@@ -58,16 +92,48 @@ def _of_plan(request: Request, index: int, gpus: int | None) -> tuple[Plan, Prob
     if not 0 <= index < len(plan.choices):
         must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
         raise InputError(must, str(index), "0 is the best one")
-    planned = plan.choices[index]
-    calibration = None if request.calibration is None else Path(request.calibration)
-    problem = planned_problem(plan, None, calibration)
-    campaign = load_assumptions(request.assume)
-    if campaign.record("checkpoint_writing").given:
-        problem = replace(problem, job=replace(problem.job, checkpoint_staged=campaign.stages_checkpoints))
-    chunks = planned.split.layers_per_chunk if planned.split else ()
-    said = (f"configuration {index} of {name}, costed anew",)
-    asked = replace(request, headroom=plan.headroom)
-    found = estimate_of(problem, planned.config.parallel(), chunks, asked, said, started)
-    for choice in found.choices:
-        check_same(planned, choice.step_time)
-    return found, problem, said
+    return plan, plan.choices[index]
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _elsewhere(
+    plan: Plan, other: str | None, gpus: int | None, calibration: Path | None
+) -> tuple[Problem, tuple[str, ...]]:
+    """The plan's problem on another cluster, or on more or fewer devices of its own, and what is then assumed.
+
+    Raises `PlannerError`, such as for more devices than there are, or for a number format that they lack.
+    """
+    from planner.catalog.load_stacks import load_stack
+    from planner.cli_trace import problem_on
+    from planner.spec.device_kernels import missing_kernels
+    from planner.spec.load_cluster import load_cluster
+    from planner.spec.precision import RECIPES
+
+    given = plan.subject.cluster
+    machine = load_cluster(given.name if other is None else other, gpus or given.devices)
+    problem, chip = problem_on(plan, machine, calibration), machine.accelerator
+    chip.peak_flops(RECIPES[problem.job.precision].gemm)
+    here = f"on {machine.num_devices:,} {chip.name} of {machine.name}"
+    there = f"planned for {given.devices:,} {given.accelerator} of {given.name}"
+    missing = missing_kernels(load_stack(plan.subject.stack.name), problem.model, chip)
+    return problem, (f"{here}; {there}", *machine.assumed, *missing)
+
+
+def _on_devices(config: ParallelConfig, problem: Problem) -> tuple[ParallelConfig, tuple[str, ...]]:
+    """The configuration on as many devices as there are: data parallelism alone follows, as in a launch, and with it
+    the micro-batches of a step, whose batch stays. Raises `InputError` where the devices are no multiple."""
+    devices, model = problem.cluster.num_devices, config.tp * config.cp * config.pp
+    if model * config.dp == devices:
+        return config, ()
+    if devices % model:
+        must = f"--gpus must be a multiple of the configuration's tp x cp x pp, {model}"
+        raise InputError(must, str(devices), f"--gpus {max(devices // model, 1) * model}, say")
+    dp = devices // model
+    micro = max(problem.job.global_batch // (dp * config.micro_batch), 1)
+    batches = (
+        f"micro-batches per step: {micro} instead of {config.num_microbatches}, for the same global batch"
+    )
+    return replace(config, dp=dp, num_microbatches=micro), (f"dp: {dp} instead of {config.dp}; {batches}",)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from planner.report.trace import MemoryLevels, TracedStep
     from planner.schedule.actions import ActionTable
     from planner.schedule.generate import NamedSchedule
+    from planner.spec.cluster import Cluster
     from planner.spec.config import ParallelConfig, Schedule
     from planner.spec.planfile import Choice, Plan
     from planner.spec.rule import Problem
@@ -124,15 +125,9 @@ def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | 
     `cluster`: its words, where its name in the plan does not lead to it (a YAML file, a shorthand with a fabric).
     Raises `PlannerError` where something can no longer be read.
     """
-    from planner.catalog.load_overlay import load_overlay
-    from planner.catalog.load_stacks import load_stack
-    from planner.cli_export import load_planned_model
-    from planner.spec.device_kernels import with_device_kernels
     from planner.spec.load_cluster import load_cluster
-    from planner.spec.rule import Problem
 
     subject = plan.subject
-    model = load_planned_model(subject.model.name, subject.model.source, subject.model.params_total)
     words = subject.cluster.name if cluster is None else cluster
     try:
         machine = load_cluster(words, subject.cluster.devices)
@@ -143,12 +138,24 @@ def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | 
     if machine.accelerator.name != subject.cluster.accelerator:
         must = f"the cluster must have the plan's accelerators, {subject.cluster.accelerator}"
         raise InputError(must, machine.accelerator.name, "name the plan's cluster with --cluster")
-    job = subject.job.job()
+    return problem_on(plan, machine, calibration)
+
+
+def problem_on(plan: Plan, machine: Cluster, calibration: Path | None = None) -> Problem:
+    """What a plan was made for, on a cluster which need not be the plan's. Raises `PlannerError`."""
+    from planner.catalog.load_overlay import load_overlay
+    from planner.catalog.load_stacks import load_stack
+    from planner.cli_export import load_planned_model
+    from planner.spec.device_kernels import with_device_kernels
+    from planner.spec.rule import Problem
+
+    subject = plan.subject
+    model = load_planned_model(subject.model.name, subject.model.source, subject.model.params_total)
     stack = load_stack(subject.stack.name)
     if calibration is not None:
         overlay = load_overlay(str(calibration))
         stack, machine = overlay.of_stack(stack), overlay.of_cluster(machine)
-    return Problem(model, machine, job, with_device_kernels(stack, model, machine.accelerator))
+    return Problem(model, machine, subject.job.job(), with_device_kernels(stack, model, machine.accelerator))
 
 
 def traced_step(

@@ -98,3 +98,71 @@ def test_a_plan_file_takes_no_other_job(plan_file: Path) -> None:
 def test_layouts_of_more_chunks_than_ranks() -> None:
     assert stated_layout("Ett|(tt|)*2tL", 7, 2) == (2, 2, 2, 1)
     assert stated_layout("E|t*3|t*3|mL", 6, 4, 1) == (0, 3, 3, 0)
+
+
+def test_a_plan_file_on_another_cluster(plan_file: Path) -> None:
+    """The launch of the plan as it is: the figures are those of the same configuration planned there."""
+    planned = load_plan(plan_file).choices[0]
+    assert planned.split is not None
+    found = estimate(str(plan_file), "--cluster", "dgx-b200")
+    pins = [word for pin in PINS for word in ("--set", pin)]
+    layout = ",".join(map(str, planned.split.layers_per_chunk))
+    there = ["llama-3.1-8b", "dgx-b200", "--gpus", "16", "--global-batch", "64"]
+    same = estimate(*there, *pins, "--set", f"layout={layout}")
+    assert (found["step_time"], found["memory"]) == (same["step_time"], same["memory"])
+    assert found["config"] == json.loads(planned.config.model_dump_json())
+    assert found["step_time"] < planned.step_time
+
+
+def test_a_plan_file_on_more_devices_keeps_its_batch(plan_file: Path) -> None:
+    planned = load_plan(plan_file).choices[0].config
+    result = CliRunner().invoke(
+        app, ["estimate", str(plan_file), "--cluster", "dgx-b200", "--gpus", "32", "--json"]
+    )
+    answer = json.loads(result.stdout)
+    config = answer["choices"][0]["config"]
+    assert (config["dp"], config["num_microbatches"]) == (2 * planned.dp, planned.num_microbatches // 2)
+    assert [text for text in answer["assumptions"] if "planned for 16 h100-sxm-80g" in text]
+    assert [text for text in answer["assumptions"] if f"dp: {2 * planned.dp} instead of {planned.dp}" in text]
+
+
+def test_tokens_of_a_plan_file_add_the_days(plan_file: Path) -> None:
+    assert estimate(str(plan_file))["run"] is None
+    run = estimate(str(plan_file), "--tokens", "1T")["run"]
+    assert isinstance(run, dict)
+    assert run["days"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["PLAN", "--gpus", "32"], 2, "has 16 devices"),
+        (["PLAN", "--gpus", "4"], 2, "multiple of the configuration's tp x cp x pp, 8"),
+        (["PLAN", "--cluster", "nowhere"], 2, "known name"),
+        (["PLAN", "--cluster", "dgx-b200", "--gpus", "24"], 1, "dp must divide the global batch"),
+        (["PLAN", "--cluster", "dgx-b200", "--set", "tp=4"], 2, "leave all but"),
+        ([*JOB, "--cluster", "dgx-b200"], 2, "belongs to a plan file"),
+        (["llama-3.1-8b", "--cluster", "dgx-b200"], 2, "MODEL and CLUSTER"),
+    ],
+)
+def test_what_cannot_be_moved_says_why(plan_file: Path, words: list[str], code: int, said: str) -> None:
+    named = [str(plan_file) if word == "PLAN" else word for word in words]
+    result = CliRunner().invoke(app, ["estimate", *named])
+    assert result.exit_code == code
+    assert said in " ".join(result.output.split())
+
+
+def test_formats_and_fabrics_are_not_taken_on_trust(tmp_path: Path) -> None:
+    """fp8 on devices without it, and a plan whose cluster its name alone does not say."""
+    slow, narrow = tmp_path / "slow.json", tmp_path / "narrow.json"
+    pins = [word for pin in PINS for word in ("--set", pin)]
+    made = ["plan", "llama-3.1-8b", "--global-batch", "64", *pins, "--top", "1"]
+    for words, path in ((["2x8 h100 100G-roce"], slow), (["2x8 h100 400G-ib", "--precision", "fp8"], narrow)):
+        assert CliRunner().invoke(app, [*made[:2], *words, *made[2:], "-o", str(path)]).exit_code == 0
+    result = CliRunner().invoke(app, ["estimate", str(slow), "--gpus", "8"])
+    assert result.exit_code == 2
+    assert "--cluster" in result.stderr
+    assert CliRunner().invoke(app, ["estimate", str(slow), "--cluster", "2x8 h100 100G-roce"]).exit_code == 0
+    result = CliRunner().invoke(app, ["estimate", str(narrow), "--cluster", "dgx-a100"])
+    assert result.exit_code == 2
+    assert "fp8" in result.stderr
