@@ -92,6 +92,13 @@ def test_document_keeps_to_the_terminal(
         assert title in lines
 
 
+def test_why_not_is_headed_in_the_words_of_the_question(plans: dict[str, Path]) -> None:
+    asked = "recompute=full,recompute_layers=1,offload=optimizer,cuda_graph_impl=full_iteration,schedule=zb-v"
+    done = runner.invoke(app, ["explain", str(plans["dense"]), "--why-not", asked])
+    assert done.exit_code == 0, done.output
+    assert f"Why not {asked.replace(',', ', ')}" in " ".join(done.stdout.split())
+
+
 def test_why_not_names_the_rule(plans: dict[str, Path]) -> None:
     facts = explained(plans["dense"], "--why-not", "tp=3")
     assert facts["why_not"]["best"] is None

@@ -21,6 +21,7 @@ from planner.report.outcome import Fitting
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
 from planner.solve.place import AxisPlace, Placement
+from planner.space.restriction import value_text
 from planner.spec.cluster import Cluster
 from planner.spec.planfile import Choice
 from planner.units import GIB, format_capacity
@@ -177,7 +178,10 @@ def explanation_document(found: Explanation) -> RenderableType:
     else:
         blocks.append(section("Where each axis lives", prose("one device: there is nothing to place")))
     if found.why_not is not None:
-        named = ", ".join(f"{axis}={','.join(map(str, v))}" for axis, v in found.why_not.named.items())
+        named = ", ".join(
+            f"{axis}={','.join(value_text(axis, v) for v in values)}"
+            for axis, values in found.why_not.named.items()
+        )
         blocks.append(section(f"Why not {named}", *_why_not_blocks(found.why_not, found)))
     nothing = [prose("nothing: none would be")]
     stopped = [_walls_table(found), *_rules_said(found.walls)] if found.walls else nothing

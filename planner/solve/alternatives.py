@@ -22,7 +22,16 @@ from planner.space.axes import Restriction, divisors, stack_modules
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.legality import explain_config
 from planner.space.pipeline_rules import SCHEDULE_RULES, STAGE_RULES
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import (
+    ConfigTable,
+    ParallelConfig,
+    Recompute,
+    Schedule,
+    default_schedule,
+    graphs_text,
+    layers_text,
+    offload_text,
+)
 from planner.spec.rule import Problem, Rule, Violation
 
 # Rules without which a configuration does another job, cannot be dealt to stages, or has a schedule without an order
@@ -195,7 +204,7 @@ def _recomputations(config: ParallelConfig, problem: Problem) -> Iterator[tuple[
         }
     for count in sorted(c for c in counts if c != config.recompute_layers and c <= deep):
         full = replace(plain, recompute=int(Recompute.FULL), recompute_layers=count)
-        some = f"{count} layer{'s' * (count > 1)}"  # all: stages need not hold the same number
+        some = layers_text(count)  # all: stages need not hold the same number
         yield f"recompute {'all layers' if count == deep else some}", full
 
 
@@ -313,13 +322,22 @@ def difference(config: ParallelConfig, other: ParallelConfig) -> str:
         words.append("sp" if other.sp else "no sp")
     recompute = [(c.recompute, c.recompute_layers, c.recompute_modules) for c in (config, other)]
     if recompute[0] != recompute[1]:
-        kinds = ("no recomputation", "selective recomputation", f"{other.recompute_layers} layers recomputed")
+        kinds = (
+            "no recomputation",
+            "selective recomputation",
+            f"{layers_text(other.recompute_layers)} recomputed",
+        )
         words.append(kinds[other.recompute])
     if (other.cuda_graph_impl, other.cuda_graph_modules) != (
         config.cuda_graph_impl,
         config.cuda_graph_modules,
     ):
-        words.append("other CUDA graphs" if other.cuda_graph_impl else "no CUDA graphs")
+        words.append(f"CUDA graphs {graphs_text(other)}" if other.cuda_graph_impl else "no CUDA graphs")
+    if other.offload != config.offload:
+        words.append(f"{offload_text(other.offload)} on the host" if other.offload else "nothing on the host")
+    default = [default_schedule(c.vpp) == c.schedule for c in (config, other)]
+    if other.schedule != config.schedule and not all(default):  # the default's follows from vpp
+        words.append(Schedule(other.schedule).label)
     return ", ".join(words) or "the same degrees"
 
 

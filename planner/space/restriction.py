@@ -18,6 +18,7 @@ from planner.spec.config import (
     Recompute,
     captured_modules,
     module_mask,
+    offload_text,
 )
 
 
@@ -52,7 +53,7 @@ def value_text(axis: str, value: int) -> str:
     if axis == "recompute":
         return Recompute(value).name.lower()
     if axis == "offload":
-        return next((name for name, bits in OFFLOAD_LABELS.items() if bits == value), str(value))
+        return offload_text(value)
     if axis == "cuda_graph_impl":
         return CudaGraphs(value).label
     if axis == "cuda_graph_modules":

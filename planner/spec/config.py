@@ -212,14 +212,28 @@ class ParallelConfig:
         if self.recompute == Recompute.SELECTIVE:
             parts.append("recompute:selective")
         if self.recompute == Recompute.FULL:
-            parts.append(f"recompute:{self.recompute_layers} layers")
+            parts.append(f"recompute:{layers_text(self.recompute_layers)}")
         if self.offload:
-            names = {bits: name for name, bits in OFFLOAD_LABELS.items()}
-            parts.append(f"offload:{names.get(self.offload, self.offload)}")
+            parts.append(f"offload:{offload_text(self.offload)}")
         if self.cuda_graph_impl or self.cuda_graph_modules:
-            what = (CudaGraphs(self.cuda_graph_impl).label, *captured_modules(self.cuda_graph_modules))
-            parts.append("graphs:" + "+".join(what))
+            parts.append(f"graphs:{graphs_text(self)}")
         return " ".join(parts)
+
+
+def layers_text(count: int) -> str:
+    """So many layers, in words."""
+    return f"{count} layer" + "s" * (count != 1)
+
+
+def offload_text(offload: int) -> str:
+    """What is on the host, as `--set offload=` takes it."""
+    return next((name for name, bits in OFFLOAD_LABELS.items() if bits == offload), str(offload))
+
+
+def graphs_text(config: ParallelConfig) -> str:
+    """Which CUDA graphs are captured, of which modules where not of all."""
+    impl = CudaGraphs(config.cuda_graph_impl).label
+    return "+".join((impl, *captured_modules(config.cuda_graph_modules)))
 
 
 COUNTED_RANGE: Final = (

@@ -24,7 +24,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
@@ -187,3 +187,13 @@ def test_difference_names_what_changed() -> None:
     assert difference(config, config) == "the same degrees"
     other = replace(config, tp=4, dp=2, sp=0, recompute=2, recompute_layers=3)
     assert difference(config, other) == "tp 4, dp 2, no sp, 3 layers recomputed"
+    assert difference(config, replace(config, recompute=2, recompute_layers=1)) == "1 layer recomputed"
+    assert replace(config, recompute=2, recompute_layers=1).describe().endswith("recompute:1 layer")
+    on_host = replace(config, offload=1)
+    assert difference(config, on_host) == "optimizer on the host"
+    assert difference(on_host, config) == "nothing on the host"
+    graphs = replace(config, cuda_graph_impl=int(CudaGraphs.LOCAL), cuda_graph_modules=1)
+    assert difference(config, graphs) == "CUDA graphs local+attn"
+    deep = replace(config, pp=2, dp=2)
+    assert difference(config, replace(deep, vpp=2, schedule=int(Schedule.INTERLEAVED))) == "pp 2, dp 2, vpp 2"
+    assert difference(deep, replace(deep, schedule=int(Schedule.GPIPE))) == "gpipe"
