@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,8 +71,9 @@ def test_limits_that_cannot_hold_a_chunk_are_refused() -> None:
         memory_limited_table(Schedule.V_MIN, 1024, 4096, stage_times(2048, 1.0, 1.0, 1.0))
 
 
-def test_sixteen_ranks_and_64_micro_batches_take_seconds() -> None:
+def test_sixteen_ranks_and_64_micro_batches_are_scheduled() -> None:
     times = stage_times(32, 1.0, 1.2, 0.8, 0.1)
-    begin = time.perf_counter()
-    memory_limited_table(Schedule.V_HALF, 16, 64, times)
-    assert time.perf_counter() - begin < 10  # 2 s on an idle core
+    table = memory_limited_table(Schedule.V_HALF, 16, 64, times)
+    timed = simulate(table, times)
+    assert 64 * 2 * 3.0 < timed.makespan < 1.5 * 64 * 2 * 3.0
+    assert timed.in_flight.until_weight.max() <= default_limit(Schedule.V_HALF, 16)
