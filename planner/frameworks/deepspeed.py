@@ -77,7 +77,8 @@ RULES: Final[tuple[Rule, ...]] = (
     no_selective(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
     Rule(
         "pipeline-flat", ("tp", "cp", "pp"), _flat,
-        "a pipeline runs without tp and cp; tp={tp} cp={cp} pp={pp}", "set pp=1, or tp=1 and cp=1",
+        "a pipeline of plain DeepSpeed runs without tp and cp; tp={tp} cp={cp} pp={pp}",
+        "set pp=1, or tp=1 and cp=1 (Megatron-DeepSpeed runs both, but its arguments are not written)",
         "DeepSpeed runtime/pipe/module.py (tp needs a topology and layers of one's own)",
     ),
     Rule(

@@ -161,6 +161,10 @@ def _recompute_partial(columns: Columns, problem: Problem) -> Mask:
     return ~partial if not problem.stack.limits.partial_full_recompute else np.ones_like(partial)
 
 
+def _recompute_selective(columns: Columns, problem: Problem) -> Mask:
+    return (columns["recompute"] != Recompute.SELECTIVE) | bool(problem.stack.limits.selective_recompute)
+
+
 def _recompute_layers(columns: Columns, problem: Problem) -> Mask:
     most = -(-problem.model.num_layers // columns["pp"])
     full = columns["recompute"] == Recompute.FULL
@@ -319,6 +323,10 @@ RULES: Final[tuple[Rule, ...]] = (
         "recomputed layers are counted per virtual stage: vpp must divide them; "
         "recompute_layers={recompute_layers} vpp={vpp}",
         "choose a multiple of vpp", "Megatron-LM --recompute-num-layers",
+    ),
+    Rule(
+        "recompute-selective", ("recompute",), _recompute_selective,
+        "the stack does not recompute single modules", "set recompute=none or full", STACK,
     ),
     Rule(
         "recompute-partial", ("pp", "recompute", "recompute_layers"), _recompute_partial,

@@ -103,6 +103,11 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         {"vpp": 2, **FULL, "recompute_layers": 3},
         ("recompute_layers=3", "vpp=2"),
     ),
+    "recompute-selective": (
+        on(limited(selective_recompute=())),
+        {"recompute": int(Recompute.SELECTIVE)},
+        ("does not recompute single modules",),
+    ),
     "recompute-partial": (
         on(limited(partial_full_recompute=False)),
         {**FULL, "recompute_layers": 3},
