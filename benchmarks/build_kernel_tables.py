@@ -25,20 +25,24 @@ from benchmarks.kernel_estimates import BY_ARCHITECTURE, KIN, MAMF, ROOFLINES, b
 from benchmarks.kernel_measurements import (
     BANDWIDTHS,
     DEVICES,
+    MAMF_BEST,
+    MAMF_KIN,
     PEAKS,
     SPANS,
     AttentionCells,
     GemmGrid,
     attention_grid,
+    holds_medians,
     read_attention,
     read_gemm,
     read_rows,
+    sustained_unknown,
 )
 from planner.cost.kernels import interpolate
 from planner.spec.rates import FloatArray
 
 OUT = Path(__file__).parent.parent / "planner" / "catalog" / "kernels"
-AICONFIGURATOR = "ai-dynamo/aiconfigurator@095f58a systems/data (Apache-2.0), best of its software versions"
+AICONFIGURATOR = "ai-dynamo/aiconfigurator@095f58a systems/data (Apache-2.0), {} of its software versions"
 DATE = "2026-08-22"  # of the newest source revision
 Built = tuple[dict[str, FloatArray], dict[str, Any]]  # arrays and description of one accelerator
 
@@ -69,20 +73,16 @@ def quantising_facts(gpu: str, key: str, grids: dict[str, GemmGrid]) -> dict[str
     return {"quantising_bytes": round(moved, 2), "quantising_outputs": round(outputs, 1)}
 
 
-# Highest sustained bf16 efficiency over shapes (MAMF: mean of 100 iterations after 50 warm-ups), fraction of
-# peak.
-MAMF_BEST = {"a100_sxm_80g": 0.8692, "h100_sxm_80g": 0.8033, "h200_sxm": 0.8378, "b200": 0.7756, "b300": 0.7862,
-             "gb200": 0.7288}  # fmt: skip
-NO_MAMF = {"gb300": "gb200", "l40s": "a100_sxm_80g"}
-
-
 def sustained_fraction(gpu: str, grids: dict[str, dict[str, GemmGrid]], data: Path) -> float:
     """Sustained over burst: the best sustained shape over the best burst shape of the same device.
 
+    1 where none is published: those tables hold no bursts (kernel_measurements.py).
     B200: the geometric mean of that (0.81) and of SimuMax's forward GEMMs over the burst table (0.67): two
     machines under continuous load, no reason to prefer one.
     """
-    source = NO_MAMF.get(gpu, gpu)
+    if sustained_unknown(gpu):
+        return 1.0
+    source = MAMF_KIN.get(gpu, gpu)
     best = MAMF_BEST[source] / float(grids[source]["bf16"].values.max())
     return best if gpu != "b200" else float(np.sqrt(best * simumax_over_burst(gpu, grids[gpu]["bf16"], data)))
 
@@ -125,7 +125,10 @@ ATTENTION_SUSTAINED = {
     "hopper": (0.95, "FlashAttention-3 plots (Dao-AILab/flash-attention@0251105) over the burst table: 0.96"),
     "blackwell": (0.92, SIMUMAX.format("B200 forward over the burst table, sequence 4096: 0.92")),
 }
-ARCHITECTURE = {"a100_sxm_80g": "ampere", "l40s": "ampere", "h100_sxm_80g": "hopper", "h200_sxm": "hopper"}
+# Whose kernels a device runs, Blackwell's unless said: RTX PRO 6000 (compute capability 12.0) has no tensor memory and
+# is fastest with FlashAttention-2, as L40S is.
+ARCHITECTURE = {"a100_sxm_80g": "ampere", "l40s": "ampere", "rtx_pro_6000_server": "ampere", "h100_sxm_80g": "hopper",
+                "h200_sxm": "hopper"}  # fmt: skip
 
 
 def backward_grid(
@@ -207,7 +210,7 @@ def gemm_tables(
             arrays[f"axis_{letter}"] = axis
         arrays[f"gemm_{key}"] = grid.values
         tables[key] = {
-            "source": AICONFIGURATOR,
+            "source": AICONFIGURATOR.format("median" if holds_medians(gpu, key) else "best"),
             "shapes": int(grid.values.size - grid.filled),
             "filled": grid.filled,
             **quantising_facts(gpu, key, grids),
@@ -242,7 +245,7 @@ def build_device(gpu: str, grids: dict[str, dict[str, GemmGrid]], cells: Attenti
         "date": DATE,
         "gemm": tables,
         "attention": {
-            "source": AICONFIGURATOR,
+            "source": AICONFIGURATOR.format("best"),
             "backward_source": BACKWARD_SOURCE[family],
             "backward_rows": BACKWARD_ROWS[family],
             "sustained_fraction": load,
@@ -257,7 +260,7 @@ def build_device(gpu: str, grids: dict[str, dict[str, GemmGrid]], cells: Attenti
         "launch_latency": round(shortest, 9),
         "compute_units": units,
         "unverified": ["memory_efficiency"]
-        + (["sustained_fraction"] if gpu in NO_MAMF else [])
+        + ([] if gpu in MAMF_BEST else ["sustained_fraction"])
         + ([*GRADIENT_FIELDS, "attention.backward_ratio"] if family == "hopper" else []),
         "sources": _sources(gpu, gradients),
     }
@@ -265,11 +268,15 @@ def build_device(gpu: str, grids: dict[str, dict[str, GemmGrid]], cells: Attenti
 
 def _sources(gpu: str, gradients: Gradients) -> dict[str, str]:
     """Where the figures of one accelerator come from."""
-    return {
-        "sustained_fraction": f"best sustained over best burst bf16 shape; sustained: {MAMF}"
-        + (f"; no row of its own, {NO_MAMF[gpu]} stands in" if gpu in NO_MAMF else "")
+    sustained = (
+        f"best sustained over best burst bf16 shape; sustained: {MAMF}"
+        + (f"; no row of its own, {MAMF_KIN[gpu]} stands in" if gpu in MAMF_KIN else "")
         + ("; row of GH200, the same chip and memory" if gpu == "h200_sxm" else "")
-        + (f"; geometric mean with {SIMUMAX.format('B200 forward GEMMs')}" if gpu == "b200" else ""),
+        + (f"; geometric mean with {SIMUMAX.format('B200 forward GEMMs')}" if gpu == "b200" else "")
+    )
+    medians = f"bf16 holds median repeats, of which six other devices sustain 0.95 to 1.05; {MAMF}"
+    return {
+        "sustained_fraction": medians if sustained_unknown(gpu) else sustained,
         **dict.fromkeys(GRADIENT_FIELDS, gradients.source),
         "memory_efficiency": "GEMMs moving over 1 GB reach at least 0.73 to 0.91 of the bandwidth in the same data",
         "launch_latency": "shortest GEMM of the table",

@@ -29,7 +29,15 @@ import numpy as np
 from benchmarks import fit_links, kernel_holdout, link_tables, rivals
 from benchmarks.build_kernel_tables import ARCHITECTURE, ATTENTION_SUSTAINED
 from benchmarks.kernel_measurements import DEVICES as TABLES
-from benchmarks.kernel_measurements import PEAKS, read_attention, read_gemm
+from benchmarks.kernel_measurements import (
+    MAMF_BEST,
+    PEAKS,
+    best_repeats,
+    median_repeats,
+    read_attention,
+    read_gemm,
+    sustained_unknown,
+)
 from benchmarks.kernel_measurements import read_rows as table_rows
 from benchmarks.results_file import write_section
 from planner.catalog.loader import load_kernel_rates
@@ -136,7 +144,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def gemm_tables(data: Path) -> str:
     """GEMMs by device and format, by size class, and by device left out."""
-    grids = read_gemm(data)
+    grids, burst = read_gemm(data), read_gemm(data, best_repeats)
     rows: list[list[str]] = []
     sizes: dict[str, list[float]] = defaultdict(list)
     for gpu, (name, _) in TABLES.items():
@@ -151,28 +159,33 @@ def gemm_tables(data: Path) -> str:
                         errors[(flops >= low) & (flops < high)]
                     )
             alone = [
-                errors_text(kernel_holdout.device_errors(gpu, grids, best)) if key == "bf16" else ""
+                errors_text(kernel_holdout.device_errors(gpu, burst, best)) if key == "bf16" else ""
                 for best in (True, False)
             ]
             rows.append([name, key, *cells, *alone])
     head = ("device", "format", "a tenth of the rows", "a tenth of the weights", "an extent")
     classes = [[label, errors_text(found)] for label, found in sorted(sizes.items())]
+    of_medians = [name for gpu, (name, _) in TABLES.items() if sustained_unknown(gpu)]
     return "\n\n".join(
         (
             table((*head, "device, best shape known", "device, nothing known"), rows),
             table(("GEMM size, left out", "all devices and formats"), classes),
-            "What no table can predict: the best of a shape's repeats, which the tables hold, over their median, bf16, "
-            f"median over shapes: {repeat_spreads(data)}. Of L40S (350 W) some repeats reach up to "
-            "1.45 times the rate of others, as under a power limit: with a tenth of the weights left out, its median "
-            f"repeats are met within {median_repeats(data, 'l40s')}.",
+            "The best of a shape's repeats over their median, bf16, median over shapes: "
+            f"{repeat_spreads(data)}. The best are mostly products with weights that nobody filled, which draw less "
+            "power. The tables hold the best, and what the device sustains of it; where no sustained rate of its "
+            f"architecture is published, the median ({', '.join(of_medians)}). What sustained rates are of the best "
+            f"median, at its best shape: {sustained_over_median(data)} (benchmarks/kernel_measurements.py).",
         )
     )
 
 
-def median_repeats(data: Path, gpu: str) -> str:
-    """Errors of bf16 GEMMs of weights left out of a table of median repeats."""
-    grid = read_gemm(data, of_median=True)[gpu]["bf16"]
-    return errors_text(kernel_holdout.gemm_errors(grid, kernel_holdout.weight_shapes(grid))[0])
+def sustained_over_median(data: Path) -> str:
+    """Published sustained bf16 rates over the best median of repeats, by device, in words."""
+    grids = read_gemm(data, median_repeats)
+    return ", ".join(
+        f"{TABLES[gpu][0]} {best / float(grids[gpu]['bf16'].values.max()):.2f}"
+        for gpu, best in MAMF_BEST.items()
+    )
 
 
 def repeat_spreads(data: Path) -> str:
@@ -199,7 +212,7 @@ SIZES = {
 
 def attention_table(data: Path) -> str:
     """Forward attention by device and what was left out."""
-    cells, grids, rows = read_attention(data), read_gemm(data), list[list[str]]()
+    cells, grids, rows = read_attention(data), read_gemm(data, best_repeats), list[list[str]]()
     for gpu, (name, _) in TABLES.items():
         found = kernel_holdout.attention_errors(gpu, cells[gpu])
         load = ATTENTION_SUSTAINED[ARCHITECTURE.get(gpu, "blackwell")][0]

@@ -93,7 +93,10 @@ def extents(grid: GemmGrid) -> Iterator[Mask]:
 
 
 def device_errors(gpu: str, grids: dict[str, dict[str, GemmGrid]], known_best: bool) -> FloatArray:
-    """Errors of the bf16 roofline for a device of which nothing was measured, or (`known_best`) one best shape."""
+    """Errors of the bf16 roofline for a device of which nothing was measured, or (`known_best`) one best shape.
+
+    `grids`: of best repeats, the statistic that all devices have.
+    """
     own, others = grids[gpu]["bf16"], [grids[name]["bf16"] for name in DEVICES if name != gpu]
     plateau = float(np.median([grid.plateau() for grid in others]))
     if known_best:
@@ -129,7 +132,7 @@ def attention_errors(gpu: str, cells: AttentionCells) -> dict[str, FloatArray]:
 
 # whose table stands for a device of which nothing was measured: the best-known one of another generation
 KIN = dict.fromkeys(DEVICES, "h100_sxm_80g") | dict.fromkeys(
-    ("h100_sxm_80g", "h200_sxm", "l40s"), "a100_sxm_80g"
+    ("h100_sxm_80g", "h200_sxm", "l40s", "rtx_pro_6000_server"), "a100_sxm_80g"
 )
 
 

@@ -15,7 +15,15 @@ from benchmarks.kernel_holdout import (
     random_rows,
     weight_shapes,
 )
-from benchmarks.kernel_measurements import DEVICES, GemmGrid, read_attention, read_gemm
+from benchmarks.kernel_measurements import (
+    DEVICES,
+    MAMF_BEST,
+    GemmGrid,
+    best_repeats,
+    median_repeats,
+    read_attention,
+    read_gemm,
+)
 from benchmarks.stack_parameters import STARTS
 
 DATA = Path(__file__).parents[3] / "shared/data/hardware"
@@ -67,10 +75,21 @@ def test_gemms_left_out_are_met_within_5_percent() -> None:
         if key == "bf16"
     }
     assert len(found) == len(DEVICES)
-    # repeats of L40S lie up to 1.45 times apart: the fastest, 5.0 %, say at which clock they ran; median ones are met
-    assert all(error < (0.055 if gpu == "l40s" else 0.05) for (gpu, _), error in found.items()), found
-    median = read_gemm(DATA, of_median=True)["l40s"]["bf16"]
-    assert np.median(gemm_errors(median, weight_shapes(median))[0]) < 0.035
+    assert all(error < 0.035 for error in found.values()), found
+
+
+@published
+def test_median_repeats_are_what_devices_sustain() -> None:
+    """Why bf16 of a device without a published sustained rate holds them; the best repeats are not."""
+    medians, best = read_gemm(DATA, median_repeats), read_gemm(DATA, best_repeats)
+    for gpu, sustained in MAMF_BEST.items():
+        assert sustained / medians[gpu]["bf16"].values.max() == pytest.approx(1.0, abs=0.06), gpu
+        assert sustained / best[gpu]["bf16"].values.max() < 0.92, gpu
+    shipped = read_gemm(DATA)
+    for gpu, grids in shipped.items():
+        for key, grid in grids.items():
+            source = medians if gpu in ("l40s", "rtx_pro_6000_server") and key == "bf16" else best
+            assert np.array_equal(grid.values, source[gpu][key].values), (gpu, key)
 
 
 @published

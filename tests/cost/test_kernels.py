@@ -30,7 +30,17 @@ from planner.spec.rates import KernelRates, under_load
 
 H100 = load_kernel_rates("h100-sxm-80g")
 PEAK, BANDWIDTH = 989.4e12, 3350e9
-MEASURED = ["a100-sxm-80g", "h100-sxm-80g", "h200-sxm", "b200", "gb200", "b300", "gb300", "l40s"]
+MEASURED = [
+    "a100-sxm-80g",
+    "h100-sxm-80g",
+    "h200-sxm",
+    "b200",
+    "gb200",
+    "b300",
+    "gb300",
+    "l40s",
+    "rtx-pro-6000-server",
+]
 extent = st.integers(min_value=64, max_value=100_000)
 
 
