@@ -45,6 +45,7 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
     from planner.catalog.load_campaign import load_assumptions
     from planner.cli_trace import check_same, planned_problem
     from planner.estimate import estimate_of
+    from planner.launchable import with_launch_note
 
     started = time.perf_counter()
     plan, planned = _choice_of(request, index)
@@ -66,7 +67,8 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
     if request.tokens is not None:
         job = replace(job, tokens=request.tokens)
     problem = replace(problem, job=job)
-    return estimate_of(problem, config, chunks, asked, said, started), problem, said
+    found = estimate_of(problem, config, chunks, asked, said, started)
+    return with_launch_note(found, problem.model), problem, said
 
 
 def _choice_of(request: Request, index: int) -> tuple[Plan, Choice]:

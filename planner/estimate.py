@@ -12,6 +12,7 @@ from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.errors import InputError
 from planner.frameworks import explicit_splits
 from planner.frameworks.layout import stated_layout
+from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.relax import nearest_fitting
 from planner.space.axes import RESTRICTABLE, check_restriction, stack_modules
@@ -42,7 +43,8 @@ def make_estimate(request: Request) -> Plan:
             *defaults,
             "layers dealt to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
-    return estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
+    found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
+    return with_launch_note(found, problem.model)
 
 
 def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, ...]:

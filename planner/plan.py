@@ -23,6 +23,7 @@ from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
+from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.pareto import pareto_front
 from planner.solve.refine import (
@@ -100,7 +101,8 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         request.restrict,
         load_assumptions(request.assume),
     )
-    return answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds, allowed)
+    made = answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds, allowed)
+    return with_launch_note(made, problem.model) if request.thorough else made
 
 
 def _advice(

@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "request",
         "plan",
         "estimate",
+        "launchable",
         "answer",
         "choices",
         "reasons",

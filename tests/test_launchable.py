@@ -1,0 +1,84 @@
+"""A plan says whether its own framework can be launched with it, as `planner export` then finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.cli_export import render_plan
+from planner.errors import UnsupportedError
+from planner.estimate import make_estimate
+from planner.launchable import with_launch_note
+from planner.plan import make_plan
+from planner.request import Request
+from planner.spec.load_plan import save_plan
+from planner.spec.planfile import Plan
+
+FEW = {"tp": (1,), "pp": (16,), "cp": (1,), "ep": (1,), "micro_batch": (1,), "recompute": (2,)}
+NOTE = "launched with"
+
+
+def request(model: str, stack: str, **job: str) -> Request:
+    return Request(
+        model=model, cluster="8x8 h100 400G-ib", seq_len=2048, global_batch="64", stack=stack,
+        precision=job.get("precision"), optimizer=job.get("optimizer", "adamw"), top=1, front=False,
+    )  # fmt: skip
+
+
+def notes(plan: Plan) -> list[str]:
+    return [text for text in plan.assumptions if text.startswith(NOTE)]
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "job", "to", "said"),
+    [
+        ("mixtral-8x7b", "nanotron-2024", {}, "nanotron", "experts"),
+        ("llama-3.1-8b", "nanotron-2024", {"precision": "fp8"}, "nanotron", "precision, given fp8"),
+        ("mistral-7b", "torchtitan-2026", {}, "torchtitan", "one that torchtitan ships"),
+        ("llama-3.1-8b", "torchtitan-2026", {"optimizer": "muon"}, "torchtitan", "optimizer, given muon"),
+        ("llama-3.1-8b", "nanotron-2024", {}, "nanotron", ""),
+        ("llama-3.1-8b", "megatron-2026", {}, "megatron", ""),
+    ],
+)
+def test_what_export_refuses_is_said_by_the_plan(
+    model: str, stack: str, job: dict[str, str], to: str, said: str, tmp_path: Path
+) -> None:
+    plan = make_estimate(request(model, stack, **job))
+    save_plan(plan, tmp_path / "plan.json")
+    if not said:
+        assert not notes(plan)
+        assert render_plan(tmp_path / "plan.json", to, 0, None)
+        return
+    (note,) = notes(plan)
+    assert said in note
+    assert "without files" in note
+    with pytest.raises(UnsupportedError):
+        render_plan(tmp_path / "plan.json", to, 0, None)
+
+
+def test_a_search_says_so_too() -> None:
+    plan = make_plan(Request(**{**vars(request("mixtral-8x7b", "nanotron-2024")), "restrict": FEW}))
+    assert plan.found
+    assert "experts" in notes(plan)[0]
+
+
+def test_another_release_is_named_where_it_alone_can() -> None:
+    asked = request("llama-3.1-8b", "torchtitan-2026+enable-fsdp-float8-all-gather", precision="fp8")
+    (note,) = notes(make_estimate(Request(**{**vars(asked), "restrict": {"zero": (3,)}})))
+    assert "torchtitan 0.2.2" in note
+    assert "not 0.3.0" in note
+
+
+def test_nothing_is_said_where_there_is_nothing_to_launch() -> None:
+    """A framework whose files planner does not write, and an illegal configuration."""
+    for stack, degrees in (("hai-llm-2024", {}), ("nanotron-2024", {"tp": (3,)})):
+        asked = Request(**{**vars(request("llama-3.1-8b", stack)), "restrict": degrees})
+        assert not notes(make_estimate(asked))
+
+
+def test_a_note_leaves_the_rest_as_it_was() -> None:
+    from planner.spec.load_model import load_model
+
+    plan = make_estimate(request("llama-3.1-8b", "megatron-2026"))
+    assert with_launch_note(plan, load_model("llama-3.1-8b")) is plan
