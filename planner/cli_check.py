@@ -181,7 +181,7 @@ class _Judge:
         space = enumerate_configs(self.problem, rules_for(self.problem.stack), {})
         if not len(space):
             return None
-        found = search(self.model, space, self.chooser.limit, FINALISTS)
+        found = search(self.model, space, self.chooser.limit, FINALISTS, name_smallest=False)
         found = refine(self.model, self.simulator, found)
         choices = self.chooser.choices(found.best)
         return choices[0] if choices else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -98,44 +98,79 @@ def stage_classes(
     """
     placement = _PLACEMENTS[schedule]
     first_rows, of_row = distinct(pp, vpp, placement)
-    kinds = max(kind_of) + 1
-    pipelines = []
-    for row in first_rows:
-        stages, place = int(pp[row]), Placement(int(placement[row]))
-        counts = deal_layers(len(kind_of), stages, int(vpp[row]), split, embedding, head, place)
-        dealt = _chunks_of_ranks(counts, stages, kind_of, place)
-        pipelines.append((dealt, _classes(dealt, place, kinds, recomputed), place))
-    width = max(len(classes) for _, classes, _ in pipelines)
-    depth = max(sum(map(len, chunks)) for dealt, _, _ in pipelines for chunks in dealt) + 1
-    shape = (len(pipelines), width)
+    dealt = [
+        _dealt(int(pp[row]), int(vpp[row]), int(placement[row]), kind_of, split, embedding, head, recomputed)
+        for row in first_rows
+    ]
+    width = max(len(one.members) for one in dealt)
+    depth = max(one.leading.shape[1] for one in dealt)
+    shape, kinds = (len(dealt), width), max(kind_of) + 1
     count, stage, first, last = (np.zeros(shape) for _ in range(4))
     layers, leading = np.zeros((*shape, kinds)), np.zeros((*shape, depth, kinds))
-    chunks: list[tuple[ChunkKinds, ...]] = []
     again: list[tuple[IntArray, ...]] = []
-    for i, (dealt, classes, place) in enumerate(pipelines):
-        most = -(-len(kind_of) // len(dealt))
-        for j, (held, ranks) in enumerate(classes.items()):
-            count[i, j], stage[i, j] = len(ranks), ranks[0]
-            layers[i, j], (first[i, j], last[i, j]) = held[:kinds], held[kinds : kinds + 2]
-            mine = [dealt[ranks[0]]]
-            if place is Placement.MIRRORED:
-                mine.append(dealt[-1 - ranks[0]])
-            leading[i, j] = np.mean([_leading(part, depth, kinds, most) for part in mine], axis=0)
-            if recomputed:
-                leading[i, j, 1:] = leading[i, j, min(recomputed[ranks[0]], depth - 1)]
-        rounds = place is Placement.LOOPED and len(dealt[0]) > 1
-        earliest = [ranks[0] for ranks in classes.values()] if rounds else []
-        chunks.append(tuple(dealt[rank] for rank in earliest))
-        again.append(
-            tuple(_again(dealt[rank], depth, most, recomputed[rank : rank + 1]) for rank in earliest)
-        )
-    members = tuple(tuple(tuple(ranks) for ranks in classes.values()) for _, classes, _ in pipelines)
-    run_class, run_length = _runs(members)
-    copies = np.array([2.0 if place is Placement.MIRRORED else 1.0 for _, _, place in pipelines])
+    for i, one in enumerate(dealt):
+        used, own = len(one.members), one.leading.shape[1]
+        count[i, :used], stage[i, :used] = [len(ranks) for ranks in one.members], [r[0] for r in one.members]
+        layers[i, :used], first[i, :used] = one.held[:, :kinds], one.held[:, kinds]
+        last[i, :used] = one.held[:, kinds + 1]
+        steps = np.minimum(np.arange(depth), own - 1)  # from its own depth on a stage recomputes all it holds
+        leading[i, :used] = one.leading[:, steps]
+        again.append(tuple(of_chunk[steps] for of_chunk in one.again))
+    run_class, run_length = _runs([one.members for one in dealt])
+    copies = np.array([2.0 if place == Placement.MIRRORED else 1.0 for place in placement[first_rows]])
+    members, chunks = tuple(one.members for one in dealt), tuple(one.chunks for one in dealt)
     return StageClasses(
-        of_row, count, stage, first, last, layers, leading, run_class, run_length, copies, members, tuple(chunks),
+        of_row, count, stage, first, last, layers, leading, run_class, run_length, copies, members, chunks,
         tuple(again),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """One pipeline's classes: `members` of each, what a rank has (`held`, (C, K + 2): layers by kind, embedding and
+    head), and of `StageClasses` `leading` (C, N, K), `chunks` and `again_of_chunk`."""
+
+    members: tuple[tuple[int, ...], ...]
+    held: FloatArray
+    leading: FloatArray
+    chunks: tuple[ChunkKinds, ...]
+    again: tuple[IntArray, ...]
+
+
+@lru_cache(maxsize=4096)
+def _dealt(
+    pp: int,
+    vpp: int,
+    placement: int,
+    kind_of: tuple[int, ...],
+    split: PipelineSplit | tuple[int, ...],
+    embedding: float,
+    head: float,
+    recomputed: tuple[int, ...],
+) -> _Dealt:
+    """The layers of one pipeline, see `stage_classes`."""
+    place, kinds, most = Placement(placement), max(kind_of) + 1, -(-len(kind_of) // pp)
+    counts = deal_layers(len(kind_of), pp, vpp, split, embedding, head, place)
+    dealt = _chunks_of_ranks(counts, pp, kind_of, place)
+    depth = max(sum(map(len, chunks)) for chunks in dealt) + 1
+    classes = _classes(dealt, place, kinds, recomputed)
+    leading = np.zeros((len(classes), depth, kinds))
+    for j, ranks in enumerate(classes.values()):
+        mine = [dealt[ranks[0]]]
+        if place is Placement.MIRRORED:
+            mine.append(dealt[-1 - ranks[0]])
+        leading[j] = np.mean([_leading(part, depth, kinds, most) for part in mine], axis=0)
+        if recomputed:
+            leading[j, 1:] = leading[j, min(recomputed[ranks[0]], depth - 1)]
+    rounds = place is Placement.LOOPED and len(dealt[0]) > 1
+    earliest = [ranks[0] for ranks in classes.values()] if rounds else []
+    return _Dealt(
+        tuple(tuple(ranks) for ranks in classes.values()),
+        np.array([held[: kinds + 2] for held in classes]),
+        leading,
+        tuple(dealt[rank] for rank in earliest),
+        tuple(_again(dealt[rank], depth, most, recomputed[rank : rank + 1]) for rank in earliest),
+    )
 
 
 def _classes(
@@ -177,12 +212,13 @@ def _leading(chunks: ChunkKinds, depth: int, kinds: int, most: int) -> FloatArra
     steps = np.zeros((depth, kinds))
     first = recomputed_of_chunk(np.arange(depth), len(chunks), most, depth)
     for chunk in chunks:
-        for position, kind in enumerate(chunk):
-            steps[first > position, kind] += 1
+        before = np.zeros((len(chunk) + 1, kinds))  # layers by kind among the first of the chunk
+        before[np.arange(1, len(chunk) + 1), chunk] = 1
+        steps += np.cumsum(before, axis=0)[np.minimum(first, len(chunk))]
     return steps
 
 
-def _runs(members: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[NDArray[np.intp], FloatArray]:
+def _runs(members: Sequence[tuple[tuple[int, ...], ...]]) -> tuple[NDArray[np.intp], FloatArray]:
     """Runs of neighbouring stages of one class: (P, R) class and length, padded with length 0."""
     found = []
     for classes in members:

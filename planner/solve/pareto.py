@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
-from planner.solve.search import Bounds, bounds_of
+from planner.cost.prepared import PreparedCosts
+from planner.solve.search import Bounds, StemCosts, bounds_of
 from planner.space.enumerate import Enumeration, with_recomputed_layers
 from planner.spec.config import ConfigTable, IntColumn
 
@@ -58,23 +59,27 @@ class _Front:
 
 def pareto_front(
     model: CostModel, space: Enumeration, limit: float, bounds: Bounds | None = None,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Callable[[], bool] = lambda: False, costs: StemCosts | None = None,
 ) -> ParetoFront:  # fmt: skip
-    """The front of step time against device memory of all configurations within `limit` [bytes]."""
+    """The front of step time against device memory of all configurations within `limit` [bytes].
+
+    `costs`: of the stems whose states fit, if others share them.
+    """
     front, complete = _Front(), True
     if len(space.stems):
-        complete = _fill(front, model, space, limit, bounds or bounds_of(model, space), stopped)
+        bounds = bounds or bounds_of(model, space)
+        costs = costs or StemCosts(model, space, np.flatnonzero(bounds.memory <= limit))
+        complete = _fill(front, costs, limit, bounds, stopped)
     stems, layers = front.rows[:, 2].astype(np.intp), front.rows[:, 3].astype(np.int32)
     table = with_recomputed_layers(space.stems.take(stems), layers)
     return ParetoFront(table, front.rows[:, 0], front.rows[:, 1], complete)
 
 
 def _fill(
-    front: _Front, model: CostModel, space: Enumeration, limit: float, bounds: Bounds,
-    stopped: Callable[[], bool],
+    front: _Front, costs: StemCosts, limit: float, bounds: Bounds, stopped: Callable[[], bool]
 ) -> bool:  # fmt: skip
     """Every point of the front; False where it was stopped."""
-    time, memory = bounds.time, bounds.memory
+    space, time, memory = costs.space, bounds.time, bounds.memory
     left = np.flatnonzero(memory <= limit)
     left = left[np.argsort(time[left], kind="stable")]
     first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)
@@ -87,21 +92,21 @@ def _fill(
         left = left[front.least(time[left]) > memory[left]]
         wave, left = np.sort(left[:WAVE_STEMS]), left[WAVE_STEMS:]
         kind = space.kind[wave]
-        leaf = np.arange(len(wave))
-        fast = _look(front, model, space, limit, wave, leaf, first[kind])
-        small = _look(front, model, space, limit, wave, leaf, last[kind])
+        leaf, prepared = np.arange(len(wave)), costs.of(wave)
+        fast = _look(front, costs, prepared, limit, wave, leaf, first[kind])
+        small = _look(front, costs, prepared, limit, wave, leaf, last[kind])
         more = several[kind] & (small[1] <= limit)
         waiting.append((wave[more], fast[0][more], small[1][more]))
-    return _between(front, model, space, limit, waiting, stopped)
+    return _between(front, costs, limit, waiting, stopped)
 
 
 def _between(
-    front: _Front, model: CostModel, space: Enumeration, limit: float,
-    waiting: list[tuple[Index, Array, Array]], stopped: Callable[[], bool],
+    front: _Front, costs: StemCosts, limit: float, waiting: list[tuple[Index, Array, Array]],
+    stopped: Callable[[], bool],
 ) -> bool:  # fmt: skip
     """Cost the leaves between the first and the last of stems, given with the time of the one and the memory of the
     other, as far as these are not behind the front; False where it was stopped."""
-    stems = np.concatenate([np.zeros(0, dtype=np.intp), *(part[0] for part in waiting)])
+    space, stems = costs.space, np.concatenate([np.zeros(0, dtype=np.intp), *(part[0] for part in waiting)])
     time = np.concatenate([np.zeros(0), *(part[1] for part in waiting)])
     memory = np.concatenate([np.zeros(0), *(part[2] for part in waiting)])
     order = np.argsort(time, kind="stable")
@@ -113,26 +118,30 @@ def _between(
         choices = [space.layer_choices[k][1:-1] for k in space.kind[stems[part]]]
         leaf = np.repeat(np.arange(len(part)), [len(c) for c in choices])
         if len(leaf):
-            _look(front, model, space, limit, stems[part], leaf, np.concatenate(choices))
+            wave = stems[part]
+            _look(front, costs, costs.of(wave), limit, wave, leaf, np.concatenate(choices))
     return True
 
 
 def _look(
-    front: _Front, model: CostModel, space: Enumeration, limit: float, stems: Index, leaf: Index, layers: IntColumn
+    front: _Front, costs: StemCosts, prepared: tuple[PreparedCosts, Index], limit: float, stems: Index, leaf: Index,
+    layers: IntColumn,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Cost leaves (`leaf` indexes `stems`, ascending), offer those that fit; their times and memory."""
     time, memory = np.empty(len(leaf)), np.empty(len(leaf))
     if not len(leaf):
         return time, memory
-    prepared = model.prepare(space.stems.take(stems))
+    stem_costs, rows_of = prepared
     for start in range(0, len(leaf), BATCH_ROWS):
         rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
         low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
-        cost = prepared.evaluate(np.arange(low, high), leaf[rows] - low, layers[rows])
+        cost = stem_costs.evaluate(rows_of[low:high], leaf[rows] - low, layers[rows])
         time[rows], memory[rows] = cost.step_time, cost.device_memory
     good = np.flatnonzero((memory <= limit) & (front.least(time) > memory))
-    if not always_on_host(model, space.stems):
-        good = good[on_host(model, with_recomputed_layers(space.stems.take(stems[leaf[good]]), layers[good]))]
+    space = costs.space
+    if not always_on_host(costs.model, space.stems):
+        table = with_recomputed_layers(space.stems.take(stems[leaf[good]]), layers[good])
+        good = good[on_host(costs.model, table)]
     columns = (time[good], memory[good], stems[leaf[good]], layers[good])
     front.offer(np.stack([np.asarray(column, dtype=float) for column in columns], axis=1))
     return time, memory

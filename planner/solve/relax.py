@@ -66,7 +66,7 @@ def fitting_changes(
 
     def fastest(changed: Problem, pins: Restriction, room: float = limit) -> str:
         space = enumerate_configs(changed, rules_for(changed.stack), pins)
-        best = search(model_of(changed), space, room, 1).best
+        best = search(model_of(changed), space, room, 1, name_smallest=False).best
         return best.row(0).describe() if len(best) else ""
 
     for axis in restrict:
@@ -168,7 +168,7 @@ def better_batch_advice(
 ) -> tuple[str, ...]:
     """What the batch of `other` would bring against `best`, if it is worth saying."""
     space = enumerate_configs(other.problem, rules_for(other.problem.stack), restrict)
-    found = search(other, space, limit, 1)
+    found = search(other, space, limit, 1, name_smallest=False)
     if not len(found.best):
         return ()
     now, then = float(model.evaluate(best).step_time.min()), float(other.evaluate(found.best).step_time[0])

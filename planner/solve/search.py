@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
+from planner.cost.prepared import PreparedCosts
 from planner.space.enumerate import Enumeration, with_recomputed_layers
 from planner.spec.config import ConfigTable, IntColumn
 
@@ -46,7 +47,7 @@ class SearchResult:
     `costed`: candidates whose memory and time were computed. `by_memory`: not computed, because their states alone
     do not fit. `behind`: not computed, because a bound showed that none is among the best, or because they recompute
     more of a stem that fits without. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate
-    that needs least memory (one row, or none where nothing is legal); of all candidates where none fits.
+    that needs least memory (one row, or none where none was costed); of all candidates where none fits, if asked.
     `unseen`: the step time that no candidate left without a look can beat [s], infinite where the search ended by
     itself; `behind` then counts those as well. `solved`: how many had their pipelines simulated."""
 
@@ -72,6 +73,26 @@ def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bo
     return Bounds(time, memory)
 
 
+class StemCosts:
+    """Prepares stems of a space to be completed: those of a small one all at once, when the first of them is asked for.
+
+    `stems`: those that may be asked for, ascending.
+    """
+
+    def __init__(self, model: CostModel, space: Enumeration, stems: Index) -> None:
+        self.model, self.space, self.stems = model, space, stems
+        self.small = len(space.stems) <= SMALL_SPACE
+        self._all: PreparedCosts | None = None
+
+    def of(self, stems: Index) -> tuple[PreparedCosts, Index]:
+        """Prepared costs, and the rows of `stems` (ascending) in them."""
+        if not self.small:
+            return self.model.prepare(self.space.stems.take(stems)), np.arange(len(stems))
+        if self._all is None:
+            self._all = self.model.prepare(self.space.stems.take(self.stems))
+        return self._all, np.searchsorted(self.stems, stems)
+
+
 class _Best:
     """The k best rows so far, as (time, memory, stem, recomputed layers)."""
 
@@ -93,11 +114,11 @@ class _Best:
 class _Looker:
     """Costs leaves, keeps the best and counts."""
 
-    def __init__(self, model: CostModel, space: Enumeration, limit: float, top: int) -> None:
-        self.model, self.space, self.limit = model, space, limit
+    def __init__(
+        self, model: CostModel, space: Enumeration, limit: float, top: int, costs: StemCosts
+    ) -> None:  # fmt: skip
+        self.model, self.space, self.limit, self.costs = model, space, limit, costs
         self.best = _Best(top)
-        self.small = len(space.stems) <= SMALL_SPACE
-        self.prepared = model.prepare(space.stems) if self.small else None
         self.costed = self.too_large = 0
         self.hosted = always_on_host(model, space.stems)
         self.least = (np.inf, 0, 0)
@@ -121,8 +142,7 @@ class _Looker:
         self, stems: Index, leaf: Index, layers: IntColumn
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step time of the leaves (`leaf` indexes `stems`, ascending) and whether they fit."""
-        prepared = self.prepared or self.model.prepare(self.space.stems.take(stems))
-        rows_of = stems if self.prepared else np.arange(len(stems))
+        prepared, rows_of = self.costs.of(stems)
         time, fits = np.empty(len(leaf)), np.empty(len(leaf), dtype=np.bool_)
         for start in range(0, len(leaf), BATCH_ROWS):
             rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
@@ -152,26 +172,30 @@ class _Looker:
 
 def search(
     model: CostModel, space: Enumeration, limit: float, top: int, bounds: Bounds | None = None,
-    stopped: Callable[[], bool] = lambda: False,
+    stopped: Callable[[], bool] = lambda: False, costs: StemCosts | None = None, name_smallest: bool = True,
 ) -> SearchResult:  # fmt: skip
     """The `top` fastest configurations whose device memory is at most `limit` [bytes] and whose hosts have room.
 
-    `stopped` is asked between waves, of which the first is always looked at.
+    `stopped` is asked between waves, of which the first is always looked at. `costs`: of the stems whose states fit, if
+    others share them. `name_smallest`: where nothing fits, find the candidate that needs least memory, which takes
+    costing all of them.
     """
     if not len(space.stems):
         return SearchResult(space.stems, 0, 0, 0, 0, space.stems)
     bounds = bounds or bounds_of(model, space)
     possible = np.flatnonzero(bounds.memory <= limit)
-    looker, unseen = _Looker(model, space, limit, top), np.inf
+    looker, unseen = _Looker(model, space, limit, top, costs or StemCosts(model, space, possible)), np.inf
     if len(possible):
         unseen = _look_through(looker, bounds.time, possible, stopped)
     by_memory = len(space) - int(space.counts[possible].sum())
-    if not len(looker.best.rows) and np.isinf(unseen) and by_memory:
+    if name_smallest and not len(looker.best.rows) and np.isinf(unseen) and by_memory:
         others = np.setdiff1d(np.arange(len(space.stems)), possible)
+        looker.costs = StemCosts(model, space, others)
         unseen, by_memory = _look_through(looker, bounds.time, others, stopped), 0
     best, least = looker.best.rows, looker.least
     chosen = _rows(space, best[:, 2].astype(np.intp), best[:, 3].astype(np.int32))
-    smallest = _rows(space, np.array([least[1]]), np.array([least[2]], dtype=np.int32))
+    seen = int(np.isfinite(least[0]))
+    smallest = _rows(space, np.array([least[1]])[:seen], np.array([least[2]], dtype=np.int32)[:seen])
     behind = len(space) - looker.costed - by_memory
     return SearchResult(chosen, looker.costed, by_memory, behind, looker.too_large, smallest, unseen)
 
@@ -199,7 +223,7 @@ def _first_pass(
 ) -> tuple[Index, NDArray[np.float64], float]:
     """Cost the first leaf of every stem whose bound is not behind; return the stems whose other leaves wait, the times
     of their first, and the least bound of the stems not looked at when stopped."""
-    size = SMALL_SPACE if looker.small else WAVE_STEMS
+    size = SMALL_SPACE if looker.costs.small else WAVE_STEMS
     waiting, times = [np.zeros(0, dtype=np.intp)], [np.zeros(0)]
     while len(left):
         if len(left) > size:

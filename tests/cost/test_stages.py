@@ -161,4 +161,8 @@ def test_pipelines_of_a_table_do_not_mix() -> None:
         assert together.members[here] == alone.members[0]
         width = len(alone.members[0])
         assert np.array_equal(together.layers[here, :width], alone.layers[0, :width])
+        depth = alone.leading.shape[2]
+        assert np.array_equal(together.leading[here, :width, :depth], alone.leading[0, :width])
+        deeper = together.leading[here, :width, depth:]
+        assert np.array_equal(deeper, np.broadcast_to(alone.leading[0, :width, -1:], deeper.shape))
         assert not together.count[here, width:].any()

@@ -141,7 +141,9 @@ def test_where_nothing_fits_the_smallest_is_named(seed: int) -> None:
     assert len(found.best) == 0
     assert len(found.smallest) == 1
     assert float(model.evaluate(found.smallest).device_memory[0]) == float(cost.device_memory.min())
-    assert found.too_large == found.costed
+    assert found.too_large == found.costed == len(space)
+    unnamed = search(model, space, 0.0, 3, name_smallest=False)
+    assert (len(unnamed.best), len(unnamed.smallest), unnamed.costed) == (0, 0, 0)
 
 
 def test_the_same_search_gives_the_same_rows() -> None:
