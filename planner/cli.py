@@ -8,6 +8,7 @@ clusters or plans.
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -360,6 +361,7 @@ for _verb, _epilog in (
 
 def main() -> None:
     """The `planner` command."""
+    gc.set_threshold(100_000)  # a short life with many objects and few cycles
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(

@@ -7,7 +7,7 @@ allocator rounding and tensors of a few bytes per layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,11 @@ class LayerShape:
     def routed_tokens(self) -> Array:
         """Tokens whose copies the busiest expert-parallel rank works on, before choosing K experts."""
         return self.expert_tokens * self.imbalance
+
+    def take(self, rows: NDArray[np.intp]) -> LayerShape:
+        """The cut of the chosen keys."""
+        columns = {name: column[rows] for name, column in vars(self).items() if np.ndim(column)}
+        return replace(self, **columns)
 
 
 def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:

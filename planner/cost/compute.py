@@ -71,16 +71,20 @@ class Products(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """Keys that share the shapes of their products: (first rows, inverse) of dense and of expert products."""
+    """Keys that share the shapes of their products: (first rows, inverse) of dense and of expert products; `attention`:
+    those of dense ones that share the kind of context parallelism, too."""
 
     dense: tuple[NDArray[np.intp], NDArray[np.intp]]
     expert: tuple[NDArray[np.intp], NDArray[np.intp]]
+    attention: tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 def key_groups(keys: ConfigTable) -> Groups:
-    """Number the distinct (tp, cp, micro-batch, sp) and (tp, cp, micro-batch, ep, etp) of a table."""
+    """Number the distinct (tp, cp, micro-batch, sp), the same with the kind of context parallelism, and (tp, cp,
+    micro-batch, ep, etp) of a table."""
     cut = (keys["tp"], keys["cp"], keys["micro_batch"])
-    return Groups(distinct(*cut, keys["sp"]), distinct(*cut, keys["ep"], keys["etp"]))
+    dense, expert = (*cut, keys["sp"]), (*cut, keys["ep"], keys["etp"])
+    return Groups(distinct(*dense), distinct(*expert), distinct(*dense, keys["cp_kind"]))
 
 
 def gemm_extents(gemm: Gemm, x: LayerShape, rows: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:

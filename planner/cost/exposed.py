@@ -62,13 +62,10 @@ class CommunicationModel:
         self.problem, self.links = problem, links
         self.recipe = RECIPES[problem.job.precision]
 
-    def tensor_parallel(
-        self, layer: Layer, x: LayerShape, products: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
-        """Exposed forward and backward seconds of tensor parallelism: an all-gather and a reduce-scatter around
-        attention and around the MLP (with experts only around their shared part), all-reduces without sequence
-        parallelism (Korthikanti 2022, arXiv 2205.05198, section 4.2.2), in each pass. No more is hidden than the
-        pass has in `products`, seconds of the matrix products."""
+    def tensor_parallel(self, layer: Layer, x: LayerShape) -> tuple[Array, Array]:
+        """Seconds of tensor parallelism in each pass, and how many of them are exposed at least: an all-gather and a
+        reduce-scatter around attention and around the MLP (with experts only around their shared part), all-reduces
+        without sequence parallelism (Korthikanti 2022, arXiv 2205.05198, section 4.2.2)."""
         cluster, links = self.problem.cluster, self.links
         group = group_links(1.0, x.t, cluster)
         size = stream_bytes(x.tokens, self.problem.model.hidden, self.recipe.activation_bytes)
@@ -82,8 +79,7 @@ class CommunicationModel:
         comm = self.problem.stack.communication
         exposed = np.where(x.t > group.local, comm.tp_exposed_nodes, comm.tp_exposed)
         whole = regions * pair
-        shown = exposed * whole
-        return np.maximum(shown, whole - products[0]), np.maximum(shown, whole - products[1])
+        return whole, exposed * whole
 
     def context_parallel(
         self, layer: Layer, x: LayerShape, keys: ConfigTable, attention: tuple[Array, Array]

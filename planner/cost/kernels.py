@@ -7,6 +7,7 @@ Left out: host launch gaps (the step model has its own floor) and the slowdown u
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,10 @@ def interpolate(axes: Sequence[FloatArray], values: FloatArray, points: Sequence
     shares: list[FloatArray] = []
     for axis, x, stride in zip(axes, columns, strides, strict=True):
         if len(axis) > 1:
-            low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
-            shares.append(np.clip((x - axis[low]) / (axis[low + 1] - axis[low]), 0.0, 1.0))
+            low = np.minimum(np.maximum(np.searchsorted(axis, x, side="right") - 1, 0), len(axis) - 2)
+            start = axis[low]
+            share = (x - start) / (axis[low + 1] - start)
+            shares.append(np.minimum(np.maximum(share, 0.0), 1.0))
             first = first + low * stride
             corners = [offset + step for offset in corners for step in (0, int(stride))]
     flat = values.ravel()
@@ -115,11 +118,15 @@ def gemm_efficiency(m: Quantity, n: Quantity, k: Quantity, dtype: GemmKey, rates
     error on shapes left out of the tables is printed by benchmarks/kernel_checks.py.
     """
     table = gemm_table(dtype, rates)
-    extents = np.ix_(*(np.exp2(axis) for axis in table.axes))
-    residual = table.efficiency / extent_efficiency(*extents)
-    found = interpolate(table.axes, residual, (np.log2(m), np.log2(n), np.log2(k)))
+    found = interpolate(table.axes, _residual(table), (np.log2(m), np.log2(n), np.log2(k)))
     tops = (np.exp2(axis[-1]) for axis in table.axes)
     return found * extent_efficiency(*(np.minimum(x, top) for x, top in zip((m, n, k), tops, strict=True)))
+
+
+@lru_cache(maxsize=64)
+def _residual(table: GemmTable) -> FloatArray:
+    """What `extent_efficiency` leaves of a table's efficiencies, on its grid [1]."""
+    return table.efficiency / extent_efficiency(*np.ix_(*(np.exp2(axis) for axis in table.axes)))
 
 
 def misaligned_slowdown(n: Quantity, k: Quantity) -> Quantity:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.activations import HeadActivations, LayerShape, head_activations
-from planner.cost.compute import ComputeModel, key_groups
+from planner.cost.compute import ComputeModel, Groups, key_groups
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
 from planner.cost.graphs import Capture, HostFloor, LayerGraphs, capture_of, layer_graphs, relaunched
@@ -254,10 +254,10 @@ class LayerModel:
             g.name: self.compute.gemm(g, x, groups, narrow=not layer.wide)
             for g in layer_gemms(layer, self.problem.model.hidden)
         }
-        attention = self.compute.attention(layer, x, keys)
+        attention, context, tensor = self._attention(layer, x, keys, groups)
         memory = self.compute.memory_bound(layer, x)
-        context = self.communication.context_parallel(layer, x, keys, attention)
-        experts = self.communication.expert_parallel(layer, x)
+        first, inverse = groups.expert
+        experts = self.communication.expert_parallel(layer, x.take(first))[inverse]
         zero = np.zeros(len(keys))
         moved = sum(memory.values(), zero)
         weight_gradient = sum((g.weight_gradient for g in products.values()), zero)
@@ -265,7 +265,8 @@ class LayerModel:
             sum((g.forward for g in products.values()), zero),
             sum((g.input_gradient for g in products.values()), zero) + weight_gradient,
         )
-        tensor = self.communication.tensor_parallel(layer, x, linear)
+        # no more is hidden than a pass has in matrix products
+        tensor = np.maximum(tensor[1], tensor[0] - linear[0]), np.maximum(tensor[1], tensor[0] - linear[1])
         hides = self.problem.stack.communication.ep_overlap
         exposed = [
             np.maximum(experts - hides * (linear[i] + attention[i] + (1 + i) * moved), 0.0) for i in (0, 1)
@@ -311,6 +312,19 @@ class LayerModel:
             due=weight_gradient_bytes(self.problem, recipe, layer, longest, kept),
             kept=kept, kept_full=kept_full, working=working, working_full=working_full, graphs=graphs,
         )  # fmt: skip
+
+    def _attention(
+        self, layer: Layer, x: LayerShape, keys: ConfigTable, groups: Groups
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        """Attention and exposed context parallelism, forward and backward, and tensor parallelism
+        (`CommunicationModel.tensor_parallel`) for every key [s], evaluated once per distinct cut of attention."""
+        first, inverse = groups.attention
+        x, keys = x.take(first), keys.take(first)
+        attention = self.compute.attention(layer, x, keys)
+        context = self.communication.context_parallel(layer, x, keys, attention)
+        of_cut = (attention, context, self.communication.tensor_parallel(layer, x))
+        attention, context, tensor = ((ahead[inverse], back[inverse]) for ahead, back in of_cut)
+        return attention, context, tensor
 
     def _launches(
         self, floor: HostFloor, capture: Capture | None, keys: ConfigTable, c: Array

@@ -275,8 +275,10 @@ def _number_densely(code: NDArray[np.int64], span: int) -> tuple[NDArray[np.int6
     """Renumber codes in [0, span) without gaps, by counting."""
     present = np.zeros(span, dtype=np.bool_)
     present[code] = True
-    number = np.cumsum(present) - 1
-    return number[code], int(number[-1]) + 1
+    codes = np.flatnonzero(present)
+    number = np.empty(span, dtype=np.int64)
+    number[codes] = np.arange(len(codes))
+    return number[code], len(codes)
 
 
 def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -290,6 +292,8 @@ def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[NDArray[np.intp]
     if length == 0:
         empty = np.zeros(0, dtype=np.intp)
         return empty, empty
+    # a wider range of codes is renumbered, so that scratch memory stays small
+    sparse = min(max(2 * length, 4096), COUNTED_RANGE)
     code = np.zeros(length, dtype=np.int64)
     span = 1
     for column in columns:
@@ -303,19 +307,18 @@ def distinct(*columns: NDArray[np.signedinteger[Any]]) -> tuple[NDArray[np.intp]
         elif width > COUNTED_RANGE:
             values, part = np.unique(part, return_inverse=True)
             width = len(values)
-        if span * width > COUNTED_RANGE and span <= COUNTED_RANGE:
+        if span * width > sparse and span <= COUNTED_RANGE:
             code, span = _number_densely(code, span)
         if span * width > WIDEST_CODE:
             values, code = np.unique(code, return_inverse=True)
             span = len(values)
-        code = code * width + part
+        code *= width
+        code += part
         span *= width
     if span > COUNTED_RANGE:
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
         return first, inverse
-    first_of = np.full(span, -1, dtype=np.intp)
-    first_of[code[::-1]] = np.arange(length - 1, -1, -1)
-    present = np.flatnonzero(first_of >= 0)
-    number = np.zeros(span, dtype=np.intp)
-    number[present] = np.arange(len(present))
-    return first_of[present], number[code]
+    code, span = _number_densely(code, span)
+    first = np.empty(span, dtype=np.intp)
+    first[code[::-1]] = np.arange(length - 1, -1, -1)
+    return first, code
