@@ -70,7 +70,7 @@ class Chooser:
         better = bool(solved.chunks) and solved.chunks != own
         if better and explicit_splits(stack.framework):
             assert solved.dealt is not None, "a split that is better"
-            choice = self._choice(config, cost_of_split(self.model, config, solved.dealt), 0)
+            choice = self._choice(config, cost_of_split(self.model, config, solved.dealt, self.simulator), 0)
             choice = choice.model_copy(update={"layout": write_layout(solved.chunks, spec.mtp_layers)})
             own = solved.chunks
         else:
@@ -82,7 +82,7 @@ class Chooser:
                     f"layers would be {gain:.1%} faster"
                 )
         even = even_split(spec.num_layers, config.pp, config.vpp)
-        even_cost = cost_of_split(self.model, config, even) if even else None
+        even_cost = cost_of_split(self.model, config, even, self.simulator) if even else None
         even_time = (
             float(even_cost.step_time[0]) if even_cost and even_cost.device_memory[0] <= self.limit else None
         )

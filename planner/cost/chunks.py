@@ -6,6 +6,7 @@ drawn and traced. One configuration at a time. Left out: what happens once a ste
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
@@ -203,6 +204,12 @@ class PipelineSimulator:
         self.model, self.ends = model, (embedding_in_layers, head_in_layers)
         self._graphs: dict[tuple[int, int, int, int], DependencyGraph] = {}
         self._seen: dict[ParallelConfig, tuple[float, float]] = {}
+
+    def dealt(self, model: LayerModel) -> PipelineSimulator:
+        """For the same layers dealt in another way (`CostModel.with_split`), whose orders of passes are the same."""
+        other = copy(self)
+        other.model, other._seen = model, {}
+        return other
 
     def chunk_times(self, config: ParallelConfig) -> ChunkTimes:
         """The times of every chunk of `config`."""

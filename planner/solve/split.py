@@ -24,7 +24,7 @@ from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.cost.table import CostTable
 from planner.solve.dealt import Chunks, Dealt
-from planner.solve.split_bound import capacity, quick_bound
+from planner.solve.split_bound import capacity, few_splits, quick_bound
 from planner.solve.split_model import SplitModel
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
@@ -91,11 +91,18 @@ def simple_splits(own: Chunks, config: ParallelConfig) -> list[Chunks]:
     return [split for split in dict.fromkeys(tried) if split and split != own]
 
 
-def cost_of_split(model: CostModel, config: ParallelConfig, split: Chunks | Dealt) -> CostTable:
-    """The exact cost of one configuration under a split of its own."""
+def cost_of_split(
+    model: CostModel,
+    config: ParallelConfig,
+    split: Chunks | Dealt,
+    simulator: PipelineSimulator | None = None,
+) -> CostTable:
+    """The exact cost of one configuration under a split of its own; `simulator`: of `model`, which may know its order
+    of passes."""
     dealt = split if isinstance(split, Dealt) else Dealt(split, (config.recompute_layers,))
     other = dealt.of_model(model)
-    return evaluate_exactly(other, ConfigTable.of([dealt.config(config)]), simulator_of(other))
+    simulator = simulator.dealt(other.layers) if simulator else simulator_of(other)
+    return evaluate_exactly(other, ConfigTable.of([dealt.config(config)]), simulator)
 
 
 def hosts_hold(model: CostModel, config: ParallelConfig, split: Dealt) -> bool:
@@ -148,7 +155,8 @@ class SplitSearch:
         self.own = Dealt(
             own_split(model, config), (config.recompute_layers,) * (config.pp if per_stage else 1)
         )
-        self.cost = evaluate_exactly(model, ConfigTable.of([config]), simulator)
+        self.simulator = simulator or simulator_of(model)
+        self.cost = evaluate_exactly(model, ConfigTable.of([config]), self.simulator)
         self.fits = bool(self.cost.device_memory[0] <= limit and hosts_hold(model, config, self.own))
         own_time = float(self.cost.step_time[0]) if self.fits else np.inf
         self.done = not solvable(config)
@@ -157,7 +165,7 @@ class SplitSearch:
         if not self.done:
             for split in simple_splits(self.own.chunks, config):
                 other = Dealt(split, self.own.recomputed)
-                cost = cost_of_split(model, config, other)
+                cost = cost_of_split(model, config, other, self.simulator)
                 self.tried.append((other, cost))
                 faster = cost.device_memory[0] <= limit and float(cost.step_time[0]) < best
                 if faster and hosts_hold(model, config, other):
@@ -173,6 +181,8 @@ class SplitSearch:
         """Go on with so much effort, or until it is done; only splits faster than `cutoff` [s] are of interest."""
         now = self.result
         best, dealt, bound, tried, left = now.step_time, now.dealt, now.bound, now.tried, effort
+        if not self.done and self.search is None and self._none_is_faster(min(best, cutoff)):
+            bound, self.done = min(best, cutoff), True
         if not self.done and self.search is None:
             target = min(best, cutoff)
             hint = dealt or self.own
@@ -190,7 +200,7 @@ class SplitSearch:
                 self.done = bound >= target * (1 - TOLERANCE)
                 break
             tried += 1
-            cost = cost_of_split(self.model, self.config, found)
+            cost = cost_of_split(self.model, self.config, found, self.simulator)
             if cost.device_memory[0] > self.limit:
                 self.search.exclude_memory(found, _too_large(cost, self.limit))
                 continue
@@ -202,6 +212,15 @@ class SplitSearch:
         config = self.config if dealt is None else dealt.config(self.config)
         spent = now.effort + effort - left
         self.result = SplitResult(config, dealt, best, min(bound, best), now.own, tried, spent)
+
+    def _none_is_faster(self, target: float) -> bool:
+        """Do the few splits that an interleaved pipeline has all take `target` [s] or more? Saves loading a solver."""
+        layers, config = self.model.problem.model.num_layers, self.config
+        splits = few_splits(layers, config.pp, config.vpp) if config.vpp > 1 else None
+        if splits is None or np.isinf(target):
+            return False
+        room = None if self.per_stage else self.room
+        return quick_bound(self.model, config, target, room, splits) >= target
 
 
 def _too_large(cost: CostTable, limit: float) -> list[int]:

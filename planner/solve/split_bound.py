@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import combinations, product
+from math import comb
 from typing import Final
 
 import numpy as np
@@ -33,6 +34,7 @@ Array = NDArray[np.float64]
 SLOWEST_TIMES: Final = 33
 HEAVIER: Final = 1.25  # a rank's chunks where it decides
 LARGEST_SCHEDULE: Final = 60_000  # passes of one whose longest paths are looked for rank by rank
+FEW_SPLITS: Final = 10_000  # of an interleaved pipeline, which are looked at one by one
 LEVELS: Final = 8  # of parameters on the stage that holds most, from which on collectives take longer
 NOTHING: Final = 1e-9  # [s] of a chunk without layers, as the simulator needs some
 GROUPS: Final = 4  # of micro-batches, after which an interleaved schedule repeats itself
@@ -47,6 +49,28 @@ def fewest_layers(layers: int, config: ParallelConfig) -> int:
 def most_layers(layers: int, config: ParallelConfig) -> int:
     """The most that a solved split may put into a chunk."""
     return layers if config.vpp == 1 else layers // (config.pp * config.vpp) + 1
+
+
+@lru_cache(maxsize=64)
+def few_splits(layers: int, pp: int, vpp: int) -> NDArray[np.int64] | None:
+    """All splits that an interleaved pipeline may have, (splits, chunks); None if there are many.
+
+    A chunk in the middle holds one layer less than the most or as many, the first and the last any number less.
+    """
+    chunks = pp * vpp
+    fewest, most = max(layers // chunks, 1), layers // chunks + 1
+    lacking, inner = chunks * most - layers, (chunks - 2) * (most - fewest)
+    ends = [end for end in product(range(most + 1), repeat=2) if 0 <= lacking - sum(end) <= inner]
+    if sum(comb(inner, lacking - sum(end)) for end in ends) > FEW_SPLITS:
+        return None
+    found = []
+    for first, last in ends:
+        for less in combinations(range(1, inner + 1), lacking - first - last):
+            split = np.full(chunks, most)
+            split[[0, -1]] -= first, last
+            split[list(less)] -= 1
+            found.append(split)
+    return np.array(found).reshape(-1, chunks)
 
 
 def near_splits(chunks: tuple[int, ...], most: int) -> NDArray[np.int64]:
@@ -139,11 +163,13 @@ class LayerCosts:
         above = sorted({held for own in outer for one in inside if (held := own + one) > least})
         return sorted({above[i] for i in np.linspace(0, len(above) - 1, LEVELS).astype(int)} if above else ())
 
-    def times_of(self, splits: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Seconds of the passes of chunks under some splits (splits, chunks), without recomputation."""
+    def times_of(self, splits: NDArray[np.int64], again: Sequence[float] = ()) -> tuple[Array, Array]:
+        """Seconds of the passes of chunks under some splits (splits, chunks); `again`: of recomputation, which is left
+        out by default, for a layer of each kind."""
         ends = np.cumsum(splits, axis=1)
+        backward = [b + a for b, a in zip(self.backward, again or [0.0] * len(self.backward), strict=True)]
         sides = []
-        for of_kind, outside in zip((self.forward, self.backward), self.ends, strict=True):
+        for of_kind, outside in zip((self.forward, backward), self.ends, strict=True):
             before = np.cumsum([0.0, *(of_kind[kind] for kind in self.spec.layer_kind_of)])
             seconds = before[ends] - before[ends - splits]
             seconds[:, [0, -1]] += outside
@@ -200,6 +226,18 @@ class LayerCosts:
                 )
             )
         return max(usual, min(through))
+
+    def fastest_of(self, splits: NDArray[np.int64], again: list[float], room: NDArray[np.int64]) -> float:
+        """A makespan that none of some splits (splits, chunks) of an interleaved pipeline beats that leave every rank
+        `room` for its layers [s]: of `known_paths` the longest, where that is shortest. `again`: see `least_again`."""
+        p, v, m = self.config.pp, self.config.vpp, self.config.num_microbatches
+        if m % p:
+            return 0.0
+        paths = known_paths(p, v, m)
+        splits = splits[(splits.reshape(-1, v, p).sum(axis=1) <= room).all(axis=1)]
+        ahead, back = self.times_of(splits, again)
+        lengths = ahead @ paths.forward.T + back @ paths.backward.T + paths.hops @ self.hop
+        return float(lengths.max(axis=1).min(initial=np.inf))
 
     def _least_path(self, weights: Array, again: list[float], rank: int, held: int) -> float:
         """Seconds of a path on which forwards and backwards of chunks weigh `weights` (2, chunks), with layers where
@@ -274,14 +312,16 @@ def capacity(model: CostModel, config: ParallelConfig, choices: Sequence[int], l
 
 
 def quick_bound(
-    model: CostModel, config: ParallelConfig, step_time: float, room: Capacity | None = None
-) -> float:
+    model: CostModel, config: ParallelConfig, step_time: float, room: Capacity | None = None,
+    splits: NDArray[np.int64] | None = None,
+) -> float:  # fmt: skip
     """A step time that no split of `config` beats, unless it is slower than `step_time`; without a solver [s].
 
     1F1B: a rank's work lies behind that of one micro-batch on the ranks before it; added up over ranks, m W + what lies
     before; with m > p the last stage waits for all others as well, 2 W + (m - p - 1) times the slowest. Interleaved:
     `LayerCosts.interleaved`. `room`: what memory leaves for each number of recomputed layers, of which that with the
-    least bound counts; infinite where no split fits.
+    least bound counts; infinite where no split fits. `splits`: all that an interleaved pipeline may have, if they are
+    to be looked at one by one (`few_splits`), which bounds higher.
     """
     costs, layers = LayerCosts(model, config), model.problem.model.num_layers
     if room is None:
@@ -289,7 +329,7 @@ def quick_bound(
     prepared = model.prepare(ConfigTable.of([config]))
     low, high = rank_limits(layers, config)
     found = [
-        _bound_with(costs, prepared, step_time, count, np.minimum(most, high))
+        _bound_with(costs, prepared, step_time, count, np.minimum(most, high), splits)
         for count, most in zip(room.choices, room.layers, strict=True)
         if (most >= low).all() and np.minimum(most, high).sum() >= layers
     ]
@@ -297,8 +337,9 @@ def quick_bound(
 
 
 def _bound_with(
-    costs: LayerCosts, prepared: PreparedCosts, step_time: float, count: int, room: NDArray[np.int64]
-) -> float:
+    costs: LayerCosts, prepared: PreparedCosts, step_time: float, count: int, room: NDArray[np.int64],
+    splits: NDArray[np.int64] | None,
+) -> float:  # fmt: skip
     """`quick_bound` where every rank recomputes `count` layers and has room for so many."""
     config = costs.config
     p, m = config.pp, config.num_microbatches
@@ -310,6 +351,10 @@ def _bound_with(
     held = costs.fullest(room)
     if config.vpp > 1:
         makespan = max(m * whole / p, costs.interleaved(again, held))
+        if splits is not None:
+            makespan = max(makespan, costs.fastest_of(splits, again, room))
+            if np.isinf(makespan):
+                return np.inf
     else:
         slowest = max(whole / p, held * costs.most + min(costs.again) * min(count, held))
         before = sum(max(rank - 1, 0) for rank in range(p)) * inner

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -10,10 +13,18 @@ from planner.schedule.critical import critical_paths
 from planner.schedule.generate import action_table
 from planner.schedule.graph import dependency_graph
 from planner.schedule.simulate import makespans, stage_times
-from planner.solve.split_bound import LayerCosts, known_paths, near_splits
+from planner.solve.split import cost_of_split
+from planner.solve.split_bound import (
+    Capacity,
+    LayerCosts,
+    few_splits,
+    known_paths,
+    near_splits,
+    quick_bound,
+)
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
-from planner.spec.config import ConfigTable, Schedule
+from planner.spec.config import ConfigTable, Recompute, Schedule
 from tests.problems import costs, dense_model, moe_model, problem
 
 
@@ -61,6 +72,44 @@ def test_what_a_step_takes_once_grows_with_the_heaviest_stages_up_to_what_it_is(
     if not config.offload:
         assert taken[2] == pytest.approx(exact)
     assert taken == sorted(taken)
+
+
+@pytest.mark.parametrize(("layers", "pp", "vpp"), [(10, 2, 3), (7, 2, 2), (8, 4, 2), (6, 4, 2), (13, 3, 2)])
+def test_few_splits_are_all_that_may_be_solved(layers: int, pp: int, vpp: int) -> None:
+    chunks = pp * vpp
+    fewest, most = max(layers // chunks, 1), layers // chunks + 1
+    inner = [range(fewest, most + 1)] * (chunks - 2)
+    every = product(range(most + 1), *inner, range(most + 1))
+    found = few_splits(layers, pp, vpp)
+    assert found is not None
+    assert sorted(map(tuple, found.tolist())) == sorted(split for split in every if sum(split) == layers)
+
+
+def test_too_many_splits_are_not_listed() -> None:
+    assert few_splits(80, 8, 2) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_no_split_is_faster_than_the_quick_bound(seed: int, count: int) -> None:
+    """With all splits looked at the bound is higher than without, and no split simulated beats it."""
+    subject = problem(
+        moe_model(10, leading_dense=seed, experts=4) if seed % 2 else dense_model(10), "2x8 h100 400G-ib",
+        global_batch=(16, 32)[seed % 2],
+    )  # fmt: skip
+    model = costs(subject)
+    tp = (4, 2)[seed // 2]
+    restrict = {"tp": (tp,), "pp": (2,), "cp": (1,), "vpp": (3,), "micro_batch": (1,), "recompute": (0, 2)}
+    table = enumerate_configs(subject, RULES, restrict).table()
+    config = replace(table.row(0), recompute=int(Recompute.FULL if count else 0), recompute_layers=3 * count)
+    assert not config.num_microbatches % config.pp
+    splits = few_splits(10, 2, 3)
+    assert splits is not None
+    times = [float(cost_of_split(model, config, tuple(split)).step_time[0]) for split in splits.tolist()]
+    own = float(model.evaluate(ConfigTable.of([config])).step_time[0])
+    room = Capacity((config.recompute_layers,), np.full((1, 2), 10))
+    bound = quick_bound(model, config, own, room, splits)
+    assert quick_bound(model, config, own, room) < bound <= min(times) * (1 + 1e-9)
 
 
 def test_near_splits_move_one_layer() -> None:
