@@ -20,7 +20,7 @@ from planner.cost.graphs import Capture, HostFloor, LayerGraphs, capture_of, lay
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.step import FORWARD_SHARE
-from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, CudaGraphs
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, CudaGraphs, IntColumn
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.precision import RECIPES, Precision
@@ -144,12 +144,20 @@ def paired_time(compute: Array, exchange: Array, comm: Communication) -> Array:
     return np.maximum(exchange, compute + comm.pair_sm_share * exchange)
 
 
+def layer_columns(table: ConfigTable) -> list[IntColumn]:
+    """The columns on which the cost of a layer, of the embedding and of the head depends."""
+    axes = ("tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "cuda_graph_impl",
+            "cuda_graph_modules")  # fmt: skip
+    return [*(table[axis] for axis in axes), (table["pp"] > 1).astype(np.int32)]
+
+
 class LayerModel:
     """Binds a problem and its measured rates; evaluates layers for a table of distinct keys."""
 
     def __init__(self, problem: Problem, kernels: KernelRates, links: LinkRates) -> None:
         self.problem, self.kernels, self.links = problem, kernels, links
-        self._kept: dict[tuple[object, ...], LayerCost] = {}
+        self._layers: dict[tuple[object, ...], LayerCost] = {}
+        self._edges: dict[tuple[int, ...], EdgeCost] = {}
         self.recomputed: tuple[int, ...] = ()  # layers of every rank, see `CostModel.with_split`
         self.compute = ComputeModel(problem, kernels)
         self.communication = CommunicationModel(problem, links)
@@ -236,10 +244,10 @@ class LayerModel:
         """Cost of one kind of layer for every key; of single keys, which are asked for again and again, kept."""
         if len(keys) > 1:
             return self._layer(layer, keys)
-        key = (layer, *(int(column[0]) for column in keys.columns.values()))
-        if key not in self._kept:
-            self._kept[key] = self._layer(layer, keys)
-        return self._kept[key]
+        key = (layer, *(int(column[0]) for column in layer_columns(keys)))
+        if key not in self._layers:
+            self._layers[key] = self._layer(layer, keys)
+        return self._layers[key]
 
     def dealt(self, problem: Problem, recomputed: tuple[int, ...]) -> LayerModel:
         """The same layers of a problem that differs in its split alone; `recomputed`: see `CostModel.with_split`."""
@@ -344,7 +352,15 @@ class LayerModel:
         return ahead, (1 - FORWARD_SHARE) * backward * (1 + RING_LAUNCHES[1] * steps), repeated
 
     def edges(self, keys: ConfigTable) -> EdgeCost:
-        """Cost of the embedding, and of the head with the loss, for every key."""
+        """Cost of the embedding, and of the head with the loss, for every key; of single keys kept."""
+        if len(keys) > 1:
+            return self._edge(keys)
+        key = tuple(int(column[0]) for column in layer_columns(keys))
+        if key not in self._edges:
+            self._edges[key] = self._edge(keys)
+        return self._edges[key]
+
+    def _edge(self, keys: ConfigTable) -> EdgeCost:
         model, act = self.problem.model, self.recipe.activation_bytes
         x, groups = self.shape(keys, None), key_groups(keys)
         vocabulary = padded_vocabulary(self.problem, x.t)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from planner.cost.activations import HeadActivations
 from planner.cost.collectives import all_gather_time, p2p_time
 from planner.cost.graphs import LayerGraphs
-from planner.cost.layer import TIME_TERMS, LayerCost, LayerModel
+from planner.cost.layer import TIME_TERMS, LayerCost, LayerModel, layer_columns
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.step import FORWARD_SHARE
 from planner.cost.traffic import group_links, pipeline_links
@@ -91,12 +91,7 @@ class Pipelines:
 
 def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
     """Costs of every kind of layer for the distinct cuts of a table."""
-    pipelined = (table["pp"] > 1).astype(np.int32)
-    first, inverse = distinct(
-        table["tp"], table["sp"], table["cp"], table["cp_kind"], table["ep"], table["etp"],
-        table["micro_batch"], table["recompute_modules"], pipelined, table["cuda_graph_impl"],
-        table["cuda_graph_modules"],
-    )  # fmt: skip
+    first, inverse = distinct(*layer_columns(table))
     keys = table.take(first)
     costs = [model.layer(kind, keys) for kind in model.problem.model.layer_kinds]
     edges = model.edges(keys)

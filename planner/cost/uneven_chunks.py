@@ -101,11 +101,11 @@ def _of_class(
 ) -> tuple[Array, Array]:
     """Layers in flight (x, J, 2 K), as `UnevenChunks` has them, where every chunk of a rank recomputes its first x."""
     deepest = max(map(len, chunks))
-    recomputed, kept = np.zeros((2, deepest + 1, v, kinds))
+    layer = np.zeros((deepest + 1, v, kinds))
     for c, of_chunk in enumerate(chunks):
-        for place, kind in enumerate(of_chunk):
-            recomputed[place + 1 :, c, kind] += 1
-            kept[: place + 1, c, kind] += 1
+        layer[np.arange(1, len(of_chunk) + 1), c, of_chunk] = 1
+    recomputed = np.cumsum(layer, axis=0)
+    kept = recomputed[-1] - recomputed
     kept[:, -1, behind[0]] += behind[1]
     whole = float(np.asarray(in_flight(rank, p, v, m)))
     peak, loss = (_weighed(held, kept, recomputed) / whole for held in interleaved_moments(p, v, m, rank))

@@ -85,12 +85,18 @@ def interleaved_moments(p: int, v: int, m: int, rank: int) -> tuple[Counts, Coun
     return _interleaved_moments(p, v, m if m % p else min(m, SATURATED * p), rank)
 
 
-@lru_cache(maxsize=4096)
-def _interleaved_moments(p: int, v: int, m: int, rank: int) -> tuple[Counts, Counts]:
+@lru_cache(maxsize=64)
+def _taken(p: int, v: int, m: int) -> tuple[NDArray[np.int32], Counts]:
+    """The chunk of every forward of an interleaved rank, and how many of every chunk are among the first n."""
     order, _ = group_order(v, m, p)
     taken = np.zeros((len(order) + 1, v))
     taken[np.arange(1, len(order) + 1), order] = 1
-    taken = np.cumsum(taken, axis=0)  # of every chunk among the first n forwards
+    return order, np.cumsum(taken, axis=0)
+
+
+@lru_cache(maxsize=4096)
+def _interleaved_moments(p: int, v: int, m: int, rank: int) -> tuple[Counts, Counts]:
+    order, taken = _taken(p, v, m)
     ahead = min((v - 1) * p + 2 * (p - 1 - rank), len(order) - 1)
     turns = np.flatnonzero(np.diff(order)) + 1
     last = len(order) - 1 - ahead  # backwards before the forwards have run out
@@ -102,6 +108,7 @@ def _interleaved_moments(p: int, v: int, m: int, rank: int) -> tuple[Counts, Cou
 
 def _undominated(held: Counts) -> Counts:
     """Those of some counts that no other reaches in every chunk."""
-    held = np.unique(held, axis=0)
-    more = (held[None] >= held[:, None]).all(axis=2)
+    held = held[np.lexsort(held.T[::-1])]
+    held = held[np.concatenate([[True], (held[1:] != held[:-1]).any(axis=1)])]
+    more: NDArray[np.bool_] = np.logical_and.reduce(held[None] >= held[:, None], axis=2)
     return held[more.sum(axis=1) == 1]
