@@ -198,14 +198,19 @@ class _Filter:
         self.waiting = list(rules)
         self.removed: dict[str, int] = {rule.id: 0 for rule in rules}
 
-    def apply(self, columns: dict[str, IntColumn], weights: NDArray[np.float64]) -> dict[str, IntColumn]:
+    def apply(
+        self, columns: dict[str, IntColumn], sizes: Callable[[dict[str, IntColumn]], NDArray[np.float64]]
+    ) -> dict[str, IntColumn]:
+        """The rows that are legal as far as can be told; `sizes`: candidates that each of some rows stands for."""
         ready = [rule for rule in self.waiting if all(axis in columns for axis in rule.needs)]
         self.waiting = [rule for rule in self.waiting if rule not in ready]
-        alive = np.ones(len(weights), dtype=np.bool_)
+        alive = np.ones(len(next(iter(columns.values()))), dtype=np.bool_)
         for rule in ready:
             bad = alive & ~rule.legal(columns, self.problem)
             if bad.any():
-                self.removed[rule.id] += int(weights[bad].sum())
+                rows = np.flatnonzero(bad)
+                of_rows = {axis: column[rows] for axis, column in columns.items()}
+                self.removed[rule.id] += int(sizes(of_rows).sum())
                 alive &= ~bad
         return columns if alive.all() else {axis: column[alive] for axis, column in columns.items()}
 
@@ -241,7 +246,8 @@ def _stem_kinds(
     full = leaves["recompute_layers"] > 0
     leaves["recompute"] = np.where(full, np.int32(Recompute.FULL), leaves["recompute"])
     leaves["kind"] = kind_of.astype(np.int32)
-    left = sieve.apply(leaves, np.bincount(kind).astype(np.float64)[kind_of])
+    counts = np.bincount(kind).astype(np.float64)
+    left = sieve.apply(leaves, lambda rows: counts[rows["kind"]])
     ends = np.searchsorted(left["kind"], np.arange(len(first) + 1))
     return kind, tuple(left["recompute_layers"][a:b] for a, b in pairwise(ends))
 
@@ -278,7 +284,7 @@ def _grow(columns: dict[str, IntColumn], axes: Axes, sieve: _Filter, steps: rang
         name, key, domain = _STEPS[step]
         columns = _expand(columns, name, key, lambda value, domain=domain: domain(axes, value))  # type: ignore[misc]
         _derive(columns, sieve.problem)
-        columns = sieve.apply(columns, _sizes(columns, axes, step + 1))
+        columns = sieve.apply(columns, lambda rows, step=step: _sizes(rows, axes, step + 1))  # type: ignore[misc]
     return columns
 
 
@@ -296,7 +302,7 @@ def enumerate_configs(
     sieve = _Filter(problem, rules)
 
     total = int(_sizes(columns, axes, 0).sum())
-    columns = sieve.apply(columns, _sizes(columns, axes, 0))
+    columns = sieve.apply(columns, lambda rows: _sizes(rows, axes, 0))
     columns = _grow(columns, axes, sieve, range(LATE_STEP))
     waiting, parts = sieve.waiting, []
     for start in range(0, max(len(columns["tp"]), 1), BLOCK_ROWS):
