@@ -379,6 +379,10 @@ def _config(
     tp, cp, pp, dp = (degrees[axis] for axis in ("tp", "cp", "pp", "dp"))
     schedule, vpp = schedule_in(cells, model.num_layers, pp, assumed)
     zero, hsdp = sharding_in(cells["dp_sharding"], stack, dp * cp, devices_per_node, tp, assumed)
+    if zero >= 3 and pp > 1 and stack.states.pipeline_accumulates_whole:
+        # torchtitan's policy unless "always" is asked for: `not pp_enabled`, distributed/fsdp.py
+        zero = 2
+        assumed.append("sharded weights under a pipeline stay gathered until the backward pass: ZeRO stage 2")
     kind, layers, modules = recompute_in(cells["recompute"], model, stack, pp, assumed)
     graphs, captured = graphs_in(switch_text(cells), model, stack, assumed)
     return ParallelConfig(

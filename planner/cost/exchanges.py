@@ -232,9 +232,13 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     """Gradients and weights; in every micro-batch where the cost counts them so (`cost.step`)."""
     comm, job = model.problem.stack.communication, model.problem.job
     replicas = config.dp * config.cp
-    each = config.zero >= (2 if comm.reduce_per_microbatch else 3)
-    calls = float(config.num_microbatches if each else 1)
+    states, m = model.problem.stack.states, config.num_microbatches
+    once = bool(states.accumulates_whole(np.array(config.pp), np.array(config.zero)))
+    each = config.zero >= (2 if comm.reduce_per_microbatch else 3) and not once
+    calls = float(m if each else 1)
     gathers = calls * (2 if config.zero >= 3 else 1) if config.zero else 0.0
+    if once and config.zero >= 3:
+        gathers = m + 1.0
     if job.lora_rank is not None and config.zero < 3:
         gathers = 0.0
     sides = (

@@ -177,9 +177,7 @@ def memory_cost(
         first = np.zeros_like(stage_class)
         binding = _binding_moment(moments, stem, kept, working, waste, first, pool)
         logged, seen = by_class[:, 0], (*binding, first)
-    born_late = (
-        (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates[:, None]) * gradients_kept(x)
-    )
+    born_late = (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates) * gradients_kept(x)
     at_loss = np.where(seen[0] == PHASES.index("loss"), cached + born_late[stem, seen[2]], 0.0)
     in_passes = seen[0] <= PHASES.index("gradient_reduction")
     outside = stack.overhead.context + x.communicators[stem]

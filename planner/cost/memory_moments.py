@@ -40,11 +40,13 @@ class MemoryInputs:
     stages of the class (0: padding). `in_flight`: micro-batches. `due`: bytes kept for weight gradients that run
     apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
     `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
-    sent and received activations that a stage keeps. `adapters`: weights, gradients and states of LoRA adapters, and
-    what unquantised parts of a frozen model take beyond its own bytes. `stream` (n,): a layer's input [bytes].
-    `gather_buffers` (n,): of gathered inputs, made once. `deferred`: blocks the allocator cannot reuse yet [bytes].
-    `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards`, `accumulates` (n,): ZeRO
-    stage, ranks that share states, and whether gradients exist before the last backward pass (1.0).
+    sent and received activations that a stage keeps of micro-batches in flight, `stage_buffers` of all of a step.
+    `adapters`: weights, gradients and states of LoRA adapters, and what unquantised parts of a frozen model take beyond
+    its own bytes. `stream` (n,): a layer's input [bytes]. `gather_buffers` (n,): of gathered inputs, made once.
+    `deferred`: blocks the allocator cannot reuse yet [bytes].
+    `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards` (n,): ZeRO stage and ranks
+    that share states. `accumulates`: whether gradients exist when most micro-batches are in flight (1.0).
+    `waits_whole` (n,): whether sharded gradients and gathered weights stay whole until the last backward pass (1.0).
     `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
     `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
     its own.
@@ -67,6 +69,7 @@ class MemoryInputs:
     head_transient: Array
     logit_gradient: Array
     boundary: Array
+    stage_buffers: Array
     adapters: Array
     stream: Array
     gather_buffers: Array
@@ -77,6 +80,7 @@ class MemoryInputs:
     shards: Array
     expert_shards: Array
     accumulates: Array
+    waits_whole: Array
     weight_bytes: float
     largest_tensor: Array
     communicators: Array
@@ -118,7 +122,7 @@ def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
         "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
         "workspace": stack.overhead.workspace + x.gather_buffers[:, None] + np.zeros_like(x.dense),
-        "pipeline_buffers": x.boundary,
+        "pipeline_buffers": x.boundary + x.stage_buffers,
         "adapters": x.adapters,
     }
 
@@ -259,9 +263,18 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     copying a gathered buffer into parameters holds both for a moment. From the second layer of the backward pass on a
     reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches are there
     throughout (`accumulates`).
+
+    `waits_whole`: stage 2 keeps all weights gathered; stage 3 frees a layer's after its forward pass, and none after
+    its backward pass, so that both hold all of them when it ends. Gradients pile up unsharded in the type in which they
+    are reduced, unit by unit once the last one is over (torch 2.6 and 2.13 distributed/pipelining/stage.py
+    backward_maybe_with_nosync, perform_reduce_grad; fsdp/_fully_shard/_fsdp_param.py to_accumulated_grad_if_needed).
+    Left out: torch 2.13 keeps weights of 3 chunks of a rank and gathers others again (schedules.py
+    _add_unshard_reshard): with more it needs less.
     """
-    states, zero = stack.states, x.zero[:, None]
-    static, grown, fresh = _static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates[:, None]
+    states, zero, waits = stack.states, x.zero[:, None], x.waits_whole[:, None] > 0
+    static, kept, fresh = _static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates
+    whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
+    grown = np.where(waits, whole, kept)
     u, before, none = _units(x, states, grown, fresh), (1.0 - fresh) * grown, np.zeros_like(x.dense)
     layers, deep, sharded = np.maximum(x.layers, 1.0), x.layers >= 2, zero >= 2
     stream = x.stream[:, None] + none
@@ -285,24 +298,29 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     two = u.weights + ahead + u.outer_weights
     done = np.where((zero >= 3) & deep, layers - 2, layers - 1)  # layers whose backward is over at the end
     head, fully = before + u.head_gradient, u.all_weights
+    gone, stay = np.where(waits, none, u.weights), np.where(waits, u.weights, none)
+    scatter, first = u.scatter * ~waits, fresh * np.where(waits, u.shard, none)
     stays = x.weight_bytes * x.head if states.head_stays_gathered else none
     logits = x.head_inputs + x.head_kept + x.head_transient
     excess = x.trained * states.gradient * x.head_excess
-    ended = np.where(sharded, before + fresh * (grown - u.outer_shard), grown + excess)
+    ended = np.where(sharded & ~waits, before + fresh * (grown - u.outer_shard), grown + excess * ~waits)
+    buffers = np.where(waits, np.maximum(u.scatter, u.outer_scatter), u.outer_gradients + u.outer_scatter)
     moments = [
-        moment("forward", less, u.weights + u.outer_weights + 2 * u.weights, fully + 2 * u.weights, before,
-               working_set=stream),
+        moment("forward", less, u.weights + u.outer_weights + 2 * u.weights,
+               fully + 2 * u.weights * np.where(waits, fresh, 1.0), before, working_set=stream),
         moment("loss", held, stays, fully, before, logits=logits),
         moment("head_backward", held, 2 * u.outer_weights, fully, before, logits=x.head_inputs + x.logit_gradient),
         moment("backward", held, two, fully, head, works=True),
-        moment("layer_reduction", less, ahead + u.outer_weights, fully - u.weights,
-               head + np.where(sharded, u.gradients, 0.0), u.scatter, working_set=stream),
-        moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead), fully - u.weights,
-               head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, u.scatter, 0.0), works=True),
-        moment("backward_end", _behind(x, done), two, u.weights + u.outer_weights,
-               head + fresh * done * u.shard, np.where(done >= 1, u.scatter, 0.0), works=True),
-        moment("gradient_reduction", _behind(x, layers), none, none, ended, u.outer_gradients + u.outer_scatter),
-        moment("optimizer", None, none, none, grown + excess, optimizer_temporaries=_update_temporaries(x, states)),
+        moment("layer_reduction", less, ahead + u.outer_weights + stay, fully - gone,
+               head + np.where(sharded, u.gradients, 0.0) + first, scatter, working_set=stream),
+        moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead) + stay, fully - gone,
+               head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, scatter, 0.0), works=True),
+        moment("backward_end", _behind(x, done), np.where(waits, fully, two),
+               np.where(waits, fully, u.weights + u.outer_weights),
+               head + fresh * done * u.shard, np.where(done >= 1, scatter, 0.0), works=True),
+        moment("gradient_reduction", np.where(waits, none, _behind(x, layers)), fully * waits, fully * waits,
+               ended, buffers),
+        moment("optimizer", None, none, none, kept + excess, optimizer_temporaries=_update_temporaries(x, states)),
     ]  # fmt: skip
     return [*moments, moment("after_init", None, none, none, none)] if every else moments
 

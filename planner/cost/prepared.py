@@ -52,6 +52,7 @@ class _Stems:
     v: Array
     stages: Array
     zero: Array
+    waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
     replicas: Array
     scatter: Array
     gather: Array
@@ -127,6 +128,7 @@ class PreparedCosts:
             v=table["vpp"].astype(float),
             stages=table["pp"].astype(float),
             zero=zero,
+            waits_whole=inputs.waits_whole,
             replicas=replicas,
             scatter=np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row]),
             # only ZeRO-3 gathers frozen weights; adapters are too small to count
@@ -156,7 +158,7 @@ class PreparedCosts:
             "pp_comm": pipelines.hops[p_row],
             "dp_comm": exposed_data_parallel(
                 batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
-                batch.buckets[stem], batch.replicas[stem], stack.communication,
+                batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
             ),
             "optimizer": batch.once[stem],
             "step_overhead": np.full(len(stem), stack.host.step_overhead),
@@ -270,7 +272,7 @@ class PreparedCosts:
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
-            batch.replicas, comm,
+            batch.replicas, comm, batch.waits_whole,
         )  # fmt: skip
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)

@@ -86,6 +86,7 @@ def memory_inputs(
         logit_gradient=last * head.gradient[l_row][:, None],
         boundary=pipelines.in_flight[p_row]
         * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
+        stage_buffers=_stage_buffers(stack, table, levels, l_row, c_row, pipelines.in_flight[p_row]),
         adapters=adapters,
         stream=layers.stream[l_row],
         gather_buffers=stack.kernels.gather_buffer_bytes * gathered,
@@ -95,7 +96,8 @@ def memory_inputs(
         zero=zero,
         shards=shared,
         expert_shards=expert_shared,
-        accumulates=_gradients_wait(stack, table),
+        accumulates=_gradients_wait(stack, table, pipelines.in_flight[p_row]),
+        waits_whole=stack.states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
         weight_bytes=weight_bytes,
         largest_tensor=shards.largest_tensor[s_row],
         communicators=shards.communicators[s_row],
@@ -130,11 +132,36 @@ def _narrow(
     return kept, gathered_width(narrow, zero, offload, wide[0] + wide[1])
 
 
-def _gradients_wait(stack: Stack, table: ConfigTable) -> Array:
-    """1.0 where gradients exist before the last backward pass: of earlier micro-batches, or at the fixed addresses that
-    a graph writes (torchtitan 0.3.0 trainer.py zero_grad(set_to_none=disable_cuda_graphs))."""
+def _stage_buffers(
+    stack: Stack, table: ConfigTable, levels: Levels, l_row: Index, c_row: Index, in_flight: Array
+) -> Array:
+    """What torch.distributed.pipelining keeps between stages beyond a layer's own input (n, C) [bytes].
+
+    With m micro-batches and v chunks, m (2 v) buffers of received activations and gradients, but none of activations on
+    the first and of gradients on the last stage; outputs of chunks in flight, or of all where they are kept to the end
+    of the step, of the last stage then the logits; less what the layers count: the inputs of chunks in flight. torch
+    2.13 and 2.6 distributed/pipelining/stage.py _prepare_forward_infra, _prepare_backward_infra, forward_one_chunk.
+    """
+    kernels, layers, classes = stack.kernels, levels.layers, levels.classes
+    if not kernels.received_bytes:
+        return np.zeros_like(in_flight)
+    first, last = classes.first[c_row], np.ceil(classes.last[c_row])
+    v, m = (table[axis].astype(float)[:, None] for axis in ("vpp", "num_microbatches"))
+    received = kernels.received_bytes * m * (2.0 * v - first - last)
+    sent = (v - last) * (m if kernels.keeps_outputs else in_flight)
+    width = layers.stream[l_row] / np.maximum(layers.hidden[l_row], 1.0)
+    hidden = layers.hidden[l_row][:, None] * (received + width[:, None] * (sent - in_flight * (v - first)))
+    logits = last * m * layers.head_memory.logits[l_row][:, None] if kernels.keeps_outputs else 0.0
+    return np.maximum(hidden + logits, 0.0) * (table["pp"] > 1)[:, None]
+
+
+def _gradients_wait(stack: Stack, table: ConfigTable, in_flight: Array) -> Array:
+    """1.0 where gradients exist with most micro-batches in flight (n, C): of earlier ones, so not where all are in
+    flight, or at the fixed addresses that a graph writes (torchtitan 0.3.0 trainer.py
+    zero_grad(set_to_none=disable_cuda_graphs))."""
     fixed = (table["cuda_graph_impl"] > 0) & (stack.states.engine is StateEngine.TORCH)
-    return np.asarray((table["num_microbatches"] > 1) | fixed, dtype=np.float64)
+    more = table["num_microbatches"][:, None] > in_flight * (1 + 1e-9)
+    return np.asarray(more | fixed[:, None], dtype=np.float64)
 
 
 def _update_bytes(stack: Stack, job: Job) -> float:

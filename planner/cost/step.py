@@ -31,7 +31,7 @@ SLOW_MODE_SHARES: Final = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
 
 def exposed_data_parallel(
     scatter: Array, gather: Array, stage_time: Array, microbatches: Array, zero: Array, layers: Array,
-    buckets: Array, ranks: Array, comm: Communication,
+    buckets: Array, ranks: Array, comm: Communication, waits_whole: Array | float = 0.0,
 ) -> Array:  # fmt: skip
     """Seconds of gradient and parameter collectives that compute does not hide.
 
@@ -40,8 +40,11 @@ def exposed_data_parallel(
     it is stated); the last of `layers` pieces never is. ZeRO 2 likewise where the stack accumulates first. Else
     ZeRO 2 and 3: in every micro-batch, layer by layer:
     gather under forward, gather (ZeRO 3) and scatter under backward, as far as `fsdp_overlap` says, the first
-    layer's gather never. What is hidden slows down what hides it: a second of it costs `overlap_slowdown` seconds.
-    Plus `bucket_latency` per bucket and rank. `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
+    layer's gather never. Where gradients wait whole for the last micro-batch (`waits_whole`), they are scattered once,
+    under nothing; weights are gathered under the first forward and, as ZeRO 3 frees them after a forward but not after
+    a backward, under every backward: m + 1 times in 1F1B and GPipe, the least in others. What is hidden slows down what
+    hides it: a second of it costs `overlap_slowdown` seconds. Plus `bucket_latency` per bucket and rank. `scatter`,
+    `gather`: seconds for all of a stage's gradients, parameters.
     """
     # x seconds under a: e = max(x - a, x / layers) in sight, s (x - e) lost; together max(x - (1 - s) a, least x)
     slower = comm.overlap_slowdown
@@ -56,6 +59,9 @@ def exposed_data_parallel(
     each = np.maximum(gather - comm.fsdp_overlap * forward, least * gather)
     each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, least * scatter + slower * again)
     exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once)
+    regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
+    late = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
+    exposed = np.where(waits_whole, late, exposed)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from planner.errors import UnitError
@@ -92,6 +94,17 @@ class Kernels(_Section):
         ge=0,
         le=16,
         description="kept per hidden value of each micro-batch a pipeline stage has in flight",
+    )
+    received_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="per hidden value that a chunk receives, forward or backward, of every micro-batch of a step: "
+        "buffers made once (torch.distributed.pipelining)",
+    )
+    keeps_outputs: bool = Field(
+        False,
+        description="where there are such buffers: outputs of all micro-batches stay until the next step",
     )
     pins_fused_qkv: bool = Field(
         False,
@@ -261,6 +274,11 @@ class States(_Section):
     head_stays_gathered: bool = Field(
         False, description="TORCH: norm and head are not resharded after forward"
     )
+    pipeline_accumulates_whole: bool = Field(
+        False,
+        description="TORCH: under a pipeline, gathered weights and gradients of the width that is reduced stay whole "
+        "until the step's last backward pass, after which they are reduced once (torch.distributed.pipelining)",
+    )
     fused_weight_gradient: bool = Field(
         True, description="weight gradients are accumulated by the product itself, with no copy of their own"
     )
@@ -317,6 +335,10 @@ class States(_Section):
     live_parameters: float = Field(
         0.0, ge=0, description="DEEPSPEED: stage3_max_live_parameters [parameters]"
     )
+
+    def accumulates_whole(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Where sharded gradients wait whole for the last micro-batch: rows of these degrees and ZeRO stages (n,)."""
+        return (pp > 1) & (zero >= 2) & self.pipeline_accumulates_whole
 
     def casts_for_gathers(self, precision: Precision) -> bool:
         """Are shards of linear weights cast to 8 bits before they are gathered? With a scale a tensor."""

@@ -274,3 +274,11 @@ def test_recipes_of_the_bridge_with_layers_in_bf16(model: str, precision: str, e
     }
     run = RunReader({model: MODELS[ROW["model"]]}).read({**ROW, **cells, "precision": precision})
     assert run.problem.job.bf16_layers == ends
+
+
+def test_torchtitans_full_sharding_keeps_weights_gathered_under_a_pipeline() -> None:
+    """Its policy unless told otherwise; the row of a framework without that policy means what it says."""
+    words = {"dp_sharding": "zero3", "framework": "torchtitan", "tp": "1", "cp": "1"}
+    assert read(**words, pp="4", dp="16").config.zero == 2
+    assert read(**words, pp="1", dp="64").config.zero == 3
+    assert read(**{**words, "framework": "maxtext"}, pp="4", dp="16").config.zero == 3

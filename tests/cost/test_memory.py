@@ -15,6 +15,7 @@ from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack import Overhead, Stack, States
+from planner.spec.stack_kinds import PipelineSplit
 from tests.problems import costs, dense_model, problem
 
 GIB = 2.0**30
@@ -78,9 +79,10 @@ def inputs(dense: list[float], in_flight: list[float], head: list[float]) -> Mem
     return MemoryInputs(
         dense=row(dense), expert=none, outer=none, head=none, head_excess=none, unit=np.zeros(1), layers=none + 8.0,
         alive=none + 1.0, in_flight=row(in_flight), head_inputs=none, head_kept=row(head), head_transient=none,
-        logit_gradient=none, boundary=none, adapters=none, stream=np.zeros(1),
+        logit_gradient=none, boundary=none, stage_buffers=none, adapters=none, stream=np.zeros(1),
         gather_buffers=np.zeros(1), deferred=none, states=each, expert_states=each,
-        zero=np.zeros(1), shards=one, expert_shards=one, accumulates=one, weight_bytes=2.0, largest_tensor=np.zeros(1),
+        zero=np.zeros(1), shards=one, expert_shards=one, accumulates=none + 1.0,
+        waits_whole=np.zeros(1), weight_bytes=2.0, largest_tensor=np.zeros(1),
         communicators=np.array([2.0 * GIB]),
     )  # fmt: skip
 
@@ -204,3 +206,71 @@ def test_no_part_is_negative(stack: str, axes: dict[str, int], dualpipe: bool) -
     for phase, terms in found.detail.memory.items():
         for name, amounts in terms.items():
             assert amounts[0].min() >= 0, (phase, name)
+
+
+# of `dense_model(8)` on two stages: layers' parameters on each, and of the embedding or of norm and head
+BLOCK = 2 * 2048 * 2048 + 2 * 2048 * 1024 + 3 * 2048 * 7168 + 2 * 2048
+FIRST, LAST = 4 * BLOCK + 32000 * 2048, 4 * BLOCK + 32000 * 2048 + 2048
+
+
+def of_phases(stack: str, **axes: int) -> dict[str, dict[str, np.ndarray]]:
+    """Terms of `dense_model(8)` by phase on the two classes of stages, the first one first."""
+    count = axes.get("pp", 2) * axes.get("dp", 4)
+    row = ParallelConfig(**{"pp": 2, "dp": 4, **axes})
+    even = load_stack(stack).model_copy(update={"split": PipelineSplit.EVEN})
+    subject = problem(dense_model(8), f"1x{count} h100", stack=even, global_batch=64)
+    detail = costs(subject).evaluate(ConfigTable.of([row]), keep_terms=True).detail
+    assert detail is not None
+    return {phase: {name: of[0] for name, of in terms.items()} for phase, terms in detail.memory.items()}
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_gradients_of_a_torch_pipeline_wait_whole(zero: int) -> None:
+    """2 bytes a gathered weight and 4 a gradient, none of them sharded, and the head's own gradient of 2; only the
+    update has shards. ZeRO 3 starts a backward pass with two layers and what lies outside them, and ends with all."""
+    found = of_phases("torchtitan-2024", zero=zero, num_microbatches=16)
+    end, start = found["backward_end"], found["backward"]
+    assert end["gathered_parameters"] == pytest.approx([2 * FIRST, 2 * LAST])
+    assert end["gradients"] == pytest.approx([4 * FIRST, 4 * LAST + 2 * 32000 * 2048])
+    first = FIRST if zero == 2 else 2 * BLOCK + 32000 * 2048
+    assert start["gathered_parameters"][0] == pytest.approx(2 * first)
+    assert start["gradients"][0] == pytest.approx(4 * FIRST)
+    assert found["gradient_reduction"]["reduction_buffers"][0] == pytest.approx(4 * 32000 * 2048)
+    assert found["gradient_reduction"]["activations"].max() == 0
+    assert found["optimizer"]["gradients"] == pytest.approx([FIRST, LAST])
+
+
+def test_the_first_of_as_many_micro_batches_as_stages_finds_no_gradients() -> None:
+    """With two micro-batches on two stages the first stage has both in flight when its backward pass begins; three of
+    its four layers are through when it ends."""
+    found = of_phases("torchtitan-2024", zero=2, num_microbatches=2)
+    assert found["backward"]["gradients"][0] == 0
+    assert found["backward_end"]["gradients"][0] == pytest.approx(4 * 3 * BLOCK)
+    assert found["backward"]["gradients"][1] == pytest.approx(4 * LAST + 2 * 32000 * 2048)
+
+
+@pytest.mark.parametrize(
+    ("stack", "axes"),
+    [("torchtitan-2024", {"pp": 1, "dp": 8}), ("megatron-fsdp-2026", {}), ("megatron-2026", {"zero": 1})],
+)
+def test_others_keep_no_whole_gradients(stack: str, axes: dict[str, int]) -> None:
+    """FSDP2 without a pipeline reduces after every micro-batch, as Megatron-FSDP does with one; Megatron's are kept
+    whole by its buffer from the start."""
+    found = of_phases(stack, **{"zero": 3, "num_microbatches": 16, **axes})
+    gradients = {phase: terms["gradients"].max() for phase, terms in found.items() if "gradients" in terms}
+    kept = gradients.pop("optimizer")
+    assert max(gradients.values()) <= kept + 2 * 32000 * 2048 + 2 * BLOCK
+
+
+def test_a_torch_pipeline_buffers_every_micro_batch_of_a_step() -> None:
+    """A micro-batch is 4096 x 2048 values of 2 bytes, m of them 16. Four stages: both ways inside (torch 2.6 also keeps
+    16 outputs, where the layers count the inputs of 3 in flight on the second stage); gradients alone on the first."""
+    one = 2 * 4096 * 2048
+    new = of_phases("torchtitan-2026", pp=4, dp=2, zero=2, num_microbatches=16)["loss"]["pipeline_buffers"]
+    assert new[1] == pytest.approx((16 + 16) * one)
+    assert new[0] == pytest.approx((16 + 4) * one)  # outputs of 4 in flight, no buffered input
+    old = of_phases("torchtitan-2024", pp=4, dp=2, zero=2, num_microbatches=16)["loss"]["pipeline_buffers"]
+    assert old[1] == pytest.approx((16 + 16 + 16 - 3) * one)
+    assert old[-1] == pytest.approx(
+        (16 - 1) * one + 16 * 2 * 4096 * 32000
+    )  # the last stage's outputs are logits

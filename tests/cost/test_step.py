@@ -15,10 +15,11 @@ COMM = Communication(
 
 def exposed(
     zero: int, scatter: float, gather: float, stage: float = 3.0, microbatches: float = 4.0, layers: float = 10.0,
-    buckets: float = 0.0, ranks: float = 8.0, comm: Communication = COMM,
+    buckets: float = 0.0, ranks: float = 8.0, comm: Communication = COMM, waits_whole: float = 0.0,
 ) -> float:  # fmt: skip
     values = (scatter, gather, stage, microbatches, float(zero), layers, buckets, ranks)
-    return float(exposed_data_parallel(*(np.array([v]) for v in values), comm)[0])  # type: ignore[arg-type]
+    arrays = [np.array([v]) for v in values]
+    return float(exposed_data_parallel(*arrays, comm, waits_whole)[0])  # type: ignore[arg-type]
 
 
 def test_gradients_hide_under_the_last_backward() -> None:
@@ -38,6 +39,13 @@ def test_zero_3_communicates_in_every_micro_batch() -> None:
     assert exposed(3, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 4.0))
     # ZeRO 2 keeps the parameters for backward
     assert exposed(2, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 2.0))
+
+
+def test_whole_gradients_are_scattered_once_in_sight() -> None:
+    # ZeRO 2: one gather of 2 s, 0.5 s of the first forward hides; 3 s of scatter under nothing
+    assert exposed(2, scatter=3.0, gather=2.0, waits_whole=1.0) == pytest.approx(1.5 + 3.0)
+    # ZeRO 3 gathers again under each of 4 backward passes of 2 s, of which half hides
+    assert exposed(3, scatter=3.0, gather=2.0, waits_whole=1.0) == pytest.approx(1.5 + 4 * 1.0 + 3.0)
 
 
 def test_what_is_hidden_slows_down_what_hides_it() -> None:

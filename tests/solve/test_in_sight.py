@@ -56,3 +56,17 @@ def test_fused_dispatch_sends_what_is_charged() -> None:
     assert there.calls == back.calls == 2 * 2 * 2
     assert back.sent == pytest.approx(whole * remote_copies(8.0, 32.0, 64.0, 2 * 8.0))
     assert back.sent < whole * remote_copies(8.0, 32.0, 64.0)
+
+
+def test_a_torch_pipeline_reduces_once_a_step() -> None:
+    """8 micro-batches: with ZeRO 2 one scatter and one gather, with ZeRO 3 a gather more for every backward pass;
+    without a pipeline one scatter for each."""
+    model = costs(problem(stack="torchtitan-2024"))
+
+    def calls(**axes: int) -> tuple[float, ...]:
+        config = ParallelConfig(**{"dp": 4, "num_microbatches": 8, **axes})
+        return tuple(e.calls for e in exchanges(model, config, 0) if e.axis == "dp")
+
+    assert calls(zero=2, pp=4) == (1, 1)
+    assert calls(zero=3, pp=4) == (1, 9)
+    assert calls(zero=3, pp=1, dp=16) == (8, 16)
