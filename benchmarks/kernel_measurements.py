@@ -9,12 +9,12 @@ PCIe, 28 shapes on H800.
 A shape has 1 to 13 repeats, one a software version. Versions differ little in bf16, where they call one library, but
 for the operands: the fastest is mostly vLLM's, whose weights were never filled (ai-dynamo/aiconfigurator@095f58a
 collector/vllm/collect_gemm.py). Operands that hardly change draw less power, so the card clocks higher. 8192 x 8192 x
-8192 on A100: 294 TFLOP/s against 253 to 263 of the versions with random weights; H. He (thonking.ai, 2024, as quoted by others) had 295
-with zeros and 257 with normal values. So the best repeat is a rate under which no power limit bound, and needs a
-sustained fraction; the median is that of random operands at the card's own clocks: on the six devices with a published
-sustained rate that is, at its best shape, 0.79 to 0.91 of the best repeat and 0.95 to 1.05 of the best median. Where
-none is published, bf16 holds medians, with a fraction of 1. PyTorch with random operands (best of five squares,
-zzc0721/torch-performance-test-data@9d82827) reaches 1.04 of it on L40S, 0.94 to 0.96 on RTX PRO 6000 Server.
+8192 on A100: 294 TFLOP/s against 253 to 263 of the versions with random weights; H. He (thonking.ai, 2024, as quoted
+by others) had 295 with zeros and 257 with normal values. So the best repeat is a rate under which no power limit bound,
+and needs a sustained fraction; the median is that of random operands at the card's own clocks: on the six devices with
+a published sustained rate that is, at its best shape, 0.79 to 0.91 of the best repeat and 0.95 to 1.05 of the best
+median. Where none is published, bf16 holds medians, with a fraction of 1. PyTorch with random operands (best of five
+squares, zzc0721/torch-performance-test-data@9d82827) reaches 1.04 of it on L40S, 0.94 to 0.96 on RTX PRO 6000 Server.
 
 Narrow formats hold the best repeat, as each version has its own kernels and its own way to quantise; only fp8 with
 one scale a tensor has a version with constant weights (vLLM's, all 0.01), up to 16 % ahead of the others on L40S.

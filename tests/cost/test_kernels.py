@@ -310,6 +310,23 @@ class TestRates:
             rates = load_kernel_rates(path.name.removesuffix(".yaml"))
             assert Dtype.BF16 in rates.gemm
 
+    @pytest.mark.parametrize(
+        ("name", "peak", "measured", "within"),
+        [
+            ("rtx-pro-6000-server", 503.8, (399.93, 417.34, 387.01), 0.05),
+            ("rtx4090", 165.2, (151.50, 160.17, 158.54), 0.18),
+        ],
+    )
+    def test_squares_that_others_measured(
+        self, name: str, peak: float, measured: tuple[float, ...], within: float
+    ) -> None:
+        """PyTorch's bf16 products of 4096, 8192 and 10240 [TFLOP/s] (zzc0721/torch-performance-test-data, issues 161
+        and 78): the one has tables of others' measurements, the other a roofline with its best shape known."""
+        rates = load_kernel_rates(name)
+        for side, rate in zip((4096.0, 8192.0, 10240.0), measured, strict=True):
+            guess = peak * float(gemm_efficiency(side, side, side, Dtype.BF16, rates))
+            assert guess == pytest.approx(rate, rel=within), side
+
     def test_a_power_limited_card_is_slower_than_its_kin(self) -> None:
         shape = (8192.0, 8192.0, 8192.0)
         sxm, pcie = load_kernel_rates("a100-sxm-80g"), load_kernel_rates("a100-pcie-80g")
