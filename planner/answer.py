@@ -161,9 +161,9 @@ class Answerer:
 
     def estimate(
         self, config: ParallelConfig, broken: tuple[Violation, ...], nearest: ParallelConfig | None,
-        clock: Callable[[], float],
+        helps: Sequence[str], clock: Callable[[], float],
     ) -> Plan:  # fmt: skip
-        """The answer to one named configuration."""
+        """The answer to one named configuration; `helps`: what would make it faster."""
         legal = not broken
         choices = self.chooser.choices(ConfigTable.of([config])) if legal else ()
         near = self.chooser.choices(ConfigTable.of([nearest]))[0] if nearest is not None else None
@@ -182,7 +182,15 @@ class Answerer:
         )
         rules = tuple(BrokenRule(rule=b.rule, reason=b.reason, hint=b.hint) for b in broken)
         text = config.describe()
-        return self._plan(verdict, choices, search, violations=rules, nearest=near, named=text)
+        return self._plan(
+            verdict,
+            choices,
+            search,
+            violations=rules,
+            nearest=near,
+            smallest_change="; or ".join(helps),
+            named=text,
+        )
 
     def _run_assumptions(self) -> tuple[str, ...]:
         return run_assumptions(self.campaign) if self.problem.job.tokens is not None else ()

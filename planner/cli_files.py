@@ -151,15 +151,14 @@ def problem_of(
         batch = parsed.axes.get("micro_batch", 1) * shards * parsed.axes.get("num_microbatches", 1)
         said.append(f"the files don't state a global batch; assumed {batch} sequences")
     overlay = load_overlay(str(calibration)) if calibration is not None else None
-    name = stack or (overlay.stack if overlay else None) or None
-    if name is None:
-        name = newest_stack(framework, parsed.engine)
-        said.append(f"stack {name}")
+    name = stack or (overlay.stack if overlay else None) or ""
     job = Job(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
-    software = _with_options(stack_to_plan(name), parsed)
+    software = _with_options(stack_to_plan(name or newest_stack(framework, parsed.engine)), parsed)
+    if not name:
+        said.append(f"stack {software.name}")
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")
@@ -173,7 +172,8 @@ def _with_options(stack: Stack, parsed: ParsedConfig) -> Stack:
     from planner.catalog.stack_options import SEPARATOR, options_for, with_options
 
     missing = {option.name for option in options_for(stack)}.difference(stack.name.split(SEPARATOR))
-    return with_options(stack, [name for name in parsed.stack_options if name in missing])
+    wanted = [*parsed.stack_options, *([parsed.dispatcher] if parsed.dispatcher else [])]
+    return with_options(stack, [name for name in wanted if name in missing])
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:

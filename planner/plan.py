@@ -27,6 +27,7 @@ from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
+from planner.solve.dispatch import faster_dispatch
 from planner.solve.pareto import pareto_front
 from planner.solve.refine import (
     EFFORT,
@@ -120,13 +121,12 @@ def _advice(
             return ()
         larger = _larger(request, problem)
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger))
-    if not request.seek_batch:
-        return ()
-    better = better_batch(problem) or doubled_batch(problem, found.best)
+    faster = faster_dispatch(problem, found.best.row(0), limit, cost_model)
+    better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if not better or watch.stopped():
-        return ()
+        return faster
     other = cost_model(with_batch(problem, better))
-    return better_batch_advice(model, found.best, other, limit, request.restrict)
+    return (*faster, *better_batch_advice(model, found.best, other, limit, request.restrict))
 
 
 def _larger(request: Request, problem: Problem) -> Iterator[Problem]:

@@ -125,7 +125,7 @@ def resolve(
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")
     precision = _precision(request.precision, cluster, assumed)
-    assumed += idle_options(stack, precision)
+    assumed += idle_options(stack, precision, model.is_moe)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     imbalance, replicas = _expert_imbalance(request, model, assumed)

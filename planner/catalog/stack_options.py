@@ -13,7 +13,7 @@ from typing import Any, Final
 from planner.errors import UnknownNameError
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import StateEngine
+from planner.spec.stack_kinds import Dispatcher, StateEngine
 
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"
@@ -27,6 +27,7 @@ class StackOption:
     """`fields`: section of a stack -> what the option replaces there. `meaning`: in a line.
 
     `engine`: of the stacks that take it, any where None. `precisions`: recipes that it changes, all where empty.
+    `since`: release, as of a stack, that has it first. `experts`: does it change mixtures of experts alone?
     """
 
     name: str
@@ -35,6 +36,8 @@ class StackOption:
     meaning: str
     engine: StateEngine | None = None
     precisions: tuple[Precision, ...] = ()
+    since: str = ""
+    experts: bool = False
 
 
 OPTIONS: Final = (
@@ -67,6 +70,16 @@ OPTIONS: Final = (
         {"states": {"gradient": 4.0, "optimizer_transient": 0.0}, "communication": {"gradient_bytes": 4.0}},
         "gradients are accumulated and reduced in fp32, not in the width of weights", StateEngine.MEGATRON_FSDP,
     ),
+    StackOption(
+        Dispatcher.DEEPEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.DEEPEP}},
+        "tokens reach their experts once a node, by DeepEP's kernels, not by NCCL's all-to-all", since="2025-02",
+        experts=True,
+    ),
+    StackOption(
+        Dispatcher.HYBRIDEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.HYBRIDEP}},
+        "tokens reach their experts once a node, by HybridEP's kernels, in NVLink domains beyond a node too",
+        since="2025-12", experts=True,
+    ),
 )  # fmt: skip
 
 
@@ -75,18 +88,23 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
     return tuple(
         option
         for option in OPTIONS
-        if stack.framework in option.frameworks and option.engine in (None, stack.states.engine)
+        if stack.framework in option.frameworks
+        and option.engine in (None, stack.states.engine)
+        and option.since <= stack.released
     )
 
 
-def idle_options(stack: Stack, precision: Precision) -> list[str]:
-    """The options in the stack's name that change nothing under a recipe, in words."""
-    named = stack.name.split(SEPARATOR)[1:]
-    return [
-        f"+{option.name} changes nothing under {precision}"
-        for option in OPTIONS
-        if option.name in named and option.precisions and precision not in option.precisions
-    ]
+def idle_options(stack: Stack, precision: Precision, experts: bool) -> list[str]:
+    """Options in the stack's name that change nothing under a recipe, or of a model without `experts`, in words."""
+    named, idle = stack.name.split(SEPARATOR)[1:], list[str]()
+    for option in OPTIONS:
+        if option.name not in named:
+            continue
+        if option.precisions and precision not in option.precisions:
+            idle.append(f"+{option.name} changes nothing under {precision}")
+        if option.experts and not experts:
+            idle.append(f"+{option.name} changes nothing of a dense model")
+    return idle
 
 
 def with_options(stack: Stack, names: list[str]) -> Stack:

@@ -33,13 +33,13 @@ from planner.frameworks.megatron.arguments import (
     CONTEXT_KINDS,
     SCHEDULES,
     environment,
+    fused_dispatcher,
     fuses_loss,
     overlaps_experts,
     overlaps_gradients,
     overlaps_tensor_parallel,
     reduces_in_bf16,
     unlike_stack,
-    uses_deepep,
 )
 from planner.frameworks.megatron.states import (
     STRATEGIES,
@@ -116,10 +116,10 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     if model.is_moe:
         fields["model.expert_model_parallel_size"] = config.ep
         fields["model.expert_tensor_parallel_size"] = config.etp
-        deepep = uses_deepep(launch)
-        fields["model.moe_token_dispatcher_type"] = "flex" if deepep else "alltoall"
-        if deepep:
-            fields["model.moe_flex_dispatcher_backend"] = "deepep"
+        dispatcher = fused_dispatcher(launch)
+        fields["model.moe_token_dispatcher_type"] = "flex" if dispatcher else "alltoall"
+        if dispatcher:
+            fields["model.moe_flex_dispatcher_backend"] = str(dispatcher)
         fields["model.moe_grouped_gemm"] = fields["model.moe_permute_fusion"] = True
     if any(layer.attention.kv_lora_rank for layer in model.layer_kinds):
         fields["model.mtp_num_layers"] = model.mtp_layers or None

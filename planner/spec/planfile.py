@@ -351,7 +351,7 @@ class Plan(Record):
     violations: tuple[BrokenRule, ...] = Field((), description="rules an illegal configuration breaks")
     nearest: Choice | None = Field(None, description="the nearest legal (or fitting) configuration, costed")
     nearest_config: PlannedConfig | None = Field(None, description="the same where it was not costed")
-    smallest_change: str = Field("", description="what would help when nothing fits or nothing is legal")
+    smallest_change: str = Field("", description="what would make it legal, make it fit, or make it faster")
     search: Search
     pareto: tuple[ParetoPoint, ...] = Field(
         (), description="step time against memory: the front of all that fit, fastest first"

@@ -66,12 +66,17 @@ def test_megatron_follows_the_stack(section: str, values: dict[str, object], wan
         assert f"{words}\n" not in plain
 
 
-def test_deepep_by_release() -> None:
-    given = mixture(communication={"dispatcher": "deepep"})
-    assert "--moe-enable-deepep" in script("megatron", given, "0.16.1")
-    assert "--moe-flex-dispatcher-backend deepep" in script("megatron", given, "main-2026-08")
-    alone = replace(given, config=replace(MIXTURE, ep=1))
-    assert "--moe-token-dispatcher-type alltoall" in script("megatron", alone)
+@pytest.mark.parametrize("version", framework("megatron").versions)
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
+def test_fused_dispatchers(version: str, dispatcher: str) -> None:
+    given = mixture(communication={"dispatcher": dispatcher})
+    text = script("megatron", given, version)
+    assert "--moe-token-dispatcher-type flex" in text
+    assert f"--moe-flex-dispatcher-backend {dispatcher}" in text
+    fields = script("megatron-bridge", given)
+    assert f"model.moe_flex_dispatcher_backend={dispatcher}" in fields
+    alone = replace(given, config=replace(MIXTURE, ep=1, etp=1))
+    assert "--moe-token-dispatcher-type alltoall" in script("megatron", alone, version)
 
 
 def test_gradients_reduced_after_the_backward_pass() -> None:

@@ -191,19 +191,21 @@ def _experts(launch: Launch, version: str) -> list[Option]:
         options.append(("--moe-permute-fusion",))  # the cost model reads and writes every routed token once
     if overlaps_experts(launch):
         options.append(("--overlap-moe-expert-parallel-comm",))
-    if uses_deepep(launch):
-        flex = (
-            ("--moe-enable-deepep",) if version == "0.16.1" else ("--moe-flex-dispatcher-backend", "deepep")
-        )
-        return [*options, ("--moe-token-dispatcher-type", "flex"), flex]
-    return [*options, ("--moe-token-dispatcher-type", "alltoall")]
+    dispatcher = fused_dispatcher(launch)
+    if dispatcher is None:
+        return [*options, ("--moe-token-dispatcher-type", "alltoall")]
+    backend = ("--moe-flex-dispatcher-backend", str(dispatcher))
+    return [*options, ("--moe-token-dispatcher-type", "flex"), backend]
 
 
-def uses_deepep(launch: Launch) -> bool:
-    """Does the prediction rely on DeepEP? On one device a group it has nothing to send and refuses to run."""
+def fused_dispatcher(launch: Launch) -> Dispatcher | None:
+    """The fused dispatcher that the prediction relies on. Alone in its group a rank has nothing to send, and DeepEP
+    refuses to run (moe/token_dispatcher.py MoEFlexTokenDispatcher)."""
     stack, config = launch.stack, launch.config
-    deepep = stack is not None and stack.communication.dispatcher is Dispatcher.DEEPEP
-    return deepep and config.tp * config.ep > 1
+    if stack is None or config.etp * config.ep == 1:
+        return None
+    dispatcher = stack.communication.dispatcher
+    return None if dispatcher is Dispatcher.ALL_TO_ALL else dispatcher
 
 
 def overlaps_gradients(launch: Launch) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, IntColumn, Mask, Recompute, Schedule
 from planner.spec.model import AttentionKind
@@ -121,6 +122,7 @@ def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
 
 RULES: Final[tuple[Rule, ...]] = (
     *GRAPH_RULES,
+    *DISPATCH_RULES,
     Rule(
         "moe-bias-etp", ("etp",), _expert_bias,
         "experts with biases need etp=1; etp={etp}", "set etp=1",

@@ -1,0 +1,82 @@
+"""Where do fused dispatchers of tokens to experts run: on which devices, over which networks, in which groups?
+
+DeepEP as Megatron-Core calls it (its first interface, `deep_ep.Buffer`), and HybridEP. The rules hold for a stack that
+names one; a group of one rank exchanges nothing, and launch files leave the dispatcher out. Left out: what it costs,
+and ports of DeepEP to other networks (EFA among them).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.accelerator import Architecture, LinkKind
+from planner.spec.config import Mask
+from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.stack_kinds import Dispatcher
+
+NVLINK_PEERS: Final = 8  # deepseek-ai/DeepEP csrc/kernels/configs.cuh NUM_MAX_NVL_PEERS
+# deep_ep/buffer.py Buffer.get_dispatch_config: the groups that it has settings for
+GROUPS: Final = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
+_ARCHITECTURES: Final = (Architecture.AMPERE, Architecture.HOPPER, Architecture.BLACKWELL)
+_RDMA: Final = (LinkKind.INFINIBAND, LinkKind.ROCE)
+
+
+def _group(columns: Columns) -> NDArray[np.int64]:
+    """Ranks that exchange tokens, an expert's shards among them (Megatron-Core moe/token_dispatcher.py tp_ep_group)."""
+    return columns["ep"].astype(np.int64) * columns["etp"]
+
+
+def _asked(problem: Problem, *dispatchers: Dispatcher) -> bool:
+    return problem.model.is_moe and problem.stack.communication.dispatcher in dispatchers
+
+
+def _devices(columns: Columns, problem: Problem) -> Mask:
+    alone, cluster, inside = _group(columns) == 1, problem.cluster, problem.cluster.tiers[0]
+    runs = cluster.accelerator.architecture in _ARCHITECTURES
+    runs &= inside.size == 1 or inside.kind is LinkKind.NVLINK
+    if _asked(problem, Dispatcher.DEEPEP):
+        runs &= inside.size <= NVLINK_PEERS
+    return alone | (runs or not _asked(problem, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP))
+
+
+def _network(columns: Columns, problem: Problem) -> Mask:
+    within = _group(columns) <= problem.cluster.tiers[0].size
+    asked = _asked(problem, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
+    return within | (problem.cluster.fabric in _RDMA or not asked)
+
+
+def _groups(columns: Columns, problem: Problem) -> Mask:
+    """Beyond a node every eight ranks must share NVLink."""
+    group, domain = _group(columns), problem.cluster.tiers[0].size
+    runs = np.isin(group, (1, *GROUPS)) & ((group <= domain) | (domain % NVLINK_PEERS == 0))
+    return runs | (not _asked(problem, Dispatcher.DEEPEP))
+
+
+DISPATCH_RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "dispatcher-devices", ("ep", "etp"), _devices,
+        "{dispatcher} needs A100, H100, B200 or later devices joined by NVLink, DeepEP at most 8 of them; {inside} "
+        "{device} are joined by {kind}", "leave the dispatcher out of --stack, or take hybridep",
+        "Megatron-Bridge 183c5c0 training/flex_dispatcher_backend.py; DeepEP README; Megatron-LM TransformerConfig "
+        "(only hybridep beyond a node's NVLink)",
+        lambda p: {
+            "dispatcher": p.stack.communication.dispatcher, "device": p.cluster.accelerator.name,
+            "inside": p.cluster.tiers[0].size, "kind": p.cluster.tiers[0].kind,
+        },
+    ),
+    Rule(
+        "dispatcher-network", ("ep", "etp"), _network,
+        "{dispatcher} sends between nodes over InfiniBand or RoCE, the cluster has {fabric}; ep={ep} etp={etp}",
+        "keep ep x etp within a node, or leave the dispatcher out of --stack", "DeepEP README, Requirements",
+        lambda p: {"dispatcher": p.stack.communication.dispatcher, "fabric": p.cluster.fabric},
+    ),
+    Rule(
+        "dispatcher-groups", ("ep", "etp"), _groups,
+        "DeepEP's groups, ep x etp, have 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 or 160 ranks, beyond a node with "
+        "every 8 joined by NVLink; ep={ep} etp={etp}", "choose another ep",
+        "DeepEP deep_ep/buffer.py Buffer.get_dispatch_config, csrc/kernels/configs.cuh",
+    ),
+)  # fmt: skip
