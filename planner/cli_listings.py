@@ -46,7 +46,10 @@ def model(
 def clusters(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[CLUSTER]", help="Name, YAML file or shorthand; none lists all."),
+        typer.Argument(
+            metavar="[CLUSTER]",
+            help='Name, YAML file or "64x8 h100 400G-ib", of 400 Gbit/s a device; none lists all.',
+        ),
     ] = None,
     gpus: GpusOption = None,
     as_json: JsonOption = False,

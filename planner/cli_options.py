@@ -57,7 +57,7 @@ ClusterArgument = Annotated[
     str,
     typer.Argument(
         metavar="CLUSTER",
-        help='Cluster name, YAML file, or "64x8 h100 400G-ib".',
+        help='Cluster name, YAML file, or "64x8 h100 400G-ib", of 400 Gbit/s a device.',
         autocompletion=complete_cluster,
     ),
 ]

@@ -3,7 +3,8 @@
     shorthand := [NODES x] DEVICES ACCELERATOR [SPEED G-FABRIC]
     64x8 h100 400G-ib    64 nodes of 8 H100, one 400 Gbit/s InfiniBand NIC per device
     8 rtx4090            one node of 8
-    FABRIC               ib | roce | efa | eth | opa
+    FABRIC               ib | roce | efa | eth | opa | slingshot
+    SPEED                of one device: 3.2 Tbit/s shared by a node of 8 is 400G
 
 The shorthand is strict. `parse_fabric` reads what papers write, and says in words what it had to assume. Left
 out: anything about switches; both mean one non-blocking fabric.
@@ -20,7 +21,7 @@ from planner.errors import InputError
 from planner.spec.cluster import Accelerator, LinkKind
 
 GRAMMAR: Final = (
-    "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa], "
+    "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa|slingshot], SPEED in Gbit/s of one device, "
     "such as '64x8 h100 400G-ib' or '8 rtx4090'"
 )
 _SHORTHAND: Final = re.compile(
@@ -33,6 +34,7 @@ _SHORT_KINDS: Final[Mapping[str, LinkKind]] = {
     "efa": LinkKind.EFA,
     "eth": LinkKind.ETHERNET,
     "opa": LinkKind.OMNIPATH,
+    "slingshot": LinkKind.SLINGSHOT,
 }
 _WORDS: Final[tuple[tuple[str, LinkKind], ...]] = (
     (r"\b(efa)(v?\d)?\b", LinkKind.EFA),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -249,6 +250,10 @@ def _load_shorthand(text: str, gpus: int | None) -> Cluster:
         fabric_kind=said.fabric,
         node_injection_bandwidth=injection,
     )
+    if said.speed and whole.num_nodes > 1 < said.devices_per_node:
+        bits = 8e-9 * said.speed
+        speed = f"{said.fabric} of {bits:g} Gbit/s a device, {bits * said.devices_per_node:g} Gbit/s a node"
+        whole = replace(whole, assumed=(speed, *whole.assumed))
     return whole if gpus is None else whole.with_devices(gpus)
 
 

@@ -293,6 +293,31 @@ def test_shorthand_without_fabric_says_what_it_assumes() -> None:
     assert any("3200 Gbit/s" in text for text in cluster.assumed)
 
 
+def test_the_speed_of_a_shorthand_is_one_devices() -> None:
+    cluster = load_cluster("64x8 h100 400G-ib")
+    assert "infiniband of 400 Gbit/s a device, 3200 Gbit/s a node" in cluster.assumed
+    assert cluster.tiers[-1].bandwidth == 50e9
+    assert not any("a device" in said for said in load_cluster("1x8 h100 400G-ib").assumed)
+    with pytest.raises(InputError, match="SPEED in Gbit/s of one device"):
+        load_cluster("64x8 h100 400X-ib")
+
+
+def test_slingshot_in_a_shorthand() -> None:
+    cluster = load_cluster("16x8 mi250x 100G-slingshot")
+    assert (cluster.fabric, cluster.tiers[-1].bandwidth) == (LinkKind.SLINGSHOT, 12.5e9)
+
+
+def test_gh200_alone_and_four_of_them() -> None:
+    four, alone = load_cluster("16x4 gh200 200G-slingshot"), load_cluster("16x1 gh200 400G-ib")
+    assert [tier.size for tier in four.tiers] == [4, 64]
+    assert four.tiers[0].pair_bandwidth == 150e9
+    assert [tier.size for tier in alone.tiers] == [1, 16]
+    alps = load_cluster("alps", 64)
+    assert [(tier.kind, tier.size, tier.bandwidth) for tier in alps.tiers] == [
+        (tier.kind, tier.size, tier.bandwidth) for tier in four.tiers
+    ]
+
+
 def test_shorthand_of_a_rack_knows_its_domain() -> None:
     assert [t.size for t in load_cluster("18x4 gb200 400G-ib").tiers] == [72]
 
