@@ -226,7 +226,7 @@ def _product(parsed: ParsedConfig) -> int:
 def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
     """The configuration the files say, completed by the devices and the batch."""
     from planner.space.axes import stack_modules
-    from planner.spec.config import AXES, ParallelConfig, Recompute
+    from planner.spec.config import AXES, OFFLOAD_OPTIMIZER, ParallelConfig, Recompute
 
     config = ParallelConfig(**{axis: value for axis, value in parsed.axes.items() if axis in AXES})
     if "dp" not in parsed.axes:
@@ -238,6 +238,6 @@ def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
         config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
     if config.recompute == Recompute.SELECTIVE and not config.recompute_modules:
         config = replace(config, recompute_modules=stack_modules(problem))
-    if config.zero and config.dp * config.cp == 1:
+    if config.zero and config.dp * config.cp == 1 and not config.offload & OFFLOAD_OPTIMIZER:
         config = replace(config, zero=0)  # nothing to shard over
     return config if problem.model.is_moe else replace(config, etp=1)

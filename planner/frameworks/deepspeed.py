@@ -21,7 +21,7 @@ from planner.frameworks.layout import is_even
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
-from planner.frameworks.rulebook import no_selective, only, whole_recompute
+from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.frameworks.shell import Script, is_script, options_of, product, whole
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
@@ -75,6 +75,7 @@ RULES: Final[tuple[Rule, ...]] = (
     only("etp", (1,), TITLE, "planner: AutoEP is not written"),
     whole_recompute(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
     no_selective(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
+    shards_or_hosts("DeepSpeed runtime/zero/stage_1_and_2.py (ZeRO-Offload of one device)"),
     Rule(
         "pipeline-flat", ("tp", "cp", "pp"), _flat,
         "a pipeline of plain DeepSpeed runs without tp and cp; tp={tp} cp={cp} pp={pp}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.spec.config import Mask, Recompute
+from planner.spec.config import OFFLOAD_OPTIMIZER, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
 
 
@@ -47,4 +47,18 @@ def no_selective(title: str, source: str) -> Rule:
     return Rule(
         "recompute-selective", ("recompute",), legal,
         f"{title} does not recompute single modules", "set recompute=none or full", source,
+    )  # fmt: skip
+
+
+def shards_or_hosts(source: str) -> Rule:
+    """ZeRO on one rank, where it shards nothing, if the optimizer is on the host; in place of the generic rule."""
+
+    def legal(columns: Columns, problem: Problem) -> Mask:
+        hosted = (columns["offload"] & OFFLOAD_OPTIMIZER) > 0
+        return (columns["zero"] == 0) | (columns["dp"] * columns["cp"] > 1) | hosted
+
+    return Rule(
+        "zero-replicas", ("dp", "cp", "zero", "offload"), legal,
+        "ZeRO shards over dp x cp, which must be above 1 unless the optimizer is on the host; dp={dp} cp={cp} "
+        "zero={zero} offload={offload}", "set zero=0, or offload=optimizer", source,
     )  # fmt: skip

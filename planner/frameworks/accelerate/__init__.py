@@ -18,7 +18,7 @@ from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
 from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
-from planner.frameworks.rulebook import no_selective, only, whole_recompute
+from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute
 from planner.frameworks.scripts import (
     LAUNCH,
     MANIFEST,
@@ -53,6 +53,7 @@ RULES: Final[tuple[Rule, ...]] = (
     only("etp", (1,), TITLE, "accelerate parallelism_config.py ParallelismConfig"),
     whole_recompute(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
     no_selective(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
+    shards_or_hosts("DeepSpeed runtime/zero/stage_1_and_2.py (ZeRO-Offload); torch fully_shard on a mesh of one"),
     Rule(
         "no-pipeline-no-experts", ("pp", "ep"), _degrees,
         "there is no pipeline and no expert parallelism; pp={pp} ep={ep}", "set pp=1 and ep=1",

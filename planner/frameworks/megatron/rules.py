@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
+from planner.frameworks.rulebook import shards_or_hosts
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, IntColumn, Mask, Recompute, Schedule
 from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
@@ -123,6 +124,7 @@ def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
 RULES: Final[tuple[Rule, ...]] = (
     *GRAPH_RULES,
     *DISPATCH_RULES,
+    shards_or_hosts("Megatron-LM training/arguments.py validate_args (--optimizer-cpu-offload)"),
     Rule(
         "moe-bias-etp", ("etp",), _expert_bias,
         "experts with biases need etp=1; etp={etp}", "set etp=1",
