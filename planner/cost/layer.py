@@ -20,6 +20,7 @@ from planner.cost.graphs import Capture, HostFloor, LayerGraphs, capture_of, lay
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.step import FORWARD_SHARE
+from planner.spec.accelerator import HostProcessor
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, CudaGraphs, IntColumn
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
@@ -225,20 +226,28 @@ class LayerModel:
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-        dense, none = self._dense_floor(t), np.zeros(len(t))
+        dense, none, slower = self._dense_floor(t), np.zeros(len(t)), self._host_slowdown
+        pipeline = slower * pipeline
         if layer.moe is None:
             return HostFloor(dense, none, none, pipeline)
-        routing = host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
+        routing = slower * host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
         precision = Precision.BF16 if layer.wide else self.problem.job.precision
         launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
-        experts = host.expert_launch * launches * layer.moe.experts / keys["ep"]
+        experts = slower * host.expert_launch * launches * layer.moe.experts / keys["ep"]
         return HostFloor(dense, none + routing, experts, pipeline)
 
     def _dense_floor(self, t: Array) -> Array:
         """The same of a dense layer without a pipeline."""
         host = self.problem.stack.host
         beyond = np.maximum(np.log2(t / self.problem.cluster.tiers[0].size), 0.0)
-        return np.where(t > 1, host.layer_floor_tp, host.layer_floor) + beyond * host.layer_floor_tp_nodes
+        one = np.where(t > 1, host.layer_floor_tp, host.layer_floor) + beyond * host.layer_floor_tp_nodes
+        return self._host_slowdown * one
+
+    @property
+    def _host_slowdown(self) -> float:
+        """Time of a launch by the cluster's hosts over that by the stack's x86 ones [1]."""
+        grace = self.problem.cluster.accelerator.host is HostProcessor.GRACE
+        return self.problem.stack.host.grace if grace else 1.0
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         """Cost of one kind of layer for every key; of single keys, which are asked for again and again, kept."""

@@ -56,6 +56,12 @@ class Architecture(StrEnum):
         return self in (self.VOLTA, self.AMPERE, self.ADA, self.HOPPER, self.BLACKWELL)
 
 
+class HostProcessor(StrEnum):
+    """A processor that drives a device, where it is known and not the usual x86."""
+
+    GRACE = "grace"
+
+
 def quantity(kind: str) -> BeforeValidator:
     """A pydantic validator that reads a string with a unit of `kind` and wants it above 0."""
 
@@ -127,6 +133,7 @@ class AcceleratorSpec(FileModel):
     scale_up: ScaleUpLinkSpec
     pcie_bandwidth: Bandwidth
     host_bandwidth: Bandwidth | None = None
+    host: HostProcessor | None = None
     integrated_nics: bool = False
     tdp: Power | None = None
     node: TypicalNodeSpec
@@ -164,7 +171,8 @@ class Accelerator:
 
     `pair_bandwidth`: what one pair of devices gets inside the scale-up domain (None: all of it, a switch).
     `host_bandwidth`: to the memory of its host where that is not on PCIe, a device's share of a link that several have
-    (None: PCIe's). `integrated_nics`: the network ports sit on the chip, so that PCIe does not limit them.
+    (None: PCIe's). `host`: the processor that launches its kernels (None: x86). `integrated_nics`: the network ports
+    sit on the chip, so that PCIe does not limit them.
     """
 
     name: str
@@ -185,6 +193,7 @@ class Accelerator:
     scale_up_domain: int = 8
     pair_bandwidth: float | None = None
     host_bandwidth: float | None = None
+    host: HostProcessor | None = None
     integrated_nics: bool = False
     typical_node: TypicalNode | None = None
 
@@ -214,6 +223,7 @@ def accelerator_from_spec(spec: AcceleratorSpec) -> Accelerator:
         scale_up_bandwidth=spec.scale_up.bandwidth,
         pcie_bandwidth=spec.pcie_bandwidth,
         host_bandwidth=spec.host_bandwidth,
+        host=spec.host,
         tdp=spec.tdp,
         compute_capability=spec.compute_capability,
         compute_units=spec.compute_units,

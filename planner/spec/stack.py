@@ -177,6 +177,9 @@ class Host(_Section):
     expert_launch: Seconds = Field(
         0.0, ge=0, le=1e-3, description="one launch of the grouped products, where each expert has its own"
     )
+    grace: float = Field(
+        1.0, ge=1, le=4, description="time of a launch by a Grace processor over that by an x86 one"
+    )
     layer_floor_tp_nodes: Seconds = Field(
         0.0, ge=0, le=0.05, description="added per doubling of tp beyond a node"
     )

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary, soft_maximum
+from planner.spec.accelerator import HostProcessor
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
+from planner.spec.load_cluster import accelerator_names, load_accelerator
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
@@ -242,6 +244,28 @@ def test_every_expert_of_a_rank_is_launched_and_block_scales_take_more_launches(
         subject = problem(moe_model(experts=16), "2x8 b200 400G-ib", precision=precision)
         host = layer_of(subject, few, many).host
         assert host[1] - host[0] == pytest.approx(3 * launches * subject.stack.host.expert_launch)
+
+
+def test_grace_launches_slower_than_x86_and_computes_as_fast() -> None:
+    """Every launch: of a dense layer, of routing, of experts, of stages across nodes, of the embedding and the head."""
+    stack = load_stack("megatron-2025")
+    seen = {"grace": 2.5, "layer_floor": 0.05, "layer_floor_tp": 0.05, "pipeline_tp_floor": 1e-3}
+    slow = stack.model_copy(update={"host": stack.host.model_copy(update=seen)})
+    even = slow.model_copy(update={"host": slow.host.model_copy(update={"grace": 1.0})})
+    for model in (dense_model(), moe_model(16)):
+        config = ParallelConfig(tp=2, pp=2, dp=2, ep=2 if model.is_moe else 1)
+        for machine, times in (("2x4 gb200", 2.5), ("2x4 b200 400G-ib", 1.0)):
+            one, other = (problem(model, machine, stack=s) for s in (slow, even))
+            there, here = layer_of(one, config), layer_of(other, config)
+            assert float(there.host[0]) == pytest.approx(times * float(here.host[0]))
+            assert there.forward == here.forward
+            ends, same = (costs(s).layers.edges(ConfigTable.of([config])) for s in (one, other))
+            assert float(ends.embedding[0]) == pytest.approx(times * float(same.embedding[0]), rel=1e-3)
+
+
+def test_grace_drives_the_devices_that_are_named_after_it() -> None:
+    driven = {name for name in accelerator_names() if load_accelerator(name).host is HostProcessor.GRACE}
+    assert driven == {"gb200", "gb300", "gh200"}
 
 
 def test_narrow_products_quantise_a_shard_before_it_is_gathered() -> None:
