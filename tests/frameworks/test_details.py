@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from planner.frameworks.details import TRAITS, left_out, read_details, unwritten_rotation
-from planner.frameworks.megatron.architecture import written_rotations
+from planner.frameworks.details import TRAITS, Details, left_out, read_details, unwritten_rotation
+from planner.frameworks.megatron.architecture import model_options, written_rotations
 from planner.spec.hf import MTP_READERS, READERS
 from planner.spec.load_model import load_model
 
@@ -115,7 +116,31 @@ def test_catalog_configurations_state_the_rotation_of_the_published_models() -> 
 )
 def test_a_rotation_that_megatron_is_not_told_is_said(name: str, said: list[str]) -> None:
     model = load_model(name)
-    assert unwritten_rotation(read_details(model), written_rotations(model)) == said
+    details = read_details(model)
+    assert unwritten_rotation(details, written_rotations(model, details, "0.18.2")) == said
+
+
+def test_megatron_main_is_told_yarn_field_by_field() -> None:
+    """gpt-oss under main of 2026-08 alone; an attention factor of its own has no option."""
+    model = load_model("gpt-oss-20b")
+    details = read_details(model)
+
+    def options(fields: Details, version: str) -> dict[str, list[str]]:
+        return {name: words for name, *words in map(list, model_options(model, fields, 4096, 128, version))}
+
+    main, release = options(details, "main-2026-08"), options(details, "0.18.2")
+    told = {
+        "--position-embedding-type": ["yarn"], "--rotary-base": ["150000"], "--rotary-scaling-factor": ["32.0"],
+        "--yarn-original-max-position-embeddings": ["4096"], "--yarn-beta-fast": ["32.0"],
+        "--yarn-beta-slow": ["1.0"], "--no-yarn-correction-range-round-to-int": [],
+    }  # fmt: skip
+    assert {name: main[name] for name in told} == told
+    assert unwritten_rotation(details, written_rotations(model, details, "main-2026-08")) == []
+    assert release["--position-embedding-type"] == ["rope"]
+    assert not [name for name in release if "yarn" in name]
+    own = replace(details, rope_scaling={**(details.rope_scaling or {}), "attention_factor": 2.0})
+    assert options(own, "main-2026-08")["--position-embedding-type"] == ["rope"]
+    assert unwritten_rotation(own, written_rotations(model, own, "main-2026-08"))
 
 
 def test_a_catalog_model_is_not_vouched_for_where_it_is_silent(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.frameworks.ranks import rank_groups
+from planner.spec.config import ParallelConfig
 from tests.frameworks.launches import CONFIGS, golden_launch, problem, random_launches
 from tests.frameworks.launches import launch as launch_of
 
@@ -174,6 +175,44 @@ for words, environment, precision, ends, wide in json.load(open(sys.argv[1])):
 print("read")
 """
     assert run(script, str(tmp_path / "cases.json")).split()[-1] == "read"
+
+
+@pytest.mark.checkout
+@pytest.mark.skipif(
+    os.environ.get("MEGATRON_RELEASE") != "main-2026-08", reason="no checkout of main named by MEGATRON_PATH"
+)
+@needs("megatron")
+def test_megatron_main_takes_yarn(tmp_path: Path) -> None:
+    """What its model reads of the rotation is what gpt-oss's own configuration says."""
+    config = ParallelConfig(pp=2, ep=8, dp=64, micro_batch=1, num_microbatches=4, zero=1)
+    given = launch_of("gpt-oss-20b", config, problem("gpt-oss-20b", "megatron-2026"))
+    for file, text in framework("megatron").render(given, "main-2026-08").items():
+        (tmp_path / file).write_text(text)
+    words, environment = words_of(tmp_path, "pretrain_gpt.py")
+    script = """
+import json, os, sys, typing
+import typing_extensions
+typing.override = typing_extensions.override
+sys.path.insert(0, os.environ["MEGATRON_PATH"])
+import torch
+torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
+torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
+import megatron.training.arguments as arguments
+arguments.is_te_min_version = lambda *a, **k: True  # Transformer Engine needs a GPU
+words, environment = json.loads(sys.argv[1])
+os.environ.update(environment, WORLD_SIZE="128", RANK="0")
+sys.argv = ["pretrain_gpt.py", *words]
+args = arguments.parse_args()
+arguments.validate_args(args)
+assert not args.apply_rope_fusion
+args.moe_permute_fusion = False  # Transformer Engine's
+config = arguments.core_transformer_config_from_args(args)
+names = ("rotary_scaling_factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale",
+         "mscale_all_dim", "correction_range_round_to_int")
+print(json.dumps([args.position_embedding_type, *(getattr(config, "yarn_" + name) for name in names)]))
+"""
+    read = json.loads(run(script, json.dumps([words, environment])).splitlines()[-1])
+    assert read == ["yarn", 32.0, 4096, 32.0, 1.0, 1.0, 0.0, False]
 
 
 @needs("megatron")

@@ -10,7 +10,7 @@ from typing import Final
 
 from planner.frameworks.details import left_out, unwritten_rotation
 from planner.frameworks.framework import Files, Framework, Launch
-from planner.frameworks.megatron.architecture import written_rotations
+from planner.frameworks.megatron.architecture import states_yarn, written_rotations
 from planner.frameworks.megatron.arguments import (
     SCHEDULES,
     TRIAL_STEPS,
@@ -47,17 +47,21 @@ def render(launch: Launch, version: str) -> Files:
         f"`MEGATRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
     ]
     source = table_source("megatron", version)
-    return {**files, README: readme(launch, TITLE, version, source, run, _unexpressed(launch))}
+    return {**files, README: readme(launch, TITLE, version, source, run, _unexpressed(launch, version))}
 
 
-def _unexpressed(launch: Launch) -> list[str]:
+def _unexpressed(launch: Launch, version: str) -> list[str]:
     said = [
         "data: DATA_ARGS passes made-up tokens (--mock-data) and a null tokenizer; replace it by your data",
         "learning rate, warm-up, initialisation and checkpoints are placeholders or absent; they don't change a step",
         *left_out(launch.model),
-        *unwritten_rotation(launch.details, written_rotations(launch.model)),
+        *unwritten_rotation(launch.details, written_rotations(launch.model, launch.details, version)),
         *unlike_stack(launch),
     ]
+    if states_yarn(launch.model, launch.details, version):
+        said.append(
+            "fused rotary embedding: Megatron-LM switches it off with YaRN, which the prediction does not count"
+        )
     if launch.job.tokens is None:
         said.append(f"the run ends after {TRIAL_STEPS} steps, since the plan names no number of tokens")
     if not launch.details.stated:

@@ -7,10 +7,12 @@ everything that training changes (learning rate, data).
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.details import TRAITS, Details
+from planner.frameworks.options import option_table
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, ModelSpec, Moe, NormKind, QkNorm
 
 Option = tuple[str, ...]
@@ -28,8 +30,10 @@ _GPT_OSS: Final[tuple[Option, ...]] = (
 )
 
 
-def model_options(model: ModelSpec, details: Details, seq_len: int, pad_vocabulary: int) -> list[Option]:
-    """The architecture as options. Raises `UnsupportedError`."""
+def model_options(
+    model: ModelSpec, details: Details, seq_len: int, pad_vocabulary: int, version: str
+) -> list[Option]:
+    """The architecture as options of a release. Raises `UnsupportedError`."""
     _check(model)
     if model.position_rows and seq_len > model.position_rows:
         raise _refuse(f"sequences longer than the {model.position_rows} learned positions", seq_len)
@@ -44,7 +48,7 @@ def model_options(model: ModelSpec, details: Details, seq_len: int, pad_vocabula
         ("--num-attention-heads", str(attention.heads)),
         ("--seq-length", str(seq_len)),
         ("--max-position-embeddings", str(max(model.position_rows or model.max_position, seq_len))),
-        *_positions(model, details),
+        *_positions(model, details, version),
         *(_latent(attention, details) if attention.kind is AttentionKind.MLA else _grouped(attention)),
         *_norm(model, details),
         *_activation(model),
@@ -131,11 +135,50 @@ def _same_but_window(one: Attention, other: Attention) -> bool:
     return replace(one, window=None) != replace(other, window=None)
 
 
-def _positions(model: ModelSpec, details: Details) -> list[Option]:
+def states_yarn(model: ModelSpec, details: Details, version: str) -> bool:
+    """Do options of this release state the model's YaRN outside latent attention, field by field?
+
+    main of 2026-08: training/argument_utils.py _apply_yarn_config_from_args; not with multi-token prediction
+    (training/arguments.py). No option takes an attention factor other than the one that follows from the rest.
+    """
+    scaling = details.rope_scaling or {}
+    return (
+        scaling.get("rope_type", scaling.get("type")) == "yarn"
+        and bool(scaling.get("factor") and scaling.get("original_max_position_embeddings"))
+        and not scaling.get("attention_factor")
+        and model.layers[0].attention.kind is not AttentionKind.MLA
+        and not model.mtp_layers
+        and "--yarn-original-max-position-embeddings" in option_table("megatron", version)
+    )
+
+
+def _yarn(scaling: Mapping[str, Any]) -> list[Option]:
+    """YaRN as options; what the configuration leaves out is as in transformers, modeling_rope_utils.py."""
+    options: list[Option] = [
+        ("--rotary-scaling-factor", str(float(scaling["factor"]))),
+        ("--yarn-original-max-position-embeddings", str(int(scaling["original_max_position_embeddings"]))),
+        ("--yarn-beta-fast", str(float(scaling.get("beta_fast") or 32))),
+        ("--yarn-beta-slow", str(float(scaling.get("beta_slow") or 1))),
+        (f"--{'' if scaling.get('truncate', True) else 'no-'}yarn-correction-range-round-to-int",),
+    ]
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        options += [
+            ("--mscale", str(float(scaling["mscale"]))),
+            ("--mscale-all-dim", str(float(scaling["mscale_all_dim"]))),
+        ]
+    return options
+
+
+def _positions(model: ModelSpec, details: Details, version: str) -> list[Option]:
     if model.position_rows:
         return [("--position-embedding-type", "learned_absolute")]
-    base = details.rope_theta or DEFAULT_ROPE
-    options: list[Option] = [("--position-embedding-type", "rope"), ("--rotary-base", str(int(base)))]
+    base, yarn = details.rope_theta or DEFAULT_ROPE, states_yarn(model, details, version)
+    options: list[Option] = [
+        ("--position-embedding-type", "yarn" if yarn else "rope"),
+        ("--rotary-base", str(int(base))),
+    ]
+    if yarn:
+        options += _yarn(details.rope_scaling or {})
     if details.rotary_fraction != 1.0:
         options.append(("--rotary-percent", str(details.rotary_fraction)))
     scaling = details.rope_scaling or {}
@@ -145,15 +188,18 @@ def _positions(model: ModelSpec, details: Details) -> list[Option]:
     return options
 
 
-def written_rotations(model: ModelSpec) -> dict[str, dict[str, float]]:
-    """Kinds of rope_scaling that options state, and what Megatron-LM takes for the rest of their fields.
+def written_rotations(model: ModelSpec, details: Details, version: str) -> dict[str, dict[str, float]]:
+    """Kinds of rope_scaling that options of a release state, and what Megatron-LM takes for the rest of their fields.
 
     core/models/common/embeddings/rotary_pos_embedding.py _apply_scaling, core/transformer/transformer_config.py
     MLATransformerConfig.
     """
     if model.layers[0].attention.kind is AttentionKind.MLA:
         return {"yarn": {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}}
-    return {"llama3": {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}}
+    known: dict[str, dict[str, float]] = {
+        "llama3": {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
+    }
+    return known | {"yarn": {}} if states_yarn(model, details, version) else known
 
 
 def _grouped(attention: Attention) -> list[Option]:

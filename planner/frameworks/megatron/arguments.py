@@ -76,7 +76,9 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
     """All options of a launch by group. Raises `UnsupportedError`."""
     check_release(launch.model, version)
     return {
-        "MODEL": model_options(launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary),
+        "MODEL": model_options(
+            launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary, version
+        ),
         "PARALLEL": [
             *_degrees(launch),
             *_pipeline(launch),
