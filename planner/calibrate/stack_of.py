@@ -224,7 +224,8 @@ def _rowwise(text: str, stack: Stack) -> tuple[Update, str] | None:
     if not re.search(r"row-?wise", text):
         return None
     gemm = {**stack.compute.gemm, Dtype.FP8: ROWWISE_SLOWDOWN * stack.compute.gemm_factor(Dtype.FP8)}
-    return {"compute": {"gemm": gemm}}, "fp8 scales per row"
+    wide = {"tp_gathers_float8": False}  # torchtitan gathers inputs in 16 bits then
+    return {"compute": {"gemm": gemm}, "communication": wide}, "fp8 scales per row"
 
 
 def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | None:

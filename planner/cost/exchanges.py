@@ -25,7 +25,13 @@ from planner.cost.collectives import (
     remote_copies,
 )
 from planner.cost.exposed import dispatch_share, node_limit
-from planner.cost.messages import key_value_bytes, query_output_bytes, stream_bytes, tensor_parallel_regions
+from planner.cost.messages import (
+    gathered_width,
+    key_value_bytes,
+    query_output_bytes,
+    stream_bytes,
+    tensor_parallel_regions,
+)
 from planner.cost.model import CostModel
 from planner.cost.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
@@ -133,9 +139,10 @@ def _of_layer(
     if config.tp > 1:
         calls = tensor_parallel_regions(layer) * (2 * passes + again)
         size = float(stream_bytes(tokens, hidden, width))
-        kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-        for kind in kinds if config.sp else (CollectiveKind.ALL_REDUCE,):
-            yield _collective("tp", kind, "hidden states", size, config.tp, calls)
+        narrow = float(stream_bytes(tokens, hidden, gathered_width(model.problem)))
+        kinds = ((CollectiveKind.ALL_GATHER, narrow), (CollectiveKind.REDUCE_SCATTER, size))
+        for kind, sent in kinds if config.sp else ((CollectiveKind.ALL_REDUCE, size),):
+            yield _collective("tp", kind, "hidden states", sent, config.tp, calls)
         if config.sp and gathers_inputs_again(model):
             regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, under compute"
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)

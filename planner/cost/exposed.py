@@ -22,7 +22,13 @@ from planner.cost.collectives import (
     reduce_scatter_time,
     remote_copies,
 )
-from planner.cost.messages import key_value_bytes, query_output_bytes, stream_bytes, tensor_parallel_regions
+from planner.cost.messages import (
+    gathered_width,
+    key_value_bytes,
+    query_output_bytes,
+    stream_bytes,
+    tensor_parallel_regions,
+)
 from planner.cost.traffic import group_links
 from planner.spec.config import ConfigTable, ContextKind
 from planner.spec.links import LinkRates
@@ -65,15 +71,17 @@ class CommunicationModel:
     def tensor_parallel(self, layer: Layer, x: LayerShape) -> tuple[Array, Array]:
         """Seconds of tensor parallelism in each pass, and how many of them are exposed at least: an all-gather and a
         reduce-scatter around attention and around the MLP (with experts only around their shared part), all-reduces
-        without sequence parallelism (Korthikanti 2022, arXiv 2205.05198, section 4.2.2)."""
+        without sequence parallelism (Korthikanti 2022, arXiv 2205.05198, section 4.2.2). `gathered_width`: what an
+        all-gather sends of a value."""
         cluster, links = self.problem.cluster, self.links
         group = group_links(1.0, x.t, cluster)
         size = stream_bytes(x.tokens, self.problem.model.hidden, self.recipe.activation_bytes)
-        where = (size, x.t, group.local, cluster.tiers[0].bandwidth, group.fabric, links)
+        narrow = stream_bytes(x.tokens, self.problem.model.hidden, gathered_width(self.problem))
+        where = (x.t, group.local, cluster.tiers[0].bandwidth, group.fabric, links)
         pair = np.where(
             x.sequence_split > 1,
-            all_gather_time(*where) + reduce_scatter_time(*where),
-            all_reduce_time(*where),
+            all_gather_time(narrow, *where) + reduce_scatter_time(size, *where),
+            all_reduce_time(size, *where),
         )
         regions = tensor_parallel_regions(layer)
         comm = self.problem.stack.communication

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.spec.model import AttentionKind, Layer
+from planner.spec.precision import RECIPES, TENSORWISE
+from planner.spec.rule import Problem
 
 Quantity = float | NDArray[np.float64]
 
@@ -20,6 +22,20 @@ def stream_bytes(tokens: Quantity, hidden: float, width: float) -> Quantity:
     4.2.2); divided by t where sequence parallelism shards it, as between pipeline stages.
     """
     return tokens * hidden * width
+
+
+def gathered_width(problem: Problem) -> float:
+    """Bytes of a value that sequence-parallel ranks gather before a tensor-parallel region, in either pass.
+
+    torchao casts a layer's input before the gather, and the gradient of a region's output before its own; what is
+    scattered is a product's output, of 16 bits (torchao float8/float8_tensor_parallel.py PrepareFloat8ModuleInput,
+    Float8RowwiseParallel; torchtitan 0.2.2 models/llama3/infra/parallelize.py: enable_float8_tensorwise_tp, scales by
+    rows gather in 16 bits). Left out: all-reduces of the largest value of every tensor, tens of microseconds each.
+    """
+    narrow = problem.stack.communication.tp_gathers_float8 and not problem.model.is_moe
+    tensorwise = narrow and problem.job.precision in TENSORWISE
+    recipe = RECIPES[problem.job.precision]
+    return recipe.operand_bytes if tensorwise else recipe.activation_bytes
 
 
 def tensor_parallel_regions(layer: Layer) -> float:

@@ -18,7 +18,7 @@ from planner.errors import UnitError
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.job import Optimizer
 from planner.spec.own_run import OwnRun
-from planner.spec.precision import Dtype, Precision
+from planner.spec.precision import TENSORWISE, Dtype, Precision
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, PipelineSplit, StateEngine
 from planner.units import parse_quantity
 
@@ -202,6 +202,11 @@ class Communication(_Section):
         description="tensor-parallel collectives run in parts under the products (user buffers of Transformer Engine): "
         "`tp_exposed` is what is left of them, and launch files ask for it",
     )
+    tp_gathers_float8: bool = Field(
+        False,
+        description="linear layers of a dense fp8 model with one scale a tensor are given 8-bit inputs and gradients "
+        "before tensor parallelism gathers them (torchao's Float8ColwiseParallel)",
+    )
     cp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
     )
@@ -345,8 +350,7 @@ class States(_Section):
 
     def casts_for_gathers(self, precision: Precision) -> bool:
         """Are shards of linear weights cast to 8 bits before they are gathered? With a scale a tensor."""
-        tensorwise = precision in (Precision.FP8, Precision.FP8_CS)
-        return self.float8_all_gather and self.engine is StateEngine.TORCH and tensorwise
+        return self.float8_all_gather and self.engine is StateEngine.TORCH and precision in TENSORWISE
 
     def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
         """Are linear weights kept in the format of the products, where masters are sharded apart from them?
