@@ -20,7 +20,7 @@ BOUNDS: Final = Path(__file__).with_name("accuracy_bounds.yaml")
 
 def broken_bounds(summary: dict[str, Any], bounds: dict[str, float]) -> list[str]:
     """One line per bound that the summary breaks."""
-    answered = summary["status"].get("ok", 0) / summary["rows"]
+    answered = summary["answered"] / summary["rows"]
     dense, moe = (summary[f"headline_{kind}"]["median"] for kind in ("dense", "moe"))
     broken = []
     if answered < bounds["answered_at_least"]:

@@ -67,12 +67,13 @@ def _rounded(value: Any) -> float:
 
 
 def oom_summary(answers: Sequence[Answer], crashes: bool = False) -> dict[str, float | int] | None:
-    """Precision and recall of "does not fit"; a borderline counts half. `crashes`: failures stand in for OOMs."""
+    """Precision and recall of "does not fit"; a borderline counts half. `crashes`: failures stand in for OOMs. Rows
+    without a predicted memory, which break a rule, are none of either."""
     hit = false = missed = 0.0
     failures = ran = false_fits = 0
     for answer in answers:
         weight = _OOM_WEIGHT.get(answer.output["verdict"] or "")
-        if weight is None:
+        if weight is None or answer.output["peak_mem_gib"] is None:
             continue
         m = answer.measured
         if m.oom or (crashes and m.crashed and not m.told_apart):
@@ -203,12 +204,17 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
     judged = [a for a in answers if is_judged(group_of(a.row))]
     sweeps = sweep_summaries(answers)
     status = Counter(a.output["status"] for a in answers)
+    illegal = [a for a in answers if a.output["status"] == "illegal"]
+    foretold = sum(a.measured.oom or a.measured.crashed for a in illegal)
     told = [a for a in judged if not a.measured.crashed]
     failed = Counter(group_of(a.row) for a in told if a.measured.oom)
     recorded = set(failed)
     return {
         "rows": len(answers),
         "status": dict(sorted(status.items())),
+        # rows with figures, and those recorded as failed of which a broken rule said so
+        "answered": status["ok"] + foretold,
+        "illegal": {"rows": len(illegal), "failed": foretold, "ran": sum(a.measured.ran for a in illegal)},
         "reasons": dict(
             Counter(a.output["reason"] for a in answers if a.output["status"] != "ok").most_common()
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _REGRETS = {"regret": "pick", "regret_of_three": "best of three", "regret_of_five": "best of five"}
+_MOST_REASONS, _LONGEST = 20, 160
 _HEADER = ("source", "rows", "step time", "p90", "bias", "memory", "p90", "bias")
 
 
@@ -39,6 +40,11 @@ def tail_text(part: dict[str, Any]) -> str:
 def _total_lines(summary: dict[str, Any]) -> list[str]:
     status = ", ".join(f"{count} {name}" for name, count in summary["status"].items())
     lines = [f"{summary['rows']} rows: {status}"]
+    if (illegal := summary["illegal"])["rows"]:
+        lines.append(
+            f"{illegal['rows']} rows break a rule of their framework and have no figures: {illegal['failed']} are "
+            f"recorded as failed, which counts as answered, {illegal['ran']} ran"
+        )
     for key, what in (("headline_dense", "dense"), ("headline_moe", "mixture of experts")):
         part = summary[key]
         if part:
@@ -80,6 +86,18 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _without_figures(sources: dict[str, dict[str, Any]]) -> list[str]:
+    """Rows that have no figures, by source and reason, the most frequent first; long reasons cut."""
+    found = [
+        (-count, name, reason)
+        for name, source in sources.items()
+        for reason, count in source["reasons"].items()
+    ]
+    lines = [f"  {-count} of {name}: {reason[:_LONGEST]}" for count, name, reason in sorted(found)]
+    rest = len(lines) - _MOST_REASONS
+    return [*lines[:_MOST_REASONS], f"  ... {rest} more reasons: --json"] if rest > 0 else lines
+
+
 def _aligned(line: tuple[str, ...], widths: list[int]) -> list[str]:
     """The first cell to the left, the others to the right."""
     rest = zip(line[1:], widths[1:], strict=True)
@@ -104,6 +122,8 @@ def text_table(summary: dict[str, Any]) -> str:
         "sweeps (rows, Spearman, regret of the pick, of the best of three):",
     ]
     lines += [_sweep_line(sweep) for sweep in summary["sweeps"]]
+    if reasons := _without_figures(summary["sources"]):
+        lines += ["", "rows without figures:", *reasons]
     lines += ["", "furthest off:"]
     lines += [
         f"  row {w['row']} {w['source']} {w['model']} {w['gpus']} GPUs {w['config']}: {w['predicted_s']:.3g} s, "

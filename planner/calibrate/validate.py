@@ -44,6 +44,9 @@ def validate_rows(
 ) -> Validation:
     """Predict every row and compare; a row that cannot be answered says why.
 
+    A row has the status "ok" (there are figures), "illegal" (it breaks a rule of its framework, which `reason` tells:
+    taken not to run, without figures), "unsupported" or "failed".
+
     `overlay`: a calibration, for the rows of its stack and device.
     """
     answers = validation_answers(rows, models, overlay)
@@ -118,7 +121,7 @@ def _answered(index: int, run: Run, prediction: Prediction) -> dict[str, Any]:
     if prediction.failed:
         status = "unsupported" if prediction.unsupported else "failed"
         return _output(index, status, prediction.failed, run, prediction)
-    return _output(index, "ok", prediction.illegal, run, prediction)
+    return _output(index, "illegal" if prediction.illegal else "ok", prediction.illegal, run, prediction)
 
 
 def _output(
