@@ -27,6 +27,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.cost.host_memory import host_need
     from planner.cost.model import CostModel
     from planner.report.memory import (
+        RESERVED,
         MemoryReport,
         memory_document,
         memory_facts,
@@ -77,7 +78,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         host_memory=problem.cluster.host_memory,
         staging=float(host.staging[0]),
         error=overhead.error,
-        counter="reserved memory" if overhead.logs_reserved else "allocated memory",
+        counter=RESERVED if overhead.logs_reserved else "allocated memory",
         assumptions=assumed,
     )
     return Answer(plan.found, memory_facts(report, stage), memory_document(report, stage))

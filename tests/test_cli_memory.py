@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,21 @@ def test_the_table_names_phases_and_moves() -> None:
     assert result.exit_code == 0
     for words in ("Memory of each pipeline rank", "What saves memory", "nvidia-smi"):
         assert words in result.stdout
+
+
+def test_a_counter_of_reserved_memory_is_what_nvidia_smi_shows() -> None:
+    """At the loss torchtitan's log shows blocks that are free: more than the device needs, and so does nvidia-smi."""
+    where = ["llama-3.1-70b", "h100-sxm-96g-hbm2e-500w", "--gpus", "256", "--stack", "torchtitan-2024"]
+    sets = ["tp=8", "zero=3", "micro_batch=16", "recompute=full"]
+    job = ["--seq-len", "8192", "--global-batch", "512", *(word for one in sets for word in ("--set", one))]
+    result = CliRunner().invoke(app, ["estimate", *where, *job, "--memory"])
+    needs, log, shown = (
+        float(found[1])
+        for word in (r"fits, ([\d.]+) GiB of", r"logged +([\d.]+) GiB", r"nvidia-smi +([\d.]+) GiB")
+        if (found := re.search(word, result.stdout))
+    )
+    assert needs < log < shown
+    assert "returns when memory is short" in " ".join(result.stdout.split())
 
 
 def test_what_still_fits_is_asked_of_the_split_that_is_shown() -> None:

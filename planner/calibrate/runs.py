@@ -153,7 +153,7 @@ class RunReader:
         cluster = self._cluster(cells, assumed)
         choice = stack_of(
             cells["framework"], cells["source"], cluster.accelerator.architecture, DEFAULT_STACK
-        )
+        ).running((count_in(cells, "ep") or 1) if model.is_moe else 1)
         assumed += choice.assumed
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
         stack = self._polling(stack, cluster.num_devices)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from planner.catalog.load_stacks import load_stack
 from planner.spec.accelerator import Architecture
 from planner.spec.precision import Dtype
 from planner.spec.stack import Stack
@@ -31,11 +32,21 @@ LATEST: Final = 10**6
 
 @dataclass(frozen=True)
 class StackChoice:
-    """The stack of a row. `kin`: the framework it stands in for, empty if it is the stack itself."""
+    """The stack of a row. `kin`: the framework it stands in for, empty if it is the stack itself. `later`: its
+    successors, where the release is a guess."""
 
     name: str
     kin: str = ""
     assumed: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+
+    def running(self, ep: int) -> StackChoice:
+        """The first of these stacks that runs so many expert-parallel ranks; itself where none does."""
+        for name in (self.name, *self.later):
+            if ep <= load_stack(name).limits.max_ep:
+                said = (f"ep={ep}: a release that runs it, {name}",) * (name != self.name)
+                return replace(self, name=name, assumed=(*self.assumed, *said))
+        return self
 
 
 @dataclass(frozen=True)
@@ -140,15 +151,17 @@ def stack_of(framework: str, source: str, architecture: Architecture, default: s
         if not re.search(family.pattern, text):
             continue
         date = release_of(framework, source)
-        assumed = []
+        assumed: list[str] = []
+        later: tuple[str, ...] = ()
         if date is None and len(family.eras) > 1:
             date = _TIME_OF_MACHINE.get(architecture, LATEST)
             assumed.append(f"release not stated: of the time of {architecture} devices")
+            later = tuple(stack for last, stack in family.eras if last > date)[1:]
         name = next(stack for last, stack in family.eras if (date or LATEST) <= last)
         kin = framework.strip() if family.kin else ""
         if kin:
             assumed.append(f"no stack for {kin!r}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}")
-        return StackChoice(name, kin, tuple(assumed))
+        return StackChoice(name, kin, tuple(assumed), later)
     said = f"unknown framework {framework.strip()!r}: {default}, error band x{KIN_BAND_FACTOR:g}"
     return StackChoice(default, framework.strip(), (said,))
 

@@ -157,8 +157,10 @@ def memory_cost(
 
     Row i has the stem `stem[i]` of `x`, keeps `kept` of a micro-batch in flight and works in `working[i]`.
     `terms` is empty unless `keep_terms`. `cached`: blocks of recomputed layers, which as those of the last step's
-    gradients a counter of reserved memory shows at the loss, whose tensors are too large for them; short of memory,
-    the allocator returns them, and the deferred ones where all would exceed `capacity`. A moment's total: its
+    gradients a counter of reserved memory shows at the loss, whose tensors are too large for them. Short of memory the
+    allocator returns them before it gives up (torch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks
+    and another try), so that `peak` shows no more of them than `capacity` leaves, and none of the deferred ones where
+    all would exceed it; `device`, on which the verdict rests, counts none. A moment's total: its
     constant terms + activations in flight and what the allocator wastes of them + the working set of a layer's
     backward pass. `graphs`: memory of CUDA graphs, None where no row captures any.
     """
@@ -182,8 +184,9 @@ def memory_cost(
     in_passes = seen[0] <= PHASES.index("gradient_reduction")
     outside = stack.overhead.context + x.communicators[stem]
     deferred = x.deferred[stem, seen[2]]
-    room = logged + at_loss + deferred + outside <= capacity
-    at_loss = at_loss + np.where(in_passes & room, deferred, 0.0)
+    room = np.maximum(capacity - outside - logged, 0.0)
+    at_loss = np.minimum(at_loss, room)
+    at_loss = at_loss + np.where(in_passes & (at_loss + deferred <= room), deferred, 0.0)
     peak = logged + at_loss if stack.overhead.logs_reserved else logged - seen[1]
     terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)

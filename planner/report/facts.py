@@ -219,8 +219,11 @@ def memory_sentence(memory: Memory) -> str:
 
 
 def logged_sentence(memory: Memory) -> str:
-    """What the training log will show, which counts less than the device holds."""
-    return f"this stack's own log would show {memory.logged / GIB:.1f} GiB"
+    """What the training log will show: less than the device holds, or more than it needs."""
+    kept = (
+        ", blocks included that PyTorch returns when memory is short" if memory.logged > memory.peak else ""
+    )
+    return f"this stack's own log would show {memory.logged / GIB:.1f} GiB{kept}"
 
 
 def largest_stages(memory: Memory) -> tuple[tuple[StageMemory, ...], str]:

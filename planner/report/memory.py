@@ -32,6 +32,7 @@ SHOWN: Final = {
 }
 _SHADES: Final = ("blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_green", "white")
 _WIDTH: Final = 48
+RESERVED: Final = "reserved memory"
 
 
 @dataclass(frozen=True)
@@ -225,9 +226,14 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
             else f"if captured by {found.graphs}; not counted"
         )
         graphs = [("CUDA graphs", f"+{format_capacity(found.raised)}", said)]
+    memory = report.choice.memory
+    outside = sum(report.stages[0].outside.values()) if report.counter == RESERVED else 0.0
+    held = memory.logged > (memory.peak - outside) * (1 + 1e-9)  # blocks that are free, but not returned yet
+    freed = "; the verdict leaves out blocks that PyTorch returns when memory is short" * held
     return [
-        ("logged", format_capacity(report.choice.memory.logged), f"the stack's counter: {report.counter}"),
-        ("nvidia-smi", format_capacity(report.choice.memory.peak), "with everything outside the allocator"),
+        ("logged", format_capacity(memory.logged), f"the stack's counter: {report.counter}"),
+        ("nvidia-smi", format_capacity(max(memory.peak, memory.logged + outside)),
+         f"with everything outside the allocator{freed}"),
         ("micro-batch", str(report.micro_batch), "largest that fits, all else held"),
         ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else held"),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),

@@ -88,3 +88,23 @@ def test_switches_of_recipes() -> None:
 def test_what_is_not_modelled_is_said() -> None:
     _, said = apply_switches(load_stack("megatron-2026"), "cpu_offload=true")
     assert any("offload" in text for text in said)
+
+
+def test_a_guessed_release_is_one_that_runs_the_experts() -> None:
+    """torchtitan of 2024 deals no experts, its successor does; a release that is stated stands."""
+    guessed = stack_of("torchtitan", "a paper", Architecture.HOPPER, "megatron-2026")
+    assert (guessed.name, guessed.later) == ("torchtitan-2024", ("torchtitan-2026",))
+    assert guessed.running(1) == guessed
+    assert guessed.running(8).name == "torchtitan-2026"
+    assert any("ep=8" in said for said in guessed.running(8).assumed)
+    stated = stack_of("torchtitan", "torchtitan_202412", Architecture.HOPPER, "megatron-2026")
+    assert stated.running(8).name == "torchtitan-2024"
+    assert stack_of("NeMo", "a paper", Architecture.VOLTA, "megatron-2026").later[0] == "megatron-2022"
+
+
+def test_scales_by_rows_gather_in_16_bits() -> None:
+    stack = load_stack("torchtitan-2024")
+    assert stack.communication.tp_gathers_float8
+    rows, said = apply_switches(stack, "vanilla TP; compile; float8 rowwise")
+    assert not rows.communication.tp_gathers_float8
+    assert said == ("fp8 scales per row",)

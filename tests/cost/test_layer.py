@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.catalog.load_stacks import load_stack
+from planner.cost.collectives import all_gather_time
 from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary, soft_maximum
 from planner.spec.accelerator import HostProcessor
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
@@ -278,3 +279,48 @@ def test_narrow_products_quantise_a_shard_before_it_is_gathered() -> None:
     narrow = layer_of(subject, shards, whole).forward["gemm"]
     values = 2 * subject.model.hidden * subject.job.seq_len
     assert narrow[1] - narrow[0] == pytest.approx(2.75 * values / (0.85 * 3350e9))
+
+
+def tensor_parallel_seconds(
+    precision: Precision, stack: str, model: ModelSpec | None = None
+) -> tuple[float, float]:
+    """Exposed seconds of a layer's tensor parallelism over 8 ranks, forward and backward, with the stack's own factor
+    left out."""
+    spec = load_stack(stack)
+    comm = spec.communication.model_copy(update={"tp_exposed": 1.0})
+    subject = problem(
+        model, "1x8 h100", precision=precision, stack=spec.model_copy(update={"communication": comm})
+    )
+    cost = layer_of(subject, ParallelConfig(tp=8, sp=1, etp=8))
+    return float(cost.forward["tp_comm"][0]), float(cost.backward["tp_comm"][0])
+
+
+def test_float8_inputs_and_gradients_are_gathered_in_one_byte() -> None:
+    """Two gathers a pass of 4096 x 2048 values: 8 MiB, not 16, in either pass; what is scattered stays in 16 bits."""
+    wide, narrow = (tensor_parallel_seconds(p, "torchtitan-2024") for p in (Precision.BF16, Precision.FP8))
+    links, cluster = (
+        costs(problem(machine="1x8 h100")).layers.communication.links,
+        problem(machine="1x8 h100").cluster,
+    )
+    where = (np.array([8.0]), np.array([8.0]), cluster.tiers[0].bandwidth, np.array([1.0]), links)
+    more, less = (float(all_gather_time(np.array([w * 4096.0 * 2048.0]), *where)[0]) for w in (2.0, 1.0))
+    assert wide[0] - narrow[0] == pytest.approx(2 * (more - less), rel=1e-6)
+    assert wide[1] - narrow[1] == pytest.approx(2 * (more - less), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "stack", "experts"),
+    [
+        (Precision.FP8_BLOCKWISE, "torchtitan-2024", False),
+        (Precision.FP8, "torchtitan-2026", False),
+        (Precision.FP8, "megatron-2026", False),
+        (Precision.FP8, "torchtitan-2024", True),
+    ],
+)
+def test_other_recipes_stacks_and_experts_gather_in_16_bits(
+    precision: Precision, stack: str, experts: bool
+) -> None:
+    model = moe_model() if experts else None
+    assert tensor_parallel_seconds(precision, stack, model) == tensor_parallel_seconds(
+        Precision.BF16, stack, model
+    )

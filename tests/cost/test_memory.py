@@ -112,6 +112,22 @@ def test_the_last_stage_binds_by_the_loss() -> None:
     assert float(cost.device[0]) / GIB == pytest.approx(18 + 2 + 5.5 + 30 + 5)
 
 
+@pytest.mark.parametrize(("capacity", "logged"), [(100.0, 60.5), (63.0, 58.0), (40.0, 55.5)])
+def test_a_log_of_reserved_memory_shows_free_blocks_only_where_there_is_room(
+    capacity: float, logged: float
+) -> None:
+    """At the loss, 55.5 GiB, 5 GiB of blocks of recomputed layers are free; 5 GiB lie outside the allocator. The
+    device needs none of the blocks."""
+    overhead = BARE.overhead.model_copy(update={"logs_reserved": True})
+    stack = BARE.model_copy(update={"overhead": overhead})
+    x = inputs([GIB], [1.0], [30 * GIB])
+    row = np.zeros(1, dtype=np.intp)
+    room = capacity * GIB
+    cost = memory_cost(x, row, alike(5 * GIB), np.array([GIB]), stack, cached=5 * GIB, capacity=room)
+    assert float(cost.peak[0]) / GIB == pytest.approx(logged)
+    assert float(cost.device[0]) / GIB == pytest.approx(18 + 2 + 5.5 + 30 + 5)
+
+
 def test_the_update_binds_where_it_needs_temporaries() -> None:
     # 4 bytes per parameter, and next to no activations
     stack = BARE

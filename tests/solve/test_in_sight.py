@@ -11,6 +11,7 @@ from planner.cost.exchanges import exchanges
 from planner.solve.in_sight import with_exposed
 from planner.solve.place import place
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.precision import Precision
 from tests.problems import costs, moe_model, problem
 
 
@@ -70,3 +71,11 @@ def test_a_torch_pipeline_reduces_once_a_step() -> None:
     assert calls(zero=2, pp=4) == (1, 1)
     assert calls(zero=3, pp=4) == (1, 9)
     assert calls(zero=3, pp=1, dp=16) == (8, 16)
+
+
+def test_float8_gathers_send_half_of_what_is_scattered() -> None:
+    subject = problem(machine="1x8 h100", stack="torchtitan-2024", precision=Precision.FP8)
+    config = ParallelConfig(tp=8, sp=1, num_microbatches=2)
+    gather, scatter = (e for e in exchanges(costs(subject), config, 0) if e.axis == "tp")
+    assert scatter.size == 4096 * 2048 * 2 == 2 * gather.size
+    assert gather.calls == scatter.calls
