@@ -15,7 +15,7 @@ from planner.cost.params_fp8 import beyond_wide, narrow_weights
 from planner.cost.pipeline import least_makespan
 from planner.cost.shards import ShardModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
-from planner.cost.state_bytes import frozen, on_device, state_bytes
+from planner.cost.state_bytes import frozen, on_device, state_bytes, weights_sharded
 from planner.cost.step import measured_factor, straggling
 from planner.spec.config import ConfigTable, Schedule
 from planner.spec.job import FROZEN_BYTES
@@ -71,7 +71,9 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
         shared = np.where(hybrid > 0, np.minimum(hybrid, ranks), ranks)
         states = state_bytes(zero, shared, replicas, stack, job)
         if job.lora_rank is not None:
-            states = frozen(states, zero, shared, FROZEN_BYTES[job.frozen_bits])
+            states = frozen(
+                states, weights_sharded(zero, stack.states.engine), shared, FROZEN_BYTES[job.frozen_bits]
+            )
         each = on_device(states, stems["offload"], stack.states.engine)
         linear.append((size[shards.of_row], shared))
         held = held + size[shards.of_row] * (each.weights + each.gradients + each.optimizer)[:, None]

@@ -33,6 +33,7 @@ from planner.cost.messages import (
     tensor_parallel_regions,
 )
 from planner.cost.model import CostModel
+from planner.cost.state_bytes import weights_sharded
 from planner.cost.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.links import LinkRates
@@ -70,7 +71,8 @@ class Exchange:
 @dataclass(frozen=True)
 class StageLoad:
     """What a pipeline stage holds. `layers`, `recomputed`: by kind of layer [1]; `dense`, `expert`: parameters of a
-    rank [1]; `first`, `last`: is it the first, the last stage?"""
+    rank that are trained [1]; `first`, `last`: is it the first, the last stage? `gathered`: bytes of its dense and
+    expert weights as an all-gather sends them [bytes]."""
 
     layers: tuple[float, ...]
     recomputed: tuple[float, ...]
@@ -78,6 +80,7 @@ class StageLoad:
     expert: float
     first: bool
     last: bool
+    gathered: tuple[float, float]
 
 
 def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoad:
@@ -89,14 +92,19 @@ def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoa
     of_stage = next(j for j, ranks in enumerate(classes.members[pipeline]) if stage in ranks)
     depth = classes.leading.shape[2]
     again = classes.leading[pipeline, of_stage, min(config.recompute_layers, depth - 1)]
-    lora = model.problem.job.lora_rank is not None
+    lora, width = model.problem.job.lora_rank is not None, model.layers.recipe.activation_bytes
+    of_rank = (shards.dense[key, of_stage], shards.expert[key, of_stage])
+    gathered = (width * of_rank[0], width * of_rank[1])
+    if lora:
+        gathered = model.shards.frozen_bytes(*of_rank, shards.outer[key, of_stage])
     return StageLoad(
         tuple(float(n) for n in classes.layers[pipeline, of_stage]),
         tuple(float(n) for n in again),
-        float((shards.adapters if lora else shards.dense)[key, of_stage]),
-        0.0 if lora else float(shards.expert[key, of_stage]),
+        float(shards.adapters[key, of_stage] if lora else of_rank[0]),
+        0.0 if lora else float(of_rank[1]),
         stage == 0,
         stage == config.pp - 1,
+        (float(gathered[0]), float(gathered[1])),
     )
 
 
@@ -246,17 +254,16 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     gathers = calls * (2 if config.zero >= 3 else 1) if config.zero else 0.0
     if once and config.zero >= 3:
         gathers = m + 1.0
-    if job.lora_rank is not None and config.zero < 3:
+    if job.lora_rank is not None and not weights_sharded(np.array(config.zero), states.engine):
         gathers = 0.0
     sides = (
-        ("dp", replicas, load.dense),
-        ("edp", config.tp * replicas // (config.ep * config.etp), load.expert),
+        ("dp", replicas, load.dense, load.gathered[0]),
+        ("edp", config.tp * replicas // (config.ep * config.etp), load.expert, load.gathered[1]),
     )
     scatter = CollectiveKind.REDUCE_SCATTER if config.zero else CollectiveKind.ALL_REDUCE
-    for axis, ranks, parameters in sides:
-        if ranks > 1 and parameters:
+    for axis, ranks, parameters, weights in sides:
+        if ranks > 1 and (parameters or weights):
             gradients = comm.gradient_bytes * parameters
-            weights = model.layers.recipe.activation_bytes * parameters
             yield _collective(axis, scatter, "gradients", gradients, ranks, calls)
             yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
 

@@ -41,9 +41,8 @@ class MemoryInputs:
     apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
     `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
     sent and received activations that a stage keeps of micro-batches in flight, `stage_buffers` of all of a step.
-    `adapters`: weights, gradients and states of LoRA adapters, and what unquantised parts of a frozen model take beyond
-    its own bytes. `stream` (n,): a layer's input [bytes]. `gather_buffers` (n,): of gathered inputs, made once.
-    `deferred`: blocks the allocator cannot reuse yet [bytes].
+    `adapters`: weights, gradients and states of LoRA adapters. `stream` (n,): a layer's input [bytes].
+    `gather_buffers` (n,): of gathered inputs, made once. `deferred`: blocks the allocator cannot reuse yet [bytes].
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards` (n,): ZeRO stage and ranks
     that share states. `accumulates`: whether gradients exist when most micro-batches are in flight (1.0).
     `waits_whole` (n,): whether sharded gradients and gathered weights stay whole until the last backward pass (1.0).
@@ -51,8 +50,9 @@ class MemoryInputs:
     `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
     its own.
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
-    `narrow`: what 8-bit weights take beyond 16-bit ones, and their copies (None: the recipe has none);
-    `narrow_gathered` (n, C): bytes of one in a gathered layer. `holds_head`: classes of stages that hold the head.
+    `narrow`: what weights take beyond `states`, whether they are in 8 bits or left in 16 of a frozen model in fewer,
+    and copies in 8 bits (None: there are none); `narrow_gathered` (n, C): bytes of one in a gathered layer.
+    `holds_head`: classes of stages that hold the head.
     """
 
     dense: Array
@@ -87,7 +87,7 @@ class MemoryInputs:
     update_bytes: float = 0.0
     trained: float = 1.0
     due: Array | None = None
-    narrow: tuple[Array, Array] | None = None
+    narrow: tuple[Array, Array | None] | None = None
     narrow_gathered: Array | None = None
     holds_head: NDArray[np.bool_] | bool = False
 
@@ -161,8 +161,9 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Mome
     if states.engine is StateEngine.DEEPSPEED:
         always.update(_deepspeed_buffers(x, states))
     else:
-        unit = states.prefetch_layers * x.weight_bytes * x.unit
-        always["gathered_parameters"] = np.where(x.zero >= 3, unit, 0.0)[:, None] * np.ones_like(x.dense)
+        width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
+        unit = states.prefetch_layers * width * x.unit[:, None]
+        always["gathered_parameters"] = np.where(x.zero[:, None] >= 3, unit, 0.0) * np.ones_like(x.dense)
     update = always
     if x.due is not None:
         always = {**always, "weight_gradients_due": x.due}
@@ -203,12 +204,14 @@ def _deepspeed_buffers(x: MemoryInputs, states: States) -> dict[str, Array]:
 
     Gathered: min(P, max(live, unit + prefetch)) parameters, since they are released only beyond
     stage3_max_live_parameters; those below stage3_param_persistence_threshold (1e5 elements: norms, under 0.01 % of a
-    model) stay gathered and are left out. Two buckets of gradients: one filled while the other is reduced
+    model) stay gathered and are left out. Weights frozen in fewer bits count packed, in elements of 16 bits
+    (bnb_4bit_quant_storage). Two buckets of gradients: one filled while the other is reduced
     (overlap_comm).
     """
     local, zero = x.dense + x.expert, x.zero[:, None]
-    live = np.maximum(states.live_parameters, x.unit + states.prefetch_elements)
-    gathered = np.minimum(local, live[:, None])
+    packing = 1.0 if x.narrow_gathered is None else x.narrow_gathered / x.weight_bytes
+    live = np.maximum(states.live_parameters, packing * x.unit[:, None] + states.prefetch_elements)
+    gathered = np.minimum(packing * (local - x.outer) + x.outer, live)
     bucket = np.minimum(states.bucket_elements, local)
     return {
         "gathered_parameters": np.where(zero >= 3, x.weight_bytes * gathered, 0.0),

@@ -22,6 +22,7 @@ from planner.cost.pipeline import bubble_apart, bubble_time
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.state_bytes import weights_sharded
 from planner.cost.step import (
     chance_of_full_memory,
     exposed_data_parallel,
@@ -112,7 +113,7 @@ class PreparedCosts:
         t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
         zero, replicas = table["zero"].astype(float), self.classes.copies[c_row] * c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-        sharded = zero >= 1
+        sharded, engine = zero >= 1, problem.stack.states.engine
         dense = shards.most_dense[s_row] / np.where(sharded, replicas, 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
         moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
@@ -131,8 +132,8 @@ class PreparedCosts:
             waits_whole=inputs.waits_whole,
             replicas=replicas,
             scatter=np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row]),
-            # only ZeRO-3 gathers frozen weights; adapters are too small to count
-            gather=shards.gather[s_row] * np.where((zero >= 3) | (problem.job.lora_rank is None), 1.0, 0.0),
+            # frozen weights are gathered only where they are sharded; adapters are too small to count
+            gather=shards.gather[s_row] * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
             layers=self.deepest[c_row],
             buckets=shards.buckets[s_row],
             offload=table["offload"],

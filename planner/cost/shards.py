@@ -27,6 +27,7 @@ from planner.cost.params_fp8 import narrow_weights
 from planner.cost.stages import StageClasses, largest, sum_over_kinds
 from planner.cost.traffic import group_links
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
+from planner.spec.job import FROZEN_BYTES
 from planner.spec.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.precision import RECIPES
@@ -121,17 +122,28 @@ class ShardModel:
         heaviest: tuple[Array, Array],
         lora: bool,
     ) -> tuple[Array, Array]:
-        """Bytes of dense and of expert parameters that the heaviest stage gathers where states are sharded."""
+        """Bytes of dense and of expert parameters that the heaviest stage gathers where states are sharded; weights
+        frozen in fewer than 16 bits travel packed (torchao NF4Tensor.fsdp_pre_all_gather; Transformers'
+        bnb_4bit_quant_storage with FSDP and ZeRO-3)."""
         half, (dense, expert) = RECIPES[self.problem.job.precision].activation_bytes, parameters
+        if lora:
+            of_dense, of_expert = self.frozen_bytes(dense, expert, outer)
+            return largest(of_dense), largest(of_expert)
         if self.narrow is None:
-            sizes = (largest(dense), largest(expert)) if lora else heaviest
-            return half * sizes[0], half * sizes[1]
+            return half * heaviest[0], half * heaviest[1]
         primary = self.narrow.primary(np.ones(len(keys)), keys["offload"])
         width = np.where(primary, self.narrow.gathered, half)
         of_dense = largest(width[:, None] * (dense - outer - wide[0]) + half * (outer + wide[0]))
         if not wide[1].any():
             return of_dense, width * heaviest[1]
         return of_dense, largest(width[:, None] * (expert - wide[1]) + half * wide[1])
+
+    def frozen_bytes(self, dense: Array, expert: Array, outer: Array) -> tuple[Array, Array]:
+        """Bytes of frozen dense and expert weights of which `outer` lie outside the layers, in 16 bits."""
+        job = self.problem.job
+        half = RECIPES[job.precision].activation_bytes
+        width = min(half, FROZEN_BYTES[job.frozen_bits]) if job.frozen_bits < 16 else half
+        return width * (dense - outer) + half * outer, width * expert
 
     def _collectives(
         self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array]
@@ -166,6 +178,7 @@ class ShardModel:
             width = np.where(primary, np.minimum(width, self.narrow.gathered), width)
         gathered = width * sizes[0], width * sizes[1]
         if self.problem.job.lora_rank is not None:
+            gathered = self.frozen_bytes(*sizes, np.zeros(1))
             count = classes.count[classes.of_row[:1]]
             sizes = (shards.adapters * count).sum(axis=1) / count.sum(axis=1), np.zeros(1)
         copies = classes.copies[classes.of_row[:1]]

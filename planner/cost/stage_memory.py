@@ -15,7 +15,7 @@ from planner.cost.memory_moments import MemoryInputs
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.shards import Shards
 from planner.cost.stages import StageClasses
-from planner.cost.state_bytes import frozen, on_device, state_bytes
+from planner.cost.state_bytes import frozen, on_device, state_bytes, weights_sharded
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
@@ -63,11 +63,13 @@ def memory_inputs(
     outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
     beside, gathered_widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))
     if job.lora_rank is not None:
-        bytes_, half = FROZEN_BYTES[job.frozen_bits], weight_bytes
-        unquantised = np.where(zero >= 3, (half - bytes_) / shared, half - bytes_)
-        adapters = shards.adapters[s_row] * dense.total[:, None] + outer * unquantised[:, None]
+        bytes_, sharded = FROZEN_BYTES[job.frozen_bits], weights_sharded(zero, stack.states.engine)
+        unquantised = np.where(sharded, 1.0 / shared, 1.0) * (weight_bytes - bytes_)
+        adapters = shards.adapters[s_row] * dense.total[:, None]
+        if bytes_ < weight_bytes:
+            beside, gathered_widths = (outer * unquantised[:, None], None), np.full_like(outer, bytes_)
         dense, experts = (
-            frozen(*of, bytes_) for of in ((dense, zero, shared), (experts, zero, expert_shared))
+            frozen(*of, bytes_) for of in ((dense, sharded, shared), (experts, sharded, expert_shared))
         )
     return MemoryInputs(
         dense=shards.dense[s_row],
@@ -117,7 +119,7 @@ def two_layers_at_most(held: Array, depth: Array) -> Array:
 
 def _narrow(
     problem: Problem, shards: Shards, s_row: Index, table: ConfigTable, ranks: tuple[Array, Array]
-) -> tuple[tuple[Array, Array] | None, Array | None]:
+) -> tuple[tuple[Array, Array | None] | None, Array | None]:
     """What 8- and 4-bit weights take beyond 16-bit ones with their copies, and bytes of one in a gathered layer.
 
     `ranks`: those that share dense and expert parameters. None: the recipe has none; nothing is kept of weights that
@@ -128,6 +130,7 @@ def _narrow(
         return None, None
     zero, offload, wide = table["zero"].astype(float), table["offload"], [of[s_row] for of in shards.wide]
     linear = (shards.dense - shards.outer)[s_row] - wide[0], shards.expert[s_row] - wide[1]
+    kept: tuple[Array, Array | None] | None
     kept = None if narrow.cast else beyond_wide(narrow, offload, zero, tuple(zip(linear, ranks, strict=True)))
     return kept, gathered_width(narrow, zero, offload, wide[0] + wide[1])
 

@@ -33,6 +33,11 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer + self.buffers
 
 
+def weights_sharded(zero: Array, engine: StateEngine) -> NDArray[np.bool_]:
+    """Where parameters lie in shards between steps: from stage 3 on, FSDP2's from stage 2."""
+    return np.asarray(zero >= (2 if engine is StateEngine.TORCH else 3))
+
+
 def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: Job) -> StateBytes:
     """Bytes per parameter that a rank holds between steps [bytes/parameter].
 
@@ -48,8 +53,7 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     one = np.ones_like(shards)
     master = states.master if weight < 4 else 0.0
     shard_weight = weight if states.low_precision_shard or not master else 0.0
-    from_stage = 2 if states.engine is StateEngine.TORCH else 3
-    weights = np.where(zero >= from_stage, shard_weight / shards, weight * one)
+    weights = np.where(weights_sharded(zero, states.engine), shard_weight / shards, weight * one)
     gradient = states.gradient + states.gradient_accumulator
     gradients = np.where(zero >= 2, gradient / shards, gradient * one)
     optimizer = np.where(zero >= 1, (master + moments) / shards, (master + moments) * one)
@@ -74,8 +78,7 @@ def on_device(x: StateBytes, offload: NDArray[np.int32], engine: StateEngine) ->
     )
 
 
-def frozen(x: StateBytes, zero: Array, shards: Array, frozen_bytes: float) -> StateBytes:
-    """States of frozen parameters: weights alone, sharded from stage 3 on."""
+def frozen(x: StateBytes, sharded: NDArray[np.bool_], shards: Array, frozen_bytes: float) -> StateBytes:
+    """States of frozen parameters: weights alone, `sharded` or whole."""
     none = np.zeros_like(x.weights)
-    weights = np.where(zero >= 3, frozen_bytes / shards, frozen_bytes)
-    return StateBytes(weights, none, none, none)
+    return StateBytes(np.where(sharded, frozen_bytes / shards, frozen_bytes), none, none, none)

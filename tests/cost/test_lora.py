@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.table import CostDetail
+from planner.catalog.load_stacks import load_stack
+from planner.cost.exchanges import exchanges
+from planner.cost.table import CostDetail, CostTable
 from planner.errors import InputError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import AdapterTargets, Job
@@ -88,3 +90,37 @@ def test_rank_barely_matters() -> None:
 def test_impossible_adapters_are_refused(rank: int | None, bits: int) -> None:
     with pytest.raises(InputError):
         Job(4096, 4, lora_rank=rank, frozen_bits=bits)
+
+
+QLORA = problem(dense_model(4), "1x8 h100", global_batch=8, stack="torchtitan-2026")
+
+
+def sharded(bits: int, stack: str) -> CostTable:
+    subject = replace(QLORA, stack=load_stack(stack), job=replace(QLORA.job, lora_rank=16, frozen_bits=bits))
+    return costs(subject).evaluate(ConfigTable.of([ParallelConfig(dp=8, zero=3)]), keep_terms=True)
+
+
+@pytest.mark.parametrize("stack", ["torchtitan-2026", "deepspeed-2025"])
+def test_packed_weights_are_gathered_packed(stack: str) -> None:
+    # torchao NF4Tensor.fsdp_pre_all_gather sends the packed bytes; embeddings and head stay in 16 bits
+    wide, packed = (sharded(bits, stack).detail for bits in (16, 4))
+    assert wide is not None
+    assert packed is not None
+    held = [float(d.memory["backward"]["gathered_parameters"][0, 0]) for d in (wide, packed)]
+    outer = 2 * (2 * 32000 * 2048 + 2048)
+    assert held[1] - outer == pytest.approx(0.515875 / 2 * (held[0] - outer), rel=1e-6)
+    weights, adapters = (float(packed.memory["after_init"][name][0, 0]) for name in ("weights", "adapters"))
+    layers = (held[0] - outer) if stack == "deepspeed-2025" else 2 * (held[0] - outer)
+    assert weights == pytest.approx((0.515875 / 2 * layers + outer) / 8, rel=1e-3)
+    assert adapters == pytest.approx(float(wide.memory["after_init"]["adapters"][0, 0]))
+
+
+def test_packed_weights_travel_packed() -> None:
+    subject = replace(QLORA, job=replace(QLORA.job, lora_rank=16, frozen_bits=4))
+    config = ParallelConfig(dp=8, zero=3)
+    (sent,) = (e for e in exchanges(costs(subject), config, 0) if e.what == "weights")
+    wide = replace(subject, job=replace(subject.job, frozen_bits=16))
+    (whole,) = (e for e in exchanges(costs(wide), config, 0) if e.what == "weights")
+    outer = 2 * (2 * 32000 * 2048 + 2048)
+    assert sent.size - outer == pytest.approx(0.515875 / 2 * (whole.size - outer))
+    assert whole.size > 2 * outer
