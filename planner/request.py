@@ -174,7 +174,8 @@ def _fine_tuning(job: Job) -> list[str]:
         where = {AdapterTargets.ALL_LINEAR: "every dense linear layer", AdapterTargets.QKV: "q, k and v"}
         said.append(
             f"LoRA of rank {job.lora_rank} on {where.get(job.lora_targets, 'the projections of attention')}, weights "
-            f"frozen in {job.frozen_bits} bits; the time of adapters and of dequantising is not counted"
+            f"frozen in {job.frozen_bits} bits"
+            + ("" if job.frozen_bits == 16 else ", dequantised before every product that reads them")
         )
     if job.packed:
         said.append(

@@ -116,13 +116,18 @@ class ComputeModel:
         if self.gemm_key not in kernels.gemm:
             self.gemm_key = self._table_key(self.recipe.gemm)
         self.gemm_peak = device.peak_flops(self.recipe.gemm)
-        self.attention_peak = device.peak_flops(self._half_dtype())
+        self.attention_peak = device.peak_flops(self.half_dtype())
         self.bandwidth = device.memory_bandwidth
         self.device_factor = problem.stack.compute.accelerator.get(device.name, 1.0)
 
-    def _half_dtype(self) -> Dtype:
+    def half_dtype(self) -> Dtype:
+        """The 16-bit format that the accelerator multiplies in."""
         peaks = dict(self.problem.cluster.accelerator.peak)
         return Dtype.BF16 if peaks.get(Dtype.BF16) else Dtype.FP16
+
+    def half_rates(self) -> tuple[Dtype, float, float, KernelRates]:
+        """What times 16-bit products: their table, peak, bandwidth and rates."""
+        return self._table_key(self.half_dtype()), self.attention_peak, self.bandwidth, self.kernels
 
     def _has_async_attention(self) -> bool:
         """Is the tables' attention kernel newer than FlashAttention-2?"""
@@ -147,7 +152,7 @@ class ComputeModel:
 
     def table_of(self, gemm: Gemm, narrow: bool = True) -> Dtype | Precision:
         """The table that a product's rate is read from; see `gemm`."""
-        return self.gemm_key if narrow and gemm.name != "router" else self._table_key(self._half_dtype())
+        return self.gemm_key if narrow and gemm.name != "router" else self._table_key(self.half_dtype())
 
     def gemm(
         self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True, outputs: Array | None = None
@@ -160,7 +165,7 @@ class ComputeModel:
         first, inverse = groups.expert if gemm.expert else groups.dense
         m, n, k, local = gemm_extents(gemm, x, first)
         n = n if outputs is None else outputs[first]
-        half = self._half_dtype()
+        half = self.half_dtype()
         narrow = narrow and gemm.name != "router"
         key = self.table_of(gemm, narrow)
         peak = self.gemm_peak if narrow else self.attention_peak

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.activations import HeadActivations, LayerShape, head_activations
+from planner.cost.adapters import AdapterModel, adapter_launches
 from planner.cost.compute import ComputeModel, Groups, key_groups
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
@@ -161,6 +162,7 @@ class LayerModel:
         self._edges: dict[tuple[int, ...], EdgeCost] = {}
         self.recomputed: tuple[int, ...] = ()  # layers of every rank, see `CostModel.with_split`
         self.compute = ComputeModel(problem, kernels)
+        self.adapters = AdapterModel(self.compute)
         self.communication = CommunicationModel(problem, links)
         self.recipe, self.bandwidth = self.compute.recipe, self.compute.bandwidth
         self.gemm_peak = self.compute.gemm_peak
@@ -268,7 +270,9 @@ class LayerModel:
         x, groups = self.shape(keys, layer), key_groups(keys)
         longest = x if self.problem.job.mean_length is None else self.shape(keys, layer, longest=True)
         products = {
-            g.name: self.compute.gemm(g, x, groups, narrow=not layer.wide)
+            g.name: self.adapters.with_adapter(
+                self.compute.gemm(g, x, groups, narrow=not layer.wide), g, layer, x, groups
+            )
             for g in layer_gemms(layer, self.problem.model.hidden)
         }
         attention, context, tensor = self._attention(layer, x, keys, groups)
@@ -301,7 +305,8 @@ class LayerModel:
         eager = np.asarray(
             1.0 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys), dtype=np.float64
         )
-        floor, capture = self._host_floor(layer, keys).times(eager), capture_of(layer, keys)
+        beside = adapter_launches(layer, self.problem.model.hidden, self.problem.job, self.problem.stack)
+        floor, capture = self._host_floor(layer, keys).times(eager + beside), capture_of(layer, keys)
         ahead_host, behind_host, repeated = self._launches(floor, capture, keys, x.c)
         softness = self.problem.stack.host.softness
         if composed:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape, frozen_inputs, layer_activations, linear_input_bytes
+from planner.cost.adapters import linear_layers
 from planner.cost.flops import Shard, layer_gemms
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.model import AttentionKind, Layer
@@ -32,7 +33,8 @@ def layer_parts(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: Laye
         for name, unread in frozen_inputs(layer, problem.model, x, kernels, recipe, problem.job).items():
             parts[name] = parts[name] - unread
         gemms = layer_gemms(layer, problem.model.hidden)
-        count = sum(not g.expert and problem.job.adapts(g.name) for g in gemms)
+        adapted = (g for g in gemms if not g.expert and problem.job.adapts(g.name))
+        count = sum(linear_layers(g, layer, problem.stack) for g in adapted)
         width = count * problem.job.lora_rank * recipe.activation_bytes
         parts["adapters"] = x.tokens * width / x.sequence_split
     return parts
@@ -51,12 +53,24 @@ def layer_memory(
     freed = np.minimum(freed, everything - parts["input"])
     beside = kernels.checkpoint_extra * x.tokens * problem.model.hidden / x.sequence_split
     least = np.minimum(parts["input"] + beside, everything)
-    working = _working(problem, recipe, layer, x)
+    working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
     if (keys["cp"] > 1).any():
         released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
         attention = context_working(layer, x, keys["cp_kind"], recipe) - released
         working = np.where(keys["cp"] > 1, np.maximum(working, attention), working)
     return everything - freed, least, working + freed, working + everything - least
+
+
+def dequantised_bytes(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape) -> Array:
+    """The largest weight of a layer in 16 bits, one at a time, where weights are frozen in fewer [bytes]."""
+    largest = np.zeros(len(x.t))
+    if problem.job.frozen_bits < 16:
+        for gemm in layer_gemms(layer, problem.model.hidden):
+            outputs = (gemm.out_features + gemm.kv_out_features) / linear_layers(gemm, layer, problem.stack)
+            whole = gemm.shard in (Shard.COLUMN, Shard.ROW)
+            split = np.where(whole, x.et if gemm.expert else x.t, 1.0)
+            largest = np.maximum(largest, gemm.in_features * outputs / split)
+    return recipe.weight_bytes * largest
 
 
 def context_working(layer: Layer, x: LayerShape, kind: NDArray[np.int32], recipe: PrecisionRecipe) -> Array:

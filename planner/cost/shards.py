@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.adapters import linear_layers
 from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.communicators import communicator_bytes
 from planner.cost.flops import Shard, layer_gemms
@@ -204,8 +205,8 @@ class ShardModel:
         return replicas / kind.moe.experts if replicas and kind.moe else 1.0
 
     def _adapters_by_kind(self, t: Array) -> Array:
-        """Parameters of LoRA adapters of one layer of each kind on a rank (K, k): r (in + out) of each dense product,
-        the side that tensor parallelism divides divided."""
+        """Parameters of LoRA adapters of one layer of each kind on a rank (K, k): r (in + out) of each dense linear
+        layer, the side that tensor parallelism divides divided."""
         rank = float(self.problem.job.lora_rank or 0)
         found = []
         for kind in self.kinds:
@@ -215,7 +216,8 @@ class ShardModel:
                     continue
                 wide, narrow = float(gemm.out_features + gemm.kv_out_features), float(gemm.in_features)
                 total = total + rank * (wide / np.where(gemm.shard is Shard.COLUMN, t, 1.0))
-                total = total + rank * (narrow / np.where(gemm.shard is Shard.ROW, t, 1.0))
+                each = linear_layers(gemm, kind, self.problem.stack)
+                total = total + each * rank * (narrow / np.where(gemm.shard is Shard.ROW, t, 1.0))
             found.append(total)
         return np.array(found)
 

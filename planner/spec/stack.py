@@ -132,6 +132,10 @@ class Kernels(_Section):
         False,
         description="routing probabilities weigh the expert's activation, so that its output is not kept",
     )
+    eager_dequantise: bool = Field(
+        False,
+        description="frozen 4-bit weights are dequantised by single operations of PyTorch (torchao, not compiled)",
+    )
     loss_bytes: float = Field(4.0, ge=2, le=4, description="bytes per logit in an unfused loss")
     loss_peak: float = Field(
         3.0,

@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.catalog.loader import load_kernel_rates
 from planner.cost.exchanges import exchanges
 from planner.cost.table import CostDetail, CostTable
 from planner.errors import InputError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import AdapterTargets, Job
+from planner.spec.load_model import load_model
 from tests.problems import costs, dense_model, problem
 
 SUBJECT = problem(dense_model(4), "1x1 h100", global_batch=4, stack="deepspeed-2025")
 CONFIG = ConfigTable.of([ParallelConfig(num_microbatches=4)])
-# q, k, v as one product, out, gate and up as one, down: in + out of each
-WIDTHS = (2048 + 4096) + (2048 + 2048) + (2048 + 2 * 7168) + (7168 + 2048)
+# q, k and v with a projection each, out, gate and up, down: in + out of each
+WIDTHS = (3 * 2048 + 4096) + (2048 + 2048) + 2 * (2048 + 7168) + (7168 + 2048)
 
 
 def detail(rank: int | None, bits: int = 16) -> tuple[CostDetail, float]:
@@ -47,11 +49,17 @@ def test_frozen_weights_by_bits_embeddings_and_head_in_16(bits: int, each: float
 
 def test_activations_stay_and_a_third_of_the_products_goes() -> None:
     # peft issue 1514: the gap to full training closes at long context, since activations stay
-    whole, slow = detail(None)
-    lora, fast = detail(16)
+    whole, lora = (detail(rank)[0] for rank in (None, 16))
     kept = [float(d.memory["backward"]["activations"][0, 0]) for d in (whole, lora)]
     assert kept[0] < kept[1] < 1.02 * kept[0]
-    assert 0.6 < fast / slow < 0.9
+    wide = replace(
+        SUBJECT, model=dense_model(4, 8192, 64, 8, 28672)
+    )  # where adapters' own kernels weigh little
+    slow, fast = (
+        float(costs(replace(wide, job=replace(wide.job, lora_rank=rank))).evaluate(CONFIG).step_time[0])
+        for rank in (None, 16)
+    )
+    assert 0.6 < fast / slow < 0.85
 
 
 def test_a_frozen_product_without_adapter_keeps_no_input() -> None:
@@ -65,12 +73,12 @@ def test_a_frozen_product_without_adapter_keeps_no_input() -> None:
     assert everywhere is not None
     assert narrow is not None
     kept = [float(d.memory["backward"]["activations"][0, 0]) for d in (everywhere, narrow)]
-    middles = 2 * 16 * 3  # out, gate and up as one, down: each adapter's narrow middle
+    middles = 2 * 16 * 4  # out, gate, up, down: each adapter's narrow middle
     second_norm, fc2 = 2 * 2048, 2 * 7168
     tokens, layers = SUBJECT.job.seq_len, 4
     assert kept[0] - kept[1] == pytest.approx(tokens * layers * (second_norm + fc2 + middles))
     held = [float(d.memory["after_init"]["adapters"][0, 0]) for d in (everywhere, narrow)]
-    assert held[1] == 16 * 4 * 16 * (2048 + 4096)
+    assert held[1] == 16 * 4 * 16 * (3 * 2048 + 4096)
     assert held[0] > held[1]
 
 
@@ -124,3 +132,84 @@ def test_packed_weights_travel_packed() -> None:
     outer = 2 * (2 * 32000 * 2048 + 2048)
     assert sent.size - outer == pytest.approx(0.515875 / 2 * (whole.size - outer))
     assert whole.size > 2 * outer
+
+
+def test_adapters_of_llama_3_8b_are_as_many_as_peft_counts() -> None:
+    # peft prints "trainable params: 20,971,520" for rank 8 on all linear layers of Llama-3-8B
+    apart, fused = (
+        problem(load_model("llama-3.1-8b"), "1x1 h100", global_batch=1, stack=stack)
+        for stack in ("deepspeed-2025", "megatron-2026")
+    )
+    for subject, count in ((apart, 20_971_520), (fused, 20_971_520 - 8 * 32 * 3 * 4096)):
+        subject = replace(subject, job=replace(subject.job, lora_rank=8))
+        model = costs(subject)
+        prepared = model.prepare(ConfigTable.of([ParallelConfig()]))
+        assert float(prepared.shards.adapters[0, 0]) == count
+
+
+def layer_times(bits: int = 16, rank: int | None = 16, **kernels: bool) -> tuple[float, float, float]:
+    """Forward, input-gradient and weight-gradient seconds of a layer's products."""
+    stack = SUBJECT.stack.model_copy(
+        update={"kernels": SUBJECT.stack.kernels.model_copy(update=kernels)} if kernels else {}
+    )
+    job = replace(SUBJECT.job, lora_rank=rank, frozen_bits=bits)
+    (layer,) = SUBJECT.model.layer_kinds
+    cost = costs(replace(SUBJECT, job=job, stack=stack)).layers.layer(layer, CONFIG)
+    weight = float(cost.weight_gradient[0])
+    return float(cost.forward["gemm"][0]), float(cost.backward["gemm"][0]) - weight, weight
+
+
+WEIGHTS = (2048 * 4096) + 2048 * 2048 + 3 * 2048 * 7168  # of a layer's products
+
+
+def test_frozen_4_bit_weights_are_dequantised_before_every_product() -> None:
+    # bitsandbytes' kernel on 132 units of an H100: 3.5e11 weights a second, in forward and again in backward
+    wide, packed = layer_times(16), layer_times(4)
+    expected = WEIGHTS / (2.65e9 * 132)
+    assert packed[0] - wide[0] == pytest.approx(expected, rel=1e-6)
+    assert packed[1] - wide[1] == pytest.approx(expected, rel=1e-6)
+    assert packed[2] == wide[2]
+    bytes_a_weight = 0.5 + 17 / 64 + 2
+    assert expected > bytes_a_weight * WEIGHTS / 3.35e12  # bound by instructions, not by memory
+
+
+def test_dequantising_by_single_operations_moves_33_bytes_a_weight() -> None:
+    wide, packed = layer_times(16), layer_times(4, eager_dequantise=True)
+    rates = load_kernel_rates("h100-sxm-80g")
+    assert packed[0] - wide[0] == pytest.approx(33 * WEIGHTS / (3.35e12 * rates.memory_efficiency), rel=1e-2)
+
+
+def test_adapters_read_and_write_what_their_kernels_do() -> None:
+    # forward per output: written by the product, scaled (2), added (3); per input of each layer: read once
+    bare, beside = layer_times(rank=None), layer_times()
+    rates = load_kernel_rates("h100-sxm-80g")
+    tokens, outputs, inputs = SUBJECT.job.seq_len, 4096 + 2048 + 2 * 7168 + 2048, 6 * 2048 + 7168
+    least = 2 * tokens / (3.35e12 * rates.memory_efficiency)
+    assert least * (6 * outputs + inputs) < beside[0] - bare[0] < 1.5 * least * (6 * outputs + inputs)
+    # backward: gradient scaled (2) and read by two products, the input's written, added (3) and read
+    back = beside[1] + beside[2] - bare[1]
+    assert least * (4 * outputs + 5 * inputs) < back < 1.5 * least * (4 * outputs + 5 * inputs)
+    assert beside[2] > 0
+
+
+def test_adapters_add_launches() -> None:
+    # 7 linear layers with 4 launches forward and 6 backward beside the 117 of a layer of single operations
+    small = replace(SUBJECT, job=replace(SUBJECT.job, seq_len=32))
+    (layer,) = SUBJECT.model.layer_kinds
+    host = [
+        float(costs(replace(small, job=replace(small.job, lora_rank=rank, frozen_bits=bits))).layers
+              .layer(layer, CONFIG).host[0])
+        for rank, bits in ((None, 16), (16, 16), (16, 4))
+    ]  # fmt: skip
+    assert host[1] / host[0] == pytest.approx(1 + 7 * 10 / 117)
+    assert host[2] / host[0] == pytest.approx(1 + 7 * (10 + 6) / 117)
+
+
+def test_one_dequantised_weight_is_alive_at_a_time() -> None:
+    (layer,) = SUBJECT.model.layer_kinds
+    working = [
+        float(costs(replace(SUBJECT, job=replace(SUBJECT.job, lora_rank=16, frozen_bits=bits))).layers
+              .layer(layer, CONFIG).working[0])
+        for bits in (16, 4)
+    ]  # fmt: skip
+    assert working[1] - working[0] == 2 * 2048 * 7168
