@@ -37,7 +37,6 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
-    from planner.spec.job import OPTIMIZERS
     from planner.spec.stack_kinds import StateEngine
 
     choice = plan.choices[0]
@@ -58,7 +57,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         "cuda_context": overhead.context,
         **{f"communicators_{axis}": float(value[0]) for axis, value in opened.items() if value[0]},
     }
-    moments = OPTIMIZERS[problem.job.optimizer].moment_bytes
+    moments = states.moment_bytes(problem.job.optimizer)
     born = moments / (moments + states.master) if states.engine is StateEngine.TORCH else 0.0
     full, weights = checkpoint_sizes(problem)
     stages = stage_terms(cost, 0, outside, born)

@@ -24,7 +24,6 @@ from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
 from planner.request import Request, resolve
-from planner.spec.job import OPTIMIZERS
 from planner.spec.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
 
@@ -362,6 +361,7 @@ def _least_devices(request: Request, per_node: int) -> tuple[int, int]:
     """Devices below which not even master weights and moments fit, and what round sizes share factors with."""
     problem, _ = resolve(replace(request, gpus=per_node))
     parameters = model_parameters(problem.model).total
-    states = parameters * (problem.stack.states.master + OPTIMIZERS[problem.job.optimizer].moment_bytes)
+    of_stack = problem.stack.states
+    states = parameters * (of_stack.master + of_stack.moment_bytes(problem.job.optimizer))
     room = problem.cluster.accelerator.memory * (1 - request.headroom)
     return max(math.ceil(states / room), 1), problem.job.global_batch * problem.model.num_layers

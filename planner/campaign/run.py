@@ -29,7 +29,6 @@ from planner.campaign.money import break_even_hours, depreciation_per_hour, runn
 from planner.cost.params import model_parameters
 from planner.spec.assumptions import Assumptions, Pricing
 from planner.spec.cluster import Cluster
-from planner.spec.job import OPTIMIZERS
 from planner.spec.planfile import Run
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
@@ -114,7 +113,7 @@ def checkpoint_sizes(problem: Problem) -> tuple[float, float]:
     parameters = float(model_parameters(problem.model).total)
     weight = RECIPES[problem.job.precision].weight_bytes
     master = problem.stack.states.master if weight < 4 else 0.0
-    moments = OPTIMIZERS[problem.job.optimizer].moment_bytes
+    moments = problem.stack.states.moment_bytes(problem.job.optimizer)
     return full_state_size(parameters, weight, master, moments), weights_size(parameters, weight)
 
 

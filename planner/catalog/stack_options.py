@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planner.errors import UnknownNameError
+from planner.errors import InputError, UnknownNameError
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import Dispatcher, StateEngine
@@ -18,8 +18,13 @@ from planner.spec.stack_kinds import Dispatcher, StateEngine
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"
 DOUBLE_BUFFER: Final = "fsdp-double-buffer"
+PURE_BF16: Final = "pure-bf16"
 FP32_GRADIENTS: Final = "megatron-fsdp-main-grads-dtype=fp32"
 _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
+_HALVES: Final = (Precision.BF16, Precision.FP8, Precision.FP8_CS)
+# torchtitan 0.3.0 config/configs.py TrainingConfig.dtype; DeepSpeed 0.19.8 runtime/precision_config.py BF16Config
+_PURE_BF16: Final = {"pure_bf16": True, "master": 0.0, "gradient": 2.0, "optimizer_transient": 0.0}
+_PURE_MEANING: Final = "weights, gradients and moments in bf16, without fp32 masters (full bf16 training)"
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class StackOption:
 
     `engine`: of the stacks that take it, any where None. `precisions`: recipes that it changes, all where empty.
     `since`: release, as of a stack, that has it first. `experts`: does it change mixtures of experts alone?
+    `needed`: are other recipes refused with it?
     """
 
     name: str
@@ -38,6 +44,7 @@ class StackOption:
     precisions: tuple[Precision, ...] = ()
     since: str = ""
     experts: bool = False
+    needed: bool = False
 
 
 OPTIONS: Final = (
@@ -71,6 +78,13 @@ OPTIONS: Final = (
         "gradients are accumulated and reduced in fp32, not in the width of weights", StateEngine.MEGATRON_FSDP,
     ),
     StackOption(
+        PURE_BF16, ("torchtitan", "deepspeed"), {"states": _PURE_BF16}, _PURE_MEANING, precisions=_HALVES, needed=True,
+    ),
+    StackOption(  # temporaries of torch's default optimizer, see fsdp1-2023
+        PURE_BF16, ("fsdp",), {"states": {**_PURE_BF16, "optimizer_transient": 2.0}}, _PURE_MEANING,
+        precisions=_HALVES, needed=True,
+    ),
+    StackOption(
         Dispatcher.DEEPEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.DEEPEP}},
         "tokens reach their experts once a node, by DeepEP's kernels, not by NCCL's all-to-all", since="2025-02",
         experts=True,
@@ -95,11 +109,17 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
 
 
 def idle_options(stack: Stack, precision: Precision, experts: bool) -> list[str]:
-    """Options in the stack's name that change nothing under a recipe, or of a model without `experts`, in words."""
+    """Options in the stack's name that change nothing under a recipe, or of a model without `experts`, in words.
+
+    Raises `InputError` where an option needs another recipe.
+    """
     named, idle = stack.name.split(SEPARATOR)[1:], list[str]()
-    for option in OPTIONS:
+    for option in options_for(stack):
         if option.name not in named:
             continue
+        if option.needed and precision not in option.precisions:
+            must = f"+{option.name} needs one of {', '.join(option.precisions)}"
+            raise InputError(must, precision, f"leave +{option.name} out")
         if option.precisions and precision not in option.precisions:
             idle.append(f"+{option.name} changes nothing under {precision}")
         if option.experts and not experts:

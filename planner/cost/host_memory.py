@@ -19,7 +19,6 @@ from planner.spec.config import (
     ConfigTable,
     ParallelConfig,
 )
-from planner.spec.job import OPTIMIZERS
 from planner.spec.precision import RECIPES
 
 Array = NDArray[np.float64]
@@ -65,7 +64,7 @@ def host_use(model: CostModel, table: ConfigTable) -> HostUse:
             if RECIPES[problem.job.precision].weight_bytes < HOST_GRADIENT
             else 0.0
         )
-        each = master + OPTIMIZERS[problem.job.optimizer].moment_bytes
+        each = master + problem.stack.states.moment_bytes(problem.job.optimizer)
         gradients = HOST_GRADIENT * optimizer / each if each else np.zeros_like(optimizer)
         states[rows] = ranks * (weights + optimizer + gradients).max(axis=1)
         stored[rows] = ranks * (weights + optimizer).max(axis=1)

@@ -39,7 +39,6 @@ from planner.spec.config import (
     Schedule,
     distinct,
 )
-from planner.spec.job import OPTIMIZERS
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -116,7 +115,7 @@ class PreparedCosts:
         sharded, engine = zero >= 1, problem.stack.states.engine
         dense = shards.most_dense[s_row] / np.where(sharded, replicas, 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
-        moved = OPTIMIZERS[problem.job.optimizer].step_bytes * (dense + expert)
+        moved = problem.stack.states.step_bytes(problem.job.optimizer) * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
         inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row)
@@ -263,7 +262,7 @@ class PreparedCosts:
         cluster, updated = problem.cluster, batch.updated[stem]
         return host_seconds(
             batch.offload[stem], updated, self.model.recipe.weight_bytes * updated, kept, slowest, m,
-            OPTIMIZERS[problem.job.optimizer].step_bytes, float(cluster.devices_per_node),
+            problem.stack.states.step_bytes(problem.job.optimizer), float(cluster.devices_per_node),
             copy_rate(cluster.accelerator), problem.stack.communication.fsdp_overlap,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.job import OPTIMIZERS, Job
+from planner.spec.job import Job
 from planner.spec.precision import RECIPES
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import StateEngine
@@ -45,10 +45,10 @@ def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: 
     stage 0: w + g + o; 1: w + g + o/N; 2: w + (g + o)/N; 3: (w + g + o)/N (Rajbhandari 2020, arXiv 1910.02054,
     figure 1). Megatron with bf16 and fp32 gradients: 18, or 6 + 12/N with the distributed optimizer. A stack
     that shards fp32 weights and casts them when it gathers keeps no low-precision shard (FSDP2: 16/N), and gathers
-    weights in stage 2 too, from forward to backward.
+    weights in stage 2 too, from forward to backward. Pure bf16 has no master: 2 + 2 + 4 with AdamW.
     """
     states, recipe = stack.states, RECIPES[job.precision]
-    moments = OPTIMIZERS[job.optimizer].moment_bytes
+    moments = states.moment_bytes(job.optimizer)
     weight = recipe.weight_bytes
     one = np.ones_like(shards)
     master = states.master if weight < 4 else 0.0

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner.catalog.stack_options import PURE_BF16
 from planner.errors import InputError
 from planner.frameworks.details import left_out
 from planner.frameworks.fields import Settings, dump_json, flatten, load_settings, option_words
@@ -20,7 +21,7 @@ from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.layout import is_even
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
-from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
+from planner.frameworks.refuse import is_pure_bf16, require, require_axis, require_whole_recompute, uncaptured
 from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.frameworks.shell import Script, is_script, options_of, product, whole
@@ -34,6 +35,7 @@ VERSION: Final = "0.19.8"
 CONFIG, HOSTFILE, PIPELINE = "ds_config.json", "hostfile", "pipeline.json"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 TRIAL_STEPS: Final = 50
+PURE_SETTINGS: Final = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
 # words of the optimizer or scheduler that is named, and sections that the table does not go into
 _FREE: Final = (
     "optimizer.params.", "scheduler.params.", "checkpoint.parallel_write.", "compression_training.", "autotuning.",
@@ -65,6 +67,11 @@ def _schedule(columns: Columns, problem: Problem) -> Mask:
     return (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vpp"] == 1)
 
 
+def _pure_bf16(columns: Columns, problem: Problem) -> Mask:
+    alone = columns["dp"] * columns["cp"] == 1  # ZeRO of one rank
+    return np.asarray((not problem.stack.states.pure_bf16) | (columns["zero"] > 0) | alone, dtype=np.bool_)
+
+
 def _flat(columns: Columns, problem: Problem) -> Mask:
     return (columns["pp"] == 1) | (columns["tp"] * columns["cp"] == 1)
 
@@ -86,6 +93,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "pipeline-zero", ("pp", "zero"), _pipeline_zero,
         "a pipeline shards optimizer states at most (zero 0 or 1); pp={pp} zero={zero}", "set zero=1",
         "DeepSpeed runtime/pipe/engine.py PipelineEngine.__init__",
+    ),
+    Rule(
+        "pure-bf16-zero", ("zero", "dp", "cp"), _pure_bf16,
+        "full bf16 training needs ZeRO 1, 2 or 3; zero={zero}", "set zero=1",
+        "DeepSpeed runtime/config.py DeepSpeedConfig._do_error_check",
     ),
     Rule(
         "kv-heads-tp", ("tp",), _kv_heads,
@@ -115,7 +127,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     config, job = launch.config, launch.job
     _check(launch)
     zero: dict[str, Any] = {
-        "stage": config.zero,
+        "stage": max(config.zero, int(is_pure_bf16(launch))),  # where there is one rank to shard over
         "overlap_comm": True,
         "contiguous_gradients": True,
         "reduce_bucket_size": 500_000_000,
@@ -147,6 +159,8 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     }
     if job.precision is not Precision.FP32:
         settings["bf16" if job.precision is Precision.BF16 else "fp16"] = {"enabled": True}
+    if is_pure_bf16(launch):
+        settings["bf16"] |= dict.fromkeys(PURE_SETTINGS, True)
     if config.tp > 1:
         settings["tensor_parallel"] = {"autotp_size": config.tp}
     if config.cp > 1:
@@ -173,6 +187,8 @@ def _check(launch: Launch) -> None:
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
     formats = (Precision.BF16, Precision.FP16, Precision.FP32)
     require(job.precision in formats, TITLE, "this precision", job.precision)
+    sharded = config.zero > 0 or config.dp * config.cp == 1
+    require(sharded or not is_pure_bf16(launch), TITLE, "full bf16 training without ZeRO", "zero=0")
     require(not config.hsdp or config.zero == 3, TITLE, "shard groups below ZeRO 3", f"hsdp={config.hsdp}")
 
 
@@ -288,6 +304,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     precision = Precision.FP16 if s.flag("fp16.enabled") else Precision.FP32
     if s.flag("bf16.enabled") or automatic_bf16:
         precision = Precision.BF16
+    pure = [s.flag(f"bf16.{name}") for name in PURE_SETTINGS]
+    if any(pure) and not all(pure):
+        notes.append(f"costed with fp32 masters: only {' with '.join(PURE_SETTINGS)} is pure bf16")
     return ParsedConfig(
         framework="deepspeed",
         version=VERSION,
@@ -300,6 +319,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             "deepspeed", VERSION, [n for n in flatten(document) if not n.startswith(_FREE)]
         ),
         notes=tuple(notes),
+        stack_options=(PURE_BF16,) if all(pure) else (),
     )
 
 

@@ -48,7 +48,7 @@ from planner.frameworks.megatron.states import (
     uses_fsdp,
 )
 from planner.frameworks.options import check_options, table_source, unknown_options
-from planner.frameworks.refuse import require
+from planner.frameworks.refuse import require, require_masters
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
 from planner.spec.job import Optimizer
@@ -82,6 +82,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     """Dotted fields of the ConfigContainer. Raises `UnsupportedError`."""
     config, job, model = launch.config, launch.job, launch.model
     require(launch.schedule in SCHEDULES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
+    require_masters(launch, TITLE)
     require(job.precision in PRECISIONS, TITLE, "this precision", job.precision)
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
     require(not config.offload, TITLE, "offloading", config.offload)

@@ -17,7 +17,13 @@ from planner.frameworks.details import TRAITS, left_out, unwritten_rotation
 from planner.frameworks.fields import Settings, dump_yaml, flatten, load_settings, option_words
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.options import check_options, table_source, unknown_options
-from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
+from planner.frameworks.refuse import (
+    require,
+    require_axis,
+    require_masters,
+    require_whole_recompute,
+    uncaptured,
+)
 from planner.frameworks.rulebook import no_selective, only, whole_recompute
 from planner.frameworks.scripts import README, job_name, launch_files, readme
 from planner.spec.config import Mask, Recompute, Schedule
@@ -87,6 +93,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     for axis, allowed in (("ep", (1,)), ("vpp", (1,)), ("zero", (0, 1)), ("hsdp", (0,))):
         require_axis(launch, TITLE, axis, allowed)
     require_whole_recompute(launch, TITLE)
+    require_masters(launch, TITLE)
     require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
     require(launch.schedule in ENGINES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
     require(job.precision in DTYPES, TITLE, "this precision", job.precision)

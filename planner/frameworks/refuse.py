@@ -33,6 +33,17 @@ def require_whole_recompute(launch: Launch, framework: str, offload: int = 0) ->
     require(not config.offload & ~offload, framework, "this offloading", f"offload={config.offload}")
 
 
+def is_pure_bf16(launch: Launch) -> bool:
+    """Does the plan's stack keep weights, gradients and moments in bf16, without fp32 masters?"""
+    return launch.stack is not None and launch.stack.states.pure_bf16
+
+
+def require_masters(launch: Launch, framework: str) -> None:
+    """Raise `UnsupportedError` where the plan counts on training without fp32 masters."""
+    given = launch.stack.name if launch.stack is not None else ""
+    require(not is_pure_bf16(launch), framework, "full bf16 training, without fp32 masters", given)
+
+
 def uncaptured(launch: Launch, framework: str) -> list[str]:
     """What the prediction counts on of CUDA graphs that the framework does not capture."""
     graphs = CudaGraphs(launch.config.cuda_graph_impl)

@@ -21,7 +21,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.space.legality import changed_axes
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.job import OPTIMIZERS, Optimizer
+from planner.spec.job import Optimizer
 from planner.spec.rule import Problem, Rule
 
 NEAREST_BATCHES = 12
@@ -87,7 +87,8 @@ def fitting_changes(
             found.append(f"sequences of {length:,} tokens ({config})")
             break
     for optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT):
-        if OPTIMIZERS[optimizer].moment_bytes < OPTIMIZERS[job.optimizer].moment_bytes:
+        states = problem.stack.states
+        if states.moment_bytes(optimizer) < states.moment_bytes(job.optimizer):
             config = fastest(replace(problem, job=replace(job, optimizer=optimizer)), restrict)
             if config:
                 found.append(f"the optimizer {optimizer} ({config})")

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from planner.errors import UnitError
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
-from planner.spec.job import Optimizer
+from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import TENSORWISE, Dtype, Precision
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, PipelineSplit, StateEngine
@@ -298,6 +298,11 @@ class States(_Section):
         0.0, ge=0, le=4, description="a second, fp32 gradient copy (nanotron)"
     )
     master: float = Field(4.0, ge=0, le=4)
+    pure_bf16: bool = Field(
+        False,
+        description="moments have the width of bf16 parameters, which have no fp32 masters (torchtitan's full bf16 "
+        "training, DeepSpeed's bf16_master_weights_and_grads)",
+    )
     low_precision_shard: bool = True
     dp_buffer: float = Field(0.0, ge=0, le=4, description="reduction buffer per parameter when dp > 1")
     late_gradient: float = Field(
@@ -351,6 +356,18 @@ class States(_Section):
     def accumulates_whole(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Where sharded gradients wait whole for the last micro-batch: rows of these degrees and ZeRO stages (n,)."""
         return (pp > 1) & (zero >= 2) & self.pipeline_accumulates_whole
+
+    def moment_bytes(self, optimizer: Optimizer) -> float:
+        """An optimizer's states beside the master weight: torch makes them in the width of parameters, unless the
+        optimizer fixes its own [bytes/parameter]."""
+        own = optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
+        return OPTIMIZERS[optimizer].moment_bytes / (2.0 if self.pure_bf16 and not own else 1.0)
+
+    def step_bytes(self, optimizer: Optimizer) -> float:
+        """Memory traffic of an update; in pure bf16 gradients are read, weights and moments read and written, in 2
+        bytes each [bytes/parameter]."""
+        narrow = 2.0 + 2.0 * (2.0 + self.moment_bytes(optimizer))
+        return narrow if self.pure_bf16 else OPTIMIZERS[optimizer].step_bytes
 
     def casts_for_gathers(self, precision: Precision) -> bool:
         """Are shards of linear weights cast to 8 bits before they are gathered? With a scale a tensor."""

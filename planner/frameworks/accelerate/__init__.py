@@ -17,7 +17,13 @@ from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
-from planner.frameworks.refuse import require, require_axis, require_whole_recompute, uncaptured
+from planner.frameworks.refuse import (
+    require,
+    require_axis,
+    require_masters,
+    require_whole_recompute,
+    uncaptured,
+)
 from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute
 from planner.frameworks.scripts import (
     LAUNCH,
@@ -152,6 +158,7 @@ def _check(launch: Launch) -> None:
         not (replicated and shard == 1), TITLE, "replicas with tp or cp and no sharding", config.describe()
     )
     require_whole_recompute(launch, TITLE)
+    require_masters(launch, TITLE)  # the format of weights is the training program's
     require(not any(job.bf16_layers), TITLE, "first and last layers in bf16", job.bf16_layers)
     require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer in train.py", job.optimizer)

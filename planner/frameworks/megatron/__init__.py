@@ -21,6 +21,7 @@ from planner.frameworks.megatron.arguments import (
 from planner.frameworks.megatron.parse import parse
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
+from planner.frameworks.refuse import require_masters
 from planner.frameworks.scripts import README, launch_files, readme
 
 TITLE: Final = "Megatron-LM"
@@ -31,6 +32,7 @@ EXPERT_ORDER: Final = ("etp", "ep", "edp", "pp")
 
 def render(launch: Launch, version: str) -> Files:
     """launch.sh with all arguments, what starts it, and a README."""
+    require_masters(launch, TITLE)
     groups = option_groups(launch, version)
     check_options("megatron", version, (option for group in groups.values() for option in group))
     prelude = "\n".join(

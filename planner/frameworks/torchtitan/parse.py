@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from planner.catalog.stack_options import PURE_BF16
 from planner.errors import FileInputError, InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
@@ -150,6 +151,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         cross_entropy=_loss(s, version),
         param_gather=gathers,
         dispatcher=Dispatcher.DEEPEP if deepep else None,
+        stack_options=(PURE_BF16,) if s.text("training.dtype", "float32") == "bfloat16" else (),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.frameworks.framework import Launch
 from planner.frameworks.layout import ChunkLayers
-from planner.frameworks.refuse import require, require_axis, require_whole_recompute
+from planner.frameworks.refuse import is_pure_bf16, require, require_axis, require_whole_recompute
 from planner.frameworks.torchtitan.names import (
     CLI,
     FLEX_BLOCK,
@@ -69,6 +69,8 @@ def settings_of(launch: Launch, version: str) -> dict[str, dict[str, Any]]:
         "steps": steps,
         "mixed_precision_param": "float32" if job.precision is Precision.FP32 else "bfloat16",
     }
+    if is_pure_bf16(launch):
+        training["dtype"] = "bfloat16"
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": config.dp // shard,
         "data_parallel_shard_degree": shard,
