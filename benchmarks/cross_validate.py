@@ -44,7 +44,7 @@ from planner.calibrate.tables import tail_text
 from planner.calibrate.validate import validation_answers
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack
 from planner.spec.precision import Dtype
-from planner.spec.stack import BAND_DEVICES, Stack
+from planner.spec.stack import BAND_DEVICES, ELSEWHERE_BAND, Stack
 
 Array = NDArray[np.float64]
 COVERED: Final = 0.8
@@ -299,6 +299,24 @@ def hidden_lines(errors: Sequence[Error]) -> list[str]:
     return [*lines, f"mean over sources of the median, nanotron apart: dense {dense:.1f} %, MoE {moe:.1f} %"]
 
 
+def elsewhere_line(unseen: dict[str, list[Error]], hidden: Sequence[Error]) -> str:
+    """How much wider a band is for a publisher that no constant has seen than for a group (`ELSEWHERE_BAND`)."""
+    ratios = []
+    for name, errors in unseen.items():
+        for moe in (False, True):
+            groups, publishers = (
+                [e.size for e in part if e.judged and e.moe is moe and e.stack == name]
+                for part in (errors, hidden)
+            )
+            if len(groups) >= FEWEST_ROWS and publishers:
+                ratios.append(percentile(publishers) / percentile(groups))
+    spread = f"{min(ratios):.1f} to {max(ratios):.1f}"
+    return (
+        f"the size that holds 80 % of the errors over that of groups left out, median over {len(ratios)} stacks: "
+        f"{np.median(ratios):.2f} ({spread}); plan and estimate widen their bands by {ELSEWHERE_BAND}"
+    )
+
+
 def by_stack(
     models: dict[str, StackErrors], unseen: dict[str, list[Error]], rows: Sequence[dict[str, str]]
 ) -> dict[str, dict[str, float]]:
@@ -321,7 +339,11 @@ def by_stack(
 
 
 def report(
-    stacks: dict[str, dict[str, float]], summary: dict[str, Any], inside: float, hidden: Sequence[Error]
+    stacks: dict[str, dict[str, float]],
+    summary: dict[str, Any],
+    inside: float,
+    hidden: Sequence[Error],
+    unseen: dict[str, list[Error]],
 ) -> list[str]:
     """The section of RESULTS.md."""
     dense, moe = summary["headline_dense"], summary["headline_moe"]
@@ -347,7 +369,7 @@ def report(
             "One publisher hidden at a time; a stack that only it ran takes the numbers of its nearest kin:",
             "",
         ]
-        lines += [f"- {line}" for line in hidden_lines(hidden)]
+        lines += [f"- {line}" for line in (*hidden_lines(hidden), elsewhere_line(unseen, hidden))]
     return [*lines, "", "Furthest off, at most two rows of a source:", "", *worst_table(summary["worst"])]
 
 
@@ -374,7 +396,7 @@ def main() -> None:
     hidden = hidden_errors(models, rows) if given.hide else []
     if not given.stack:
         answers = replaced(validation_answers(rows, described), list(models.values()), unseen)
-        lines = report(stacks, summarise(answers), inside, hidden)
+        lines = report(stacks, summarise(answers), inside, hidden, errors)
         print("\n".join(lines))
         if given.results:
             write_results("\n".join(lines), marks=MARKS)

@@ -21,7 +21,7 @@ from planner.spec.planfile import (
     Memory,
 )
 from planner.spec.rule import Problem
-from planner.spec.stack import UNLIKE_BAND, Stack
+from planner.spec.stack import ELSEWHERE_BAND, UNLIKE_BAND, Stack
 from planner.units import format_capacity, format_time
 
 UNMEASURED_BAND = 0.5  # the least where the device was not measured
@@ -131,6 +131,9 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     notes, band = [_fit_in_short(stack)], stack.band_at(problem.cluster.num_devices, moe)
     if stack.band_widening:
         notes.append("wider on more devices, as its errors are")
+    if stack.fitted and not stack.calibration:
+        band *= ELSEWHERE_BAND
+        notes.append("wider than on the clusters of those runs; planner calibrate narrows it")
     if stack.calibration:
         level = CalibrationLevel(stack.calibration_level)
         notes.insert(0, f"calibrated with {stack.calibration}")

@@ -20,7 +20,7 @@ from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import Choice, Ending, Plan, Verdict
-from planner.spec.stack import Stack
+from planner.spec.stack import ELSEWHERE_BAND, Stack
 from planner.spec.verdict import MemoryVerdict
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
@@ -394,6 +394,14 @@ def test_bands_are_wide_where_nothing_was_measured() -> None:
     assert unknown.confidence.level == "L0"
     assert unknown.confidence.band >= 0.5 > known.confidence.band
     assert "as NCCL does" not in unknown.confidence.explanation  # on one node
+
+
+def test_the_band_of_a_cluster_without_published_runs_is_wider_than_of_those_fitted_on() -> None:
+    stack = load_stack("megatron-2026")
+    told = make_plan(SMALL).confidence
+    assert stack.fitted
+    assert told.band == pytest.approx(ELSEWHERE_BAND * stack.band_at(16, moe=False))
+    assert "planner calibrate narrows it" in told.explanation
 
 
 def test_devices_with_a_library_of_their_own_are_told_that_collectives_are_nccls() -> None:

@@ -6,6 +6,7 @@ A band promises that 80 % of step times lie within it. Left out: what sets a ban
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,15 +14,29 @@ from typing import Any, Final
 from planner.calibrate.measured import group_of, is_judged
 from planner.calibrate.statistics import Answer, error_summary
 from planner.spec.rule import Problem
+from planner.spec.stack import ELSEWHERE_BAND
 
 PROMISED: Final = 0.8
 _SIZES: Final = ((8, "to 8"), (64, "9 to 64"), (512, "65 to 512"), (math.inf, "above 512"))
 _DIGITS: Final = 4
 
 
+# Sources whose publishers' other runs the stacks were fitted on, by the first words of their names.
+_PUBLISHED: Final = re.compile(
+    "aleph_alpha|bloom|deepseek|dgxc|gpt_neox|ibm_fms|jax_toolbox|korthikanti|llama[13]_paper|llm_foundry|megascale|"
+    "megatron_(bridge|core|lm)|mlperf|mt_nlg|nemo_|opt_175b|simumax|torchtitan_|ultrascale|vtrain_"
+)
+
+
 def band_of(problem: Problem) -> float:
     """The error band of a step time [1]: the stack's for that many devices and kind of model."""
     return problem.stack.band_at(problem.cluster.num_devices, problem.model.is_moe)
+
+
+def band_of_row(problem: Problem, source: str) -> float:
+    """The same for a row of a file; wider, as `planner estimate` shows it, if the stack saw no run of its source."""
+    seen = _PUBLISHED.match(source) or problem.stack.calibration or not problem.stack.fitted
+    return band_of(problem) * (1.0 if seen else ELSEWHERE_BAND)
 
 
 def size_of(devices: float) -> str:

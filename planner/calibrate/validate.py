@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planner.calibrate.coverage import band_of, coverage
+from planner.calibrate.coverage import band_of_row, coverage
 from planner.calibrate.measured import measurement_of
 from planner.calibrate.predict import Prediction, predict_runs
 from planner.calibrate.runs import Run, RunReader, read_models, read_rows, refusal
@@ -93,7 +93,8 @@ def _predict(
             status, reason = refused[index]
             outputs.append(_output(index, status, reason))
         else:
-            outputs.append(_answered(index, run, prediction))
+            band = band_of_row(run.problem, rows[index].get("source", ""))
+            outputs.append(_answered(index, run, prediction) | {"band": band})
     return runs, outputs
 
 
@@ -142,7 +143,7 @@ def _output(
         "verdict": str(prediction.verdict) if prediction and prediction.verdict else None,
         "stack": run.stack if run else None,
         "calibration_level": run.calibration_level if run else None,
-        "band": band_of(run.problem) if run else None,
+        "band": None,
         "assumed": [*(run.assumed if run else ()), *(prediction.assumed if prediction else ())],
         "config": run.config.describe() if run else "",
     }

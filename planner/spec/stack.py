@@ -37,6 +37,10 @@ def _quantity(kind: str) -> BeforeValidator:
 
 # A band where the stack was not fitted, on other devices or kinds of models, over the one where it was.
 UNLIKE_BAND = 1.5
+# The band of a cluster whose owner published nothing over that of a publisher's groups left out: median over the fitted
+# stacks of the ratio of the 80 % quantiles of their errors, with the publisher hidden and with the group
+# (benchmarks/cross_validate.py --hide).
+ELSEWHERE_BAND = 1.4
 BAND_DEVICES = 64.0
 Seconds = Annotated[float, _quantity("time")]
 Bytes = Annotated[float, _quantity("capacity")]

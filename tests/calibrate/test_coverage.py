@@ -9,6 +9,7 @@ import pytest
 from planner.calibrate.coverage import coverage_lines, size_of
 from planner.calibrate.validate import validate_rows
 from planner.spec.overlay import Overlay
+from planner.spec.stack import ELSEWHERE_BAND
 from tests.calibrate.rows import MODELS, ROW
 
 
@@ -51,3 +52,9 @@ def test_the_documented_columns_are_read() -> None:
 
     text = (Path(__file__).parents[2] / "docs" / "own_runs.md").read_text()
     assert [name for name in INPUT_COLUMNS if f"`{name}`" not in text] == []
+
+
+def test_the_band_of_a_row_is_wider_where_its_publisher_was_not_fitted_on() -> None:
+    rows = [{**ROW, "source": source} for source in ("nemo_24.11", "bench_24.11")]
+    published, own = (row["band"] for row in validate_rows(rows, MODELS).rows)
+    assert own == pytest.approx(ELSEWHERE_BAND * published)
