@@ -15,7 +15,7 @@ from planner.cost.params_fp8 import beyond_wide, narrow_weights
 from planner.cost.pipeline import least_makespan
 from planner.cost.shards import ShardModel
 from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
-from planner.cost.state_bytes import frozen, on_device, state_bytes, weights_sharded
+from planner.cost.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
 from planner.cost.step import measured_factor, straggling
 from planner.spec.config import ConfigTable, Schedule
 from planner.spec.job import FROZEN_BYTES
@@ -67,8 +67,8 @@ def least_memory(model: ShardModel, stems: ConfigTable, classes: StageClasses) -
     replicas = classes.copies[classes.of_row] * c * d
     expert_replicas = t * replicas / (stems["ep"].astype(float) * stems["etp"])
     held, linear = np.zeros_like(shards.dense[shards.of_row]), []
-    for size, ranks in ((shards.dense, replicas), (shards.expert, expert_replicas)):
-        shared = np.where(hybrid > 0, np.minimum(hybrid, ranks), ranks)
+    groups = shard_groups(hybrid, replicas, expert_replicas)
+    for size, shared in zip((shards.dense, shards.expert), groups, strict=True):
         states = state_bytes(zero, shared, replicas, stack, job)
         if job.lora_rank is not None:
             states = frozen(

@@ -1,6 +1,6 @@
 """How many parameters has every stage of a pipeline on a rank, and how long do their collectives take?
 
-Once per distinct (tp, cp, pp, vpp, dp, ep, etp). Left out: bytes per parameter, which the ZeRO stage decides, and
+Once per distinct (tp, cp, pp, vpp, dp, ep, etp, hsdp). Left out: bytes per parameter, which the ZeRO stage decides, and
 what of a collective stays exposed.
 """
 
@@ -26,7 +26,8 @@ from planner.cost.params import (
 )
 from planner.cost.params_fp8 import narrow_weights
 from planner.cost.stages import StageClasses, largest, sum_over_kinds
-from planner.cost.traffic import group_links
+from planner.cost.state_bytes import shard_groups
+from planner.cost.traffic import Quantity, group_links
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
 from planner.spec.job import FROZEN_BYTES
 from planner.spec.links import LinkRates
@@ -40,7 +41,7 @@ Index = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Shards:
-    """Per (tp, cp, pp, vpp, dp, ep, etp) (k,): parameters by stage class and their collectives."""
+    """Per (tp, cp, pp, vpp, dp, ep, etp, hsdp) (k,): parameters by stage class and their collectives."""
 
     of_row: Index
     dense: Array  # (k, C)
@@ -74,7 +75,7 @@ class ShardModel:
         """Parameters and collectives of the distinct shardings of a table."""
         columns = [
             classes.of_row.astype(np.int32),
-            *(table[axis] for axis in ("tp", "cp", "dp", "ep", "etp")),
+            *(table[axis] for axis in ("tp", "cp", "dp", "ep", "etp", "hsdp")),
         ]
         if self.narrow is not None:  # an optimizer on the host decides the width of gathered weights
             columns.append(table["offload"] & OFFLOAD_OPTIMIZER)
@@ -150,22 +151,35 @@ class ShardModel:
         self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array]
     ) -> tuple[Array, Array, Array, Array]:
         """Seconds of reduce-scatter and all-reduce of so many (dense, expert) parameters, of all-gather of so many
-        bytes, and buckets."""
-        comm, cluster = self.problem.stack.communication, self.problem.cluster
+        bytes, and buckets.
+
+        Hybrid sharding gathers and scatters within groups of consecutive ranks, then all-reduces every shard over the
+        groups (Zhao 2023, arXiv 2304.11277, section 3.2.2).
+        """
+        comm = self.problem.stack.communication
         t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
         gradient = comm.gradient_bytes
-        groups = ((t, copies * d * c), (e * et, copies * t * c * d / (e * et)))
+        replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
+        groups = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
+        sides = ((t, replicas, groups[0]), (e * et, expert_replicas, groups[1]))
         scatter = reduce = gather = np.zeros(len(keys))
-        for size, whole, (inner, ranks) in zip(reduced, gathered, groups, strict=True):
-            links = group_links(inner, ranks, cluster)
-            where = (ranks, links.local, cluster.tiers[0].bandwidth, links.fabric, self.links)
-            scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *where)
-            reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *where)
-            gather = gather + comm.dp_time * all_gather_time(whole, *where)
+        for size, whole, (inner, ranks, shards) in zip(reduced, gathered, sides, strict=True):
+            everyone, inside = (self._reach(inner, group) for group in (ranks, shards))
+            scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *inside)
+            reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *everyone)
+            gather = gather + comm.dp_time * all_gather_time(whole, *inside)
+            if (shards < ranks).any():
+                across = self._reach(inner * shards, ranks / shards)
+                scatter = scatter + comm.dp_time * all_reduce_time(gradient * size / shards, *across)
         buckets = (
             gradient * (reduced[0] + reduced[1]) / comm.bucket_bytes if comm.bucket_bytes else 0 * reduced[0]
         )
         return scatter, reduce, gather, buckets
+
+    def _reach(self, stride: Array, ranks: Array) -> tuple[Array, Quantity, float, Quantity, LinkRates]:
+        """Ranks of groups and the links they use, as collectives take them."""
+        links = group_links(stride, ranks, self.problem.cluster)
+        return ranks, links.local, self.problem.cluster.tiers[0].bandwidth, links.fabric, self.links
 
     def with_heaviest(
         self, shards: Shards, stems: ConfigTable, classes: StageClasses, dense: float, expert: float

@@ -15,7 +15,7 @@ from planner.cost.memory_moments import MemoryInputs
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.shards import Shards
 from planner.cost.stages import StageClasses
-from planner.cost.state_bytes import frozen, on_device, state_bytes, weights_sharded
+from planner.cost.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
@@ -47,9 +47,7 @@ def memory_inputs(
     t, zero = table["tp"].astype(float), table["zero"].astype(float)
     replicas = classes.copies[c_row] * table["dp"].astype(float) * table["cp"].astype(float)
     expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-    hybrid = table["hsdp"].astype(float)
-    shared = np.where(hybrid > 0, np.minimum(hybrid, replicas), replicas)
-    expert_shared = np.where(hybrid > 0, np.minimum(hybrid, expert_replicas), expert_replicas)
+    shared, expert_shared = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
     last, head = np.ceil(classes.last[c_row]), layers.head_memory
     gathered = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0) * (t > 1)
     torch = stack.states.engine is StateEngine.TORCH

@@ -38,6 +38,17 @@ def weights_sharded(zero: Array, engine: StateEngine) -> NDArray[np.bool_]:
     return np.asarray(zero >= (2 if engine is StateEngine.TORCH else 3))
 
 
+def shard_groups(hybrid: Array, replicas: Array, expert_replicas: Array) -> tuple[Array, Array]:
+    """Ranks that share what ZeRO shards of dense and of expert parameters (n,) [1].
+
+    All replicas, or groups of `hybrid` of them where it is above 0 (hybrid sharding), with as many copies of either
+    kind: N and N_e/(R/N), at least 1 (torchtitan's mesh of experts within a replica; Megatron-LM
+    --num-distributed-optimizer-instances, core/parallel_state.py).
+    """
+    shared = np.where(hybrid > 0, np.minimum(hybrid, replicas), replicas)
+    return shared, np.where(hybrid > 0, np.maximum(expert_replicas * shared / replicas, 1.0), expert_replicas)
+
+
 def state_bytes(zero: Array, shards: Array, replicas: Array, stack: Stack, job: Job) -> StateBytes:
     """Bytes per parameter that a rank holds between steps [bytes/parameter].
 
