@@ -105,7 +105,9 @@ def as_the_framework_allows(problem: Problem, framework: Framework, stated: tupl
     """The problem with every ZeRO stage that the framework has, not only those that the stack was measured with, and
     with the layers of every chunk where the files state them."""
     stages = framework.zero_stages
-    limits = problem.stack.limits.model_copy(update={"zero": stages, "zero_with_pp": stages})
+    limits = problem.stack.limits.model_copy(
+        update={"zero": stages, "zero_with_pp": stages, "hybrid_sharding": stages}
+    )
     split = stated or problem.stack.split
     return replace(problem, stack=problem.stack.model_copy(update={"limits": limits, "split": split}))
 

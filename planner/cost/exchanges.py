@@ -33,7 +33,7 @@ from planner.cost.messages import (
     tensor_parallel_regions,
 )
 from planner.cost.model import CostModel
-from planner.cost.state_bytes import weights_sharded
+from planner.cost.state_bytes import shard_groups, weights_sharded
 from planner.cost.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.links import LinkRates
@@ -61,6 +61,7 @@ class Exchange:
         None  # fused dispatch: experts per token, experts, most nodes
     )
     hidden: bool = False  # under compute as a rule: no term of the step counts it
+    part: tuple[float, float] | None = None  # of the axis's groups: ranks, and how far apart they are
 
     @property
     def sent_per_step(self) -> float:
@@ -128,7 +129,7 @@ def _merged(found: list[Exchange]) -> tuple[Exchange, ...]:
     for e in found:
         key = (e.axis, e.kind, e.what, e.size)
         before = calls[key].calls if key in calls else 0.0
-        calls[key] = Exchange(e.axis, e.kind, e.what, e.size, before + e.calls, e.sent, e.experts, e.hidden)
+        calls[key] = replace(e, calls=before + e.calls)
     return tuple(e for e in calls.values() if e.calls > 0 and e.sent > 0)
 
 
@@ -256,16 +257,41 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
         gathers = m + 1.0
     if job.lora_rank is not None and not weights_sharded(np.array(config.zero), states.engine):
         gathers = 0.0
+    apart = config.ep * config.etp
+    expert_replicas = config.tp * replicas // apart
+    sizes = (np.array(float(number)) for number in (config.hsdp, replicas, expert_replicas))
+    shared = [int(ranks) for ranks in shard_groups(*sizes)]
     sides = (
-        ("dp", replicas, load.dense, load.gathered[0]),
-        ("edp", config.tp * replicas // (config.ep * config.etp), load.expert, load.gathered[1]),
+        ("dp", replicas, config.tp, shared[0], load.dense, load.gathered[0]),
+        ("edp", expert_replicas, apart, shared[1], load.expert, load.gathered[1]),
     )
-    scatter = CollectiveKind.REDUCE_SCATTER if config.zero else CollectiveKind.ALL_REDUCE
-    for axis, ranks, parameters, weights in sides:
-        if ranks > 1 and (parameters or weights):
-            gradients = comm.gradient_bytes * parameters
-            yield _collective(axis, scatter, "gradients", gradients, ranks, calls)
-            yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
+    for axis, ranks, stride, share, parameters, weights in sides:
+        gradients = comm.gradient_bytes * parameters
+        if ranks > 1 and not config.zero:
+            yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
+        elif ranks > 1:
+            yield from _of_shards(axis, (ranks, stride, share), (gradients, calls), (weights, gathers))
+
+
+def _of_shards(
+    axis: str, groups: tuple[int, int, int], gradients: tuple[float, float], weights: tuple[float, float]
+) -> Iterator[Exchange]:
+    """Of `groups`: ranks, how far apart, and how many of them share a shard, which is then reduced over the others;
+    bytes and calls of what is scattered and gathered."""
+    ranks, stride, share = groups
+    part = (float(share), float(stride)) if share < ranks else None
+    if share > 1:
+        scatter = _collective(
+            axis, CollectiveKind.REDUCE_SCATTER, "gradients", gradients[0], share, gradients[1]
+        )
+        gather = _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights[0], share, weights[1])
+        yield from (replace(each, part=part) for each in (scatter, gather))
+    if share < ranks:
+        size, copies = gradients[0] / share, ranks // share
+        reduce = _collective(
+            axis, CollectiveKind.ALL_REDUCE, "gradients of copies", size, copies, gradients[1]
+        )
+        yield replace(reduce, part=(float(copies), float(stride * share)))
 
 
 def link_time(exchange: Exchange, ranks: int, links: GroupLinks, scale_up: float, rates: LinkRates) -> float:

@@ -139,8 +139,6 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "stage3_param_persistence_threshold": 100_000,
             "stage3_max_live_parameters": 1_000_000_000,
         }
-        if config.hsdp:
-            zero["zero_hpz_partition_size"] = config.hsdp
     for bit, what in ((OFFLOAD_OPTIMIZER, "optimizer"), (OFFLOAD_PARAMETERS, "param")):
         if config.offload & bit:
             zero[f"offload_{what}"] = {"device": "cpu", "pin_memory": True}
@@ -189,7 +187,7 @@ def _check(launch: Launch) -> None:
     require(job.precision in formats, TITLE, "this precision", job.precision)
     sharded = config.zero > 0 or config.dp * config.cp == 1
     require(sharded or not is_pure_bf16(launch), TITLE, "full bf16 training without ZeRO", "zero=0")
-    require(not config.hsdp or config.zero == 3, TITLE, "shard groups below ZeRO 3", f"hsdp={config.hsdp}")
+    require(not config.hsdp, TITLE, "states sharded within groups (it dropped MiCS)", f"hsdp={config.hsdp}")
 
 
 def pipeline_settings(launch: Launch) -> dict[str, Any]:
@@ -283,12 +281,12 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     axes = {
         "tp": tp, "cp": cp, "pp": pp, "micro_batch": micro, "zero": stage, "vpp": 1, "sp": 0, "etp": 1,
         "ep": s.count("expert_parallel.autoep_size", 1), "schedule": int(Schedule.ONE_F_ONE_B),
-        "hsdp": s.count("zero_optimization.zero_hpz_partition_size", 1) if stage == 3 else 0,
     }  # fmt: skip
-    axes["hsdp"] = 0 if axes["hsdp"] == 1 else axes["hsdp"]
     axes["offload"] = _offload(s)
     notes = [] if dp is not None else ["the number of devices is not in these files"]
     automatic = sorted(n for n, value in s.values.items() if value == "auto" and "batch" in n)
+    if stage == 3 and s.count("zero_optimization.zero_hpz_partition_size", 1) > 1:
+        notes.append("zero_hpz_partition_size, a second copy of the weights in every group, is not costed")
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
     recompute, seq_len = _program(files, pipe)
     axes["recompute"] = int(recompute)

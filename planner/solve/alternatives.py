@@ -307,7 +307,7 @@ def _reached(config: ParallelConfig, problem: Problem) -> list[ParallelConfig]:
 
 _SAID: Final = {
     "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "vpp": "vpp", "ep": "ep", "etp": "etp",
-    "micro_batch": "micro-batch", "zero": "ZeRO stage",
+    "micro_batch": "micro-batch", "zero": "ZeRO stage", "hsdp": "hsdp",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.cost.exchanges import Exchange, exchanges, link_time
 from planner.cost.model import CostModel
-from planner.cost.traffic import GroupLinks, boundary_tier, pipeline_links
+from planner.cost.traffic import GroupLinks, boundary_tier, group_links, pipeline_links
 from planner.frameworks import framework_of_stack
 from planner.frameworks.megatron import MEGATRON
 from planner.spec.cluster import Cluster
@@ -184,8 +184,16 @@ def _axis(
 
 def seconds_of(messages: Iterable[Exchange], size: int, links: GroupLinks, model: CostModel) -> float:
     """Seconds that the links of a group of `size` ranks work for a step's messages, without those under compute."""
-    scale_up = model.problem.cluster.tiers[0].bandwidth
-    return sum(e.calls * link_time(e, size, links, scale_up, model.links) for e in messages if not e.hidden)
+    cluster, seconds = model.problem.cluster, 0.0
+    for e in messages:
+        if not e.hidden:
+            ranks, used = (
+                (size, links)
+                if e.part is None
+                else (int(e.part[0]), group_links(e.part[1], e.part[0], cluster))
+            )
+            seconds += e.calls * link_time(e, ranks, used, cluster.tiers[0].bandwidth, model.links)
+    return seconds
 
 
 def messages_of(group: str, layout: Layout) -> str:

@@ -29,7 +29,7 @@ Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as 
 
 RESTRICTABLE: Final = (
     "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
-    "recompute_layers", "offload", "cuda_graph_impl", "cuda_graph_modules",
+    "recompute_layers", "offload", "cuda_graph_impl", "cuda_graph_modules", "hsdp",
 )  # fmt: skip
 LARGEST_DEGREE: Final = 2**20
 # of axes that are codes or masks, from 0
@@ -50,7 +50,7 @@ def check_restriction(restrict: Restriction) -> None:
     for axis, values in restrict.items():
         if axis not in RESTRICTABLE:
             raise InputError("--set names an axis", axis, "axes: " + ", ".join(RESTRICTABLE))
-        lowest = 0 if axis in _HIGHEST or axis == "recompute_layers" else 1
+        lowest = 0 if axis in (*_HIGHEST, "recompute_layers", "hsdp") else 1
         highest = _HIGHEST.get(axis, LARGEST_DEGREE)
         for value in values:
             if not lowest <= value <= highest:
@@ -103,6 +103,10 @@ class Axes:
     def offload(self, tp: int) -> Domain:
         """Nothing, unless asked for: what lives on the host is slow."""
         return self._restricted("offload", (0,))
+
+    def hsdp(self, tp: int) -> Domain:
+        """All replicas share every shard, unless groups are asked for."""
+        return self._restricted("hsdp", (0,))
 
     def cuda_graph_impl(self, tp: int) -> Domain:
         """None, unless asked for, but where the framework captures by itself: both are tried."""

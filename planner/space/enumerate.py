@@ -8,13 +8,14 @@ The space is the product of these axes; every value is a whole number, not only 
   micro_batch      divisors of the sequences per data-parallel rank
   schedule         those of the stack that run so many chunks a rank
   zero             0 .. 3
+  hsdp             0: all replicas share a shard; groups of so many ranks if asked for
   cuda_graph_impl  none, and the one that the framework captures by itself; others and modules if asked for
   recompute        none, selective, full with vpp, 2 vpp .. layers / pp layers of each stage
 A configuration is a stem (everything but the number of fully recomputed layers) and a leaf (that number): stems
 are held as columns, leaves are made in small batches that stay in a core's cache. Axes are expanded one after
 another and a rule is applied as soon as its columns exist, but each removed row counts for all the candidates
 it stands for: the counts are those of the whole product.
-Left out: HSDP shard sizes below dp x cp and module lists, which are columns with one value so far.
+Left out: module lists, a column with one value so far.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
     ("zero", "tp", Axes.zero),
     ("recompute", "pp", Axes.recompute),
     ("offload", "tp", Axes.offload),
+    ("hsdp", "tp", Axes.hsdp),
     ("cuda_graph_impl", "tp", Axes.cuda_graph_impl),
     ("cuda_graph_modules", "tp", Axes.cuda_graph_modules),
 )

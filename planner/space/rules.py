@@ -154,6 +154,19 @@ def _zero_replicas(columns: Columns, problem: Problem) -> Mask:
     return (columns["zero"] == 0) | (columns["dp"] * columns["cp"] > 1)
 
 
+def _hybrid_supported(columns: Columns, problem: Problem) -> Mask:
+    return (columns["hsdp"] == 0) | np.isin(columns["zero"], problem.stack.limits.hybrid_sharding)
+
+
+def _hybrid_groups(columns: Columns, problem: Problem) -> Mask:
+    """As many whole copies as there are groups, each with all the parts of a sequence."""
+    if not columns["hsdp"].any():
+        return np.ones(len(columns["hsdp"]), dtype=np.bool_)
+    group = np.maximum(columns["hsdp"], 1)
+    whole = (columns["dp"].astype(np.int64) * columns["cp"]) % group == 0
+    return (columns["hsdp"] == 0) | (whole & (group % columns["cp"] == 0))
+
+
 def _recompute_partial(columns: Columns, problem: Problem) -> Mask:
     partial = (columns["recompute"] == Recompute.FULL) & (
         columns["recompute_layers"] < -(-problem.model.num_layers // columns["pp"])
@@ -311,6 +324,18 @@ RULES: Final[tuple[Rule, ...]] = (
         "zero-replicas", ("dp", "cp", "zero"), _zero_replicas,
         "ZeRO shards over dp x cp, which must be above 1; dp={dp} cp={cp} zero={zero}",
         "set zero=0", ARITHMETIC,
+    ),
+    Rule(
+        "hsdp-supported", ("zero", "hsdp"), _hybrid_supported,
+        "the stack shards within groups of ranks as ZeRO {zeros}; zero={zero} hsdp={hsdp}",
+        "set hsdp=0 or another zero", STACK,
+        lambda p: {"zeros": _either(p.stack.limits.hybrid_sharding) or "of no stage"},
+    ),
+    Rule(
+        "hsdp-groups", ("dp", "cp", "hsdp"), _hybrid_groups,
+        "the ranks that share a shard must divide dp x cp and be a multiple of cp; hsdp={hsdp} dp={dp} cp={cp}",
+        "choose another hsdp, 0 for all of dp x cp",
+        "Megatron-LM core/parallel_state.py; torchtitan data_parallel_replicate_degree",
     ),
     Rule(
         "recompute-layers", ("pp", "recompute", "recompute_layers"), _recompute_layers,

@@ -205,6 +205,8 @@ class ParallelConfig:
         if self.ep > 1 and self.etp != 1:
             parts.append(f"etp{self.etp}")
         parts += [f"mbs{self.micro_batch}", f"zero{self.zero}"]
+        if self.hsdp:
+            parts.append(f"hsdp{self.hsdp}")
         if self.sp:
             parts.append("sp")
         if self.schedule not in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):  # those follow from vpp

@@ -409,6 +409,9 @@ class Limits(_Section):
 
     zero: tuple[int, ...] = (0, 1)
     zero_with_pp: tuple[int, ...] = (0, 1)
+    hybrid_sharding: tuple[int, ...] = Field(
+        (), description="of these, the stages that can be sharded within groups of ranks (HSDP)"
+    )
     max_pp: int = 10**6
     offload: tuple[int, ...] = Field((0,), description="bit masks of what may live on the host")
     offload_activations_with_pp: bool = True
