@@ -182,7 +182,8 @@ def _other_changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[s
         for etp in _neighbours(config.etp, divisors(config.tp)):
             yield f"etp {etp}", replace(config, etp=etp)
     for zero in (z for z in range(4) if abs(z - config.zero) == 1):
-        yield f"ZeRO stage {zero}", replace(config, zero=zero)
+        changed = replace(config, zero=zero)
+        yield f"ZeRO stage {zero}", replace(changed, hsdp=_shard_group(changed, problem))
     if config.tp > 1:
         words = ("without sequence parallelism", "sequence parallelism")
         yield words[1 - config.sp], replace(config, sp=1 - config.sp)
@@ -264,9 +265,16 @@ def completed(config: ParallelConfig, problem: Problem, before: ParallelConfig) 
         schedule=schedule,
         sp=sequence if config.tp > 1 else 0,
         zero=zero,
+        hsdp=_shard_group(replace(config, zero=zero), problem),
         recompute_layers=layers,
         cp_kind=config.cp_kind if config.cp > 1 else 0,
     )
+
+
+def _shard_group(config: ParallelConfig, problem: Problem) -> int:
+    """The ranks that share a shard, all (0) where groups of so many cannot be."""
+    whole = config.hsdp and config.dp * config.cp % config.hsdp == 0 and config.hsdp % config.cp == 0
+    return config.hsdp if whole and config.zero in problem.stack.limits.hybrid_sharding else 0
 
 
 def walls(weigher: Weigher, planned: Alternative, space: Enumeration) -> tuple[Alternative, ...]:

@@ -172,6 +172,20 @@ def test_chunks_follow_a_change_of_stages() -> None:
     assert answer.as_planned.config.vpp == 4  # named chunks stay
 
 
+def test_shard_groups_go_where_they_cannot_be() -> None:
+    subject = problem()  # 16 devices on megatron-2026, whose groups are of ZeRO 1
+    config = ParallelConfig(dp=16, micro_batch=1, num_microbatches=4, zero=1, hsdp=4)
+    assert completed(replace(config, tp=2, dp=8), subject, config).hsdp == 4
+    assert completed(replace(config, tp=8, dp=2), subject, config).hsdp == 0
+    stages = {
+        changed.zero: changed.hsdp for name, changed in changes(config, subject) if name.startswith("ZeRO")
+    }
+    assert stages == {0: 0, 2: 0}
+    assert {changed.hsdp for name, changed in changes(config, subject) if name.startswith("micro-batch")} == {
+        4
+    }
+
+
 def test_all_layers_are_no_number_of_them() -> None:
     """9 layers on 4 stages, which hold 2, 3, 3 and 1."""
     subject = problem(dense_model(9), "1x8 h100", global_batch=64)
