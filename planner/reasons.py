@@ -139,6 +139,11 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.insert(0, f"calibrated with {stack.calibration}")
     if moe and level != CalibrationLevel.L3:
         notes.append("wider for a mixture of experts, of which fewer runs were seen")
+    if problem.model.state_spaces and level != CalibrationLevel.L3:
+        band *= UNLIKE_BAND
+        notes.append(
+            "wider because no run with state spaces was fitted: their scan is bound by traffic, not measured"
+        )
     device = problem.cluster.accelerator.name
     if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:
         band *= UNLIKE_BAND

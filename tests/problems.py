@@ -16,7 +16,7 @@ from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, StateSpace
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
@@ -46,6 +46,22 @@ def moe_model(
     sparse = Layer(attends, None, Moe(experts, top_k, expert_ffn, True, False, shared_ffn, False, False))
     blocks = (dense,) * leading_dense + (sparse,) * (layers - leading_dense)
     return ModelSpec("small-moe", "qwen3_moe", hidden, vocab, blocks, False, max_position=131072)
+
+
+def hybrid_model(
+    pattern: str = "MEM*EM-M", hidden: int = 2048, heads: int = 64, groups: int = 8
+) -> ModelSpec:
+    """Blocks of one part each: M Mamba-2, * attention, - an MLP, E experts."""
+    kinds = {
+        "M": Layer(None, None, None, 1, state_space=StateSpace(heads, 64, 128, groups, chunk=128)),
+        "*": Layer(attention(16, 8, hidden // 16), None, None, 1),
+        "-": Layer(None, Mlp(4 * hidden, False, False, Activation.RELU2), None, 1),
+        "E": Layer(
+            None, None, Moe(16, 4, 1024, False, False, 1024, False, False, activation=Activation.RELU2), 1
+        ),
+    }
+    layers = tuple(kinds[letter] for letter in pattern)
+    return ModelSpec("small-hybrid", "nemotron_h", hidden, 32000, layers, False, max_position=131072)
 
 
 @lru_cache(maxsize=64)

@@ -160,7 +160,8 @@ def _tensor(tried: float, problem: Problem, config: ParallelConfig) -> str:
 
 
 def _heads(problem: Problem) -> int:
-    return problem.model.layer_kinds[0].attention.heads
+    """Of the first layer that has attention; of a model without any, 1."""
+    return next((a.heads for a in problem.model.attentions), 1)
 
 
 def cheapest(moves: Sequence[Move]) -> Move | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.state_space import cut_of, kept_parts
 from planner.spec.job import ATTENTION_INPUTS, Job
 from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, NormKind, QkNorm
 from planner.spec.precision import PrecisionRecipe
@@ -144,14 +145,15 @@ def frozen_inputs(
     saved = linear_input_bytes(recipe, kernels)
     stream = x.tokens * model.hidden / x.sequence_split
     gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
-    attention = any(job.adapts(name) for name in ATTENTION_INPUTS)
+    attention = layer.attention is None or any(job.adapts(name) for name in ATTENTION_INPUTS)
     shared = layer.moe is not None and layer.moe.shared_ffn > 0
     second = job.adapts("mlp_fc1") if layer.mlp is not None else shared and job.adapts("shared_fc1")
+    second = second or (layer.mlp is None and layer.moe is None)  # nothing there to read
     unread = float(not (attention or second)) if layer.parallel else float(not attention) + float(not second)
     parts = {"layernorm": unread * saved * gathered}
     copied = saved < recipe.activation_bytes and not kernels.attention_output_bytes
-    if copied and not job.adapts("attention_out"):
-        a = layer.attention
+    a = layer.attention
+    if a is not None and copied and not job.adapts("attention_out"):
         parts["attention_out"] = saved * a.heads * a.v_head_dim * x.tokens / x.t
     if layer.mlp is not None and not job.adapts("mlp_fc2"):
         parts["mlp"] = saved * x.tokens * layer.mlp.ffn / x.t
@@ -178,17 +180,27 @@ def layer_activations(
     gathered = x.tokens * h if kernels.saves_gathered_input else stream
     norm_inputs = max(layer.norms, 1)
     statistics = STATISTIC_BYTES * (1 if model.norm_kind is NormKind.RMS else 2)
-    normed_inputs = 1 if layer.parallel else 2
+    normed_inputs = 1 if layer.parallel else layer.sublayers
     parts = {
         "input": act * stream,
         "residual": act * stream * (norm_inputs - 1) + statistics * norm_inputs * stream / h,
         "layernorm": linear_input_bytes(recipe, kernels) * gathered * normed_inputs,
     }
+    if layer.state_space is not None:  # no module that recomputation of norms reaches
+        parts["state_in"] = parts["layernorm"] / normed_inputs
+        parts["layernorm"] = parts["layernorm"] - parts["state_in"]
     if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
         parts["layernorm"] = parts["layernorm"] + kernels.eager_norm_bytes * stream * norm_inputs
     if kernels.stream_extra:
         parts["residual"] = parts["residual"] + kernels.stream_extra * stream
-    parts.update(_attention_parts(layer.attention, x, kernels, recipe))
+    if layer.attention is not None:
+        parts.update(_attention_parts(layer.attention, x, kernels, recipe))
+    if layer.state_space is not None:
+        parts.update(
+            kept_parts(
+                cut_of(layer.state_space, x.tokens, x.t, x.c), act, linear_input_bytes(recipe, kernels)
+            )
+        )
     if kernels.dropout:
         parts["dropout"] = 2 * MASK_BYTES * stream
     if layer.mlp is not None:

@@ -24,10 +24,11 @@ from planner.cost.kernels import (
     misaligned_slowdown,
 )
 from planner.cost.quantise import OPERANDS
+from planner.cost.state_space import cut_of, scan_time
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
 from planner.spec.config import ConfigTable, ContextKind, distinct
-from planner.spec.model import Layer, QkNorm
+from planner.spec.model import Attention, Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
@@ -209,12 +210,22 @@ class ComputeModel:
         ahead, back = (memory_bound_time(b, self.bandwidth, self.kernels) for b in moved)
         return ahead, back
 
+    def scan(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
+        """Forward and backward seconds of a state space between its projections; 0 where a layer has none."""
+        if layer.state_space is None:
+            return np.zeros(len(keys)), np.zeros(len(keys))
+        cut, act = cut_of(layer.state_space, x.tokens, x.t, x.c), self.recipe.activation_bytes
+        interleaved = (keys["micro_batch"] > 1).astype(float)
+        return scan_time(layer.state_space, cut, act, interleaved, self.bandwidth, self.attention_peak)
+
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly.
 
         A ring works in c steps on short blocks (`_ring`); the other kinds see the whole sequence in one kernel.
         """
         a = layer.attention
+        if a is None:
+            return np.zeros(len(keys)), np.zeros(len(keys))
         job, batch = self.problem.job, keys["micro_batch"].astype(float)
         seq = job.timed_length(batch)
         if job.packed:  # texts end to end, each attending to itself
@@ -228,7 +239,7 @@ class ComputeModel:
         )  # fmt: skip
         ring = (x.c > 1) & (keys["cp_kind"] == ContextKind.P2P)
         if a.window is None and ring.any():
-            steps = self._ring(layer, x, batch, seq)
+            steps = self._ring(a, x, batch, seq)
             forward, backward = np.where(ring, steps[0], forward), np.where(ring, steps[1], backward)
         stack = self.problem.stack
         factor = self.device_factor * stack.compute.attention
@@ -251,12 +262,13 @@ class ComputeModel:
 
     def softmax_is_eager(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> NDArray[np.bool_]:
         """Where a stack with softmax kernels falls back to single operations: see `SOFTMAX_HEADS`."""
-        if self.problem.stack.kernels.attention is not AttentionKernel.FUSED_SOFTMAX:
+        fused = self.problem.stack.kernels.attention is AttentionKernel.FUSED_SOFTMAX
+        if layer.attention is None or not fused:
             return np.zeros(len(keys), dtype=np.bool_)
         heads = keys["micro_batch"] * layer.attention.heads / x.t
         return (heads % SOFTMAX_HEADS > 0) | (x.seq_kv > SOFTMAX_KEYS)
 
-    def _ring(self, layer: Layer, x: LayerShape, batch: Array, seq: Array) -> tuple[Array, Array]:
+    def _ring(self, a: Attention, x: LayerShape, batch: Array, seq: Array) -> tuple[Array, Array]:
         """Forward and backward seconds of attention passed around a ring of c ranks.
 
         A rank holds two of 2c chunks. One causal block of s/c by s/c, then c - 1 blocks of s/c by s/2c without a
@@ -264,7 +276,7 @@ class ComputeModel:
         average), in backward the gradients of queries, keys and values. Source: TransformerEngine 2.x,
         attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P.
         """
-        a, own = layer.attention, seq / x.c
+        own = seq / x.c
         heads, kv = a.heads / x.t, a.kv_heads / x.kv_split
         first, later = (
             attention_time(
@@ -288,13 +300,14 @@ class ComputeModel:
         stream = act * x.tokens * h / x.sequence_split
         moved = {
             "layernorm": NORM_PASSES[kernels.fused_norm] * stream * max(layer.norms, 1),
-            "residual": 3.0 * stream * 2 + (2.0 * stream if kernels.dropout else 0.0),
+            "residual": 3.0 * stream * layer.sublayers + (2.0 * stream if kernels.dropout else 0.0),
         }
-        q, k = a.heads * a.head_dim / x.t, a.kv_heads * a.head_dim / x.kv_split
-        rotations = (2.0 if self.problem.model.position_rows == 0 else 0.0) + (
-            2.0 if a.qk_norm is not QkNorm.NONE else 0.0
-        )
-        moved["qkv"] = act * x.tokens * rotations * (q + k)
+        if a is not None:
+            q, k = a.heads * a.head_dim / x.t, a.kv_heads * a.head_dim / x.kv_split
+            rotations = (2.0 if self.problem.model.position_rows == 0 else 0.0) + (
+                2.0 if a.qk_norm is not QkNorm.NONE else 0.0
+            )
+            moved["qkv"] = act * x.tokens * rotations * (q + k)
         if layer.mlp is not None:
             reads = 3.0 if layer.mlp.gated else 2.0
             eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0

@@ -34,10 +34,11 @@ from planner.cost.messages import (
 )
 from planner.cost.model import CostModel
 from planner.cost.state_bytes import shard_groups, weights_sharded
+from planner.cost.state_space import cut_of, exchanged_bytes
 from planner.cost.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.links import LinkRates
-from planner.spec.model import Layer
+from planner.spec.model import Attention, Layer, StateSpace
 from planner.spec.stack_kinds import Dispatcher, StateEngine
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
@@ -157,7 +158,10 @@ def _of_layer(
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
             yield replace(found, hidden=True)
     if config.cp > 1:
-        yield from _of_context(config, layer, tokens, width, passes, again)
+        if layer.attention is not None:
+            yield from _of_context(config, layer.attention, tokens, width, passes, again)
+        if layer.state_space is not None:
+            yield from _of_scan(config, layer.state_space, tokens, width, 2 * passes + again)
     if layer.moe is not None:
         yield from _of_experts(model, config, layer, passes, again)
 
@@ -175,10 +179,10 @@ def gathers_inputs_again(model: CostModel) -> bool:
 
 
 def _of_context(
-    config: ParallelConfig, layer: Layer, tokens: float, width: float, passes: float, again: float
+    config: ParallelConfig, attention: Attention, tokens: float, width: float, passes: float, again: float
 ) -> Iterator[Exchange]:
-    kv_split = float(min(config.tp, layer.attention.kv_heads))
-    kv = float(key_value_bytes(layer, tokens, float(config.tp), kv_split, width))
+    kv_split = float(min(config.tp, attention.kv_heads))
+    kv = float(key_value_bytes(attention, tokens, float(config.tp), kv_split, width))
     forward, what = passes + again, "keys and values"
     if config.cp_kind == ContextKind.P2P:
         steps = config.cp - 1
@@ -190,10 +194,19 @@ def _of_context(
         yield _collective("cp", CollectiveKind.ALL_GATHER, what, whole, config.cp, gathers)
         yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their gradients", whole, config.cp, passes)
     else:
-        q_out = float(query_output_bytes(layer, tokens, float(config.tp), width))
+        q_out = float(query_output_bytes(attention, tokens, float(config.tp), width))
         kind, calls = CollectiveKind.ALL_TO_ALL, forward + passes
         yield _collective("cp", kind, "queries and outputs", q_out, config.cp, calls)
         yield _collective("cp", kind, what, kv, config.cp, calls)
+
+
+def _of_scan(
+    config: ParallelConfig, s: StateSpace, tokens: float, width: float, calls: float
+) -> Iterator[Exchange]:
+    """The two all-to-all of a state space; its backward pass has the same two."""
+    sizes = exchanged_bytes(cut_of(s, tokens, float(config.tp), float(config.cp)), width)
+    for size, what in zip(sizes, ("scan inputs", "scan outputs"), strict=True):
+        yield _collective("cp", CollectiveKind.ALL_TO_ALL, what, float(size), config.cp, calls)
 
 
 def _of_experts(

@@ -29,6 +29,7 @@ from planner.cost.messages import (
     stream_bytes,
     tensor_parallel_regions,
 )
+from planner.cost.state_space import cut_of, exchanged_bytes
 from planner.cost.traffic import group_links
 from planner.spec.config import ConfigTable, ContextKind
 from planner.spec.links import LinkRates
@@ -96,13 +97,15 @@ class CommunicationModel:
 
         Ring: c - 1 steps that each pass on keys and values (backward also their gradients) while attention works
         on the last ones. All-gather: keys and values before attention, gradients reduce-scattered after.
-        All-to-all: q, k, v before and the output after.
+        All-to-all: q, k, v before and the output after. State spaces have the all-to-all whatever the kind.
         """
-        cluster = self.problem.cluster
+        cluster, a = self.problem.cluster, layer.attention
+        if a is None:
+            return self._scan_context(layer, x)
         group = group_links(x.t, x.c, cluster)
         act, nvlink = self.recipe.activation_bytes, cluster.tiers[0].bandwidth
         crosses = x.c > group.local
-        kv = key_value_bytes(layer, x.tokens, x.t, x.kv_split, act)
+        kv = key_value_bytes(a, x.tokens, x.t, x.kv_split, act)
         step = p2p_time(kv, crosses, nvlink, group.message, self.links)
         step_back = p2p_time(2 * kv, crosses, nvlink, group.message, self.links)
         overlap = self.problem.stack.communication.cp_overlap
@@ -110,7 +113,7 @@ class CommunicationModel:
         ring_back = (x.c - 1) * np.maximum(step_back - overlap * attention[1] / x.c, 0.0)
         where = (x.c, group.local, nvlink, group.fabric, self.links)
         gather, scatter = all_gather_time(kv * x.c, *where), reduce_scatter_time(kv * x.c, *where)
-        q_out = query_output_bytes(layer, x.tokens, x.t, act)
+        q_out = query_output_bytes(a, x.tokens, x.t, act)
         exchange = all_to_all_time(q_out, *where) + all_to_all_time(kv, *where)
         kind = keys["cp_kind"]
         forward = np.select(
@@ -121,6 +124,17 @@ class CommunicationModel:
         )
         alone = x.c <= 1
         return np.where(alone, 0.0, forward), np.where(alone, 0.0, backward)
+
+    def _scan_context(self, layer: Layer, x: LayerShape) -> tuple[Array, Array]:
+        """Forward and backward seconds of the all-to-all into a scan and out of it, which nothing hides."""
+        if layer.state_space is None:
+            return np.zeros(len(x.t)), np.zeros(len(x.t))
+        cluster = self.problem.cluster
+        group = group_links(x.t, x.c, cluster)
+        where = (x.c, group.local, cluster.tiers[0].bandwidth, group.fabric, self.links)
+        sizes = exchanged_bytes(cut_of(layer.state_space, x.tokens, x.t, x.c), self.recipe.activation_bytes)
+        seconds = np.where(x.c > 1, sum(all_to_all_time(size, *where) for size in sizes), 0.0)
+        return seconds, seconds
 
     def expert_parallel(self, layer: Layer, x: LayerShape) -> Array:
         """Exposed forward seconds of dispatch and combine over e, and of gathering tokens over et.

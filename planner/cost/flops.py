@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec
+from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, StateSpace
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
 Number: TypeAlias = "float | NDArray[np.float64]"
@@ -68,6 +68,16 @@ def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     return (*query, down, Gemm("kv_b", a.kv_lora_rank, kv_width, Shard.COLUMN), out)
 
 
+def _mixer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
+    s = layer.state_space
+    if s is None:
+        return () if layer.attention is None else _attention_gemms(layer.attention, hidden)
+    return (
+        Gemm("state_in", hidden, s.in_width, Shard.COLUMN),
+        Gemm("state_out", s.inner, hidden, Shard.ROW),
+    )
+
+
 def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     moe = layer.moe
     if moe is None:
@@ -89,12 +99,12 @@ def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
 
 def layer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     """The matrix products of one layer in order of execution; q, k, v fused, gate and up fused."""
-    attention = _attention_gemms(layer.attention, hidden)
+    mixer = _mixer_gemms(layer, hidden)
     if layer.mlp is None:
-        return attention + _moe_gemms(layer, hidden)
+        return mixer + _moe_gemms(layer, hidden)
     ffn, inputs = layer.mlp.ffn, 2 if layer.mlp.gated else 1
     return (
-        *attention,
+        *mixer,
         Gemm("mlp_fc1", hidden, inputs * ffn, Shard.COLUMN),
         Gemm("mlp_fc2", ffn, hidden, Shard.ROW),
     )
@@ -160,18 +170,31 @@ def attention_work(attention: Attention, batch: Quantity, seq: Quantity) -> Quan
     return 2 * batch * widths * attended_pairs(attention, seq)
 
 
+def scan_flops(s: StateSpace, tokens: Quantity) -> Quantity:
+    """Forward FLOPs of a state space between its projections [FLOP].
+
+    Convolution 2 w (x + 2 g n), and the scan in chunks of q: C B^T 2 q g n, its product with x 2 q x, states of the
+    chunks and what they add to the output, 2 n x each; per token, x = heads x head_dim. Dao and Gu 2024, arXiv
+    2405.21060, section 6, as state-spaces/mamba ops/triton/ssd_combined.py has it; the whole square of a chunk is
+    counted.
+    """
+    pairs = 2 * s.chunk * (s.groups * s.state + s.inner)
+    return tokens * (2 * s.conv * s.conv_width + pairs + 4 * s.state * s.inner)
+
+
 @dataclass(frozen=True)
 class ModelFlops:
     """FLOPs of one forward and backward pass over a batch.
 
     `forward_linear`: all matrix products with weights, experts included. `forward_attention`: full square,
-    windows ignored. `forward_attention_work`: inside the mask. `backward`: 2 x forward (one product for the
-    input's gradient, one for the weight's), on the full square.
+    windows ignored. `forward_attention_work`: inside the mask. `forward_scan`: of state spaces alone.
+    `backward`: 2 x forward (one product for the input's gradient, one for the weight's), on the full square.
     """
 
     forward_linear: float
     forward_attention: float
     forward_attention_work: float
+    forward_scan: float
     backward: float
 
     def as_mapping(self) -> dict[str, float]:
@@ -179,6 +202,7 @@ class ModelFlops:
         return {
             "flops_forward_linear": self.forward_linear,
             "flops_forward_attention": self.forward_attention,
+            "flops_forward_scan": self.forward_scan,
             "flops_backward": self.backward,
         }
 
@@ -200,11 +224,15 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
     linear = sum(gemm_flops(gemm, tokens) for gemm in outer_gemms(model))
     square: float = 0
     work: float = 0
+    scan: float = 0
     for layer, count in layer_counts(model):
         linear += count * sum(gemm_flops(gemm, tokens) for gemm in layer_gemms(layer, model.hidden))
-        square += count * attention_flops(layer.attention, batch, seq)
-        work += count * attention_work(layer.attention, batch, seq)
-    return ModelFlops(linear, square, work, 2 * (linear + square))
+        if layer.attention is not None:
+            square += count * attention_flops(layer.attention, batch, seq)
+            work += count * attention_work(layer.attention, batch, seq)
+        if layer.state_space is not None:
+            scan += count * scan_flops(layer.state_space, tokens)
+    return ModelFlops(linear, square, work, scan, 2 * (linear + square + scan))
 
 
 class MfuConvention(StrEnum):
@@ -230,6 +258,26 @@ def _megatron_linear(model: ModelSpec) -> float:
     return layers + sum(gemm_flops(gemm, 1) for gemm in outer_gemms(model))
 
 
+def _attention_per_pair(model: ModelSpec) -> float:
+    """Forward FLOPs of all layers' attention for one query and one key [FLOP]."""
+    return sum(
+        n * attention_flops(layer.attention, 1, 1) for layer, n in layer_counts(model) if layer.attention
+    )
+
+
+def _megatron_scan(model: ModelSpec) -> float:
+    """Forward FLOPs per token of scans as Megatron-LM counts them: 7 heads head_dim state [FLOP/token].
+
+    megatron/training/training.py hybrid_flops, mamba_layer_flops; its convolution is not counted, and where it takes
+    twice the hidden width for heads x head_dim, those are taken.
+    """
+    return sum(
+        7.0 * n * layer.state_space.inner * layer.state_space.state
+        for layer, n in layer_counts(model)
+        if layer.state_space
+    )
+
+
 def weight_gradient_flops_per_token(model: ModelSpec) -> float:
     """FLOPs of all weight gradients, a third of the linear part of the full square; LoRA skips them [FLOP/token]."""
     return _megatron_linear(model)
@@ -242,8 +290,7 @@ def full_square_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     `num_floating_point_operations` of Megatron-LM up to 2024, NeMo 24.07, Korthikanti 2022. Padding of the
     vocabulary, which those count, is not.
     """
-    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in layer_counts(model))
-    return 3 * (_megatron_linear(model) + attention * seq)
+    return 3 * (_megatron_linear(model) + _megatron_scan(model) + _attention_per_pair(model) * seq)
 
 
 def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
@@ -252,8 +299,10 @@ def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     As the full square with s/2 in place of s, min(s, window)/2 in layers with a window. Megatron-Bridge 25.09
     and later, src/megatron/bridge/training/utils/flop_utils.py.
     """
-    total = 3 * _megatron_linear(model) + 0 * seq
+    total = 3 * (_megatron_linear(model) + _megatron_scan(model)) + 0 * seq
     for layer, count in layer_counts(model):
+        if layer.attention is None:
+            continue
         window = layer.attention.window
         width = seq if window is None else np.minimum(window, seq)
         total = total + 3 * count * attention_flops(layer.attention, 1, 1) * width / 2
@@ -265,8 +314,7 @@ def palm_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
 
     Chowdhery 2022, arXiv 2204.02311, appendix B. H Q is heads x head_dim; with MLA the mean of both widths.
     """
-    attention = sum(n * attention_flops(layer.attention, 1, 1) for layer, n in layer_counts(model))
-    return 6 * model_parameters(model).active + 3 * attention * seq
+    return 6 * model_parameters(model).active + 3 * _attention_per_pair(model) * seq
 
 
 def torchtitan_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:

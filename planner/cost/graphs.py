@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.state_space import LAUNCHES
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
 from planner.spec.model import Layer
 
@@ -23,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 # Of the 12 forward launches of a fused layer (norm, qkv, rotary of q and of k, attention, projection, add; norm, fc1,
 # activation, fc2, add), those that a module's graph holds, and of the about 12 more that experts add.
-DENSE_LAUNCHES: Final = {"attn": 7 / 12, "mlp": 5 / 12, "moe_router": 1 / 12}
+DENSE_LAUNCHES: Final = {"attn": 7 / 12, "mamba": LAUNCHES / 12, "mlp": 5 / 12, "moe_router": 1 / 12}
 ROUTED_LAUNCHES: Final = {"moe_router": 2 / 12, "moe_preprocess": 2 / 12}
 # A replay and the copy of its input into the graph's own, of 12 launches forward and 24 backward.
 REPLAY_LAUNCHES: Final = (2 / 12, 2 / 24)
@@ -35,7 +36,8 @@ _RECOMPUTED_IN: Final = {
 }  # fmt: skip
 # part of what a layer keeps (`cost/activations.py`) -> modules whose graphs keep it, and the share of it in each
 _KEPT_IN: Final = {
-    "input": {"attn": 1.0}, "qkv": {"attn": 1.0}, "mla_streams": {"attn": 1.0}, "mla_up_proj": {"attn": 1.0},
+    "input": {"attn": 1.0, "mamba": 1.0}, "state_in": {"mamba": 1.0}, "state_space": {"mamba": 1.0},
+    "state_out": {"mamba": 1.0}, "qkv": {"attn": 1.0}, "mla_streams": {"attn": 1.0}, "mla_up_proj": {"attn": 1.0},
     "core_attn": {"attn": 1.0}, "attention_out": {"attn": 1.0},
     "layernorm": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5}, "dropout": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5},
     "residual": {"mlp": 1.0, "moe_router": 1.0}, "mlp": {"mlp": 1.0}, "moe": {"moe": 1.0}, "moe_act": {"moe": 1.0},
@@ -58,6 +60,20 @@ class Capture:
         return np.where(self.whole, 1.0, part)
 
 
+def _modules_of(layer: Layer) -> set[str]:
+    """What of `CUDA_GRAPH_MODULES` a layer has."""
+    found = {"attn"} if layer.attention is not None else set()
+    found |= {"mamba"} if layer.state_space is not None else set()
+    found |= {"mlp"} if layer.mlp is not None else set()
+    return found | ({"moe", "moe_router", "moe_preprocess"} if layer.moe is not None else set())
+
+
+def dense_launches(layer: Layer) -> float:
+    """Launches of a layer beside its experts, of the 12 that a stack's floor counts for attention and an MLP [1]."""
+    mixer = 7.0 if layer.attention is not None else LAUNCHES if layer.state_space is not None else 0.0
+    return (mixer + (5.0 if layer.mlp is not None or layer.moe is not None else 0.0)) / 12.0
+
+
 def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:
     """What every key captures of such a layer; None where no key captures anything.
 
@@ -70,7 +86,7 @@ def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:
     each = np.isin(impl, (CudaGraphs.LOCAL, CudaGraphs.TRANSFORMER_ENGINE))
     all_of_it, whole = each & (mask == 0), impl == CudaGraphs.FULL_ITERATION
     module: dict[str, Array] = {}
-    here = {"attn", "mlp"} if layer.moe is None else {"attn", "moe", "moe_router", "moe_preprocess"}
+    here = _modules_of(layer)
     for bit, name in enumerate(CUDA_GRAPH_MODULES):
         named = each & (mask & (1 << bit) > 0)
         if name in ("moe_router", "moe_preprocess"):  # "moe" is all behind attention
@@ -78,18 +94,21 @@ def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:
         module[name] = ((named | all_of_it | whole) & (name in here)).astype(float)
     some = np.maximum.reduce([module[name] for name in sorted(here)])
     apart = (impl == CudaGraphs.LOCAL) & (module["moe_router"] > 0) & (module["moe"] == 0)
-    return Capture(whole, module, np.where(whole, 0.0, np.where(apart, module["attn"] + 2.0, some)))
+    return Capture(
+        whole, module, np.where(whole, 0.0, np.where(apart, module["attn"] + module["mamba"] + 2.0, some))
+    )
 
 
 @dataclass(frozen=True)
 class HostFloor:
     """Seconds of a layer's launches, one value per key: of the kernels that every layer has, of those that its experts
-    add, of theirs one by one, and of a pipeline of tensor-parallel stages [s]."""
+    add, of theirs one by one, and of a pipeline of tensor-parallel stages [s]. `launches`: `dense_launches`."""
 
     dense: Array
     routed: Array
     experts: Array
     pipeline: Array
+    launches: float = 1.0
 
     @property
     def total(self) -> Array:
@@ -111,10 +130,12 @@ class HostFloor:
         routed = np.where(experts > 0, 1.0, capture.share(ROUTED_LAUNCHES))
         # of an expert layer, what follows its second norm among its first 12 launches is the experts' own
         of_dense = {**DENSE_LAUNCHES, "moe": 4 / 12}
-        left = self.dense * (1 - np.minimum(capture.share(of_dense), 1.0))
+        left = self.dense * (1 - np.minimum(capture.share(of_dense) / self.launches, 1.0))
         left = left + np.where(whole, 0.0, self.pipeline) + self.routed * (1 - routed)
         left = left + self.experts * (1 - experts)
-        forward, backward = (left + self.dense * capture.graphs * replay for replay in REPLAY_LAUNCHES)
+        forward, backward = (
+            left + self.dense / self.launches * capture.graphs * replay for replay in REPLAY_LAUNCHES
+        )
         return forward, backward
 
 
@@ -145,7 +166,7 @@ class LayerGraphs:
 
 
 def layer_graphs(
-    capture: Capture, parts: dict[str, Array], keys: ConfigTable, kept: Array, working: Array
+    capture: Capture, sublayers: int, parts: dict[str, Array], keys: ConfigTable, kept: Array, working: Array
 ) -> LayerGraphs:
     """Memory of a layer's graphs from the `parts` it keeps without recomputation.
 
@@ -157,14 +178,16 @@ def layer_graphs(
     """
     pooled = np.zeros(len(keys))
     for name, part in parts.items():
+        norms = 2.0 / sublayers if name in ("layernorm", "dropout") else 1.0
         freed = np.zeros(len(keys))
         if name in RECOMPUTE_MODULES:
             freed = (keys["recompute_modules"] & (1 << RECOMPUTE_MODULES.index(name)) > 0).astype(float)
-        pooled = pooled + part * (1 - freed) * np.minimum(capture.share(_KEPT_IN.get(name, {})), 1.0)
+        pooled = pooled + part * (1 - freed) * np.minimum(norms * capture.share(_KEPT_IN.get(name, {})), 1.0)
     pooled = np.where(capture.whole, kept, np.minimum(pooled, kept))
     widest = np.maximum(capture.module["mlp"], capture.module["moe"]) > 0
     stream = parts["input"]
-    chained = (capture.module["attn"] > 0) & widest & ~capture.whole
+    mixer = np.maximum(capture.module["attn"], capture.module["mamba"]) > 0
+    chained = mixer & widest & ~capture.whole
     return LayerGraphs(
         kept=pooled,
         working=np.where(widest | capture.whole, working, np.minimum(pooled, working)),

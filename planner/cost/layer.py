@@ -17,7 +17,15 @@ from planner.cost.adapters import AdapterModel, adapter_launches
 from planner.cost.compute import ComputeModel, Groups, key_groups
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
-from planner.cost.graphs import Capture, HostFloor, LayerGraphs, capture_of, layer_graphs, relaunched
+from planner.cost.graphs import (
+    Capture,
+    HostFloor,
+    LayerGraphs,
+    capture_of,
+    dense_launches,
+    layer_graphs,
+    relaunched,
+)
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.step import FORWARD_SHARE
@@ -117,6 +125,18 @@ class EdgeCost:
     stream: Array
 
 
+def _layers_worth(layer: Layer) -> float:
+    """Launches of an attention layer with an MLP, or with experts, over those of this layer [1]."""
+    routed = float(layer.moe is not None)
+    return (1.0 + routed) / (dense_launches(layer) + routed)
+
+
+def normed_apart(layer: Layer) -> float:
+    """Share of a layer's norms that recomputation of norms reaches: none before a state space (Megatron-Core,
+    ssm/mamba_layer.py) [1]."""
+    return 1.0 - float(layer.state_space is not None) / layer.sublayers
+
+
 def padded_vocabulary(problem: Problem, t: Array) -> Array:
     """Vocabulary rounded up to the stack's multiple times t (Megatron-LM --make-vocab-size-divisible-by) [1]."""
     multiple = problem.stack.limits.pads_vocabulary
@@ -176,7 +196,7 @@ class LayerModel:
         t, c = keys["tp"].astype(float), keys["cp"].astype(float)
         batch = keys["micro_batch"].astype(float)
         tokens = batch * (float(job.seq_len) if longest else job.timed_length(batch)) / c
-        kv_heads = float(layer.attention.kv_heads) if layer else 1.0
+        kv_heads = float(layer.attention.kv_heads) if layer and layer.attention else 1.0
         split = np.where(keys["sp"] > 0, t, 1.0)
         et = keys["etp"].astype(float)
         return LayerShape(
@@ -194,6 +214,7 @@ class LayerModel:
 
     def _recomputed(
         self,
+        layer: Layer,
         keys: ConfigTable,
         gemms: dict[str, Array],
         attention: Array,
@@ -204,9 +225,9 @@ class LayerModel:
         zero = np.zeros(len(keys))
         seconds = {
             "core_attn": attention,
-            "layernorm": memory["layernorm"],
+            "layernorm": memory["layernorm"] * normed_apart(layer),
             "moe_act": memory.get("moe_act", zero),
-            "mla_up_proj": gemms.get("kv_b", zero) + gemms.get("q_b", zero) + memory["qkv"],
+            "mla_up_proj": gemms.get("kv_b", zero) + gemms.get("q_b", zero) + memory.get("qkv", zero),
             "mlp": gemms.get("mlp_fc1", zero) + gemms.get("mlp_fc2", zero) + memory.get("mlp_act", zero),
             "moe": gemms.get("expert_fc1", zero)
             + gemms.get("expert_fc2", zero)
@@ -228,15 +249,16 @@ class LayerModel:
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-        dense, none, slower = self._dense_floor(t), np.zeros(len(t)), self._host_slowdown
+        worth = dense_launches(layer)
+        dense, none, slower = self._dense_floor(t) * worth, np.zeros(len(t)), self._host_slowdown
         pipeline = slower * pipeline
         if layer.moe is None:
-            return HostFloor(dense, none, none, pipeline)
+            return HostFloor(dense, none, none, pipeline, worth)
         routing = slower * host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
         precision = Precision.BF16 if layer.wide else self.problem.job.precision
         launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
         experts = slower * host.expert_launch * launches * layer.moe.experts / keys["ep"]
-        return HostFloor(dense, none + routing, experts, pipeline)
+        return HostFloor(dense, none + routing, experts, pipeline, worth)
 
     def _dense_floor(self, t: Array) -> Array:
         """The same of a dense layer without a pipeline."""
@@ -276,11 +298,13 @@ class LayerModel:
             for g in layer_gemms(layer, self.problem.model.hidden)
         }
         attention, context, tensor = self._attention(layer, x, keys, groups)
+        scan = self.compute.scan(layer, x, keys)
         memory = self.compute.memory_bound(layer, x)
         first, inverse = groups.expert
         experts = self.communication.expert_parallel(layer, x.take(first))[inverse]
         zero = np.zeros(len(keys))
-        moved = sum(memory.values(), zero)
+        passes = sum(memory.values(), zero)
+        moved = passes + scan[0], 2 * passes + scan[1]
         weight_gradient = sum((g.weight_gradient for g in products.values()), zero)
         linear = (
             sum((g.forward for g in products.values()), zero),
@@ -289,16 +313,14 @@ class LayerModel:
         # no more is hidden than a pass has in matrix products
         tensor = np.maximum(tensor[1], tensor[0] - linear[0]), np.maximum(tensor[1], tensor[0] - linear[1])
         hides = self.problem.stack.communication.ep_overlap
-        exposed = [
-            np.maximum(experts - hides * (linear[i] + attention[i] + (1 + i) * moved), 0.0) for i in (0, 1)
-        ]
-        ahead = (linear[0], attention[0], moved, tensor[0], context[0], exposed[0])
-        back = (linear[1], attention[1], 2 * moved, tensor[1], context[1], exposed[1])
+        exposed = [np.maximum(experts - hides * (linear[i] + attention[i] + moved[i]), 0.0) for i in (0, 1)]
+        ahead = (linear[0], attention[0], moved[0], tensor[0], context[0], exposed[0])
+        back = (linear[1], attention[1], moved[1], tensor[1], context[1], exposed[1])
         forward = dict(zip(TIME_TERMS, ahead, strict=True))
         backward = dict(zip(TIME_TERMS, back, strict=True))
         composed = self.problem.stack.composed
         again = self._recomputed(
-            keys, {n: g.forward for n, g in products.items()}, attention[0], memory, experts
+            layer, keys, {n: g.forward for n, g in products.items()}, attention[0], memory, experts
         )
         again_full = sum(forward.values(), zero)
         behind = sum(backward.values(), zero)
@@ -306,8 +328,9 @@ class LayerModel:
             1.0 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys), dtype=np.float64
         )
         beside = adapter_launches(layer, self.problem.model.hidden, self.problem.job, self.problem.stack)
-        floor, capture = self._host_floor(layer, keys).times(eager + beside), capture_of(layer, keys)
-        ahead_host, behind_host, repeated = self._launches(floor, capture, keys, x.c)
+        floor = self._host_floor(layer, keys).times(eager + beside / dense_launches(layer))
+        capture = capture_of(layer, keys)
+        ahead_host, behind_host, repeated = self._launches(layer, floor, capture, keys, x.c)
         softness = self.problem.stack.host.softness
         if composed:
             again = repeated = zero
@@ -326,7 +349,9 @@ class LayerModel:
         parts = layer_parts(self.problem, recipe, layer, longest)
         held = layer_memory(self.problem, recipe, layer, longest, keys, parts)
         kept, kept_full, working, working_full = held
-        graphs = None if capture is None else layer_graphs(capture, parts, keys, kept, working)
+        graphs = (
+            None if capture is None else layer_graphs(capture, layer.sublayers, parts, keys, kept, working)
+        )
         return LayerCost(
             forward=forward, backward=backward, host=host, again=again, again_full=again_full,
             time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
@@ -349,16 +374,17 @@ class LayerModel:
         return attention, context, tensor
 
     def _launches(
-        self, floor: HostFloor, capture: Capture | None, keys: ConfigTable, c: Array
+        self, layer: Layer, floor: HostFloor, capture: Capture | None, keys: ConfigTable, c: Array
     ) -> tuple[Array, Array, Array]:
         """Seconds of the host's launches ahead, behind, and of what recomputed modules repeat behind.
 
         Each pass takes the longer of device and host; a third of the launches are forward ones, and a ring's steps are
         in attention's graph.
         """
-        steps = np.where(keys["cp_kind"] == ContextKind.P2P, c - 1, 0.0)
+        ring = (keys["cp_kind"] == ContextKind.P2P) & (layer.attention is not None)
+        steps = np.where(ring, c - 1, 0.0)
         plain = FORWARD_SHARE * floor.total * (1 + RING_LAUNCHES[0] * steps)
-        repeated = relaunched(keys, capture, RELAUNCHED) * plain
+        repeated = np.minimum(relaunched(keys, capture, RELAUNCHED) * _layers_worth(layer), 1.0) * plain
         if capture is not None:
             steps = np.where((capture.module["attn"] > 0) | capture.whole, 0.0, steps)
         forward, backward = floor.captured(capture)

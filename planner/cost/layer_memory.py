@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from planner.cost.activations import LayerShape, frozen_inputs, layer_activations, linear_input_bytes
 from planner.cost.adapters import linear_layers
 from planner.cost.flops import Shard, layer_gemms
+from planner.cost.state_space import cut_of, working_bytes
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
-from planner.spec.model import AttentionKind, Layer
+from planner.spec.model import Attention, AttentionKind, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
 from planner.spec.stack_kinds import AttentionKernel
@@ -54,10 +55,15 @@ def layer_memory(
     beside = kernels.checkpoint_extra * x.tokens * problem.model.hidden / x.sequence_split
     least = np.minimum(parts["input"] + beside, everything)
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
-    if (keys["cp"] > 1).any():
-        released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
-        attention = context_working(layer, x, keys["cp_kind"], recipe) - released
+    released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
+    if layer.attention is not None and (keys["cp"] > 1).any():
+        attention = context_working(layer.attention, x, keys["cp_kind"], recipe) - released
         working = np.where(keys["cp"] > 1, np.maximum(working, attention), working)
+    if layer.state_space is not None:
+        stream = recipe.activation_bytes * x.tokens * problem.model.hidden / x.sequence_split
+        cut = cut_of(layer.state_space, x.tokens, x.t, x.c)
+        scan = stream + working_bytes(layer.state_space, cut, recipe.activation_bytes) - released
+        working = np.maximum(working, scan)
     return everything - freed, least, working + freed, working + everything - least
 
 
@@ -73,7 +79,7 @@ def dequantised_bytes(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x
     return recipe.weight_bytes * largest
 
 
-def context_working(layer: Layer, x: LayerShape, kind: NDArray[np.int32], recipe: PrecisionRecipe) -> Array:
+def context_working(a: Attention, x: LayerShape, kind: NDArray[np.int32], recipe: PrecisionRecipe) -> Array:
     """Alive in the backward pass of context-parallel attention, the layer's second half not subtracted [bytes].
 
     Gradients of q, k, v and the output, and buffers: the ring holds keys, values and their gradients twice, one pair
@@ -81,16 +87,21 @@ def context_working(layer: Layer, x: LayerShape, kind: NDArray[np.int32], recipe
     the output and their gradients (Transformer Engine, attention/dot_product_attention/context_parallel.py). Left
     out: the ring's outputs of every step, which the forward pass alone holds.
     """
-    a, act = layer.attention, recipe.activation_bytes
-    shared = a.heads / x.t if a.kind is AttentionKind.MLA else a.kv_heads / x.kv_split
-    pairs = act * x.tokens * shared * (a.head_dim + a.v_head_dim)
-    queries = act * x.tokens * a.heads / x.t * (a.head_dim + a.v_head_dim)
+    queries, pairs = _attention_gradients(a, x, recipe)
     buffers = np.select(
         [kind == ContextKind.P2P, kind == ContextKind.ALL_GATHER],
         [4.0 * pairs, 2.0 * x.c * pairs],
         2.0 * (queries + pairs),
     )
     return np.asarray(queries + pairs + buffers)
+
+
+def _attention_gradients(a: Attention, x: LayerShape, recipe: PrecisionRecipe) -> tuple[Array, Array]:
+    """Bytes of gradients of queries and of attention's output, and of keys and values."""
+    shared = a.heads / x.t if a.kind is AttentionKind.MLA else a.kv_heads / x.kv_split
+    each = recipe.activation_bytes * x.tokens
+    pairs = each * shared * (a.head_dim + a.v_head_dim)
+    return each * a.heads / x.t * (a.head_dim + a.v_head_dim), pairs
 
 
 def weight_gradient_bytes(
@@ -123,10 +134,11 @@ def _score_gradients(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x:
     """Alive in the backward pass of unfused attention, the MLP's tensors gone: fp32 and 16-bit gradients of the
     softmax's input and output, 12 bytes a score, less what the MLP had kept [bytes]."""
     kernels = problem.stack.kernels
-    if kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2) or layer.mlp is None:
+    flash = kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
+    if flash or layer.attention is None or (layer.moe is not None):
         return np.zeros(len(x.t))
     square = layer.attention.heads / x.t * x.tokens * x.seq_kv
-    kept = layer_activations(layer, problem.model, x, kernels, recipe)["mlp"]
+    kept = layer_activations(layer, problem.model, x, kernels, recipe).get("mlp", np.zeros(len(x.t)))
     return np.maximum(SCORE_GRADIENT_BYTES * square - kept, 0.0)
 
 
@@ -145,7 +157,11 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
         width = (3.0 if layer.mlp.gated else 2.0) * act - saved
         wide = stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
         return np.maximum(wide, stream + _score_gradients(problem, recipe, layer, x))
-    assert layer.moe is not None
+    if layer.moe is None:
+        if layer.attention is None:
+            return stream
+        gradients = sum(_attention_gradients(layer.attention, x, recipe))
+        return stream + np.maximum(gradients, _score_gradients(problem, recipe, layer, x))
     rows = x.routed_tokens * layer.moe.top_k
     width = (3.0 if layer.moe.gated else 2.0) * act - saved
     local = weight * h * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)

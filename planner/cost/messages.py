@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.model import AttentionKind, Layer
+from planner.spec.model import Attention, AttentionKind, Layer
 from planner.spec.precision import RECIPES, TENSORWISE
 from planner.spec.rule import Problem
 
@@ -41,25 +41,27 @@ def gathered_width(problem: Problem) -> float:
 def tensor_parallel_regions(layer: Layer) -> float:
     """Pairs of an all-gather and a reduce-scatter in one forward pass of a layer [1].
 
-    Around attention and around the MLP; one where both run in parallel, or where the MLP is routed experts alone.
+    Around attention or the state space and around the MLP; one where both run in parallel, none around routed experts
+    alone.
     """
-    return 1.0 if layer.parallel or (layer.moe and not layer.moe.shared_ffn) else 2.0
+    if layer.parallel:
+        return 1.0
+    routed_alone = layer.moe is not None and not layer.moe.shared_ffn
+    return float(layer.sublayers - routed_alone)
 
 
 def key_value_bytes(
-    layer: Layer, tokens: Quantity, t: Quantity, kv_split: Quantity, width: float
+    a: Attention, tokens: Quantity, t: Quantity, kv_split: Quantity, width: float
 ) -> Quantity:
     """Keys and values of a rank's own tokens: n k (d_k + d_v) w, over t [bytes].
 
     Latent attention passes on the expanded keys and values of all heads.
     """
-    a = layer.attention
     if a.kind is AttentionKind.MLA:
         return width * tokens * a.heads * (a.head_dim + a.v_head_dim) / t
     return width * tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / kv_split
 
 
-def query_output_bytes(layer: Layer, tokens: Quantity, t: Quantity, width: float) -> Quantity:
+def query_output_bytes(a: Attention, tokens: Quantity, t: Quantity, width: float) -> Quantity:
     """Queries and attention's output of a rank's own tokens: n a (d_q + d_v) w / t [bytes]."""
-    a = layer.attention
     return width * tokens * a.heads * (a.head_dim + a.v_head_dim) / t

@@ -9,12 +9,23 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.model import (
+    Activation,
+    Attention,
+    AttentionKind,
+    Layer,
+    Mlp,
+    ModelSpec,
+    Moe,
+    QkNorm,
+    StateSpace,
+)
 
 KINDS = (
     "embedding",
     "position",
     "attention",
+    "state_space",
     "mlp",
     "experts",
     "shared_experts",
@@ -92,6 +103,25 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
     return LayerParameters(column_row=rows * q_width + out + sinks, kv=rows * kv_width, replicated=out_bias)
 
 
+def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
+    """Projections, convolution, decay, skip and time-step bias of every head, and the norm before the output, bucketed.
+
+    All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py).
+    """
+    convolution = s.conv_width * (s.conv + s.conv_bias)
+    projections = hidden * (s.in_width + s.inner) + s.in_width * s.bias
+    return LayerParameters(
+        column_row=projections + convolution + 3 * s.heads + s.inner, replicated=hidden * s.bias
+    )
+
+
+def _mixer_buckets(layer: Layer, hidden: int) -> LayerParameters:
+    """Attention or a state space without hidden-wide norms, bucketed."""
+    if layer.state_space is not None:
+        return _state_space_buckets(layer.state_space, hidden)
+    return LayerParameters() if layer.attention is None else _attention_buckets(layer.attention, hidden)
+
+
 def _mlp_buckets(mlp: Mlp, hidden: int) -> LayerParameters:
     fc1 = (2 if mlp.gated else 1) * mlp.ffn
     weights = (fc1 + mlp.ffn) * hidden
@@ -117,7 +147,7 @@ def _moe_buckets(moe: Moe, hidden: int) -> LayerParameters:
 def norm_parameters(layer: Layer, hidden: int) -> int:
     """All norms of a layer, those inside attention included [parameters]."""
     scales = layer.norms * hidden * (1 + layer.norm_bias) if layer.norm_weight else 0
-    return scales + _qk_norm_parameters(layer.attention)
+    return scales + (0 if layer.attention is None else _qk_norm_parameters(layer.attention))
 
 
 def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
@@ -125,14 +155,14 @@ def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
 
     Norms as wide as all heads (QkNorm.FULL) are counted as replicated.
     """
-    attention = _attention_buckets(layer.attention, hidden)
+    mixer = _mixer_buckets(layer, hidden)
     block = _mlp_buckets(layer.mlp, hidden) if layer.mlp else LayerParameters()
     moe = _moe_buckets(layer.moe, hidden) if layer.moe else LayerParameters()
     norms = norm_parameters(layer, hidden)
     return LayerParameters(
-        column_row=attention.column_row + block.column_row,
-        kv=attention.kv,
-        replicated=attention.replicated + block.replicated + moe.replicated + norms,
+        column_row=mixer.column_row + block.column_row,
+        kv=mixer.kv,
+        replicated=mixer.replicated + block.replicated + moe.replicated + norms,
         router=moe.router,
         expert=moe.expert,
         expert_replicated=moe.expert_replicated,
@@ -186,8 +216,8 @@ def inactive_parameters(layer: Layer, hidden: int) -> int:
 
 
 def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
-    attention = _attention_buckets(layer.attention, hidden).total
-    kinds = {"attention": attention, "norms": norm_parameters(layer, hidden)}
+    mixer = "attention" if layer.state_space is None else "state_space"
+    kinds = {mixer: _mixer_buckets(layer, hidden).total, "norms": norm_parameters(layer, hidden)}
     if layer.mlp is not None:
         kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total
     if layer.moe is not None:

@@ -6,9 +6,9 @@ micro-batches by their place alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,47 +32,35 @@ def rank_memory(
     ranks, deepest + 1) [bytes].
 
     Exact for layers of one kind, of an interleaved rank as far as they can lie in chunks of `sizes` that recompute so
-    many together and have fewest micro-batches in flight; of several, in every moment of a step that of the mix which
-    needs least, of those that a rank can hold where every chunk but the first of an interleaved pipeline has the fewest
-    layers or more. From layers / pp on, rounded up, a choice means all of a rank's layers.
+    many together and have fewest micro-batches in flight; of two in order, in every moment of a step that of the mix
+    which needs least, of those that a rank can hold where every chunk but the first of an interleaved pipeline has the
+    fewest layers or more; else see `_scattered`. From layers / pp on, rounded up, a choice means all.
     """
-    kinds, whole = len(model.problem.model.layer_kinds), -(-model.problem.model.num_layers // config.pp)
-    in_order = kinds == 1 or _in_order(model.problem.model)
-    mixes, orders = (
-        _mixes(model.problem.model, config, deepest, sizes.fewest),
-        _orders(model.problem.model, config),
-    )
-    # of mixes between those tried, only what is the same in every chunk is least at one of these
-    sizes = sizes if in_order else ChunkSizes(0, np.inf)
-    phases = _least_of(model, config, recomputed, product(mixes, orders, orders), sizes)
-    if not in_order:
-        pairs, held = list(permutations(range(kinds), 2)), np.arange(deepest + 1)
-        for row, count in enumerate(recomputed):
-            if not 0 < count < whole:  # all kept or all recomputed: one kind alone needs least
-                continue
-            ways = [
-                (_recomputed_of_one(config.pp, held, count, kinds, pair), list(pair), list(range(kinds)))
-                for pair in pairs
-            ]
-            for phase, least in _least_of(model, config, (count,), ways, sizes).items():
-                phases[phase][row] = np.minimum(phases[phase][row], least[0])
+    spec = model.problem.model
+    ways: Iterable[tuple[Array, Array, list[int]]]
+    if _in_order(spec):
+        orders = _orders(spec, config)
+        found = product(_mixes(spec, config, deepest, sizes.fewest), orders, orders)
+        ways = ((counts, _leading(counts, order, spec, config), placed) for counts, order, placed in found)
+    else:  # of mixes between those tried, only what is the same in every chunk is least at one of these
+        sizes, ways = ChunkSizes(0, np.inf), _scattered(spec, config, deepest)
+    phases = _least_of(model, config, recomputed, ways, sizes)
     shape = (len(recomputed), config.pp, deepest + 1)
     return np.asarray(np.maximum.reduce(list(phases.values())).reshape(shape))
 
 
 def _least_of(
     model: CostModel, config: ParallelConfig, recomputed: tuple[int, ...],
-    ways: Iterable[tuple[Array, list[int], list[int]]], sizes: ChunkSizes,
+    ways: Iterable[tuple[Array, Array, list[int]]], sizes: ChunkSizes,
 ) -> dict[str, Array]:  # fmt: skip
     """By phase of a step the memory of the way that needs least, of ranks whose layers by kind (ranks, deepest + 1,
-    kinds) are recomputed in one order of kinds and lie in chunks in another: (choices, ranks x (deepest + 1))
-    [bytes]."""
+    kinds), of which (ranks, deepest + 1, n, kinds) are recomputed, lie in chunks in an order of kinds: (choices,
+    ranks x (deepest + 1)) [bytes]."""
     table = ConfigTable.of([config] * len(recomputed))
     table.columns["recompute_layers"][:] = recomputed
     layers, phases = layer_level(model.layers, table), dict[str, Array]()
-    for counts, order, placed in ways:
-        deepest = counts.shape[1] - 1
-        classes = _ranks(config.pp, deepest, counts, order, model.problem.model, len(recomputed))
+    for counts, again, placed in ways:
+        classes = _ranks(config.pp, counts, again, model.problem.model, len(recomputed))
         pipelines = pipeline_level(model.layers, table, layers, classes)
         if config.vpp > 1:
             uneven = _in_chunks(model.problem.model, config, counts, classes, recomputed, placed, sizes)
@@ -104,32 +92,51 @@ def _in_order(spec: ModelSpec) -> bool:
     return len(spec.layer_kinds) <= 2 and list(spec.layer_kind_of) == sorted(spec.layer_kind_of)
 
 
-def _recomputed_of_one(
-    pp: int, held: NDArray[np.int64], count: int, kinds: int, pair: tuple[int, int]
-) -> Array:
-    """Layers by kind (ranks, deepest + 1, kinds) of ranks with `held` layers, of which the `count` that are recomputed
-    are of the first of a pair of kinds and the others of the second.
+def fewest_of_kinds(kind_of: Sequence[int], kinds: int, runs: int) -> Array:
+    """Least layers of each kind among n layers that lie in so many runs of the model, in none of them any or many:
+    (layers + 1, kinds) [1]."""
+    of_kind = np.array(kind_of)[:, None] == np.arange(kinds)
+    before, length = np.vstack([np.zeros(kinds), of_kind.cumsum(axis=0)]), len(kind_of)
+    one = np.array([(before[n:] - before[: length + 1 - n]).min(axis=0) for n in range(length + 1)])
+    found = one
+    for _ in range(runs - 1):
+        found = np.array([(found[: n + 1] + one[n::-1]).min(axis=0) for n in range(length + 1)])
+    return np.asarray(found)
 
-    Memory adds up over recomputed and over kept layers, and what is at work grows with the kinds present: of all mixes
-    with so many of each, such a pair or a kind alone needs least.
+
+def _scattered(
+    spec: ModelSpec, config: ParallelConfig, deepest: int
+) -> Iterator[tuple[Array, Array, list[int]]]:
+    """Ways to hold kinds of layers that take turns, of which one needs no more memory than any that can be.
+
+    A chunk is a run of the model: among n layers of a rank at least so many are of each kind, among those that it keeps
+    likewise. Memory adds up over layers and what is at work grows with the kinds present, so the rest is least as
+    layers of one kind; kept ones never exceed a kind's layers, else both are taken as fewer than they are.
     """
-    layers = np.zeros((pp, len(held), kinds))
-    layers[:, :, pair[0]] = np.minimum(held, count)
-    layers[:, :, pair[1]] = np.maximum(held - count, 0)
-    return layers
+    kinds, held = len(spec.layer_kinds), np.arange(deepest + 1)
+    whole = -(-spec.num_layers // config.pp)
+    fewest = fewest_of_kinds(spec.layer_kind_of, kinds, config.vpp)
+    kept = np.maximum(held[:, None] - held, 0)  # (held, recomputed)
+    for total, left in product(range(kinds), repeat=2):
+        counts = fewest[held].copy()
+        counts[:, total] += held - counts.sum(axis=1)
+        staying = fewest[kept].copy()
+        staying[:, :, left] += kept - staying.sum(axis=2)
+        again = np.maximum(counts[:, None] - staying, 0.0)
+        again[:, whole:] = counts[:, None]
+        yield (
+            np.broadcast_to(counts, (config.pp, *counts.shape)),
+            np.broadcast_to(again, (config.pp, *again.shape)),
+            list(range(kinds)),
+        )
 
 
 def _mixes(spec: ModelSpec, config: ParallelConfig, deepest: int, fewest: float) -> list[Array]:
     """Layers of each kind (ranks, deepest + 1, kinds) of ranks with 0 .. `deepest` layers, in each of the ways to think
-    of; where all layers of one kind come before those of another, with as many of the first as can be, one less ..;
-    else all of one kind (`_recomputed_of_one` has the others)."""
-    kinds, held = len(spec.layer_kinds), np.arange(deepest + 1)
-    first = spec.layer_kind_of.count(0)
-    if kinds == 1 or not _in_order(spec):
-        pure = np.zeros((kinds, config.pp, deepest + 1, kinds))
-        for kind in range(kinds):
-            pure[kind, :, :, kind] = held
-        return list(pure)
+    of: with as many of the first kind as can be, one less .."""
+    held, first = np.arange(deepest + 1), spec.layer_kind_of.count(0)
+    if len(spec.layer_kinds) == 1:
+        return [np.broadcast_to(held[:, None], (config.pp, deepest + 1, 1)).astype(float)]
     rank = np.arange(config.pp)[:, None]
     before = fewest * (rank if config.vpp == 1 else np.maximum(rank - 1, 0))
     most = np.minimum(np.maximum(first - before, 0), held)
@@ -148,20 +155,26 @@ def _orders(spec: ModelSpec, config: ParallelConfig) -> list[list[int]]:
     return [kinds] if config.vpp == 1 or len(kinds) == 1 else [kinds, kinds[::-1]]
 
 
-def _ranks(
-    pp: int, deepest: int, counts: Array, order: list[int], spec: ModelSpec, rows: int
-) -> StageClasses:
-    """A pipeline's classes that are no split: every rank with 0 .. `deepest` layers, `counts` of each kind, which are
-    recomputed in the `order` of kinds."""
-    width, depth, kinds = pp * (deepest + 1), deepest + 1, counts.shape[2]
-    rank = np.repeat(np.arange(pp), deepest + 1)
-    layers = counts.reshape(1, width, kinds).copy()
-    leading, left = np.zeros((1, width, depth, kinds)), np.repeat(np.arange(depth)[None, :], width, axis=0)
+def _leading(counts: Array, order: list[int], spec: ModelSpec, config: ParallelConfig) -> Array:
+    """Of `counts` layers by kind those that are recomputed where a configuration says n, kinds in their `order`:
+    (ranks, deepest + 1, n, kinds)."""
+    depth, whole = counts.shape[1], -(-spec.num_layers // config.pp)
+    leading = np.zeros((*counts.shape[:2], depth, counts.shape[2]))
+    left = np.broadcast_to(np.arange(float(depth)), leading.shape[:3])
     for kind in order:
-        leading[0, :, :, kind] = np.minimum(left, layers[0, :, kind, None])
-        left = left - leading[0, :, :, kind].astype(left.dtype)
-    whole = -(-spec.num_layers // pp)
-    leading[0, :, whole:] = layers[0, :, None]
+        leading[..., kind] = np.minimum(left, counts[:, :, None, kind])
+        left = left - leading[..., kind]
+    leading[:, :, whole:] = counts[:, :, None]
+    return leading
+
+
+def _ranks(pp: int, counts: Array, again: Array, spec: ModelSpec, rows: int) -> StageClasses:
+    """A pipeline's classes that are no split: every rank with `counts` layers of each kind, of which those of `again`
+    are recomputed."""
+    depth, kinds = counts.shape[1:]
+    width, rank = pp * depth, np.repeat(np.arange(pp), depth)
+    layers = counts.reshape(1, width, kinds).copy()
+    leading = again.reshape(1, width, again.shape[2], kinds)
     layers[0, :, spec.layer_kind_of[-1]] += spec.mtp_layers * (rank == pp - 1)
     return StageClasses(
         of_row=np.zeros(rows, dtype=np.intp),

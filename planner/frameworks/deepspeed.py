@@ -22,7 +22,7 @@ from planner.frameworks.layout import is_even
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
 from planner.frameworks.refuse import is_pure_bf16, require, require_axis, require_whole_recompute, uncaptured
-from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute
+from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute, whole_scans
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.frameworks.shell import Script, is_script, options_of, product, whole
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
@@ -50,15 +50,15 @@ def _pipeline_zero(columns: Columns, problem: Problem) -> Mask:
 
 def _kv_heads(columns: Columns, problem: Problem) -> Mask:
     legal = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for layer in problem.model.layer_kinds:
-        legal &= layer.attention.kv_heads % columns["tp"] == 0
+    for attention in problem.model.attentions:
+        legal &= attention.kv_heads % columns["tp"] == 0
     return legal
 
 
 def _ulysses(columns: Columns, problem: Problem) -> Mask:
     cp, legal = columns["cp"], np.ones(len(columns["cp"]), dtype=np.bool_)
-    for layer in problem.model.layer_kinds:
-        heads, kv = layer.attention.heads, layer.attention.kv_heads
+    for attention in problem.model.attentions:
+        heads, kv = attention.heads, attention.kv_heads
         legal &= (heads % cp == 0) & ((kv % cp == 0) | (cp % kv == 0))
     return legal
 
@@ -103,17 +103,18 @@ RULES: Final[tuple[Rule, ...]] = (
         "kv-heads-tp", ("tp",), _kv_heads,
         "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
         "DeepSpeed runtime/engine.py _apply_autotp_partitioning",
-        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
     ),
     Rule(
         "ulysses-heads", ("cp",), _ulysses,
         "cp must divide the {heads} attention heads, and divide the {kv} key/value heads or they it; cp={cp}",
         "choose a cp that does", "DeepSpeed runtime/sequence_parallel/ulysses_sp.py UlyssesSPAttentionHF",
         lambda p: {
-            "heads": min(layer.attention.heads for layer in p.model.layer_kinds),
-            "kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds),
+            "heads": min((a.heads for a in p.model.attentions), default=0),
+            "kv": min((a.kv_heads for a in p.model.attentions), default=0),
         },
     ),
+    whole_scans(TITLE),
     Rule(
         "schedule-supported", ("vpp", "schedule"), _schedule,
         "the pipeline schedule must be 1F1B without virtual stages; vpp={vpp}", "set vpp=1",

@@ -21,7 +21,17 @@ from planner.spec.model import ModelSpec
 _CATALOG: Final = "catalog/models/"
 # Families whose router scores experts with a sigmoid and corrects their balance by a bias (arXiv 2412.19437).
 _SIGMOID: Final = frozenset(
-    {"deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite", "dots1", "solar_open", "hy_v3", "bailing_moe_v2"}
+    {
+        "deepseek_v3",
+        "kimi_k2",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "dots1",
+        "solar_open",
+        "hy_v3",
+        "bailing_moe_v2",
+        "nemotron_h",
+    }
 )
 
 _MULTIPLIERS: Final = "multipliers of embeddings, residuals and logits"
@@ -32,6 +42,7 @@ _NO_WEIGHT: Final = "norms without weights"
 # launcher that is told only dimensions would train another model. A test asks for a decision on every family.
 TRAITS: Final[Mapping[str, str]] = {
     "apertus": "the xIELU activation",
+    "bamba": "rotary positions on a half of each head",
     "bloom": "ALiBi positions",
     "codegen": _ROTATED_PAIRS,
     "cohere": "attention beside the MLP, scaled logits",

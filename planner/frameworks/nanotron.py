@@ -24,7 +24,7 @@ from planner.frameworks.refuse import (
     require_whole_recompute,
     uncaptured,
 )
-from planner.frameworks.rulebook import no_selective, only, whole_recompute
+from planner.frameworks.rulebook import no_scans, no_selective, only, whole_recompute
 from planner.frameworks.scripts import README, job_name, launch_files, readme
 from planner.spec.config import Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
@@ -53,8 +53,8 @@ def _dense_experts(columns: Columns, problem: Problem) -> Mask:
 
 def _heads(columns: Columns, problem: Problem) -> Mask:
     legal = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for layer in problem.model.layer_kinds:
-        kv = layer.attention.kv_heads
+    for attention in problem.model.attentions:
+        kv = attention.kv_heads
         legal &= (kv >= columns["tp"]) & (kv % columns["tp"] == 0)
     return legal
 
@@ -64,6 +64,7 @@ def _schedules(columns: Columns, problem: Problem) -> Mask:
 
 
 RULES: Final[tuple[Rule, ...]] = (
+    no_scans(TITLE, "nanotron models/"),
     only("etp", (1,), TITLE, "nanotron config/parallelism_config.py ParallelismArgs"),
     only("vpp", (1,), TITLE, "nanotron parallel/pipeline_parallel/engine.py"),
     only("zero", (0, 1), TITLE, "nanotron config/config.py OptimizerArgs.zero_stage"),
@@ -77,7 +78,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "kv-heads-tp", ("tp",), _heads,
         "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
         "nanotron config/config.py Config.__post_init__",
-        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
     ),
     Rule(
         "schedule-supported", ("schedule",), _schedules,
@@ -168,9 +169,11 @@ def _model_config(launch: Launch) -> dict[str, Any]:
     model, details = launch.model, launch.details
     require(model.family not in TRAITS, TITLE, f"what {model.family} computes", TRAITS.get(model.family))
     require(details.rotary_fraction == 1.0, TITLE, "a partial rotation", details.rotary_fraction)
+    require(not model.state_spaces, TITLE, "state-space layers", model.name)
     require(len(model.layer_kinds) == 1, TITLE, "layers that differ", model.name)
     layer = model.layers[0]
     attention, mlp = layer.attention, layer.mlp
+    assert attention is not None, "required above"
     if mlp is None:
         require(False, TITLE, "experts (its expert layers cannot be run in parallel)", model.name)
     assert mlp is not None, "required above"

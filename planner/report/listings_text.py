@@ -43,7 +43,7 @@ def model_document(facts: Facts) -> RenderableType:
     flops = [
         (key.removeprefix("flops_").replace("_", " "), f"{facts[key] / 1e12:,.3f} TFLOP")
         for key in facts
-        if key.startswith("flops_")
+        if key.startswith("flops_") and (facts[key] or key != "flops_forward_scan")
     ]
     work = f"One step of {facts['batch']:,} x {facts['seq_len']:,} tokens, without recomputation"
     shape = f"{facts['layers']} layers, hidden {facts['hidden']:,}, vocabulary {facts['vocab']:,}"

@@ -391,6 +391,8 @@ class SplitModel(LayerCosts):
         # of presolving what takes long and seldom removes anything of such a model
         limits.cp_model_probing_level = limits.symmetry_level = 0
         limits.max_presolve_iterations = 1
+        if len(self.spec.layer_kinds) > 2:  # sums of their domains, which it makes, take a minute
+            limits.cp_model_presolve = False
         status = solver.solve(self.cp)
         spent = solver.response_proto.deterministic_time + STARTING
         spent += PRESOLVING * len(self.cp.proto.constraints)

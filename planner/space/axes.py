@@ -21,7 +21,6 @@ from planner.spec.config import (
     Schedule,
     default_schedule,
 )
-from planner.spec.model import AttentionKind
 from planner.spec.rule import Problem
 
 Restriction = Mapping[str, tuple[int, ...]]
@@ -170,13 +169,15 @@ def stack_modules(problem: Problem) -> int:
 def selects_anything(problem: Problem) -> bool:
     """Has any layer a module that the stack recomputes selectively? A mixture of experts has no dense `mlp`."""
     kinds = problem.model.layer_kinds
-    present = {"core_attn", "layernorm"}
+    present = {"core_attn"} if problem.model.attentions else set()
+    if any(layer.state_space is None or layer.sublayers > 1 for layer in kinds):
+        present.add("layernorm")
     if any(layer.mlp for layer in kinds):
         present.add("mlp")
     if any(layer.moe for layer in kinds):
         present |= {"moe", "moe_act"}
     if any(layer.moe and layer.moe.shared_ffn for layer in kinds):
         present.add("shared_experts")
-    if any(layer.attention.kind is AttentionKind.MLA for layer in kinds):
+    if problem.model.has_latent_attention:
         present.add("mla_up_proj")
     return not present.isdisjoint(problem.stack.limits.selective_recompute)

@@ -40,11 +40,20 @@ def _graph_modules(columns: Columns, problem: Problem) -> Mask:
 
 
 def _heads(problem: Problem) -> int:
-    return math.gcd(*(layer.attention.heads for layer in problem.model.layer_kinds))
+    return math.gcd(*(attention.heads for attention in problem.model.attentions))
 
 
 def _kv_heads(problem: Problem) -> int:
-    return math.gcd(*(layer.attention.kv_heads for layer in problem.model.layer_kinds))
+    return math.gcd(*(attention.kv_heads for attention in problem.model.attentions))
+
+
+def _scan_heads(problem: Problem) -> int:
+    """0 where no layer has a state space; everything divides it."""
+    return math.gcd(*(state.heads for state in problem.model.state_spaces))
+
+
+def _scan_groups(problem: Problem) -> int:
+    return math.gcd(*(state.groups for state in problem.model.state_spaces))
 
 
 def _dense_ffn(problem: Problem) -> int:
@@ -85,8 +94,25 @@ def _heads_tp(columns: Columns, problem: Problem) -> Mask:
 
 def _kv_heads_tp(columns: Columns, problem: Problem) -> Mask:
     kv, tp = _kv_heads(problem), columns["tp"]
-    whole = kv % tp == 0
+    whole: Mask = kv % tp == 0
+    if not problem.model.attentions:
+        return whole
     return whole | (tp % kv == 0) if problem.stack.limits.kv_heads_below_tp else whole
+
+
+def _scan_tp(columns: Columns, problem: Problem) -> Mask:
+    return (_scan_heads(problem) % columns["tp"] == 0) & (_scan_groups(problem) % columns["tp"] == 0)
+
+
+def _scan_cp(columns: Columns, problem: Problem) -> Mask:
+    """Heads are dealt over tp x cp; groups too, or each is copied to several ranks of cp."""
+    tp, cp = columns["tp"], columns["cp"]
+    if not problem.model.state_spaces:
+        return np.ones(len(tp), dtype=np.bool_)
+    groups = np.maximum(_scan_groups(problem) // tp, 1)
+    return (cp == 1) | (
+        (_scan_heads(problem) % (tp.astype(np.int64) * cp) == 0) & ((groups % cp == 0) | (cp % groups == 0))
+    )
 
 
 def _ffn_tp(columns: Columns, problem: Problem) -> Mask:
@@ -214,6 +240,19 @@ RULES: Final[tuple[Rule, ...]] = (
         "choose a tp that divides the key/value heads",
         "Megatron-LM TransformerConfig.__post_init__; torchtitan refuses tp above the key/value heads",
         lambda p: {"kv": _kv_heads(p)},
+    ),
+    Rule(
+        "state-space-tp", ("tp",), _scan_tp,
+        "tp must divide the {heads} heads and the {groups} groups of state spaces; tp={tp}",
+        "choose a tp that divides the groups", "Megatron-Core ssm/mamba_mixer.py MambaMixer.__init__",
+        lambda p: {"heads": _scan_heads(p), "groups": _scan_groups(p)},
+    ),
+    Rule(
+        "state-space-cp", ("tp", "cp"), _scan_cp,
+        "tp x cp must divide the {heads} heads of state spaces, and cp the {groups} groups over tp, or they it; "
+        "tp={tp} cp={cp}", "choose a smaller cp",
+        "Megatron-Core ssm/mamba_context_parallel.py MambaContextParallel.__init__",
+        lambda p: {"heads": _scan_heads(p), "groups": _scan_groups(p)},
     ),
     Rule(
         "ffn-tp", ("tp",), _ffn_tp,

@@ -21,7 +21,8 @@ def nanotron_head(model: ModelSpec) -> float:
     """The head's cost in layers as nanotron counts it [1]: V h over 4 a d h + 3 f h of the first layer."""
     first = model.layers[0]
     ffn = first.mlp.ffn if first.mlp else (first.moe.top_k * first.moe.expert_ffn if first.moe else 0)
-    return model.vocab / (4.0 * first.attention.heads * first.attention.head_dim + 3.0 * ffn)
+    attention = first.attention.heads * first.attention.head_dim if first.attention else 0
+    return model.vocab / (4.0 * attention + 3.0 * ffn) if attention + ffn else 0.0
 
 
 def split_evenly(num_layers: int, chunks: int) -> list[int]:

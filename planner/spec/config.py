@@ -149,8 +149,8 @@ class CudaGraphs(IntEnum):
 
 
 # Bits of `cuda_graph_modules`, named as Megatron-LM's --cuda-graph-modules; without any of them whole layers are
-# captured, which is written as its name of old, "full". Of Mamba layers planner knows none.
-CUDA_GRAPH_MODULES: Final = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+# captured, which is written as its name of old, "full".
+CUDA_GRAPH_MODULES: Final = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
 WHOLE_LAYER: Final = "full"
 FIXED_SHAPES: Final = ("attn", "moe_router", "moe_preprocess")  # of a layer whose experts drop no tokens
 

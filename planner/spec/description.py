@@ -7,11 +7,14 @@
     gated_mlp: true       attention: gqa       # mha, gqa or mla
     moe: {experts: 8, top_k: 2, expert_ffn: 14336, shared_ffn: 0, first_dense_layers: 0, moe_every: 1}
     mla: {q_lora_rank: 1536, kv_lora_rank: 512, qk_nope: 128, qk_rope: 64, v: 128}
+    mamba: {heads: 64, head_dim: 64, state: 128, groups: 8, conv: 4, chunk: 128}     # with hybrid_pattern
+    hybrid_pattern: "MEMEM*E"   # a letter for every layer: M Mamba-2, * attention, - MLP, E experts, one norm each
 
 Optional: norm (rms, layer), bias (all linear layers), qk_norm (none, head, full), positions (rows of a
 learned position table), context, window. What is not stated follows one of two styles: a gated MLP goes with
-RMS norms and no biases (Llama), a plain one with layer norms, biases and 2048 learned positions (GPT).
-Left out: layers that differ in anything but dense or expert MLP.
+RMS norms and no biases (Llama), a plain one with layer norms, biases and 2048 learned positions (GPT); a hybrid, gated
+or not, has RMS norms and neither (Nemotron-H).
+Left out: layers that differ in anything but these letters, or in a dense or expert MLP.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from planner.spec.model import (
     Moe,
     NormKind,
     QkNorm,
+    StateSpace,
 )
 
 T = TypeVar("T")
@@ -65,6 +69,17 @@ class MlaDescription(_Strict):
     v: int = Field(gt=0, le=LARGEST)
 
 
+class MambaDescription(_Strict):
+    """Mamba-2; `conv` and `chunk` as Nemotron-H has them where they are not stated."""
+
+    heads: int = Field(gt=0, le=LARGEST)
+    head_dim: int = Field(gt=0, le=LARGEST)
+    state: int = Field(gt=0, le=LARGEST)
+    groups: int = Field(gt=0, le=LARGEST)
+    conv: int = Field(default=4, gt=0, le=LARGEST)
+    chunk: int = Field(default=128, gt=0, le=LARGEST)
+
+
 class ModelDescription(_Strict):
     """An architecture by its dimensions; null means not stated."""
 
@@ -80,6 +95,10 @@ class ModelDescription(_Strict):
     attention: AttentionKind | None = Field(default=None, strict=False)
     moe: MoeDescription | None = None
     mla: MlaDescription | None = None
+    mamba: MambaDescription | None = None
+    hybrid_pattern: str | None = Field(
+        default=None, min_length=1, max_length=MOST_LAYERS, pattern=r"^[-M*E]+$"
+    )
     norm: NormKind | None = Field(default=None, strict=False)
     bias: bool | None = None
     qk_norm: QkNorm = Field(default=QkNorm.NONE, strict=False)
@@ -100,12 +119,14 @@ def spec_from_description(
     """The model that a description by hand stands for.
 
     `ignore_unknown` drops unknown keys and says so in `assumed` instead of refusing them. Raises
-    `UnsupportedError` for a hybrid architecture or unstated dimensions, `FileInputError` for a field
+    `UnsupportedError` for unstated dimensions or hybrids of other than Mamba-2, `FileInputError` for a field
     that is wrong or contradicts another.
     """
     where = file or name
     fields = {str(key): value for key, value in description.items()}
     _refuse_unsupported(fields, name)
+    if fields.get("hybrid_pattern") and isinstance(fields.get("attention"), str):
+        fields["attention"] = fields["attention"].partition(" (")[0]  # a remark such as "gqa (hybrid mamba2)"
     assumed: list[str] = []
     if ignore_unknown:
         for key in sorted(set(fields) - set(ModelDescription.model_fields)):
@@ -127,11 +148,14 @@ def spec_from_description(
 
 def _refuse_unsupported(fields: Mapping[str, Any], name: str) -> None:
     kind = str(fields.get("attention") or "")
-    if fields.get("mamba") or fields.get("hybrid_pattern") or "hybrid" in kind or "mamba" in kind:
+    described = fields.get("mamba") and fields.get("hybrid_pattern")
+    if not described and (
+        "hybrid" in kind or "mamba" in kind or fields.get("mamba") or fields.get("hybrid_pattern")
+    ):
         raise UnsupportedError(
-            f"{name}: the model must be a plain transformer",
-            f"attention {kind!r}, a hybrid with state-space layers",
-            "hybrid architectures are not modelled yet",
+            f"{name}: a hybrid must state its layers",
+            f"attention {kind!r}, mamba {fields.get('mamba')!r}, hybrid_pattern {fields.get('hybrid_pattern')!r}",
+            "state mamba and hybrid_pattern; of state spaces planner models Mamba-2",
         )
     for required in ("layers", "hidden", "heads", "vocab"):
         if fields.get(required) is None:
@@ -149,9 +173,11 @@ class _Builder:
     def __init__(self, d: ModelDescription, assumed: list[str]) -> None:
         self.d, self.assumed = d, assumed
         self.gated = self._default("gated_mlp", d.gated_mlp, True)
-        self.bias = self._default("bias", d.bias, not self.gated)
-        self.norm = self._default("norm", d.norm, NormKind.RMS if self.gated else NormKind.LAYER)
-        self.activation = Activation.SILU if self.gated else Activation.GELU
+        self.like_gpt = not self.gated and d.hybrid_pattern is None
+        self.bias = self._default("bias", d.bias, self.like_gpt)
+        self.norm = self._default("norm", d.norm, NormKind.LAYER if self.like_gpt else NormKind.RMS)
+        plain = Activation.GELU if self.like_gpt else Activation.RELU2
+        self.activation = Activation.SILU if self.gated else plain
 
     def _default(self, field: str, value: T | None, default: T) -> T:
         if value is not None:
@@ -167,7 +193,7 @@ class _Builder:
             family="described",
             hidden=d.hidden,
             vocab=d.vocab,
-            layers=self._layers(),
+            layers=self._layers() if d.hybrid_pattern is None else self._hybrid_layers(d.hybrid_pattern),
             tied_embeddings=self._default("tied_embeddings", d.tied_embeddings, False),
             position_rows=positions,
             norm_kind=self.norm,
@@ -180,7 +206,7 @@ class _Builder:
     def _positions(self) -> int:
         if self.d.positions is not None:
             return self.d.positions
-        learned = not self.gated if self.d.positional is None else self.d.positional == "learned"
+        learned = self.like_gpt if self.d.positional is None else self.d.positional == "learned"
         return self._default("positions", None, GPT_POSITIONS if learned else 0)
 
     def _attention(self) -> Attention:
@@ -236,6 +262,34 @@ class _Builder:
         moe_layer = None if moe is None else Layer(attention, None, moe, norm_bias=norm_bias)
         picked = (moe_layer if is_sparse else dense_layer for is_sparse in sparse)
         return tuple(layer for layer in picked if layer is not None)
+
+    def _hybrid_layers(self, pattern: str) -> tuple[Layer, ...]:
+        d = self.d
+        if len(pattern) != d.layers:
+            given = f"{len(pattern)} letters, layers={d.layers}"
+            raise InputError(
+                "hybrid_pattern must have a letter for every layer", given, "correct one of them"
+            )
+        needed = {"M": ("mamba", d.mamba), "E": ("moe", d.moe), "-": ("ffn", d.ffn)}
+        for letter, (field, value) in needed.items():
+            if letter in pattern and value is None:
+                must = f"{field} must be stated where hybrid_pattern has {letter}"
+                raise InputError(must, f"{field}: null", f"state {field}")
+        norm_bias = self.norm is NormKind.LAYER and self.bias
+        bare = Layer(None, None, None, 1, norm_bias, state_space=self._state_space()) if d.mamba else None
+        kinds = {"M": bare}
+        if "*" in pattern:
+            kinds["*"] = Layer(self._attention(), None, None, 1, norm_bias)
+        if "-" in pattern and d.ffn is not None:
+            kinds["-"] = Layer(None, Mlp(d.ffn, self.gated, self.bias, self.activation), None, 1, norm_bias)
+        if "E" in pattern and d.moe is not None:
+            kinds["E"] = Layer(None, None, self._moe(d.moe), 1, norm_bias)
+        return tuple(layer for letter in pattern if (layer := kinds[letter]) is not None)
+
+    def _state_space(self) -> StateSpace:
+        m = self.d.mamba
+        assert m is not None, "a pattern has it"
+        return StateSpace(m.heads, m.head_dim, m.state, m.groups, m.conv, m.chunk, bias=self.bias)
 
     def _moe(self, m: MoeDescription) -> Moe:
         return Moe(

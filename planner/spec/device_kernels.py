@@ -9,7 +9,7 @@ from typing import Final
 
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Accelerator, Architecture
-from planner.spec.model import AttentionKind, ModelSpec
+from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel
 
@@ -54,7 +54,7 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator) -> str:
         return ""
     if chip.architecture is Architecture.VOLTA:
         return "flash kernels need compute capability 8.0 (Ampere) or more"
-    latent = any(layer.attention.kind is AttentionKind.MLA for layer in model.layer_kinds)
+    latent = model.has_latent_attention
     if latent and chip.architecture is Architecture.BLACKWELL and not stack.kernels.fused_mla_on_blackwell:
         return "this release has no flash kernel for latent attention on Blackwell"
     return ""

@@ -1,7 +1,7 @@
 """What is the model made of? The dimensions on which every cost equation rests, one `Layer` per block.
 
 Left out: everything that changes neither parameters, FLOPs, bytes nor launch files (dropout, rotary base,
-logit scaling, initialisation), and architectures without a decoder-only transformer at their core.
+logit scaling, initialisation), and architectures that are neither decoder-only transformers nor hybrids of Mamba-2.
 """
 
 from __future__ import annotations
@@ -211,15 +211,57 @@ class Moe:
 
 
 @dataclass(frozen=True)
+class StateSpace:
+    """A Mamba-2 mixer: Dao and Gu 2024, arXiv 2405.21060.
+
+    `state`: width of a head's state (N). `groups`: heads of a group share B and C. `conv`: taps of the causal
+    convolution over x, B and C. `chunk`: tokens that the scan works on as one block. `bias`: of both projections.
+    """
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    conv: int = 4
+    chunk: int = 256
+    conv_bias: bool = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = {
+            name: getattr(self, name) for name in ("heads", "head_dim", "state", "groups", "conv", "chunk")
+        }
+        _positive("state_space", **sizes)
+        _not_too_large("state_space.heads x head_dim", self.heads * self.head_dim)
+        given = f"heads={self.heads}, groups={self.groups}"
+        _require(self.heads % self.groups == 0, "state_space.groups must divide state_space.heads", given)
+
+    @property
+    def inner(self) -> int:
+        """Width of x, of its gate and of the scan's output."""
+        return self.heads * self.head_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: x, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def in_width(self) -> int:
+        """Outputs of the input projection: the gate, x, B, C and a time step for every head."""
+        return self.inner + self.conv_width + self.heads
+
+
+@dataclass(frozen=True)
 class Layer:
-    """One transformer block: attention, then an MLP or a mixture of experts.
+    """One block: attention or a state space, an MLP or a mixture of experts; of either pair, one may be all there is.
 
     `norms`: how many hidden-wide norms it applies; `norm_weight`: whether they have a learned scale.
     `parallel`: attention and MLP read the same normed input and are added together. `wide`: its linear layers stay in
     16 bits where a recipe computes others in 8 or 4.
     """
 
-    attention: Attention
+    attention: Attention | None
     mlp: Mlp | None
     moe: Moe | None
     norms: int = 2
@@ -227,19 +269,36 @@ class Layer:
     parallel: bool = False
     norm_weight: bool = True
     wide: bool = False
+    state_space: StateSpace | None = None
 
     def __post_init__(self) -> None:
         _not_negative("layer", norms=self.norms)
         _require(
-            (self.mlp is None) != (self.moe is None),
-            "a layer must have exactly one of mlp and moe",
+            self.mlp is None or self.moe is None,
+            "a layer must have at most one of mlp and moe",
             f"mlp={self.mlp}, moe={self.moe}",
         )
+        _require(
+            self.attention is None or self.state_space is None,
+            "a layer must have at most one of attention and a state space",
+            f"attention={self.attention}, state_space={self.state_space}",
+        )
+        _require(self.sublayers > 0, "a layer must have something to compute", "nothing")
+
+    @property
+    def mixes(self) -> bool:
+        """Is there attention or a state space, so that tokens see one another?"""
+        return self.attention is not None or self.state_space is not None
+
+    @property
+    def sublayers(self) -> int:
+        """Residual branches: 1 or 2."""
+        return int(self.mixes) + int(self.mlp is not None or self.moe is not None)
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer.
+    """A decoder-only language model.
 
     `position_rows`: rows of a learned position table (0: rotary or ALiBi). `embedding_width`: width of the
     token embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`.
@@ -320,3 +379,17 @@ class ModelSpec:
     @property
     def is_moe(self) -> bool:
         return any(layer.moe is not None for layer in self.layer_kinds)
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Attention of each kind of layer that has any."""
+        return tuple(layer.attention for layer in self.layer_kinds if layer.attention is not None)
+
+    @property
+    def state_spaces(self) -> tuple[StateSpace, ...]:
+        """State space of each kind of layer that has one."""
+        return tuple(layer.state_space for layer in self.layer_kinds if layer.state_space is not None)
+
+    @property
+    def has_latent_attention(self) -> bool:
+        return any(attention.kind is AttentionKind.MLA for attention in self.attentions)

@@ -228,5 +228,5 @@ def test_context_parallel_buffers_by_hand(kind: ContextKind, pairs: int, queries
     # Llama 3.1 8B on 4 ranks: keys and values are 2 x 8 x 128 values of 2 bytes a token, queries and output 2 x 4096
     model, x = load_model("llama-3.1-8b"), shape(tokens=2048)
     x = dataclasses.replace(x, c=np.array([4.0]))
-    found = context_working(model.layers[0], x, np.array([int(kind)], dtype=np.int32), BF16)
+    found = context_working(model.attentions[0], x, np.array([int(kind)], dtype=np.int32), BF16)
     assert float(found[0]) == 2048 * (pairs * 2 * 2048 + queries * 2 * 2 * 4096)

@@ -89,8 +89,12 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
             for gemm in layer_gemms(layer, spec.hidden)
         )
         rest = layer_parameters(layer, spec.hidden).total - norm_parameters(layer, spec.hidden) - weights
-        a, mlp, moe = layer.attention, layer.mlp, layer.moe
-        biased = a.qkv_bias or a.out_bias or a.sinks or (mlp and mlp.bias) or (moe and moe.expert_bias)
+        a, mlp, moe, s = layer.attention, layer.mlp, layer.moe, layer.state_space
+        biased = (
+            (a and (a.qkv_bias or a.out_bias or a.sinks)) or (mlp and mlp.bias) or (moe and moe.expert_bias)
+        )
+        if s is not None:  # convolution with its bias, decay, skip and time-step bias of every head, a norm
+            rest -= s.conv_width * (s.conv + 1) + 3 * s.heads + s.inner
         assert rest > 0 if biased else rest == 0
 
 

@@ -93,14 +93,14 @@ def test_names_of_old_and_new(text: str, expected: tuple[CudaGraphs, tuple[str, 
         ("--enable-cuda-graph --cuda-graph-impl local", "exclude each other"),
         ("--cuda-graph-impl local --cuda-graph-modules attn --cuda-graph-scope mlp", "exclude each other"),
         ("--cuda-graph-impl full_iteration", "--no-check-for-nan-in-loss-and-grad"),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-modules mamba", "mamba"),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules xlstm", "xlstm"),
         ("--cuda-graph-impl dreamt", "dreamt"),
     ],
 )
 def test_what_megatron_refuses_at_its_start(text: str, words: str) -> None:
     with pytest.raises(PlannerError, match=words) as refused:
         read("megatron", ARGUMENTS + text)
-    assert isinstance(refused.value, InputError) or words in ("mamba", "dreamt")
+    assert isinstance(refused.value, InputError) or words in ("xlstm", "dreamt")
 
 
 def test_bridge() -> None:
@@ -201,7 +201,7 @@ def test_settings_by_name() -> None:
     assert found == {"cuda_graph_impl": (0, 2), "cuda_graph_modules": (9,)}
     assert value_text("cuda_graph_impl", 2) == "transformer_engine"
     assert [value_text("cuda_graph_modules", mask) for mask in (0, 9)] == ["full", "attn+moe_router"]
-    for wrong in ("cuda_graph_impl=maybe", "cuda_graph_modules=attn+mamba"):
+    for wrong in ("cuda_graph_impl=maybe", "cuda_graph_modules=attn+xlstm"):
         with pytest.raises(PlannerError, match="known"):
             parse_restriction([wrong])
 

@@ -31,7 +31,7 @@ STATED = {
     *("olmoe", "opt", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss"),
     *("solar_open", "stablelm", "starcoder2"),
     *("bailing_moe", "bailing_moe_v2", "deepseek", "hy_v3", "internlm2", "internlm3", "iquestcoder", "jais2"),
-    *("mimo", "youtu"),
+    *("mamba2", "mimo", "nemotron_h", "youtu"),
 }
 
 

@@ -64,6 +64,8 @@ def test_most_models_can_be_stated() -> None:
     refused = 0
     for model in catalog_models():
         case = replace(golden_launch("megatron"), model=load_model(model))
+        if case.model.state_spaces:  # of another release: test_hybrids.py
+            continue
         try:
             framework("megatron").render(case, "0.18.2")
         except PlannerError:

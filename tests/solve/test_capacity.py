@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.least_chunks import ChunkSizes
-from planner.cost.probe import rank_memory
+from planner.cost.probe import fewest_of_kinds, rank_memory
 from planner.solve.dealt import Dealt
 from planner.solve.split import cost_of_split
 from planner.solve.split_bound import fewest_layers
-from planner.spec.config import ParallelConfig
+from planner.spec.config import ParallelConfig, default_schedule
 from planner.spec.model import Activation, Layer, Mlp, ModelSpec, Moe
 from tests.problems import attention, costs, problem
 from tests.solve.test_split import every_split
@@ -21,18 +21,31 @@ LAYERS = {  # "A" frees much memory by recomputation, "B" keeps little
 }
 
 
-@pytest.mark.parametrize("kinds", ["AAAAAABBBBBA", "AAAAAABBBBBC"])
-def test_a_rank_of_several_kinds_needs_no_less_than_the_least(kinds: str) -> None:
+@pytest.mark.parametrize("kinds", ["AAAAAABBBBBA", "AAAAAABBBBBC", "ABCABACABBCA"])
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_a_rank_of_several_kinds_needs_no_less_than_the_least(kinds: str, vpp: int) -> None:
     layers = tuple(LAYERS[kind] for kind in kinds)
     spec = ModelSpec("mixed", "qwen3_moe", 2048, 32000, layers, False, max_position=131072)
     model = costs(problem(spec, "1x8 h100", seq_len=8192, global_batch=16))
-    config = ParallelConfig(tp=2, etp=2, sp=1, pp=4, num_microbatches=16)
-    choices = (1, 2)
+    pp, schedule = 4 // vpp, int(default_schedule(vpp))
+    config = ParallelConfig(tp=2, etp=2, sp=1, pp=pp, dp=vpp, vpp=vpp, num_microbatches=8, schedule=schedule)
+    choices = (0, 2, 4)
     least = rank_memory(model, config, choices, 12, ChunkSizes(fewest_layers(12, config), 12))
-    for chunks in list(every_split(12, 4, 1))[::3]:
+    for chunks in list(every_split(12, pp, vpp))[::3]:
         for i, count in enumerate(choices):
             detail = cost_of_split(model, config, Dealt(chunks, (count,))).detail
             assert detail is not None
             held = detail.by_class[0] + detail.outside[0]
             for j, ranks in enumerate(detail.classes.members[int(detail.class_row[0])]):
-                assert least[i, ranks[0], sum(chunks[ranks[0] :: 4])] <= held[j] * (1 + 1e-9)
+                assert least[i, ranks[0], sum(chunks[ranks[0] :: pp])] <= held[j] * (1 + 1e-9)
+
+
+def test_the_fewest_of_every_kind_are_those_of_the_worst_runs() -> None:
+    kind_of = [0, 1, 0, 2, 1, 0, 0, 2]
+    one, two = fewest_of_kinds(kind_of, 3, 1), fewest_of_kinds(kind_of, 3, 2)
+    runs = [kind_of[i:j] for i in range(9) for j in range(i, 9)]
+    for n in range(9):
+        for kind in range(3):
+            alone = min(run.count(kind) for run in runs if len(run) == n)
+            both = min(a.count(kind) + b.count(kind) for a in runs for b in runs if len(a) + len(b) == n)
+            assert (one[n, kind], two[n, kind]) == (alone, both)

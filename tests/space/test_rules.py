@@ -14,12 +14,13 @@ from planner.spec.config import AXES, SCHEDULE_LABELS, ConfigTable, ParallelConf
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits, Stack
 from planner.spec.stack_kinds import PipelineSplit
-from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
+from tests.problems import dense_model, hybrid_model, legal_table, moe_model, problem, random_rows
 
 DENSE = (
     problem()
 )  # 8 layers, 16 heads, 8 key/value heads, ffn 7168, vocab 32000; 16 devices; 64 x 4096 tokens
 MOE = problem(moe_model())  # 16 experts of width 1024
+HYBRID = problem(hybrid_model("M-M-M-M-", groups=2))  # 64 heads in 2 groups
 LEGAL = ParallelConfig(tp=2, pp=2, dp=4, micro_batch=2, num_microbatches=8, sp=1, zero=1)
 
 
@@ -49,6 +50,12 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
     "world-size": (DENSE, {"cp": 2}, ("16", "tp=2 cp=2 pp=2 dp=4")),
     "heads-tp": (DENSE, {"tp": 3}, ("16", "tp=3")),
     "kv-heads-tp": (NO_COPIES, {"tp": 16}, ("8", "tp=16")),
+    "state-space-tp": (HYBRID, {"tp": 4}, ("64 heads", "2 groups", "tp=4")),
+    "state-space-cp": (
+        replace(HYBRID, model=hybrid_model("M-M-M-M-", heads=12, groups=6)),
+        {"cp": 4},
+        ("12", "cp=4"),
+    ),
     "ffn-tp": (DENSE, {"tp": 5}, ("7168", "tp=5")),
     "vocabulary-tp": (UNPADDED, {}, ("32001", "tp=2")),
     "sequence-cp": (replace(DENSE, job=replace(DENSE.job, seq_len=4100)), {"cp": 4}, ("4100", "cp=4")),

@@ -392,16 +392,64 @@ def granitemoeshared(d: Draw) -> Fields:
     return granitemoe(d) | d.maybe(shared_intermediate_size=d.one_of(24, 48))
 
 
+def mamba(d: Draw, hidden: int) -> Fields:
+    """As Bamba and Granite 4 state it."""
+    fields = {
+        "mamba_n_heads": 2 * hidden // 8,
+        "mamba_n_groups": d.one_of(1, 2),
+        "mamba_d_state": d.one_of(16, 32),
+    }
+    fields |= d.maybe(mamba_d_head=d.one_of("auto", 8), mamba_d_conv=d.one_of(2, 3), mamba_chunk_size=32)
+    return fields | d.maybe(mamba_conv_bias=d.flag(), mamba_proj_bias=d.flag())
+
+
 def granitemoehybrid(d: Draw) -> Fields:
     fields = no_head_dim(d) | {"num_local_experts": d.one_of(0, 4), "num_experts_per_tok": 2}
-    kinds = ["attention"] * fields["num_hidden_layers"]
-    fields |= {"layer_types": kinds, "mamba_n_heads": 1}
+    layers = fields["num_hidden_layers"]
+    kinds = [d.one_of("attention", "mamba", "full_attention", "linear_attention") for _ in range(layers)]
+    fields |= mamba(d, fields["hidden_size"]) | d.maybe(layer_types=kinds)
     return fields | d.maybe(shared_intermediate_size=24)
+
+
+def bamba(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | mamba(d, 64)
+    fields |= {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": d.one_of(1, 2, 4)}
+    fields |= d.maybe(attention_bias=d.flag(), mlp_bias=d.flag())
+    return fields | d.maybe(attn_layer_indices=d.one_of([], [0], [1, 2]))
+
+
+def mamba2(d: Draw) -> Fields:
+    fields = {"num_heads": d.one_of(8, 16), "head_dim": d.one_of(4, 8), "num_hidden_layers": d.one_of(1, 3)}
+    fields |= {"hidden_size": fields["num_heads"] * fields["head_dim"] // 2, "vocab_size": d.one_of(64, 99)}
+    fields |= d.maybe(state_size=16, n_groups=d.one_of(1, 2), conv_kernel=d.one_of(2, 4), chunk_size=32)
+    return fields | d.maybe(use_bias=d.flag(), use_conv_bias=d.flag(), tie_word_embeddings=d.flag())
+
+
+def nemotron_h(d: Draw) -> Fields:
+    fields = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": d.one_of(1, 2, 4),
+        "hidden_size": d.one_of(32, 48),
+    }
+    fields |= {"vocab_size": d.one_of(64, 99), "n_routed_experts": d.one_of(2, 4)} | d.maybe(head_dim=16)
+    fields |= {"mamba_num_heads": d.one_of(8, 16), "mamba_head_dim": d.one_of(4, 8), "intermediate_size": 40}
+    fields |= d.maybe(
+        ssm_state_size=16, n_groups=d.one_of(1, 2), conv_kernel=2, use_bias=d.flag(), mlp_bias=d.flag()
+    )
+    fields |= d.maybe(
+        use_conv_bias=d.flag(), moe_intermediate_size=24, moe_shared_expert_intermediate_size=48
+    )
+    kinds = [d.one_of(*"M*-E") for _ in range(d.one_of(1, 4, 7))]
+    if d.flag():
+        return fields | d.maybe(hybrid_override_pattern="".join(kinds))
+    names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+    return fields | {"layers_block_type": [names[kind] for kind in kinds]}
 
 
 FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "apertus": no_head_dim,
     "arcee": biased,
+    "bamba": bamba,
     "bloom": bloom,
     "codegen": gptj,
     "cohere": cohere,
@@ -442,6 +490,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "jais2": biased,
     "llama": llama,
     "llama4_text": llama4,
+    "mamba2": mamba2,
     "mellum": mellum,
     "minicpm3": minicpm3,
     "minimax_m2": minimax_m2,
@@ -452,6 +501,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "mixtral": mixtral,
     "mpt": mpt,
     "nemotron": nemotron,
+    "nemotron_h": nemotron_h,
     "olmo": no_head_dim,
     "olmo2": olmo2,
     "olmo3": sliding,
@@ -481,11 +531,12 @@ _OUTSIDE = (
     (r"embed|wte|project_in", "embedding"),
 )
 _INSIDE = (
+    (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
     (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
     (r"shared_expert|shared_mlp", "shared_experts"),
     (r"\.experts\.", "experts"),
     (r"\.gate\.(wg\.)?(weight|bias)|\.router\.", "router"),
-    (r"attn\.|attention\.|self_attn\.sinks", "attention"),
+    (r"attn\.|attention\.|self_attn\.sinks|mixer\.[qkvo]_proj", "attention"),
     (r"", "mlp"),
 )
 
@@ -543,5 +594,6 @@ def test_counts_equal_the_library(family: str) -> None:
         expected = library_counts(config)
         ours = Counter({kind: n for kind, n in model_parameters(spec).by_kind.items() if n})
         assert ours == expected, fields
-        windows = [layer.attention.window is not None for layer in spec.layers]
-        assert windows == windows_of(config, len(windows)), fields
+        slides = windows_of(config, spec.num_layers)
+        attentions = [(layer.attention, slide) for layer, slide in zip(spec.layers, slides, strict=True)]
+        assert all((a.window is not None) == slide for a, slide in attentions if a is not None), fields

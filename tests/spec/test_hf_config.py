@@ -216,7 +216,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "model_type",
         [
-            "mamba2",
+            "mamba",
             "t5",
             "qwen3_next",
             "bert",

@@ -104,12 +104,18 @@ def test_ling_normed_queries_from_2_on() -> None:
         read({"model_type": "bailing_moe", **small, "norm_head": True})
 
 
-def test_granite_4_only_without_state_spaces() -> None:
+def test_granite_4_mixes_by_attention_or_state_spaces() -> None:
     core = {"model_type": "granitemoehybrid", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "vocab_size": 99}  # fmt: skip
-    for types in (["mamba", "attention"], None):
-        with pytest.raises(UnsupportedError, match="not modelled"):
-            read({**core, "layer_types": types})
+            "vocab_size": 99, "intermediate_size": 32, "mamba_n_heads": 16}  # fmt: skip
+    scanned = read({**core, "layer_types": ["mamba", "attention"]}).layers
+    assert [(layer.attention is None, layer.state_space is None) for layer in scanned] == [
+        (True, False),
+        (False, True),
+    ]
+    state = scanned[0].state_space
+    assert state is not None
+    assert (state.heads, state.head_dim, state.groups, state.conv_width) == (16, 8, 1, 128 + 2 * 256)
+    assert read(core).attentions == ()
     older = read({**core, "layers_block_type": ["attention"] * 2, "num_local_experts": 4, "num_experts_per_tok": 2,
                   "intermediate_size": 32, "shared_intermediate_size": 16})  # fmt: skip
     moe = older.layers[0].moe
@@ -134,7 +140,7 @@ def test_jais_is_ungated() -> None:
 @pytest.mark.parametrize(
     ("model_type", "said"),
     [("afmoe", "gate"), ("step3p5", "gate"), ("mistral_large4", "sparse"), ("minimax_m3", "sparse"),
-     ("kimi_k3", "hybrid"), ("gemma4_unified", "every layer"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
+     ("kimi_k3", "delta rule"), ("gemma4_unified", "every layer"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
 )  # fmt: skip
 def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
@@ -145,5 +151,4 @@ def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> 
 def test_infinity_as_python_writes_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text('{"model_type": "nemotron_h", "time_step_limit": [0.0, Infinity]}')
-    with pytest.raises(UnsupportedError, match="hybrid"):
-        load_model(str(file))
+    assert load_model(str(file)).num_layers == 4

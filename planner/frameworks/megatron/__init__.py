@@ -1,7 +1,7 @@
-"""Megatron-LM: pretrain_gpt.py with arguments, from release 0.16 to main of 2026-08.
+"""Megatron-LM: pretrain_gpt.py, or pretrain_hybrid.py, with arguments, from release 0.16 to main of 2026-08.
 
 Uneven splits: first and last counts where that says it, else --pipeline-model-parallel-layout. ZeRO 1 is the
-distributed optimizer, 2 and 3 are Megatron-FSDP. Left out: encoders, hybrids and other pretraining programs.
+distributed optimizer, 2 and 3 are Megatron-FSDP. Left out: encoders and other pretraining programs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from planner.frameworks.megatron.arguments import (
     option_groups,
     unlike_stack,
 )
+from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
 from planner.frameworks.megatron.parse import parse
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
@@ -42,8 +43,9 @@ def render(launch: Launch, version: str) -> Files:
             'export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"',
         ]
     )
+    program = PROGRAM if launch.model.state_spaces else "pretrain_gpt.py"
     files = launch_files(
-        launch, environment(launch), groups, '"$MEGATRON_PATH/pretrain_gpt.py"', IMAGE, prelude=prelude
+        launch, environment(launch), groups, f'"$MEGATRON_PATH/{program}"', IMAGE, prelude=prelude
     )
     run = [
         f"`MEGATRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
@@ -59,6 +61,7 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
         *left_out(launch.model),
         *unwritten_rotation(launch.details, written_rotations(launch.model, launch.details, version)),
         *unlike_stack(launch),
+        *notes(launch.model),
     ]
     if states_yarn(launch.model, launch.details, version):
         said.append(
@@ -74,8 +77,9 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
 
 
 def recognizes(name: str, text: str) -> bool:
-    """A script or list of arguments of pretrain_gpt.py."""
-    return "--tensor-model-parallel-size" in text or "pretrain_gpt.py" in text or "--num-layers" in text
+    """A script or list of arguments of pretrain_gpt.py or pretrain_hybrid.py."""
+    telling = ("--tensor-model-parallel-size", "pretrain_gpt.py", "--num-layers", PATTERNS[0])
+    return any(words in text for words in telling)
 
 
 MEGATRON: Final = Framework(

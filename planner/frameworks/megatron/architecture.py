@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.details import TRAITS, Details
+from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
 from planner.frameworks.options import option_table
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, ModelSpec, Moe, NormKind, QkNorm
+from planner.spec.model import Activation, Attention, AttentionKind, ModelSpec, Moe, NormKind, QkNorm
 
 Option = tuple[str, ...]
 
@@ -37,29 +38,30 @@ def model_options(
     _check(model)
     if model.position_rows and seq_len > model.position_rows:
         raise _refuse(f"sequences longer than the {model.position_rows} learned positions", seq_len)
-    attention = model.layers[0].attention
+    attention = next(iter(model.attentions), None)
     dense = next((layer.mlp for layer in model.layer_kinds if layer.mlp), None)
     moe = next((layer.moe for layer in model.layer_kinds if layer.moe), None)
     width = dense.ffn if dense is not None else (moe.expert_ffn if moe is not None else 4 * model.hidden)
+    hybrid = bool(model.state_spaces)  # its pattern says how many layers there are
     options: list[Option] = [
-        ("--num-layers", str(model.num_layers)),
+        *(hybrid_options(model) if hybrid else [("--num-layers", str(model.num_layers))]),
         ("--hidden-size", str(model.hidden)),
         ("--ffn-hidden-size", str(width)),
-        ("--num-attention-heads", str(attention.heads)),
+        *([] if attention is None else [("--num-attention-heads", str(attention.heads))]),
         ("--seq-length", str(seq_len)),
         ("--max-position-embeddings", str(max(model.position_rows or model.max_position, seq_len))),
-        *_positions(model, details, version),
-        *(_latent(attention, details) if attention.kind is AttentionKind.MLA else _grouped(attention)),
+        *([("--position-embedding-type", "none")] if hybrid else _positions(model, details, version)),
+        *_attention(attention, details),
         *_norm(model, details),
         *_activation(model),
-        *_biases(model.layers[0]),
+        *_biases(model),
         *_windows(model),
     ]
     if not model.tied_embeddings:
         options.append(("--untie-embeddings-and-output-weights",))
-    if attention.qk_norm is QkNorm.HEAD:
+    if attention is not None and attention.qk_norm is QkNorm.HEAD:
         options.append(("--qk-layernorm",))
-    if attention.sinks:
+    if attention is not None and attention.sinks:
         options.append(("--softmax-type", "learnable"))
     if moe is not None:
         options += _moe(model, moe, details)
@@ -74,8 +76,7 @@ def model_options(
 
 def has_full_queries(model: ModelSpec) -> bool:
     """Latent attention whose queries come from the hidden state at once, as in DeepSeek-V2-Lite and Moonlight?"""
-    attention = (layer.attention for layer in model.layer_kinds)
-    return any(a.kind is AttentionKind.MLA and not a.q_lora_rank for a in attention)
+    return any(a.kind is AttentionKind.MLA and not a.q_lora_rank for a in model.attentions)
 
 
 def normed_queries(model: ModelSpec) -> list[str]:
@@ -88,6 +89,7 @@ def normed_queries(model: ModelSpec) -> list[str]:
 
 def check_release(model: ModelSpec, version: str) -> None:
     """Raise `UnsupportedError` for a model that a release builds otherwise than it is."""
+    check_hybrid_release(model, version)
     if version in NORMS_FULL_QUERIES and has_full_queries(model):
         must = (
             f"Megatron-LM {version} must build latent attention without q_lora_rank as {model.name} has it, but its "
@@ -108,19 +110,23 @@ def _check(model: ModelSpec) -> None:
         raise _refuse("an embedding projection, an embedding norm or a head bias", model.name)
     if not (model.norm_weight and model.final_norm):
         raise _refuse("norms without weights, or no final norm", model.name)
-    first = model.layers[0]
+    if model.state_spaces:
+        check_hybrid(model)
     for layer in model.layer_kinds:
         if layer.parallel:
             raise _refuse("attention and MLP in parallel", model.name)
-        if layer.norms != 2:
+        if layer.norms != 2 and not model.state_spaces:
             raise _refuse("another number of norms a layer than 2", layer.norms)
-        if layer.attention.chunked:
-            raise _refuse("chunked attention", model.name)
-        if layer.attention.qk_norm is QkNorm.FULL or layer.attention.qk_norm_bias:
-            raise _refuse("a norm over all query heads, or one with a bias", layer.attention.qk_norm)
+        if layer.sublayers != 2 and not model.state_spaces:
+            raise _refuse("layers of attention or an MLP alone without state spaces", model.name)
         if model.norm_kind is NormKind.LAYER and not layer.norm_bias:
             raise _refuse("layer norms without a bias", model.name)
-        if _same_but_window(layer.attention, first.attention):
+    for attention in model.attentions:
+        if attention.chunked:
+            raise _refuse("chunked attention", model.name)
+        if attention.qk_norm is QkNorm.FULL or attention.qk_norm_bias:
+            raise _refuse("a norm over all query heads, or one with a bias", attention.qk_norm)
+        if _same_but_window(attention, model.attentions[0]):
             raise _refuse("attention that differs between layers by more than its window", model.name)
     moes = {layer.moe for layer in model.layer_kinds if layer.moe}
     mlps = {layer.mlp for layer in model.layer_kinds if layer.mlp}
@@ -146,7 +152,7 @@ def states_yarn(model: ModelSpec, details: Details, version: str) -> bool:
         scaling.get("rope_type", scaling.get("type")) == "yarn"
         and bool(scaling.get("factor") and scaling.get("original_max_position_embeddings"))
         and not scaling.get("attention_factor")
-        and model.layers[0].attention.kind is not AttentionKind.MLA
+        and not model.has_latent_attention
         and not model.mtp_layers
         and "--yarn-original-max-position-embeddings" in option_table("megatron", version)
     )
@@ -194,12 +200,18 @@ def written_rotations(model: ModelSpec, details: Details, version: str) -> dict[
     core/models/common/embeddings/rotary_pos_embedding.py _apply_scaling, core/transformer/transformer_config.py
     MLATransformerConfig.
     """
-    if model.layers[0].attention.kind is AttentionKind.MLA:
+    if model.has_latent_attention:
         return {"yarn": {"beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}}
     known: dict[str, dict[str, float]] = {
         "llama3": {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
     }
     return known | {"yarn": {}} if states_yarn(model, details, version) else known
+
+
+def _attention(attention: Attention | None, details: Details) -> list[Option]:
+    if attention is None:
+        return []
+    return _latent(attention, details) if attention.kind is AttentionKind.MLA else _grouped(attention)
 
 
 def _grouped(attention: Attention) -> list[Option]:
@@ -251,6 +263,8 @@ def _activation(model: ModelSpec) -> list[Option]:
         for layer in model.layer_kinds
         if (block := layer.mlp or layer.moe) is not None
     }
+    if not blocks:  # mixers alone
+        return []
     if len(blocks) != 1:
         raise _refuse("different activations in different layers", sorted(map(str, blocks)))
     gated, activation = next(iter(blocks))
@@ -265,22 +279,20 @@ def _activation(model: ModelSpec) -> list[Option]:
     raise _refuse("this activation", f"{'gated ' if gated else ''}{activation}")
 
 
-def _biases(layer: Layer) -> list[Option]:
-    attention, block = layer.attention, layer.mlp or layer.moe
-    assert block is not None, "a layer has one of both"
-    bias = layer.mlp.bias if layer.mlp is not None else bool(layer.moe and layer.moe.expert_bias)
-    if attention.qkv_bias and attention.out_bias and bias:
+def _biases(model: ModelSpec) -> list[Option]:
+    """As the first layer of each sort has them; state spaces have none."""
+    block = next((layer for layer in model.layers if layer.mlp or layer.moe), None)
+    bias = block is not None and bool(block.mlp.bias if block.mlp else block.moe and block.moe.expert_bias)
+    qkv, out = next(((a.qkv_bias, a.out_bias) for a in model.attentions), (False, False))
+    if qkv and out and bias and not model.state_spaces:
         return []
-    if attention.out_bias or bias:
-        raise _refuse(
-            "biases in some of the linear layers only",
-            f"qkv {attention.qkv_bias}, out {attention.out_bias}, mlp {bias}",
-        )
-    return [("--disable-bias-linear",), *([("--add-qkv-bias",)] if attention.qkv_bias else [])]
+    if out or bias:
+        raise _refuse("biases in some of the linear layers only", f"qkv {qkv}, out {out}, mlp {bias}")
+    return [("--disable-bias-linear",), *([("--add-qkv-bias",)] if qkv else [])]
 
 
 def _windows(model: ModelSpec) -> list[Option]:
-    windows = [layer.attention.window for layer in model.layers]
+    windows = [layer.attention.window for layer in model.layers if layer.attention is not None]
     sizes = {window for window in windows if window is not None}
     if not sizes:
         return []
@@ -316,7 +328,7 @@ def _moe(model: ModelSpec, moe: Moe, details: Details) -> list[Option]:
         ("--moe-router-dtype", "fp32"),
         ("--moe-grouped-gemm",),
     ]
-    if not all(sparse):
+    if not all(sparse) and not model.state_spaces:
         options.append(("--moe-layer-freq", _pattern(sparse)))
     if moe.shared_ffn:
         options.append(("--moe-shared-expert-intermediate-size", str(moe.shared_ffn)))

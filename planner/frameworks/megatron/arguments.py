@@ -13,6 +13,7 @@ from planner.frameworks.framework import Launch
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
 from planner.frameworks.megatron.graphs import graph_options
+from planner.frameworks.megatron.hybrid import pattern_options
 from planner.frameworks.megatron.states import (
     bf16_layer_options,
     fsdp_options,
@@ -142,6 +143,8 @@ def _pipeline(launch: Launch) -> list[Option]:
     if launch.schedule not in SCHEDULES:
         must = "the pipeline schedule must be one that Megatron-LM runs: 1F1B or interleaved 1F1B"
         raise UnsupportedError(must, launch.schedule.name.lower(), "choose another configuration")
+    if launch.model.state_spaces:
+        return pattern_options(launch.model, chunks)
     if config.pp == 1:
         return []
     if is_even(chunks):
@@ -225,9 +228,8 @@ def overlaps_tensor_parallel(launch: Launch) -> bool:
     """
     stack, config = megatron_stack(launch), launch.config
     counted = stack is not None and stack.communication.tp_overlapped
-    plain = not launch.model.is_moe and not any(
-        layer.attention.kv_lora_rank for layer in launch.model.layer_kinds
-    )
+    model = launch.model
+    plain = not (model.is_moe or model.has_latent_attention or model.state_spaces)
     within = bool(config.sp) and 1 < config.tp <= launch.devices_per_node
     return counted and plain and within and launch.job.precision is not Precision.NVFP4
 

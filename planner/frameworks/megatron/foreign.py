@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from planner.errors import InputError
+from planner.frameworks.megatron.hybrid import PATTERNS
 
-_PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(?:bert|t5|ict|retro|vlm|mamba|hybrid|vision_\w+)\.py$")
+_PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(bert|t5|ict|retro|vlm|mamba|hybrid|vision_\w+)\.py$")
 # programs that take its arguments and train nothing
 _NO_TRAINING: Final = re.compile(
     r"(?:^|/)(?:tasks/main|(?:run_text_generation|generate|analyze|evaluate)\w*|create_\w+|preprocess_data|convert)\.py$"
@@ -25,10 +26,8 @@ _DEEPSPEED: Final = (
 # argument -> the model that it makes of a GPT
 _MODELS: Final = {
     "--encoder-num-layers": "an encoder", "--decoder-num-layers": "an encoder and a decoder",
-    "--hybrid-layer-pattern": "a hybrid of attention and state spaces",
-    "--hybrid-override-pattern": "a hybrid of attention and state spaces",
-    "--hybrid-attention-ratio": "a hybrid of attention and state spaces",
-    "--is-hybrid-model": "a hybrid of attention and state spaces",
+    "--hybrid-attention-ratio": "a hybrid without --hybrid-layer-pattern",
+    "--hybrid-mlp-ratio": "a hybrid without --hybrid-layer-pattern",
     "--experimental-attention-variant": "sparse or linear attention", "--linear-attention-freq": "linear attention",
     "--heterogeneous-layers-config-path": "layers that differ, from a file of their own",
     "--enable-mhc-connections": "hyper-connections", "--moe-latent-size": "experts in a latent space",
@@ -53,9 +52,10 @@ _NOT_COSTED: Final = {
 
 def require_gpt(words: Iterable[str], names: Collection[str]) -> None:
     """Raise `InputError` for another program's script, `words` of its commands and `names` of its arguments."""
-    must = "the program must be Megatron-LM's GPT: planner reads no other"
+    must = "the program must be Megatron-LM's GPT, or its hybrids with --hybrid-layer-pattern: planner reads no other"
+    hybrid = any(name in names for name in PATTERNS)
     for word in words:
-        if found := _PROGRAM.search(word):
+        if (found := _PROGRAM.search(word)) and not (hybrid and found[1] in ("mamba", "hybrid")):
             raise InputError(
                 must, found[0].strip("/"), "describe the model by a config.json, if it is a decoder"
             )

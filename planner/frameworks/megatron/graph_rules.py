@@ -2,7 +2,7 @@
 
 Mirrored from megatron/core/transformer/transformer_config.py __post_init__ (T) and
 megatron/core/transformer/moe/README.md (M), main of 2026-08. Left out: token-dropping experts, whose shapes are fixed
-and of which planner knows none; Mamba layers.
+and of which planner knows none.
 """
 
 from __future__ import annotations
@@ -45,8 +45,13 @@ def _modules_present(columns: Columns, problem: Problem) -> Mask:
     legal = ~_names(columns, "moe_preprocess") | _names(columns, "moe_router")
     if not any(layer.moe for layer in kinds):
         legal &= ~_names(columns, "moe_router")
-    if all(layer.moe for layer in kinds):
-        legal &= ~_names(columns, "mlp")
+    for name, present in (
+        ("mlp", any(layer.mlp for layer in kinds)),
+        ("attn", bool(problem.model.attentions)),
+        ("mamba", bool(problem.model.state_spaces)),
+    ):
+        if not present:
+            legal &= ~_names(columns, name)
     return legal
 
 

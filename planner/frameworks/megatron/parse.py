@@ -18,6 +18,7 @@ from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.foreign import notes_on, require_gpt
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
+from planner.frameworks.megatron.hybrid import pattern_in
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
 from planner.frameworks.megatron.states import (
     STRATEGIES,
@@ -42,7 +43,12 @@ _NO_VOCABULARY: Final = (
 _QUERY_NORM: Final = (
     "Megatron-LM from 0.19 on puts a second norm before the queries here, which 0.18.2 leaves out"
 )
-_TELLING: Final = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
+_TELLING: Final = (
+    "--num-layers",
+    "--hybrid-layer-pattern",
+    "--tensor-model-parallel-size",
+    "--micro-batch-size",
+)
 # Words of torchrun and of other starters, which are not the program's.
 _STARTERS: Final = frozenset(
     {
@@ -134,6 +140,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
         raise InputError(must, ", ".join(files), "give the script or the list of arguments")
     names = {option[0] for option in own}
+    parts = pattern_in(arguments)
+    if parts:
+        arguments.values["--num-layers"] = [str(sum(map(len, parts)))]  # the pattern overrules it
     script = Script().follow(text)
     require_gpt(script.words, names)
     full_queries = _normed_full_queries(arguments)
@@ -269,6 +278,12 @@ def _context_kind(a: Arguments) -> int:
 def _pipeline(a: Arguments, pp: int) -> tuple[int, ChunkLayers]:
     """Virtual stages per rank, and the layers of every chunk."""
     total = a.count("--num-layers", 0)
+    parts = pattern_in(a)
+    if len(parts) > 1:
+        if len(parts) % pp:
+            must = "the parts of --hybrid-layer-pattern must be divisible by the pipeline size"
+            raise InputError(must, f"{len(parts)} parts, pp {pp}", "change the pattern")
+        return len(parts) // pp, tuple(map(len, parts))
     layout = a.word("--pipeline-model-parallel-layout", "")
     if layout:
         stages = parse_layout(layout)

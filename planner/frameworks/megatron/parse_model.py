@@ -11,6 +11,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.hybrid import layers_in, pattern_in, state_space_in
 from planner.frameworks.shell import whole
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import (
@@ -42,16 +43,18 @@ def model_of(a: Arguments) -> ModelSpec:
     layer_norm = a.word("--normalization", "LayerNorm") == "LayerNorm"
     learned = a.word("--position-embedding-type", "learned_absolute") == "learned_absolute"
     positions = a.positive("--max-position-embeddings", a.count("--seq-length", 1))
+    parts = "".join(pattern_in(a))
     windows = _windows(a, layers)
     moe = _moe(a, gated, bias, ffn, activation) if a.has("--num-experts") else None
     sparse = pattern(a.word("--moe-layer-freq", "1"), layers) if moe is not None else [0] * layers
     mlp = Mlp(ffn, gated, bias, activation)
-    return ModelSpec(
-        name="from Megatron-LM arguments",
-        family="gpt_oss" if a.has("--quick-geglu") else "megatron",
-        hidden=hidden,
-        vocab=1,  # filled in by `parse`
-        layers=tuple(
+    if parts:
+        state = state_space_in(a, hidden)
+        layers_of = layers_in(
+            parts, state, lambda: _attention(a, hidden, bias, windows[0]), mlp, moe, layer_norm
+        )
+    else:
+        layers_of = tuple(
             Layer(
                 _attention(a, hidden, bias, window),
                 None if experts else mlp,
@@ -59,7 +62,13 @@ def model_of(a: Arguments) -> ModelSpec:
                 norm_bias=layer_norm,
             )
             for experts, window in zip(sparse, windows, strict=True)
-        ),
+        )
+    return ModelSpec(
+        name="from Megatron-LM arguments",
+        family="gpt_oss" if a.has("--quick-geglu") else "megatron",
+        hidden=hidden,
+        vocab=1,  # filled in by `parse`
+        layers=layers_of,
         tied_embeddings=not a.has("--untie-embeddings-and-output-weights"),
         position_rows=positions if learned else 0,
         norm_kind=NormKind.LAYER if layer_norm else NormKind.RMS,

@@ -35,7 +35,7 @@ def _expert_bias(columns: Columns, problem: Problem) -> Mask:
 
 
 def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
-    heads = min(layer.attention.kv_heads for layer in problem.model.layer_kinds)
+    heads = min((a.kv_heads for a in problem.model.attentions), default=0)
     local = np.maximum(heads // columns["tp"], 1)
     a2a = columns["cp_kind"] == ContextKind.A2A
     return ~a2a | (columns["cp"] == 1) | (local % columns["cp"] == 0)
@@ -44,14 +44,13 @@ def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
 def _cp_attention(columns: Columns, problem: Problem) -> Mask:
     """Ranks exchange keys and values between blocks of a flash kernel; unfused attention has no blocks."""
     flash = problem.stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
-    return (columns["cp"] == 1) | flash
+    return (columns["cp"] == 1) | (flash or not problem.model.attentions)
 
 
 def _qkv(columns: Columns, problem: Problem) -> Mask:
     """The one product of queries, keys and values is dealt by columns, also where tp exceeds the key/value heads."""
     legal, tp = _all(columns["tp"]), columns["tp"].astype(np.int64)
-    for layer in problem.model.layer_kinds:
-        a = layer.attention
+    for a in problem.model.attentions:
         if a.kind is not AttentionKind.MLA:
             legal &= (a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.v_head_dim)) % tp == 0
     return legal
@@ -75,8 +74,13 @@ def _fp8_width(columns: Columns, problem: Problem) -> Mask:
     tp = columns["tp"].astype(np.int64)
     legal = _all(columns["tp"])
     for layer in problem.model.layer_kinds:
-        width = layer.attention.heads * layer.attention.v_head_dim
-        legal &= (width // tp) % FP8_WIDTH == 0
+        if layer.attention is not None:
+            width = layer.attention.heads * layer.attention.v_head_dim
+            legal &= (width // tp) % FP8_WIDTH == 0
+        if layer.state_space is not None:
+            legal &= layer.state_space.in_width % FP8_WIDTH == 0
+            legal &= (layer.state_space.in_width // tp) % FP8_WIDTH == 0
+            legal &= (layer.state_space.inner // tp) % FP8_WIDTH == 0
         if layer.mlp is not None:
             legal &= (layer.mlp.ffn // tp) % FP8_WIDTH == 0
     return legal
@@ -99,8 +103,10 @@ def _modules(columns: Columns, problem: Problem) -> Mask:
         absent |= {"moe_act", "moe", "shared_experts"}
     if not any(layer.moe and layer.moe.shared_ffn for layer in kinds):
         absent.add("shared_experts")
-    if not any(layer.attention.kind is AttentionKind.MLA for layer in kinds):
+    if not problem.model.has_latent_attention:
         absent.add("mla_up_proj")
+    if not problem.model.attentions:
+        absent.add("core_attn")
     mask = sum(1 << bit for bit, name in enumerate(RECOMPUTE_MODULES) if name in absent)
     selective = columns["recompute"] == Recompute.SELECTIVE
     return ~selective | ((columns["recompute_modules"] & mask) == 0)
@@ -145,7 +151,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "cp-a2a-heads", ("tp", "cp", "cp_kind"), _heads_a2a,
         "all-to-all context parallelism deals key/value heads: cp must divide the {kv} heads over tp; tp={tp} cp={cp}",
         "use another kind of context parallelism", "Transformer Engine attention, cp_comm_type a2a",
-        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
     ),
     Rule(
         "fp8-width-tp", ("tp",), _fp8_width,

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.frameworks.rulebook import whole_recompute
+from planner.frameworks.rulebook import no_scans, whole_recompute
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, TITLE
 from planner.spec.config import CudaGraphs, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
@@ -37,8 +37,8 @@ def _zero_one(columns: Columns, problem: Problem) -> Mask:
 
 def _kv_heads(columns: Columns, problem: Problem) -> Mask:
     legal = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for layer in problem.model.layer_kinds:
-        legal &= layer.attention.kv_heads % columns["tp"] == 0
+    for attention in problem.model.attentions:
+        legal &= attention.kv_heads % columns["tp"] == 0
     return legal
 
 
@@ -81,6 +81,7 @@ def _graphs(columns: Columns, problem: Problem) -> Mask:
 
 
 RULES: Final[tuple[Rule, ...]] = (
+    no_scans("torchtitan", "torchtitan 0.3.0 models/"),
     Rule(
         "cuda-graph-scope", ("pp", "ep", "cuda_graph_impl"), _graphs,
         "CUDA graphs are captured of dense models without a pipeline; pp={pp} ep={ep} "
@@ -103,7 +104,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "kv-heads-tp", ("tp",), _kv_heads,
         "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
         "torchtitan models: rowwise and colwise plans; pytorch/torchtitan#2577",
-        lambda p: {"kv": min(layer.attention.kv_heads for layer in p.model.layer_kinds)},
+        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
     ),
     Rule(
         "sequence-cp", ("tp", "cp"), _sequence,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
-from planner.spec.hf import deepseek, dense, experts, gpt, later_dense, later_experts, latest
+from planner.spec.hf import deepseek, dense, experts, gpt, hybrid, later_dense, later_experts, latest
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.refused import REFUSED
 from planner.spec.model import ModelSpec
@@ -25,6 +25,7 @@ READERS: dict[str, Reader] = {
     "arcee": later_dense.read_arcee,
     "bailing_moe": latest.read_bailing_moe,
     "bailing_moe_v2": latest.read_bailing_moe,
+    "bamba": hybrid.read_bamba,
     "bloom": gpt.read_bloom,
     "codegen": gpt.read_gptj,
     "cohere": dense.read_cohere,
@@ -53,7 +54,7 @@ READERS: dict[str, Reader] = {
     "gptj": gpt.read_gptj,
     "granite": dense.read_llama,
     "granitemoe": later_experts.read_granitemoe,
-    "granitemoehybrid": latest.read_granitemoehybrid,
+    "granitemoehybrid": hybrid.read_granitemoehybrid,
     "granitemoeshared": latest.read_granitemoeshared,
     "helium": later_dense.read_helium,
     "hunyuan_v1_dense": later_dense.read_hunyuan_dense,
@@ -65,6 +66,7 @@ READERS: dict[str, Reader] = {
     "jais2": latest.read_jais2,
     "llama": dense.read_llama,
     "llama4_text": experts.read_llama4,
+    "mamba2": hybrid.read_mamba2,
     "mellum": latest.read_mellum,
     "mimo": dense.read_qwen2,
     "minicpm3": latest.read_minicpm3,
@@ -76,6 +78,7 @@ READERS: dict[str, Reader] = {
     "mixtral": experts.read_mixtral,
     "mpt": gpt.read_mpt,
     "nemotron": dense.read_nemotron,
+    "nemotron_h": hybrid.read_nemotron_h,
     "olmo": later_dense.read_olmo,
     "olmo2": dense.read_olmo2,
     "olmo3": later_dense.read_olmo3,

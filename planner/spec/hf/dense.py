@@ -96,7 +96,9 @@ def windows_per_layer(
 
 
 def repeat_with_windows(layer: Layer, windows: list[int | None]) -> tuple[Layer, ...]:
-    return tuple(replace(layer, attention=with_window(layer.attention, window)) for window in windows)
+    assert layer.attention is not None, "windows are of attention"
+    attention = layer.attention
+    return tuple(replace(layer, attention=with_window(attention, window)) for window in windows)
 
 
 def rotary_model(

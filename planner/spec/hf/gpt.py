@@ -51,6 +51,7 @@ def read_gpt_bigcode(f: ConfigFields, name: str) -> ModelSpec:
     if not f.boolean("multi_query", True):
         return replace(model, assumed=tuple(f.assumed))
     layer = model.layers[0]
+    assert layer.attention is not None, "read above"
     attention = replace(layer.attention, kind=AttentionKind.GQA, kv_heads=1)
     layers = (replace(layer, attention=attention),) * model.num_layers
     return replace(model, layers=layers, assumed=tuple(f.assumed))

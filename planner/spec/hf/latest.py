@@ -155,34 +155,6 @@ def read_granitemoeshared(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, (Layer(attention, None, moe),) * core.num_layers, max_position=2048)
 
 
-def read_granitemoehybrid(f: ConfigFields, name: str) -> ModelSpec:
-    """Granite 4, where all of its layers are attention (micro, 1b, 350m): a shared MLP, and experts if there are any.
-
-    Raises `UnsupportedError` for its hybrids.
-    """
-    core = read_core(f)
-    types = f.values.get("layer_types") or f.values.get("layers_block_type") or ["mamba"]
-    if not isinstance(types, list) or any(kind not in ("attention", "full_attention") for kind in types):
-        raise UnsupportedError(
-            f"{f.file}: model_type must be a decoder-only transformer that planner models",
-            "'granitemoehybrid' with state-space layers, which are not modelled",
-            "plan a model without them; planner model lists those that come with planner",
-        )
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
-    width = f.integer("shared_intermediate_size", default=1024)
-    if f.integer("num_local_experts", default=8, least=0):
-        moe = read_moe(
-            f, experts=("num_local_experts",), default_experts=8, default_top_k=2, shared_ffn=width
-        )
-        layer = Layer(attention, None, moe)
-    else:
-        layer = Layer(
-            attention, Mlp(width, True, False, f.activation("hidden_act", default=Activation.SILU)), None
-        )
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)
-
-
 def read_bailing_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Ling and Ring: leading dense layers, shared and routed experts; from 2.0 on per-head norms of q and k."""
     core = read_core(f)

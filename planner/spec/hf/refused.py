@@ -5,8 +5,17 @@ Left out: types that nobody trains at scale.
 
 from __future__ import annotations
 
-_SSM = "state-space layers are not modelled"
-_HYBRID = "a hybrid of attention and state-space, linear-attention or convolution layers is not modelled"
+_FIRST_MAMBA = (
+    "Mamba-1, whose scan is no matrix product, is not modelled; of state spaces planner models Mamba-2"
+)
+_RECURRENT = "its recurrence is not modelled; of what replaces attention planner models Mamba-2"
+_DELTA = "linear attention by a delta rule is not modelled; of what replaces attention planner models Mamba-2"
+_LIGHTNING = "lightning attention is not modelled; of what replaces attention planner models Mamba-2"
+_CONVOLUTION = (
+    "layers of short convolutions are not modelled; of what replaces attention planner models Mamba-2"
+)
+_BESIDE = "attention and Mamba-2 side by side in one layer are not modelled; planner models them one after the other"
+_SHARED_BLOCK = "an attention block that several layers share is not modelled"
 _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-only models"
 _ENCODER = "an encoder without a causal language-model head is not modelled"
 _VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
@@ -16,23 +25,12 @@ _GATED = "a gate behind attention is not modelled"
 _PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
 
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"), _SSM),
+    **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _FIRST_MAMBA),
+    **dict.fromkeys(("rwkv", "xlstm", "recurrent_gemma"), _RECURRENT),
     **dict.fromkeys(
         (
-            "bailing_hybrid",
-            "bamba",
-            "falcon_h1",
-            "jamba",
             "kimi_k3",
             "kimi_linear",
-            "lfm2",
-            "lfm2_moe",
-            "lfm2_vl",
-            "lfm3",
-            "minimax",
-            "minimax_m1",
-            "minimax_text_01",
-            "nemotron_h",
             "olmo_hybrid",
             "qwen3_5",
             "qwen3_5_moe",
@@ -41,12 +39,13 @@ REFUSED: dict[str, str] = {
             "qwen3_next",
             "qwen4_exp",
             "qwen4_exp_text",
-            "recurrent_gemma",
-            "zamba",
-            "zamba2",
         ),
-        _HYBRID,
+        _DELTA,
     ),
+    **dict.fromkeys(("bailing_hybrid", "minimax", "minimax_m1", "minimax_text_01"), _LIGHTNING),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm2_vl", "lfm3"), _CONVOLUTION),
+    **dict.fromkeys(("zamba", "zamba2"), _SHARED_BLOCK),
+    "falcon_h1": _BESIDE,
     **dict.fromkeys(
         (
             "bart",

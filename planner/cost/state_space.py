@@ -1,0 +1,137 @@
+"""What does a Mamba-2 layer do between its projections: seconds of its scan, bytes it keeps and needs?
+
+Kernel by kernel as state-spaces/mamba@e9594ce runs them (ops/triton/ssd_combined.py mamba_split_conv1d_scan_combined,
+without its own norm and output product), as Megatron-Core calls them (ssm/mamba_mixer.py, _ssm_training: the
+memory-efficient path). Left out: the projections, which are products like others; sums over time steps of a head.
+transformers hands norm and output product to the same function, which keeps 2 inner values a token less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner.spec.model import StateSpace
+
+Quantity = Any  # a float or a float64 column: the same text serves both
+
+# Share of a device's bandwidth that the causal convolution reaches over 8,192 to 32,768 tokens of 6,144 to 20,480
+# channels, against the bandwidth in bytes/s of L40S, H100, H200 and B200 (ai-dynamo/aiconfigurator@095f58a
+# systems/data/*/linear_attention/trtllm/1.3.0rc20/mamba2_perf.parquet). The scan's kernels, of which no timing was
+# found, are taken to reach as much: they are mostly bound by memory (PyTorch blog, "Accelerating Mamba2 with kernel
+# fusion", 2026).
+BANDWIDTHS = (0.864e12, 3.35e12, 4.8e12, 8.0e12)
+BANDWIDTH_SHARES = (0.72, 0.74, 0.62, 0.44)
+# Share of the peak that the scan's small products are taken to reach; unverified, and without effect where traffic
+# binds, as it does on every device and model of the catalog.
+PRODUCT_SHARE = 0.3
+# Forward launches of a layer: norm, input product, decay (4), convolution, scan (5), two layouts, norm, output product,
+# add; a fused attention or MLP layer has 7 and 5 of the 12 that a stack's floor counts.
+LAUNCHES = 17.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A rank's share of the scan, one value per key. `tokens`: of the whole sequences, as all-to-all context
+    parallelism deals heads. `inner`, `shared`: values of x, and of B or of C, a token. `heads`, `groups`: of a rank."""
+
+    tokens: Quantity
+    heads: Quantity
+    groups: Quantity
+    inner: Quantity
+    shared: Quantity
+
+
+def cut_of(s: StateSpace, tokens: Quantity, t: Quantity, c: Quantity) -> Cut:
+    """The share of one of t x c ranks; `tokens`: of a context-parallel rank outside the scan.
+
+    With fewer groups than ranks, ranks of context parallelism hold copies of one.
+    """
+    heads = s.heads / (t * c)
+    groups = np.maximum(s.groups / (t * c), 1.0)
+    return Cut(tokens * c, heads, groups, heads * s.head_dim, groups * s.state)
+
+
+def forward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> Quantity:
+    """Bytes that convolution, scan and gated norm read and write, forward [bytes].
+
+    Per token, i values of x, n of B and of C, chunks of q, states of i N / q: convolution 2 (i + 2 n); sums of decays;
+    chunk states i + n; passing them on; C B^T 2 n and g q in fp32; the scan 5 i + n; the norm 2 i. `interleaved`: 1
+    where the sequences of a micro-batch lie interleaved and change their layout, 0 where there is one.
+    """
+    states, scores = c.inner * s.state / s.chunk, c.groups * s.chunk
+    layouts = 2.0 * interleaved * (3.0 * c.inner + 2.0 * c.shared + c.heads)
+    streams = act * (10.0 * c.inner + 8.0 * c.shared + layouts)
+    return c.tokens * (streams + (8.0 + 2.0 * act) * states + 8.0 * scores + (act + 24.0) * c.heads)
+
+
+def backward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> Quantity:
+    """The same backward: convolution, chunk states and C B^T again, then gradients of all [bytes].
+
+    25 i and 21 n in 16 bits, gradients of B and C in fp32 twice, 5 passes over states in 16 bits and 6 in fp32, 6 over
+    C B^T.
+    """
+    states, scores = c.inner * s.state / s.chunk, c.groups * s.chunk
+    layouts = 2.0 * interleaved * (3.0 * c.inner + 2.0 * c.shared + c.heads)
+    streams = act * (25.0 * c.inner + 21.0 * c.shared + layouts) + 16.0 * c.shared
+    return c.tokens * (streams + (24.0 + 5.0 * act) * states + 24.0 * scores + 60.0 * c.heads)
+
+
+def products(s: StateSpace, c: Cut) -> tuple[Quantity, Quantity]:
+    """FLOPs of the scan's products, forward and backward [FLOP].
+
+    Forward 4 i N + 2 q i + 2 q n, see `cost.flops.scan_flops`; backward 10 i N + 6 q i + 6 q n: two for each, and
+    states, C B^T and gradients of decays.
+    """
+    each, pairs = 2.0 * c.inner * s.state, 2.0 * s.chunk * (c.inner + c.shared)
+    return c.tokens * (2.0 * each + pairs), c.tokens * (5.0 * each + 3.0 * pairs)
+
+
+def scan_time(
+    s: StateSpace, c: Cut, act: float, interleaved: Quantity, bandwidth: float, peak: float
+) -> tuple[Quantity, Quantity]:
+    """Forward and backward seconds of convolution, scan and norm: the longer of their traffic and products [s].
+
+    A bound rather than a measurement: no timing of the whole scan ships.
+    """
+    rate = bandwidth * float(np.interp(bandwidth, BANDWIDTHS, BANDWIDTH_SHARES))
+    work = products(s, c)
+    moved = forward_traffic(s, c, act, interleaved), backward_traffic(s, c, act, interleaved)
+    return (
+        np.maximum(moved[0] / rate, work[0] / (PRODUCT_SHARE * peak)),
+        np.maximum(moved[1] / rate, work[1] / (PRODUCT_SHARE * peak)),
+    )
+
+
+def kept_parts(c: Cut, act: float, saved: float) -> dict[str, Quantity]:
+    """Bytes that a state space keeps for its backward pass, by part; `saved` bytes a value of the last product's input.
+
+    The input projection's outputs (2 i + 2 n + heads), the scan's output before its gate, the gated one that the norm
+    reads, the norm's statistics, and its output. What the convolution makes is computed again.
+    """
+    kept = act * (4.0 * c.inner + 2.0 * c.shared + c.heads) + 4.0 * c.groups
+    return {"state_space": c.tokens * kept, "state_out": c.tokens * saved * c.inner}
+
+
+def working_bytes(s: StateSpace, c: Cut, act: float) -> Quantity:
+    """Bytes alive at the widest point of the scan's backward pass, beside what is kept [bytes].
+
+    Gradients of the projection's outputs (2 i + 2 n + heads), of the convolution's (i + 2 n), of the gated and the
+    plain output (2 i); the convolution's outputs again (i + 2 n); states and their gradients in fp32 and 16 bits;
+    C B^T and its gradient, gradients of B and C in fp32.
+    """
+    states, scores = c.inner * s.state / s.chunk, c.groups * s.chunk
+    streams = act * (6.0 * c.inner + 6.0 * c.shared + c.heads)
+    wide = (8.0 + 2.0 * act) * states + 8.0 * scores + 8.0 * c.shared + 16.0 * c.heads
+    return c.tokens * (streams + wide)
+
+
+def exchanged_bytes(c: Cut, act: float) -> tuple[Quantity, Quantity]:
+    """What a rank holds before the two all-to-all of context parallelism in a pass, into a scan and out of it [bytes].
+
+    The gate, x, B, C and time steps, then the output (Megatron-Core, ssm/mamba_context_parallel.py). Groups that are
+    fewer than ranks are copied before they are sent.
+    """
+    return c.tokens * act * (2.0 * c.inner + 2.0 * c.shared + c.heads), c.tokens * act * c.inner

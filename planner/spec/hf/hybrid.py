@@ -1,0 +1,183 @@
+"""Which layers do hybrids of attention and Mamba-2 have? Nemotron-H, Granite 4, Bamba, and Mamba-2 alone.
+
+Left out: time-step limits, multipliers, the width in which a residual is kept.
+"""
+
+from __future__ import annotations
+
+from planner.errors import UnsupportedError
+from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
+from planner.spec.hf.experts import read_moe
+from planner.spec.hf.fields import ConfigFields
+from planner.spec.model import MOST_LAYERS, Activation, Layer, Mlp, ModelSpec, Moe, StateSpace
+
+# letters of a pattern, and spellings of `layers_block_type` before and from transformers 5 on
+_KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_SPELLINGS = {
+    "mamba": "mamba", "linear_attention": "mamba", "attention": "attention", "full_attention": "attention",
+    "mlp": "mlp", "moe": "moe",
+}  # fmt: skip
+
+
+def read_nemotron_h(f: ConfigFields, name: str) -> ModelSpec:
+    """Nemotron-H and Nemotron 3: every block is a Mamba-2 mixer, attention, an MLP or experts, after one norm.
+
+    Raises `UnsupportedError` for experts in a latent space (Nemotron 3 Super and Ultra).
+    """
+    f = f.with_defaults(vocab_size=131072, hidden_size=4096)
+    kinds = _nemotron_kinds(f)
+    bias = f.boolean("use_bias", False)
+    blocks: dict[str, Layer] = {}
+    if "mamba" in kinds:
+        state = StateSpace(
+            heads=f.integer("mamba_num_heads", default=128),
+            head_dim=f.integer("mamba_head_dim", default=64),
+            state=f.integer("ssm_state_size", default=128),
+            groups=f.integer("mamba_n_groups", "n_groups", default=8),
+            conv=f.integer("mamba_d_conv", "conv_kernel", default=4),
+            chunk=f.integer("mamba_chunk_size", "chunk_size", default=128),
+            conv_bias=f.boolean(
+                "mamba_conv_bias" if "mamba_conv_bias" in f.values else "use_conv_bias", True
+            ),
+            bias=bias,
+        )
+        blocks["mamba"] = Layer(None, None, None, norms=1, state_space=state)
+    if "attention" in kinds:
+        width = f.integer("head_dim", "attention_head_dim", default=128)
+        attention = grouped_attention(f, f.integer("hidden_size"), kv_heads=8, head_dim=width, heads=32)
+        blocks["attention"] = Layer(attention, None, None, norms=1)
+    activation = f.activation("mlp_hidden_act", default=Activation.RELU2)
+    mlp_bias = f.boolean("mlp_bias", False)
+    if "mlp" in kinds:
+        mlp = Mlp(f.integer("intermediate_size", default=21504), False, mlp_bias, activation)
+        blocks["mlp"] = Layer(None, mlp, None, norms=1)
+    if "moe" in kinds:
+        blocks["moe"] = Layer(None, None, _nemotron_experts(f, mlp_bias, activation), norms=1)
+    core = Core(f.integer("hidden_size"), len(kinds), f.integer("vocab_size"))
+    return rotary_model(f, name, core, tuple(blocks[kind] for kind in kinds), max_position=4096)
+
+
+def _nemotron_kinds(f: ConfigFields) -> list[str]:
+    """What every block is, from the list of types, a pattern of letters, or the library's four blocks."""
+    listed = f.words(
+        "layers_block_type" if "layers_block_type" in f.values else "layer_types", tuple(_SPELLINGS)
+    )
+    if listed is not None:
+        return _counted(f, [_SPELLINGS[word] for word in listed])
+    pattern = f.values.get("hybrid_override_pattern")
+    if pattern is None:
+        f.assume("layers_block_type", "mamba, moe, attention, mlp")
+        return ["mamba", "moe", "attention", "mlp"]
+    if not isinstance(pattern, str) or not set(pattern) <= set(_KINDS):
+        must = f"must be a word of {' '.join(_KINDS)}"
+        raise f.error("hybrid_override_pattern", must, pattern, "write it like M-M*-M-")
+    return _counted(f, [_KINDS[letter] for letter in pattern])
+
+
+def _counted(f: ConfigFields, kinds: list[str]) -> list[str]:
+    if not 1 <= len(kinds) <= MOST_LAYERS:
+        raise f.error(
+            "layers_block_type", f"must name 1 to {MOST_LAYERS} blocks", len(kinds), "correct the list"
+        )
+    return kinds
+
+
+def _nemotron_experts(f: ConfigFields, bias: bool, activation: Activation) -> Moe:
+    """Experts without gates beside shared ones, which the library builds whatever their number."""
+    if f.values.get("moe_latent_size") is not None:
+        raise UnsupportedError(
+            f"{f.file}: experts must work on the hidden state itself",
+            f"moe_latent_size={f.values['moe_latent_size']!r}: experts in a latent space are not modelled",
+            "plan a model without them, such as nemotron-3-nano-30b-a3b",
+        )
+    experts = f.integer("n_routed_experts", "num_local_experts", default=8)
+    top_k, groups = f.integer("num_experts_per_tok", default=2), f.integer("n_group", default=1)
+    if top_k > experts:
+        must = f"must be at most the number of experts, {experts}"
+        raise f.error("num_experts_per_tok", must, top_k, "correct one of the two")
+    return Moe(
+        experts, top_k, f.integer("moe_intermediate_size", default=7688), gated=False, expert_bias=False,
+        shared_ffn=f.integer("moe_shared_expert_intermediate_size", default=7688), shared_gate=False,
+        router_bias=False, groups=groups if groups > 1 else 0,
+        top_groups=f.integer("topk_group", default=1) if groups > 1 else 0, shared_bias=bias, activation=activation,
+    )  # fmt: skip
+
+
+def _mamba_of(f: ConfigFields, hidden: int) -> StateSpace:
+    """The mixer of Bamba and Granite 4, whose heads share `mamba_expand` hidden widths."""
+    heads, inner = f.integer("mamba_n_heads", default=128), f.integer("mamba_expand", default=2) * hidden
+    f.divides("mamba_n_heads", heads, "mamba_expand x hidden_size", inner)
+    width = f.values.get("mamba_d_head")
+    if width not in (None, "auto", inner // heads):
+        must = f"must be auto or mamba_expand x hidden_size / mamba_n_heads, {inner // heads}"
+        raise f.error("mamba_d_head", must, width, "correct one of them")
+    return StateSpace(
+        heads, inner // heads, f.integer("mamba_d_state", default=256), f.integer("mamba_n_groups", default=1),
+        f.integer("mamba_d_conv", default=4), f.integer("mamba_chunk_size", default=256),
+        f.boolean("mamba_conv_bias", True), f.boolean("mamba_proj_bias", False),
+    )  # fmt: skip
+
+
+def read_bamba(f: ConfigFields, name: str) -> ModelSpec:
+    """Bamba: Mamba-2 or, in a few layers, attention, then a gated MLP."""
+    f = f.with_defaults(vocab_size=128000, hidden_size=4096, num_hidden_layers=32, intermediate_size=14336)
+    core = read_core(f)
+    with_attention = set(f.integers("attn_layer_indices") or [])
+    bias = f.boolean("attention_bias", False)
+    mlp = gated_mlp(f, bias=f.boolean("mlp_bias", False))
+    scan = Layer(None, mlp, None, state_space=_mamba_of(f, core.hidden))
+    layers = (scan,) * core.num_layers
+    if with_attention & set(range(core.num_layers)):
+        attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8, heads=32)
+        whole = Layer(attention, mlp, None)
+        layers = tuple(whole if i in with_attention else scan for i in range(core.num_layers))
+    return rotary_model(f, name, core, layers, max_position=262144)
+
+
+def read_granitemoehybrid(f: ConfigFields, name: str) -> ModelSpec:
+    """Granite 4: attention or Mamba-2, then a shared MLP, and experts beside it if there are any."""
+    core = read_core(f)
+    spelling = "layer_types" if f.values.get("layer_types") else "layers_block_type"
+    kinds = f.words(spelling, ("attention", "full_attention", "mamba", "linear_attention"))
+    if kinds is None:
+        f.assume("layer_types", "mamba")
+        kinds = ["mamba"] * core.num_layers
+    if len(kinds) != core.num_layers:
+        raise f.error(spelling, "must name one type per layer", len(kinds), f"list {core.num_layers} types")
+    mlp, moe = _granite_block(f)
+    mixers = {_SPELLINGS[kind] for kind in kinds}
+    layers: dict[str, Layer] = {}
+    if "attention" in mixers:
+        bias = f.boolean("attention_bias", False)
+        layers["attention"] = Layer(grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias), mlp, moe)
+    if "mamba" in mixers:
+        layers["mamba"] = Layer(None, mlp, moe, state_space=_mamba_of(f, core.hidden))
+    return rotary_model(f, name, core, tuple(layers[_SPELLINGS[kind]] for kind in kinds), max_position=2048)
+
+
+def _granite_block(f: ConfigFields) -> tuple[Mlp | None, Moe | None]:
+    width = f.integer("shared_intermediate_size", default=1024)
+    if not f.integer("num_local_experts", default=8, least=0):
+        return Mlp(width, True, False, f.activation("hidden_act", default=Activation.SILU)), None
+    moe = read_moe(f, experts=("num_local_experts",), default_experts=8, default_top_k=2, shared_ffn=width)
+    return None, moe
+
+
+def read_mamba2(f: ConfigFields, name: str) -> ModelSpec:
+    """Mamba-2: nothing but mixers, each after a norm."""
+    f = f.with_defaults(vocab_size=32768, hidden_size=4096, num_hidden_layers=64)
+    core = read_core(f)
+    heads, width = f.integer("num_heads", default=128), f.integer("head_dim", default=64)
+    inner = f.integer("expand", default=2) * core.hidden
+    if heads * width != inner:
+        given = f"num_heads={heads}, head_dim={width}, expand x hidden_size={inner}"
+        raise f.error(
+            "num_heads", "times head_dim must be expand x hidden_size", given, "correct one of them"
+        )
+    state = StateSpace(
+        heads, width, f.integer("state_size", default=128), f.integer("n_groups", default=8),
+        f.integer("conv_kernel", default=4), f.integer("chunk_size", default=256),
+        f.boolean("use_conv_bias", True), f.boolean("use_bias", False),
+    )  # fmt: skip
+    layer = Layer(None, None, None, norms=1, state_space=state)
+    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)

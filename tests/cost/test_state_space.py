@@ -1,0 +1,236 @@
+"""Mamba-2 layers: parameters, work, memory and time by hand, and how they divide over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.cost.activations import layer_activations
+from planner.cost.flops import causal_half_flops_per_token, model_flops, scan_flops
+from planner.cost.graphs import dense_launches
+from planner.cost.layer import LayerCost
+from planner.cost.layer_memory import layer_parts
+from planner.cost.messages import tensor_parallel_regions
+from planner.cost.params import layer_parameters, model_parameters
+from planner.cost.state_space import (
+    backward_traffic,
+    cut_of,
+    exchanged_bytes,
+    forward_traffic,
+    kept_parts,
+    scan_time,
+    working_bytes,
+)
+from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs, ParallelConfig
+from planner.spec.job import AdapterTargets
+from planner.spec.load_model import load_model
+from planner.spec.model import Layer, ModelSpec, StateSpace
+from planner.spec.precision import RECIPES, Precision
+from planner.spec.rule import Problem
+from tests.problems import costs, hybrid_model, moe_model, problem
+
+SMALL = StateSpace(16, 8, 32, 2, conv=4, chunk=64)  # x 128, B and C 64 each
+NANO = StateSpace(64, 64, 128, 8, chunk=128)  # of Nemotron 3 Nano: x 4096, B and C 1024 each
+NONE = np.zeros(1)
+
+
+def nano_cut(t: float = 1.0, c: float = 1.0, tokens: float = 8192.0):
+    return cut_of(NANO, np.array([tokens / c]), np.array([t]), np.array([c]))
+
+
+def layer_of(subject: Problem, kind: int, *configs: ParallelConfig) -> LayerCost:
+    model = costs(subject)
+    return model.layers.layer(model.kinds[kind], ConfigTable.of(configs))
+
+
+class TestCounts:
+    def test_parameters_of_a_small_mixer(self) -> None:
+        # in 64 x (128 + 256 + 16), out 128 x 64, convolution 256 x (4 + 1), A, D, dt bias 3 x 16, norms 128 and 64
+        found = layer_parameters(Layer(None, None, None, 1, state_space=SMALL), 64)
+        assert found.column_row == 64 * 400 + 128 * 64 + 256 * 5 + 48 + 128
+        assert (found.replicated, found.expert, found.kv) == (64, 0, 0)
+
+    def test_biases_and_a_convolution_without_one(self) -> None:
+        biased = replace(SMALL, bias=True, conv_bias=False)
+        found = layer_parameters(Layer(None, None, None, 1, state_space=biased), 64)
+        plain = layer_parameters(Layer(None, None, None, 1, state_space=SMALL), 64)
+        assert found.column_row - plain.column_row == 400 - 256
+        assert found.replicated - plain.replicated == 64
+
+    def test_totals_of_published_models(self) -> None:
+        nano = model_parameters(load_model("nemotron-3-nano-30b-a3b"))
+        assert nano.total == 31_577_937_344
+        assert nano.by_kind["state_space"] == 23 * (2688 * 10304 + 4096 * 2688 + 6144 * 5 + 192 + 4096)
+        assert nano.active / 1e9 == pytest.approx(3.6, abs=0.05)  # NVIDIA: 3.5B with, 3.2B without embeddings
+        assert model_parameters(load_model("nemotron-h-56b")).total / 1e9 == pytest.approx(56, abs=0.5)
+
+    def test_work_of_a_scan(self) -> None:
+        # convolution 2 x 4 x 6144; C B^T 2 x 128 x 1024; its product with x 2 x 128 x 4096; states 2 x (2 x 128 x 4096)
+        assert scan_flops(NANO, 1) == 49_152 + 262_144 + 1_048_576 + 2_097_152
+
+    def test_the_scan_is_in_no_linear_work(self) -> None:
+        spec = hybrid_model("MM")
+        flops = model_flops(spec, 1, 4096)
+        state = spec.state_spaces[0]
+        projections = 2 * 4096 * 2 * 2048 * (state.in_width + state.inner)
+        assert flops.forward_linear == projections + 2 * 4096 * 2048 * 32000
+        assert flops.forward_scan == 2 * scan_flops(state, 4096)
+        assert flops.backward == 2 * (flops.forward_linear + flops.forward_scan)
+        assert flops.forward_attention == 0
+
+    def test_megatrons_own_count(self) -> None:
+        # hybrid_flops: a Mamba layer 2 h (2 d + 2 g n + heads) + 7 d n + 2 d h a token, attention half the square
+        spec, s = hybrid_model("M*"), 4096
+        mixer = 2 * 2048 * (2 * 4096 + 2 * 8 * 128 + 64) + 7 * 4096 * 128 + 2 * 4096 * 2048
+        attends = 2 * 2048 * (2048 + 2 * 1024 + 2048) + 2 * s * 2048
+        assert causal_half_flops_per_token(spec, s) == 3 * (mixer + attends + 2 * 2048 * 32000)
+
+
+class TestSharding:
+    def test_tensor_parallelism_divides_heads_and_groups(self) -> None:
+        whole, half = nano_cut(), nano_cut(t=2)
+        assert (float(half.heads[0]), float(half.groups[0])) == (32, 4)
+        assert forward_traffic(NANO, half, 2.0, NONE) == pytest.approx(
+            forward_traffic(NANO, whole, 2.0, NONE) / 2
+        )
+        assert working_bytes(NANO, half, 2.0) == pytest.approx(working_bytes(NANO, whole, 2.0) / 2)
+
+    def test_context_parallelism_deals_heads_of_whole_sequences(self) -> None:
+        whole, dealt = nano_cut(), nano_cut(c=4)
+        assert float(dealt.tokens[0]) == 8192
+        for of in (forward_traffic, backward_traffic):
+            assert of(NANO, dealt, 2.0, NONE) == pytest.approx(of(NANO, whole, 2.0, NONE) / 4)
+
+    def test_groups_fewer_than_ranks_are_copied(self) -> None:
+        cut = nano_cut(t=2, c=8)
+        assert (float(cut.groups[0]), float(cut.shared[0])) == (1, 128)
+        into, out = exchanged_bytes(cut, 2.0)
+        assert float(into[0]) == 8192 * 2 * (2 * 256 + 2 * 128 + 4)  # 2048 and 512 values over 8, B and C not
+        assert float(out[0]) == 8192 * 2 * 256
+
+    def test_a_layer_alone_has_one_region_and_routed_experts_none(self) -> None:
+        spec = hybrid_model("M*-")
+        assert [tensor_parallel_regions(layer) for layer in spec.layers] == [1.0, 1.0, 1.0]
+        routed = moe_model(shared_ffn=0).layers[-1]
+        assert tensor_parallel_regions(routed) == 1.0
+        assert tensor_parallel_regions(replace(routed, attention=None, norms=1)) == 0.0
+
+    def test_parameters_on_a_rank(self) -> None:
+        model = costs(problem(hybrid_model("MM")))
+        one, two = np.ones(1), np.full(1, 2.0)
+        dense = (
+            model.shards.parameters_by_kind(one, one, one)[0],
+            model.shards.parameters_by_kind(two, one, one)[0],
+        )
+        count = layer_parameters(model.kinds[0], 2048)
+        assert dense[0][0, 0] - dense[1][0, 0] == count.column_row / 2
+
+
+class TestMemory:
+    def test_what_a_mixer_keeps(self) -> None:
+        # 2 x 10304 of the projection, 2 x 4096 before and after the gate, statistics of 8 groups, the last input
+        parts = kept_parts(nano_cut(tokens=1.0), 2.0, 2.0)
+        assert float(parts["state_space"][0]) == 2 * (10304 + 2 * 4096) + 4 * 8
+        assert float(parts["state_out"][0]) == 2 * 4096
+
+    def test_a_layer_keeps_its_input_and_one_normed_copy(self) -> None:
+        subject = problem(hybrid_model("MM"))
+        model, keys = costs(subject), ConfigTable.of([ParallelConfig(dp=16)])
+        x = model.layers.shape(keys, model.kinds[0])
+        recipe = RECIPES[Precision.BF16]
+        parts = layer_activations(model.kinds[0], subject.model, x, subject.stack.kernels, recipe)
+        stream = 2.0 * 4096 * 2048
+        assert float(parts["input"][0]) == stream
+        assert float(parts["state_in"][0]) == stream
+        assert float(parts["layernorm"][0]) == 0.0
+        assert "qkv" not in parts
+
+    def test_recomputed_norms_are_not_those_before_a_mixer(self) -> None:
+        bit = 1 << RECOMPUTE_MODULES.index("layernorm")
+        plain = ParallelConfig(dp=16)
+        some = replace(plain, recompute=1, recompute_modules=bit)
+        mixer, attends = (layer_of(problem(hybrid_model("M*")), kind, plain, some) for kind in (0, 1))
+        assert mixer.kept[0] == mixer.kept[1]
+        assert attends.kept[0] > attends.kept[1]
+
+    def test_frozen_weights_take_from_no_part_more_than_it_has(self) -> None:
+        given = problem(hybrid_model("M*-E"))
+        given = replace(given, job=replace(given.job, lora_rank=8, lora_targets=AdapterTargets.QKV))
+        model, keys = costs(given), ConfigTable.of([ParallelConfig(dp=16)])
+        for kind in model.kinds:
+            parts = layer_parts(given, RECIPES[Precision.BF16], kind, model.layers.shape(keys, kind))
+            assert all((part >= 0).all() for part in parts.values()), parts
+
+    def test_full_recomputation_leaves_the_input(self) -> None:
+        cost = layer_of(problem(hybrid_model("M*")), 0, ParallelConfig(dp=16))
+        assert float(cost.kept_full[0]) == pytest.approx(2.0 * 4096 * 2048)
+        assert float(cost.working_full[0]) > float(cost.working[0])
+
+
+class TestTime:
+    def test_traffic_of_a_scan_by_hand(self) -> None:
+        # 10 i + 8 n in 16 bits, states of i x 128 / 128 twelve bytes, 8 g q of C B^T, 26 a head
+        expected = 2 * (10 * 4096 + 8 * 1024) + 12 * 4096 + 8 * 1024 + 26 * 64
+        assert float(forward_traffic(NANO, nano_cut(tokens=1.0), 2.0, NONE)[0]) == expected
+
+    def test_traffic_binds_and_bandwidth_helps(self) -> None:
+        slow, fast = (
+            scan_time(NANO, nano_cut(), 2.0, NONE, bandwidth, 989e12) for bandwidth in (3.35e12, 4.8e12)
+        )
+        assert float(slow[0][0]) == pytest.approx(8192 * 157_312 / (3.35e12 * 0.74))
+        assert slow[0] > fast[0]
+        assert slow[1] > 2 * slow[0]  # recomputation and two gradients
+
+    def test_a_weak_device_is_bound_by_products(self) -> None:
+        bound = scan_time(NANO, nano_cut(), 2.0, NONE, 3.35e12, 20e12)
+        assert bound[0] > scan_time(NANO, nano_cut(), 2.0, NONE, 3.35e12, 989e12)[0]
+
+    def test_terms_of_a_mixer(self) -> None:
+        cost = layer_of(problem(hybrid_model("M*")), 0, ParallelConfig(dp=16), ParallelConfig(cp=4, dp=4))
+        assert (cost.forward["attention"] == 0).all()
+        assert cost.forward["memory_bound"][0] > 0
+        assert cost.forward["cp_comm"][0] == 0
+        assert cost.forward["cp_comm"][1] > 0
+
+    def test_launches_of_blocks_of_one_part(self) -> None:
+        spec = hybrid_model("M*-E")
+        assert [12 * dense_launches(layer) for layer in spec.layers] == pytest.approx([17, 7, 5, 5])
+        assert dense_launches(moe_model().layers[0]) == 1.0
+
+    def test_a_captured_mixer_is_not_launched(self) -> None:
+        subject = problem(hybrid_model("M*"))
+        graphs = {"cuda_graph_impl": int(CudaGraphs.TRANSFORMER_ENGINE)}
+        mask = 1 << CUDA_GRAPH_MODULES.index("mamba")
+        plain = ParallelConfig(dp=16)
+        some = replace(plain, **graphs, cuda_graph_modules=mask)
+        mixer, attends = (layer_of(subject, kind, plain, some) for kind in (0, 1))
+        assert mixer.host[1] < 0.2 * mixer.host[0]
+        assert attends.host[0] == attends.host[1]
+
+
+def test_a_state_space_must_divide_into_groups_and_stand_alone() -> None:
+    from planner.errors import InputError
+
+    with pytest.raises(InputError, match="groups must divide"):
+        StateSpace(10, 8, 16, 4)
+    attention = hybrid_model("*").layers[0].attention
+    with pytest.raises(InputError, match="at most one of attention"):
+        Layer(attention, None, None, state_space=SMALL)
+    with pytest.raises(InputError, match="something to compute"):
+        Layer(None, None, None)
+
+
+def test_one_layer_of_two_parts_costs_as_two_of_one() -> None:
+    """A state space and an MLP as one layer or as two: the same work, parameters, kept bytes."""
+    apart = hybrid_model("M-" * 4)
+    mixer, mlp = apart.layers[:2]
+    joined = replace(mixer, mlp=mlp.mlp, norms=2)
+    together = ModelSpec("joined", "bamba", 2048, 32000, (joined,) * 4, False, max_position=131072)
+    assert model_parameters(together).total == model_parameters(apart).total
+    assert model_flops(together, 1, 4096) == model_flops(apart, 1, 4096)
+    config = ParallelConfig(tp=2, dp=8, sp=1)
+    kept = [sum(float(layer_of(problem(s), kind, config).kept[0]) for kind in range(len(s.layer_kinds)))
+            for s in (together, apart)]  # fmt: skip
+    assert kept[0] == pytest.approx(kept[1])

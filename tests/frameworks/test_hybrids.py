@@ -1,0 +1,218 @@
+"""Hybrids of attention and state spaces: how Megatron-LM is told of them, read back, and who cannot run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.launch_judges import words_of
+from planner.catalog.load_stacks import load_stack
+from planner.errors import InputError, UnsupportedError
+from planner.frameworks import framework
+from planner.frameworks.framework import Launch
+from planner.frameworks.megatron.hybrid import PROGRAM, RELEASES
+from planner.space.framework_rules import rules_for
+from planner.space.legality import explain_config
+from planner.spec.config import ParallelConfig, Schedule
+from planner.spec.model import Layer, StateSpace
+from tests.frameworks.launches import launch, problem
+from tests.frameworks.test_own_parsers import needs, run
+from tests.problems import hybrid_model
+from tests.problems import problem as small_problem
+
+NANO, DENSE, ALONE = "nemotron-3-nano-30b-a3b", "nemotron-h-56b", "codestral-mamba-7b"
+PIPELINE = ParallelConfig(
+    tp=4,
+    pp=4,
+    dp=8,
+    vpp=2,
+    ep=8,
+    micro_batch=1,
+    num_microbatches=32,
+    sp=1,
+    zero=1,
+    schedule=Schedule.INTERLEAVED,
+)
+FLAT = ParallelConfig(tp=8, dp=16, micro_batch=1, num_microbatches=16, sp=1, zero=1)
+
+
+def launches() -> list[Launch]:
+    given = problem(NANO, "megatron-2026")
+    return [
+        launch(NANO, PIPELINE, given),
+        launch(NANO, replace(PIPELINE, vpp=1, schedule=Schedule.ONE_F_ONE_B), given, (15, 13, 13, 11)),
+        launch(DENSE, FLAT, problem(DENSE, "megatron-2026")),
+        launch(DENSE, replace(FLAT, tp=2, cp=4, dp=16), problem(DENSE, "megatron-2026")),
+        launch(ALONE, FLAT, problem(ALONE, "megatron-2026")),
+    ]
+
+
+def _with_chunk(layer: Layer, chunk: int) -> Layer:
+    state = layer.state_space
+    return layer if state is None else replace(layer, state_space=replace(state, chunk=chunk))
+
+
+@pytest.mark.parametrize("case", range(5))
+def test_megatron_reads_back_what_was_planned(case: int) -> None:
+    told = launches()[case]
+    files = framework("megatron").render(told, RELEASES[-1])
+    read = framework("megatron").parse({"launch.sh": files["launch.sh"]})
+    assert PROGRAM in files["launch.sh"]
+    assert "pretrain_gpt" not in files["launch.sh"]
+    assert read.model is not None
+    chunk = {state.chunk for state in told.model.state_spaces}.pop()  # no argument states it
+    assert tuple(_with_chunk(layer, chunk) for layer in read.model.layers) == told.model.layers
+    assert (read.model.hidden, read.model.vocab) == (told.model.hidden, told.model.vocab)
+    for axis in ("tp", "cp", "pp", "vpp", "ep", "sp", "micro_batch"):
+        assert read.axes[axis] == getattr(told.config, axis), axis
+    assert read.layers == (() if told.config.pp == 1 else told.chunks)
+    assert read.version == RELEASES[-1]
+    assert not read.unknown
+
+
+def test_the_pattern_has_a_part_for_every_chunk() -> None:
+    told = launches()[1]
+    script = framework("megatron").render(told, RELEASES[-1])["launch.sh"]
+    pattern = re.search(r"--hybrid-layer-pattern\s+'([-M*E|]+)'", script)
+    assert pattern is not None
+    parts = pattern[1].split("|")
+    assert list(map(len, parts)) == [15, 13, 13, 11]
+    assert "".join(parts) == "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    assert "--num-layers" not in script
+    assert "--moe-layer-freq" not in script
+    assert "--position-embedding-type none" in script
+
+
+def test_other_releases_and_layers_of_two_parts_are_refused() -> None:
+    for version in framework("megatron").versions[:-1]:
+        with pytest.raises(UnsupportedError, match="framework-version main-2026-08"):
+            framework("megatron").render(launches()[0], version)
+    given = problem("granite-4.0-h-small", "megatron-2026")
+    with pytest.raises(UnsupportedError, match="multipliers"):
+        framework("megatron").render(
+            launch("granite-4.0-h-small", replace(FLAT, tp=1, dp=128), given), RELEASES[-1]
+        )
+    two = launches()[2]
+    joined = replace(two.model.layers[0], mlp=two.model.layers[1].mlp, norms=2)
+    model = replace(two.model, layers=(joined,) * 4)
+    with pytest.raises(UnsupportedError, match="two parts"):
+        framework("megatron").render(replace(two, model=model), RELEASES[-1])
+
+
+def test_a_convolution_that_the_mixer_does_not_have_is_refused() -> None:
+    told = launches()[4]
+    state = told.model.state_spaces[0]
+    assert isinstance(state, StateSpace)
+    layer = replace(told.model.layers[0], state_space=replace(state, conv=3))
+    with pytest.raises(UnsupportedError, match="4 taps"):
+        framework("megatron").render(
+            replace(told, model=replace(told.model, layers=(layer,) * 4)), RELEASES[-1]
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--hybrid-layer-pattern MG*-", "gated delta nets"),
+        ("--hybrid-layer-pattern M*M*/MM", "multi-token prediction"),
+        ("--hybrid-layer-pattern M-X-", "M, \\*, -, E"),
+        ("--hybrid-layer-pattern '*-*-'", "Mamba layer"),
+        ("--hybrid-layer-pattern 'M-|M-|M-' --pipeline-model-parallel-size 2", "3 parts, pp 2"),
+        ("--hybrid-layer-pattern MEM-", "--num-experts"),
+        ("--hybrid-attention-ratio 0.1 --num-layers 8", "hybrids with --hybrid-layer-pattern"),
+    ],
+)
+def test_patterns_that_cannot_be_read_are_refused(words: str, complaint: str) -> None:
+    text = (
+        "torchrun pretrain_hybrid.py --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --micro-batch-size 1 "
+        f"--max-position-embeddings 1024 --global-batch-size 8 --vocab-size 1000 {words}"
+    )
+    with pytest.raises(InputError, match=complaint):
+        framework("megatron").parse({"run.sh": text})
+
+
+def test_the_older_name_and_program_are_read_too() -> None:
+    text = (
+        "torchrun --nproc_per_node 8 pretrain_mamba.py --hybrid-override-pattern M-M*-M- --hidden-size 512 "
+        "--num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 "
+        "--global-batch-size 8 --vocab-size 1000 --disable-bias-linear --normalization RMSNorm --num-layers 99"
+    )
+    model = framework("megatron").parse({"run.sh": text}).model
+    assert model is not None
+    assert model.num_layers == 7
+    assert model.state_spaces == (StateSpace(16, 64, 128, 8, chunk=128),)  # 2 x 512 / 64 heads
+
+
+@pytest.mark.parametrize(
+    ("stack", "rule"),
+    [("torchtitan-2026", "state-space-layers"), ("nanotron-2024", "state-space-layers"),
+     ("deepspeed-2025", "state-space-whole"), ("fsdp1-2023", "state-space-whole")],
+)  # fmt: skip
+def test_who_runs_hybrids_not_at_all_or_undivided(stack: str, rule: str) -> None:
+    hybrid = replace(small_problem(hybrid_model("M-" * 4)), stack=load_stack(stack))
+    found = explain_config(ParallelConfig(tp=2, dp=8, zero=3), hybrid, rules_for(hybrid.stack))
+    assert rule in {broken.rule for broken in found}
+    alone = explain_config(ParallelConfig(dp=16, zero=3), hybrid, rules_for(hybrid.stack))
+    assert (rule in {broken.rule for broken in alone}) == (rule == "state-space-layers")
+
+
+def test_bridge_refuses_with_a_sentence() -> None:
+    bridge = framework("megatron-bridge")
+    with pytest.raises(UnsupportedError, match="must be one that Megatron-Bridge ships"):
+        bridge.render(launches()[2], bridge.default_version)
+
+
+@needs("torch", "triton", "six", "einops")
+@pytest.mark.slow
+@pytest.mark.checkout
+@pytest.mark.skipif(
+    "MEGATRON_PATH" not in os.environ or os.environ.get("MEGATRON_RELEASE") not in RELEASES,
+    reason=f"MEGATRON_PATH names no checkout of Megatron-LM {RELEASES[-1]}",
+)
+def test_megatrons_own_parser_takes_them(tmp_path: Path) -> None:
+    """Degrees, layers of every kind and stages as planned; the mixer's sizes in its own configuration."""
+    listed = []
+    for number, told in enumerate(launches()):
+        (tmp_path / str(number)).mkdir()
+        for file, text in framework("megatron").render(told, RELEASES[-1]).items():
+            (tmp_path / str(number) / file).write_text(text)
+        words, environment = words_of(tmp_path / str(number), PROGRAM)
+        state = told.model.state_spaces[0]
+        kinds = np.bincount(told.model.layer_kind_of).tolist()
+        listed.append([words, environment, told.config.__dict__, told.model.num_layers, list(told.chunks),
+                       [state.heads, state.head_dim, state.groups, state.state], sorted(kinds)])  # fmt: skip
+    (tmp_path / "cases.json").write_text(json.dumps(listed))
+    script = """
+import json, os, sys, typing
+import typing_extensions
+typing.override = typing_extensions.override
+sys.path.insert(0, os.environ["MEGATRON_PATH"])
+import torch
+torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
+torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
+from megatron.core.models.hybrid.hybrid_layer_allocation import get_hybrid_layer_counts, parse_hybrid_pattern
+from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
+for words, environment, config, layers, chunks, state, kinds in json.load(open(sys.argv[1])):
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(environment, WORLD_SIZE="128", RANK="0")
+    sys.argv = ["pretrain_hybrid.py", *words]
+    args = parse_args()
+    validate_args(args)
+    assert args.data_parallel_size == config["dp"]
+    assert (args.virtual_pipeline_model_parallel_size or 1) == config["vpp"]
+    main = parse_hybrid_pattern(args.hybrid_layer_pattern).main_pattern
+    assert [len(part) for part in main.split("|")] == chunks
+    assert sorted(n for n in get_hybrid_layer_counts(args.hybrid_layer_pattern).values() if n) == kinds
+    args.apply_rope_fusion = args.moe_permute_fusion = False  # kernels of Transformer Engine, which needs a GPU
+    made = core_transformer_config_from_args(args)
+    assert made.num_layers == layers
+    assert [made.mamba_num_heads, made.mamba_head_dim, made.mamba_num_groups, made.mamba_state_dim] == state
+print("read")
+"""
+    assert run(script, str(tmp_path / "cases.json")).split()[-1] == "read"
