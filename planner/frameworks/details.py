@@ -136,7 +136,7 @@ def left_out(model: ModelSpec) -> list[str]:
         "the rotary base": details.rope_theta is None,
         "the norm epsilon": details.norm_eps is None,
     }
-    if model.position_rows or model.family in ("bloom", "mpt"):
+    if model.position_rows or model.family in ("bloom", "mpt") or _unrotated(model):
         silent = {"the norm epsilon": details.norm_eps is None}  # it rotates nothing
     if not any(silent.values()):
         return []
@@ -145,6 +145,11 @@ def left_out(model: ModelSpec) -> list[str]:
         f"{what}: the catalog keeps what decides time and memory; to go on from published weights, plan with their "
         "own config.json"
     ]
+
+
+def _unrotated(model: ModelSpec) -> bool:
+    """Hybrids whose attention knows no positions, or that have none."""
+    return model.family in ("nemotron_h", "mamba2")
 
 
 def unwritten_rotation(details: Details, written: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
 
@@ -31,13 +32,18 @@ def kernel_words(stack: Stack | None) -> list[tuple[str, ...]]:
     return [("--attention", ATTENTION[stack.kernels.attention]), *([("--compile",)] if fused else [])]
 
 
-def kernel_notes(stack: Stack | None) -> list[str]:
+def kernel_notes(stack: Stack | None, model: ModelSpec) -> list[str]:
     """What the programs need for that, or do not bring."""
+    said = []
+    if model.state_spaces:
+        said.append(
+            "mamba-ssm and causal-conv1d: without their kernels transformers scans step by step, far slower"
+        )
     if stack is None:
         return [
-            "kernels of the plan's stack, which is another framework's: those transformers chooses are used"
+            *said,
+            "kernels of the plan's stack, which is another framework's: those transformers chooses are used",
         ]
-    said = []
     if stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
         said.append(f"{ATTENTION[stack.kernels.attention]}: its package must be installed")
     if stack.kernels.cross_entropy is not CrossEntropy.EAGER:

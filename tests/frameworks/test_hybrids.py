@@ -162,6 +162,18 @@ def test_who_runs_hybrids_not_at_all_or_undivided(stack: str, rule: str) -> None
     assert (rule in {broken.rule for broken in alone}) == (rule == "state-space-layers")
 
 
+@pytest.mark.parametrize(("name", "stack"), [("deepspeed", "deepspeed-2025"), ("accelerate", "fsdp1-2023")])
+def test_transformers_trains_the_models_own_configuration(name: str, stack: str) -> None:
+    """Granite 4, whose multipliers no argument states, and Nemotron-H: config.json as shipped, kernels asked for."""
+    for model in ("granite-4.0-h-small", "nemotron-h-8b"):
+        flat = ParallelConfig(dp=128, micro_batch=1, num_microbatches=2, zero=3)
+        told = launch(model, flat, problem(model, stack))
+        files = framework(name).render(told, framework(name).default_version)
+        assert json.loads(files["config.json"])["model_type"] == told.model.family
+        assert "mamba-ssm" in files["README.md"]
+        assert ("rotary base" in files["README.md"]) == (model == "granite-4.0-h-small")
+
+
 def test_bridge_refuses_with_a_sentence() -> None:
     bridge = framework("megatron-bridge")
     with pytest.raises(UnsupportedError, match="must be one that Megatron-Bridge ships"):

@@ -190,7 +190,7 @@ def render(launch: Launch, version: str) -> Files:
     )
     stack = launch.stack_of("fsdp")
     words += "".join(" " + " ".join(option) for option in kernel_words(stack))
-    missing += kernel_notes(stack)
+    missing += kernel_notes(stack, launch.model)
     script = "\n".join(
         [
             "#!/usr/bin/env bash",

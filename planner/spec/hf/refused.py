@@ -29,6 +29,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("rwkv", "xlstm", "recurrent_gemma"), _RECURRENT),
     **dict.fromkeys(
         (
+            "bailing_hybrid",
             "kimi_k3",
             "kimi_linear",
             "olmo_hybrid",
@@ -42,7 +43,7 @@ REFUSED: dict[str, str] = {
         ),
         _DELTA,
     ),
-    **dict.fromkeys(("bailing_hybrid", "minimax", "minimax_m1", "minimax_text_01"), _LIGHTNING),
+    **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _LIGHTNING),
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm2_vl", "lfm3"), _CONVOLUTION),
     **dict.fromkeys(("zamba", "zamba2"), _SHARED_BLOCK),
     "falcon_h1": _BESIDE,
