@@ -30,7 +30,7 @@ ROUTED = ("moe_router", "moe_preprocess")
             CudaGraphs.TRANSFORMER_ENGINE,
             ROUTED,
         ),
-        ("HybridEP, TE CUDA graphs attn+mamba, mock data", CudaGraphs.TRANSFORMER_ENGINE, ("attn",)),
+        ("HybridEP, TE CUDA graphs attn+mamba, mock data", CudaGraphs.TRANSFORMER_ENGINE, ("attn", "mamba")),
         ("cuda graphs", CudaGraphs.TRANSFORMER_ENGINE, ("attn", *ROUTED)),
     ],
 )
