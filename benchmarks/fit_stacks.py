@@ -101,7 +101,8 @@ def publisher_of(source: str) -> str:
 
 
 def timed_samples(rows: Sequence[dict[str, str]], models: dict[str, Any]) -> dict[str, list[Sample]]:
-    """Timed rows by stack; those fit that are judged and of that stack itself, not of its kin."""
+    """Timed rows by stack; those fit that are judged, of that stack itself, not of its kin, and of measured kernels: a
+    state space's scan, of which none is measured, must not move what other layers take."""
     reader, found = RunReader(models), dict[str, list[Sample]]()
     for index, row in enumerate(rows):
         seconds = measurement_of(row).step_time
@@ -112,7 +113,8 @@ def timed_samples(rows: Sequence[dict[str, str]], models: dict[str, Any]) -> dic
         except PlannerError:
             continue
         thin = index % THINNED.get(row["source"], 1) > 0
-        fits = not run.kin and is_judged(group_of(row)) and not thin
+        measured = not run.problem.model.state_spaces
+        fits = not run.kin and is_judged(group_of(row)) and not thin and measured
         group = (row["model"], row["gpu"], row["gpus"])
         fold = (publisher_of(row["source"]), *group, row.get("internode", ""))
         sample = Sample(run, switch_text(row), seconds, group, fold, row["source"], index, fits)
