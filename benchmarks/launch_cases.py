@@ -109,12 +109,13 @@ def legal_launches(
 ) -> Iterator[Case]:
     """The best plan of a triple on the framework's stack and `count` random legal configurations, fitting or not.
 
-    Raises `UnsupportedError` where the framework's release (None: its default) cannot express the model at all.
+    Raises `UnsupportedError` where the framework's release (None: its default) cannot express the model at all, or no
+    configuration of it is legal, as of a hybrid where the framework has none.
     """
     problem = triple.problem(STACKS[name])
     space = enumerate_configs(problem, rules_for(problem.stack))
     if not len(space):
-        return
+        raise UnsupportedError("a triple must have a legal configuration", str(triple), "draw another")
     if (missing := _inexpressible(problem, name, release, space)) is not None:
         raise missing
     model = cost_model(problem)
