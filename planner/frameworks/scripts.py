@@ -32,9 +32,15 @@ def job_name(launch: Launch) -> str:
     return f"train-{safe_name(launch.model.name)}-{launch.devices}"
 
 
+def _word(text: str) -> str:
+    """A word of an array; with a comma in quotes, since ShellCheck takes a bare one for a separator (SC2054)."""
+    quoted = shlex.quote(text)
+    return f"'{text}'" if "," in text and quoted == text else quoted
+
+
 def shell_array(name: str, words: Words) -> str:
     """A bash array, one option with its values a line."""
-    lines = [" ".join(shlex.quote(word) for word in option) for option in words]
+    lines = [" ".join(_word(word) for word in option) for option in words]
     return "\n".join([f"{name}_ARGS=(", *(f"  {line}" for line in lines), ")"])
 
 
