@@ -17,6 +17,7 @@ from planner.catalog.loader import load_kernel_rates
 from planner.catalog.stack_options import idle_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
+from planner.frameworks import framework_of_stack
 from planner.solve.balance import balance_experts, zipf_loads
 from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
@@ -125,6 +126,9 @@ def resolve(
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")
     precision = _precision(request.precision, cluster, assumed)
+    runner = framework_of_stack(stack.framework)
+    if runner is not None:
+        runner.require_recipe(precision)
     assumed += idle_options(stack, precision, model.is_moe)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)

@@ -64,7 +64,7 @@ def test_a_search_says_so_too() -> None:
 
 
 def test_another_release_is_named_where_it_alone_can() -> None:
-    asked = request("llama-3.1-8b", "torchtitan-2026+enable-fsdp-float8-all-gather", precision="fp8")
+    asked = request("llama-3.1-8b", "torchtitan-2026+enable-fsdp-float8-all-gather", precision="fp8_cs")
     (note,) = notes(make_estimate(Request(**{**vars(asked), "restrict": {"zero": (3,)}})))
     assert "torchtitan 0.2.2" in note
     assert "not 0.3.0" in note

@@ -13,6 +13,7 @@ from planner.calibrate.cells import Row
 from planner.calibrate.stack_of import release_of
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import Layer, ModelSpec
+from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import CrossEntropy, Dispatcher
 
@@ -72,6 +73,16 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
         kernels = stack.kernels.model_copy(update=loss)
         seen[key] = stack.model_copy(update={"states": states, "communication": comm, "kernels": kernels})
     return seen[key]
+
+
+def torch_recipe(precision: Precision, cells: Row, stack: Stack, assumed: list[str]) -> Precision:
+    """The recipe of a row that states "fp8": under torchtitan and its kin it is torchao's float8, which scales
+    dynamically, by what a tensor holds (torchtitan 9dec370 and 820504e docs/float8.md; torchao 0.10 deleted delayed
+    scaling, pytorch/ao#1753)."""
+    if cells["precision"].lower() != "fp8" or stack.framework != "torchtitan":
+        return precision
+    assumed.append(f"fp8 of torchao: {Precision.FP8_CS}")
+    return Precision.FP8_CS
 
 
 def bf16_layers_of(cells: Row) -> tuple[int, int]:

@@ -30,7 +30,14 @@ from planner.calibrate.cells import (
     sharding_in,
 )
 from planner.calibrate.graphs import graphs_in
-from planner.calibrate.recipes import ADAPTERS, Narrowed, bf16_layers_of, bridge_recipe, with_routing_groups
+from planner.calibrate.recipes import (
+    ADAPTERS,
+    Narrowed,
+    bf16_layers_of,
+    bridge_recipe,
+    torch_recipe,
+    with_routing_groups,
+)
 from planner.calibrate.stack_of import (
     BF16_MOMENTS,
     KIN_BAND_FACTOR,
@@ -162,7 +169,7 @@ class RunReader:
         if degrees["ep"] > 1 and not model.is_moe:
             assumed.append(f"ep {degrees['ep']} for a model without experts: 1")
             degrees["ep"] = 1
-        job, batches = _job(cells, degrees["dp"], cluster.accelerator, assumed)
+        job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.devices_per_node, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
@@ -293,7 +300,9 @@ def _degrees(cells: Row, gpus: int, assumed: list[str]) -> dict[str, int]:
     return degrees
 
 
-def _job(cells: Row, dp: int, chip: Accelerator, assumed: list[str]) -> tuple[Job, tuple[int, int]]:
+def _job(
+    cells: Row, dp: int, chip: Accelerator, stack: Stack, assumed: list[str]
+) -> tuple[Job, tuple[int, int]]:
     """The job, and (micro-batch, number of micro-batches)."""
     seq_len = count_in(cells, "seq_len")
     if seq_len is None:
@@ -321,7 +330,7 @@ def _job(cells: Row, dp: int, chip: Accelerator, assumed: list[str]) -> tuple[Jo
     job = Job(
         seq_len,
         batch,
-        precision_in(cells["precision"], chip, assumed),
+        torch_recipe(precision_in(cells["precision"], chip, assumed), cells, stack, assumed),
         _optimizer(cells, assumed),
         lora_rank=_lora_rank(cells, assumed),
         frozen_bits=_frozen_bits(cells),

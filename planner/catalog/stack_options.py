@@ -66,7 +66,8 @@ OPTIONS: Final = (
     ),
     StackOption(
         FLOAT8_ALL_GATHER, ("torchtitan", "fsdp"), {"states": {"float8_all_gather": True}},
-        "FSDP2 casts linear weights of a dense fp8 model before it gathers them, one scale a tensor", precisions=_FP8,
+        "FSDP2 casts linear weights of a dense fp8_cs model before it gathers them, one scale a tensor",
+        precisions=(Precision.FP8_CS,),
     ),
     StackOption(
         DOUBLE_BUFFER, ("megatron",), {"states": {"double_buffer": True}},

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.spec.model import Attention, AttentionKind, Layer
-from planner.spec.precision import RECIPES, TENSORWISE
+from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 
 Quantity = float | NDArray[np.float64]
@@ -33,7 +33,7 @@ def gathered_width(problem: Problem) -> float:
     rows gather in 16 bits). Left out: all-reduces of the largest value of every tensor, tens of microseconds each.
     """
     narrow = problem.stack.communication.tp_gathers_float8 and not problem.model.is_moe
-    tensorwise = narrow and problem.job.precision in TENSORWISE
+    tensorwise = narrow and problem.job.precision is Precision.FP8_CS
     recipe = RECIPES[problem.job.precision]
     return recipe.operand_bytes if tensorwise else recipe.activation_bytes
 

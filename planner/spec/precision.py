@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 
 class Dtype(StrEnum):
@@ -47,9 +46,6 @@ class Precision(StrEnum):
             "fp4": cls.NVFP4,
         }
         return known.get(value.lower().replace("-", "_")) if isinstance(value, str) else None
-
-
-TENSORWISE: Final = (Precision.FP8, Precision.FP8_CS)  # one scale a tensor
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from planner.errors import UnitError
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.own_run import OwnRun
-from planner.spec.precision import TENSORWISE, Dtype, Precision
+from planner.spec.precision import Dtype, Precision
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, PipelineSplit, StateEngine
 from planner.units import parse_quantity
 
@@ -375,7 +375,7 @@ class States(_Section):
 
     def casts_for_gathers(self, precision: Precision) -> bool:
         """Are shards of linear weights cast to 8 bits before they are gathered? With a scale a tensor."""
-        return self.float8_all_gather and self.engine is StateEngine.TORCH and precision in TENSORWISE
+        return self.float8_all_gather and self.engine is StateEngine.TORCH and precision is Precision.FP8_CS
 
     def keeps_narrow(self, precision: Precision, optimizer: Optimizer) -> bool:
         """Are linear weights kept in the format of the products, where masters are sharded apart from them?

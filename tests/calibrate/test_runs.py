@@ -276,6 +276,22 @@ def test_recipes_of_the_bridge_with_layers_in_bf16(model: str, precision: str, e
     assert run.problem.job.bf16_layers == ends
 
 
+@pytest.mark.parametrize(
+    ("framework", "stated", "taken"),
+    [
+        ("torchtitan", "fp8", Precision.FP8_CS),
+        ("FSDP2 (torchtune)", "fp8", Precision.FP8_CS),
+        ("torchtitan", "fp8_delayed", Precision.FP8),  # which a rule then refuses
+        ("torchtitan", "bf16", Precision.BF16),
+        ("NeMo/Megatron-Core", "fp8", Precision.FP8),
+    ],
+)
+def test_fp8_of_torchao_is_current_scaling(framework: str, stated: str, taken: Precision) -> None:
+    run = read(framework=framework, precision=stated, dp_sharding="zero3")
+    assert run.problem.job.precision is taken
+    assert ("fp8 of torchao: fp8_cs" in run.assumed) is (taken is Precision.FP8_CS)
+
+
 def test_torchtitans_full_sharding_keeps_weights_gathered_under_a_pipeline() -> None:
     """Its policy unless told otherwise; the row of a framework without that policy means what it says."""
     words = {"dp_sharding": "zero3", "framework": "torchtitan", "tp": "1", "cp": "1"}

@@ -297,7 +297,7 @@ def tensor_parallel_seconds(
 
 def test_float8_inputs_and_gradients_are_gathered_in_one_byte() -> None:
     """Two gathers a pass of 4096 x 2048 values: 8 MiB, not 16, in either pass; what is scattered stays in 16 bits."""
-    wide, narrow = (tensor_parallel_seconds(p, "torchtitan-2024") for p in (Precision.BF16, Precision.FP8))
+    wide, narrow = (tensor_parallel_seconds(p, "torchtitan-2024") for p in (Precision.BF16, Precision.FP8_CS))
     links, cluster = (
         costs(problem(machine="1x8 h100")).layers.communication.links,
         problem(machine="1x8 h100").cluster,
@@ -312,9 +312,9 @@ def test_float8_inputs_and_gradients_are_gathered_in_one_byte() -> None:
     ("precision", "stack", "experts"),
     [
         (Precision.FP8_BLOCKWISE, "torchtitan-2024", False),
-        (Precision.FP8, "torchtitan-2026", False),
+        (Precision.FP8_CS, "torchtitan-2026", False),
         (Precision.FP8, "megatron-2026", False),
-        (Precision.FP8, "torchtitan-2024", True),
+        (Precision.FP8_CS, "torchtitan-2024", True),
     ],
 )
 def test_other_recipes_stacks_and_experts_gather_in_16_bits(

@@ -183,7 +183,7 @@ def test_fsdp2_gathers_a_byte_of_each_linear_weight(zero: int) -> None:
         gathered = float(detail.memory["forward"]["gathered_parameters"][0, 0])
         return gathered, float(costs(subject).prepare(rows).shards.gather[0])
 
-    on, off = (units(Precision.FP8, "torchtitan-2024" + option) for option in (FLOAT8_GATHER, ""))
+    on, off = (units(Precision.FP8_CS, "torchtitan-2024" + option) for option in (FLOAT8_GATHER, ""))
     layer = 2048 * (2 * 2048 + 2 * 1024) + 3 * 2048 * 7168 + 2 * 2048  # with its norms
     # the whole model at stage 2, one layer at stage 3; two more at work and under way in either
     assert off[0] - on[0] == pytest.approx({2: 4 + 2, 3: 1 + 2}[zero] * layer, rel=1e-9)
@@ -198,7 +198,7 @@ def test_fsdp2_gathers_a_byte_of_each_linear_weight(zero: int) -> None:
     assert units(Precision.BF16, "torchtitan-2024" + FLOAT8_GATHER) == units(
         Precision.BF16, "torchtitan-2024"
     )
-    for precision in (Precision.FP8, Precision.FP8_MX):
+    for precision in (Precision.FP8_CS, Precision.FP8_MX):
         states = [
             held(problem(machine=H100, precision=precision, stack="torchtitan-2024" + option), FSDP)
             for option in (FLOAT8_GATHER, "")
@@ -213,7 +213,7 @@ def test_fsdp2_gathers_a_byte_of_each_linear_weight(zero: int) -> None:
 )
 def test_experts_and_shards_on_the_host_are_gathered_wide(model: ModelSpec, config: ParallelConfig) -> None:
     def gathered(option: str) -> float:
-        subject = problem(model, H100, precision=Precision.FP8, stack="torchtitan-2026" + option)
+        subject = problem(model, H100, precision=Precision.FP8_CS, stack="torchtitan-2026" + option)
         return float(costs(subject).prepare(ConfigTable.of([config])).shards.gather[0])
 
     assert gathered(FLOAT8_GATHER) == gathered("")

@@ -126,7 +126,10 @@ def test_a_plan_carries_them_to_its_launch_files(tmp_path: Path) -> None:
         (["--precision", "fp8_cs", "--bf16-layers", "1"], "two numbers"),
         (["--precision", "fp8_cs", "--bf16-layers", "20,20"], "no more than the model's 32"),
         (["--precision", "bf16", "--bf16-layers", "1,1"], "8- or 4-bit recipe"),
-        (["--precision", "fp8", "--stack", "torchtitan-2026", "--bf16-layers", "1,1"], "Megatron-LM alone"),
+        (
+            ["--precision", "fp8_cs", "--stack", "torchtitan-2026", "--bf16-layers", "1,1"],
+            "Megatron-LM alone",
+        ),
     ],
 )
 def test_asked_for_in_vain(options: list[str], must: str) -> None:

@@ -10,6 +10,9 @@ import pytest
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Files
+from planner.request import Request, resolve
+from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig
 from planner.spec.precision import Precision
 from tests.frameworks.launches import CONFIGS, launch, problem
@@ -28,8 +31,8 @@ data_parallel_shard_degree = 8
 """
 
 
-def titan(stack: str, version: str = "0.2.2", **changes: int) -> Files:
-    given = problem("llama-3.1-8b", stack, precision="fp8")
+def titan(stack: str, version: str = "0.2.2", precision: str = "fp8_cs", **changes: int) -> Files:
+    given = problem("llama-3.1-8b", stack, precision=precision)
     config = replace(CONFIGS["torchtitan"], **changes)
     return framework("torchtitan").render(launch("llama-3.1-8b", config, given), version)
 
@@ -49,11 +52,30 @@ def test_torchtitan_writes_and_reads_it() -> None:
 def test_torchtitan_writes_it_where_there_are_shards_to_cast() -> None:
     alone = replace(ALONE, zero=0)
     for config, written in ((alone, False), (replace(alone, zero=2), True)):
-        given = problem("llama-3.1-8b", "torchtitan-2024" + OPTION, precision="fp8")
+        given = problem("llama-3.1-8b", "torchtitan-2024" + OPTION, precision="fp8_cs")
         files = framework("torchtitan").render(launch("llama-3.1-8b", config, given), "0.2.2")
         assert ("enable_fsdp_float8_all_gather" in files["config.toml"]) is written
     with pytest.raises(UnsupportedError, match="one scale a tensor"):
         titan("torchtitan-2024" + OPTION, "0.3.0")
+
+
+@pytest.mark.parametrize(("precision", "lacks"), [("fp8", "delayed scaling"), ("fp8_blockwise", "blocks")])
+def test_torchtitan_refuses_recipes_that_torchao_does_not_have(precision: str, lacks: str) -> None:
+    """In a request, in a plan of another stack to be exported, and as a rule of configurations."""
+    asked = Request("llama-3.1-8b", "2x8 h100", None, precision=precision, stack="torchtitan-2026")
+    for refused in (lambda: resolve(asked), lambda: titan("megatron-2026", precision=precision)):
+        with pytest.raises(UnsupportedError) as error:
+            refused()
+        assert lacks in str(error.value)
+        assert "choose --precision fp8_cs" in str(error.value)
+    served = problem("llama-3.1-8b", "torchtitan-2026")
+    given = replace(served, job=replace(served.job, precision=Precision(precision)))
+    (broken,) = explain_config(CONFIGS["torchtitan"], given, all_rules_for("torchtitan"))
+    assert (broken.rule, broken.hint) == ("float8-recipe", "choose --precision fp8_cs")
+    assert lacks in broken.reason
+    for other in ("fp8_cs", "fp8_mx", "bf16"):
+        given = problem("llama-3.1-8b", "torchtitan-2026", precision=other)
+        assert not explain_config(CONFIGS["torchtitan"], given, all_rules_for("torchtitan"))
 
 
 def test_torchtitan_refuses_it_beside_a_recipe() -> None:
@@ -181,6 +203,6 @@ def test_what_torchtitan_scales_otherwise_is_said() -> None:
     case = problem("llama-3.1-8b", "torchtitan-2026", precision="fp8_cs")
     for version, rows in (("0.2.2", False), ("0.3.0", True)):
         files = framework("torchtitan").render(launch("llama-3.1-8b", CONFIGS["torchtitan"], case), version)
-        assert "reads these files as fp8" in files["README.md"]
         parsed = framework("torchtitan").parse({n: t for n, t in files.items() if n != "README.md"})
+        assert parsed.precision is Precision.FP8_CS
         assert any("by rows" in note for note in parsed.notes) is rows

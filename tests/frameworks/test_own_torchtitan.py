@@ -98,7 +98,7 @@ def test_every_model_runs_as_planned(tmp_path: Path) -> None:
     graphs = int(CudaGraphs.FULL_ITERATION)
     given.append(replace(captured, config=replace(captured.config, cuda_graph_impl=graphs)))
     fp8 = plain("llama-3.1-405b")
-    given.append(replace(fp8, job=replace(fp8.job, precision=Precision.FP8)))
+    given.append(replace(fp8, job=replace(fp8.job, precision=Precision.FP8_CS)))
     listed = []
     for number, one in enumerate(given):
         folder = tmp_path / str(number)
@@ -109,7 +109,7 @@ def test_every_model_runs_as_planned(tmp_path: Path) -> None:
         wanted = {
             "compiled": one.stack.kernels.fused_norm,
             "chunked": str(one.stack.kernels.cross_entropy) == "chunked",
-            "narrow": one.job.precision is Precision.FP8,
+            "narrow": one.job.precision is Precision.FP8_CS,
             "graphs": bool(one.config.cuda_graph_impl),
             "vocab": one.model.vocab,
             "layers": one.model.num_layers,

@@ -74,7 +74,7 @@ def test_a_torch_pipeline_reduces_once_a_step() -> None:
 
 
 def test_float8_gathers_send_half_of_what_is_scattered() -> None:
-    subject = problem(machine="1x8 h100", stack="torchtitan-2024", precision=Precision.FP8)
+    subject = problem(machine="1x8 h100", stack="torchtitan-2024", precision=Precision.FP8_CS)
     config = ParallelConfig(tp=8, sp=1, num_microbatches=2)
     gather, scatter = (e for e in exchanges(costs(subject), config, 0) if e.axis == "tp")
     assert scatter.size == 4096 * 2048 * 2 == 2 * gather.size

@@ -23,6 +23,7 @@ from planner.frameworks.torchtitan.names import (
     Shipped,
     asks_for_flex,
     chunks_loss,
+    require_recipe,
 )
 from planner.frameworks.torchtitan.options import cli_options, dump_toml, toml_sections
 from planner.frameworks.torchtitan.parse import parse
@@ -30,7 +31,6 @@ from planner.frameworks.torchtitan.planned import PLANNED, needs_planned, write_
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import settings_of
 from planner.spec.config import CudaGraphs
-from planner.spec.precision import Precision
 from planner.spec.stack_kinds import AttentionKernel
 
 CONFIG: Final = "config.toml"
@@ -106,13 +106,8 @@ def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
         said.append("0.2.2 takes the loss in one piece: more memory at the loss than predicted")
     if version == CLI and stack.kernels.attention is not AttentionKernel.FLASH:
         said.append("the attention kernel: 0.3.0 takes FlexAttention, variable-length attention for gpt-oss")
-    if version == CLI and launch.job.precision in FLOAT8:
+    if version == CLI and launch.job.precision is FLOAT8:
         said.append("one float8 scale a tensor: 0.3.0 scales by rows, which multiplies more slowly")
-    if launch.job.precision is Precision.FP8_CS:
-        said.append(
-            "fp8_cs: planner check reads these files as fp8, the name of torchtitan's measured float8 runs, without "
-            "fp8_cs's pass over each tensor for its scale"
-        )
     return said
 
 
@@ -138,4 +133,5 @@ TORCHTITAN: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     stacks=("torchtitan",),
+    require_recipe=require_recipe,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.spec.config import Schedule
 from planner.spec.precision import Precision
@@ -27,7 +28,14 @@ SCHEDULES: Final = {
     "DualPipeV": (Schedule.DUALPIPE_V, True),
 }
 NAME_OF: Final = {kind: name for name, kind in SCHEDULES.items()}
-FLOAT8: Final = (Precision.FP8, Precision.FP8_CS)
+# torchao scales by what a tensor holds at the time: 0.10 deleted delayed scaling (pytorch/ao#1680, #1753), which
+# torchtitan never documented (9dec370 docs/float8.md: "dynamic scales")
+FLOAT8: Final = Precision.FP8_CS
+# recipes that it does not have, in words
+NO_RECIPES: Final = {
+    Precision.FP8: "delayed scaling",
+    Precision.FP8_BLOCKWISE: "scales by blocks of 128 x 128",
+}
 # positions of a block of FlexAttention's mask (torch.nn.attention.flex_attention _DEFAULT_SPARSE_BLOCK_SIZE)
 FLEX_BLOCK: Final = 128
 
@@ -68,7 +76,15 @@ MODELS: Final = {
     "gpt-oss-120b": Shipped("gpt_oss", "120b", "", "gpt_oss_120b"),
 }
 # functions of 0.3.0 that a user's own launch may name beside the `base` ones
-FUNCTIONS: Final = {"llama3_405b": ("llama-3.1-405b", Precision.FP8)}
+FUNCTIONS: Final = {"llama3_405b": ("llama-3.1-405b", Precision.FP8_CS)}
+
+
+def require_recipe(precision: Precision) -> None:
+    """Raise `UnsupportedError` for a recipe that torchtitan does not have."""
+    if precision in NO_RECIPES:
+        lacks = NO_RECIPES[precision]
+        must = f"{TITLE}'s float8 (torchao) scales by what each tensor holds at the time: it has no {lacks}"
+        raise UnsupportedError(must, f"precision {precision}", f"choose --precision {FLOAT8}")
 
 
 def compiles(launch: Launch) -> bool:

@@ -36,7 +36,7 @@ def toml_sections(launch: Launch, shipped: Shipped, sections: Sections) -> dict[
     toml["compile"] = {"enable": compiles(launch), "components": ["model", "loss"]}
     if launch.config.recompute == Recompute.SELECTIVE:
         toml["activation_checkpoint"]["selective_ac_option"] = "op"
-    if launch.job.precision in FLOAT8:
+    if launch.job.precision is FLOAT8:
         toml["model"]["converters"] = ["quantize.linear.float8"]
         # the head stays in bf16, as the cost model has it; one scale a tensor is what comes without a recipe's name,
         # which excludes the float8 all-gather

@@ -15,7 +15,7 @@ from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.options import option_table, unknown_options
 from planner.frameworks.shell import is_script, options_of, product, script_words
-from planner.frameworks.torchtitan.names import CLI, MODELS, SCHEDULES, TOML
+from planner.frameworks.torchtitan.names import CLI, FLOAT8, MODELS, SCHEDULES, TOML
 from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
 from planner.frameworks.torchtitan.settings import stages_of
 from planner.spec.config import CudaGraphs, Recompute, Schedule
@@ -132,7 +132,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     }  # fmt: skip
     if not known:  # all devices that are left; the cluster says how many
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
-    fp8 = "float8" in s.text("model.converters", "") or shipped_precision is Precision.FP8
+    fp8 = "float8" in s.text("model.converters", "") or shipped_precision is FLOAT8
     gathers, notes = _float8_gather(s, version, shard > 1) if fp8 else (None, ())
     deepep = s.text("parallelism.expert_parallel_comm_backend", "") == "deepep"
     fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
@@ -143,7 +143,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         devices=tp * cp * pp * dp if known else None,
         seq_len=s.count("training.seq_len", 1) if s.has("training.seq_len") else None,
         global_batch=batch,
-        precision=Precision.FP8 if fp8 else Precision.FP32 if fp32 else shipped_precision or Precision.BF16,
+        precision=FLOAT8 if fp8 else Precision.FP32 if fp32 else shipped_precision or Precision.BF16,
         model=model,
         layers=chunks,
         unknown=unknown,

@@ -30,7 +30,7 @@ _QUANTIZATION: Final = "torchtitan.components.quantization"
 
 def needs_planned(launch: Launch, shipped: Shipped, modules: list[list[str]] | None) -> bool:
     """Is there anything that the command line cannot say?"""
-    plain = shipped.ready and launch.job.precision not in FLOAT8 and not uses_deepep(launch)
+    plain = shipped.ready and launch.job.precision is not FLOAT8 and not uses_deepep(launch)
     return not plain or modules is not None or not chunks_loss(launch) or asks_for_flex(launch, shipped)
 
 
@@ -42,7 +42,7 @@ def write_planned(launch: Launch, shipped: Shipped, modules: list[list[str]] | N
         imports = ["torchtitan.components.loss import CrossEntropyLoss"]
     words = ["FLAVOR"]
     converters: list[str] = []
-    if launch.job.precision in FLOAT8:
+    if launch.job.precision is FLOAT8:
         names = ["Float8GroupedExpertsConverter"] * experts + ["Float8LinearConverter"]
         imports.append(f"{_QUANTIZATION} import {', '.join(names)}")
         skipped = '["lm_head", "router.gate"]' if experts else '["lm_head"]'

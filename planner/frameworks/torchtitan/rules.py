@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from planner.frameworks.rulebook import no_scans, whole_recompute
-from planner.frameworks.torchtitan.names import FLEX_BLOCK, TITLE
+from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES, TITLE
 from planner.spec.config import CudaGraphs, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
@@ -80,7 +80,19 @@ def _graphs(columns: Columns, problem: Problem) -> Mask:
     return (columns["cuda_graph_impl"] == CudaGraphs.NONE) | (alone & (not problem.model.is_moe))
 
 
+def _recipe(columns: Columns, problem: Problem) -> Mask:
+    return np.full(len(columns["tp"]), problem.job.precision not in NO_RECIPES)
+
+
 RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "float8-recipe", ("tp",), _recipe,
+        "torchtitan's float8 (torchao) scales by what each tensor holds at the time: it has no {recipe}",
+        f"choose --precision {FLOAT8}",
+        "torchao float8/config.py ScalingType, without delayed scaling since 0.10 (pytorch/ao#1680, #1753); torchtitan "
+        "0.3.0 components/quantization",
+        lambda p: {"recipe": f"{NO_RECIPES.get(p.job.precision, '')}, which {p.job.precision} is"},
+    ),
     no_scans("torchtitan", "torchtitan 0.3.0 models/"),
     Rule(
         "cuda-graph-scope", ("pp", "ep", "cuda_graph_impl"), _graphs,

@@ -21,6 +21,7 @@ from planner.frameworks.torchtitan.names import (
     TITLE,
     TOML,
     gathers_float8,
+    require_recipe,
     uses_deepep,
 )
 from planner.spec.config import Recompute, Schedule
@@ -105,7 +106,8 @@ def _check(launch: Launch, version: str) -> None:
         f"ep={config.ep}",
     )
     require(bool(config.sp) == (config.tp > 1), TITLE, "tp without sequence parallelism", f"sp={config.sp}")
-    allowed = (Precision.BF16, Precision.FP32, *FLOAT8)
+    require_recipe(job.precision)
+    allowed = (Precision.BF16, Precision.FP32, FLOAT8)
     require(job.precision in allowed, f"{TITLE} {version}", "this precision by options", job.precision)
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
     gathers = "a float8 all-gather, which needs one scale a tensor (0.3.0 scales by rows)"
