@@ -115,9 +115,9 @@ class Chooser:
         job, cluster = self.problem.job, self.problem.cluster
         step = float(cost.step_time[row])
         rate = job.tokens_per_step / step / cluster.num_devices
-        convention = MfuConvention.FULL_SQUARE
+        convention = MfuConvention.CAUSAL_HALF
         counted = float(mfu_flops_per_token(self.problem.model, job.attended_length, convention))
-        said = "model FLOPs with attention over the full square (Megatron-LM), recomputation not counted"
+        said = "model FLOPs with half the square of causal attention, recomputation not counted"
         if job.lora_rank is not None:
             counted -= weight_gradient_flops_per_token(self.problem.model)
             said += ", nor weight gradients of the frozen model"

@@ -113,8 +113,11 @@ def _evidence(
         seconds = model_flops(seen) / (tflops * 1e12)
         found.append(Evidence(replace(seen, seconds=seconds)))
         notes += [line for line in said if "axes not named" not in line]
+        half = seen.problem.stack.logs_half_attention
+        counted = "half the square of causal attention" if half else "the full square of attention"
         notes.append(
-            f"{tflops:g} TFLOP/s per device mean {seconds:.4g} s a step, attention over the full square"
+            f"{tflops:g} TFLOP/s per device mean {seconds:.4g} s a step, counting {counted} as logs of "
+            f"{seen.problem.stack.name} do"
         )
     for evidence in found:
         _check_possible(evidence.seen, tflops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import planner
 from planner.campaign.duration import device_hours, run_cost, run_duration, run_seconds
 from planner.catalog.load_stacks import load_stack
 from planner.cost.activations import LayerShape, layer_activations
@@ -124,3 +125,20 @@ def test_korthikanti_activations_of_gpt_3() -> None:
     assert kept(1, False) == pytest.approx(34 + 80, rel=1e-3)
     assert kept(8, False) == pytest.approx(10 + (24 + 80) / 8, rel=1e-3)
     assert kept(8, True) == pytest.approx((34 + 80) / 8, rel=1e-3)
+
+
+def test_mfu_counts_half_the_square_of_causal_attention() -> None:
+    # Megatron-LM core_v0.12.0 num_floating_point_operations, written out for Llama 3.1 8B at 8,192 tokens:
+    # 3 x 2 x (layers x (4096 x (4096 x 2 + 1024 x 2) + 3 x 4096 x 14336 + 8192 / 2 x 2 x 4096) + 4096 x 128256)
+    layer = 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336 + 8192 / 2 * 2 * 4096
+    per_token = 3 * 2 * (32 * layer + 4096 * 128256)
+    choice = planner.estimate("llama-3.1-8b", "dgx-h100", gpus=8, seq_len=8192, set={"tp": 8}).choices[0]
+    assert choice.flops_per_device == pytest.approx(choice.tokens_per_second_per_device * per_token)
+
+
+@pytest.mark.parametrize("model", ["mistral-7b", "phi-3-mini", "gpt-oss-20b", "llama-3.1-8b"])
+def test_no_context_is_so_long_that_mfu_exceeds_the_peak(model: str) -> None:
+    # with the full square and no windows Mistral would show ten times the peak
+    long = planner.estimate(model, "dgx-h100", gpus=8, seq_len=2**20, global_batch=8).choices[0]
+    assert 0.1 < long.mfu < 1
+    assert min(long.time.values()) >= 0

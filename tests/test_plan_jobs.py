@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
-from planner.cost.flops import full_square_flops_per_token, weight_gradient_flops_per_token
+from planner.cost.flops import causal_half_flops_per_token, weight_gradient_flops_per_token
 from planner.spec.load_model import load_model
 from planner.spec.load_plan import load_plan
 
@@ -120,7 +120,7 @@ def test_an_export_says_what_of_the_job_it_leaves_out(
 def test_mfu_of_adapters_counts_no_weight_gradients(plan_file: Callable[[str], str]) -> None:
     choice = load_plan(plan_file("lora")).choices[0]
     model = load_model("llama-3.1-8b")
-    whole, skipped = full_square_flops_per_token(model, 4096.0), weight_gradient_flops_per_token(model)
+    whole, skipped = causal_half_flops_per_token(model, 4096.0), weight_gradient_flops_per_token(model)
     assert 0.28 < skipped / float(whole) < 1 / 3
     assert choice.flops_per_device == pytest.approx(
         choice.tokens_per_second_per_device * (float(whole) - skipped)

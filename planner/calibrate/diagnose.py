@@ -27,6 +27,7 @@ from planner.calibrate.hypotheses import (
     peak_of,
 )
 from planner.calibrate.predict import Told, predicted_cost
+from planner.cost.flops import MfuConvention
 
 AS_PREDICTED: Final = 4.0  # prior of nothing being wrong, on the scale of the causes'
 TOGETHER: Final = 0.1  # prior of two causes at once, over the product of their own
@@ -183,7 +184,7 @@ def _ranked(
         two=sum(pairs.values()),
         measured=first.seconds,
         predicted=usual.seconds,
-        flops=model_flops(first),
+        flops=model_flops(first, MfuConvention.CAUSAL_HALF),
         peak=peak_of(first),
     )
 

@@ -19,6 +19,7 @@ from planner.calibrate.predict import Told, predicted_cost
 from planner.calibrate.shrinkage import HOLDS_80
 from planner.cost.flops import MfuConvention, mfu_flops_per_token
 from planner.spec.precision import RECIPES
+from planner.spec.stack import Stack
 
 _DEGREES: Final = 4.0
 _REPORTED: Final = 0.06  # width of a reported MFU or rate around the step time's own [log]
@@ -121,18 +122,24 @@ def width_of(part: Evidence) -> float:
 
 
 def reported_ratio(part: Evidence) -> float | None:
-    """The rate a log reports over the one its step time means, counting the full square of attention [1]."""
+    """The rate a log reports over the one its step time means, counted as logs of its stack do [1]."""
     meant = model_flops(part.seen) / part.seen.seconds
     if part.flops is not None:
         return part.flops / meant
     return part.mfu * peak_of(part.seen) / meant if part.mfu is not None else None
 
 
-def model_flops(seen: Observation, convention: MfuConvention = MfuConvention.FULL_SQUARE) -> float:
-    """Model FLOPs of a step on one device, attention over the full square if nothing else is said [FLOP]."""
+def model_flops(seen: Observation, convention: MfuConvention | None = None) -> float:
+    """Model FLOPs of a step on one device, counted as logs of its stack do if nothing else is said [FLOP]."""
     problem = seen.problem
-    per_token = float(mfu_flops_per_token(problem.model, float(problem.job.seq_len), convention))
+    counted = convention or logged_convention(problem.stack)
+    per_token = float(mfu_flops_per_token(problem.model, float(problem.job.seq_len), counted))
     return per_token * problem.job.tokens_per_step / problem.cluster.num_devices
+
+
+def logged_convention(stack: Stack) -> MfuConvention:
+    """What the TFLOP/s and MFU of a stack's log count."""
+    return MfuConvention.CAUSAL_HALF if stack.logs_half_attention else MfuConvention.FULL_SQUARE
 
 
 def peak_of(seen: Observation) -> float:
@@ -142,12 +149,10 @@ def peak_of(seen: Observation) -> float:
 
 
 def _conventions(seen: Observation) -> tuple[float, ...]:
-    """FLOPs as frameworks count them, attention in full or by half, over those of the full square [1]."""
-    problem = seen.problem
-    seq = float(problem.job.seq_len)
-    whole = float(mfu_flops_per_token(problem.model, seq, MfuConvention.FULL_SQUARE))
-    others = (MfuConvention.CAUSAL_HALF, MfuConvention.TORCHTITAN)
-    return (1.0, *(float(mfu_flops_per_token(problem.model, seq, kind)) / whole for kind in others))
+    """FLOPs as frameworks count them, attention in full or by half, over those of the stack's own log [1]."""
+    usual = model_flops(seen)
+    known = (MfuConvention.FULL_SQUARE, MfuConvention.CAUSAL_HALF, MfuConvention.TORCHTITAN)
+    return tuple(model_flops(seen, kind) / usual for kind in known)
 
 
 def _student(error: float, width: float) -> float:

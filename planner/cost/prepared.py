@@ -301,7 +301,8 @@ class PreparedCosts:
             terms["recompute"] = terms["recompute"] + kind[index, binding] * again[l_row]
         ends = classes.first[c_row, binding] * layers.embedding[l_row]
         ends = ends + classes.last[c_row, binding] * layers.head[l_row]
-        terms["host_bound"] = time[index, binding] - ends - sum(terms.values())
+        rest = time[index, binding] - ends - sum(terms.values())
+        terms["host_bound"] = np.maximum(rest, 0.0)  # rounding may leave less than nothing
         terms["embedding_and_loss"] = ends
         terms["ep_comm"] = terms["ep_comm"] - hidden[index, binding]  # what overlapped pairs hide
         return {name: m * terms[name] for name in STAGE_TERMS}

@@ -485,6 +485,10 @@ class Stack(_Section):
         description="steps are sums of profiles of one device: collectives, measured apart, follow the longer of host "
         "and device, and nothing is recomputed, whatever a configuration says",
     )
+    logs_half_attention: bool = Field(
+        False,
+        description="TFLOP/s and MFU of its log count half the square of causal attention, else the whole of it",
+    )
     kernels: Kernels = Kernels()
     compute: Compute = Compute()
     host: Host = Host()

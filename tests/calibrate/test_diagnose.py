@@ -174,6 +174,23 @@ def test_the_verb_reads_logs_of_two_runs(tmp_path: Path) -> None:
     assert "Measure next" in shown.output
 
 
+def test_tflops_are_counted_as_the_stacks_own_log_does() -> None:
+    """Megatron-LM logs half the square of causal attention from core_v0.12.0 on, the whole of it before."""
+    seconds = []
+    for stack in ("megatron-2024", "megatron-2026"):
+        base = thread("llama-3-8b", "2x8 h100 400G-ib", 8192, 128, stack)
+        seen = observe(base, "1 s:tp=2")[0]
+        told = RUNNER.invoke(
+            app,
+            ["diagnose", "llama-3-8b", "2x8 h100 400G-ib", "--seq-len", "8192", "--global-batch", "128",
+             "--stack", stack, "--set", "tp=2", "--tflops", "300", "--json"],
+        )  # fmt: skip
+        assert told.exit_code == 0, told.output
+        seconds.append(json.loads(told.stdout)["measured_s"])
+        assert seconds[-1] == pytest.approx(model_flops(seen) / 300e12)
+    assert seconds[1] < 0.95 * seconds[0]
+
+
 def test_a_share_of_the_peak_alone_is_no_measurement() -> None:
     told = RUNNER.invoke(app, [*JOB, "--mfu", "20%"])
     assert told.exit_code == 2
