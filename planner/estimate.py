@@ -21,7 +21,14 @@ from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
 from planner.space.restriction import value_text
 from planner.space.rules import RULES
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule, default_schedule
+from planner.spec.config import (
+    OFFLOAD_OPTIMIZER,
+    ConfigTable,
+    ParallelConfig,
+    Recompute,
+    Schedule,
+    default_schedule,
+)
 from planner.spec.planfile import Plan, SplitFacts
 from planner.spec.rule import Problem
 
@@ -118,7 +125,8 @@ def named_config(
     dp = named.get("dp", max(problem.cluster.num_devices // (tp * cp * pp), 1))
     config = ParallelConfig(**{axis: named[axis] for axis in named if axis in RESTRICTABLE})
     zeros = problem.stack.limits.zero_with_pp if pp > 1 else problem.stack.limits.zero
-    zero = 0 if dp * cp == 1 else (1 if 1 in zeros else max(zeros))
+    hosted = bool(config.offload & OFFLOAD_OPTIMIZER)
+    zero = 0 if dp * cp == 1 and not hosted else (1 if 1 in zeros else max(zeros))
     chosen = Schedule(named.get("schedule", default_schedule(config.vpp)))
     filled = {
         "vpp": config.vpp if chosen.runs_chunks(config.vpp) else 2,

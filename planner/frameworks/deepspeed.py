@@ -72,6 +72,10 @@ def _pure_bf16(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((not problem.stack.states.pure_bf16) | (columns["zero"] > 0) | alone, dtype=np.bool_)
 
 
+def _offload_flat(columns: Columns, problem: Problem) -> Mask:
+    return (columns["pp"] == 1) | (columns["offload"] == 0)
+
+
 def _flat(columns: Columns, problem: Problem) -> Mask:
     return (columns["pp"] == 1) | (columns["tp"] * columns["cp"] == 1)
 
@@ -82,7 +86,15 @@ RULES: Final[tuple[Rule, ...]] = (
     only("etp", (1,), TITLE, "planner: AutoEP is not written"),
     whole_recompute(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
     no_selective(TITLE, "transformers gradient_checkpointing_enable; DeepSpeed PipelineModule"),
-    shards_or_hosts("DeepSpeed runtime/zero/stage_1_and_2.py (ZeRO-Offload of one device)"),
+    shards_or_hosts(
+        "DeepSpeed runtime/zero/stage_1_and_2.py (ZeRO-Offload of one device), runtime/engine.py "
+        "_do_optimizer_sanity_check (stage 0 makes no ZeRO optimizer)"
+    ),
+    Rule(
+        "pipeline-offload", ("pp", "offload"), _offload_flat,
+        "a pipeline keeps everything on its devices; pp={pp} offload={offload}", "set pp=1, or offload=none",
+        "planner: what a pipeline keeps on the host is not written",
+    ),
     Rule(
         "pipeline-flat", ("tp", "cp", "pp"), _flat,
         "a pipeline of plain DeepSpeed runs without tp and cp; tp={tp} cp={cp} pp={pp}",

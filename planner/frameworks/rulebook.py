@@ -51,16 +51,19 @@ def no_selective(title: str, source: str) -> Rule:
 
 
 def shards_or_hosts(source: str) -> Rule:
-    """ZeRO on one rank, where it shards nothing, if the optimizer is on the host; in place of the generic rule."""
+    """ZeRO on one rank, where it shards nothing, if the optimizer is on the host, which takes ZeRO on any number of
+    ranks; in place of the generic rule."""
 
     def legal(columns: Columns, problem: Problem) -> Mask:
         hosted = (columns["offload"] & OFFLOAD_OPTIMIZER) > 0
-        return (columns["zero"] == 0) | (columns["dp"] * columns["cp"] > 1) | hosted
+        shards = columns["dp"] * columns["cp"] > 1
+        return np.where(hosted, columns["zero"] > 0, (columns["zero"] == 0) | shards)
 
     return Rule(
         "zero-replicas", ("dp", "cp", "zero", "offload"), legal,
-        "ZeRO shards over dp x cp, which must be above 1 unless the optimizer is on the host; dp={dp} cp={cp} "
-        "zero={zero} offload={offload}", "set zero=0, or offload=optimizer", source,
+        "ZeRO shards over dp x cp, which must be above 1 unless the optimizer is on the host, which needs zero above "
+        "0; dp={dp} cp={cp} zero={zero} offload={offload}",
+        "set zero=0 and offload=none, or zero=1 and offload=optimizer", source,
     )  # fmt: skip
 
 

@@ -18,7 +18,14 @@ from planner.cost.table import CostTable
 from planner.space.axes import stack_modules
 from planner.space.legality import explain_config
 from planner.space.split import deal_layers
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule, ranks_of_chunks
+from planner.spec.config import (
+    OFFLOAD_OPTIMIZER,
+    ConfigTable,
+    ParallelConfig,
+    Recompute,
+    Schedule,
+    ranks_of_chunks,
+)
 from planner.spec.rule import Problem, Rule
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -143,7 +150,8 @@ def _changes(
             yield f"ZeRO stage {zero}", replace(config, zero=zero)
     for bits, text in OFFLOADS:
         if bits & ~config.offload:
-            yield text, replace(config, offload=config.offload | bits)
+            sharded = max(config.zero, int(bits & OFFLOAD_OPTIMIZER > 0))  # what hosts states is ZeRO
+            yield text, replace(config, offload=config.offload | bits, zero=sharded)
     if config.cuda_graph_impl:
         launched = replace(config, cuda_graph_impl=0, cuda_graph_modules=0)
         yield "no CUDA graphs", launched

@@ -21,8 +21,12 @@ def answered(*words: str) -> dict[str, object]:
 
 
 def broken(stack: str, *pins: str) -> set[str]:
+    return refused(JOB, stack, *pins)
+
+
+def refused(job: list[str], stack: str, *pins: str) -> set[str]:
     sets = [word for pin in pins for word in ("--set", pin)]
-    found = answered("estimate", *JOB, "--stack", stack, *sets)
+    found = answered("estimate", *job, "--stack", stack, *sets)
     return {violation["rule"] for violation in found["violations"]}  # type: ignore[attr-defined]
 
 
@@ -39,6 +43,28 @@ def test_zero_offload_on_one_device(stack: str, pins: list[str]) -> None:
     assert not broken(stack, *pins)
     without = [pin for pin in pins if not pin.startswith("offload")]
     assert "zero-replicas" in broken(stack, *without)
+
+
+@pytest.mark.parametrize("stack", ["deepspeed-2025", "megatron-2026"])
+def test_an_optimizer_on_the_host_is_one_of_zero(stack: str) -> None:
+    """DeepSpeed's stage 0 makes no optimizer that heeds offload_optimizer; Megatron-LM's is the distributed one."""
+    assert "zero-replicas" in broken(stack, "zero=0", "offload=optimizer")
+    assert not broken(stack, "offload=optimizer")  # the stage not named is one that can
+
+
+def test_offloading_that_a_framework_refuses_is_illegal() -> None:
+    eight = ["llama-3.1-8b", "8 h100", "--global-batch", "64", "--seq-len", "4096"]
+    assert refused(eight, "deepspeed-2025", "pp=2", "offload=optimizer") == {"pipeline-offload"}
+    assert refused(eight, "megatron-2026", "offload=activations", "recompute=full") == {"offload-recompute"}
+    assert not refused(eight, "megatron-2026", "offload=activations")
+
+
+def test_a_plan_that_offloads_can_be_launched(tmp_path: Path) -> None:
+    plan, launch = str(tmp_path / "plan.json"), str(tmp_path / "launch")
+    asked = ["llama-3.1-8b", "1x8 rtx4090 100G-ib", "--stack", "deepspeed-2025", "--global-batch", "64"]
+    found = answered("plan", *asked, "--set", "offload=none,optimizer", "-o", plan)
+    assert not any("launched without" in line for line in found["assumptions"])  # type: ignore[attr-defined]
+    assert CliRunner().invoke(app, ["export", plan, "--to", "deepspeed", "-o", launch]).exit_code == 0
 
 
 def test_torchtitan_shards_nothing_on_one_device() -> None:

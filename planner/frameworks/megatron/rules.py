@@ -14,7 +14,15 @@ import numpy as np
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.frameworks.rulebook import shards_or_hosts
-from planner.spec.config import RECOMPUTE_MODULES, ContextKind, IntColumn, Mask, Recompute, Schedule
+from planner.spec.config import (
+    OFFLOAD_ACTIVATIONS,
+    RECOMPUTE_MODULES,
+    ContextKind,
+    IntColumn,
+    Mask,
+    Recompute,
+    Schedule,
+)
 from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
 from planner.spec.rule import Columns, Problem, Rule
@@ -27,6 +35,11 @@ FP8_WIDTH: Final = 16
 
 def _all(column: IntColumn) -> Mask:
     return np.ones(len(column), dtype=np.bool_)
+
+
+def _copied_whole(columns: Columns, problem: Problem) -> Mask:
+    copied = (columns["offload"] & OFFLOAD_ACTIVATIONS) > 0
+    return ~copied | (columns["recompute"] == Recompute.NONE)
 
 
 def _expert_bias(columns: Columns, problem: Problem) -> Mask:
@@ -131,6 +144,12 @@ RULES: Final[tuple[Rule, ...]] = (
     *GRAPH_RULES,
     *DISPATCH_RULES,
     shards_or_hosts("Megatron-LM training/arguments.py validate_args (--optimizer-cpu-offload)"),
+    Rule(
+        "offload-recompute", ("recompute", "offload"), _copied_whole,
+        "activations on the host exclude recomputation; offload={offload}",
+        "set recompute=none, or leave activations on the device",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__ (cpu_offloading)",
+    ),
     Rule(
         "moe-bias-etp", ("etp",), _expert_bias,
         "experts with biases need etp=1; etp={etp}", "set etp=1",
