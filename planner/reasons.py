@@ -141,8 +141,10 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append("wider for a mixture of experts, of which fewer runs were seen")
     if problem.model.state_spaces and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
+        what = "gated delta nets" if problem.model.delta_nets else "state spaces"
+        timed = "backward rule" if problem.model.delta_nets else "scan"
         notes.append(
-            "wider because no run with state spaces was fitted: their scan is bound by traffic, not measured"
+            f"wider because no run with {what} was fitted: their {timed} is bound by traffic, not measured"
         )
     device = problem.cluster.accelerator.name
     if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:

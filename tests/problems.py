@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +17,18 @@ from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, StateSpace
+from planner.spec.model import (
+    Activation,
+    Attention,
+    AttentionKind,
+    DeltaNet,
+    Layer,
+    Mlp,
+    ModelSpec,
+    Moe,
+    QkNorm,
+    StateSpace,
+)
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
@@ -62,6 +74,15 @@ def hybrid_model(
     }
     layers = tuple(kinds[letter] for letter in pattern)
     return ModelSpec("small-hybrid", "nemotron_h", hidden, 32000, layers, False, max_position=131072)
+
+
+def delta_model(layers: int = 8, every: int = 4, hidden: int = 2048, keys: int = 16) -> ModelSpec:
+    """Gated delta nets as in Qwen3-Next and, in one of `every` layers, attention whose output is gated."""
+    gated = replace(attention(16, 4, hidden // 16), output_gate=True, qk_norm=QkNorm.HEAD)
+    mlp = Mlp(4 * hidden, True, False, Activation.SILU)
+    net = Layer(None, mlp, None, state_space=DeltaNet(2 * keys, 128, 128, keys))
+    blocks = tuple(net if (i + 1) % every else Layer(gated, mlp, None) for i in range(layers))
+    return ModelSpec("small-delta", "qwen3_5_text", hidden, 32000, blocks, False, max_position=131072)
 
 
 @lru_cache(maxsize=64)

@@ -12,9 +12,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.state_space import cut_of, kept_parts
+from planner.cost import delta_rule, state_space
+from planner.cost.state_space import Cut, cut_of
 from planner.spec.job import ATTENTION_INPUTS, Job
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, NormKind, QkNorm
+from planner.spec.model import (
+    Attention,
+    AttentionKind,
+    DeltaNet,
+    Layer,
+    ModelSpec,
+    NormKind,
+    QkNorm,
+    StateSpace,
+)
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.stack import Kernels
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
@@ -86,7 +96,9 @@ def _attention_parts(
         copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
         k = act * x.tokens * a.kv_heads * a.head_dim / x.kv_split
         pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
-        parts = {"qkv": q * copies + kv + (copies - 1) * k + pinned}
+        gate = act * x.tokens * a.gate_width / x.t  # and below the output before it
+        parts = {"qkv": q * copies + kv + (copies - 1) * k + pinned + gate}
+        extra = extra + gate
     heads = a.heads / x.t
     if kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
         core = STATISTIC_BYTES * heads * x.tokens
@@ -95,6 +107,13 @@ def _attention_parts(
         dropped = (MASK_BYTES + act) if kernels.dropout else 0.0
         core = (kernels.score_bytes or act + dropped) * square
     return {**parts, "core_attn": core, "attention_out": out + extra}
+
+
+def _scan_parts(s: StateSpace, cut: Cut, act: float, saved: float) -> dict[str, Array]:
+    """What a state space keeps between its projections, and of the second one's input."""
+    if isinstance(s, DeltaNet):
+        return delta_rule.kept_parts(s, cut, act, saved)
+    return state_space.kept_parts(cut, act, saved)
 
 
 def _mlp_parts(
@@ -196,11 +215,8 @@ def layer_activations(
     if layer.attention is not None:
         parts.update(_attention_parts(layer.attention, x, kernels, recipe))
     if layer.state_space is not None:
-        parts.update(
-            kept_parts(
-                cut_of(layer.state_space, x.tokens, x.t, x.c), act, linear_input_bytes(recipe, kernels)
-            )
-        )
+        cut = cut_of(layer.state_space, x.tokens, x.t, x.c)
+        parts.update(_scan_parts(layer.state_space, cut, act, linear_input_bytes(recipe, kernels)))
     if kernels.dropout:
         parts["dropout"] = 2 * MASK_BYTES * stream
     if layer.mlp is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
+from planner.cost.delta_rule import rule_time
 from planner.cost.flops import Gemm, Shard
 from planner.cost.kernels import (
     attention_time,
@@ -28,7 +29,7 @@ from planner.cost.state_space import cut_of, scan_time
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
 from planner.spec.config import ConfigTable, ContextKind, distinct
-from planner.spec.model import Attention, Layer, QkNorm
+from planner.spec.model import Attention, DeltaNet, Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
@@ -212,11 +213,17 @@ class ComputeModel:
 
     def scan(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of a state space between its projections; 0 where a layer has none."""
-        if layer.state_space is None:
+        s, job = layer.state_space, self.problem.job
+        if s is None:
             return np.zeros(len(keys)), np.zeros(len(keys))
-        cut, act = cut_of(layer.state_space, x.tokens, x.t, x.c), self.recipe.activation_bytes
-        interleaved = (keys["micro_batch"] > 1).astype(float)
-        return scan_time(layer.state_space, cut, act, interleaved, self.bandwidth, self.attention_peak)
+        cut, act = cut_of(s, x.tokens, x.t, x.c), self.recipe.activation_bytes
+        interleaved, where = (keys["micro_batch"] > 1).astype(float), (self.bandwidth, self.attention_peak)
+        if not isinstance(s, DeltaNet):
+            return scan_time(s, cut, act, interleaved, *where)
+        seq = job.timed_length(keys["micro_batch"].astype(float))
+        if job.packed:  # texts of a sequence run side by side
+            seq = np.full_like(seq, job.attended_length)
+        return rule_time(s, cut, act, interleaved, seq, *where)
 
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly.
@@ -307,7 +314,8 @@ class ComputeModel:
             rotations = (2.0 if self.problem.model.position_rows == 0 else 0.0) + (
                 2.0 if a.qk_norm is not QkNorm.NONE else 0.0
             )
-            moved["qkv"] = act * x.tokens * rotations * (q + k)
+            gated = 3.0 * a.gate_width / x.t
+            moved["qkv"] = act * x.tokens * (rotations * (q + k) + gated)
         if layer.mlp is not None:
             reads = 3.0 if layer.mlp.gated else 2.0
             eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0

@@ -204,7 +204,7 @@ def _of_scan(
     config: ParallelConfig, s: StateSpace, tokens: float, width: float, calls: float
 ) -> Iterator[Exchange]:
     """The two all-to-all of a state space; its backward pass has the same two."""
-    sizes = exchanged_bytes(cut_of(s, tokens, float(config.tp), float(config.cp)), width)
+    sizes = exchanged_bytes(s, cut_of(s, tokens, float(config.tp), float(config.cp)), width)
     for size, what in zip(sizes, ("scan inputs", "scan outputs"), strict=True):
         yield _collective("cp", CollectiveKind.ALL_TO_ALL, what, float(size), config.cp, calls)
 

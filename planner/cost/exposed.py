@@ -132,7 +132,9 @@ class CommunicationModel:
         cluster = self.problem.cluster
         group = group_links(x.t, x.c, cluster)
         where = (x.c, group.local, cluster.tiers[0].bandwidth, group.fabric, self.links)
-        sizes = exchanged_bytes(cut_of(layer.state_space, x.tokens, x.t, x.c), self.recipe.activation_bytes)
+        sizes = exchanged_bytes(
+            layer.state_space, cut_of(layer.state_space, x.tokens, x.t, x.c), self.recipe.activation_bytes
+        )
         seconds = np.where(x.c > 1, sum(all_to_all_time(size, *where) for size in sizes), 0.0)
         return seconds, seconds
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, StateSpace
+from planner.spec.model import Attention, AttentionKind, DeltaNet, Layer, ModelSpec, StateSpace
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
 Number: TypeAlias = "float | NDArray[np.float64]"
@@ -52,8 +52,8 @@ class Gemm:
 def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     out = Gemm("attention_out", a.heads * a.v_head_dim, hidden, Shard.ROW)
     if a.kind is not AttentionKind.MLA:
-        kv_width = a.kv_heads * (a.head_dim + a.v_head_dim)
-        return (Gemm("qkv", hidden, a.heads * a.head_dim, Shard.COLUMN, kv_out_features=kv_width), out)
+        kv_width, columns = a.kv_heads * (a.head_dim + a.v_head_dim), a.heads * a.head_dim + a.gate_width
+        return (Gemm("qkv", hidden, columns, Shard.COLUMN, kv_out_features=kv_width), out)
     q_width = a.heads * a.head_dim
     kv_width = a.heads * (a.qk_nope_dim + a.v_head_dim)
     query: tuple[Gemm, ...]
@@ -176,10 +176,25 @@ def scan_flops(s: StateSpace, tokens: Quantity) -> Quantity:
     Convolution 2 w (x + 2 g n), and the scan in chunks of q: C B^T 2 q g n, its product with x 2 q x, states of the
     chunks and what they add to the output, 2 n x each; per token, x = heads x head_dim. Dao and Gu 2024, arXiv
     2405.21060, section 6, as state-spaces/mamba ops/triton/ssd_combined.py has it; the whole square of a chunk is
-    counted.
+    counted. Of a gated delta net see `delta_flops`.
     """
+    convolution = 2 * s.conv * s.conv_width
+    if isinstance(s, DeltaNet):
+        return tokens * (convolution + delta_flops(s.heads, s.state, s.head_dim, s.chunk))
     pairs = 2 * s.chunk * (s.groups * s.state + s.inner)
-    return tokens * (2 * s.conv * s.conv_width + pairs + 4 * s.state * s.inner)
+    return tokens * (convolution + pairs + 4 * s.state * s.inner)
+
+
+def delta_flops(heads: Quantity, key: int, value: int, chunk: int) -> Quantity:
+    """Forward FLOPs of the gated delta rule in chunks of q tokens, per token [FLOP].
+
+    Per head of values, keys K and values V wide: K K^T 2 q K; the inverse of a unit lower triangle (q - 1) (q - 2) / 3;
+    w and u, its products with keys and values, 2 q (K + V); what the state holds of w, its update and the output's part
+    of it, 2 K V each; Q K^T 2 q K, and its product with the new values 2 q V. In all 6 K V + q (6 K + 4 V) and the
+    inverse. Yang et al. 2024, arXiv 2406.06484, section 3.2, with the decay of arXiv 2412.06464, section 3.3, as
+    fla-org/flash-linear-attention@bc3b101 ops/gated_delta_rule/chunk.py has it; the whole square of a chunk is counted.
+    """
+    return heads * (6 * key * value + chunk * (6 * key + 4 * value) + (chunk - 1) * (chunk - 2) // 3)
 
 
 @dataclass(frozen=True)
@@ -269,13 +284,17 @@ def _megatron_scan(model: ModelSpec) -> float:
     """Forward FLOPs per token of scans as Megatron-LM counts them: 7 heads head_dim state [FLOP/token].
 
     megatron/training/training.py hybrid_flops, mamba_layer_flops; its convolution is not counted, and where it takes
-    twice the hidden width for heads x head_dim, those are taken.
+    twice the hidden width for heads x head_dim, those are taken. Of a gated delta net 8 heads head_dim^2 and the
+    convolution (transformer_flops).
     """
-    return sum(
-        7.0 * n * layer.state_space.inner * layer.state_space.state
-        for layer, n in layer_counts(model)
-        if layer.state_space
-    )
+    total = 0.0
+    for layer, n in layer_counts(model):
+        s = layer.state_space
+        if isinstance(s, DeltaNet):
+            total += n * (8.0 * s.inner * s.head_dim + 2.0 * s.conv * s.conv_width)
+        elif s is not None:
+            total += n * 7.0 * s.inner * s.state
+    return total
 
 
 def weight_gradient_flops_per_token(model: ModelSpec) -> float:

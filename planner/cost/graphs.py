@@ -15,16 +15,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost import delta_rule
 from planner.cost.state_space import LAUNCHES
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
-from planner.spec.model import Layer
+from planner.spec.model import DeltaNet, Layer
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 # Of the 12 forward launches of a fused layer (norm, qkv, rotary of q and of k, attention, projection, add; norm, fc1,
-# activation, fc2, add), those that a module's graph holds, and of the about 12 more that experts add.
-DENSE_LAUNCHES: Final = {"attn": 7 / 12, "mamba": LAUNCHES / 12, "mlp": 5 / 12, "moe_router": 1 / 12}
+# activation, fc2, add), those that a module's graph holds beside the mixer's (`mixer_launches`), and of the about 12
+# more that experts add.
+DENSE_LAUNCHES: Final = {"mlp": 5 / 12, "moe_router": 1 / 12}
 ROUTED_LAUNCHES: Final = {"moe_router": 2 / 12, "moe_preprocess": 2 / 12}
 # A replay and the copy of its input into the graph's own, of 12 launches forward and 24 backward.
 REPLAY_LAUNCHES: Final = (2 / 12, 2 / 24)
@@ -34,11 +36,12 @@ _RECOMPUTED_IN: Final = {
     "moe": {"moe": 1.0}, "shared_experts": {"moe_router": 1.0},
     "layernorm": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5},
 }  # fmt: skip
+_MIXERS: Final = {"attn": 1.0, "mamba": 1.0}  # a layer has one of them
 # part of what a layer keeps (`cost/activations.py`) -> modules whose graphs keep it, and the share of it in each
 _KEPT_IN: Final = {
-    "input": {"attn": 1.0, "mamba": 1.0}, "state_in": {"mamba": 1.0}, "state_space": {"mamba": 1.0},
-    "state_out": {"mamba": 1.0}, "qkv": {"attn": 1.0}, "mla_streams": {"attn": 1.0}, "mla_up_proj": {"attn": 1.0},
-    "core_attn": {"attn": 1.0}, "attention_out": {"attn": 1.0},
+    "input": _MIXERS, "state_in": _MIXERS, "state_space": _MIXERS, "state_out": _MIXERS, "qkv": {"attn": 1.0},
+    "mla_streams": {"attn": 1.0}, "mla_up_proj": {"attn": 1.0}, "core_attn": {"attn": 1.0},
+    "attention_out": {"attn": 1.0},
     "layernorm": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5}, "dropout": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5},
     "residual": {"mlp": 1.0, "moe_router": 1.0}, "mlp": {"mlp": 1.0}, "moe": {"moe": 1.0}, "moe_act": {"moe": 1.0},
     "shared_experts": {"moe_router": 1.0},
@@ -60,18 +63,28 @@ class Capture:
         return np.where(self.whole, 1.0, part)
 
 
+def is_mamba(layer: Layer) -> bool:
+    """Is its mixer Mamba-2, which Megatron-Core has as a layer of its own?"""
+    return layer.state_space is not None and not isinstance(layer.state_space, DeltaNet)
+
+
 def _modules_of(layer: Layer) -> set[str]:
-    """What of `CUDA_GRAPH_MODULES` a layer has."""
-    found = {"attn"} if layer.attention is not None else set()
-    found |= {"mamba"} if layer.state_space is not None else set()
+    """What of `CUDA_GRAPH_MODULES` a layer has; a gated delta net is a transformer layer's self-attention."""
+    found = {"mamba"} if is_mamba(layer) else {"attn"} if layer.mixes else set()
     found |= {"mlp"} if layer.mlp is not None else set()
     return found | ({"moe", "moe_router", "moe_preprocess"} if layer.moe is not None else set())
 
 
 def dense_launches(layer: Layer) -> float:
     """Launches of a layer beside its experts, of the 12 that a stack's floor counts for attention and an MLP [1]."""
-    mixer = 7.0 if layer.attention is not None else LAUNCHES if layer.state_space is not None else 0.0
-    return (mixer + (5.0 if layer.mlp is not None or layer.moe is not None else 0.0)) / 12.0
+    return mixer_launches(layer) + (5.0 / 12.0 if layer.mlp is not None or layer.moe is not None else 0.0)
+
+
+def mixer_launches(layer: Layer) -> float:
+    """The same of its attention or state space alone [1]."""
+    if layer.state_space is not None:
+        return (LAUNCHES if is_mamba(layer) else delta_rule.LAUNCHES) / 12.0
+    return 7.0 / 12.0 if layer.attention is not None else 0.0
 
 
 def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:
@@ -102,13 +115,15 @@ def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:
 @dataclass(frozen=True)
 class HostFloor:
     """Seconds of a layer's launches, one value per key: of the kernels that every layer has, of those that its experts
-    add, of theirs one by one, and of a pipeline of tensor-parallel stages [s]. `launches`: `dense_launches`."""
+    add, of theirs one by one, and of a pipeline of tensor-parallel stages [s]. `launches`: `dense_launches`; `mixer`:
+    `mixer_launches`."""
 
     dense: Array
     routed: Array
     experts: Array
     pipeline: Array
     launches: float = 1.0
+    mixer: float = 7 / 12
 
     @property
     def total(self) -> Array:
@@ -129,7 +144,7 @@ class HostFloor:
         experts, whole = capture.module["moe"], capture.whole
         routed = np.where(experts > 0, 1.0, capture.share(ROUTED_LAUNCHES))
         # of an expert layer, what follows its second norm among its first 12 launches is the experts' own
-        of_dense = {**DENSE_LAUNCHES, "moe": 4 / 12}
+        of_dense = {**DENSE_LAUNCHES, "attn": self.mixer, "mamba": self.mixer, "moe": 4 / 12}
         left = self.dense * (1 - np.minimum(capture.share(of_dense) / self.launches, 1.0))
         left = left + np.where(whole, 0.0, self.pipeline) + self.routed * (1 - routed)
         left = left + self.experts * (1 - experts)

@@ -24,6 +24,7 @@ from planner.cost.graphs import (
     capture_of,
     dense_launches,
     layer_graphs,
+    mixer_launches,
     relaunched,
 )
 from planner.cost.kernels import memory_bound_time
@@ -249,16 +250,16 @@ class LayerModel:
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-        worth = dense_launches(layer)
+        worth, mixer = dense_launches(layer), mixer_launches(layer)
         dense, none, slower = self._dense_floor(t) * worth, np.zeros(len(t)), self._host_slowdown
         pipeline = slower * pipeline
         if layer.moe is None:
-            return HostFloor(dense, none, none, pipeline, worth)
+            return HostFloor(dense, none, none, pipeline, worth, mixer)
         routing = slower * host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
         precision = Precision.BF16 if layer.wide else self.problem.job.precision
         launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
         experts = slower * host.expert_launch * launches * layer.moe.experts / keys["ep"]
-        return HostFloor(dense, none + routing, experts, pipeline, worth)
+        return HostFloor(dense, none + routing, experts, pipeline, worth, mixer)
 
     def _dense_floor(self, t: Array) -> Array:
         """The same of a dense layer without a pipeline."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost import delta_rule, state_space
 from planner.cost.activations import LayerShape, frozen_inputs, layer_activations, linear_input_bytes
 from planner.cost.adapters import linear_layers
 from planner.cost.flops import Shard, layer_gemms
-from planner.cost.state_space import cut_of, working_bytes
+from planner.cost.state_space import cut_of
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
-from planner.spec.model import Attention, AttentionKind, Layer
+from planner.spec.model import Attention, AttentionKind, DeltaNet, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
 from planner.spec.stack_kinds import AttentionKernel
@@ -61,9 +62,13 @@ def layer_memory(
         working = np.where(keys["cp"] > 1, np.maximum(working, attention), working)
     if layer.state_space is not None:
         stream = recipe.activation_bytes * x.tokens * problem.model.hidden / x.sequence_split
-        cut = cut_of(layer.state_space, x.tokens, x.t, x.c)
-        scan = stream + working_bytes(layer.state_space, cut, recipe.activation_bytes) - released
-        working = np.maximum(working, scan)
+        s, act = layer.state_space, recipe.activation_bytes
+        cut = cut_of(s, x.tokens, x.t, x.c)
+        if isinstance(s, DeltaNet):
+            needed = delta_rule.working_bytes(s, cut, act)
+        else:
+            needed = state_space.working_bytes(s, cut, act)
+        working = np.maximum(working, stream + needed - released)
     return everything - freed, least, working + freed, working + everything - least
 
 

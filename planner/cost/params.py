@@ -13,6 +13,7 @@ from planner.spec.model import (
     Activation,
     Attention,
     AttentionKind,
+    DeltaNet,
     Layer,
     Mlp,
     ModelSpec,
@@ -26,6 +27,7 @@ KINDS = (
     "position",
     "attention",
     "state_space",
+    "delta_net",
     "mlp",
     "experts",
     "shared_experts",
@@ -100,18 +102,24 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
         return LayerParameters(column_row=q_up + kv_up + out + sinks, replicated=down + out_bias)
     kv_width = a.kv_heads * (a.head_dim + a.v_head_dim)
     rows = hidden + (1 if a.qkv_bias else 0)
-    return LayerParameters(column_row=rows * q_width + out + sinks, kv=rows * kv_width, replicated=out_bias)
+    columns = rows * (q_width + a.gate_width)
+    return LayerParameters(column_row=columns + out + sinks, kv=rows * kv_width, replicated=out_bias)
 
 
 def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
     """Projections, convolution, decay, skip and time-step bias of every head, and the norm before the output, bucketed.
 
-    All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py).
+    All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py). A gated delta net has no skip,
+    and one norm that its heads share (ssm/gated_delta_net/common.py).
     """
     convolution = s.conv_width * (s.conv + s.conv_bias)
     projections = hidden * (s.in_width + s.inner) + s.in_width * s.bias
+    if isinstance(s, DeltaNet):
+        divided, replicated = 2 * s.heads, s.head_dim
+    else:
+        divided, replicated = 3 * s.heads + s.inner, 0
     return LayerParameters(
-        column_row=projections + convolution + 3 * s.heads + s.inner, replicated=hidden * s.bias
+        column_row=projections + convolution + divided, replicated=hidden * s.bias + replicated
     )
 
 
@@ -216,7 +224,8 @@ def inactive_parameters(layer: Layer, hidden: int) -> int:
 
 
 def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
-    mixer = "attention" if layer.state_space is None else "state_space"
+    delta = isinstance(layer.state_space, DeltaNet)
+    mixer = "attention" if layer.state_space is None else "delta_net" if delta else "state_space"
     kinds = {mixer: _mixer_buckets(layer, hidden).total, "norms": norm_parameters(layer, hidden)}
     if layer.mlp is not None:
         kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total

@@ -44,6 +44,11 @@ class Cut:
     shared: Quantity
 
 
+def reached_bandwidth(bandwidth: float) -> float:
+    """Bytes/s at which kernels between projections move data on a device of this bandwidth [bytes/s]."""
+    return bandwidth * float(np.interp(bandwidth, BANDWIDTHS, BANDWIDTH_SHARES))
+
+
 def cut_of(s: StateSpace, tokens: Quantity, t: Quantity, c: Quantity) -> Cut:
     """The share of one of t x c ranks; `tokens`: of a context-parallel rank outside the scan.
 
@@ -96,8 +101,7 @@ def scan_time(
 
     A bound rather than a measurement: no timing of the whole scan ships.
     """
-    rate = bandwidth * float(np.interp(bandwidth, BANDWIDTHS, BANDWIDTH_SHARES))
-    work = products(s, c)
+    rate, work = reached_bandwidth(bandwidth), products(s, c)
     moved = forward_traffic(s, c, act, interleaved), backward_traffic(s, c, act, interleaved)
     return (
         np.maximum(moved[0] / rate, work[0] / (PRODUCT_SHARE * peak)),
@@ -128,10 +132,11 @@ def working_bytes(s: StateSpace, c: Cut, act: float) -> Quantity:
     return c.tokens * (streams + wide)
 
 
-def exchanged_bytes(c: Cut, act: float) -> tuple[Quantity, Quantity]:
+def exchanged_bytes(s: StateSpace, c: Cut, act: float) -> tuple[Quantity, Quantity]:
     """What a rank holds before the two all-to-all of context parallelism in a pass, into a scan and out of it [bytes].
 
-    The gate, x, B, C and time steps, then the output (Megatron-Core, ssm/mamba_context_parallel.py). Groups that are
-    fewer than ranks are copied before they are sent.
+    The gate, x, B, C and every head's scalars, then the output (Megatron-Core, ssm/mamba_context_parallel.py,
+    ssm/gated_delta_net/common.py a2a_cp_to_hp). Groups that are fewer than ranks are copied before they are sent.
     """
-    return c.tokens * act * (2.0 * c.inner + 2.0 * c.shared + c.heads), c.tokens * act * c.inner
+    into = 2.0 * c.inner + 2.0 * c.shared + s.scalars * c.heads
+    return c.tokens * act * into, c.tokens * act * c.inner

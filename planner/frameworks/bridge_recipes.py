@@ -55,13 +55,15 @@ RECIPES: Final = {
     "qwen2.5-32b": "qwen25_32b_pretrain_16gpu_h100_bf16_config",
     "qwen3-30b-a3b": "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config",
     "qwen3-235b-a22b": "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config",
+    "qwen3-next-80b-a3b": "qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config",
+    "qwen3.5-35b-a3b": "qwen35_text_35b_a3b_pretrain_8gpu_gb200_bf16_config",
 }
 # whose comm_overlap is None, so that fields below it cannot be overridden
 WITHOUT_OVERLAP: Final = frozenset(
     RECIPES[name]
     for name in (
         "llama-3.2-1b", "llama-3.2-3b", "llama-3-8b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b",
-        "qwen2.5-14b", "qwen2.5-32b",
+        "qwen2.5-14b", "qwen2.5-32b", "qwen3-next-80b-a3b",
     )
 )  # fmt: skip
 

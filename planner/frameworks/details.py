@@ -31,8 +31,11 @@ _SIGMOID: Final = frozenset(
         "hy_v3",
         "bailing_moe_v2",
         "nemotron_h",
+        "afmoe",
     }
 )
+# Share of a head that the library rotates where a configuration does not say.
+_ROTATED: Final = {"qwen3_next": 0.25, "qwen3_5_text": 0.25, "qwen3_5_moe_text": 0.25}
 
 _MULTIPLIERS: Final = "multipliers of embeddings, residuals and logits"
 _POST_NORM: Final = "norms after attention and MLP instead of before them"
@@ -41,6 +44,7 @@ _NO_WEIGHT: Final = "norms without weights"
 # What a family computes that no argument states from its dimensions (modeling files of transformers 5.23); a
 # launcher that is told only dimensions would train another model. A test asks for a decision on every family.
 TRAITS: Final[Mapping[str, str]] = {
+    "afmoe": "norms on both sides, layers without rotary positions",
     "apertus": "the xIELU activation",
     "bamba": "rotary positions on a half of each head",
     "bloom": "ALiBi positions",
@@ -76,6 +80,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "olmo": _NO_WEIGHT,
     "olmo2": _POST_NORM,
     "olmo3": _POST_NORM,
+    "olmo_hybrid": _POST_NORM,
     "smollm3": "layers without rotary positions",
 }
 
@@ -107,7 +112,8 @@ def read_details(model: ModelSpec) -> Details:
         fields = {**text, "model_type": model.family}  # what is planned is the text model alone
     scoring = fields.get("scoring_func", fields.get("score_function"))
     sigmoid = (scoring or ("sigmoid" if model.family in _SIGMOID else "softmax")) == "sigmoid"
-    always = model.family in ("mixtral", "gpt_oss", "phimoe", "dbrx")
+    always = model.family in ("mixtral", "gpt_oss", "phimoe", "dbrx", "qwen3_5_moe_text", "afmoe")
+    always = always or (model.family == "qwen3_next" and "norm_topk_prob" not in fields)
     rope = fields.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}  # transformers 5 writes all of the rotation there
     scaling = fields.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else None)
@@ -116,11 +122,12 @@ def read_details(model: ModelSpec) -> Details:
         norm_eps=_number(
             fields, "rms_norm_eps", "layer_norm_epsilon", "norm_epsilon", "layer_norm_eps", "norm_eps"
         ),
-        rotary_fraction=_number({**rope, **fields}, "partial_rotary_factor", "rotary_pct") or 1.0,
+        rotary_fraction=_number({**rope, **fields}, "partial_rotary_factor", "rotary_pct")
+        or _ROTATED.get(model.family, 1.0),
         rope_scaling=scaling if isinstance(scaling, dict) else None,
         router_sigmoid=sigmoid,
         normalize_topk=True if always else bool(fields.get("norm_topk_prob", sigmoid)),
-        routed_scaling=_number(fields, "routed_scaling_factor", "router_scaling_factor"),
+        routed_scaling=_number(fields, "routed_scaling_factor", "router_scaling_factor", "route_scale"),
         stated=True,
         raw=fields,
     )

@@ -122,7 +122,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         if dispatcher:
             fields["model.moe_flex_dispatcher_backend"] = str(dispatcher)
         fields["model.moe_grouped_gemm"] = fields["model.moe_permute_fusion"] = True
-    if model.has_latent_attention:
+    if model.has_latent_attention or model.delta_nets:
         fields["model.mtp_num_layers"] = model.mtp_layers or None
     return fields
 

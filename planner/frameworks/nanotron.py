@@ -169,7 +169,8 @@ def _model_config(launch: Launch) -> dict[str, Any]:
     model, details = launch.model, launch.details
     require(model.family not in TRAITS, TITLE, f"what {model.family} computes", TRAITS.get(model.family))
     require(details.rotary_fraction == 1.0, TITLE, "a partial rotation", details.rotary_fraction)
-    require(not model.state_spaces, TITLE, "state-space layers", model.name)
+    plain = not (model.state_spaces or model.gates_attention)
+    require(plain, TITLE, "layers of state spaces, delta nets or gated attention", model.name)
     require(len(model.layer_kinds) == 1, TITLE, "layers that differ", model.name)
     layer = model.layers[0]
     attention, mlp = layer.attention, layer.mlp

@@ -35,7 +35,11 @@ def kernel_words(stack: Stack | None) -> list[tuple[str, ...]]:
 def kernel_notes(stack: Stack | None, model: ModelSpec) -> list[str]:
     """What the programs need for that, or do not bring."""
     said = []
-    if model.state_spaces:
+    if model.delta_nets:
+        said.append(
+            "flash-linear-attention and causal-conv1d: without their kernels transformers is far slower"
+        )
+    elif model.state_spaces:
         said.append(
             "mamba-ssm and causal-conv1d: without their kernels transformers scans step by step, far slower"
         )

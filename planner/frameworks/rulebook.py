@@ -68,7 +68,7 @@ def shards_or_hosts(source: str) -> Rule:
 
 
 def whole_scans(title: str) -> Rule:
-    """State spaces of transformers, whose scans see whole sequences of a whole layer."""
+    """State spaces and delta nets of transformers, whose scans see whole sequences of a whole layer."""
 
     def legal(columns: Columns, problem: Problem) -> Mask:
         alone = (columns["tp"] == 1) & (columns["cp"] == 1) & (columns["pp"] == 1)
@@ -76,21 +76,21 @@ def whole_scans(title: str) -> Rule:
 
     return Rule(
         "state-space-whole", ("tp", "cp", "pp"), legal,
-        f"{title} runs transformers' state-space layers undivided: tp, cp and pp must be 1; "
+        f"{title} runs transformers' layers of state spaces and delta nets undivided: tp, cp and pp must be 1; "
         "tp={tp} cp={cp} pp={pp}",
         "set tp=1, cp=1 and pp=1, or choose a Megatron stack",
-        "transformers 5.23 models/{bamba,granitemoehybrid,mamba2,nemotron_h}/modeling_*.py",
+        "transformers 5.23 models/{bamba,granitemoehybrid,mamba2,nemotron_h,qwen3_next}/modeling_*.py",
     )  # fmt: skip
 
 
 def no_scans(title: str, source: str) -> Rule:
-    """No model with state spaces."""
+    """No model with state spaces, delta nets or gated attention."""
 
     def legal(columns: Columns, problem: Problem) -> Mask:
-        return np.full(len(columns["tp"]), not problem.model.state_spaces)
+        return np.full(len(columns["tp"]), not (problem.model.state_spaces or problem.model.gates_attention))
 
     return Rule(
         "state-space-layers", ("tp",), legal,
-        f"{title} has no state-space layers, which {{model}} has",
+        f"{title} has no language model with state spaces, delta nets or gated attention, which {{model}} has",
         "choose a stack of Megatron, DeepSpeed or FSDP", source, lambda p: {"model": p.model.name},
     )  # fmt: skip

@@ -56,6 +56,18 @@ def _scan_groups(problem: Problem) -> int:
     return math.gcd(*(state.groups for state in problem.model.state_spaces))
 
 
+def _scan_words(problem: Problem) -> dict[str, object]:
+    """Heads and groups of state spaces, in the words of their kind."""
+    delta = bool(problem.model.delta_nets)
+    return {
+        "heads": _scan_heads(problem),
+        "groups": _scan_groups(problem),
+        "mixers": "gated delta nets" if delta else "state spaces",
+        "shared": "heads of keys" if delta else "groups",
+        "else_copied": "" if delta else ", or they it",
+    }
+
+
 def _dense_ffn(problem: Problem) -> int:
     widths = [layer.mlp.ffn for layer in problem.model.layer_kinds if layer.mlp]
     widths += [
@@ -105,14 +117,13 @@ def _scan_tp(columns: Columns, problem: Problem) -> Mask:
 
 
 def _scan_cp(columns: Columns, problem: Problem) -> Mask:
-    """Heads are dealt over tp x cp; groups too, or each is copied to several ranks of cp."""
+    """Heads are dealt over tp x cp; groups too, or each of Mamba-2 is copied to several ranks of cp."""
     tp, cp = columns["tp"], columns["cp"]
     if not problem.model.state_spaces:
         return np.ones(len(tp), dtype=np.bool_)
     groups = np.maximum(_scan_groups(problem) // tp, 1)
-    return (cp == 1) | (
-        (_scan_heads(problem) % (tp.astype(np.int64) * cp) == 0) & ((groups % cp == 0) | (cp % groups == 0))
-    )
+    dealt = (groups % cp == 0) | (not problem.model.delta_nets) & (cp % groups == 0)
+    return (cp == 1) | ((_scan_heads(problem) % (tp.astype(np.int64) * cp) == 0) & dealt)
 
 
 def _ffn_tp(columns: Columns, problem: Problem) -> Mask:
@@ -243,16 +254,17 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "state-space-tp", ("tp",), _scan_tp,
-        "tp must divide the {heads} heads and the {groups} groups of state spaces; tp={tp}",
-        "choose a tp that divides the groups", "Megatron-Core ssm/mamba_mixer.py MambaMixer.__init__",
-        lambda p: {"heads": _scan_heads(p), "groups": _scan_groups(p)},
+        "tp must divide the {heads} heads and the {groups} {shared} of {mixers}; tp={tp}",
+        "choose a tp that divides both",
+        "Megatron-Core ssm/mamba_mixer.py MambaMixer.__init__, transformer/transformer_config.py",
+        _scan_words,
     ),
     Rule(
         "state-space-cp", ("tp", "cp"), _scan_cp,
-        "tp x cp must divide the {heads} heads of state spaces, and cp the {groups} groups over tp, or they it; "
+        "tp x cp must divide the {heads} heads of {mixers}, and cp the {groups} {shared} over tp{else_copied}; "
         "tp={tp} cp={cp}", "choose a smaller cp",
-        "Megatron-Core ssm/mamba_context_parallel.py MambaContextParallel.__init__",
-        lambda p: {"heads": _scan_heads(p), "groups": _scan_groups(p)},
+        "Megatron-Core ssm/mamba_context_parallel.py MambaContextParallel.__init__, transformer/transformer_config.py",
+        _scan_words,
     ),
     Rule(
         "ffn-tp", ("tp",), _ffn_tp,

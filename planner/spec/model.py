@@ -1,7 +1,8 @@
 """What is the model made of? The dimensions on which every cost equation rests, one `Layer` per block.
 
 Left out: everything that changes neither parameters, FLOPs, bytes nor launch files (dropout, rotary base,
-logit scaling, initialisation), and architectures that are neither decoder-only transformers nor hybrids of Mamba-2.
+logit scaling, initialisation), and architectures that are neither decoder-only transformers nor hybrids of Mamba-2 or
+gated delta nets.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Attention:
     `v_head_dim`: width of one value head. `window`: tokens a query sees at most (sliding or chunked
     attention), None for all. `qkv_bias`: with MLA the bias of the down-projections alone. `sinks`: one
     learned logit per head. `qk_norm_bias`: the norms of q and k also have a bias.
-    `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along.
+    `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along. `output_gate`: a projection of the input,
+    as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708).
     """
 
     kind: AttentionKind
@@ -102,6 +104,7 @@ class Attention:
     window: int | None = None
     qk_norm_bias: bool = False
     chunked: bool = False
+    output_gate: bool = False
 
     def __post_init__(self) -> None:
         _positive(
@@ -137,6 +140,7 @@ class Attention:
                 )
 
     def _check_mla(self) -> None:
+        _require(not self.output_gate, "attention.output_gate must be off with kind=mla", self.output_gate)
         _require(
             self.kv_lora_rank > 0, "attention.kv_lora_rank must be above 0 with kind=mla", self.kv_lora_rank
         )
@@ -150,6 +154,11 @@ class Attention:
             "attention.kv_heads must equal heads with kind=mla",
             f"heads={self.heads}, kv_heads={self.kv_heads}",
         )
+
+    @property
+    def gate_width(self) -> int:
+        """Outputs of the gate's projection; 0 without one."""
+        return self.heads * self.v_head_dim if self.output_gate else 0
 
     @property
     def qk_nope_dim(self) -> int:
@@ -247,14 +256,37 @@ class StateSpace:
         return self.inner + 2 * self.groups * self.state
 
     @property
+    def scalars(self) -> int:
+        """Numbers a token for every head: its time step."""
+        return 1
+
+    @property
     def in_width(self) -> int:
-        """Outputs of the input projection: the gate, x, B, C and a time step for every head."""
-        return self.inner + self.conv_width + self.heads
+        """Outputs of the input projection: the gate, x, B, C and every head's scalars."""
+        return self.inner + self.conv_width + self.scalars * self.heads
+
+
+@dataclass(frozen=True)
+class DeltaNet(StateSpace):
+    """A gated delta net: Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464.
+
+    In a state space's fields: `heads` of values, `head_dim` wide; `groups`: heads of queries and keys, which are
+    `state` wide and which `heads` / `groups` heads of values share. The convolution runs over queries, keys and values.
+    """
+
+    chunk: int = 64
+    conv_bias: bool = False
+
+    @property
+    def scalars(self) -> int:
+        """Numbers a token for every head: how fast the state decays, and how much is written."""
+        return 2
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One block: attention or a state space, an MLP or a mixture of experts; of either pair, one may be all there is.
+    """One block: attention or a state space (Mamba-2 or a gated delta net), an MLP or a mixture of experts; of either
+    pair, one may be all there is.
 
     `norms`: how many hidden-wide norms it applies; `norm_weight`: whether they have a learned scale.
     `parallel`: attention and MLP read the same normed input and are added together. `wide`: its linear layers stay in
@@ -389,6 +421,20 @@ class ModelSpec:
     def state_spaces(self) -> tuple[StateSpace, ...]:
         """State space of each kind of layer that has one."""
         return tuple(layer.state_space for layer in self.layer_kinds if layer.state_space is not None)
+
+    @property
+    def delta_nets(self) -> tuple[DeltaNet, ...]:
+        """Those of `state_spaces` that are gated delta nets."""
+        return tuple(state for state in self.state_spaces if isinstance(state, DeltaNet))
+
+    @property
+    def mambas(self) -> tuple[StateSpace, ...]:
+        """Those of `state_spaces` that are Mamba-2 mixers."""
+        return tuple(state for state in self.state_spaces if not isinstance(state, DeltaNet))
+
+    @property
+    def gates_attention(self) -> bool:
+        return any(attention.output_gate for attention in self.attentions)
 
     @property
     def has_latent_attention(self) -> bool:

@@ -25,7 +25,7 @@ from planner.cost.flops import (
 from planner.cost.params import layer_parameters, model_parameters, norm_parameters
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
-from planner.spec.model import Attention, AttentionKind
+from planner.spec.model import Attention, AttentionKind, DeltaNet
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ORACLE = DATA / "oracles" / "flops_oracle.csv"
@@ -93,7 +93,11 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
         biased = (
             (a and (a.qkv_bias or a.out_bias or a.sinks)) or (mlp and mlp.bias) or (moe and moe.expert_bias)
         )
-        if s is not None:  # convolution with its bias, decay, skip and time-step bias of every head, a norm
+        if isinstance(
+            s, DeltaNet
+        ):  # convolution, decay and time-step bias of every head, a norm that they share
+            rest -= s.conv_width * s.conv + 2 * s.heads + s.head_dim
+        elif s is not None:  # convolution with its bias, decay, skip and time-step bias of every head, a norm
             rest -= s.conv_width * (s.conv + 1) + 3 * s.heads + s.inner
         assert rest > 0 if biased else rest == 0
 

@@ -106,7 +106,7 @@ class TestSharding:
     def test_groups_fewer_than_ranks_are_copied(self) -> None:
         cut = nano_cut(t=2, c=8)
         assert (float(cut.groups[0]), float(cut.shared[0])) == (1, 128)
-        into, out = exchanged_bytes(cut, 2.0)
+        into, out = exchanged_bytes(NANO, cut, 2.0)
         assert float(into[0]) == 8192 * 2 * (2 * 256 + 2 * 128 + 4)  # 2048 and 512 values over 8, B and C not
         assert float(out[0]) == 8192 * 2 * 256
 

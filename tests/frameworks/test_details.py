@@ -29,6 +29,7 @@ STATED = {
         "nemotron",
     ),
     *("olmoe", "opt", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
     *("solar_open", "stablelm", "starcoder2"),
     *("bailing_moe", "bailing_moe_v2", "deepseek", "hy_v3", "internlm2", "internlm3", "iquestcoder", "jais2"),
     *("mamba2", "mimo", "nemotron_h", "youtu"),

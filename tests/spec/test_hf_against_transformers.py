@@ -446,7 +446,54 @@ def nemotron_h(d: Draw) -> Fields:
     return fields | {"layers_block_type": [names[kind] for kind in kinds]}
 
 
+def delta_net(d: Draw, interval: bool = True) -> Fields:
+    """Fields of gated delta nets, and which layers they are."""
+    keys = d.one_of(1, 2, 4)
+    fields = d.transformer(head_dim=True)
+    fields |= {"linear_num_key_heads": keys, "linear_num_value_heads": keys * d.one_of(1, 2, 3)}
+    fields |= {"linear_key_head_dim": d.one_of(8, 16), "linear_value_head_dim": d.one_of(8, 24)}
+    fields |= d.maybe(linear_conv_kernel_dim=d.one_of(2, 3), attention_bias=d.flag())
+    if interval:
+        fields |= d.maybe(full_attention_interval=d.one_of(1, 2, 3))
+    layers = fields["num_hidden_layers"]
+    return fields | d.maybe(
+        layer_types=[d.one_of("full_attention", "linear_attention") for _ in range(layers)]
+    )
+
+
+def qwen3_next(d: Draw) -> Fields:
+    fields = qwen3_5_moe(d) | d.maybe(decoder_sparse_step=d.one_of(1, 2))
+    return fields | d.maybe(mlp_only_layers=d.one_of([], [0]))
+
+
+def qwen3_5_moe(d: Draw) -> Fields:
+    fields = delta_net(d) | d.experts("num_experts", "moe_intermediate_size")
+    return fields | d.maybe(shared_expert_intermediate_size=d.one_of(24, 40))
+
+
+def olmo_hybrid(d: Draw) -> Fields:
+    fields = delta_net(d, interval=False)
+    fields.pop("head_dim", None)
+    fields |= {"num_hidden_layers": d.one_of(2, 5, 8)}
+    fields.pop("layer_types", None)
+    for name in ("linear_key_head_dim", "linear_value_head_dim"):
+        if d.flag():
+            del fields[name]
+    if d.flag():
+        fields["layer_types"] = ["full_attention", "linear_attention"] * (fields["num_hidden_layers"] // 2)
+        fields["num_hidden_layers"] = len(fields["layer_types"])
+    return fields
+
+
+def afmoe(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size")
+    fields |= d.maybe(num_shared_experts=d.one_of(1, 2), num_dense_layers=d.one_of(0, 2), sliding_window=16)
+    fields |= d.maybe(global_attn_every_n_layers=d.one_of(2, 3))
+    return fields | layer_types(d, fields)
+
+
 FAMILIES: dict[str, Callable[[Draw], Fields]] = {
+    "afmoe": afmoe,
     "apertus": no_head_dim,
     "arcee": biased,
     "bamba": bamba,
@@ -505,6 +552,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "olmo": no_head_dim,
     "olmo2": olmo2,
     "olmo3": sliding,
+    "olmo_hybrid": olmo_hybrid,
     "olmoe": olmoe,
     "opt": opt,
     "phi": phi,
@@ -513,7 +561,10 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "qwen2": qwen2,
     "qwen2_moe": qwen2_moe,
     "qwen3": qwen3,
+    "qwen3_5_moe_text": qwen3_5_moe,
+    "qwen3_5_text": delta_net,
     "qwen3_moe": qwen3_moe,
+    "qwen3_next": qwen3_next,
     "seed_oss": seed_oss,
     "smollm3": smollm3,
     "solar_open": shared,
@@ -532,6 +583,7 @@ _OUTSIDE = (
 )
 _INSIDE = (
     (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
+    (r"\.linear_attn\.", "delta_net"),
     (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
     (r"shared_expert|shared_mlp", "shared_experts"),
     (r"\.experts\.", "experts"),
@@ -595,5 +647,8 @@ def test_counts_equal_the_library(family: str) -> None:
         ours = Counter({kind: n for kind, n in model_parameters(spec).by_kind.items() if n})
         assert ours == expected, fields
         slides = windows_of(config, spec.num_layers)
+        mixers = [kind == "linear_attention" for kind in getattr(config, "layer_types", None) or []]
+        if spec.delta_nets:
+            assert [layer.state_space is not None for layer in spec.layers] == mixers, fields
         attentions = [(layer.attention, slide) for layer, slide in zip(spec.layers, slides, strict=True)]
         assert all((a.window is not None) == slide for a, slide in attentions if a is not None), fields

@@ -218,7 +218,8 @@ class TestRefusals:
         [
             "mamba",
             "t5",
-            "qwen3_next",
+            "kimi_linear",
+            "qwen4_exp",
             "bert",
             "llava",
             "whisper",

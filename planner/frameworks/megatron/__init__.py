@@ -10,6 +10,7 @@ from typing import Final
 
 from planner.frameworks.details import left_out, unwritten_rotation
 from planner.frameworks.framework import Files, Framework, Launch
+from planner.frameworks.megatron import delta
 from planner.frameworks.megatron.architecture import states_yarn, written_rotations
 from planner.frameworks.megatron.arguments import (
     SCHEDULES,
@@ -43,7 +44,7 @@ def render(launch: Launch, version: str) -> Files:
             'export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"',
         ]
     )
-    program = PROGRAM if launch.model.state_spaces else "pretrain_gpt.py"
+    program = PROGRAM if launch.model.mambas else "pretrain_gpt.py"
     files = launch_files(
         launch, environment(launch), groups, f'"$MEGATRON_PATH/{program}"', IMAGE, prelude=prelude
     )
@@ -62,6 +63,7 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
         *unwritten_rotation(launch.details, written_rotations(launch.model, launch.details, version)),
         *unlike_stack(launch),
         *notes(launch.model),
+        *delta.notes(launch.model),
     ]
     if states_yarn(launch.model, launch.details, version):
         said.append(

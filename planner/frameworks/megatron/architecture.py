@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.details import TRAITS, Details
+from planner.frameworks.megatron.delta import check_delta_nets, delta_options
 from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
 from planner.frameworks.options import option_table
 from planner.spec.model import Activation, Attention, AttentionKind, ModelSpec, Moe, NormKind, QkNorm
@@ -23,6 +24,8 @@ DEFAULT_ROPE, DEFAULT_EPS = 10000, 1e-5
 # that no latent dimension compresses (core/transformer/mla_qk_norm_config.py _resolve_mla_qk_layernorm, from 0.19 on).
 # No option parts the two; Megatron-Bridge issue 5261 and pull request 5262 leave it out in a class of their own.
 NORMS_FULL_QUERIES: Final = frozenset({"main-2026-08"})
+# Families whose norms keep the learned scale as its distance from 1.
+CENTRED: Final = frozenset({"nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
 # gpt-oss: gate clamped at 7 and the linear half shifted by 1 (openai/gpt-oss, gpt_oss/torch/model.py).
 _GPT_OSS: Final[tuple[Option, ...]] = (
     ("--quick-geglu",),
@@ -42,7 +45,7 @@ def model_options(
     dense = next((layer.mlp for layer in model.layer_kinds if layer.mlp), None)
     moe = next((layer.moe for layer in model.layer_kinds if layer.moe), None)
     width = dense.ffn if dense is not None else (moe.expert_ffn if moe is not None else 4 * model.hidden)
-    hybrid = bool(model.state_spaces)  # its pattern says how many layers there are
+    hybrid = bool(model.mambas)  # its pattern says how many layers there are
     options: list[Option] = [
         *(hybrid_options(model) if hybrid else [("--num-layers", str(model.num_layers))]),
         ("--hidden-size", str(model.hidden)),
@@ -52,6 +55,7 @@ def model_options(
         ("--max-position-embeddings", str(max(model.position_rows or model.max_position, seq_len))),
         *([("--position-embedding-type", "none")] if hybrid else _positions(model, details, version)),
         *_attention(attention, details),
+        *(delta_options(model, _pattern) if model.delta_nets else []),
         *_norm(model, details),
         *_activation(model),
         *_biases(model),
@@ -110,14 +114,16 @@ def _check(model: ModelSpec) -> None:
         raise _refuse("an embedding projection, an embedding norm or a head bias", model.name)
     if not (model.norm_weight and model.final_norm):
         raise _refuse("norms without weights, or no final norm", model.name)
-    if model.state_spaces:
+    if model.delta_nets:
+        check_delta_nets(model)
+    elif model.mambas:
         check_hybrid(model)
     for layer in model.layer_kinds:
         if layer.parallel:
             raise _refuse("attention and MLP in parallel", model.name)
-        if layer.norms != 2 and not model.state_spaces:
+        if layer.norms != 2 and not model.mambas:
             raise _refuse("another number of norms a layer than 2", layer.norms)
-        if layer.sublayers != 2 and not model.state_spaces:
+        if layer.sublayers != 2 and not model.mambas:
             raise _refuse("layers of attention or an MLP alone without state spaces", model.name)
         if model.norm_kind is NormKind.LAYER and not layer.norm_bias:
             raise _refuse("layer norms without a bias", model.name)
@@ -220,6 +226,8 @@ def _grouped(attention: Attention) -> list[Option]:
     options: list[Option] = [("--kv-channels", str(attention.head_dim))]
     if attention.kv_heads != attention.heads:
         options += [("--group-query-attention",), ("--num-query-groups", str(attention.kv_heads))]
+    if attention.output_gate:
+        options.append(("--attention-output-gate",))
     return options
 
 
@@ -252,7 +260,7 @@ def _norm(model: ModelSpec, details: Details) -> list[Option]:
         ("--normalization", kind),
         ("--norm-epsilon", repr(details.norm_eps or DEFAULT_EPS)),
     ]
-    if model.family == "nemotron":  # the learned scale is kept as its distance from 1
+    if model.family in CENTRED:
         options.append(("--apply-layernorm-1p",))
     return options
 
@@ -328,7 +336,7 @@ def _moe(model: ModelSpec, moe: Moe, details: Details) -> list[Option]:
         ("--moe-router-dtype", "fp32"),
         ("--moe-grouped-gemm",),
     ]
-    if not all(sparse) and not model.state_spaces:
+    if not all(sparse) and not model.mambas:
         options.append(("--moe-layer-freq", _pattern(sparse)))
     if moe.shared_ffn:
         options.append(("--moe-shared-expert-intermediate-size", str(moe.shared_ffn)))

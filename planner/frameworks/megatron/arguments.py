@@ -143,7 +143,7 @@ def _pipeline(launch: Launch) -> list[Option]:
     if launch.schedule not in SCHEDULES:
         must = "the pipeline schedule must be one that Megatron-LM runs: 1F1B or interleaved 1F1B"
         raise UnsupportedError(must, launch.schedule.name.lower(), "choose another configuration")
-    if launch.model.state_spaces:
+    if launch.model.mambas:
         return pattern_options(launch.model, chunks)
     if config.pp == 1:
         return []

@@ -28,10 +28,9 @@ _MODELS: Final = {
     "--encoder-num-layers": "an encoder", "--decoder-num-layers": "an encoder and a decoder",
     "--hybrid-attention-ratio": "a hybrid without --hybrid-layer-pattern",
     "--hybrid-mlp-ratio": "a hybrid without --hybrid-layer-pattern",
-    "--experimental-attention-variant": "sparse or linear attention", "--linear-attention-freq": "linear attention",
     "--heterogeneous-layers-config-path": "layers that differ, from a file of their own",
     "--enable-mhc-connections": "hyper-connections", "--moe-latent-size": "experts in a latent space",
-    "--attention-output-gate": "a gate behind attention", "--language-model-type": "an encoder beside it",
+    "--language-model-type": "an encoder beside it",
     "--vision-model-type": "an encoder beside it", "--model-provider": "a model put together by its own program",
 }  # fmt: skip
 _NOT_COSTED: Final = {

@@ -47,8 +47,8 @@ def _modules_present(columns: Columns, problem: Problem) -> Mask:
         legal &= ~_names(columns, "moe_router")
     for name, present in (
         ("mlp", any(layer.mlp for layer in kinds)),
-        ("attn", bool(problem.model.attentions)),
-        ("mamba", bool(problem.model.state_spaces)),
+        ("attn", bool(problem.model.attentions or problem.model.delta_nets)),
+        ("mamba", bool(problem.model.mambas)),
     ):
         if not present:
             legal &= ~_names(columns, name)

@@ -61,7 +61,7 @@ def _refuse(what: str, given: object) -> UnsupportedError:
 
 
 def check_hybrid_release(model: ModelSpec, version: str) -> None:
-    """Raise `UnsupportedError` for a release whose hybrids planner does not write."""
+    """Raise `UnsupportedError` for a release whose hybrids, of Mamba-2 or delta nets, planner does not write."""
     if model.state_spaces and version not in RELEASES:
         must = f"Megatron-LM {version} must be one whose hybrids planner writes: {', '.join(RELEASES)}"
         raise UnsupportedError(must, model.name, f"choose --framework-version {RELEASES[-1]}")
@@ -94,9 +94,9 @@ def pattern_options(model: ModelSpec, chunks: ChunkLayers) -> list[Option]:
 def notes(model: ModelSpec) -> list[str]:
     """What a launch of a hybrid is not told."""
     said = []
-    if any(state.chunk != CHUNK for state in model.state_spaces):
+    if any(state.chunk != CHUNK for state in model.mambas):
         said.append(f"chunks of the scan: Megatron-LM's mixer has {CHUNK} tokens, which no argument changes")
-    if model.state_spaces:
+    if model.mambas:
         said.append("mamba-ssm and causal-conv1d: their kernels must be installed")
     return said
 

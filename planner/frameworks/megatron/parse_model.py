@@ -10,6 +10,7 @@ import ast
 from typing import Final
 
 from planner.errors import InputError
+from planner.frameworks.megatron.delta import delta_layers_in, delta_net_in
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.hybrid import layers_in, pattern_in, state_space_in
 from planner.frameworks.shell import whole
@@ -54,14 +55,16 @@ def model_of(a: Arguments) -> ModelSpec:
             parts, state, lambda: _attention(a, hidden, bias, windows[0]), mlp, moe, layer_norm
         )
     else:
+        net, delta = delta_net_in(a), delta_layers_in(a, layers, pattern)
         layers_of = tuple(
             Layer(
-                _attention(a, hidden, bias, window),
+                None if mixes else _attention(a, hidden, bias, window),
                 None if experts else mlp,
                 moe if experts else None,
                 norm_bias=layer_norm,
+                state_space=net if mixes else None,
             )
-            for experts, window in zip(sparse, windows, strict=True)
+            for experts, window, mixes in zip(sparse, windows, delta, strict=True)
         )
     return ModelSpec(
         name="from Megatron-LM arguments",
@@ -119,6 +122,7 @@ def _attention(a: Arguments, hidden: int, bias: bool, window: int | None) -> Att
         AttentionKind.MHA if kv_heads == heads else AttentionKind.GQA, heads, kv_heads, width, width,
         qkv_bias=bias or a.has("--add-qkv-bias"), out_bias=bias,
         qk_norm=QkNorm.HEAD if a.has("--qk-layernorm") else QkNorm.NONE, sinks=sinks, window=window,
+        output_gate=a.has("--attention-output-gate"),
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "0.3.0 components/quantization",
         lambda p: {"recipe": f"{NO_RECIPES.get(p.job.precision, '')}, which {p.job.precision} is"},
     ),
-    no_scans("torchtitan", "torchtitan 0.3.0 models/"),
+    no_scans("torchtitan", "torchtitan 0.3.0 models/; its qwen3_5 comes with a vision encoder"),
     Rule(
         "cuda-graph-scope", ("pp", "ep", "cuda_graph_impl"), _graphs,
         "CUDA graphs are captured of dense models without a pipeline; pp={pp} ep={ep} "

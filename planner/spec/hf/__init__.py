@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
-from planner.spec.hf import deepseek, dense, experts, gpt, hybrid, later_dense, later_experts, latest
+from planner.spec.hf import deepseek, delta, dense, experts, gpt, hybrid, later_dense, later_experts, latest
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.refused import REFUSED
 from planner.spec.model import ModelSpec
@@ -21,6 +21,7 @@ Reader = Callable[[ConfigFields, str], ModelSpec]
 MtpReader = Callable[[ConfigFields, str, bool], ModelSpec]
 
 READERS: dict[str, Reader] = {
+    "afmoe": latest.read_afmoe,
     "apertus": later_dense.read_apertus,
     "arcee": later_dense.read_arcee,
     "bailing_moe": latest.read_bailing_moe,
@@ -82,6 +83,7 @@ READERS: dict[str, Reader] = {
     "olmo": later_dense.read_olmo,
     "olmo2": dense.read_olmo2,
     "olmo3": later_dense.read_olmo3,
+    "olmo_hybrid": delta.read_olmo_hybrid,
     "olmoe": experts.read_olmoe,
     "opt": gpt.read_opt,
     "phi": later_dense.read_phi,
@@ -104,6 +106,9 @@ MTP_READERS: dict[str, MtpReader] = {
     "deepseek_v3": deepseek.read_deepseek_v3,
     "glm4_moe": experts.read_glm4_moe,
     "kimi_k2": deepseek.read_deepseek_v3,
+    "qwen3_5_moe_text": delta.read_qwen3_5_moe,
+    "qwen3_5_text": delta.read_qwen3_5,
+    "qwen3_next": delta.read_qwen3_next,
 }
 
 # vision-language wrappers whose `text_config` is one of the above
@@ -115,6 +120,8 @@ TEXT_TOWERS = {
     "mistral3": "mistral",
     "qwen2_5_vl": "qwen2",
     "qwen2_vl": "qwen2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
 }

@@ -94,7 +94,7 @@ def read_olmoe(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, (Layer(attention, None, moe),) * core.num_layers, max_position=4096)
 
 
-def _sparse_layers(f: ConfigFields, num_layers: int) -> list[bool]:
+def sparse_layers(f: ConfigFields, num_layers: int) -> list[bool]:
     """Qwen's rule: every `decoder_sparse_step`-th layer, counted from one, unless in `mlp_only_layers`."""
     step = f.integer("decoder_sparse_step", default=1)
     dense = set(f.integers("mlp_only_layers") or [])
@@ -127,7 +127,7 @@ def read_qwen2_moe(f: ConfigFields, name: str) -> ModelSpec:
         shared_gate=True,
     )
     windows = _qwen2_moe_windows(f, core.num_layers)
-    layers = mixed_layers(f, attention, moe, windows, _sparse_layers(f, core.num_layers))
+    layers = mixed_layers(f, attention, moe, windows, sparse_layers(f, core.num_layers))
     return rotary_model(f, name, core, layers, max_position=32768)
 
 
@@ -156,7 +156,7 @@ def read_qwen3_moe(f: ConfigFields, name: str) -> ModelSpec:
     )
     window = f.integer("sliding_window", default=4096) if f.boolean("use_sliding_window", False) else None
     windows = [window] * core.num_layers
-    layers = mixed_layers(f, attention, moe, windows, _sparse_layers(f, core.num_layers))
+    layers = mixed_layers(f, attention, moe, windows, sparse_layers(f, core.num_layers))
     return rotary_model(f, name, core, layers, max_position=32768)
 
 

@@ -189,3 +189,25 @@ def read_deepseek_moe(f: ConfigFields, name: str) -> ModelSpec:
     )
     layers = _leading_dense(f, core.num_layers, attention, moe, f.integer("moe_layer_freq", default=1))
     return rotary_model(f, name, core, layers, max_position=2048)
+
+
+def read_afmoe(f: ConfigFields, name: str) -> ModelSpec:
+    """AFMoE (Trinity): gated attention that slides in all but every fourth layer, norms on both sides, leading dense
+    layers. Raises `UnsupportedError` for biases, which its gate has not."""
+    core = read_core(f)
+    if f.boolean("attention_bias", False):
+        raise UnsupportedError(
+            f"{f.file}: attention must have no biases beside a gate without one", "attention_bias=true", "leave it out"
+        )  # fmt: skip
+    attention = grouped_attention(f, core.hidden, qk_norm=QkNorm.HEAD, head_dim=128)
+    every = f.integer("global_attn_every_n_layers", default=4)
+    slides = [(i + 1) % every > 0 for i in range(core.num_layers)]
+    windows = windows_per_layer(f, core.num_layers, f.integer("sliding_window", default=1024), slides)
+    moe = shared_and_routed(
+        f, experts="num_experts", top_k=6, default_experts=64, shared="num_shared_experts", default_shared=2
+    )
+    dense = f.integer("num_dense_layers", default=1, least=0)
+    gated = replace(attention, output_gate=True)
+    layers = mixed_layers(f, gated, moe, windows, [i >= dense for i in range(core.num_layers)])
+    layers = tuple(replace(layer, norms=4) for layer in layers)
+    return rotary_model(f, name, core, layers, max_position=16384)

@@ -8,12 +8,11 @@ from __future__ import annotations
 _FIRST_MAMBA = (
     "Mamba-1, whose scan is no matrix product, is not modelled; of state spaces planner models Mamba-2"
 )
-_RECURRENT = "its recurrence is not modelled; of what replaces attention planner models Mamba-2"
-_DELTA = "linear attention by a delta rule is not modelled; of what replaces attention planner models Mamba-2"
-_LIGHTNING = "lightning attention is not modelled; of what replaces attention planner models Mamba-2"
-_CONVOLUTION = (
-    "layers of short convolutions are not modelled; of what replaces attention planner models Mamba-2"
-)
+_INSTEAD = "of what replaces attention planner models Mamba-2 and gated delta nets"
+_RECURRENT = f"its recurrence is not modelled; {_INSTEAD}"
+_CHANNELS = f"a delta rule whose every channel decays by itself (KDA) is not modelled; {_INSTEAD}"
+_LIGHTNING = f"lightning attention is not modelled; {_INSTEAD}"
+_CONVOLUTION = f"layers of short convolutions are not modelled; {_INSTEAD}"
 _BESIDE = "attention and Mamba-2 side by side in one layer are not modelled; planner models them one after the other"
 _SHARED_BLOCK = "an attention block that several layers share is not modelled"
 _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-only models"
@@ -21,28 +20,15 @@ _ENCODER = "an encoder without a causal language-model head is not modelled"
 _VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
 _AUDIO = "a speech model is not modelled"
 _SPARSE = "its learned sparse attention (indexer) is not modelled"
-_GATED = "a gate behind attention is not modelled"
+_HEAD_GATED = "a gate of every head behind attention is not modelled; planner models one of every output"
+_CONNECTED = "hyper-connections and learned sparse attention (indexer) are not modelled"
 _PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _FIRST_MAMBA),
     **dict.fromkeys(("rwkv", "xlstm", "recurrent_gemma"), _RECURRENT),
-    **dict.fromkeys(
-        (
-            "bailing_hybrid",
-            "kimi_k3",
-            "kimi_linear",
-            "olmo_hybrid",
-            "qwen3_5",
-            "qwen3_5_moe",
-            "qwen3_5_moe_text",
-            "qwen3_5_text",
-            "qwen3_next",
-            "qwen4_exp",
-            "qwen4_exp_text",
-        ),
-        _DELTA,
-    ),
+    **dict.fromkeys(("bailing_hybrid", "kimi_k3", "kimi_linear"), _CHANNELS),
+    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _CONNECTED),
     **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _LIGHTNING),
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm2_vl", "lfm3"), _CONVOLUTION),
     **dict.fromkeys(("zamba", "zamba2"), _SHARED_BLOCK),
@@ -114,7 +100,7 @@ REFUSED: dict[str, str] = {
         ),
         _SPARSE,
     ),
-    **dict.fromkeys(("afmoe", "laguna", "step3p5", "step3p7", "step3p7_text"), _GATED),
+    **dict.fromkeys(("laguna", "step3p5", "step3p7", "step3p7_text"), _HEAD_GATED),
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"),
         _PER_LAYER,

@@ -1,0 +1,141 @@
+"""Which layers do hybrids of attention and gated delta nets have? Qwen3-Next, Qwen 3.5, OLMo Hybrid.
+
+Left out: partial rotations, norms that keep their scale as its distance from 1, the range of write strengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.errors import UnsupportedError
+from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
+from planner.spec.hf.experts import read_moe, sparse_layers
+from planner.spec.hf.fields import ConfigFields
+from planner.spec.model import Attention, DeltaNet, Layer, Mlp, ModelSpec, Moe, QkNorm
+
+Block = tuple[Mlp | None, Moe | None]
+_TYPES = ("full_attention", "linear_attention")
+
+
+def read_qwen3_next(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
+    """Qwen3-Next: three gated delta nets to one gated attention, routed experts beside a gated shared one."""
+    f = f.with_defaults(
+        vocab_size=151936, hidden_size=2048, num_hidden_layers=48, intermediate_size=5632,
+        num_attention_heads=16, moe_intermediate_size=512,
+    )  # fmt: skip
+    core = read_core(f)
+    sparse = sparse_layers(f, core.num_layers)
+    mlp = None if all(sparse) else gated_mlp(f)
+    moe = _experts(f, 512, 10)
+    blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
+    model = _qwen(f, name, blocks, kv_heads=2)
+    modules = f.integer("num_nextn_predict_layers", default=1, least=0) if with_mtp else 0
+    return replace(model, mtp_layers=modules, assumed=tuple(f.assumed))
+
+
+def read_qwen3_5(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
+    """Qwen 3.5's dense text models: Qwen3-Next's mixers before plain gated MLPs."""
+    f = f.with_defaults(
+        vocab_size=248320, hidden_size=4096, num_hidden_layers=32, intermediate_size=12288, num_attention_heads=16
+    )  # fmt: skip
+    blocks = [(gated_mlp(f), None)] * read_core(f).num_layers
+    return _with_mtp(f, _qwen(f, name, blocks, kv_heads=4), with_mtp)
+
+
+def read_qwen3_5_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
+    """Qwen 3.5's mixtures of experts, every layer of which routes."""
+    f = f.with_defaults(
+        vocab_size=248320, hidden_size=2048, num_hidden_layers=40, num_attention_heads=16, moe_intermediate_size=512
+    )  # fmt: skip
+    blocks = [(None, _experts(f, 256, 8))] * read_core(f).num_layers
+    return _with_mtp(f, _qwen(f, name, blocks, kv_heads=2), with_mtp)
+
+
+def _with_mtp(f: ConfigFields, model: ModelSpec, with_mtp: bool) -> ModelSpec:
+    modules = f.integer("mtp_num_hidden_layers", default=1, least=0) if with_mtp else 0
+    return replace(model, mtp_layers=modules, assumed=tuple(f.assumed))
+
+
+def _experts(f: ConfigFields, experts: int, top_k: int) -> Moe:
+    return read_moe(
+        f,
+        experts=("num_experts", "num_local_experts"),
+        expert_ffn=("moe_intermediate_size",),
+        default_experts=experts,
+        default_top_k=top_k,
+        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
+        shared_gate=True,
+    )
+
+
+def _qwen(f: ConfigFields, name: str, blocks: Sequence[Block], kv_heads: int) -> ModelSpec:
+    """Layers of delta nets and of attention whose output is gated, before the given blocks."""
+    core = read_core(f)
+    if f.values.get("attn_output_gate", True) is not True:
+        raise UnsupportedError(
+            f"{f.file}: attn_output_gate must be true, as transformers builds {f.values.get('model_type')}",
+            repr(f.values["attn_output_gate"]), "leave it out",
+        )  # fmt: skip
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(
+        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=kv_heads, head_dim=256
+    )
+    every = f.integer("full_attention_interval", default=4)
+    kinds = _kinds(f, [_TYPES[(i + 1) % every > 0] for i in range(core.num_layers)])
+    net = DeltaNet(
+        heads=f.integer("linear_num_value_heads", default=32),
+        head_dim=f.integer("linear_value_head_dim", default=128),
+        state=f.integer("linear_key_head_dim", default=128),
+        groups=f.integer("linear_num_key_heads", default=16),
+        conv=f.integer("linear_conv_kernel_dim", default=4),
+    )
+    layers = _dealt(kinds, replace(attention, output_gate=True), net, blocks)
+    return rotary_model(f, name, core, layers, max_position=32768)
+
+
+def _kinds(f: ConfigFields, default: list[str]) -> list[str]:
+    """The mixer of every layer: from `layer_types` where given."""
+    types = f.words("layer_types", _TYPES)
+    if types is None:
+        return default
+    if len(types) != len(default):
+        must = "must name one type per layer"
+        raise f.error("layer_types", must, len(types), f"list {len(default)} types")
+    return types
+
+
+def _dealt(
+    kinds: list[str], attention: Attention, net: DeltaNet, blocks: Sequence[Block]
+) -> tuple[Layer, ...]:
+    return tuple(
+        Layer(attention, mlp, moe) if kind == "full_attention" else Layer(None, mlp, moe, state_space=net)
+        for kind, (mlp, moe) in zip(kinds, blocks, strict=True)
+    )
+
+
+def read_olmo_hybrid(f: ConfigFields, name: str) -> ModelSpec:
+    """OLMo Hybrid: gated delta nets after a norm, OLMo 2's attention before one; every fourth layer attends."""
+    f = f.with_defaults(
+        vocab_size=100352, hidden_size=3840, num_hidden_layers=32, intermediate_size=11008, num_attention_heads=30
+    )  # fmt: skip
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.FULL)
+    default = [_TYPES[i % 4 != 3] for i in range(core.num_layers)]
+    if _TYPES[0] not in default:
+        default[-1] = _TYPES[0]
+    kinds = _kinds(f, default)
+    if len(set(kinds)) < 2:
+        raise f.error("layer_types", "must name both types", kinds[0], "list full and linear attention")
+    keys = f.integer("linear_num_key_heads", default=attention.heads)
+    width = f.integer("linear_key_head_dim", default=int(0.75 * core.hidden / keys))
+    net = DeltaNet(
+        heads=f.integer("linear_num_value_heads", default=attention.heads),
+        head_dim=f.integer("linear_value_head_dim", default=2 * width),
+        state=width,
+        groups=keys,
+        conv=f.integer("linear_conv_kernel_dim", default=4),
+    )
+    layers = _dealt(kinds, attention, net, [(gated_mlp(f), None)] * core.num_layers)
+    return rotary_model(f, name, core, layers, max_position=65536)
