@@ -33,6 +33,10 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
   mixtures of experts on GB200 showed a host about three times as slow as a count of launches says; their publisher
   hidden, the median error of its five such rows is 5.0, 1.2 and 6.8 % with 2.46, 2.6 and 2.75, 40.6 % with 1.
   `moe_layer_floor` starts at the 9 ms of that count as in the sister stacks.
+- `SCAN_SLOWDOWN` 1.8 (`planner/cost/state_space.py`), what the kernels of Mamba-2's scan take over their traffic: from
+  what fusing them saved others, looked for because 30 rows of Nemotron 3 Super came out 17 % too fast in the median
+  without it (9 % with it, -14 to +18 %; Nano's two rows went from +11 and +14 to +15 and +18 %). No row with state
+  spaces moves a fitted number.
 - `PACKED_TEXT`, 256 tokens of a packed text (`planner/calibrate/runs.py`), and 1 GiB of `FUSED_DISPATCH`
   (`planner/cost/communicators.py`): from memory, without a source. 128 or 512 tokens instead of 256 change the 30 rows
   that pack by -0.2 % and +0.3 % in the median, 0.5 % at most.

@@ -163,12 +163,14 @@ class Chooser:
         members = detail.classes.members[pipeline]
         stages = []
         layers = [0] * sum(len(ranks) for ranks in members)
+        behind = sum(self.problem.model.last_stage_layers)  # of prediction modules, which no split deals
         for j, ranks in enumerate(members):
             by_phase = {
                 name: sum(float(v[row, j]) for v in parts.values()) for name, parts in detail.memory.items()
             }
             worst = max(by_phase, key=lambda name: by_phase[name])
-            count = int(detail.classes.copies[pipeline] * detail.classes.layers[pipeline, j].sum())
+            held = detail.classes.layers[pipeline, j].sum() - detail.classes.last[pipeline, j] * behind
+            count = int(detail.classes.copies[pipeline] * held)
             parts = {name: float(value[row, j]) for name, value in detail.memory[worst].items()}
             parts["outside_allocator"] = float(detail.outside[row])
             stages.append(

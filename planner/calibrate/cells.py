@@ -147,7 +147,7 @@ def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[S
 
 
 def sharding_in(
-    text: str, stack: Stack, replicas: int, devices_per_node: int, tp: int, assumed: list[str]
+    text: str, stack: Stack, replicas: int, domain: int, tp: int, assumed: list[str]
 ) -> tuple[int, int]:
     """ZeRO stage and ranks that share one shard (0: all)."""
     key = re.sub(r"[^a-z0-9]", "", text.lower())
@@ -162,8 +162,9 @@ def sharding_in(
         zero = 0
     if key != "hsdp":
         return zero, 0
-    shard = math.gcd(replicas, max(1, devices_per_node // tp))
-    assumed.append(f"hsdp: one shard per node, {shard} ranks")
+    most = max(1, domain // tp)
+    shard = max(size for size in range(1, min(most, replicas) + 1) if replicas % size == 0)
+    assumed.append(f"hsdp: one shard per NVLink domain, {shard} ranks")
     return zero, shard
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from planner.calibrate.cells import Row
 from planner.calibrate.stack_of import release_of
+from planner.errors import UnsupportedError
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import Layer, ModelSpec
 from planner.spec.precision import Precision
@@ -23,7 +24,11 @@ _DISPATCHERS: Final = re.compile("alltoall|all-to-all|hybrid-?ep|deep-?ep")
 # 0.4.1's training/mixed_precision.py has no such field), but for recipes that switch it off (067f987 perf_recipes
 # gpt_oss/common.py, nemotronh/common.py, deepseek/b200/deepseek_v3.py): models, and devices, of these.
 FP4_GATHERED_FROM: Final = 202606
+# Nemotron 3 Super and Ultra run their one prediction module twice (mtp_num_layers, mtp_use_repeated_layer; v0.4.0
+# recipes/nemotronh/nemotron_3_super.py, 067f987 nemotron_3_ultra.py). Here as two: the second's weights count again.
+MTP_REPEATED: Final = 2
 _FP4_NOT_GATHERED: Final = (("gpt[-_]?oss|nemotron", ""), (r"deepseek[-_]?v3", "b200"))
+_BF16_ENDS: Final = (("gpt[-_]?oss", (0, 4)), ("nemotron[-_]?3[-_]?super", (0, 14)))
 Narrowed = dict[tuple[int, bool, bool, Dispatcher, bool], Stack]
 
 
@@ -42,6 +47,19 @@ def with_routing_groups(model: ModelSpec, hf_id: str) -> ModelSpec:
         return replace(layer, moe=replace(moe, groups=same[0].groups, top_groups=same[0].top_groups))
 
     return replace(model, layers=tuple(grouped(layer) for layer in model.layers))
+
+
+def released_model(key: str, hf_id: str) -> ModelSpec:
+    """The model that planner ships under either name, where a file names one without its layers; with as many
+    multi-token-prediction modules as NVIDIA trains it with. Raises `UnsupportedError`."""
+    name = resolve_catalog_name(hf_id) if hf_id else None
+    name = name or resolve_catalog_name(key)
+    if name is None:
+        raise UnsupportedError(
+            "a model must state its layers", f"{key!r} has none", "describe its architecture"
+        )
+    spec = load_model(name, with_mtp=True)
+    return replace(spec, mtp_layers=MTP_REPEATED) if spec.mtp_block else spec
 
 
 def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
@@ -87,10 +105,13 @@ def torch_recipe(precision: Precision, cells: Row, stack: Stack, assumed: list[s
 
 def bf16_layers_of(cells: Row) -> tuple[int, int]:
     """Layers at either end that a performance recipe of Megatron-Bridge keeps in bf16: those of gpt-oss in nvfp4, four
-    at the end (v0.5.0 scripts/performance/configs/gpt_oss, 067f987 perf_recipes/gpt_oss/common.py). The others switch
-    off what fp8_cs has by default (v0.1.0rc3 scripts/performance/utils/helpers.py on)."""
-    bridge = "bridge" in cells["framework"].lower() and cells["precision"].lower() in ("nvfp4", "fp4")
-    return (0, 4) if bridge and re.search("gpt[-_]?oss", cells["model"].lower()) else (0, 0)
+    at the end (v0.5.0 scripts/performance/configs/gpt_oss, 067f987 perf_recipes/gpt_oss/common.py), and of Nemotron 3
+    Super, 14 (v0.4.0 training/mixed_precision.py nemotron_3_super_bf16_with_nvfp4_mixed). The others switch off what
+    fp8_cs has by default (v0.1.0rc3 scripts/performance/utils/helpers.py on)."""
+    if "bridge" not in cells["framework"].lower() or cells["precision"].lower() not in ("nvfp4", "fp4"):
+        return 0, 0
+    name = cells["model"].lower()
+    return next((ends for pattern, ends in _BF16_ENDS if re.search(pattern, name)), (0, 0))
 
 
 def _keeps_fp4_wide(cells: Row) -> bool:

@@ -35,6 +35,7 @@ from planner.calibrate.recipes import (
     Narrowed,
     bf16_layers_of,
     bridge_recipe,
+    released_model,
     torch_recipe,
     with_routing_groups,
 )
@@ -42,6 +43,7 @@ from planner.calibrate.stack_of import (
     BF16_MOMENTS,
     KIN_BAND_FACTOR,
     LAYERS_OFFLOADED,
+    NO_PREDICTION,
     OFFLOAD,
     apply_switches,
     stack_of,
@@ -170,10 +172,12 @@ class RunReader:
             assumed.append(f"ep {degrees['ep']} for a model without experts: 1")
             degrees["ep"] = 1
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
-        config = _config(cells, model, stack, degrees, batches, cluster.devices_per_node, assumed)
+        config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
         problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
+        if model.mtp_layers:
+            assumed = [what for what in assumed if what != NO_PREDICTION]
         assumed += [f"model: {what}" for what in model.assumed]
         fallback = None
         if not cells["recompute"] and config.recompute != Recompute.FULL:
@@ -200,11 +204,11 @@ class RunReader:
                 raise UnsupportedError("the model must be described in the models file", repr(key))
             fields = self.models[key]
             if not isinstance(fields, Mapping) or not fields.get("layers"):
-                raise UnsupportedError(
-                    "a model must state its layers", f"{key!r} has none", "describe its architecture"
-                )
-            spec = spec_from_description(fields, key, ignore_unknown=True)
-            self._specs[key] = with_routing_groups(spec, str(fields.get("hf_id") or ""))
+                given = fields.get("hf_id") if isinstance(fields, Mapping) else None
+                self._specs[key] = released_model(key, str(given or ""))
+            else:
+                spec = spec_from_description(fields, key, ignore_unknown=True)
+                self._specs[key] = with_routing_groups(spec, str(fields.get("hf_id") or ""))
         return self._specs[key]
 
     def _cluster(self, cells: Row, assumed: list[str]) -> Cluster:
@@ -382,12 +386,12 @@ def _config(
     stack: Stack,
     degrees: dict[str, int],
     batches: tuple[int, int],
-    devices_per_node: int,
+    domain: int,
     assumed: list[str],
 ) -> ParallelConfig:
     tp, cp, pp, dp = (degrees[axis] for axis in ("tp", "cp", "pp", "dp"))
     schedule, vpp = schedule_in(cells, model.num_layers, pp, assumed)
-    zero, hsdp = sharding_in(cells["dp_sharding"], stack, dp * cp, devices_per_node, tp, assumed)
+    zero, hsdp = sharding_in(cells["dp_sharding"], stack, dp * cp, domain, tp, assumed)
     if zero >= 3 and pp > 1 and stack.states.pipeline_accumulates_whole:
         # torchtitan's policy unless "always" is asked for: `not pp_enabled`, distributed/fsdp.py
         zero = 2

@@ -138,15 +138,18 @@ def _moe_parts(
     moe = layer.moe
     if moe is None:
         return {}
-    act = recipe.activation_bytes
+    act, width = recipe.activation_bytes, moe.width(int(h))
     rows = x.routed_tokens * moe.top_k
     router = x.expert_tokens * (STATISTIC_BYTES * moe.experts + 32.0 * moe.top_k)
-    permuted = rows * x.et * h * linear_input_bytes(recipe, kernels)
-    outputs = rows * x.et * h * (0.0 if kernels.probs_in_activation else act)
+    permuted = rows * x.et * width * linear_input_bytes(recipe, kernels)
+    outputs = rows * x.et * width * (0.0 if kernels.probs_in_activation else act)
+    combined = (
+        x.expert_tokens * moe.latent * linear_input_bytes(recipe, kernels)
+    )  # read by the projection back
     fc1 = rows * moe.expert_ffn * (2 if moe.gated else 1) * (kernels.activation_input_bytes or act)
     silu = rows * moe.expert_ffn * (act if moe.gated and not kernels.fused_activation else 0.0)
     product = rows * moe.expert_ffn * linear_input_bytes(recipe, kernels)
-    parts = {"moe": router + permuted + outputs + fc1, "moe_act": silu + product}
+    parts = {"moe": router + permuted + outputs + fc1 + combined, "moe_act": silu + product}
     if moe.shared_ffn:
         parts["shared_experts"] = _mlp_parts(moe.shared_ffn, moe.gated, x.tokens, x.t, kernels, recipe)
     return parts
@@ -178,7 +181,8 @@ def frozen_inputs(
         parts["mlp"] = saved * x.tokens * layer.mlp.ffn / x.t
     if layer.moe is not None:
         rows = x.routed_tokens * layer.moe.top_k
-        parts["moe"] = saved * rows * x.et * model.hidden
+        latent = 0.0 if job.adapts("latent_up") else saved * x.expert_tokens * layer.moe.latent
+        parts["moe"] = saved * rows * x.et * layer.moe.width(model.hidden) + latent
         parts["moe_act"] = saved * rows * layer.moe.expert_ffn
         if shared and not job.adapts("shared_fc2"):
             parts["shared_experts"] = saved * x.tokens * layer.moe.shared_ffn / x.t

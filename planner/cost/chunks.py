@@ -114,9 +114,8 @@ def chunk_times(
             hidden[chunk] += float(cost.hidden[0])
             backward[chunk] += total - float(cost.forward_time[0])
         layer += count
-    extra = problem.model.mtp_layers
-    if extra:
-        cost = costs[problem.model.layer_kind_of[-1]]
+    for kind, extra in problem.model.mtp_kinds:
+        cost = costs[kind]
         forward[-1] += extra * float(cost.forward_time[0])
         backward[-1] += extra * float(cost.time[0] - cost.forward_time[0])
         weight[-1] += extra * float(cost.weight_gradient[0])
@@ -159,7 +158,7 @@ def kept_by_chunk(model: LayerModel, config: ParallelConfig, counts: tuple[int, 
             full = place < leading[ranks[chunk]]
             kept[chunk] += float((costs[kind].kept_full if full else costs[kind].kept)[0])
         first += count
-    kept[-1] += spec.mtp_layers * float(costs[spec.layer_kind_of[-1]].kept[0])
+    kept[-1] += sum(extra * float(costs[kind].kept[0]) for kind, extra in spec.mtp_kinds)
     return kept
 
 

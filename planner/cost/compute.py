@@ -325,7 +325,7 @@ class ComputeModel:
             passes: Array | float = PERMUTE_PASSES
             if self.problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL:
                 passes = np.where(layer.moe.experts / x.e > 1, passes + CHUNK_PASSES, passes)
-            moved["moe_permute"] = act * rows * x.et * h * passes
+            moved["moe_permute"] = act * rows * x.et * layer.moe.width(int(h)) * passes
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.experts
             moved["shared"] = act * x.tokens * 3.0 * layer.moe.shared_ffn / x.t

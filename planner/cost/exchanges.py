@@ -215,9 +215,9 @@ def _of_experts(
     assert layer.moe is not None
     if config.recompute_modules & _MOE:
         again = passes
-    hidden, width = float(model.problem.model.hidden), model.layers.recipe.activation_bytes
+    sent, width = float(layer.moe.width(model.problem.model.hidden)), model.layers.recipe.activation_bytes
     tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp / config.tp
-    size, calls = float(stream_bytes(tokens, hidden, width)), 2 * passes + again
+    size, calls = float(stream_bytes(tokens, sent, width)), 2 * passes + again
     top_k, experts = float(layer.moe.top_k), float(layer.moe.experts)
     if config.ep > 1:
         comm, ep, kind = model.problem.stack.communication, float(config.ep), CollectiveKind.ALL_TO_ALL

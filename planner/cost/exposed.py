@@ -149,11 +149,11 @@ class CommunicationModel:
         moe = layer.moe
         if moe is None:
             return np.zeros(len(x.t))
-        cluster, act, h = self.problem.cluster, self.recipe.activation_bytes, float(self.problem.model.hidden)
+        cluster, act = self.problem.cluster, self.recipe.activation_bytes
         nvlink = cluster.tiers[0].bandwidth
         across = group_links(x.et, x.e, cluster)
         where = (x.e, across.local, nvlink, across.fabric, self.links)
-        token_bytes = stream_bytes(x.routed_tokens, h, act)
+        token_bytes = stream_bytes(x.routed_tokens, float(moe.width(self.problem.model.hidden)), act)
         comm = self.problem.stack.communication
         narrow = dispatch_share(comm, act)
         if comm.dispatcher is not Dispatcher.ALL_TO_ALL:

@@ -83,17 +83,21 @@ def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     if moe is None:
         return ()
     inputs = 2 if moe.gated else 1
-    ffn, k, n = moe.expert_ffn, moe.top_k, moe.experts
+    ffn, k, n, width = moe.expert_ffn, moe.top_k, moe.experts, moe.width(hidden)
     gemms = [Gemm("router", hidden, n, Shard.NONE)]
     if moe.shared_ffn:
         gemms.append(Gemm("shared_fc1", hidden, inputs * moe.shared_ffn, Shard.COLUMN))
         gemms.append(Gemm("shared_fc2", moe.shared_ffn, hidden, Shard.ROW))
     if moe.shared_gate:
         gemms.append(Gemm("shared_gate", hidden, 1, Shard.NONE))
+    if moe.latent:
+        gemms.append(Gemm("latent_down", hidden, width, Shard.NONE))
     gemms.append(
-        Gemm("expert_fc1", hidden, inputs * ffn, Shard.COLUMN, groups=n, rows_per_token=k, expert=True)
+        Gemm("expert_fc1", width, inputs * ffn, Shard.COLUMN, groups=n, rows_per_token=k, expert=True)
     )
-    gemms.append(Gemm("expert_fc2", ffn, hidden, Shard.ROW, groups=n, rows_per_token=k, expert=True))
+    gemms.append(Gemm("expert_fc2", ffn, width, Shard.ROW, groups=n, rows_per_token=k, expert=True))
+    if moe.latent:
+        gemms.append(Gemm("latent_up", width, hidden, Shard.NONE))
     return tuple(gemms)
 
 
@@ -225,7 +229,7 @@ class ModelFlops:
 def layer_counts(model: ModelSpec) -> list[tuple[Layer, int]]:
     """Distinct layers and how often each runs, multi-token-prediction modules included."""
     counts = Counter(model.layer_kind_of)
-    counts[model.layer_kind_of[-1]] += model.mtp_layers
+    counts.update(dict(model.mtp_kinds))
     return [(model.layer_kinds[index], count) for index, count in sorted(counts.items())]
 
 

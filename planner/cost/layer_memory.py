@@ -169,5 +169,6 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
         return stream + np.maximum(gradients, _score_gradients(problem, recipe, layer, x))
     rows = x.routed_tokens * layer.moe.top_k
     width = (3.0 if layer.moe.gated else 2.0) * act - saved
-    local = weight * h * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)
-    return stream + rows * (act * h * x.et + layer.moe.expert_ffn * width) + local
+    routed = float(layer.moe.width(problem.model.hidden))
+    local = weight * routed * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)
+    return stream + rows * (act * routed * x.et + layer.moe.expert_ffn * width) + local

@@ -31,13 +31,13 @@ class ChunkSizes:
 class RankLayers:
     """Layers of each of K kinds that ranks may hold, (ranks, L, K), and those of them that are recomputed where a
     configuration says n < N, (ranks, L, N, K), all from `whole` on. `order`: kinds by what they keep, most first.
-    `behind`: prediction modules behind the last layer, as their kind and number."""
+    `behind`: layers of each kind in prediction modules behind the last layer."""
 
     held: Array
     recomputed: Array
     whole: int
     order: tuple[int, ...]
-    behind: tuple[int, int]
+    behind: tuple[int, ...]
 
 
 def least_in_chunks(
@@ -82,7 +82,7 @@ def _of_rank(
         else:
             found[:, n, :, 1] = _placed(held, again[:, n], layers.order, fewest, sizes.most)
     if rank == p - 1:
-        found[:, :, :, 0, layers.behind[0]] += layers.behind[1] * held[:, -1]
+        found[:, :, :, 0] += held[:, -1, None] * np.array(layers.behind)
     return found.reshape(len(counts), again.shape[1], len(held), 2 * kinds)
 
 

@@ -160,7 +160,7 @@ def pipeline_level(model: LayerModel, table: ConfigTable, layers: Layers, classe
         work, held = time - hidden, apart.moments[0][0]
     slowest, total = largest(work), sum_of_columns(classes.count[stage] * work)
     hops, spec = _hops(model, keys, p, v, m), model.problem.model
-    uneven = uneven_chunks(keys, stage, classes, (spec.layer_kind_of[-1], spec.mtp_layers))
+    uneven = uneven_chunks(keys, stage, classes, spec.last_stage_layers)
     pooled = copied = None
     if layers.graphs is not None:
         pooled = sum_over_kinds(counts, layers.graphs.kept[:, key])

@@ -45,7 +45,8 @@ class CostModel:
         self.kinds = model.layer_kinds
         linear = [sum(gemm_flops(g, 1.0) for g in layer_gemms(kind, model.hidden)) for kind in self.kinds]
         mean = float(np.mean([linear[kind] for kind in model.layer_kind_of]))
-        self.head_in_layers = gemm_flops(head_gemm(model), 1.0) / mean + model.mtp_layers
+        behind = sum(count * linear[kind] for kind, count in model.mtp_kinds)
+        self.head_in_layers = (gemm_flops(head_gemm(model), 1.0) + behind) / mean
         if problem.stack.split is PipelineSplit.NANOTRON:
             self.head_in_layers = nanotron_head(model)
         self.embedding_in_layers = 0.05
@@ -102,7 +103,6 @@ class CostModel:
             table["pp"], table["vpp"], table["schedule"], self.problem.model.layer_kind_of, stack.split,
             self.embedding_in_layers, self.head_in_layers, self.layers.recomputed,
         )  # fmt: skip
-        extra = self.problem.model.mtp_layers
-        if extra:
-            classes.layers[:, :, self.problem.model.layer_kind_of[-1]] += extra * classes.last
+        for kind, count in self.problem.model.mtp_kinds:
+            classes.layers[:, :, kind] += count * classes.last
         return classes

@@ -140,16 +140,22 @@ def _mlp_buckets(mlp: Mlp, hidden: int) -> LayerParameters:
 
 
 def _moe_buckets(moe: Moe, hidden: int) -> LayerParameters:
-    matrices = 3 if moe.gated else 2
+    matrices, width = 3 if moe.gated else 2, moe.width(hidden)
     fc1_bias = (matrices - 1) * moe.expert_ffn if moe.expert_bias else 0
     shared_bias = bool(moe.shared_ffn) and moe.shared_bias
     return LayerParameters(
         router=moe.experts * (hidden + (1 if moe.router_bias else 0)),
-        expert=moe.experts * (matrices * hidden * moe.expert_ffn + fc1_bias),
-        expert_replicated=moe.experts * hidden if moe.expert_bias else 0,
+        expert=moe.experts * (matrices * width * moe.expert_ffn + fc1_bias),
+        expert_replicated=moe.experts * width if moe.expert_bias else 0,
         shared=matrices * hidden * moe.shared_ffn + ((matrices - 1) * moe.shared_ffn if shared_bias else 0),
-        replicated=(hidden if moe.shared_gate else 0) + (hidden if shared_bias else 0),
+        replicated=_latent_parameters(moe, hidden) + hidden * (moe.shared_gate + shared_bias),
     )
+
+
+def _latent_parameters(moe: Moe, hidden: int) -> int:
+    """Projections into the width of the experts and back, whole on every rank (Megatron-Core moe/moe_layer.py)."""
+    biases = (hidden + moe.latent) * (moe.expert_bias or moe.shared_bias)
+    return 2 * hidden * moe.latent + biases if moe.latent else 0
 
 
 def norm_parameters(layer: Layer, hidden: int) -> int:
@@ -206,12 +212,12 @@ def outer_norm_parameters(model: ModelSpec) -> int:
 def mtp_parameters(model: ModelSpec) -> int:
     """Multi-token-prediction modules without the shared embedding and head [parameters].
 
-    Each: one layer of the last kind, a projection 2 hidden -> hidden, three norms (of the previous hidden
-    state, of the next token's embedding, before the head). Liu et al. 2024, arXiv 2412.19437, section 2.2.
+    Each: its layers, a projection 2 hidden -> hidden, three norms (of the previous hidden state, of the next token's
+    embedding, before the head). Liu et al. 2024, arXiv 2412.19437, section 2.2.
     """
     scale = model.hidden * (1 + model.norm_bias) if model.norm_weight else 0
-    layer = layer_parameters(model.layers[-1], model.hidden).total
-    return model.mtp_layers * (layer + 2 * model.hidden**2 + 3 * scale)
+    layers = sum(n * layer_parameters(model.layer_kinds[k], model.hidden).total for k, n in model.mtp_kinds)
+    return layers + model.mtp_layers * (2 * model.hidden**2 + 3 * scale)
 
 
 def inactive_parameters(layer: Layer, hidden: int) -> int:
@@ -231,8 +237,9 @@ def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
         kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total
     if layer.moe is not None:
         buckets = _moe_buckets(layer.moe, hidden)
-        kinds["experts"] = buckets.expert + buckets.expert_replicated
-        kinds["shared_experts"] = buckets.shared + buckets.replicated
+        latent = _latent_parameters(layer.moe, hidden)
+        kinds["experts"] = buckets.expert + buckets.expert_replicated + latent
+        kinds["shared_experts"] = buckets.shared + buckets.replicated - latent
         kinds["router"] = buckets.router
     return kinds
 
@@ -251,6 +258,6 @@ def model_parameters(model: ModelSpec) -> ModelParameters:
         inactive += count * inactive_parameters(layer, model.hidden)
         for kind, parameters in _layer_kinds(layer, model.hidden).items():
             by_kind[kind] += count * parameters
-    inactive += model.mtp_layers * inactive_parameters(model.layers[-1], model.hidden)
+    inactive += sum(n * inactive_parameters(model.layer_kinds[k], model.hidden) for k, n in model.mtp_kinds)
     total = sum(by_kind.values())
     return ModelParameters(total=total, active=total - inactive, by_kind=by_kind)

@@ -83,7 +83,7 @@ def _in_chunks(
 ) -> UnevenChunks:  # fmt: skip
     """The least that the ranks of `_ranks` keep in flight."""
     again = classes.leading[0].reshape(*counts.shape[:2], *classes.leading.shape[2:])
-    behind, whole = (spec.layer_kind_of[-1], spec.mtp_layers), -(-spec.num_layers // config.pp)
+    behind, whole = spec.last_stage_layers, -(-spec.num_layers // config.pp)
     return least_in_chunks(config, RankLayers(counts, again, whole, tuple(order), behind), recomputed, sizes)
 
 
@@ -175,7 +175,7 @@ def _ranks(pp: int, counts: Array, again: Array, spec: ModelSpec, rows: int) -> 
     width, rank = pp * depth, np.repeat(np.arange(pp), depth)
     layers = counts.reshape(1, width, kinds).copy()
     leading = again.reshape(1, width, again.shape[2], kinds)
-    layers[0, :, spec.layer_kind_of[-1]] += spec.mtp_layers * (rank == pp - 1)
+    layers[0] += np.outer(rank == pp - 1, spec.last_stage_layers)
     return StageClasses(
         of_row=np.zeros(rows, dtype=np.intp),
         count=np.ones((1, width)),

@@ -254,5 +254,5 @@ class ShardModel:
     def _last_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
-        extra = mtp_parameters(model) - model.mtp_layers * self.parameters[model.layer_kind_of[-1]].total
+        extra = mtp_parameters(model) - sum(n * self.parameters[kind].total for kind, n in model.mtp_kinds)
         return head_parameters(model) * padding / t + outer_norm_parameters(model) + max(extra, 0)

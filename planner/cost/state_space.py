@@ -19,11 +19,15 @@ Quantity = Any  # a float or a float64 column: the same text serves both
 
 # Share of a device's bandwidth that the causal convolution reaches over 8,192 to 32,768 tokens of 6,144 to 20,480
 # channels, against the bandwidth in bytes/s of L40S, H100, H200 and B200 (ai-dynamo/aiconfigurator@095f58a
-# systems/data/*/linear_attention/trtllm/1.3.0rc20/mamba2_perf.parquet). The scan's kernels, of which no timing was
-# found, are taken to reach as much: they are mostly bound by memory (PyTorch blog, "Accelerating Mamba2 with kernel
-# fusion", 2026).
+# systems/data/*/linear_attention/trtllm/1.3.0rc20/mamba2_perf.parquet). The norm is taken to reach as much.
 BANDWIDTHS = (0.864e12, 3.35e12, 4.8e12, 8.0e12)
 BANDWIDTH_SHARES = (0.72, 0.74, 0.62, 0.44)
+# Time of the scan's five kernels, which are bound by memory and latency, over that of their traffic at those rates. No
+# timing of them was found: one kernel in their place is 1.5 to 2.5 times as fast and saves 15 to 17 % of a pass of
+# Mamba2-2.7B over 64k tokens on A100 and H100 (vllm-project/vllm#27299; PyTorch blog, "Accelerating Mamba2 with kernel
+# fusion", 2026). At twice as fast they take 28 % of it; at those rates they would take 21 % on H100 and 14 % on A100:
+# 1.4 and 2.3 times as long. Other readings of the same figures give 1.1 to 4.
+SCAN_SLOWDOWN = 1.8
 # Share of the peak that the scan's small products are taken to reach; unverified, and without effect where traffic
 # binds, as it does on every device and model of the catalog.
 PRODUCT_SHARE = 0.3
@@ -59,29 +63,33 @@ def cut_of(s: StateSpace, tokens: Quantity, t: Quantity, c: Quantity) -> Cut:
     return Cut(tokens * c, heads, groups, heads * s.head_dim, groups * s.state)
 
 
-def forward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> Quantity:
-    """Bytes that convolution, scan and gated norm read and write, forward [bytes].
+def forward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> tuple[Quantity, Quantity]:
+    """Bytes that convolution and norm read and write, and those of the scan, forward [bytes].
 
     Per token, i values of x, n of B and of C, chunks of q, states of i N / q: convolution 2 (i + 2 n); sums of decays;
     chunk states i + n; passing them on; C B^T 2 n and g q in fp32; the scan 5 i + n; the norm 2 i. `interleaved`: 1
     where the sequences of a micro-batch lie interleaved and change their layout, 0 where there is one.
     """
     states, scores = c.inner * s.state / s.chunk, c.groups * s.chunk
-    layouts = 2.0 * interleaved * (3.0 * c.inner + 2.0 * c.shared + c.heads)
-    streams = act * (10.0 * c.inner + 8.0 * c.shared + layouts)
-    return c.tokens * (streams + (8.0 + 2.0 * act) * states + 8.0 * scores + (act + 24.0) * c.heads)
+    streams = act * (6.0 * c.inner + 4.0 * c.shared)
+    scan = streams + (8.0 + 2.0 * act) * states + 8.0 * scores + (act + 24.0) * c.heads
+    return c.tokens * act * (4.0 * (c.inner + c.shared) + _layouts(c, interleaved)), c.tokens * scan
 
 
-def backward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> Quantity:
+def _layouts(c: Cut, interleaved: Quantity) -> Quantity:
+    return 2.0 * interleaved * (3.0 * c.inner + 2.0 * c.shared + c.heads)
+
+
+def backward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> tuple[Quantity, Quantity]:
     """The same backward: convolution, chunk states and C B^T again, then gradients of all [bytes].
 
-    25 i and 21 n in 16 bits, gradients of B and C in fp32 twice, 5 passes over states in 16 bits and 6 in fp32, 6 over
-    C B^T.
+    25 i and 21 n in 16 bits, of which 5 (i + 2 n) are the convolution's and 3 i the norm's; gradients of B and C in
+    fp32 twice, 5 passes over states in 16 bits and 6 in fp32, 6 over C B^T.
     """
     states, scores = c.inner * s.state / s.chunk, c.groups * s.chunk
-    layouts = 2.0 * interleaved * (3.0 * c.inner + 2.0 * c.shared + c.heads)
-    streams = act * (25.0 * c.inner + 21.0 * c.shared + layouts) + 16.0 * c.shared
-    return c.tokens * (streams + (24.0 + 5.0 * act) * states + 24.0 * scores + 60.0 * c.heads)
+    streams = act * (17.0 * c.inner + 11.0 * c.shared) + 16.0 * c.shared
+    scan = streams + (24.0 + 5.0 * act) * states + 24.0 * scores + 60.0 * c.heads
+    return c.tokens * act * (8.0 * c.inner + 10.0 * c.shared + _layouts(c, interleaved)), c.tokens * scan
 
 
 def products(s: StateSpace, c: Cut) -> tuple[Quantity, Quantity]:
@@ -97,15 +105,20 @@ def products(s: StateSpace, c: Cut) -> tuple[Quantity, Quantity]:
 def scan_time(
     s: StateSpace, c: Cut, act: float, interleaved: Quantity, bandwidth: float, peak: float
 ) -> tuple[Quantity, Quantity]:
-    """Forward and backward seconds of convolution, scan and norm: the longer of their traffic and products [s].
+    """Forward and backward seconds of convolution, norm and scan, of which the longer of traffic and products [s].
 
-    A bound rather than a measurement: no timing of the whole scan ships.
+    No timing of the whole scan ships: see `SCAN_SLOWDOWN`.
     """
-    rate, work = reached_bandwidth(bandwidth), products(s, c)
-    moved = forward_traffic(s, c, act, interleaved), backward_traffic(s, c, act, interleaved)
+    rate = reached_bandwidth(bandwidth)
+
+    def seconds(moved: tuple[Quantity, Quantity], work: Quantity) -> Quantity:
+        scan = np.maximum(SCAN_SLOWDOWN * moved[1] / rate, work / (PRODUCT_SHARE * peak))
+        return moved[0] / rate + scan
+
+    forward, backward = products(s, c)
     return (
-        np.maximum(moved[0] / rate, work[0] / (PRODUCT_SHARE * peak)),
-        np.maximum(moved[1] / rate, work[1] / (PRODUCT_SHARE * peak)),
+        seconds(forward_traffic(s, c, act, interleaved), forward),
+        seconds(backward_traffic(s, c, act, interleaved), backward),
     )
 
 

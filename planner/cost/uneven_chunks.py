@@ -57,18 +57,18 @@ class UnevenChunks:
 
 
 def uneven_chunks(
-    keys: ConfigTable, stage: Index, classes: StageClasses, behind: tuple[int, int]
+    keys: ConfigTable, stage: Index, classes: StageClasses, behind: tuple[int, ...]
 ) -> UnevenChunks | None:
     """The uneven among interleaved pipelines (q,) of the rows `stage` of `classes`; None where there are none.
 
-    `behind`: prediction modules behind the last layer, as their kind and number; they are never recomputed.
+    `behind`: layers of each kind in prediction modules behind the last layer; they are never recomputed.
     """
     p, v, m = keys["pp"], keys["vpp"], keys["num_microbatches"]
     asked = (v > 1) & (keys["schedule"] <= Schedule.INTERLEAVED)
     if not asked.any() or not classes.chunks:
         return None
     uneven = np.array([any(len(set(of)) > 1 for of in chunks) for chunks in classes.chunks])
-    asked &= uneven[stage] | (behind[1] > 0)
+    asked &= uneven[stage] | any(behind)
     if not asked.any():
         return None
     enough = np.where(m % p == 0, np.minimum(m, SATURATED * p), m)  # more micro-batches hold no more
@@ -84,7 +84,7 @@ def uneven_chunks(
         peaks.append([])
         for j, chunks in enumerate(classes.chunks[s]):
             last = classes.last[s, j] > 0
-            made = _of_class(*shape, int(classes.stage[s, j]), chunks, kinds, behind if last else (0, 0))
+            made = _of_class(*shape, int(classes.stage[s, j]), chunks, behind if last else (0,) * kinds)
             again = classes.again_of_chunk[s][j]
             peaks[-1].append(made[0][np.minimum(again, len(made[0]) - 1)])
             if last:
@@ -97,16 +97,16 @@ def uneven_chunks(
 
 @lru_cache(maxsize=8192)
 def _of_class(
-    p: int, v: int, m: int, rank: int, chunks: ChunkKinds, kinds: int, behind: tuple[int, int]
+    p: int, v: int, m: int, rank: int, chunks: ChunkKinds, behind: tuple[int, ...]
 ) -> tuple[Array, Array]:
     """Layers in flight (x, J, 2 K), as `UnevenChunks` has them, where every chunk of a rank recomputes its first x."""
     deepest = max(map(len, chunks))
-    layer = np.zeros((deepest + 1, v, kinds))
+    layer = np.zeros((deepest + 1, v, len(behind)))
     for c, of_chunk in enumerate(chunks):
         layer[np.arange(1, len(of_chunk) + 1), c, of_chunk] = 1
     recomputed = np.cumsum(layer, axis=0)
     kept = recomputed[-1] - recomputed
-    kept[:, -1, behind[0]] += behind[1]
+    kept[:, -1] += behind
     whole = float(np.asarray(in_flight(rank, p, v, m)))
     peak, loss = (_weighed(held, kept, recomputed) / whole for held in interleaved_moments(p, v, m, rank))
     return peak, loss

@@ -98,12 +98,11 @@ class LayerCosts:
         self.forward = [float(cost.forward_time[0]) for cost in layers]
         self.backward = [float(cost.time[0] - cost.forward_time[0]) for cost in layers]
         self.again = [float(cost.time_full[0] - cost.time[0]) for cost in layers]
-        edges, extra = model.layers.edges(keys), self.spec.mtp_layers
-        last = self.spec.layer_kind_of[-1]
+        edges = model.layers.edges(keys)
         ends = np.array([float(edges.embedding[0]), float(edges.head[0])])
         self.ends = (FORWARD_SHARE * ends, (1 - FORWARD_SHARE) * ends)
-        self.ends[0][1] += extra * self.forward[last]
-        self.ends[1][1] += extra * self.backward[last]
+        self.ends[0][1] += sum(count * self.forward[kind] for kind, count in self.spec.mtp_kinds)
+        self.ends[1][1] += sum(count * self.backward[kind] for kind, count in self.spec.mtp_kinds)
         exposed = self.problem.stack.communication.p2p_exposed
         # beyond 1 the simulated step charges more than the path that messages lengthen; left out of the bound
         self.hop = min(exposed, 1.0) * hop_seconds(model.layers, self.config)

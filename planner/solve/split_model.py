@@ -244,7 +244,7 @@ class SplitModel(LayerCosts):
         for expert in (False, True):
             of_kind = [int(count) for count in self.parameters[expert]]
             outer = np.zeros(self.p, dtype=np.int64) if expert else self.outer(prepared)
-            outer[-1] += self.spec.mtp_layers * of_kind[self.spec.layer_kind_of[-1]]
+            outer[-1] += sum(count * of_kind[kind] for kind, count in self.spec.mtp_kinds)
             for level in self.levels(of_kind, set(outer.tolist()), least[expert]):
                 more = self.cp.new_bool_var("")
                 for own, held in zip(outer.tolist(), self.held, strict=True):

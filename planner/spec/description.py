@@ -49,7 +49,8 @@ class _Strict(BaseModel):
 
 
 class MoeDescription(_Strict):
-    """Experts: `moe_every` n puts them into layers n, 2n, ... (from 1) after the leading dense ones."""
+    """Experts: `moe_every` n puts them into layers n, 2n, ... (from 1) after the leading dense ones; `latent`: the
+    width that routed experts work in, where it is not the hidden one."""
 
     experts: int = Field(gt=0, le=LARGEST)
     top_k: int = Field(gt=0, le=LARGEST)
@@ -57,6 +58,7 @@ class MoeDescription(_Strict):
     shared_ffn: int | None = Field(default=None, ge=0, le=LARGEST)
     first_dense_layers: int | None = Field(default=None, ge=0, le=LARGEST)
     moe_every: int | None = Field(default=None, gt=0, le=LARGEST)
+    latent: int | None = Field(default=None, ge=0, le=LARGEST)
 
 
 class MlaDescription(_Strict):
@@ -303,4 +305,5 @@ class _Builder:
             router_bias=False,
             shared_bias=self.bias and bool(m.shared_ffn),
             activation=self.activation,
+            latent=m.latent or 0,
         )

@@ -7,6 +7,7 @@ gated delta nets.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -186,6 +187,8 @@ class Moe:
     `shared_ffn`: total width of the experts that every token visits (0: none). `shared_gate`: a learned
     scalar gate on them. `router_bias`: a trained bias of the router (balance-correction buffers are none).
     `groups`, `top_groups`: experts are chosen within the best `top_groups` of `groups` groups (0: no groups).
+    `latent`: width that the routed experts read and write, between two projections from and to the hidden state
+    (LatentMoE of Nemotron 3, arXiv 2604.12374); 0: the hidden width itself.
     """
 
     experts: int
@@ -200,10 +203,12 @@ class Moe:
     top_groups: int = 0
     shared_bias: bool = False
     activation: Activation = Activation.SILU
+    latent: int = 0
 
     def __post_init__(self) -> None:
         _positive("moe", experts=self.experts, top_k=self.top_k, expert_ffn=self.expert_ffn)
         _not_negative("moe", shared_ffn=self.shared_ffn, groups=self.groups, top_groups=self.top_groups)
+        _not_negative("moe", latent=self.latent)
         given = f"experts={self.experts}, top_k={self.top_k}"
         _require(self.top_k <= self.experts, "moe.top_k must be at most moe.experts", given)
         if self.groups:
@@ -217,6 +222,10 @@ class Moe:
                 "moe.top_groups must be at most moe.groups",
                 f"top_groups={self.top_groups}, groups={self.groups}",
             )
+
+    def width(self, hidden: int) -> int:
+        """What a routed expert reads and writes of a token [values]."""
+        return self.latent or hidden
 
 
 @dataclass(frozen=True)
@@ -334,8 +343,8 @@ class ModelSpec:
 
     `position_rows`: rows of a learned position table (0: rotary or ALiBi). `embedding_width`: width of the
     token embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`.
-    `mtp_layers`: multi-token-prediction modules that are trained along; each is a last-kind layer, a
-    2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    `mtp_layers`: multi-token-prediction modules that are trained along; each is the layers `mtp_block` (none stated:
+    one of the last kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2).
     `source`: where the dimensions come from. `assumed`: what the source left out and was filled in.
     """
 
@@ -357,6 +366,7 @@ class ModelSpec:
     source: str = ""
     assumed: tuple[str, ...] = ()
     norm_weight: bool = True
+    mtp_block: tuple[Layer, ...] = ()
 
     def __post_init__(self) -> None:
         _positive("model", hidden=self.hidden, vocab=self.vocab)
@@ -376,6 +386,8 @@ class ModelSpec:
         object.__setattr__(self, "_kinds", tuple(kinds))
         index = {id(layer): i for i, layer in enumerate(kinds)}
         object.__setattr__(self, "_kind_of", tuple(index[id(layer)] for layer in self.layers))
+        missing = [layer for layer in self.mtp_block if replace(layer, wide=False) not in self._narrow()]
+        _require(not missing, "model.mtp_block must be made of layers that the model has", missing)
 
     def __hash__(self) -> int:
         """Cheaper than over all fields, and the same in every process; equality decides."""
@@ -396,6 +408,25 @@ class ModelSpec:
         """For each layer, its index into `layer_kinds`."""
         kind_of: tuple[int, ...] = self._kind_of  # type: ignore[attr-defined]
         return kind_of
+
+    def _narrow(self) -> tuple[Layer, ...]:
+        """The kinds of layers, whatever number format their products are in."""
+        return tuple(replace(layer, wide=False) if layer.wide else layer for layer in self.layer_kinds)
+
+    @property
+    def mtp_kinds(self) -> tuple[tuple[int, int], ...]:
+        """Kinds of layers of all multi-token-prediction modules, and how many of each: the last ones of their kind."""
+        narrow, found = self._narrow(), Counter[int]()
+        for layer in self.mtp_block or self.layers[-1:]:
+            alike = {i for i, kind in enumerate(narrow) if kind == replace(layer, wide=False)}
+            found[next(kind for kind in reversed(self.layer_kind_of) if kind in alike)] += self.mtp_layers
+        return tuple(sorted(found.items())) if self.mtp_layers else ()
+
+    @property
+    def last_stage_layers(self) -> tuple[int, ...]:
+        """Layers of each kind that multi-token prediction adds to the last stage."""
+        of_kind = dict(self.mtp_kinds)
+        return tuple(of_kind.get(kind, 0) for kind in range(len(self.layer_kinds)))
 
     def with_wide_ends(self, first: int, last: int) -> ModelSpec:
         """The model with so many layers at its start and its end `wide`, and no other."""

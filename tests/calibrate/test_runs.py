@@ -263,7 +263,12 @@ def test_layers_on_the_host_leave_the_rest_of_the_activations() -> None:
 
 @pytest.mark.parametrize(
     ("model", "precision", "ends"),
-    [("gpt_oss_20b", "nvfp4", (0, 4)), ("gpt_oss_20b", "fp8_mx", (0, 0)), ("llama", "nvfp4", (0, 0))],
+    [
+        ("gpt_oss_20b", "nvfp4", (0, 4)),
+        ("gpt_oss_20b", "fp8_mx", (0, 0)),
+        ("llama", "nvfp4", (0, 0)),
+        ("nemotron3_super_120b_a12b", "nvfp4", (0, 14)),
+    ],
 )
 def test_recipes_of_the_bridge_with_layers_in_bf16(model: str, precision: str, ends: tuple[int, int]) -> None:
     cells = {
@@ -290,6 +295,32 @@ def test_fp8_of_torchao_is_current_scaling(framework: str, stated: str, taken: P
     run = read(framework=framework, precision=stated, dp_sharding="zero3")
     assert run.problem.job.precision is taken
     assert ("fp8 of torchao: fp8_cs" in run.assumed) is (taken is Precision.FP8_CS)
+
+
+def test_a_model_without_layers_is_the_one_that_ships_under_its_name() -> None:
+    """With prediction modules as NVIDIA trains it, run twice; where nothing ships, a refusal."""
+    models = {"nemotron3_super_120b_a12b": {"hf_id": None, "layers": None}, "unheard": {"layers": None}}
+    words = {**ROW, "framework": "Megatron-Bridge", "tp": "1", "pp": "1", "dp": "64", "vpp": "1", "ep": "64"}
+    words |= {"extras": "MTP=2", "precision": "bf16"}
+    run = RunReader(models).read({**words, "model": "nemotron3_super_120b_a12b"})
+    spec = run.problem.model
+    assert (spec.name, spec.num_layers, spec.mtp_layers) == ("nemotron-3-super-120b-a12b", 88, 2)
+    assert not any("multi-token" in what for what in run.assumed)
+    with pytest.raises(UnsupportedError, match="must state its layers"):
+        RunReader(models).read({**words, "model": "unheard"})
+
+
+def test_a_hybrid_shard_fills_the_nvlink_domain() -> None:
+    words = {
+        "dp_sharding": "hsdp",
+        "framework": "Megatron-Bridge",
+        "tp": "2",
+        "pp": "1",
+        "cp": "1",
+        "vpp": "1",
+    }
+    words |= {"gpu": "gb300", "gpus": "256", "gpus_per_node": "4", "nvlink_domain": "72", "dp": "128"}
+    assert read(**words, global_batch="256").config.hsdp == 32  # of 72 / 2, what divides 128
 
 
 def test_torchtitans_full_sharding_keeps_weights_gathered_under_a_pipeline() -> None:

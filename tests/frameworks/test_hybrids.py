@@ -20,13 +20,16 @@ from planner.frameworks.megatron.hybrid import PROGRAM, RELEASES
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig, Schedule
+from planner.spec.load_model import load_model
 from planner.spec.model import Layer, StateSpace
+from planner.spec.rule import Problem
 from tests.frameworks.launches import launch, problem
 from tests.frameworks.test_own_parsers import needs, run
 from tests.problems import hybrid_model
 from tests.problems import problem as small_problem
 
 NANO, DENSE, ALONE = "nemotron-3-nano-30b-a3b", "nemotron-h-56b", "codestral-mamba-7b"
+SUPER = "nemotron-3-super-120b-a12b"
 PIPELINE = ParallelConfig(
     tp=4,
     pp=4,
@@ -50,7 +53,13 @@ def launches() -> list[Launch]:
         launch(DENSE, FLAT, problem(DENSE, "megatron-2026")),
         launch(DENSE, replace(FLAT, tp=2, cp=4, dp=16), problem(DENSE, "megatron-2026")),
         launch(ALONE, FLAT, problem(ALONE, "megatron-2026")),
+        launch(SUPER, PIPELINE, _predicting(problem(SUPER, "megatron-2026"))),
     ]
+
+
+def _predicting(given: Problem) -> Problem:
+    """The same with two multi-token-prediction modules, of attention and experts each."""
+    return replace(given, model=replace(load_model(given.model.name, with_mtp=True), mtp_layers=2))
 
 
 def _with_chunk(layer: Layer, chunk: int) -> Layer:
@@ -58,7 +67,7 @@ def _with_chunk(layer: Layer, chunk: int) -> Layer:
     return layer if state is None else replace(layer, state_space=replace(state, chunk=chunk))
 
 
-@pytest.mark.parametrize("case", range(5))
+@pytest.mark.parametrize("case", range(6))
 def test_megatron_reads_back_what_was_planned(case: int) -> None:
     told = launches()[case]
     files = framework("megatron").render(told, RELEASES[-1])
@@ -69,6 +78,7 @@ def test_megatron_reads_back_what_was_planned(case: int) -> None:
     chunk = {state.chunk for state in told.model.state_spaces}.pop()  # no argument states it
     assert tuple(_with_chunk(layer, chunk) for layer in read.model.layers) == told.model.layers
     assert (read.model.hidden, read.model.vocab) == (told.model.hidden, told.model.vocab)
+    assert (read.model.mtp_layers, read.model.mtp_block) == (told.model.mtp_layers, told.model.mtp_block)
     for axis in ("tp", "cp", "pp", "vpp", "ep", "sp", "micro_batch"):
         assert read.axes[axis] == getattr(told.config, axis), axis
     assert read.layers == (() if told.config.pp == 1 else told.chunks)
@@ -120,7 +130,9 @@ def test_a_convolution_that_the_mixer_does_not_have_is_refused() -> None:
     ("words", "complaint"),
     [
         ("--hybrid-layer-pattern MG*-", "gated delta nets"),
-        ("--hybrid-layer-pattern M*M*/MM", "multi-token prediction"),
+        ("--hybrid-layer-pattern M*M*/*M/MM", "the same layers in every prediction module"),
+        ("--hybrid-layer-pattern M*M*/-", "that come before them"),
+        ("--hybrid-layer-pattern M*M*/G", "gated delta nets"),
         ("--hybrid-layer-pattern M-X-", "M, \\*, -, E"),
         ("--hybrid-layer-pattern '*-*-'", "Mamba layer"),
         ("--hybrid-layer-pattern 'M-|M-|M-' --pipeline-model-parallel-size 2", "3 parts, pp 2"),
@@ -135,6 +147,20 @@ def test_patterns_that_cannot_be_read_are_refused(words: str, complaint: str) ->
     )
     with pytest.raises(InputError, match=complaint):
         framework("megatron").parse({"run.sh": text})
+
+
+def test_prediction_modules_of_earlier_scripts_are_read() -> None:
+    text = (
+        "torchrun pretrain_mamba.py --hybrid-override-pattern ME*- --mtp-hybrid-override-pattern *E --mtp-num-layers 2 "
+        "--hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --num-experts 4 "
+        "--micro-batch-size 1 --global-batch-size 8 --vocab-size 1000 --mtp-use-repeated-layer --moe-latent-size 64"
+    )
+    read = framework("megatron").parse({"run.sh": text})
+    assert read.model is not None
+    assert read.model.mtp_layers == 2
+    assert [layer.moe is not None for layer in read.model.mtp_block] == [False, True]
+    assert read.model.mtp_block[1].moe.latent == 64  # type: ignore[union-attr]
+    assert any("prediction modules share" in note for note in read.notes)
 
 
 def test_the_older_name_and_program_are_read_too() -> None:
@@ -197,8 +223,10 @@ def test_megatrons_own_parser_takes_them(tmp_path: Path) -> None:
         words, environment = words_of(tmp_path / str(number), PROGRAM)
         state = told.model.state_spaces[0]
         kinds = np.bincount(told.model.layer_kind_of).tolist()
+        latent = [layer.moe.latent for layer in told.model.layer_kinds if layer.moe]
         listed.append([words, environment, told.config.__dict__, told.model.num_layers, list(told.chunks),
-                       [state.heads, state.head_dim, state.groups, state.state], sorted(kinds)])  # fmt: skip
+                       [state.heads, state.head_dim, state.groups, state.state], sorted(kinds),
+                       [told.model.mtp_layers, max(latent, default=0)]])  # fmt: skip
     (tmp_path / "cases.json").write_text(json.dumps(listed))
     script = """
 import json, os, sys, typing
@@ -210,7 +238,7 @@ torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
 torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
 from megatron.core.models.hybrid.hybrid_layer_allocation import get_hybrid_layer_counts, parse_hybrid_pattern
 from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
-for words, environment, config, layers, chunks, state, kinds in json.load(open(sys.argv[1])):
+for words, environment, config, layers, chunks, state, kinds, (modules, latent) in json.load(open(sys.argv[1])):
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     os.environ.update(environment, WORLD_SIZE="128", RANK="0")
     sys.argv = ["pretrain_hybrid.py", *words]
@@ -220,7 +248,8 @@ for words, environment, config, layers, chunks, state, kinds in json.load(open(s
     assert (args.virtual_pipeline_model_parallel_size or 1) == config["vpp"]
     main = parse_hybrid_pattern(args.hybrid_layer_pattern).main_pattern
     assert [len(part) for part in main.split("|")] == chunks
-    assert sorted(n for n in get_hybrid_layer_counts(args.hybrid_layer_pattern).values() if n) == kinds
+    assert sorted(n for n in get_hybrid_layer_counts(main).values() if n) == kinds
+    assert ((args.mtp_num_layers or 0), (args.moe_latent_size or 0)) == (modules, latent)
     args.apply_rope_fusion = args.moe_permute_fusion = False  # kernels of Transformer Engine, which needs a GPU
     made = core_transformer_config_from_args(args)
     assert made.num_layers == layers

@@ -437,7 +437,10 @@ def nemotron_h(d: Draw) -> Fields:
         ssm_state_size=16, n_groups=d.one_of(1, 2), conv_kernel=2, use_bias=d.flag(), mlp_bias=d.flag()
     )
     fields |= d.maybe(
-        use_conv_bias=d.flag(), moe_intermediate_size=24, moe_shared_expert_intermediate_size=48
+        use_conv_bias=d.flag(),
+        moe_intermediate_size=24,
+        moe_shared_expert_intermediate_size=48,
+        moe_latent_size=20,
     )
     kinds = [d.one_of(*"M*-E") for _ in range(d.one_of(1, 4, 7))]
     if d.flag():
@@ -586,7 +589,7 @@ _INSIDE = (
     (r"\.linear_attn\.", "delta_net"),
     (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
     (r"shared_expert|shared_mlp", "shared_experts"),
-    (r"\.experts\.", "experts"),
+    (r"\.experts\.|latent_proj", "experts"),
     (r"\.gate\.(wg\.)?(weight|bias)|\.router\.", "router"),
     (r"attn\.|attention\.|self_attn\.sinks|mixer\.[qkvo]_proj", "attention"),
     (r"", "mlp"),

@@ -69,7 +69,7 @@ def model_options(
         options.append(("--softmax-type", "learnable"))
     if moe is not None:
         options += _moe(model, moe, details)
-    if model.mtp_layers:
+    if model.mtp_layers and not hybrid:
         options.append(("--mtp-num-layers", str(model.mtp_layers)))
     options += [
         ("--vocab-size", str(model.vocab)),
@@ -342,6 +342,8 @@ def _moe(model: ModelSpec, moe: Moe, details: Details) -> list[Option]:
         options.append(("--moe-shared-expert-intermediate-size", str(moe.shared_ffn)))
     if moe.shared_gate:
         options.append(("--moe-shared-expert-gate",))
+    if moe.latent:
+        options.append(("--moe-latent-size", str(moe.latent)))
     if moe.groups > 1:
         options += [
             ("--moe-router-num-groups", str(moe.groups)),

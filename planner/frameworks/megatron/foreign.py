@@ -29,11 +29,11 @@ _MODELS: Final = {
     "--hybrid-attention-ratio": "a hybrid without --hybrid-layer-pattern",
     "--hybrid-mlp-ratio": "a hybrid without --hybrid-layer-pattern",
     "--heterogeneous-layers-config-path": "layers that differ, from a file of their own",
-    "--enable-mhc-connections": "hyper-connections", "--moe-latent-size": "experts in a latent space",
-    "--language-model-type": "an encoder beside it",
+    "--enable-mhc-connections": "hyper-connections", "--language-model-type": "an encoder beside it",
     "--vision-model-type": "an encoder beside it", "--model-provider": "a model put together by its own program",
 }  # fmt: skip
 _NOT_COSTED: Final = {
+    "--mtp-use-repeated-layer": "the weights that prediction modules share are counted for each",
     "--rampup-batch-size": "the full batch is costed, not its growth",
     "--step-batch-size-schedule": "the full batch is costed, not its growth",
     "--main-grads-dtype": "gradients are counted as the stack keeps them",

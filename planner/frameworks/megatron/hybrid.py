@@ -1,9 +1,10 @@
 """How are layers of state spaces, attention, MLPs and experts written in Megatron-LM's arguments and read from them?
 
 One letter a layer in --hybrid-layer-pattern, with | between the chunks of a pipeline: M a Mamba-2 mixer, * attention,
-- an MLP, E experts. Source: Megatron-LM megatron/training/arguments.py, core/models/hybrid/hybrid_layer_allocation.py,
-core/ssm/mamba_mixer.py, pretrain_hybrid.py, main of 2026-08. Left out: earlier releases, whose parser was not at hand;
-gated delta nets (G), sparse attention (D), latent attention (+), multi-token prediction (/).
+- an MLP, E experts; behind a / the layers of a multi-token-prediction module. Source: Megatron-LM
+megatron/training/arguments.py, core/models/hybrid/hybrid_layer_allocation.py, core/ssm/mamba_mixer.py,
+pretrain_hybrid.py, main of 2026-08. Left out: earlier releases, whose parser was not at hand; gated delta nets (G),
+sparse attention (D), latent attention (+).
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ PROGRAM: Final = "pretrain_hybrid.py"
 RELEASES: Final = ("main-2026-08",)
 SPEC: Final = ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 PATTERNS: Final = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
+MTP_PATTERN: Final = "--mtp-hybrid-override-pattern"  # of earlier scripts, with --mtp-num-layers
 CONV, CHUNK = 4, 128  # of MambaMixer, which no argument changes
 _UNKNOWN: Final = {
     "G": "gated delta nets", "D": "sparse attention", "+": "latent attention",
-    "/": "multi-token prediction of a hybrid",
 }  # fmt: skip
 
 
@@ -49,8 +50,6 @@ def check_hybrid(model: ModelSpec) -> None:
     if state.conv != CONV or not state.conv_bias or state.bias:
         given = f"{state.conv} taps, convolution bias {state.conv_bias}, projection bias {state.bias}"
         raise _refuse("a convolution of other than 4 taps with a bias, or biases of projections", given)
-    if model.mtp_layers:
-        raise _refuse("multi-token prediction of a hybrid as planned", model.mtp_layers)
 
 
 def _refuse(what: str, given: object) -> UnsupportedError:
@@ -83,12 +82,13 @@ def hybrid_options(model: ModelSpec) -> list[Option]:
 
 
 def pattern_options(model: ModelSpec, chunks: ChunkLayers) -> list[Option]:
-    """Every layer's letter in pipeline order, with | between chunks."""
+    """Every layer's letter in pipeline order, with | between chunks, then / and the letters of each module."""
     letters, parts, start = [letter_of(layer) for layer in model.layers], [], 0
     for count in chunks:
         parts.append("".join(letters[start : start + count]))
         start += count
-    return [(PATTERNS[0], "|".join(parts))]
+    behind = "".join(letter_of(layer) for layer in model.mtp_block or model.layers[-1:])
+    return [(PATTERNS[0], "|".join(parts) + f"/{behind}" * model.mtp_layers)]
 
 
 def notes(model: ModelSpec) -> list[str]:
@@ -103,27 +103,57 @@ def notes(model: ModelSpec) -> list[str]:
 
 def pattern_in(a: Arguments) -> tuple[str, ...]:
     """Letters of every pipeline chunk that the arguments state; empty without a pattern. Raises `InputError`."""
-    given = [name for name in PATTERNS if a.has(name)]
-    if not given:
+    name, text = _stated(a)
+    if not name:
         return ()
+    main = text.split("/")[0]
+    letters = main.replace("|", "")
+    _check_letters(name, letters, main)
+    if "M" not in letters:
+        must = f"{name} must have a Mamba layer: planner reads attention and MLPs as layers of GPT alone"
+        raise InputError(must, text[:80], "leave it out and state --num-layers")
+    return tuple(main.split("|"))
+
+
+def prediction_in(a: Arguments) -> tuple[str, int]:
+    """Letters of a multi-token-prediction module and how many there are; none without them. Raises `InputError`."""
+    name, text = _stated(a)
+    modules = text.split("/")[1:]
+    if not modules and a.has(MTP_PATTERN) and (depth := a.count("--mtp-num-layers", 0)):
+        name, modules = MTP_PATTERN, [a.word(MTP_PATTERN, "").strip("\"'")] * depth
+    if not modules:
+        return "", 0
+    if len(set(modules)) > 1:
+        must = f"{name} must have the same layers in every prediction module"
+        raise InputError(must, text[:80], "repeat one behind every /")
+    _check_letters(name, modules[0], modules[0])
+    missing = set(modules[0]) - set("".join(pattern_in(a)))
+    if missing:
+        must = f"{name} must have prediction modules of layers that come before them too"
+        raise InputError(
+            must, f"{', '.join(sorted(missing))} alone in {modules[0]}", "plan a model without them"
+        )
+    return modules[0], len(modules)
+
+
+def _stated(a: Arguments) -> tuple[str, str]:
+    """The pattern's argument and text; empty without one."""
+    given = [name for name in PATTERNS if a.has(name)]
     if len(given) > 1:
         raise InputError(
             f"{PATTERNS[0]} and {PATTERNS[1]} exclude each other", "both", f"leave {PATTERNS[1]} out"
         )
-    text = a.word(given[0], "").strip("\"'")
+    return (given[0], a.word(given[0], "").strip("\"'")) if given else ("", "")
+
+
+def _check_letters(name: str, letters: str, text: str) -> None:
     for letter, what in _UNKNOWN.items():
-        if letter in text:
-            must = f"{given[0]} must be made of M, *, -, E and |, the layers that planner models"
+        if letter in letters:
+            must = f"{name} must be made of M, *, -, E, | and /, the layers that planner models"
             raise InputError(must, f"{letter} in {text[:80]}: {what}", "plan a model without it")
-    letters = text.replace("|", "")
     if not letters or not set(letters) <= set("M*-E") or len(letters) > MOST_LAYERS:
-        raise InputError(
-            f"{given[0]} must be 1 to {MOST_LAYERS} of M, *, -, E and |", text[:80], "write it like M-M*-"
-        )
-    if "M" not in letters:
-        must = f"{given[0]} must have a Mamba layer: planner reads attention and MLPs as layers of GPT alone"
-        raise InputError(must, text[:80], "leave it out and state --num-layers")
-    return tuple(text.split("|"))
+        must = f"{name} must be 1 to {MOST_LAYERS} of M, *, -, E, | and /"
+        raise InputError(must, text[:80], "write it like M-M*-")
 
 
 def state_space_in(a: Arguments, hidden: int) -> StateSpace:

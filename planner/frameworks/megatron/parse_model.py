@@ -7,12 +7,13 @@ Defaults are those of megatron/training/arguments.py (main of 2026-08). Left out
 from __future__ import annotations
 
 import ast
+from functools import partial
 from typing import Final
 
 from planner.errors import InputError
 from planner.frameworks.megatron.delta import delta_layers_in, delta_net_in
 from planner.frameworks.megatron.given import Arguments
-from planner.frameworks.megatron.hybrid import layers_in, pattern_in, state_space_in
+from planner.frameworks.megatron.hybrid import layers_in, pattern_in, prediction_in, state_space_in
 from planner.frameworks.shell import whole
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import (
@@ -49,11 +50,13 @@ def model_of(a: Arguments) -> ModelSpec:
     moe = _moe(a, gated, bias, ffn, activation) if a.has("--num-experts") else None
     sparse = pattern(a.word("--moe-layer-freq", "1"), layers) if moe is not None else [0] * layers
     mlp = Mlp(ffn, gated, bias, activation)
+    block: tuple[Layer, ...] = ()
+    modules = a.count("--mtp-num-layers", 0)
     if parts:
-        state = state_space_in(a, hidden)
-        layers_of = layers_in(
-            parts, state, lambda: _attention(a, hidden, bias, windows[0]), mlp, moe, layer_norm
-        )
+        behind, modules = prediction_in(a)
+        attention = partial(_attention, a, hidden, bias, windows[0])
+        both = layers_in(parts + behind, state_space_in(a, hidden), attention, mlp, moe, layer_norm)
+        layers_of, block = both[: len(parts)], both[len(parts) :]
     else:
         net, delta = delta_net_in(a), delta_layers_in(a, layers, pattern)
         layers_of = tuple(
@@ -77,7 +80,8 @@ def model_of(a: Arguments) -> ModelSpec:
         norm_kind=NormKind.LAYER if layer_norm else NormKind.RMS,
         norm_bias=layer_norm,
         max_position=positions,
-        mtp_layers=a.count("--mtp-num-layers", 0),
+        mtp_layers=modules,
+        mtp_block=block,
         source="Megatron-LM arguments",
     )
 
@@ -154,6 +158,7 @@ def _moe(a: Arguments, gated: bool, bias: bool, ffn: int, activation: Activation
         groups=a.count("--moe-router-num-groups", 0),
         top_groups=a.count("--moe-router-group-topk", 0),
         activation=activation,
+        latent=a.count("--moe-latent-size", 0),
     )
 
 

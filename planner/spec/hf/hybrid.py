@@ -5,7 +5,8 @@ Left out: time-step limits, multipliers, the width in which a residual is kept.
 
 from __future__ import annotations
 
-from planner.errors import UnsupportedError
+from dataclasses import replace
+
 from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
@@ -19,10 +20,10 @@ _SPELLINGS = {
 }  # fmt: skip
 
 
-def read_nemotron_h(f: ConfigFields, name: str) -> ModelSpec:
+def read_nemotron_h(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """Nemotron-H and Nemotron 3: every block is a Mamba-2 mixer, attention, an MLP or experts, after one norm.
 
-    Raises `UnsupportedError` for experts in a latent space (Nemotron 3 Super and Ultra).
+    `with_mtp` adds the multi-token-prediction modules (Nemotron 3 Super and Ultra), attention and experts each.
     """
     f = f.with_defaults(vocab_size=131072, hidden_size=4096)
     kinds = _nemotron_kinds(f)
@@ -54,24 +55,36 @@ def read_nemotron_h(f: ConfigFields, name: str) -> ModelSpec:
     if "moe" in kinds:
         blocks["moe"] = Layer(None, None, _nemotron_experts(f, mlp_bias, activation), norms=1)
     core = Core(f.integer("hidden_size"), len(kinds), f.integer("vocab_size"))
-    return rotary_model(f, name, core, tuple(blocks[kind] for kind in kinds), max_position=4096)
+    model = rotary_model(f, name, core, tuple(blocks[kind] for kind in kinds), max_position=4096)
+    modules = f.integer("num_nextn_predict_layers", default=0, least=0) if with_mtp else 0
+    if not modules:
+        return model
+    behind = _listed_kinds(f, "mtp_layers_block_type", "mtp_hybrid_override_pattern") or ["attention", "moe"]
+    if not set(behind) <= set(kinds):
+        must = "must be of types that the model's own layers have"
+        raise f.error("mtp_layers_block_type", must, ", ".join(behind), "correct one of the two")
+    return replace(model, mtp_layers=modules, mtp_block=tuple(blocks[kind] for kind in behind))
 
 
 def _nemotron_kinds(f: ConfigFields) -> list[str]:
     """What every block is, from the list of types, a pattern of letters, or the library's four blocks."""
-    listed = f.words(
-        "layers_block_type" if "layers_block_type" in f.values else "layer_types", tuple(_SPELLINGS)
-    )
-    if listed is not None:
-        return _counted(f, [_SPELLINGS[word] for word in listed])
-    pattern = f.values.get("hybrid_override_pattern")
-    if pattern is None:
+    spelling = "layers_block_type" if "layers_block_type" in f.values else "layer_types"
+    kinds = _listed_kinds(f, spelling, "hybrid_override_pattern")
+    if kinds is None:
         f.assume("layers_block_type", "mamba, moe, attention, mlp")
         return ["mamba", "moe", "attention", "mlp"]
-    if not isinstance(pattern, str) or not set(pattern) <= set(_KINDS):
-        must = f"must be a word of {' '.join(_KINDS)}"
-        raise f.error("hybrid_override_pattern", must, pattern, "write it like M-M*-M-")
-    return _counted(f, [_KINDS[letter] for letter in pattern])
+    return _counted(f, kinds)
+
+
+def _listed_kinds(f: ConfigFields, words: str, letters: str) -> list[str] | None:
+    """Types of blocks from a list of words, else from a pattern of letters; None where neither is given."""
+    listed = f.words(words, tuple(_SPELLINGS))
+    if listed is not None:
+        return [_SPELLINGS[word] for word in listed]
+    pattern = f.values.get(letters)
+    if pattern is not None and (not isinstance(pattern, str) or not set(pattern) <= set(_KINDS)):
+        raise f.error(letters, f"must be a word of {' '.join(_KINDS)}", pattern, "write it like M-M*-M-")
+    return None if pattern is None else [_KINDS[letter] for letter in pattern]
 
 
 def _counted(f: ConfigFields, kinds: list[str]) -> list[str]:
@@ -84,12 +97,6 @@ def _counted(f: ConfigFields, kinds: list[str]) -> list[str]:
 
 def _nemotron_experts(f: ConfigFields, bias: bool, activation: Activation) -> Moe:
     """Experts without gates beside shared ones, which the library builds whatever their number."""
-    if f.values.get("moe_latent_size") is not None:
-        raise UnsupportedError(
-            f"{f.file}: experts must work on the hidden state itself",
-            f"moe_latent_size={f.values['moe_latent_size']!r}: experts in a latent space are not modelled",
-            "plan a model without them, such as nemotron-3-nano-30b-a3b",
-        )
     experts = f.integer("n_routed_experts", "num_local_experts", default=8)
     top_k, groups = f.integer("num_experts_per_tok", default=2), f.integer("n_group", default=1)
     if top_k > experts:
@@ -100,6 +107,7 @@ def _nemotron_experts(f: ConfigFields, bias: bool, activation: Activation) -> Mo
         shared_ffn=f.integer("moe_shared_expert_intermediate_size", default=7688), shared_gate=False,
         router_bias=False, groups=groups if groups > 1 else 0,
         top_groups=f.integer("topk_group", default=1) if groups > 1 else 0, shared_bias=bias, activation=activation,
+        latent=f.optional_integer("moe_latent_size") or 0,
     )  # fmt: skip
 
 
