@@ -95,7 +95,7 @@ def _recompute(seen: Observation, severity: float) -> Observation | None:
 
 def _slow_attention(seen: Observation, severity: float) -> Observation | None:
     kernels = seen.problem.stack.kernels
-    if kernels.attention not in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
+    if not kernels.attention.tiled:
         return None
     eager = kernels.model_copy(update={"attention": AttentionKernel.EAGER})
     return _with_stack(seen, seen.problem.stack.model_copy(update={"kernels": eager}))

@@ -13,12 +13,14 @@ from typing import Any, Final
 from planner.errors import InputError, UnknownNameError
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import Dispatcher, StateEngine
+from planner.spec.stack_kinds import AttentionKernel, Dispatcher, StateEngine
 
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"
 DOUBLE_BUFFER: Final = "fsdp-double-buffer"
 PURE_BF16: Final = "pure-bf16"
+SDPA_MASK: Final = "sdpa-mask"
+NO_COMPILE: Final = "no-compile"
 FP32_GRADIENTS: Final = "megatron-fsdp-main-grads-dtype=fp32"
 _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
 _HALVES: Final = (Precision.BF16, Precision.FP8, Precision.FP8_CS)
@@ -84,6 +86,23 @@ OPTIONS: Final = (
     StackOption(  # temporaries of torch's default optimizer, see fsdp1-2023
         PURE_BF16, ("fsdp",), {"states": {**_PURE_BF16, "optimizer_transient": 2.0}}, _PURE_MEANING,
         precisions=_HALVES, needed=True,
+    ),
+    *(
+        StackOption(
+            SDPA_MASK, (framework,), {"kernels": {"attention": AttentionKernel.MEMORY_EFFICIENT}},
+            "attention by PyTorch's scaled_dot_product_attention with a mask, of the whole square: padded batches, and "
+            "all of transformers 4.38 to 4.40", engine,
+        )
+        for framework, engine in (("deepspeed", StateEngine.DEEPSPEED), ("fsdp", StateEngine.TORCH))
+    ),
+    StackOption(  # start values of the host and of kernels: see deepspeed-2025
+        NO_COMPILE, ("fsdp",),
+        {
+            "kernels": {"fused_norm": False, "fused_activation": False, "single_operations": True},
+            "host": {"layer_floor": 1.6e-3},
+        },
+        "transformers' modelling code without torch.compile: norms, rotary embedding, activation, sums and loss are "
+        "single operations", StateEngine.TORCH,
     ),
     StackOption(
         Dispatcher.DEEPEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.DEEPEP}},

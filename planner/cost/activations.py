@@ -93,6 +93,8 @@ def _attention_parts(
     else:
         q = act * x.tokens * a.heads * a.head_dim / x.t
         kv = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
+        if kernels.attention is AttentionKernel.MEMORY_EFFICIENT:  # one key and value for every query head
+            kv = act * x.tokens * a.heads * (a.head_dim + a.v_head_dim) / x.t
         copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
         k = act * x.tokens * a.kv_heads * a.head_dim / x.kv_split
         pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
@@ -100,7 +102,7 @@ def _attention_parts(
         parts = {"qkv": q * copies + kv + (copies - 1) * k + pinned + gate}
         extra = extra + gate
     heads = a.heads / x.t
-    if kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
+    if kernels.attention.tiled:
         core = STATISTIC_BYTES * heads * x.tokens
     else:
         square = heads * x.tokens * x.seq_kv

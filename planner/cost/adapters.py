@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
 from planner.cost.compute import ComputeModel, Groups, Products, gemm_extents
+from planner.cost.eager import LAUNCHES
 from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.cost.kernels import gemm_backward_time, gemm_time, memory_bound_time
 from planner.spec.job import FROZEN_BYTES, Job
@@ -35,10 +36,8 @@ ADAPTER_LAUNCHES: Final = 4 + 6
 # Launches of dequantising: scales in 8 bits to fp32, plus their mean, weights (bitsandbytes functional.py
 # dequantize_4bit of nested states); as many single operations of PyTorch in torchao's get_original_weight.
 DEQUANTISE_LAUNCHES, EAGER_DEQUANTISE_LAUNCHES = 3, 14
-# Launches of a layer, forward and backward: fused ones of Transformer Engine 12 and 24. Of single operations about 39
-# and 78: two norms of 8, 7 linear layers, rotary embedding 10, attention, activation 2, sums (transformers,
-# models/llama/modeling_llama.py).
-FUSED_LAUNCHES, EAGER_LAUNCHES = 36.0, 117.0
+# Launches of a layer, forward and backward: fused ones of Transformer Engine 12 and 24; single operations.
+FUSED_LAUNCHES, EAGER_LAUNCHES = 36.0, float(sum(LAUNCHES))
 # Bytes moved to dequantise a 4-bit weight: half a byte and the fp32 scale of 64 read, scales made of 8-bit ones (read
 # 1, write 4, add the mean 8), 2 written. As single operations: shifts and masks to 8 bits, to 64-bit indices, looked
 # up, scaled, interleaved (torchao 0.18 nf4_tensor.py get_original_weight, 66 bytes for two).

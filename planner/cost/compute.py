@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
 from planner.cost.delta_rule import rule_time
+from planner.cost.eager import Moved, layer_bytes
 from planner.cost.flops import Gemm, Shard
 from planner.cost.kernels import (
     attention_time,
@@ -48,6 +49,9 @@ SOFTMAX_HEADS, SOFTMAX_KEYS = 4.0, 4096.0
 # FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
 # to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
 FLASH_2_SLOWDOWN = (1.75, 1.62)
+# Time of PyTorch's memory-efficient kernel over FlashAttention-2's on the same pairs: it is xformers', about as fast as
+# FlashAttention, of which FlashAttention-2 is twice as fast (Dao 2023, arXiv 2307.08691, abstract and figure 4).
+MEMORY_EFFICIENT_SLOWDOWN = 2.0
 # Unfused RMSNorm in fp32: upcast, square and mean, scale, downcast, weight: passes over the stream in units of
 # its 2-byte size, against one read and one write when fused.
 NORM_PASSES = {True: 2.0, False: 12.0}
@@ -252,8 +256,12 @@ class ComputeModel:
         factor = self.device_factor * stack.compute.attention
         if stack.kernels.attention is AttentionKernel.FLASH:
             return factor * forward, factor * backward
+        slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
+        if stack.kernels.attention is AttentionKernel.MEMORY_EFFICIENT:
+            forward, backward, copies = self._masked(a, x, batch, seq)
+            forward, backward = (MEMORY_EFFICIENT_SLOWDOWN * seconds for seconds in (forward, backward))
+            return factor * slower[0] * forward + copies, factor * slower[1] * backward + copies
         if stack.kernels.attention is AttentionKernel.FLASH_2:
-            slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
             return factor * slower[0] * forward, factor * slower[1] * backward
         square = batch * heads * seq * seq
         passes = np.where(
@@ -266,6 +274,18 @@ class ComputeModel:
         width = self.recipe.activation_bytes
         moved = memory_bound_time(width * passes * square, self.bandwidth, self.kernels)
         return factor * (products + moved), factor * 2 * (products + moved)
+
+    def _masked(self, a: Attention, x: LayerShape, batch: Array, seq: Array) -> tuple[Array, Array, Array]:
+        """Forward and backward seconds of fused attention to every key, masked ones too, and of copying keys and values
+        for every query head that shares them, either way (transformers' repeat_kv)."""
+        heads, shared = a.heads / (x.t * x.c), np.maximum(a.kv_heads / (x.kv_split * x.c), 1e-3)
+        forward, backward = attention_time(
+            batch, seq, seq, heads, heads, float(a.head_dim), float(a.v_head_dim), False,
+            self.attention_peak, self.bandwidth, self.kernels,
+        )  # fmt: skip
+        values = batch * seq * (a.head_dim + a.v_head_dim) * (heads + shared) * (heads > shared)
+        moved = self.recipe.activation_bytes * values
+        return forward, backward, memory_bound_time(moved, self.bandwidth, self.kernels)
 
     def softmax_is_eager(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> NDArray[np.bool_]:
         """Where a stack with softmax kernels falls back to single operations: see `SOFTMAX_HEADS`."""
@@ -299,8 +319,38 @@ class ComputeModel:
         again = x.c - 1
         return first[0] + again * (later[0] + outputs), first[1] + again * (later[1] + gradients)
 
-    def memory_bound(self, layer: Layer, x: LayerShape) -> dict[str, Array]:
-        """Forward seconds of norms, residuals, rotary, activation and permutation, by module."""
+    def memory_bound(self, layer: Layer, x: LayerShape) -> tuple[dict[str, Array], Array]:
+        """Forward seconds of norms, residuals, rotary, activation and permutation, by module; backward ones of all.
+
+        Backward twice the forward bytes, but of single operations, which are counted.
+        """
+        ahead = self._moved(layer, x)
+        back = {name: 2.0 * moved for name, moved in ahead.items()}
+        if self.problem.stack.kernels.single_operations:
+            counted = self._single_operations(layer, x)
+            ahead |= {name: moved.forward for name, moved in counted.items()}
+            back |= {name: moved.backward for name, moved in counted.items()}
+        factor = self.problem.stack.compute.memory_bound
+        seconds = {
+            name: factor * memory_bound_time(b, self.bandwidth, self.kernels) for name, b in ahead.items()
+        }
+        behind = sum(back.values(), np.zeros(len(x.tokens)))
+        return seconds, factor * memory_bound_time(behind, self.bandwidth, self.kernels)
+
+    def _single_operations(self, layer: Layer, x: LayerShape) -> dict[str, Moved]:
+        """Bytes of the modules whose operations are single kernels."""
+        a, hidden = layer.attention, float(self.problem.model.hidden)
+        stream = x.tokens * hidden / x.sequence_split
+        queries, keys = (
+            (a.heads * a.head_dim / x.t, a.kv_heads * a.head_dim / x.kv_split) if a else (0.0, 0.0)
+        )
+        gates, ffn = a.gate_width / x.t if a else 0.0, layer.mlp.ffn / x.t if layer.mlp else 0.0
+        width, trained = self.recipe.activation_bytes, self.problem.job.lora_rank is None
+        each = (queries, keys, gates, ffn)
+        return layer_bytes(layer, self.problem.model, stream, x.tokens, *each, width, trained)
+
+    def _moved(self, layer: Layer, x: LayerShape) -> dict[str, Array]:
+        """Forward bytes of the same, where kernels are fused as the stack says."""
         h, act = float(self.problem.model.hidden), self.recipe.activation_bytes
         kernels = self.problem.stack.kernels
         a = layer.attention
@@ -329,7 +379,4 @@ class ComputeModel:
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.experts
             moved["shared"] = act * x.tokens * 3.0 * layer.moe.shared_ffn / x.t
-        factor = self.problem.stack.compute.memory_bound
-        return {
-            name: factor * memory_bound_time(b, self.bandwidth, self.kernels) for name, b in moved.items()
-        }
+        return moved

@@ -266,6 +266,8 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     each = config.zero >= (2 if comm.reduce_per_microbatch else 3) and not once
     calls = float(m if each else 1)
     gathers = calls * (2 if config.zero >= 3 else 1) if config.zero else 0.0
+    if comm.gathers_after_step and config.zero < 3:
+        gathers = float(config.zero > 0)
     if once and config.zero >= 3:
         gathers = m + 1.0
     if job.lora_rank is not None and not weights_sharded(np.array(config.zero), states.engine):
@@ -282,6 +284,9 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
         gradients = comm.gradient_bytes * parameters
         if ranks > 1 and not config.zero:
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
+        elif ranks > 1 and comm.reduces_whole and config.zero < 3:
+            yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
+            yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
         elif ranks > 1:
             yield from _of_shards(axis, (ranks, stride, share), (gradients, calls), (weights, gathers))
 

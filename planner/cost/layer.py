@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from planner.cost.activations import HeadActivations, LayerShape, head_activations
 from planner.cost.adapters import AdapterModel, adapter_launches
 from planner.cost.compute import ComputeModel, Groups, key_groups
+from planner.cost.eager import loss_bytes
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
 from planner.cost.graphs import (
@@ -300,12 +301,12 @@ class LayerModel:
         }
         attention, context, tensor = self._attention(layer, x, keys, groups)
         scan = self.compute.scan(layer, x, keys)
-        memory = self.compute.memory_bound(layer, x)
+        memory, memory_behind = self.compute.memory_bound(layer, x)
         first, inverse = groups.expert
         experts = self.communication.expert_parallel(layer, x.take(first))[inverse]
         zero = np.zeros(len(keys))
         passes = sum(memory.values(), zero)
-        moved = passes + scan[0], 2 * passes + scan[1]
+        moved = passes + scan[0], memory_behind + scan[1]
         weight_gradient = sum((g.weight_gradient for g in products.values()), zero)
         linear = (
             sum((g.forward for g in products.values()), zero),
@@ -411,8 +412,10 @@ class LayerModel:
             seconds = self.compute.gemm(gemm, x, groups, narrow=False, outputs=outputs)
             products = products + seconds.forward + seconds.input_gradient + seconds.weight_gradient
         factor = self.problem.stack.compute.memory_bound
-        loss_bytes = LOSS_PASSES_BYTES * x.tokens * vocabulary / x.t
-        loss = factor * memory_bound_time(loss_bytes, self.bandwidth, self.kernels)
+        single = self.problem.stack.kernels.single_operations
+        per_logit = loss_bytes(act) if single else LOSS_PASSES_BYTES
+        logits = per_logit * x.tokens * vocabulary / x.t
+        loss = factor * memory_bound_time(logits, self.bandwidth, self.kernels)
         stream = act * x.tokens * model.hidden / x.sequence_split
         table = factor * memory_bound_time(8.0 * stream, self.bandwidth, self.kernels)
         stack = self.problem.stack

@@ -18,7 +18,6 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.model import Attention, AttentionKind, DeltaNet, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import AttentionKernel
 
 Array = NDArray[np.float64]
 
@@ -139,8 +138,7 @@ def _score_gradients(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x:
     """Alive in the backward pass of unfused attention, the MLP's tensors gone: fp32 and 16-bit gradients of the
     softmax's input and output, 12 bytes a score, less what the MLP had kept [bytes]."""
     kernels = problem.stack.kernels
-    flash = kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
-    if flash or layer.attention is None or (layer.moe is not None):
+    if kernels.attention.tiled or layer.attention is None or (layer.moe is not None):
         return np.zeros(len(x.t))
     square = layer.attention.heads / x.t * x.tokens * x.seq_kv
     kept = layer_activations(layer, problem.model, x, kernels, recipe).get("mlp", np.zeros(len(x.t)))

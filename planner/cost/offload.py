@@ -24,9 +24,11 @@ BOTH_WAYS_SHARE: Final = 18.6 / 31
 # Of a share of NVLink-C2C, all devices of a node at work: 168.6 to 175.4 GB/s in, 181.9 to 183.9 out, of 225 each
 # (nvbandwidth host_to_all and all_to_host on 4 x GB300, NVIDIA/Megatron-LM#6491).
 CHIP_LINK_SHARE: Final = 177.5 / 225
-# Host memory that one node's update moves per second [bytes/s]: CPU-Adam updates 1e9 parameters in about 0.24 s (Ren
-# 2021, arXiv 2101.06840, table 4; from memory) at 28 bytes each
-HOST_UPDATE: Final = 28 * 1e9 / 0.24
+# Host memory that one node's update moves per second [bytes/s]: a step of DeepSpeed takes about 10 s longer with the
+# optimizer of 72.7e9 parameters on the hosts of 4 nodes of A100 (deepspeedai/DeepSpeed#6834), at 38 bytes each, of
+# which 0.7 s are copies of 8 bytes to 8 devices. CPU-Adam alone, nothing else at work, reaches 117 GB/s (Ren 2021,
+# arXiv 2101.06840, table 4: 1e9 in 0.24 s; from memory), and 40 in another's step (DeepSpeed#735: 11.6e9 in 8.2 s).
+HOST_UPDATE: Final = 38 * 72.7e9 / 4 / 9.3
 # No slower than in a fine-tuning of Qwen2.5-3B (3.09e9 parameters) whose whole step takes 2.38 s on a node of two
 # devices and 128 cores (deepspeedai/DeepSpeed#7474); no faster than 16 channels of DDR4-3200.
 SLOWEST_HOST_UPDATE: Final = 28 * 3.09e9 / 2.38
@@ -43,7 +45,7 @@ HOST_ASSUMPTIONS: Final = (
     Assumption(
         "host_update_rate", f"{HOST_UPDATE / 1e9:.0f} GB/s", "bandwidth",
         "host memory that a node's optimizer step moves, 28 bytes a parameter with AdamW",
-        "CPU-Adam, Ren 2021 (arXiv 2101.06840, table 4): 1e9 parameters in 0.24 s. From "
+        "a step of DeepSpeed's CPU-Adam on nodes of A100, about 10 s of it (deepspeedai/DeepSpeed#6834). From "
         f"{SLOWEST_HOST_UPDATE / 1e9:.0f} GB/s (a whole step in deepspeedai/DeepSpeed#7474) to "
         f"{FASTEST_HOST_UPDATE / 1e9:.0f} (two sockets of DDR4)",
         unverified=True,
@@ -72,17 +74,18 @@ def host_range(offload: int, seconds: float) -> tuple[float, float]:
 
 def host_seconds(
     offload: NDArray[np.int32], updated: Array, weights: Array, kept: Array, stage_time: Array, microbatches: Array,
-    step_bytes: float, ranks: float, rate: float, hidden: float,
+    step_bytes: float, ranks: float, rate: float, hidden: float, copied: float = 4.0,
 ) -> Array:  # fmt: skip
     """Exposed seconds of a step [s].
 
-    Optimizer: gradients out and weights back (2 + 2 bytes a parameter; Ren 2021, section 4) once, then the update at
-    the host's memory rate, shared by the node's `ranks`. Parameters: a shard comes in for the forward and for the
-    backward pass of every micro-batch, hidden as far as `hidden` says. Activations: `kept` bytes go out under the
+    Optimizer: gradients out and weights back (`copied`, 2 + 2 bytes a parameter in Ren 2021, section 4) once, then the
+    update at the host's memory rate, shared by the node's `ranks`. Parameters: a shard comes in for the forward and for
+    the backward pass of every micro-batch, hidden as far as `hidden` says. Activations: `kept` bytes go out under the
     forward pass and come back under the backward pass. `updated`: parameters of a rank; `weights`: bytes of its shard;
-    `rate`: of copies (`copy_rate`) [bytes/s].
+    `rate`: of copies (`copy_rate`) [bytes/s]. Left out: sums of gradients that DeepSpeed brings in and out again in
+    every micro-batch, under the backward pass where memory is pinned.
     """
-    update = updated * (4.0 / rate + step_bytes * ranks / HOST_UPDATE)
+    update = updated * (copied / rate + step_bytes * ranks / HOST_UPDATE)
     forward, backward = FORWARD_SHARE * stage_time, (1 - FORWARD_SHARE) * stage_time
     stream = np.maximum(2.0 * weights / rate - hidden * stage_time, 0.0)
     copies = np.maximum(kept / rate - forward, 0.0) + np.maximum(kept / rate - backward, 0.0)

@@ -58,6 +58,7 @@ class _Stems:
     gather: Array
     layers: Array
     buckets: Array
+    copies: Array  # beside collectives [s]
     once: Array  # optimizer update [s]
     offload: NDArray[np.int32]
     updated: Array  # parameters that a rank updates
@@ -115,7 +116,8 @@ class PreparedCosts:
         sharded, engine = zero >= 1, problem.stack.states.engine
         dense = shards.most_dense[s_row] / np.where(sharded, replicas, 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
-        moved = problem.stack.states.step_bytes(problem.job.optimizer) * (dense + expert)
+        states, comm = problem.stack.states, problem.stack.communication
+        moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
         inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row)
@@ -130,7 +132,10 @@ class PreparedCosts:
             zero=zero,
             waits_whole=inputs.waits_whole,
             replicas=replicas,
-            scatter=np.where(zero == 0, shards.reduce[s_row], shards.scatter[s_row]),
+            scatter=np.where(
+                (zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], shards.scatter[s_row]
+            ),
+            copies=self._copies_beside(table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas),
             # frozen weights are gathered only where they are sharded; adapters are too small to count
             gather=shards.gather[s_row] * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
             layers=self.deepest[c_row],
@@ -140,6 +145,16 @@ class PreparedCosts:
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=tuple(at) or (inputs,),
         )
+
+    def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array) -> Array:
+        """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]."""
+        problem, comm = self.model.problem, self.model.problem.stack.communication
+        zero, m = table["zero"], table["num_microbatches"].astype(float)
+        reductions = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), m, 1.0)
+        gathers = np.where((zero >= 3) & (problem.job.lora_rank is None), 2.0 * m, 0.0)
+        moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
+        seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
+        return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
 
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
@@ -156,7 +171,7 @@ class PreparedCosts:
         of_step: dict[str, Array] = {
             "pipeline_bubble": self._bubble(p_row[first], own, m[first], batch.v[stem[first]])[of_row],
             "pp_comm": pipelines.hops[p_row],
-            "dp_comm": exposed_data_parallel(
+            "dp_comm": batch.copies[stem] + exposed_data_parallel(
                 batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
                 batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
             ),
@@ -259,11 +274,11 @@ class PreparedCosts:
     def _host_transfer(self, batch: _Stems, stem: Index, kept: Array, slowest: Array, m: Array) -> Array:
         """Seconds of copies to the host and of updates there."""
         problem = self.model.problem
-        cluster, updated = problem.cluster, batch.updated[stem]
+        cluster, updated, states = problem.cluster, batch.updated[stem], problem.stack.states
         return host_seconds(
             batch.offload[stem], updated, self.model.recipe.weight_bytes * updated, kept, slowest, m,
-            problem.stack.states.step_bytes(problem.job.optimizer), float(cluster.devices_per_node),
-            copy_rate(cluster.accelerator), problem.stack.communication.fsdp_overlap,
+            states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
+            copy_rate(cluster.accelerator), problem.stack.communication.fsdp_overlap, states.host_bytes,
         )  # fmt: skip
 
     def once(self, layers: float, slowest: Array) -> Array:
@@ -277,7 +292,7 @@ class PreparedCosts:
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)
             exposed = exposed + self._host_transfer(batch, first, np.zeros(1), slowest, batch.microbatches)
-        return exposed + batch.once
+        return exposed + batch.copies + batch.once
 
     def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:
         """Recomputed layers by kind (rows, C); an empty list where no row recomputes whole layers."""

@@ -40,11 +40,12 @@ def exposed_data_parallel(
     it is stated); the last of `layers` pieces never is. ZeRO 2 likewise where the stack accumulates first. Else
     ZeRO 2 and 3: in every micro-batch, layer by layer:
     gather under forward, gather (ZeRO 3) and scatter under backward, as far as `fsdp_overlap` says, the first
-    layer's gather never. Where gradients wait whole for the last micro-batch (`waits_whole`), they are scattered once,
-    under nothing; weights are gathered under the first forward and, as ZeRO 3 frees them after a forward but not after
-    a backward, under every backward: m + 1 times in 1F1B and GPipe, the least in others. What is hidden slows down what
-    hides it: a second of it costs `overlap_slowdown` seconds. Plus `bucket_latency` per bucket and rank. `scatter`,
-    `gather`: seconds for all of a stage's gradients, parameters.
+    layer's gather never. Where updated weights are gathered after the step (`gathers_after_step`), nothing hides that,
+    and ZeRO 2 gathers once. Where gradients wait whole for the last micro-batch (`waits_whole`), they are scattered
+    once, under nothing; weights are gathered under the first forward and, as ZeRO 3 frees them after a forward but not
+    after a backward, under every backward: m + 1 times in 1F1B and GPipe, the least in others. What is hidden slows
+    down what hides it: a second of it costs `overlap_slowdown` seconds. Plus `bucket_latency` per bucket and rank.
+    `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
     """
     # x seconds under a: e = max(x - a, x / layers) in sight, s (x - e) lost; together max(x - (1 - s) a, least x)
     slower = comm.overlap_slowdown
@@ -53,12 +54,14 @@ def exposed_data_parallel(
     least = gained / layers + slower
     sharded = comm.dp_overlap if comm.sharded_dp_overlap is None else comm.sharded_dp_overlap
     overlap = np.where(zero >= 1, sharded, comm.dp_overlap)
+    behind = np.where((zero < 3) & (zero >= 1), gather, 0.0) * comm.gathers_after_step
+    gather = gather - behind
     once = np.maximum(scatter - overlap * backward, least * scatter)
     once = once + np.where(zero >= 1, np.maximum(gather - overlap * forward, least * gather), 0.0)
     again = gather * (zero >= 3)
     each = np.maximum(gather - comm.fsdp_overlap * forward, least * gather)
     each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, least * scatter + slower * again)
-    exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once)
+    exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once) + behind
     regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
     late = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
     exposed = np.where(waits_whole, late, exposed)

@@ -19,6 +19,7 @@ MODEL_CONFIG: Final = "config.json"
 ATTENTION: Final = {
     AttentionKernel.FLASH: "flash_attention_3",
     AttentionKernel.FLASH_2: "flash_attention_2",
+    AttentionKernel.MEMORY_EFFICIENT: "sdpa",
     AttentionKernel.FUSED_SOFTMAX: "sdpa",
     AttentionKernel.EAGER: "eager",
 }
@@ -50,6 +51,10 @@ def kernel_notes(stack: Stack | None, model: ModelSpec) -> list[str]:
         ]
     if stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
         said.append(f"{ATTENTION[stack.kernels.attention]}: its package must be installed")
+    if stack.kernels.attention is AttentionKernel.MEMORY_EFFICIENT:
+        said.append(
+            "an attention mask: without one, as of these tokens, sdpa takes a faster kernel than planned"
+        )
     if stack.kernels.cross_entropy is not CrossEntropy.EAGER:
         said.append("the loss of the plan's stack: transformers computes it on whole logits")
     return said

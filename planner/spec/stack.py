@@ -60,6 +60,11 @@ class Kernels(_Section):
     )
     fused_norm: bool = True
     fused_activation: bool = True
+    single_operations: bool = Field(
+        False,
+        description="norms, rotary embedding, activation, sums and loss run operation by operation, as Hugging Face "
+        "transformers' modelling code does without torch.compile (cost/eager.py)",
+    )
     cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
     dropout: bool = False
     saves_gathered_input: bool = Field(
@@ -264,6 +269,27 @@ class Communication(_Section):
     reduce_per_microbatch: bool = Field(
         True, description="ZeRO-2 reduces gradients after every micro-batch, not once after accumulating them"
     )
+    reduces_whole: bool = Field(
+        False,
+        description="ZeRO 1 and 2 all-reduce gradients, of which a rank keeps its share, instead of scattering sums",
+    )
+    gathers_after_step: bool = Field(
+        False,
+        description="ZeRO 1 and 2 gather updated weights once a step, before the next forward pass starts",
+    )
+    reduction_copies: float = Field(
+        0.0,
+        ge=0,
+        le=32,
+        description="device memory moved beside a reduction: gradients into a bucket, divided, put in order "
+        "[bytes per gradient]",
+    )
+    gather_copies: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="device memory moved beside a gather of sharded weights: pieces put together [bytes per weight]",
+    )
     bucket_bytes: Bytes = Field(0.0, ge=0, description="gradient bucket; 0: one per layer")
     bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
     gradient_bytes: float = Field(4.0, description="bytes per gradient on the wire")
@@ -336,6 +362,26 @@ class States(_Section):
     prefetch_layers: int = Field(2, ge=1, le=8, description="gathered layers alive at once under ZeRO-3")
     optimizer_transient: float = Field(
         0.0, ge=0, le=8, description="per locally updated parameter during the step"
+    )
+    step_extra: float = Field(
+        0.0,
+        ge=0,
+        le=96,
+        description="device memory moved by an update beside the optimizer's own: norm, clipping, casts [bytes per "
+        "locally updated parameter]",
+    )
+    host_bytes: float = Field(
+        4.0,
+        ge=4,
+        le=16,
+        description="copied over the host's link for an update there: the gradient out, the weight back [bytes per "
+        "locally updated parameter]",
+    )
+    host_extra: float = Field(
+        0.0,
+        ge=0,
+        le=32,
+        description="host memory moved by such an update beside the optimizer's own [bytes per parameter]",
     )
     step_tensors: float = Field(
         0.0,

@@ -7,12 +7,19 @@ from enum import StrEnum
 
 class AttentionKernel(StrEnum):
     """Which attention kernel runs. FLASH is the fastest the accelerator has, the one the kernel tables timed;
-    FLASH_2 is FlashAttention-2, which leaves Hopper and later half idle."""
+    FLASH_2 is FlashAttention-2, which leaves Hopper and later half idle. MEMORY_EFFICIENT is the kernel that PyTorch's
+    `scaled_dot_product_attention` takes where it is given a mask: it works on the whole square."""
 
     FLASH = "flash"
     FLASH_2 = "flash-2"
+    MEMORY_EFFICIENT = "memory-efficient"
     FUSED_SOFTMAX = "fused-softmax"
     EAGER = "eager"
+
+    @property
+    def tiled(self) -> bool:
+        """Does it keep statistics of the scores instead of scores?"""
+        return self in (AttentionKernel.FLASH, AttentionKernel.FLASH_2, AttentionKernel.MEMORY_EFFICIENT)
 
 
 class CrossEntropy(StrEnum):

@@ -27,11 +27,11 @@ LARGE = Request(
 )
 
 
-def seconds(offload: int, kept: float = 0.0) -> float:
+def seconds(offload: int, kept: float = 0.0, copied: float = 4.0) -> float:
     one = np.ones(1)
     found = host_seconds(
         np.array([offload], dtype=np.int32), 1e9 * one, 2e9 * one, kept * one, 0.3 * one, 4 * one,
-        28.0, 8.0, PINNED_SHARE * 50e9, 0.5,
+        28.0, 8.0, PINNED_SHARE * 50e9, 0.5, copied,
     )  # fmt: skip
     return float(found[0])
 
@@ -41,6 +41,8 @@ def test_seconds_by_hand() -> None:
     assert seconds(0, 1e12) == 0
     # 4 bytes a parameter over PCIe, then 8 ranks updating 1e9 each at the host's rate
     assert seconds(1) == pytest.approx(4e9 / rate + 8 * 28e9 / HOST_UPDATE)
+    # fp32 gradients out and fp32 weights back
+    assert seconds(1, copied=8.0) - seconds(1) == pytest.approx(4e9 / rate)
     # a shard of 2 GB in twice per micro-batch, all of which half of 0.3 s hides; not at a tenth of the time
     assert seconds(2) == 0
     # 17 GB of activations: out under 0.1 s of forward, back under 0.2 s of backward
@@ -51,9 +53,9 @@ def test_seconds_by_hand() -> None:
 @pytest.mark.parametrize(
     ("offload", "least", "most"),
     [
-        # 116.7 GB/s, from 410 down to 28 x 3.09 / 2.38 = 36.4
-        (1, 116.667 / 409.6, 116.667 / 36.353),
-        (5, 116.667 / 409.6, 116.667 / 36.353),
+        # 38 x 18.2 / 9.3 = 74.3 GB/s, from 410 down to 28 x 3.09 / 2.38 = 36.4
+        (1, 74.264 / 409.6, 74.264 / 36.353),
+        (5, 74.264 / 409.6, 74.264 / 36.353),
         # 26.0 of 31 GB/s, from 31 down to 18.6
         (4, 26 / 31, 26 / 18.6),
     ],

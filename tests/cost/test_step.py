@@ -41,6 +41,15 @@ def test_zero_3_communicates_in_every_micro_batch() -> None:
     assert exposed(2, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 2.0))
 
 
+def test_weights_gathered_behind_the_step_are_in_sight() -> None:
+    comm = COMM.model_copy(update={"gathers_after_step": True})
+    # ZeRO 1: 2 of 3 s of gradients and all 2 s of weights; ZeRO 2 reduces in every micro-batch and gathers once
+    assert exposed(1, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(2.0 + 2.0)
+    assert exposed(2, scatter=3.0, gather=2.0, comm=comm) == pytest.approx(4 * 2.0 + 2.0)
+    for zero in (0, 3):
+        assert exposed(zero, 3.0, 2.0, comm=comm) == exposed(zero, 3.0, 2.0)
+
+
 def test_whole_gradients_are_scattered_once_in_sight() -> None:
     # ZeRO 2: one gather of 2 s, 0.5 s of the first forward hides; 3 s of scatter under nothing
     assert exposed(2, scatter=3.0, gather=2.0, waits_whole=1.0) == pytest.approx(1.5 + 3.0)

@@ -1,0 +1,108 @@
+"""What does a layer of Hugging Face transformers move and launch, run as single operations of PyTorch?
+
+Each operation is a kernel of its own that reads its inputs and writes its output: counted in the source
+(models/llama/modeling_llama.py LlamaRMSNorm, apply_rotary_pos_emb, LlamaMLP, LlamaDecoderLayer; the same arithmetic in
+4.31 of 2023 and 5.23 of 2026; loss/loss_utils.py ForCausalLMLoss) and checked against what PyTorch dispatches
+(tests/cost/test_eager.py). A pass reads or writes a tensor once. Left out: statistics of a value a token, rotary
+tables, experts, which models loop over, dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.model import AttentionKind, Layer, ModelSpec, NormKind, QkNorm
+
+Array = NDArray[np.float64]
+
+# RMS norm of x. Forward in fp32: square (read, write), mean (read), times the inverse root (read, write); in the width
+# of activations, times the weight (read, write). Backward in fp32: times the root and times x (read, write; read, read,
+# write), its sum (read), the mean's spread out (write), gradient of the square (read, write: 2 x, then times 2; read,
+# read, write), sum of both (read, read, write); in the width of activations, times the weight, and the weight's own:
+# product and sum. Around all of it casts from and to the width of activations.
+NORM_WIDE_PASSES: Final = (5.0, 17.0)
+NORM_PASSES: Final = (2.0, 2.0)
+NORM_WEIGHT_PASSES: Final = 4.0
+# torch.nn.functional.layer_norm is one kernel, and two backward: gradients of x and of the weights.
+LAYER_NORM_PASSES: Final = (2.0, 5.0)
+# Rotation of queries or keys. Forward: times the cosine 2, negation of a half 1, cat 2, times the sine 2, sum 3.
+# Backward: two products 4, negation 1, two halves written into zeros 4, sums 3 and 3, a copy in the order of the
+# product 2.
+ROTARY_PASSES: Final = (10.0, 17.0)
+# Gate's activation 2 and product 3; backward two products 3 and 3, the activation 3. Without a gate one kernel.
+ACTIVATION_PASSES: Final = {True: (5.0, 9.0), False: (2.0, 3.0)}
+SUM_PASSES: Final = 3.0
+# Launches of a Llama layer, forward and backward: two norms of 8 and 16, two rotations of 5 and 10, activation 2 and 3,
+# sums 2 and 5, products 7 and 14, attention 1 and 3.
+LAUNCHES: Final = (38, 77)
+
+
+class Moved(NamedTuple):
+    """Bytes that a module's kernels read and write, forward and backward."""
+
+    forward: Array
+    backward: Array
+
+
+def norm_bytes(kind: NormKind, width: float, trained: bool) -> tuple[float, float]:
+    """Bytes per normed value, forward and backward, of activations `width` bytes wide; 36 and 92 in 16 bits."""
+    if kind is not NormKind.RMS:
+        return LAYER_NORM_PASSES[0] * width, LAYER_NORM_PASSES[1] * width
+    casts = 2.0 * (width + 4.0) if width < 4.0 else 0.0
+    weight = NORM_WEIGHT_PASSES * width if trained else 0.0
+    ahead, back = (4.0 * w + width * p + casts for w, p in zip(NORM_WIDE_PASSES, NORM_PASSES, strict=True))
+    return ahead, back + weight
+
+
+def layer_bytes(
+    layer: Layer, model: ModelSpec, stream: Array, tokens: Array, queries: Array | float, keys: Array | float,
+    gates: Array | float, ffn: Array | float, width: float, trained: bool,
+) -> dict[str, Moved]:  # fmt: skip
+    """What the kernels of a layer move beside its products and attention, by module [bytes].
+
+    `stream`, `tokens`: values of the residual stream and tokens on a rank; `queries`, `keys`, `gates` of attention's
+    output, `ffn`: values a token of theirs on a rank; `width`: bytes of an activation; `trained`: have norms gradients
+    of their weights? A gradient that comes from several products, and from the residual branch, is summed pair by pair.
+    """
+    norm = norm_bytes(model.norm_kind, width, trained)
+    norms, branches = max(layer.norms, 1), layer.sublayers
+    inputs = _summed_inputs(layer)
+    moved = {
+        "layernorm": Moved(norms * norm[0] * stream, norms * norm[1] * stream),
+        "residual": Moved(
+            SUM_PASSES * width * branches * stream, SUM_PASSES * width * (branches + inputs) * stream
+        ),
+    }
+    if layer.attention is not None:
+        rotated = float(model.position_rows == 0)
+        normed = float(layer.attention.qk_norm is not QkNorm.NONE)
+        each = [width * rotated * ROTARY_PASSES[i] + normed * norm[i] for i in (0, 1)]
+        gate, values = [width * passes for passes in ACTIVATION_PASSES[True]], tokens * (queries + keys)
+        moved["qkv"] = Moved(*(each[i] * values + gate[i] * tokens * gates for i in (0, 1)))
+    if layer.mlp is not None:
+        passes = ACTIVATION_PASSES[layer.mlp.gated]
+        moved["mlp_act"] = Moved(width * passes[0] * tokens * ffn, width * passes[1] * tokens * ffn)
+    return moved
+
+
+def _summed_inputs(layer: Layer) -> float:
+    """Sums of gradients of inputs that several products of a layer read: q, k and v; gate and up [1]."""
+    summed = 0.0
+    if layer.attention is not None:
+        summed += 1.0 if layer.attention.kind is AttentionKind.MLA else 2.0
+    if layer.mlp is not None and layer.mlp.gated:
+        summed += 1.0
+    return summed
+
+
+def loss_bytes(width: float) -> float:
+    """Bytes per logit that an eager loss moves, forward and backward; 36 in 16 bits.
+
+    Logarithm of the softmax in fp32 (read, write), its gradient into zeros (write), back through the softmax (read,
+    read, write), between a cast to fp32 and one back. Transformers before 4.45 also copies shifted logits of several
+    sequences: 20 more.
+    """
+    return 24.0 + (2.0 * (width + 4.0) if width < 4.0 else 0.0)

@@ -1,0 +1,101 @@
+"""What DeepSpeed's engine moves around reductions and updates: by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.catalog.load_stacks import load_stack
+from planner.cost.exchanges import exchanges
+from planner.cost.params import model_parameters
+from planner.errors import UnknownNameError
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.load_model import load_model
+from planner.spec.rule import Problem
+from tests.problems import costs, dense_model, problem
+
+SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="deepspeed-2025")
+PARAMETERS = float(model_parameters(SUBJECT.model).total)
+RATE = 2039e9 * 0.85  # of the device's memory
+
+
+def with_section(subject: Problem, section: str, **fields: Any) -> Problem:
+    changed = getattr(subject.stack, section).model_copy(update=fields)
+    return replace(subject, stack=subject.stack.model_copy(update={section: changed}))
+
+
+def term(subject: Problem, name: str, zero: int, micro_batches: int = 4, dp: int = 8) -> float:
+    config = ParallelConfig(dp=dp, zero=zero, num_microbatches=micro_batches)
+    detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    return float(detail.time[name][0])
+
+
+@pytest.mark.parametrize(("zero", "reductions", "gathers"), [(1, 1, 0), (2, 4, 0), (3, 4, 8)])
+def test_copies_beside_collectives(zero: int, reductions: int, gathers: int) -> None:
+    bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
+    more = term(SUBJECT, "dp_comm", zero) - term(bare, "dp_comm", zero)
+    # three copies of 2 bytes, read and written, in every reduction; one in every gather
+    assert more == pytest.approx((12 * reductions + 4 * gathers) * PARAMETERS / RATE, rel=1e-3)
+
+
+def test_a_rank_alone_copies_nothing() -> None:
+    assert term(SUBJECT, "dp_comm", 2, micro_batches=32, dp=1) == 0.0
+
+
+def test_an_update_moves_norms_casts_and_scaled_gradients_too() -> None:
+    bare = with_section(SUBJECT, "states", step_extra=0.0)
+    assert term(SUBJECT, "optimizer", 2) / term(bare, "optimizer", 2) == pytest.approx((30 + 40) / 30)
+    assert term(bare, "optimizer", 2) == pytest.approx(30 * PARAMETERS / 8 / RATE, rel=1e-3)
+
+
+def sent(zero: int) -> dict[str, tuple[str, float]]:
+    config = ParallelConfig(dp=8, zero=zero, num_microbatches=4)
+    return {e.what: (e.kind.value, e.calls) for e in exchanges(costs(SUBJECT), config, 0)}
+
+
+def test_zero_1_and_2_all_reduce_gradients_and_gather_weights_once() -> None:
+    assert sent(0)["gradients"][0] == sent(1)["gradients"][0] == sent(2)["gradients"][0]
+    assert (sent(1)["gradients"][1], sent(2)["gradients"][1], sent(3)["gradients"][1]) == (1, 4, 4)
+    assert sent(3)["gradients"][0] != sent(2)["gradients"][0]
+    assert (sent(1)["weights"][1], sent(2)["weights"][1], sent(3)["weights"][1]) == (1, 1, 8)
+
+
+def test_all_reduced_gradients_take_longer_than_scattered_ones() -> None:
+    hidden = {"dp_overlap": 0.0, "fsdp_overlap": 0.0, "overlap_slowdown": 0.0, "reduction_copies": 0.0}
+    whole = with_section(SUBJECT, "communication", **hidden)
+    scattered = with_section(whole, "communication", reduces_whole=False)
+    assert term(whole, "dp_comm", 2) > 1.5 * term(scattered, "dp_comm", 2)
+    assert term(whole, "dp_comm", 3) == term(scattered, "dp_comm", 3)
+
+
+def attention(stack: str, model: str) -> tuple[float, float, float]:
+    subject = problem(load_model(model), "1x1 a100", global_batch=1, stack=stack)
+    cost = costs(subject).layers.layer(subject.model.layers[0], ConfigTable.of([ParallelConfig()]))
+    return tuple(float(x[0]) for x in (cost.forward["attention"], cost.backward["attention"], cost.kept))  # type: ignore[return-value]
+
+
+def test_a_mask_costs_the_whole_square_at_half_the_speed() -> None:
+    flash, masked = (attention(f"deepspeed-2025{o}", "llama-2-7b") for o in ("", "+sdpa-mask"))
+    assert masked[:2] == pytest.approx(tuple(4 * seconds for seconds in flash[:2]), rel=0.1)
+    assert masked[2] == flash[2]
+
+
+def test_a_mask_has_keys_and_values_copied_for_every_query_head() -> None:
+    flash, masked = (attention(f"deepspeed-2025{o}", "llama-3-8b") for o in ("", "+sdpa-mask"))
+    # 4,096 tokens of 24 more heads of 128, keys and values, 2 bytes
+    assert masked[2] - flash[2] == pytest.approx(2 * 4096 * 24 * 128 * 2)
+    assert masked[0] > 3.5 * flash[0] + 2 * 4096 * 2 * 128 * (32 + 8) / RATE
+
+
+@pytest.mark.parametrize("option", ["no-compile", "sdpa-mask"])
+def test_options_are_of_transformers_stacks(option: str) -> None:
+    kernels = load_stack(f"fsdp1-2023+{option}").kernels
+    assert kernels.single_operations == (option == "no-compile")
+    assert kernels.attention.tiled
+    with pytest.raises(UnknownNameError):
+        load_stack(f"llm-foundry-2023+{option}")
+    assert np.isfinite(load_stack(f"fsdp1-2023+{option}").host.layer_floor)

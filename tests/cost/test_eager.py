@@ -1,0 +1,129 @@
+"""Single operations of transformers' layers: by hand, against what PyTorch dispatches, and through the product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.cost.eager import LAUNCHES, layer_bytes, loss_bytes, norm_bytes
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.load_model import load_model
+from planner.spec.model import NormKind
+from tests.problems import costs, dense_model, problem
+
+
+def counted(name: str = "llama-2-7b", trained: bool = True, width: float = 2.0) -> tuple[float, float]:
+    """Bytes of a layer, forward and backward, over those of its stream: passes."""
+    model = load_model(name)
+    layer, one = model.layers[0], np.ones(1)
+    assert layer.attention is not None
+    assert layer.mlp is not None
+    a, h = layer.attention, model.hidden
+    heads = (float(a.heads * a.head_dim), float(a.kv_heads * a.head_dim))
+    moved = layer_bytes(layer, model, h * one, one, *heads, 0.0, float(layer.mlp.ffn), width, trained)
+    ahead, back = (sum(float(m[i][0]) for m in moved.values()) for i in (0, 1))
+    return ahead / (width * h), back / (width * h)
+
+
+def test_a_norm_by_hand() -> None:
+    # casts 6 + 6, square 8, mean 4, times the root 8, times the weight 4
+    assert norm_bytes(NormKind.RMS, 2.0, True) == (36.0, 92.0)
+    # a frozen weight has no gradient: product (read, read, write) and sum (read) of 2 bytes
+    assert norm_bytes(NormKind.RMS, 2.0, False) == (36.0, 84.0)
+    # in fp32 nothing is cast, and the weight's passes are 4 bytes wide
+    assert norm_bytes(NormKind.RMS, 4.0, True) == (28.0, 92.0)
+    assert norm_bytes(NormKind.LAYER, 2.0, True) == (4.0, 10.0)
+
+
+def test_a_layer_by_hand() -> None:
+    f = 11008 / 4096
+    # norms 18 and 46 passes, rotation of q and k 10 and 17, two sums, and three more of gradients, activation 5 and 9
+    assert counted() == pytest.approx((36 + 20 + 6 + 5 * f, 92 + 34 + 15 + 9 * f))
+    # a quarter of the keys
+    f = 14336 / 4096
+    assert counted("llama-3-8b") == pytest.approx((36 + 12.5 + 6 + 5 * f, 92 + 17 * 1.25 + 15 + 9 * f))
+    assert counted(trained=False)[1] == pytest.approx(counted()[1] - 8)
+
+
+def test_a_loss_by_hand() -> None:
+    # cast 6, logarithm 8, zeros 4, back through the softmax 12, cast 6
+    assert loss_bytes(2.0) == 36.0
+    assert loss_bytes(4.0) == 24.0
+
+
+def test_a_stack_of_single_operations_moves_more_than_one_of_fused_kernels() -> None:
+    layer, config = dense_model(2).layers[0], ConfigTable.of([ParallelConfig()])
+    seconds = {}
+    for stack in ("fsdp1-2023", "fsdp1-2023+no-compile"):
+        given = problem(dense_model(2), "1x1 h100", global_batch=1, stack=stack)
+        found = costs(given).layers.layer(layer, config)
+        seconds[stack] = (float(found.forward["memory_bound"][0]), float(found.backward["memory_bound"][0]))
+    fused, single = seconds.values()
+    assert fused[1] == pytest.approx(2 * fused[0])
+    assert single[0] > 2 * fused[0]
+    assert single[1] > 2 * single[0]
+
+
+VIEWS = (
+    "view", "_unsafe_view", "t", "transpose", "unsqueeze", "slice", "select", "expand", "detach", "alias", "permute",
+    "split", "as_strided", "_reshape_alias",
+)  # fmt: skip
+PRODUCTS = ("mm", "addmm", "bmm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_heads", [8, 2])
+def test_what_pytorch_dispatches(kv_heads: int) -> None:
+    torch = pytest.importorskip("torch")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    tokens, h, f, heads = 256, 512, 1376, 8
+
+    def touched(tensor: Any) -> int:
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        return int(np.prod([n for n, stride in sizes if stride])) * int(tensor.element_size())
+
+    class Counted(TorchDispatchMode):  # type: ignore[misc]
+        bytes, launches = 0, 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            name = func._schema.name.split("::")[1]
+            if name in VIEWS:
+                return out
+            self.launches += 1
+            if name in PRODUCTS or "attention" in name:
+                self.launches += 2 * (
+                    "backward" in name
+                )  # of attention, one operation here, three kernels there
+                return out
+            leaves = torch.utils._pytree.tree_leaves
+            tensors = [x for x in leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
+            self.bytes += sum(map(touched, tensors))
+            if name == "slice_backward":  # zeros, then a half written into them
+                self.launches += 1
+                self.bytes += touched(tensors[0])
+            return out
+
+    config = llama.LlamaConfig(
+        hidden_size=h, intermediate_size=f, num_attention_heads=heads, num_key_value_heads=kv_heads,
+        num_hidden_layers=1, vocab_size=8, attn_implementation="sdpa",
+    )  # fmt: skip
+    whole = llama.LlamaModel(config).to(torch.bfloat16)
+    start = torch.randn(1, tokens, h, dtype=torch.bfloat16)
+    rotary = tuple(x.detach() for x in whole.rotary_emb(start, torch.arange(tokens)[None]))
+    stream = start.requires_grad_() * 1
+    with Counted() as ahead:
+        out = whole.layers[0](stream, attention_mask=None, position_embeddings=rotary)
+    out = out[0] if isinstance(out, tuple) else out
+    gradient = torch.ones_like(out)
+    with Counted() as back:
+        torch.autograd.grad(out, [stream, *whole.layers[0].parameters()], gradient)
+    q, kv = 1.0, kv_heads / heads
+    unit = 2.0 * tokens * h
+    assert ahead.bytes / unit == pytest.approx(36 + 10 * (q + kv) + 6 + 5 * f / h, rel=0.02)
+    assert back.bytes / unit == pytest.approx(92 + 17 * (q + kv) + 15 + 9 * f / h, rel=0.02)
+    assert (ahead.launches, back.launches) == LAUNCHES
