@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.errors import InputError
+from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:
     from planner.request import Request
@@ -77,6 +77,10 @@ def _choice_of(request: Request, index: int) -> tuple[Plan, Choice]:
     from planner.spec.load_plan import load_plan
 
     name = request.model
+    if name.endswith(".json") and not Path(name).exists():
+        raise FileInputError(
+            name, "the file must exist", hint="write one with: planner plan ... -o plan.json"
+        )
     if not (name.endswith(".json") and Path(name).is_file()):
         raise InputError(_NO_PLAN, name, _HINT)
     usual = replace(

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from planner.cli_options import CalibrationOption
+from planner.errors import FileInputError
 
 EPILOG = (
     "\b\nExample (columns of the files: docs/own_runs.md):\n"
@@ -38,6 +39,10 @@ def validate(
 
     overlay = load_overlay(str(calibration)) if calibration is not None else None
     validation = validate_files(runs, models, overlay)
+    if not validation.rows:
+        raise FileInputError(
+            str(runs), "must hold a run or more", "none below the header", "see docs/own_runs.md"
+        )
     if output is not None:
         write_document(json.dumps(validation.document(), allow_nan=False, indent=1), output)
     typer.echo(text_table(validation.summary))
@@ -50,8 +55,6 @@ def validate(
 
 def write_document(text: str, path: Path) -> None:
     """Write the whole file or nothing. Raises `FileInputError`."""
-    from planner.errors import FileInputError
-
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -64,6 +64,7 @@ def test_memory_of_a_plan_file_is_that_of_its_split(plan_file: Path) -> None:
         ([*JOB, "--stack", "nanotron-2024", "--set", "pp=2", "--set", "layout=16,16"], "deals layers itself"),
         ([*JOB, "--choice", "1"], "belongs to a plan file"),
         (["llama-3.1-8b"], "MODEL and CLUSTER"),
+        (["no-such-plan.json"], "the file must exist"),
     ],
 )
 def test_what_is_no_layout_is_refused(words: list[str], said: str) -> None:

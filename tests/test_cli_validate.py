@@ -36,5 +36,8 @@ def test_missing_files_and_unwritable_outputs_are_bad_input(tmp_path: Path) -> N
     assert CliRunner().invoke(app, ["validate", str(runs), str(models)]).exit_code == 2
     runs.write_text(f"{HEADER}\n{ROW}\n")
     models.write_text(json.dumps(MODEL))
+    (tmp_path / "none.csv").write_text(f"{HEADER}\n")
+    none = CliRunner().invoke(app, ["validate", str(tmp_path / "none.csv"), str(models)])
+    assert (none.exit_code, "a run or more" in none.output) == (2, True)
     where = str(tmp_path / "no" / "such" / "out.json")
     assert CliRunner().invoke(app, ["validate", str(runs), str(models), "--json", where]).exit_code == 2

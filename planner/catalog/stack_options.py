@@ -148,11 +148,17 @@ def idle_options(stack: Stack, precision: Precision, experts: bool) -> list[str]
 
 
 def with_options(stack: Stack, names: list[str]) -> Stack:
-    """The stack with these options, the last of a field counting, its name telling them. Raises `UnknownNameError`."""
+    """The stack with these options, its name telling them. Raises `UnknownNameError` and, where two contradict each
+    other, `InputError`."""
     known = {option.name: option for option in options_for(stack)}
-    for name in names:
+    said: dict[tuple[str, str], str] = {}
+    for name in dict.fromkeys(names):
         if name not in known:
             raise UnknownNameError(f"option of stack {stack.name}", name, list(known))
+        for field in ((section, key) for section, fields in known[name].fields.items() for key in fields):
+            if said.setdefault(field, name) != name:
+                must = f"+{said[field]} and +{name} must not be named together"
+                raise InputError(must, stack.name, "leave one of them out")
         update: dict[str, Any] = {
             section: getattr(stack, section).model_copy(update=dict(fields))
             for section, fields in known[name].fields.items()

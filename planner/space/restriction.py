@@ -6,6 +6,7 @@ Left out: whether the values are legal, which the rules decide.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from planner.errors import InputError, UnknownNameError
 from planner.space.axes import RESTRICTABLE
@@ -20,6 +21,8 @@ from planner.spec.config import (
     module_mask,
     offload_text,
 )
+
+_LONGEST: Final = 9  # digits of a degree
 
 
 def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[str, tuple[int, ...]]:
@@ -81,7 +84,9 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
         if label not in SCHEDULE_LABELS:
             raise UnknownNameError("pipeline schedule", value, SCHEDULE_LABELS)
         return SCHEDULE_LABELS.index(label)
-    if not (value.isascii() and value.isdigit() and len(value) <= 9):
+    if value.isascii() and value.isdigit() and len(value) > _LONGEST:
+        raise InputError(f"{axis} must have at most {_LONGEST} digits", setting)
+    if not (value.isascii() and value.isdigit()):
         raise InputError(f"{axis} must be a whole number, 0 or more", setting, f"write it like {example}")
     return int(value)
 

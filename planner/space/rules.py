@@ -303,9 +303,12 @@ RULES: Final[tuple[Rule, ...]] = (
     *STAGE_RULES,
     Rule(
         "experts-ep", ("ep",), _experts_ep,
-        "ep must divide the experts, {experts}, and not exceed what the stack runs, {limit}; ep={ep}",
-        "choose an ep that divides the experts", "Megatron-LM validate_args",
-        lambda p: {"experts": _experts(p), "limit": p.stack.limits.max_ep},
+        "ep must divide the experts{experts}{limit}; ep={ep}",
+        "choose an ep that divides the experts, 1 for a dense model", "Megatron-LM validate_args",
+        lambda p: {
+            "experts": f", {_experts(p)}" if p.model.is_moe else " and be 1 without any",
+            "limit": f" and not exceed what the stack runs, {p.stack.limits.max_ep}" * (p.stack.limits.max_ep < 10**6),
+        },
     ),
     Rule(
         "expert-ffn-etp", ("etp",), _expert_ffn_etp,

@@ -83,7 +83,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
             name, "must be valid YAML", reason, "indent with spaces, one value per key"
         ) from None
     if not isinstance(document, dict):
-        raise FileInputError(name, "must hold a YAML mapping", type(document).__name__, "see cluster_specs/")
+        given = "nothing" if document is None else f"a {type(document).__name__}"
+        raise FileInputError(name, "must hold a YAML mapping", given, "write it in lines like name: value")
     return document
 
 

@@ -51,7 +51,8 @@ def parse_plan(text: str, name: str) -> Plan:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         given = "" if isinstance(first["input"], dict | list) else repr(first["input"])
-        raise FileInputError(name, first["msg"], given, _MAKE_ONE, field=field) from None
+        must = first["msg"].removeprefix("Value error, ")
+        raise FileInputError(name, must, given, _MAKE_ONE, field=field) from None
 
 
 def _read_text(path: Path, name: str) -> str:

@@ -111,6 +111,13 @@ def test_options_follow_the_name() -> None:
             load_stack(unknown)
 
 
+def test_options_that_contradict_each_other_are_refused() -> None:
+    assert load_stack("megatron-2026+deepep+deepep") == load_stack("megatron-2026+deepep")
+    for both in ("megatron-2026+deepep+hybridep", "megatron-2026+fp8-param-gather+no-fp8-param-gather"):
+        with pytest.raises(InputError, match="must not be named together"):
+            load_stack(both)
+
+
 def test_options_that_change_nothing_under_a_recipe_are_told() -> None:
     named = Request("llama-3.1-8b", "1x8 b200", stack="megatron-2026+fp4-param-gather+no-fp8-param-gather")
     idle = {

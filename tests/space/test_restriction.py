@@ -43,6 +43,11 @@ def test_refuses(settings: list[str]) -> None:
         parse_restriction(settings)
 
 
+def test_a_number_that_is_too_long_is_told_so() -> None:
+    with pytest.raises(InputError, match="at most 9 digits"):
+        parse_restriction(["tp=" + "9" * 11])
+
+
 def test_an_unknown_axis_names_the_nearest() -> None:
     with pytest.raises(InputError, match="micro_batch"):
         parse_restriction(["microbatch=1"])

@@ -203,5 +203,9 @@ def test_tp_above_the_key_value_heads_copies_them() -> None:
 
 
 def test_a_dense_model_has_no_expert_degrees() -> None:
-    assert {v.rule for v in explain_config(replace(LEGAL, ep=2), DENSE, RULES)} == {"experts-ep"}
+    (broken,) = explain_config(replace(LEGAL, ep=2), DENSE, RULES)
+    assert (broken.rule, broken.reason) == (
+        "experts-ep",
+        "ep must divide the experts and be 1 without any; ep=2",
+    )
     assert {v.rule for v in explain_config(replace(LEGAL, etp=2), DENSE, RULES)} == {"expert-ffn-etp"}
