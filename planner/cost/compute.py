@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
 from planner.cost.delta_rule import rule_time
-from planner.cost.eager import Moved, layer_bytes
+from planner.cost.eager import Moved, expert_bytes, layer_bytes
 from planner.cost.flops import Gemm, Shard
 from planner.cost.kernels import (
     attention_time,
@@ -347,7 +347,13 @@ class ComputeModel:
         gates, ffn = a.gate_width / x.t if a else 0.0, layer.mlp.ffn / x.t if layer.mlp else 0.0
         width, trained = self.recipe.activation_bytes, self.problem.job.lora_rank is None
         each = (queries, keys, gates, ffn)
-        return layer_bytes(layer, self.problem.model, stream, x.tokens, *each, width, trained)
+        moved = layer_bytes(layer, self.problem.model, stream, x.tokens, *each, width, trained)
+        if layer.moe is not None:
+            rows, experts = x.routed_tokens * layer.moe.top_k, layer.moe.experts / x.e
+            moved |= expert_bytes(
+                layer.moe, hidden, stream, rows, experts, float(layer.moe.expert_ffn), width
+            )
+        return moved
 
     def _moved(self, layer: Layer, x: LayerShape) -> dict[str, Array]:
         """Forward bytes of the same, where kernels are fused as the stack says."""

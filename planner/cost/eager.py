@@ -4,7 +4,8 @@ Each operation is a kernel of its own that reads its inputs and writes its outpu
 (models/llama/modeling_llama.py LlamaRMSNorm, apply_rotary_pos_emb, LlamaMLP, LlamaDecoderLayer; the same arithmetic in
 4.31 of 2023 and 5.23 of 2026; loss/loss_utils.py ForCausalLMLoss) and checked against what PyTorch dispatches
 (tests/cost/test_eager.py). A pass reads or writes a tensor once. Left out: statistics of a value a token, rotary
-tables, experts, which models loop over, dropout.
+tables, dropout. Experts run in a loop, as in 4.x (models/mixtral/modeling_mixtral.py MixtralSparseMoeBlock); 5.x has
+grouped products. Left out of it: waiting for the number of an expert's tokens, sorting of indices.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.model import AttentionKind, Layer, ModelSpec, NormKind, QkNorm
+from planner.spec.model import AttentionKind, Layer, ModelSpec, Moe, NormKind, QkNorm
 
 Array = NDArray[np.float64]
 
@@ -35,6 +36,13 @@ ROTARY_PASSES: Final = (10.0, 17.0)
 # Gate's activation 2 and product 3; backward two products 3 and 3, the activation 3. Without a gate one kernel.
 ACTIVATION_PASSES: Final = {True: (5.0, 9.0), False: (2.0, 3.0)}
 SUM_PASSES: Final = 3.0
+# Rows of an expert: gathered 2, weighed 2, added to the output 3; backward gathered 2, weighed 2, the weight's gradient
+# product and sum 4, the gate's and the input's summed 3, written back 1. And of the whole stream, in the backward pass
+# of every expert: zeros 1, copied with its rows put in 2, added to the others' 3.
+ROW_PASSES: Final = (7.0, 12.0)
+STREAM_PASSES_PER_EXPERT: Final = 6.0
+# Operations of one expert, forward and backward, three products and six among them.
+EXPERT_LAUNCHES: Final = 10 + 20
 # Launches of a Llama layer, forward and backward: two norms of 8 and 16, two rotations of 5 and 10, activation 2 and 3,
 # sums 2 and 5, products 7 and 14, attention 1 and 3.
 LAUNCHES: Final = (38, 77)
@@ -86,6 +94,20 @@ def layer_bytes(
         passes = ACTIVATION_PASSES[layer.mlp.gated]
         moved["mlp_act"] = Moved(width * passes[0] * tokens * ffn, width * passes[1] * tokens * ffn)
     return moved
+
+
+def expert_bytes(
+    moe: Moe, hidden: float, stream: Array, rows: Array, experts: Array, ffn: Array | float, width: float
+) -> dict[str, Moved]:
+    """The same of experts in a loop [bytes]. `rows`: copies of tokens that a rank's `experts` work on, `ffn`: values a
+    row of theirs on a rank, `stream`: values of the residual stream on a rank."""
+    passes = ACTIVATION_PASSES[moe.gated]
+    ahead, back = (width * each * rows * hidden for each in ROW_PASSES)
+    whole = STREAM_PASSES_PER_EXPERT * width * experts * stream
+    return {
+        "moe_permute": Moved(ahead, back + whole),
+        "moe_act": Moved(width * passes[0] * rows * ffn, width * passes[1] * rows * ffn),
+    }
 
 
 def _summed_inputs(layer: Layer) -> float:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from planner.cost.activations import HeadActivations, LayerShape, head_activations
 from planner.cost.adapters import AdapterModel, adapter_launches
 from planner.cost.compute import ComputeModel, Groups, key_groups
+from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
 from planner.cost.eager import loss_bytes
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
@@ -259,6 +260,8 @@ class LayerModel:
         routing = slower * host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
         precision = Precision.BF16 if layer.wide else self.problem.job.precision
         launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
+        if self.problem.stack.kernels.single_operations:
+            launches = float(LOOPED_EXPERT_LAUNCHES)
         experts = slower * host.expert_launch * launches * layer.moe.experts / keys["ep"]
         return HostFloor(dense, none + routing, experts, pipeline, worth, mixer)
 

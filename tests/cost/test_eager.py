@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.cost.eager import LAUNCHES, layer_bytes, loss_bytes, norm_bytes
+from planner.cost.eager import LAUNCHES, expert_bytes, layer_bytes, loss_bytes, norm_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
 from planner.spec.model import NormKind
-from tests.problems import costs, dense_model, problem
+from tests.problems import costs, dense_model, moe_model, problem
 
 
 def counted(name: str = "llama-2-7b", trained: bool = True, width: float = 2.0) -> tuple[float, float]:
@@ -51,6 +51,25 @@ def test_a_loss_by_hand() -> None:
     # cast 6, logarithm 8, zeros 4, back through the softmax 12, cast 6
     assert loss_bytes(2.0) == 36.0
     assert loss_bytes(4.0) == 24.0
+
+
+def test_a_loop_over_experts_by_hand() -> None:
+    moe = load_model("mixtral-8x7b").layers[0].moe
+    assert moe is not None
+    one = np.ones(1)
+    # 16 tokens of 4 values, 2 experts each: 32 rows, of 8 experts with 6 values a row
+    found = expert_bytes(moe, 4.0, 64 * one, 32 * one, 8 * one, 6.0, 2.0)
+    assert found["moe_permute"].forward == 2 * 7 * 32 * 4
+    assert found["moe_permute"].backward == 2 * (12 * 32 * 4 + 6 * 8 * 64)
+    assert found["moe_act"] == (2 * 5 * 32 * 6, 2 * 9 * 32 * 6)
+
+
+def test_every_expert_of_a_loop_is_launched() -> None:
+    subject = problem(moe_model(), "1x1 h100", global_batch=1, stack="deepspeed-2025")
+    layer = next(kind for kind in subject.model.layer_kinds if kind.moe is not None)
+    assert layer.moe is not None
+    host = float(costs(subject).layers.layer(layer, ConfigTable.of([ParallelConfig()])).host[0])
+    assert host == pytest.approx(1.6e-3 + 30 * 13.9e-6 * layer.moe.experts)
 
 
 def test_a_stack_of_single_operations_moves_more_than_one_of_fused_kernels() -> None:
