@@ -94,11 +94,11 @@ def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoa
     of_stage = next(j for j, ranks in enumerate(classes.members[pipeline]) if stage in ranks)
     depth = classes.leading.shape[2]
     again = classes.leading[pipeline, of_stage, min(config.recompute_layers, depth - 1)]
-    lora, width = model.problem.job.lora_rank is not None, model.layers.recipe.activation_bytes
+    lora = model.problem.job.lora_rank is not None
     of_rank = (shards.dense[key, of_stage], shards.expert[key, of_stage])
-    gathered = (width * of_rank[0], width * of_rank[1])
-    if lora:
-        gathered = model.shards.frozen_bytes(*of_rank, shards.outer[key, of_stage])
+    dense, expert, outer = (part[[key]] for part in (shards.dense, shards.expert, shards.outer))
+    wide = (shards.wide[0][[key]], shards.wide[1][[key]])
+    gathered = model.shards.gathered_bytes(table, dense, expert, outer, wide)
     return StageLoad(
         tuple(float(n) for n in classes.layers[pipeline, of_stage]),
         tuple(float(n) for n in again),
@@ -106,7 +106,7 @@ def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoa
         0.0 if lora else float(of_rank[1]),
         stage == 0,
         stage == config.pp - 1,
-        (float(gathered[0]), float(gathered[1])),
+        (float(gathered[0][0, of_stage]), float(gathered[1][0, of_stage])),
     )
 
 

@@ -103,7 +103,8 @@ class ShardModel:
         of_wide = (sum_over_kinds(counts[kept], each[kept]) if any(kept) else 0 * dense for each in
                    (dense_of_kind, expert_of_kind))  # fmt: skip
         wide = next(of_wide), next(of_wide)
-        gathered = self._gathered(keys, (dense, expert), outer, wide, (heaviest, experts), lora)
+        sent = self.gathered_bytes(keys, dense, expert, outer, wide)
+        gathered = largest(sent[0]), largest(sent[1])
         scatter, reduce, gather, buckets = self._collectives(keys, copies, (heaviest, experts), gathered)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         head = ends * self._head_parameters(t)[:, None]
@@ -115,30 +116,24 @@ class ShardModel:
             adapters, buckets, self._largest_tensor(t), communicators,
         )  # fmt: skip
 
-    def _gathered(
-        self,
-        keys: ConfigTable,
-        parameters: tuple[Array, Array],
-        outer: Array,
-        wide: tuple[Array, Array],
-        heaviest: tuple[Array, Array],
-        lora: bool,
+    def gathered_bytes(
+        self, keys: ConfigTable, dense: Array, expert: Array, outer: Array, wide: tuple[Array, Array]
     ) -> tuple[Array, Array]:
-        """Bytes of dense and of expert parameters that the heaviest stage gathers where states are sharded; weights
-        frozen in fewer than 16 bits travel packed (torchao NF4Tensor.fsdp_pre_all_gather; Transformers'
-        bnb_4bit_quant_storage with FSDP and ZeRO-3)."""
-        half, (dense, expert) = RECIPES[self.problem.job.precision].activation_bytes, parameters
-        if lora:
-            of_dense, of_expert = self.frozen_bytes(dense, expert, outer)
-            return largest(of_dense), largest(of_expert)
+        """What all-gathers send of dense and of expert weights of every stage class where states are sharded: (n, C)
+        each [bytes].
+
+        `outer`, `wide`: of these those outside the layers, and those of layers kept in 16 bits. Weights frozen in fewer
+        than 16 bits travel packed (torchao NF4Tensor.fsdp_pre_all_gather; Transformers' bnb_4bit_quant_storage with
+        FSDP and ZeRO-3)."""
+        half = RECIPES[self.problem.job.precision].activation_bytes
+        if self.problem.job.lora_rank is not None:
+            return self.frozen_bytes(dense, expert, outer)
         if self.narrow is None:
-            return half * heaviest[0], half * heaviest[1]
+            return half * dense, half * expert
         primary = self.narrow.primary(np.ones(len(keys)), keys["offload"])
-        width = np.where(primary, self.narrow.gathered, half)
-        of_dense = largest(width[:, None] * (dense - outer - wide[0]) + half * (outer + wide[0]))
-        if not wide[1].any():
-            return of_dense, width * heaviest[1]
-        return of_dense, largest(width[:, None] * (expert - wide[1]) + half * wide[1])
+        width = np.where(primary, self.narrow.gathered, half)[:, None]
+        of_dense = width * (dense - outer - wide[0]) + half * (outer + wide[0])
+        return of_dense, width * (expert - wide[1]) + half * wide[1]
 
     def frozen_bytes(self, dense: Array, expert: Array, outer: Array) -> tuple[Array, Array]:
         """Bytes of frozen dense and expert weights of which `outer` lie outside the layers, in 16 bits."""

@@ -9,6 +9,7 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.collectives import all_gather_time
+from planner.cost.exchanges import exchanges
 from planner.cost.model import CostModel
 from planner.cost.params_fp8 import narrow_weights, reads_transposed
 from planner.cost.traffic import group_links
@@ -112,6 +113,19 @@ def test_gathered_bytes_halve_for_a_byte_and_stay_for_mxfp8() -> None:
     assert saved == pytest.approx(subject.stack.communication.dp_time * float(off - on), rel=1e-6)
     assert saved > 0
     assert gathered(Precision.FP8_MX, ON) == pytest.approx(gathered(Precision.FP8_MX, OFF))
+
+
+@pytest.mark.parametrize(("stack", "bytes_each"), [(ON, 1.0), (OFF, 2.0)])
+def test_the_messages_that_are_told_are_as_narrow(stack: str, bytes_each: float) -> None:
+    """Linear weights in 8 bits, embedding, head and norms in 16."""
+    subject = problem(dense_model(), H100, global_batch=64, stack=stack)
+    subject = replace(subject, job=replace(subject.job, precision=Precision.FP8_CS))
+    model = costs(subject)
+    (sent,) = (e for e in exchanges(model, ZERO_1, 0) if e.what == "weights")
+    shards = model.prepare(ConfigTable.of([ZERO_1])).shards
+    whole, outer = float(shards.dense[0, 0]), float(shards.outer[0, 0])
+    assert 0 < outer < whole
+    assert sent.size == pytest.approx(bytes_each * (whole - outer) + 2 * outer)
 
 
 def test_nvfp4_gathers_half_a_byte_and_agrees_on_scales() -> None:
