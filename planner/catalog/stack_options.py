@@ -91,7 +91,7 @@ OPTIONS: Final = (
         StackOption(
             SDPA_MASK, (framework,), {"kernels": {"attention": AttentionKernel.MEMORY_EFFICIENT}},
             "attention by PyTorch's scaled_dot_product_attention with a mask, of the whole square: padded batches, and "
-            "all of transformers 4.38 to 4.40", engine,
+            "all of transformers 4.38 and 4.39", engine,  # huggingface/transformers#30070
         )
         for framework, engine in (("deepspeed", StateEngine.DEEPSPEED), ("fsdp", StateEngine.TORCH))
     ),

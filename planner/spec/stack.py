@@ -188,7 +188,10 @@ class Host(_Section):
     layer_floor_tp: Seconds = Field(0.0005, ge=0, le=0.05, description="the same at tp > 1")
     moe_layer_floor: Seconds = Field(0.0, ge=0, le=0.1, description="added where the layer routes to experts")
     expert_launch: Seconds = Field(
-        0.0, ge=0, le=1e-3, description="one launch of the grouped products, where each expert has its own"
+        0.0,
+        ge=0,
+        le=1e-3,
+        description="one launch of the grouped products, where each expert has its own, or of a loop over experts",
     )
     grace: float = Field(
         1.0, ge=1, le=4, description="time of a launch by a Grace processor over that by an x86 one"
