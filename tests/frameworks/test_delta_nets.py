@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.launch_judges import words_of
 from planner.catalog.load_stacks import load_stack
+from planner.cost.params import layer_parameters
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
@@ -19,6 +20,7 @@ from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.load_model import load_model
+from planner.spec.model import DeltaNet, Layer
 from tests.frameworks.launches import launch, problem
 from tests.frameworks.test_own_parsers import needs, run
 from tests.problems import delta_model
@@ -227,3 +229,51 @@ for words, environment, config, kinds, sizes, predicting in json.load(open(sys.a
 print("read")
 """
     assert run(source, str(tmp_path / "cases.json")).split()[-1] == "read"
+
+
+@needs("torch", "triton", "six", "einops")
+@pytest.mark.slow
+@pytest.mark.checkout
+@pytest.mark.skipif(
+    "MEGATRON_PATH" not in os.environ or os.environ.get("MEGATRON_RELEASE") not in RELEASES,
+    reason=f"MEGATRON_PATH names no checkout of Megatron-LM {RELEASES[-1]}",
+)
+@pytest.mark.parametrize("tp", [1, 4])
+def test_megatrons_own_net_has_as_many_parameters_on_a_rank(tp: int) -> None:
+    """Built on the meta device, its kernels aside, under a process group that sends nothing."""
+    source = """
+import os, sys, typing
+import typing_extensions
+typing.override = typing_extensions.override
+sys.path.insert(0, os.environ["MEGATRON_PATH"])
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+torch.cuda.current_device = lambda: "meta"
+torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
+from megatron.core import parallel_state as state
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.ssm.gated_delta_net import common, gdn
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer import TransformerConfig
+common.HAVE_FLA, gdn.chunk_gated_delta_rule = True, print
+class Norm(torch.nn.RMSNorm):
+    def __init__(self, config, hidden_size, eps):
+        super().__init__(hidden_size)
+tp, heads, width, groups, key, conv, hidden = map(int, sys.argv[1].split())
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+state.initialize_model_parallel(tensor_model_parallel_size=tp, create_gloo_process_groups=False)
+config = TransformerConfig(
+    num_layers=4, hidden_size=hidden, num_attention_heads=16, tensor_model_parallel_size=tp,
+    experimental_attention_variant="gdn", linear_attention_freq=4, linear_num_value_heads=heads,
+    linear_value_head_dim=width, linear_num_key_heads=groups, linear_key_head_dim=key, linear_conv_kernel_dim=conv,
+    add_bias_linear=False, use_cpu_initialization=True, perform_initialization=False,
+    activation_func=torch.nn.functional.silu)
+parts = common.GatedDeltaNetSubmodules(ColumnParallelLinear, Norm, RowParallelLinear)
+with torch.device("meta"):
+    net = gdn.GatedDeltaNet(config, parts, 1, pg_collection=ProcessGroupCollection.use_mpu_process_groups())
+print(sum(p.numel() for p in net.parameters()))
+"""
+    net = DeltaNet(heads=24, head_dim=96, state=64, groups=8, conv=3)
+    sizes = (tp, net.heads, net.head_dim, net.groups, net.state, net.conv, 1024)
+    found = layer_parameters(Layer(None, None, None, 0, state_space=net), 1024)
+    assert int(run(source, " ".join(map(str, sizes))).split()[-1]) == found.column_row / tp + found.replicated
