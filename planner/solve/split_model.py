@@ -10,6 +10,7 @@ Left out: a chunk that recomputes a part of its layers and holds several kinds i
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -376,6 +377,11 @@ class SplitModel(LayerCosts):
         ]
         return [*fewer, sum(x for (x,) in left) < sum(n for (n,) in kept), *less]
 
+    def _alternates(self) -> bool:
+        """Does the kind of layer change more than once, so that chunks hold many numbers of each?"""
+        kinds = self.spec.layer_kind_of
+        return sum(one != other for one, other in pairwise(kinds)) > 1
+
     def solve(self, target: float, effort: float) -> tuple[Dealt | None, float, float]:
         """The split of the least bound, that bound as a step time [s], and the effort spent. None: there is none whose
         bound is below `target`."""
@@ -391,7 +397,7 @@ class SplitModel(LayerCosts):
         # of presolving what takes long and seldom removes anything of such a model
         limits.cp_model_probing_level = limits.symmetry_level = 0
         limits.max_presolve_iterations = 1
-        if len(self.spec.layer_kinds) > 2:  # sums of their domains, which it makes, take a minute
+        if self._alternates():  # sums of domains, which presolving makes, take a minute
             limits.cp_model_presolve = False
         status = solver.solve(self.cp)
         spent = solver.response_proto.deterministic_time + STARTING

@@ -26,13 +26,14 @@ from planner.solve.split import (
     solve_split,
 )
 from planner.solve.split_bound import capacity, quick_bound
-from planner.solve.split_model import STARTING
+from planner.solve.split_model import STARTING, SplitModel
 from planner.space.axes import recompute_choices
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
-from planner.spec.config import ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from tests.problems import costs, dense_model, moe_model, problem
+from tests.problems import costs, delta_model, dense_model, moe_model, problem
 
 
 def every_split(layers: int, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
@@ -327,3 +328,30 @@ def test_no_random_configuration_beats_the_certificate(seed: int) -> None:
         else float(evaluate_exactly(model, solved.best.take(slice(1)), simulator).step_time[0])
     )
     assert solved.bound <= taken <= solved.bound * 1.01
+
+
+@pytest.mark.parametrize(
+    ("spec", "alternates"),
+    [(dense_model(16), False), (moe_model(16, leading_dense=3), False), (delta_model(16), True),
+     (delta_model(16, every=16), False)],
+)  # fmt: skip
+def test_presolving_is_left_out_where_kinds_of_layers_alternate(spec: ModelSpec, alternates: bool) -> None:
+    """Presolving them takes a minute, which the effort asked for does not count."""
+    model = costs(problem(spec))
+    config = ParallelConfig(dp=4, pp=4, vpp=2, num_microbatches=16, zero=1, schedule=Schedule.INTERLEAVED)
+    room = capacity(model, config, (0,), 1e12)
+    found = SplitModel(model, config, Dealt((2,) * 8, (0,)), np.inf, room)
+    seen: list[bool] = []
+
+    class Watched(CpSolver):
+        def solve(self, *given: Any, **named: Any) -> Any:
+            seen.append(self.parameters.cp_model_presolve)
+            return super().solve(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ortools.sat.python.cp_model.CpSolver", Watched)
+        best, least, _ = found.solve(np.inf, 1.0)
+    assert seen == [not alternates]
+    assert best is not None
+    assert sum(best.chunks) == 16
+    assert least <= float(evaluate_exactly(model, ConfigTable.of([config])).step_time[0])
