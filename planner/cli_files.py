@@ -170,12 +170,15 @@ def problem_of(
 
 
 def _with_options(stack: Stack, parsed: ParsedConfig) -> Stack:
-    """The stack with those of its options that the files set and its name does not."""
-    from planner.catalog.stack_options import SEPARATOR, options_for, with_options
+    """The stack with those of its options that the files set and that change it."""
+    from planner.catalog.stack_options import options_for, with_options
 
-    missing = {option.name for option in options_for(stack)}.difference(stack.name.split(SEPARATOR))
-    wanted = [*parsed.stack_options, *([parsed.dispatcher] if parsed.dispatcher else [])]
-    return with_options(stack, [name for name in wanted if name in missing])
+    known = {option.name for option in options_for(stack)}
+    for name in [*parsed.stack_options, *([parsed.dispatcher] if parsed.dispatcher else [])]:
+        changed = with_options(stack, [name]) if name in known else stack
+        if changed.model_copy(update={"name": stack.name}) != stack:
+            stack = changed
+    return stack
 
 
 def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:

@@ -196,7 +196,8 @@ def context_kind_in(cells: Row, stack: Stack) -> ContextKind:
     text = cells["extras"].lower()
     if re.search(r"cp a2a|ulysses|cp[_-]comm[_-]type[ =:]+a2a", text):
         return ContextKind.A2A
-    if stack.framework == "torchtitan" or "all-gather cp" in text or "cp all_gather" in text:
+    # Llama 3's own: keys and values gathered first (arXiv 2407.21783, section 3.3.2)
+    if "meta internal" in cells["framework"].lower() or "all-gather cp" in text or "cp all_gather" in text:
         return ContextKind.ALL_GATHER
     return ContextKind.P2P
 

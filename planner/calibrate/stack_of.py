@@ -13,15 +13,13 @@ from typing import Any, Final
 
 from planner.catalog.load_stacks import load_stack
 from planner.spec.accelerator import Architecture
-from planner.spec.precision import Dtype
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
 
 # Nearest kin doubles the error band: a stack that no row identified was up to 2x apart (research, "stacks").
 KIN_BAND_FACTOR: Final = 2.0
 # FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
 FLASH1_SLOWDOWN: Final = 2.0
-ROWWISE_SLOWDOWN: Final = 1.27
 # Async tensor parallelism made torchtitan's steps 5 to 9 % shorter (Llama 3 8B, tp 8; three pairs of published rows, on
 # which it is judged, too); its communication with what recomputation repeats is a little under a third of them.
 TP_OVERLAPPED: Final = 0.7
@@ -232,13 +230,14 @@ def _eager_torch(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 def _rowwise(text: str, stack: Stack) -> tuple[Update, str] | None:
-    """Scales per row cost fp8 products about a quarter of their rate (torchao's Llama 3 8B on H100: 1.10 x bf16
-    against 1.25 x with scales per tensor; from memory, unverified)."""
+    """torchao's recipe_name rowwise, with which torchtitan gathers inputs in 16 bits (820504e docs/float8.md)."""
     if not re.search(r"row-?wise", text):
         return None
-    gemm = {**stack.compute.gemm, Dtype.FP8: ROWWISE_SLOWDOWN * stack.compute.gemm_factor(Dtype.FP8)}
-    wide = {"tp_gathers_float8": False}  # torchtitan gathers inputs in 16 bits then
-    return {"compute": {"gemm": gemm}, "communication": wide}, "fp8 scales per row"
+    rows: Update = {
+        "kernels": {"float8_scales": Float8Scales.ROW},
+        "communication": {"tp_gathers_float8": False},
+    }
+    return rows, "fp8 scales per row"
 
 
 def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | None:

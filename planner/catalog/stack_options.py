@@ -13,10 +13,12 @@ from typing import Any, Final
 from planner.errors import InputError, UnknownNameError
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel, Dispatcher, StateEngine
+from planner.spec.stack_kinds import AttentionKernel, Dispatcher, Float8Scales, StateEngine
 
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"
+FLOAT8_TENSORWISE: Final = "recipe-name=tensorwise"
+FLOAT8_ROWWISE: Final = "recipe-name=rowwise"
 DOUBLE_BUFFER: Final = "fsdp-double-buffer"
 PURE_BF16: Final = "pure-bf16"
 SDPA_MASK: Final = "sdpa-mask"
@@ -26,6 +28,15 @@ _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_
 _HALVES: Final = (Precision.BF16, Precision.FP8, Precision.FP8_CS)
 # torchtitan 0.3.0 config/configs.py TrainingConfig.dtype; DeepSpeed 0.19.8 runtime/precision_config.py BF16Config
 _PURE_BF16: Final = {"pure_bf16": True, "master": 0.0, "gradient": 2.0, "optimizer_transient": 0.0}
+_TENSORWISE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "kernels": {"float8_scales": Float8Scales.TENSOR}, "communication": {"tp_gathers_float8": True},
+}  # fmt: skip
+_ROWWISE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "kernels": {"float8_scales": Float8Scales.ROW}, "communication": {"tp_gathers_float8": False},
+}  # fmt: skip
+_GATHERS: Final = (
+    "FSDP2 casts linear weights of a dense fp8_cs model before it gathers them, one scale a tensor"
+)
 _PURE_MEANING: Final = "weights, gradients and moments in bf16, without fp32 masters (full bf16 training)"
 
 
@@ -67,8 +78,18 @@ OPTIONS: Final = (
         "nvfp4 keeps 4-bit copies beside 16-bit weights", StateEngine.CONTIGUOUS, (Precision.NVFP4,),
     ),
     StackOption(
-        FLOAT8_ALL_GATHER, ("torchtitan", "fsdp"), {"states": {"float8_all_gather": True}},
-        "FSDP2 casts linear weights of a dense fp8_cs model before it gathers them, one scale a tensor",
+        FLOAT8_ALL_GATHER, ("torchtitan",), {"states": {"float8_all_gather": True}, **_TENSORWISE}, _GATHERS,
+        precisions=(Precision.FP8_CS,),
+    ),
+    StackOption(
+        FLOAT8_ALL_GATHER, ("fsdp",), {"states": {"float8_all_gather": True}}, _GATHERS, precisions=(Precision.FP8_CS,),
+    ),
+    StackOption(
+        FLOAT8_TENSORWISE, ("torchtitan",), _TENSORWISE, "torchao's float8 with one scale a tensor",
+        precisions=(Precision.FP8_CS,),
+    ),
+    StackOption(
+        FLOAT8_ROWWISE, ("torchtitan",), _ROWWISE, "torchao's float8 with a scale a row, gathered in 16 bits",
         precisions=(Precision.FP8_CS,),
     ),
     StackOption(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
+from planner.cost.context import context_kinds, gathers_in_ring, merged_bytes
 from planner.cost.delta_rule import rule_time
 from planner.cost.eager import Moved, expert_bytes, layer_bytes
 from planner.cost.flops import Gemm, Shard
@@ -25,8 +26,11 @@ from planner.cost.kernels import (
     memory_bound_time,
     misaligned_slowdown,
 )
+from planner.cost.messages import gathered_width
+from planner.cost.params_fp8 import gathers_float8
 from planner.cost.quantise import OPERANDS
 from planner.cost.state_space import cut_of, scan_time
+from planner.cost.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
 from planner.spec.config import ConfigTable, ContextKind, distinct
@@ -34,7 +38,7 @@ from planner.spec.model import Attention, DeltaNet, Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import AttentionKernel, Dispatcher
+from planner.spec.stack_kinds import AttentionKernel, Dispatcher, Float8Scales
 
 Array = NDArray[np.float64]
 
@@ -111,6 +115,15 @@ def gemm_extents(gemm: Gemm, x: LayerShape, rows: NDArray[np.intp]) -> tuple[Arr
     return m, n, k, np.ones(len(rows))
 
 
+def casts_of(problem: Problem) -> Casts | None:
+    """What torchao moves around the products of a problem; None where it is not torchao that casts."""
+    kernels = problem.stack.kernels
+    if kernels.float8_scales is None or problem.job.precision is not Precision.FP8_CS:
+        return None
+    casts = CASTS[kernels.float8_scales, kernels.fused_norm]  # torch.compile fuses both
+    return casts.gathered() if gathers_float8(problem) else casts
+
+
 class ComputeModel:
     """Binds a problem to its kernel rates; device seconds for a table of distinct keys."""
 
@@ -124,6 +137,7 @@ class ComputeModel:
         self.gemm_peak = device.peak_flops(self.recipe.gemm)
         self.attention_peak = device.peak_flops(self.half_dtype())
         self.bandwidth = device.memory_bandwidth
+        self.casts = casts_of(problem)
         self.device_factor = problem.stack.compute.accelerator.get(device.name, 1.0)
 
     def half_dtype(self) -> Dtype:
@@ -193,16 +207,33 @@ class ComputeModel:
             wgrad = np.zeros_like(wgrad)
         forward, dgrad, wgrad = factor * forward, factor * dgrad, factor * wgrad
         if narrow and self.problem.job.precision in OPERANDS:
-            ahead, back = self._quantising(gemm, x.sequence_split[first], m, n, k)
+            if self.casts is not None and self._multiplies_rows_slowly():
+                forward = forward / ROW_RATE
+            ahead, back = self._quantising(gemm, x.sequence_split[first], m, n, k, local)
             forward, dgrad = forward + ahead, dgrad + back
         return Products(*(seconds[inverse] for seconds in (forward, dgrad, wgrad)))
 
-    def _quantising(self, gemm: Gemm, split: Array, m: Array, n: Array, k: Array) -> tuple[Array, Array]:
+    def _multiplies_rows_slowly(self) -> bool:
+        """Do products whose operands have a scale a row run slower than those of one a tensor? On Hopper."""
+        rows = self.problem.stack.kernels.float8_scales is Float8Scales.ROW
+        return rows and self.problem.cluster.accelerator.architecture is Architecture.HOPPER
+
+    def _quantising(
+        self, gemm: Gemm, split: Array, m: Array, n: Array, k: Array, local: Array
+    ) -> tuple[Array, Array]:
         """Seconds of quantising a product's input, forward, and the gradient of its output, backward.
 
         Under sequence parallelism the ranks gather the input of a product split by columns, and the gradient of the
         output of one split by rows. The kernels do nothing but move bytes: no factor of the stack.
         """
+        if self.casts is not None:
+            narrow = gathered_width(self.problem) < self.recipe.activation_bytes
+            values = operands(gemm, (m * k, m * n, local * n * k), split, narrow)
+            ahead, back = cast_bytes(self.casts, values, self.problem.job.lora_rank is None)
+            return (
+                memory_bound_time(ahead, self.bandwidth, self.kernels),
+                memory_bound_time(back, self.bandwidth, self.kernels),
+            )
         operand = OPERANDS[self.problem.job.precision]
         architecture = self.problem.cluster.accelerator.architecture
         trained = self.problem.job.lora_rank is None
@@ -248,21 +279,24 @@ class ComputeModel:
             batch, seq, seq, heads, kv, float(a.head_dim), float(a.v_head_dim), True,
             self.attention_peak, self.bandwidth, self.kernels, window,
         )  # fmt: skip
-        ring = (x.c > 1) & (keys["cp_kind"] == ContextKind.P2P)
+        kinds = context_kinds(self.problem.stack.communication, keys["cp_kind"])
+        ring = (x.c > 1) & (kinds == ContextKind.P2P)
+        merged: tuple[Array, Array] = (np.zeros(len(keys)), np.zeros(len(keys)))
         if a.window is None and ring.any():
-            steps = self._ring(a, x, batch, seq)
+            steps, moved = self._ring(a, x, batch, seq)
             forward, backward = np.where(ring, steps[0], forward), np.where(ring, steps[1], backward)
+            merged = np.where(ring, moved[0], 0.0), np.where(ring, moved[1], 0.0)
         stack = self.problem.stack
         factor = self.device_factor * stack.compute.attention
         if stack.kernels.attention is AttentionKernel.FLASH:
-            return factor * forward, factor * backward
+            return factor * forward + merged[0], factor * backward + merged[1]
         slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
         if stack.kernels.attention is AttentionKernel.MEMORY_EFFICIENT:
             forward, backward, copies = self._masked(a, x, batch, seq)
             forward, backward = (MEMORY_EFFICIENT_SLOWDOWN * seconds for seconds in (forward, backward))
             return factor * slower[0] * forward + copies, factor * slower[1] * backward + copies
         if stack.kernels.attention is AttentionKernel.FLASH_2:
-            return factor * slower[0] * forward, factor * slower[1] * backward
+            return factor * slower[0] * forward + merged[0], factor * slower[1] * backward + merged[1]
         square = batch * heads * seq * seq
         passes = np.where(
             self.softmax_is_eager(layer, x, keys),
@@ -295,16 +329,22 @@ class ComputeModel:
         heads = keys["micro_batch"] * layer.attention.heads / x.t
         return (heads % SOFTMAX_HEADS > 0) | (x.seq_kv > SOFTMAX_KEYS)
 
-    def _ring(self, a: Attention, x: LayerShape, batch: Array, seq: Array) -> tuple[Array, Array]:
-        """Forward and backward seconds of attention passed around a ring of c ranks.
+    def _ring(
+        self, a: Attention, x: LayerShape, batch: Array, seq: Array
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Forward and backward seconds of attention passed around a ring of c ranks, and of merging what its steps
+        return, which no factor of attention reaches.
 
         A rank holds two of 2c chunks. One causal block of s/c by s/c, then c - 1 blocks of s/c by s/2c without a
         mask; each adds its outputs to the running ones (read, read, write, for three quarters of the queries on
         average), in backward the gradients of queries, keys and values. Source: TransformerEngine 2.x,
-        attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P.
+        attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P. torch's has the same blocks and
+        merges in fp32 (`cost/context.py`).
         """
-        own = seq / x.c
-        heads, kv = a.heads / x.t, a.kv_heads / x.kv_split
+        own, again = seq / x.c, x.c - 1
+        gathers = gathers_in_ring(self.problem.stack.communication)
+        heads = a.heads / x.t
+        kv = heads if gathers else a.kv_heads / x.kv_split
         first, later = (
             attention_time(
                 batch, own, keys, heads, kv, float(a.head_dim), float(a.v_head_dim), causal,
@@ -312,12 +352,14 @@ class ComputeModel:
             )
             for keys, causal in ((own, True), (own / 2, False))
         )  # fmt: skip
-        passes = 3.0 * self.recipe.activation_bytes * batch * own
-        outputs = memory_bound_time(0.75 * passes * heads * a.v_head_dim, self.bandwidth, self.kernels)
-        moved = 0.75 * heads * a.head_dim + kv * (a.head_dim + a.v_head_dim)
-        gradients = memory_bound_time(passes * moved, self.bandwidth, self.kernels)
-        again = x.c - 1
-        return first[0] + again * (later[0] + outputs), first[1] + again * (later[1] + gradients)
+        if gathers:
+            moves = merged_bytes(a, batch * own, x.t, x.c)
+        else:
+            passes = again * 3.0 * self.recipe.activation_bytes * batch * own
+            moved = 0.75 * heads * a.head_dim + kv * (a.head_dim + a.v_head_dim)
+            moves = 0.75 * passes * heads * a.v_head_dim, passes * moved
+        ahead, back = (memory_bound_time(moved, self.bandwidth, self.kernels) for moved in moves)
+        return (first[0] + again * later[0], first[1] + again * later[1]), (ahead, back)
 
     def memory_bound(self, layer: Layer, x: LayerShape) -> tuple[dict[str, Array], Array]:
         """Forward seconds of norms, residuals, rotary, activation and permutation, by module; backward ones of all.

@@ -24,6 +24,7 @@ from planner.cost.collectives import (
     reduce_scatter_time,
     remote_copies,
 )
+from planner.cost.context import FP32, context_kinds, gathers_in_ring
 from planner.cost.exposed import dispatch_share, node_limit
 from planner.cost.messages import (
     gathered_width,
@@ -159,7 +160,7 @@ def _of_layer(
             yield replace(found, hidden=True)
     if config.cp > 1:
         if layer.attention is not None:
-            yield from _of_context(config, layer.attention, tokens, width, passes, again)
+            yield from _of_context(model, config, layer.attention, passes, again)
         if layer.state_space is not None:
             yield from _of_scan(config, layer.state_space, tokens, width, 2 * passes + again)
     if layer.moe is not None:
@@ -179,25 +180,33 @@ def gathers_inputs_again(model: CostModel) -> bool:
 
 
 def _of_context(
-    config: ParallelConfig, attention: Attention, tokens: float, width: float, passes: float, again: float
+    model: CostModel, config: ParallelConfig, attention: Attention, passes: float, again: float
 ) -> Iterator[Exchange]:
+    comm, width = model.problem.stack.communication, model.layers.recipe.activation_bytes
+    tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
     kv_split = float(min(config.tp, attention.kv_heads))
     kv = float(key_value_bytes(attention, tokens, float(config.tp), kv_split, width))
     forward, what = passes + again, "keys and values"
-    if config.cp_kind == ContextKind.P2P:
+    kind = int(context_kinds(comm, np.array(config.cp_kind)))
+    if kind == ContextKind.P2P and gathers_in_ring(comm):
+        kv = float(query_output_bytes(attention, tokens, float(config.tp), width))
+        yield _collective("cp", CollectiveKind.ALL_GATHER, what, config.cp * kv, config.cp, forward + passes)
+        size = FP32 / width * kv
+        yield Exchange("cp", CollectiveKind.P2P, f"{what}, gradients", size, config.cp * passes, size)
+    elif kind == ContextKind.P2P:
         steps = config.cp - 1
         yield Exchange("cp", CollectiveKind.P2P, what, kv, steps * forward, kv)
         yield Exchange("cp", CollectiveKind.P2P, f"{what}, gradients", 2 * kv, steps * passes, 2 * kv)
-    elif config.cp_kind == ContextKind.ALL_GATHER:
+    elif kind == ContextKind.ALL_GATHER:
         whole = config.cp * kv
         gathers = forward + passes
         yield _collective("cp", CollectiveKind.ALL_GATHER, what, whole, config.cp, gathers)
         yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their gradients", whole, config.cp, passes)
     else:
         q_out = float(query_output_bytes(attention, tokens, float(config.tp), width))
-        kind, calls = CollectiveKind.ALL_TO_ALL, forward + passes
-        yield _collective("cp", kind, "queries and outputs", q_out, config.cp, calls)
-        yield _collective("cp", kind, what, kv, config.cp, calls)
+        calls = forward + passes
+        for size, name in ((q_out, "queries and outputs"), (kv, what)):
+            yield _collective("cp", CollectiveKind.ALL_TO_ALL, name, size, config.cp, calls)
 
 
 def _of_scan(

@@ -22,6 +22,7 @@ from planner.cost.collectives import (
     reduce_scatter_time,
     remote_copies,
 )
+from planner.cost.context import FP32, context_kinds, gathers_in_ring
 from planner.cost.messages import (
     gathered_width,
     key_value_bytes,
@@ -97,25 +98,35 @@ class CommunicationModel:
 
         Ring: c - 1 steps that each pass on keys and values (backward also their gradients) while attention works
         on the last ones. All-gather: keys and values before attention, gradients reduce-scattered after.
+        torch's gathered ring: a gather, backward again, and fp32 gradients that go round (`cost/context.py`).
         All-to-all: q, k, v before and the output after. State spaces have the all-to-all whatever the kind.
         """
         cluster, a = self.problem.cluster, layer.attention
         if a is None:
             return self._scan_context(layer, x)
         group = group_links(x.t, x.c, cluster)
-        act, nvlink = self.recipe.activation_bytes, cluster.tiers[0].bandwidth
+        act, nvlink, comm = (
+            self.recipe.activation_bytes,
+            cluster.tiers[0].bandwidth,
+            self.problem.stack.communication,
+        )
         crosses = x.c > group.local
         kv = key_value_bytes(a, x.tokens, x.t, x.kv_split, act)
         step = p2p_time(kv, crosses, nvlink, group.message, self.links)
         step_back = p2p_time(2 * kv, crosses, nvlink, group.message, self.links)
-        overlap = self.problem.stack.communication.cp_overlap
+        overlap = comm.cp_overlap
         ring = (x.c - 1) * np.maximum(step - overlap * attention[0] / x.c, 0.0)
         ring_back = (x.c - 1) * np.maximum(step_back - overlap * attention[1] / x.c, 0.0)
         where = (x.c, group.local, nvlink, group.fabric, self.links)
         gather, scatter = all_gather_time(kv * x.c, *where), reduce_scatter_time(kv * x.c, *where)
         q_out = query_output_bytes(a, x.tokens, x.t, act)
         exchange = all_to_all_time(q_out, *where) + all_to_all_time(kv, *where)
-        kind = keys["cp_kind"]
+        if gathers_in_ring(comm):
+            repeated = query_output_bytes(a, x.tokens, x.t, act)
+            ring = np.asarray(all_gather_time(repeated * x.c, *where))
+            passed = p2p_time(FP32 / act * repeated, crosses, nvlink, group.message, self.links)
+            ring_back = ring + x.c * passed
+        kind = context_kinds(comm, keys["cp_kind"])
         forward = np.select(
             [kind == ContextKind.P2P, kind == ContextKind.ALL_GATHER], [ring, gather], exchange
         )

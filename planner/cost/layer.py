@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from planner.cost.activations import HeadActivations, LayerShape, head_activations
 from planner.cost.adapters import AdapterModel, adapter_launches
 from planner.cost.compute import ComputeModel, Groups, key_groups
+from planner.cost.context import context_kinds
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
 from planner.cost.eager import loss_bytes
 from planner.cost.exposed import CommunicationModel
@@ -386,7 +387,8 @@ class LayerModel:
         Each pass takes the longer of device and host; a third of the launches are forward ones, and a ring's steps are
         in attention's graph.
         """
-        ring = (keys["cp_kind"] == ContextKind.P2P) & (layer.attention is not None)
+        kinds = context_kinds(self.problem.stack.communication, keys["cp_kind"])
+        ring = (kinds == ContextKind.P2P) & (layer.attention is not None)
         steps = np.where(ring, c - 1, 0.0)
         plain = FORWARD_SHARE * floor.total * (1 + RING_LAUNCHES[0] * steps)
         repeated = np.minimum(relaunched(keys, capture, RELAUNCHED) * _layers_worth(layer), 1.0) * plain

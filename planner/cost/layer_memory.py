@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from planner.cost import delta_rule, state_space
 from planner.cost.activations import LayerShape, frozen_inputs, layer_activations, linear_input_bytes
 from planner.cost.adapters import linear_layers
+from planner.cost.context import context_kinds
 from planner.cost.flops import Shard, layer_gemms
 from planner.cost.state_space import cut_of
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
@@ -57,7 +58,8 @@ def layer_memory(
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
     released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
     if layer.attention is not None and (keys["cp"] > 1).any():
-        attention = context_working(layer.attention, x, keys["cp_kind"], recipe) - released
+        kinds = context_kinds(problem.stack.communication, keys["cp_kind"])
+        attention = context_working(layer.attention, x, kinds, recipe) - released
         working = np.where(keys["cp"] > 1, np.maximum(working, attention), working)
     if layer.state_space is not None:
         stream = recipe.activation_bytes * x.tokens * problem.model.hidden / x.sequence_split

@@ -21,7 +21,7 @@ from planner.spec.accelerator import Accelerator
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import StateEngine
+from planner.spec.stack_kinds import Float8Scales, StateEngine
 
 Array = NDArray[np.float64]
 
@@ -92,7 +92,8 @@ def gathers_float8(problem: Problem) -> bool:
     """Does FSDP2 cast linear weights before it gathers them? With one scale a tensor, and every linear weight but the
     head one of torchao's: experts, most of a mixture of them, are none and stay wide (torchao float8/fsdp_utils.py
     WeightWithDynamicFloat8CastTensor.fsdp_pre_all_gather; torchtitan 0.2.2 components/quantization/float8.py)."""
-    trained = problem.job.lora_rank is None and not problem.model.is_moe
+    rows = problem.stack.kernels.float8_scales is Float8Scales.ROW
+    trained = problem.job.lora_rank is None and not problem.model.is_moe and not rows
     return trained and problem.stack.states.casts_for_gathers(problem.job.precision)
 
 

@@ -19,7 +19,15 @@ from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.own_run import OwnRun
 from planner.spec.precision import Dtype, Precision
-from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, PipelineSplit, StateEngine
+from planner.spec.stack_kinds import (
+    AttentionKernel,
+    ContextExchange,
+    CrossEntropy,
+    Dispatcher,
+    Float8Scales,
+    PipelineSplit,
+    StateEngine,
+)
 from planner.units import parse_quantity
 
 
@@ -141,6 +149,10 @@ class Kernels(_Section):
         False,
         description="routing probabilities weigh the expert's activation, so that its output is not kept",
     )
+    float8_scales: Float8Scales | None = Field(
+        None,
+        description="fp8_cs is torchao's float8, with these scales; absent: Transformer Engine's current scaling",
+    )
     eager_dequantise: bool = Field(
         False,
         description="frozen 4-bit weights are dequantised by single operations of PyTorch (torchao, not compiled)",
@@ -222,6 +234,10 @@ class Communication(_Section):
         False,
         description="linear layers of a dense fp8 model with one scale a tensor are given 8-bit inputs and gradients "
         "before tensor parallelism gathers them (torchao's Float8ColwiseParallel)",
+    )
+    cp_exchange: ContextExchange = Field(
+        ContextExchange.RING,
+        description="how context parallelism passes keys and values on where p2p is asked for",
     )
     cp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"

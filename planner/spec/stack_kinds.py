@@ -1,4 +1,5 @@
-"""The kinds that a stack chooses among: of attention, loss, engine of states, dispatch of tokens, split of layers."""
+"""The kinds that a stack chooses among: of attention and its context, loss, float8, engine of states, dispatch of
+tokens, split of layers."""
 
 from __future__ import annotations
 
@@ -60,6 +61,26 @@ class Dispatcher(StrEnum):
     ALL_TO_ALL = "all-to-all"
     DEEPEP = "deepep"
     HYBRIDEP = "hybridep"
+
+
+class ContextExchange(StrEnum):
+    """How a framework's own context parallelism (`cp_kind` p2p) passes keys and values on.
+
+    RING: to the next rank, while attention works on the last ones (Transformer Engine). GATHERED_RING: all are gathered
+    first, attention still works on one rank's after another's (torch, rotate method allgather). GATHER: all are
+    gathered and attended in one kernel (torch's FlexAttention).
+    """
+
+    RING = "ring"
+    GATHERED_RING = "gathered-ring"
+    GATHER = "gather"
+
+
+class Float8Scales(StrEnum):
+    """Scales of torchao's float8: one a TENSOR, or one for every ROW (and column) of values that a product sums."""
+
+    TENSOR = "tensor"
+    ROW = "row"
 
 
 class PipelineSplit(StrEnum):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli_files import problem_of
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Files
@@ -86,8 +87,10 @@ def test_torchtitan_refuses_it_beside_a_recipe() -> None:
     with pytest.raises(InputError, match="recipe_name"):
         framework("torchtitan").parse({"config.toml": words + 'recipe_name = "rowwise"\n'})
     rows = framework("torchtitan").parse({"config.toml": TITAN + 'recipe_name = "rowwise"\n'})
-    assert rows.param_gather is False
-    assert any("scales by rows" in note for note in rows.notes)
+    assert (rows.param_gather, rows.stack_options, rows.notes) == (False, ("recipe-name=rowwise",), ())
+    wide = framework("torchtitan").parse({"config.toml": TITAN + 'recipe_name = "rowwise_with_gw_hp"\n'})
+    assert wide.stack_options == rows.stack_options
+    assert "bf16" in wide.notes[0]
     alone = words.replace("data_parallel_shard_degree = 8", "data_parallel_shard_degree = 1")
     assert framework("torchtitan").parse({"config.toml": alone}).param_gather is False
 
@@ -199,10 +202,34 @@ except AssertionError:
     assert run(script).split() == ["1.0", "1", "refused"]
 
 
-def test_what_torchtitan_scales_otherwise_is_said() -> None:
-    case = problem("llama-3.1-8b", "torchtitan-2026", precision="fp8_cs")
-    for version, rows in (("0.2.2", False), ("0.3.0", True)):
-        files = framework("torchtitan").render(launch("llama-3.1-8b", CONFIGS["torchtitan"], case), version)
-        parsed = framework("torchtitan").parse({n: t for n, t in files.items() if n != "README.md"})
-        assert parsed.precision is Precision.FP8_CS
-        assert any("by rows" in note for note in parsed.notes) is rows
+@pytest.mark.parametrize(
+    ("stack", "version", "recipe", "said"),
+    [
+        ("torchtitan-2024", "0.2.2", "tensorwise", False),
+        ("torchtitan-2024", "0.3.0", "rowwise", True),  # which has no other
+        ("torchtitan-2024+recipe-name=rowwise", "0.2.2", "rowwise", False),
+        ("torchtitan-2026", "0.2.2", "rowwise", False),
+        ("torchtitan-2026", "0.3.0", "rowwise", False),
+        ("torchtitan-2026+recipe-name=tensorwise", "0.2.2", "tensorwise", False),
+        ("torchtitan-2026" + OPTION, "0.2.2", "tensorwise", False),
+    ],
+)
+def test_the_scales_that_a_plan_counts_on_are_written_and_read(
+    stack: str, version: str, recipe: str, said: bool
+) -> None:
+    files = titan(stack, version)
+    parsed = framework("torchtitan").parse({n: t for n, t in files.items() if n != "README.md"})
+    assert parsed.precision is Precision.FP8_CS
+    assert parsed.stack_options == (f"recipe-name={recipe}",)
+    assert parsed.param_gather is (None if version == "0.3.0" else OPTION in stack and recipe == "tensorwise")
+    assert ("0.3.0 scales by rows" in files["README.md"]) is said
+
+
+@pytest.mark.parametrize(("recipe", "changes"), [("rowwise", False), ("tensorwise", True)])
+def test_files_are_costed_with_their_scales(recipe: str, changes: bool) -> None:
+    """On the newest stack, whose scales are those of rows."""
+    words = {"config.toml": TITAN + f'recipe_name = "{recipe}"\n'}
+    titan = framework("torchtitan")
+    found, _ = problem_of(titan.parse(words), titan, "1x8 h100", 8, None, None)
+    assert found.stack.name == "torchtitan-2026" + changes * f"+recipe-name={recipe}"
+    assert found.stack.kernels.float8_scales == {"rowwise": "row", "tensorwise": "tensor"}[recipe]

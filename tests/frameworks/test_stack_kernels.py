@@ -120,15 +120,15 @@ def test_torchtitan_takes_from_python_what_no_option_says() -> None:
     read = found.parse(files)
     assert read.model is not None
     assert (read.model.name, read.precision) == ("llama-3.1-405b", Precision.BF16)
-    narrow = found.render(replace(large, job=replace(large.job, precision=Precision.FP8)), "0.3.0")
-    assert found.parse(narrow).precision is Precision.FP8
+    narrow = found.render(replace(large, job=replace(large.job, precision=Precision.FP8_CS)), "0.3.0")
+    assert found.parse(narrow).precision is Precision.FP8_CS
 
 
 def test_torchtitan_configurations_with_a_precision_of_their_own() -> None:
     words = "torchrun --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_405b"
     read = framework("torchtitan").parse({"run.sh": words})
     assert read.model is not None
-    assert (read.model.name, read.precision) == ("llama-3.1-405b", Precision.FP8)
+    assert (read.model.name, read.precision) == ("llama-3.1-405b", Precision.FP8_CS)
 
 
 def test_torchtitan_cuts_the_sequence_into_the_parts_of_its_loss() -> None:

@@ -24,6 +24,7 @@ from planner.frameworks.torchtitan.names import (
     asks_for_flex,
     chunks_loss,
     require_recipe,
+    scales_rows,
 )
 from planner.frameworks.torchtitan.options import cli_options, dump_toml, toml_sections
 from planner.frameworks.torchtitan.parse import parse
@@ -106,7 +107,7 @@ def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
         said.append("0.2.2 takes the loss in one piece: more memory at the loss than predicted")
     if version == CLI and stack.kernels.attention is not AttentionKernel.FLASH:
         said.append("the attention kernel: 0.3.0 takes FlexAttention, variable-length attention for gpt-oss")
-    if version == CLI and launch.job.precision is FLOAT8:
+    if version == CLI and launch.job.precision is FLOAT8 and not scales_rows(launch):
         said.append("one float8 scale a tensor: 0.3.0 scales by rows, which multiplies more slowly")
     return said
 

@@ -13,7 +13,7 @@ from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.spec.config import Schedule
 from planner.spec.precision import Precision
-from planner.spec.stack_kinds import CrossEntropy, Dispatcher
+from planner.spec.stack_kinds import CrossEntropy, Dispatcher, Float8Scales
 
 TITLE: Final = "torchtitan"
 TOML, CLI = "0.2.2", "0.3.0"
@@ -108,7 +108,13 @@ def gathers_float8(launch: Launch) -> bool:
     """Does the plan count on shards of linear weights that are cast to float8 before they are gathered?"""
     stack = launch.stack_of("torchtitan")
     asked = stack is not None and stack.states.casts_for_gathers(launch.job.precision)
-    return asked and launch.config.zero >= 2 and not launch.model.is_moe
+    return asked and launch.config.zero >= 2 and not launch.model.is_moe and not scales_rows(launch)
+
+
+def scales_rows(launch: Launch) -> bool:
+    """Does the plan count on float8 with a scale a row? Where the stack is another's: no, 0.2.2's default."""
+    stack = launch.stack_of("torchtitan")
+    return stack is not None and stack.kernels.float8_scales is Float8Scales.ROW
 
 
 def uses_deepep(launch: Launch) -> bool:

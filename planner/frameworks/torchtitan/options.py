@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.frameworks.framework import Launch
-from planner.frameworks.torchtitan.names import FLOAT8, Shipped, compiles, gathers_float8
+from planner.frameworks.torchtitan.names import FLOAT8, Shipped, compiles, gathers_float8, scales_rows
 from planner.spec.config import CudaGraphs, Recompute
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -38,10 +38,10 @@ def toml_sections(launch: Launch, shipped: Shipped, sections: Sections) -> dict[
         toml["activation_checkpoint"]["selective_ac_option"] = "op"
     if launch.job.precision is FLOAT8:
         toml["model"]["converters"] = ["quantize.linear.float8"]
-        # the head stays in bf16, as the cost model has it; one scale a tensor is what comes without a recipe's name,
-        # which excludes the float8 all-gather
+        # the head stays in bf16, as the cost model has it; a recipe's name excludes the float8 all-gather
         gathers = {"enable_fsdp_float8_all_gather": True, "precompute_float8_dynamic_scale_for_fsdp": True}
-        recipe = gathers if gathers_float8(launch) else {"recipe_name": "tensorwise"}
+        named = {"recipe_name": "rowwise" if scales_rows(launch) else "tensorwise"}
+        recipe = gathers if gathers_float8(launch) else named
         toml["quantize.linear.float8"] = {**recipe, "filter_fqns": ["output"]}
     return toml
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from planner.catalog.stack_options import PURE_BF16
+from planner.catalog.stack_options import FLOAT8_ROWWISE, FLOAT8_TENSORWISE, PURE_BF16
 from planner.errors import FileInputError, InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
@@ -133,7 +133,8 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     if not known:  # all devices that are left; the cluster says how many
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
     fp8 = "float8" in s.text("model.converters", "") or shipped_precision is FLOAT8
-    gathers, notes = _float8_gather(s, version, shard > 1) if fp8 else (None, ())
+    gathers, options, notes = _float8(s, version, shard > 1) if fp8 else (None, (), ())
+    pure = (PURE_BF16,) if s.text("training.dtype", "float32") == "bfloat16" else ()
     deepep = s.text("parallelism.expert_parallel_comm_backend", "") == "deepep"
     fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
     return ParsedConfig(
@@ -151,7 +152,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         cross_entropy=_loss(s, version),
         param_gather=gathers,
         dispatcher=Dispatcher.DEEPEP if deepep else None,
-        stack_options=(PURE_BF16,) if s.text("training.dtype", "float32") == "bfloat16" else (),
+        stack_options=(*pure, *options),
     )
 
 
@@ -166,32 +167,31 @@ def _model(s: Settings, version: str) -> tuple[ModelSpec | None, Precision | Non
     return (load_model(name) if name else None), None
 
 
-def _float8_gather(s: Settings, version: str, sharded: bool) -> tuple[bool | None, tuple[str, ...]]:
-    """Whether linear weights are gathered in float8, and what of it is not costed; 0.3.0 has no such option.
+def _float8(s: Settings, version: str, sharded: bool) -> tuple[bool | None, tuple[str, ...], tuple[str, ...]]:
+    """Whether linear weights are gathered in float8, the option that its recipe is, and what of it is not costed.
+
+    0.3.0 scales by rows, and has no option to gather so.
 
     Raises `InputError` where 0.2.2 does (components/quantization/float8.py Float8LinearConverter).
     """
     if version != TOML:
-        return None, (
-            "float8 scales by rows in 0.3.0: costed as one scale a tensor, which multiplies faster",
-        )
+        return None, (FLOAT8_ROWWISE,), ()
     section = "quantize.linear.float8"
     recipe, asked = s.text(f"{section}.recipe_name", ""), s.flag(f"{section}.enable_fsdp_float8_all_gather")
     if recipe and asked:
         must = "enable_fsdp_float8_all_gather together with recipe_name is not supported: it is for one scale a tensor"
         raise InputError(must, f"recipe_name {recipe}"[:80], "leave recipe_name out")
     notes = []
-    if recipe.startswith("rowwise"):
-        notes.append(
-            f"recipe_name {recipe[:40]}: scales by rows are costed as one a tensor, which multiplies faster"
-        )
+    rows = recipe.startswith("rowwise")
+    if rows and recipe != "rowwise":
+        notes.append(f"recipe_name {recipe[:40]}: weight gradients in bf16 are costed as float8")
     precomputed = s.flag(f"{section}.precompute_float8_dynamic_scale_for_fsdp")
     if asked and sharded and not precomputed:
         notes.append(
             "a scale's all-reduce for every weight before its gather is not costed: set "
             "precompute_float8_dynamic_scale_for_fsdp"
         )
-    return asked and sharded, tuple(notes)
+    return asked and sharded, (FLOAT8_ROWWISE if rows else FLOAT8_TENSORWISE,), tuple(notes)
 
 
 def _graphs(s: Settings, version: str, model: ModelSpec | None, stages_and_experts: int) -> dict[str, int]:

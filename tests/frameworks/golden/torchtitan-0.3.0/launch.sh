@@ -34,7 +34,7 @@ TITAN_ARGS=(
   --parallelism.pipeline_parallel_layers_per_stage 4
   --metrics.log_freq 1
   --compile.enable
-  --compile.components model,loss
+  --compile.components 'model,loss'
   --compile.no_enable_async_tensor_parallel
   --optimizer.implementation fused
   --parallelism.enable_sequence_parallel
