@@ -134,3 +134,20 @@ def test_a_rule_is_said_once(plans: dict[str, Path], monkeypatch: pytest.MonkeyP
     assert done.stdout.count(rule) == 1
     assert f"zero-supported: {rule}\n" in done.stdout
     assert "zero=2" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("model", "pins", "said"),
+    [
+        ("deepseek-v2-lite", ["ep=8", "pp=2"], "tokens there and back"),
+        ("llama-3.2-1b", ["cp=8", "tp=2"], "keys and values, gradients"),
+    ],
+)
+def test_messages_say_what_they_carry_at_80_columns(
+    tmp_path: Path, model: str, pins: list[str], said: str
+) -> None:
+    plan = str(tmp_path / "plan.json")
+    sets = [word for pin in pins for word in ("--set", pin)]
+    asked = ["estimate", model, "4x8 h100 400G-ib", "--seq-len", "131072", "--global-batch", "32", *sets]
+    CliRunner().invoke(app, [*asked, "-o", plan])
+    assert said in CliRunner().invoke(app, ["explain", plan], env={"COLUMNS": "80"}).stdout

@@ -155,7 +155,7 @@ def _of_layer(
         for kind, sent in kinds if config.sp else ((CollectiveKind.ALL_REDUCE, size),):
             yield _collective("tp", kind, "hidden states", sent, config.tp, calls)
         if config.sp and gathers_inputs_again(model):
-            regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, under compute"
+            regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, hidden"
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
             yield replace(found, hidden=True)
     if config.cp > 1:
@@ -231,7 +231,7 @@ def _of_experts(
     if config.ep > 1:
         comm, ep, kind = model.problem.stack.communication, float(config.ep), CollectiveKind.ALL_TO_ALL
         narrow = dispatch_share(comm, width)
-        ways = [("tokens to experts and back", 1.0, 2 * calls)]
+        ways = [("tokens there and back", 1.0, 2 * calls)]
         if narrow != 1.0:
             ways = [("tokens to experts", narrow, calls), ("results back", 1.0, calls)]
         local = float(group_links(float(config.etp), ep, model.problem.cluster).local)
