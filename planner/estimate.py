@@ -144,7 +144,8 @@ def named_config(
         config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
     if config.recompute_layers and config.recompute == Recompute.NONE:
         config = replace(config, recompute=int(Recompute.FULL))
-    modules = stack_modules(problem) if config.recompute == Recompute.SELECTIVE else 0
+    usual = named.get("recompute_modules", stack_modules(problem))
+    modules = usual if config.recompute == Recompute.SELECTIVE else 0
     config = replace(
         config,
         num_microbatches=max(problem.job.global_batch // (config.dp * config.micro_batch), 1),
@@ -153,6 +154,6 @@ def named_config(
     said = ", ".join(
         f"{axis}={value_text(axis, getattr(config, axis))}"
         for axis in RESTRICTABLE
-        if axis not in named and axis != "hsdp"  # without it all replicas share, as the stage says
+        if axis not in named and axis not in ("hsdp", "recompute_modules")  # as the stage and the kind say
     )
     return config, (f"axes not named: {said}",)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.space.restriction import value_text
-from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule
+from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
 from planner.spec.planfile import (
     Choice,
     Memory,
@@ -289,13 +289,13 @@ def recompute_word(config: ParallelConfig | PlannedConfig) -> str:
     """What is recomputed, as a word."""
     if config.recompute == Recompute.FULL:
         return f"{config.recompute_layers} layers"
-    return "selective" if config.recompute == Recompute.SELECTIVE else "none"
+    return selective_text(config.recompute_modules) if config.recompute == Recompute.SELECTIVE else "none"
 
 
 def _axis_text(config: PlannedConfig, axis: str) -> str:
     if axis == "schedule":
         return Schedule(config.schedule).label
-    if axis in ("offload", "cuda_graph_impl", "cuda_graph_modules"):
+    if axis in ("offload", "cuda_graph_impl", "cuda_graph_modules", "recompute_modules"):
         return value_text(axis, getattr(config, axis))
     return recompute_word(config) if axis == "recompute" else str(getattr(config, axis))
 

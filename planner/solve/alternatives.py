@@ -31,6 +31,7 @@ from planner.spec.config import (
     graphs_text,
     layers_text,
     offload_text,
+    selective_text,
 )
 from planner.spec.rule import Problem, Rule, Violation
 
@@ -332,7 +333,7 @@ def difference(config: ParallelConfig, other: ParallelConfig) -> str:
     if recompute[0] != recompute[1]:
         kinds = (
             "no recomputation",
-            "selective recomputation",
+            f"{selective_text(other.recompute_modules)} recomputation",
             f"{layers_text(other.recompute_layers)} recomputed",
         )
         words.append(kinds[other.recompute])
@@ -422,7 +423,8 @@ def _renamed(config: ParallelConfig, named: Restriction, problem: Problem) -> Pa
         changed = replace(changed, recompute_layers=0)
     if changed.recompute_layers and "recompute" not in values:
         changed = replace(changed, recompute=int(Recompute.FULL))
-    modules = stack_modules(problem) if changed.recompute == Recompute.SELECTIVE else 0
+    usual = values.get("recompute_modules", stack_modules(problem))
+    modules = usual if changed.recompute == Recompute.SELECTIVE else 0
     # chunks and layers that are named stay
     before = replace(config, **{axis: 0 for axis in ("vpp", "recompute_layers") if axis in values})
     changed = completed(replace(changed, recompute_modules=modules), problem, before)

@@ -28,13 +28,14 @@ Domain = tuple[tuple[int, ...], ...]  # values of the axis (or pair of axes) as 
 
 RESTRICTABLE: Final = (
     "tp", "cp", "pp", "dp", "sp", "ep", "etp", "vpp", "schedule", "micro_batch", "zero", "recompute",
-    "recompute_layers", "offload", "cuda_graph_impl", "cuda_graph_modules", "hsdp",
+    "recompute_layers", "recompute_modules", "offload", "cuda_graph_impl", "cuda_graph_modules", "hsdp",
 )  # fmt: skip
 LARGEST_DEGREE: Final = 2**20
 # of axes that are codes or masks, from 0
 _HIGHEST: Final = {
-    "sp": 1, "zero": 3, "recompute": 2, "schedule": len(Schedule) - 1, "offload": 7,
-    "cuda_graph_impl": len(CudaGraphs) - 1, "cuda_graph_modules": 2 ** len(CUDA_GRAPH_MODULES) - 1,
+    "sp": 1, "zero": 3, "recompute": 2, "recompute_modules": 2 ** len(RECOMPUTE_MODULES) - 1,
+    "schedule": len(Schedule) - 1, "offload": 7, "cuda_graph_impl": len(CudaGraphs) - 1,
+    "cuda_graph_modules": 2 ** len(CUDA_GRAPH_MODULES) - 1,
 }  # fmt: skip
 
 
@@ -68,7 +69,7 @@ class Axes:
         experts = [layer.moe.experts for layer in model.layer_kinds if layer.moe]
         self.partial = problem.stack.limits.partial_full_recompute
         self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
-        self.selective = selects_anything(problem)
+        self.modules, self.selective = stack_modules(problem), selects_anything(problem)
         self.graphs = [int(CudaGraphs[name.upper()]) for name in problem.stack.limits.cuda_graphs_tried]
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
 
@@ -130,6 +131,12 @@ class Axes:
         plain = self._recomputes(Recompute.NONE) or self._recomputes(Recompute.FULL)
         return (*selective, *(((int(Recompute.NONE),),) if plain else ()))
 
+    def recompute_modules(self, recompute: int) -> Domain:
+        """What selective recomputation recomputes: the stack's own modules, unless others are asked for."""
+        if recompute != Recompute.SELECTIVE:
+            return ((0,),)
+        return self._restricted("recompute_modules", (self.modules,))
+
     def recompute_layers(self, pp: int, vpp: int, recompute: int) -> tuple[int, ...]:
         """Leaves: 0 for none and selective, then the multiples of vpp up to the largest stage, and all of it.
 
@@ -151,7 +158,10 @@ class Axes:
 
     def recomputations(self, pp: int, vpp: int) -> int:
         """How many ways to recompute a stage there are."""
-        return sum(len(self.recompute_layers(pp, vpp, kind)) for (kind,) in self.recompute(pp))
+        return sum(
+            len(self.recompute_layers(pp, vpp, kind)) * len(self.recompute_modules(kind))
+            for (kind,) in self.recompute(pp)
+        )
 
 
 def recompute_choices(problem: Problem, restrict: Restriction, config: ParallelConfig) -> tuple[int, ...]:

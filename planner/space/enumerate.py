@@ -128,6 +128,7 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
     ("micro_batch", "dp", Axes.micro_batch),
     ("zero", "tp", Axes.zero),
     ("recompute", "pp", Axes.recompute),
+    ("recompute_modules", "recompute", Axes.recompute_modules),
     ("offload", "tp", Axes.offload),
     ("hsdp", "tp", Axes.hsdp),
     ("cuda_graph_impl", "tp", Axes.cuda_graph_impl),
@@ -219,8 +220,9 @@ class _Filter:
 
 def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigTable:
     """Add the columns that follow from the others or have one value so far."""
-    selective = columns["recompute"] == Recompute.SELECTIVE
-    columns["recompute_modules"] = np.where(selective, stack_modules(problem), 0).astype(np.int32)
+    if "recompute_modules" not in columns:
+        selective = columns["recompute"] == Recompute.SELECTIVE
+        columns["recompute_modules"] = np.where(selective, stack_modules(problem), 0).astype(np.int32)
     # axes with one value so far, and the leaf's: a column of zeros that takes no memory
     zeros = np.broadcast_to(np.int32(0), len(columns["tp"]))
     for axis in AXES:

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.space.axes import stack_modules
 from planner.space.enumerate import enumerate_configs
 from planner.spec.config import (
     FIXED_SHAPES,
@@ -59,6 +60,9 @@ def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np
     usual = np.where(table["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B)
     changed += np.where(mine, table["schedule"] != config.schedule, table["schedule"] != usual)
     changed += (table["recompute"] == Recompute.SELECTIVE) != (config.recompute == Recompute.SELECTIVE)
+    changed += (table["recompute_modules"] != config.recompute_modules) & (
+        table["recompute"] == config.recompute
+    )
     captures = table["cuda_graph_impl"] == config.cuda_graph_impl
     changed += ~captures | (table["cuda_graph_modules"] != config.cuda_graph_modules)
     distance += ~captures  # other modules are nearer than no graphs
@@ -76,9 +80,16 @@ def _graphs_near(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
+def _modules_near(config: ParallelConfig, problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Selections to look among for one that selects: its own and the stack's."""
+    if not config.recompute_modules:
+        return {}
+    return {"recompute_modules": tuple(dict.fromkeys((stack_modules(problem), config.recompute_modules)))}
+
+
 def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
     """The legal configuration that changes the fewest axes, then by the smallest factors; None if none is legal."""
-    space = enumerate_configs(problem, rules, _graphs_near(config))
+    space = enumerate_configs(problem, rules, {**_graphs_near(config), **_modules_near(config, problem)})
     if not len(space):
         return None
     changed, distance = changed_axes(space.stems, config)

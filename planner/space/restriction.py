@@ -13,6 +13,7 @@ from planner.space.axes import RESTRICTABLE
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     OFFLOAD_LABELS,
+    RECOMPUTE_MODULES,
     SCHEDULE_LABELS,
     WHOLE_LAYER,
     CudaGraphs,
@@ -20,6 +21,7 @@ from planner.spec.config import (
     captured_modules,
     module_mask,
     offload_text,
+    recomputed_modules,
 )
 
 _LONGEST: Final = 9  # digits of a degree
@@ -48,6 +50,13 @@ def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[st
         restrict[axis] = tuple(
             dict.fromkeys(_degree(axis, value.strip(), setting, example) for value in values.split(","))
         )
+    if "recompute_modules" in restrict:  # what else would recompute them
+        kinds = restrict.setdefault("recompute", (int(Recompute.SELECTIVE),))
+        if int(Recompute.SELECTIVE) not in kinds:
+            must = "recompute_modules belongs to recompute=selective"
+            raise InputError(
+                must, f"recompute={value_text('recompute', kinds[0])}", "leave one of the two out"
+            )
     return restrict
 
 
@@ -55,6 +64,8 @@ def value_text(axis: str, value: int) -> str:
     """A value of an axis as `--set` takes it."""
     if axis == "recompute":
         return Recompute(value).name.lower()
+    if axis == "recompute_modules":
+        return "+".join(recomputed_modules(value)) or "none"
     if axis == "offload":
         return offload_text(value)
     if axis == "cuda_graph_impl":
@@ -79,6 +90,8 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
         return int(CudaGraphs[value.upper().replace("-", "_")])
     if axis == "cuda_graph_modules":
         return _graph_modules(value.lower())
+    if axis == "recompute_modules":
+        return _recomputed(value.lower(), setting)
     if axis == "schedule":
         label = value.lower().replace("_", "-")
         if label not in SCHEDULE_LABELS:
@@ -89,6 +102,17 @@ def _degree(axis: str, value: str, setting: str, example: str) -> int:
     if not (value.isascii() and value.isdigit()):
         raise InputError(f"{axis} must be a whole number, 0 or more", setting, f"write it like {example}")
     return int(value)
+
+
+def _recomputed(value: str, setting: str) -> int:
+    """A mask from "moe_act+layernorm"."""
+    names = [name.strip() for name in value.split("+")]
+    for name in names:
+        if name not in RECOMPUTE_MODULES:
+            raise UnknownNameError("module of recompute_modules", name, RECOMPUTE_MODULES)
+    if len(set(names)) < len(names):
+        raise InputError("recompute_modules must name a module once", setting)
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
 
 
 def _graph_modules(value: str) -> int:

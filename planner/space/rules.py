@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from planner.space.axes import stack_modules
 from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
-from planner.spec.config import OFFLOAD_LABELS, CudaGraphs, Mask, Recompute
+from planner.spec.config import OFFLOAD_LABELS, RECOMPUTE_MODULES, CudaGraphs, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
 
 
@@ -215,6 +216,15 @@ def _recompute_selective(columns: Columns, problem: Problem) -> Mask:
     return (columns["recompute"] != Recompute.SELECTIVE) | bool(problem.stack.limits.selective_recompute)
 
 
+def _recompute_modules(columns: Columns, problem: Problem) -> Mask:
+    """The stack's own selection, or any of the modules that it takes one by one."""
+    free = problem.stack.limits.recompute_modules
+    mask = sum(1 << bit for bit, name in enumerate(RECOMPUTE_MODULES) if name not in free)
+    modules = columns["recompute_modules"]
+    own = modules == stack_modules(problem)
+    return (columns["recompute"] != Recompute.SELECTIVE) | own | (modules & mask == 0)
+
+
 def _recompute_layers(columns: Columns, problem: Problem) -> Mask:
     most = -(-problem.model.num_layers // columns["pp"])
     full = columns["recompute"] == Recompute.FULL
@@ -406,6 +416,16 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "recompute-selective", ("recompute",), _recompute_selective,
         "the stack does not recompute single modules", "set recompute=none or full", STACK,
+    ),
+    Rule(
+        "recompute-modules-supported", ("recompute", "recompute_modules"), _recompute_modules,
+        "the stack recomputes {own}; recompute_modules={recompute_modules}",
+        "leave recompute_modules out, or choose another stack", STACK,
+        lambda p: {
+            "own": "any of " + ", ".join(p.stack.limits.recompute_modules)
+            if p.stack.limits.recompute_modules
+            else " and ".join(p.stack.limits.selective_recompute) + " alone",
+        },
     ),
     Rule(
         "recompute-partial", ("pp", "recompute", "recompute_layers"), _recompute_partial,

@@ -130,6 +130,20 @@ RECOMPUTE_MODULES: Final = (
 )
 
 
+_CLASSIC: Final = ((), ("core_attn",), ("mlp",))  # what stacks mean by "selective"
+
+
+def recomputed_modules(mask: int) -> tuple[str, ...]:
+    """Modules that `recompute_modules` names."""
+    return tuple(name for bit, name in enumerate(RECOMPUTE_MODULES) if mask >> bit & 1)
+
+
+def selective_text(mask: int) -> str:
+    """Selective recomputation in a word: its modules, where they are not what a stack means by it."""
+    names = recomputed_modules(mask)
+    return "selective" if names in _CLASSIC else "+".join(names)
+
+
 class CudaGraphs(IntEnum):
     """What captures CUDA graphs (Megatron-LM --cuda-graph-impl).
 
@@ -212,7 +226,7 @@ class ParallelConfig:
         if self.schedule not in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):  # those follow from vpp
             parts.append(Schedule(self.schedule).label)
         if self.recompute == Recompute.SELECTIVE:
-            parts.append("recompute:selective")
+            parts.append(f"recompute:{selective_text(self.recompute_modules)}")
         if self.recompute == Recompute.FULL:
             parts.append(f"recompute:{layers_text(self.recompute_layers)}")
         if self.offload:

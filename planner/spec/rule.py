@@ -20,6 +20,7 @@ from planner.spec.config import (
     Recompute,
     Schedule,
     captured_modules,
+    recomputed_modules,
 )
 from planner.spec.job import Job
 from planner.spec.model import ModelSpec
@@ -32,6 +33,7 @@ Columns = Mapping[str, IntColumn]
 _WORDS: Final[Mapping[str, Callable[[int], str]]] = {
     "schedule": lambda code: Schedule(code).label,
     "recompute": lambda code: Recompute(code).name.lower(),
+    "recompute_modules": lambda mask: "+".join(recomputed_modules(mask)) or "none",
     "cuda_graph_impl": lambda code: CudaGraphs(code).label,
     "cuda_graph_modules": lambda mask: "+".join(captured_modules(mask)) or WHOLE_LAYER,
     "offload": lambda mask: next((name for name, bits in OFFLOAD_LABELS.items() if bits == mask), str(mask)),

@@ -495,6 +495,7 @@ class Limits(_Section):
     )
     partial_full_recompute: bool = True
     selective_recompute: tuple[str, ...] = ("core_attn",)
+    recompute_modules: tuple[str, ...] = Field((), description="modules that can be recomputed one by one")
     kv_heads_below_tp: bool = True
     moe_needs_sp: bool = False
     pads_vocabulary: int = Field(

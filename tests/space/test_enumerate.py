@@ -16,7 +16,7 @@ from planner.space.axes import Restriction, divisors, selects_anything, stack_mo
 from planner.space.enumerate import enumerate_configs
 from planner.space.legality import changed_axes, explain_config, nearest_legal
 from planner.space.rules import RULES
-from planner.spec.config import AXES, ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import AXES, RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
 from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
@@ -353,3 +353,27 @@ def test_selective_recomputation_only_where_the_model_has_its_modules() -> None:
     assert not selects_anything(sparse)
     assert selects_anything(problem(only))
     assert Recompute.SELECTIVE not in enumerate_configs(sparse, RULES).table()["recompute"]
+
+
+def test_modules_that_are_asked_for_are_an_axis() -> None:
+    """Every configuration with selective recomputation once for each selection, all others as before."""
+    subject = problem(moe_model())
+    layernorm, both = 1 << RECOMPUTE_MODULES.index("layernorm"), 6
+    usual = enumerate_configs(subject, RULES)
+    asked = enumerate_configs(subject, RULES, {"recompute_modules": (layernorm, both)})
+    columns, plain = asked.table(), usual.table()
+    chosen, own = (table["recompute"] == Recompute.SELECTIVE for table in (columns, plain))
+    assert own.sum() > 0
+    assert np.unique(columns["recompute_modules"][chosen], return_counts=True)[1].tolist() == [own.sum()] * 2
+    assert (columns["recompute_modules"][~chosen] == 0).all()
+    assert (~chosen).sum() == (~own).sum()
+    selective = enumerate_configs(subject, RULES, {"recompute": (int(Recompute.SELECTIVE),)}).total
+    assert asked.total == usual.total + selective
+
+
+def test_the_nearest_legal_keeps_the_modules() -> None:
+    subject = problem(moe_model())
+    wanted = ParallelConfig(tp=3, dp=16, recompute=int(Recompute.SELECTIVE), recompute_modules=6, zero=1)
+    found = nearest_legal(wanted, subject, RULES)
+    assert found is not None
+    assert (found.recompute, found.recompute_modules) == (Recompute.SELECTIVE, 6)

@@ -6,6 +6,7 @@ import pytest
 
 from planner.errors import InputError
 from planner.space.restriction import parse_restriction, value_text
+from planner.spec.config import ParallelConfig
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,11 @@ from planner.space.restriction import parse_restriction, value_text
         (["micro-batch=1, 2,2"], {"micro_batch": (1, 2)}),
         (["recompute=none,selective,FULL"], {"recompute": (0, 1, 2)}),
         (["sp=0", "zero=3"], {"sp": (0,), "zero": (3,)}),
+        (["recompute_modules=core_attn,moe_act+layernorm"], {"recompute_modules": (1, 6), "recompute": (1,)}),
+        (
+            ["recompute=none,selective", "recompute-modules=mlp"],
+            {"recompute": (0, 1), "recompute_modules": (16,)},
+        ),
     ],
 )
 def test_reads(settings: list[str], restrict: dict[str, tuple[int, ...]]) -> None:
@@ -31,11 +37,18 @@ def test_what_is_said_can_be_set(axis: str, value: int) -> None:
     assert parse_restriction([f"{axis}={value_text(axis, value)}"]) == {axis: (value,)}
 
 
+def test_modules_are_said_as_they_are_set() -> None:
+    assert value_text("recompute_modules", 6) == "moe_act+layernorm"
+    assert ParallelConfig(recompute=1, recompute_modules=6).describe().endswith("recompute:moe_act+layernorm")
+    assert ParallelConfig(recompute=1, recompute_modules=1).describe().endswith("recompute:selective")
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         ["tp"], ["tp="], ["=8"], ["tp=-1"], ["tp=1.5"], ["tp=8,"], ["tp=eight"], ["tp=²"], ["tp=" + "9" * 50],
         ["tq=8"], ["tp=8", "tp=4"], ["mbs=1", "micro_batch=2"], ["recompute=some"], ["schedule=1"],
+        ["recompute_modules=mpl"], ["recompute_modules=mlp+mlp"], ["recompute_modules=mlp", "recompute=full"],
     ],
 )  # fmt: skip
 def test_refuses(settings: list[str]) -> None:

@@ -117,6 +117,11 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         {"recompute": int(Recompute.SELECTIVE)},
         ("does not recompute single modules",),
     ),
+    "recompute-modules-supported": (
+        on(limited(selective_recompute=("mlp",), recompute_modules=())),
+        {"recompute": int(Recompute.SELECTIVE), "recompute_modules": 5},
+        ("recomputes mlp alone", "recompute_modules=core_attn+layernorm"),
+    ),
     "recompute-partial": (
         on(limited(partial_full_recompute=False)),
         {**FULL, "recompute_layers": 3},
