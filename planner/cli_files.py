@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
     from planner.spec.rule import Problem
-    from planner.spec.stack import Stack, States
+    from planner.spec.stack import Stack
     from planner.spec.stack_kinds import StateEngine
+    from planner.spec.stack_memory import States
 
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's

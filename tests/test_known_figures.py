@@ -16,8 +16,10 @@ from planner.spec.job import Job, Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
 from planner.spec.precision import RECIPES, Precision
-from planner.spec.stack import Kernels, Stack, States
+from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel
+from planner.spec.stack_memory import States
+from planner.spec.stack_time import Kernels
 
 GB = 1e9
 H100_HOUR = 2.0  # dollars

@@ -26,8 +26,8 @@ from planner.spec.model import (
     StateSpace,
 )
 from planner.spec.precision import PrecisionRecipe
-from planner.spec.stack import Kernels
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack_time import Kernels
 
 Array = NDArray[np.float64]
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from planner.spec.config import ContextKind
 from planner.spec.model import Attention
-from planner.spec.stack import Communication
 from planner.spec.stack_kinds import ContextExchange
+from planner.spec.stack_time import Communication
 
 Array = NDArray[np.float64]
 

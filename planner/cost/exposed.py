@@ -37,8 +37,8 @@ from planner.spec.links import LinkRates
 from planner.spec.model import Layer, Moe
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack import Communication
 from planner.spec.stack_kinds import Dispatcher
+from planner.spec.stack_time import Communication
 
 Array = NDArray[np.float64]
 

@@ -40,8 +40,8 @@ from planner.spec.model import Layer
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack import Communication
 from planner.spec.stack_kinds import CrossEntropy, Dispatcher
+from planner.spec.stack_time import Communication
 
 Array = NDArray[np.float64]
 

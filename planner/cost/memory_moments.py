@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from planner.cost.memory_units import fsdp_units
 from planner.cost.state_bytes import StateBytes
-from planner.spec.stack import Stack, States
+from planner.spec.stack import Stack
 from planner.spec.stack_kinds import StateEngine
+from planner.spec.stack_memory import States
 
 Array = NDArray[np.float64]
 

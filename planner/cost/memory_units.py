@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.stack import States
+from planner.spec.stack_memory import States
 
 Array = NDArray[np.float64]
 

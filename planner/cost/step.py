@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.spec.config import ConfigTable
 from planner.spec.rule import Problem
-from planner.spec.stack import Communication
+from planner.spec.stack_time import Communication
 
 Array = NDArray[np.float64]
 

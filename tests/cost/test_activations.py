@@ -16,8 +16,8 @@ from planner.spec.config import ContextKind
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
 from planner.spec.precision import RECIPES, Precision
-from planner.spec.stack import Kernels
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack_time import Kernels
 
 TOKENS = 8192.0
 BF16 = RECIPES[Precision.BF16]

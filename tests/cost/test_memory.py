@@ -14,8 +14,9 @@ from planner.cost.state_bytes import StateBytes, state_bytes
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.job import Job, Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack import Overhead, Stack, States
+from planner.spec.stack import Stack
 from planner.spec.stack_kinds import PipelineSplit
+from planner.spec.stack_memory import Overhead, States
 from tests.problems import costs, dense_model, problem
 
 GIB = 2.0**30

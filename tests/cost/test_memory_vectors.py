@@ -18,8 +18,10 @@ from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec
-from planner.spec.stack import Kernels, Limits, Overhead, Stack, States
+from planner.spec.stack import Limits, Stack
 from planner.spec.stack_kinds import CrossEntropy, StateEngine
+from planner.spec.stack_memory import Overhead, States
+from planner.spec.stack_time import Kernels
 from tests.problems import costs, problem
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "data" / "oracles" / "memory_vectors.csv"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.cost.step import chance_of_full_memory, exposed_data_parallel, slow_mode_time, straggling
-from planner.spec.stack import Communication
+from planner.spec.stack_time import Communication
 
 COMM = Communication(
     dp_overlap=0.5, fsdp_overlap=0.5, overlap_slowdown=0.0, bucket_latency="0 s", slowdown_per_doubling=0.01
