@@ -45,6 +45,7 @@ def printed(command: str, folder: Path) -> str:
         arguments, capture_output=True, text=True, cwd=folder, env=_environment(), check=False
     )
     assert done.returncode in (0, 1), f"{command}\n{done.stderr}"
+    assert "Traceback" not in done.stdout + done.stderr, f"{command} crashed\n{done.stderr}"
     return _TIMES.sub(r"\1 a moment", done.stdout or done.stderr).rstrip("\n")
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.launch_judges import words_of
 from planner.catalog.load_stacks import load_stack
 from planner.cost.params import layer_parameters
 from planner.errors import InputError, UnsupportedError
@@ -22,6 +20,7 @@ from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.load_model import load_model
 from planner.spec.model import DeltaNet, Layer
 from tests.frameworks.launches import launch, problem
+from tests.frameworks.megatron_checkout import MAIN, beginning, of_main, written
 from tests.frameworks.test_own_parsers import needs, run
 from tests.problems import delta_model
 from tests.problems import problem as small_problem
@@ -183,31 +182,20 @@ def test_bridge_has_recipes_and_turns_their_predictions_off() -> None:
 @needs("torch", "triton", "six", "einops")
 @pytest.mark.slow
 @pytest.mark.checkout
-@pytest.mark.skipif(
-    "MEGATRON_PATH" not in os.environ or os.environ.get("MEGATRON_RELEASE") not in RELEASES,
-    reason=f"MEGATRON_PATH names no checkout of Megatron-LM {RELEASES[-1]}",
-)
+@of_main
 def test_megatrons_own_parser_takes_them(tmp_path: Path) -> None:
     """Degrees, which layers are delta nets, their sizes, the gate and the norms in its own configuration."""
     listed = []
     for number, told in enumerate(launches()):
-        (tmp_path / str(number)).mkdir()
-        for file, text in framework("megatron").render(told, RELEASES[-1]).items():
-            (tmp_path / str(number) / file).write_text(text)
-        words, environment = words_of(tmp_path / str(number), "pretrain_gpt.py")
+        words, environment = written(tmp_path / str(number), told, MAIN)
         net = told.model.delta_nets[0]
         kinds = [int(layer.state_space is not None) for layer in told.model.layers]
         sizes = [net.heads, net.head_dim, net.groups, net.state, net.conv]
         listed.append([words, environment, told.config.__dict__, kinds, sizes, told.model.mtp_layers])
     (tmp_path / "cases.json").write_text(json.dumps(listed))
-    source = """
-import json, os, sys, typing
-import typing_extensions
-typing.override = typing_extensions.override
-sys.path.insert(0, os.environ["MEGATRON_PATH"])
-import torch
-torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
-torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
+    source = (
+        beginning()
+        + """
 from megatron.core.models.gpt.experimental_attention_variant_module_specs import get_linear_attention_pattern
 from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
 for words, environment, config, kinds, sizes, predicting in json.load(open(sys.argv[1])):
@@ -228,16 +216,14 @@ for words, environment, config, kinds, sizes, predicting in json.load(open(sys.a
     assert (made.mtp_num_layers or 0) == predicting
 print("read")
 """
+    )
     assert run(source, str(tmp_path / "cases.json")).split()[-1] == "read"
 
 
 @needs("torch", "triton", "six", "einops")
 @pytest.mark.slow
 @pytest.mark.checkout
-@pytest.mark.skipif(
-    "MEGATRON_PATH" not in os.environ or os.environ.get("MEGATRON_RELEASE") not in RELEASES,
-    reason=f"MEGATRON_PATH names no checkout of Megatron-LM {RELEASES[-1]}",
-)
+@of_main
 @pytest.mark.parametrize("tp", [1, 4])
 def test_megatrons_own_net_has_as_many_parameters_on_a_rank(tp: int) -> None:
     """Built on the meta device, its kernels aside, under a process group that sends nothing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.launch_judges import words_of
 from planner.catalog.load_stacks import load_stack
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
@@ -24,6 +22,7 @@ from planner.spec.load_model import load_model
 from planner.spec.model import Layer, StateSpace
 from planner.spec.rule import Problem
 from tests.frameworks.launches import launch, problem
+from tests.frameworks.megatron_checkout import MAIN, beginning, of_main, written
 from tests.frameworks.test_own_parsers import needs, run
 from tests.problems import hybrid_model
 from tests.problems import problem as small_problem
@@ -209,18 +208,12 @@ def test_bridge_refuses_with_a_sentence() -> None:
 @needs("torch", "triton", "six", "einops")
 @pytest.mark.slow
 @pytest.mark.checkout
-@pytest.mark.skipif(
-    "MEGATRON_PATH" not in os.environ or os.environ.get("MEGATRON_RELEASE") not in RELEASES,
-    reason=f"MEGATRON_PATH names no checkout of Megatron-LM {RELEASES[-1]}",
-)
+@of_main
 def test_megatrons_own_parser_takes_them(tmp_path: Path) -> None:
     """Degrees, layers of every kind and stages as planned; the mixer's sizes in its own configuration."""
     listed = []
     for number, told in enumerate(launches()):
-        (tmp_path / str(number)).mkdir()
-        for file, text in framework("megatron").render(told, RELEASES[-1]).items():
-            (tmp_path / str(number) / file).write_text(text)
-        words, environment = words_of(tmp_path / str(number), PROGRAM)
+        words, environment = written(tmp_path / str(number), told, MAIN, PROGRAM)
         state = told.model.state_spaces[0]
         kinds = np.bincount(told.model.layer_kind_of).tolist()
         latent = [layer.moe.latent for layer in told.model.layer_kinds if layer.moe]
@@ -228,14 +221,9 @@ def test_megatrons_own_parser_takes_them(tmp_path: Path) -> None:
                        [state.heads, state.head_dim, state.groups, state.state], sorted(kinds),
                        [told.model.mtp_layers, max(latent, default=0)]])  # fmt: skip
     (tmp_path / "cases.json").write_text(json.dumps(listed))
-    script = """
-import json, os, sys, typing
-import typing_extensions
-typing.override = typing_extensions.override
-sys.path.insert(0, os.environ["MEGATRON_PATH"])
-import torch
-torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
-torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
+    script = (
+        beginning()
+        + """
 from megatron.core.models.hybrid.hybrid_layer_allocation import get_hybrid_layer_counts, parse_hybrid_pattern
 from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
 for words, environment, config, layers, chunks, state, kinds, (modules, latent) in json.load(open(sys.argv[1])):
@@ -256,4 +244,5 @@ for words, environment, config, layers, chunks, state, kinds, (modules, latent) 
     assert [made.mamba_num_heads, made.mamba_head_dim, made.mamba_num_groups, made.mamba_state_dim] == state
 print("read")
 """
+    )
     assert run(script, str(tmp_path / "cases.json")).split()[-1] == "read"

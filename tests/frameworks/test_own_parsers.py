@@ -24,6 +24,7 @@ from planner.frameworks.ranks import rank_groups
 from planner.spec.config import ParallelConfig
 from tests.frameworks.launches import CONFIGS, golden_launch, problem, random_launches
 from tests.frameworks.launches import launch as launch_of
+from tests.frameworks.megatron_checkout import MAIN, beginning, written
 
 pytestmark = pytest.mark.slow
 
@@ -139,22 +140,14 @@ def test_megatron_takes_recipes_of_8_and_4_bits(tmp_path: Path) -> None:
     for precision, ends in (("fp8_cs", (1, 2)), ("fp8_mx", (0, 4)), ("fp8", (0, 0)), ("nvfp4", (0, 4))):
         given = problem("llama-3.1-8b", "megatron-2026", precision=precision, cluster="16x8 b200 400G-ib")
         given = replace(given, job=replace(given.job, bf16_layers=ends))
-        files = framework("megatron").render(launch_of("llama-3.1-8b", CONFIGS["megatron"], given), release)
-        (tmp_path / precision).mkdir()
-        for file, text in files.items():
-            (tmp_path / precision / file).write_text(text)
-        words, environment = words_of(tmp_path / precision, "pretrain_gpt.py")
+        told = launch_of("llama-3.1-8b", CONFIGS["megatron"], given)
+        words, environment = written(tmp_path / precision, told, release)
         wide = [layer.wide for layer in replace(given).model.layers]
         listed.append([words, environment, precision, ends, wide])
     (tmp_path / "cases.json").write_text(json.dumps(listed))
-    script = """
-import json, os, sys, typing
-import typing_extensions
-typing.override = typing_extensions.override
-sys.path.insert(0, os.environ["MEGATRON_PATH"])
-import torch
-torch.cuda.get_device_capability = lambda *a, **k: (10, 0)
-torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=10, minor=0, total_memory=180 << 30))()
+    script = (
+        beginning((10, 0), 180)
+        + """
 import megatron.training.arguments as arguments
 arguments.is_te_min_version = lambda *a, **k: True  # Transformer Engine needs a GPU
 from megatron.core.fp8_utils import is_first_last_bf16_layer
@@ -174,6 +167,7 @@ for words, environment, precision, ends, wide in json.load(open(sys.argv[1])):
     assert [is_first_last_bf16_layer(config, layer) for layer in range(config.num_layers)] == wide
 print("read")
 """
+    )
     assert run(script, str(tmp_path / "cases.json")).split()[-1] == "read"
 
 
@@ -186,17 +180,10 @@ def test_megatron_main_takes_yarn(tmp_path: Path) -> None:
     """What its model reads of the rotation is what gpt-oss's own configuration says."""
     config = ParallelConfig(pp=2, ep=8, dp=64, micro_batch=1, num_microbatches=4, zero=1)
     given = launch_of("gpt-oss-20b", config, problem("gpt-oss-20b", "megatron-2026"))
-    for file, text in framework("megatron").render(given, "main-2026-08").items():
-        (tmp_path / file).write_text(text)
-    words, environment = words_of(tmp_path, "pretrain_gpt.py")
-    script = """
-import json, os, sys, typing
-import typing_extensions
-typing.override = typing_extensions.override
-sys.path.insert(0, os.environ["MEGATRON_PATH"])
-import torch
-torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
-torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
+    words, environment = written(tmp_path / "yarn", given, MAIN)
+    script = (
+        beginning()
+        + """
 import megatron.training.arguments as arguments
 arguments.is_te_min_version = lambda *a, **k: True  # Transformer Engine needs a GPU
 words, environment = json.loads(sys.argv[1])
@@ -211,6 +198,7 @@ names = ("rotary_scaling_factor", "original_max_position_embeddings", "beta_fast
          "mscale_all_dim", "correction_range_round_to_int")
 print(json.dumps([args.position_embedding_type, *(getattr(config, "yarn_" + name) for name in names)]))
 """
+    )
     read = json.loads(run(script, json.dumps([words, environment])).splitlines()[-1])
     assert read == ["yarn", 32.0, 4096, 32.0, 1.0, 1.0, 0.0, False]
 
@@ -273,14 +261,9 @@ def test_megatron_arguments(tmp_path: Path, stack: str) -> None:
         words, environment = words_of(folder, "pretrain_gpt.py")
         listed.append([words, environment, launch.config.__dict__, launch.model.num_layers])
     (tmp_path / "cases.json").write_text(json.dumps(listed))
-    script = """
-import json, os, sys, typing
-import typing_extensions
-typing.override = typing_extensions.override
-sys.path.insert(0, os.environ["MEGATRON_PATH"])
-import torch
-torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
-torch.cuda.get_device_properties = lambda *a, **k: type("Device", (), dict(major=9, minor=0, total_memory=80 << 30))()
+    script = (
+        beginning()
+        + """
 from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
 for words, environment, config, layers in json.load(open(sys.argv[1])):
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
@@ -293,4 +276,5 @@ for words, environment, config, layers in json.load(open(sys.argv[1])):
     args.apply_rope_fusion = args.moe_permute_fusion = False  # kernels of Transformer Engine, which needs a GPU
     assert core_transformer_config_from_args(args).num_layers == layers
 """
+    )
     run(script, str(tmp_path / "cases.json"))
