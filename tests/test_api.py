@@ -14,6 +14,7 @@ from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.request import Request
 from planner.size import Sizing
+from planner.space.axes import RESTRICTABLE
 from planner.spec.planfile import Plan, Verdict
 from planner.spec.rows import COLUMNS
 
@@ -52,6 +53,7 @@ def test_compare_and_size_are_typed_and_tables() -> None:
     assert list(sized.to_dataframe()["gpus"]) == [point.gpus for point in sized.tried]
     plan = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, top=3, **SMALL)
     rows = plan.to_dataframe()
+    assert set(RESTRICTABLE) <= set(rows.columns)  # a row of it says which configuration it is
     assert isinstance(rows, pandas.DataFrame)
     assert list(rows.columns) == list(COLUMNS)
     assert list(rows["step_time_s"]) == [choice.step_time for choice in plan.choices]

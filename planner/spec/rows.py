@@ -20,15 +20,17 @@ COLUMNS: Final[Mapping[str, type]] = {
     "precision": str, "optimizer": str, "stack": str, "tokens": float,
     "verdict": str, "place": int, "configuration": str,
     "tp": int, "cp": int, "pp": int, "dp": int, "vpp": int, "ep": int, "etp": int, "micro_batch": int,
-    "num_microbatches": int, "sp": int, "zero": int, "recompute": int, "recompute_layers": int,
+    "num_microbatches": int, "sp": int, "zero": int, "hsdp": int, "recompute": int, "recompute_layers": int,
+    "recompute_modules": int, "schedule": int, "offload": int, "cuda_graph_impl": int, "cuda_graph_modules": int,
     "step_time_s": float, "step_time_low_s": float, "step_time_high_s": float, "tokens_per_s_per_gpu": float,
     "mfu": float, "memory_peak_bytes": float, "memory_free_bytes": float, "memory_verdict": str,
     "days": float, "goodput": float, "gpu_hours": float, "cost_usd": float, "energy_j": float, "co2_kg": float,
     "calibration_level": str, "band": float, "reason": str,
 }  # fmt: skip
 _AXES: Final = (
-    "tp", "cp", "pp", "dp", "vpp", "ep", "etp", "micro_batch", "num_microbatches", "sp", "zero", "recompute",
-    "recompute_layers",
+    "tp", "cp", "pp", "dp", "vpp", "ep", "etp", "micro_batch", "num_microbatches", "sp", "zero", "hsdp",
+    "recompute", "recompute_layers", "recompute_modules", "schedule", "offload", "cuda_graph_impl",
+    "cuda_graph_modules",
 )  # fmt: skip
 
 
