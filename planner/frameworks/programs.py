@@ -141,6 +141,7 @@ for step in range(args.steps):
     if rank == 0:
         peak = torch.cuda.max_memory_allocated() / 2**30
         print(f"step {step} loss {loss.item():.4f} time {time.time() - start:.3f} s peak {peak:.1f} GiB", flush=True)
+torch.distributed.destroy_process_group()
 """
 )
 
@@ -169,5 +170,6 @@ for step in range(args.steps):
     if accelerator.is_main_process:
         peak = torch.cuda.max_memory_allocated() / 2**30
         print(f"step {step} loss {loss.item():.4f} time {time.time() - start:.3f} s peak {peak:.1f} GiB", flush=True)
+accelerator.end_training()
 """
 )

@@ -29,6 +29,7 @@ from planner.solve.split_bound import capacity, quick_bound
 from planner.solve.split_model import STARTING, SplitModel
 from planner.space.axes import recompute_choices
 from planner.space.enumerate import enumerate_configs
+from planner.space.framework_rules import rules_for
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.model import ModelSpec
@@ -151,7 +152,7 @@ def recompute_case(seed: int) -> tuple[CostModel, ParallelConfig, tuple[int, ...
             "recompute": (0, 2),
             "offload": (int(seed % 3 == 0),),
         }
-        space = enumerate_configs(subject, RULES, pins).table()
+        space = enumerate_configs(subject, rules_for(subject.stack), pins).table()
         rows = [space.row(i) for i in chance.sample(range(len(space)), min(len(space), 20))]
         rows = [row for row in rows if row.num_microbatches <= 8 and row.pp * row.vpp <= 8]
         rows = [row for row in rows if not row.recompute_layers]
