@@ -59,7 +59,10 @@ def released_model(key: str, hf_id: str) -> ModelSpec:
             "a model must state its layers", f"{key!r} has none", "describe its architecture"
         )
     spec = load_model(name, with_mtp=True)
-    return replace(spec, mtp_layers=MTP_REPEATED) if spec.mtp_block else spec
+    if not spec.mtp_block:
+        return spec
+    said = f"its prediction module runs {MTP_REPEATED} times; its weights are counted for each"
+    return replace(spec, mtp_layers=MTP_REPEATED, assumed=(*spec.assumed, said))
 
 
 def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:

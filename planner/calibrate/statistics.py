@@ -27,12 +27,14 @@ _DIGITS: Final = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """One row: what it says, what was predicted (an object of OUT.json), what was measured."""
+    """One row: what it says, what was predicted (an object of OUT.json), what was measured. `moe`: of a mixture of
+    experts; `hybrid`: of a model with state spaces, which may be one too."""
 
     row: dict[str, str]
     output: dict[str, Any]
     measured: Measurement
     moe: bool
+    hybrid: bool = False
 
     @property
     def time_ratio(self) -> float | None:
@@ -172,6 +174,9 @@ def _source_summary(name: str, answers: list[Answer]) -> dict[str, Any]:
         "judged": is_judged(name),
         "step_time_dense": error_summary(dense),
         "step_time_moe": error_summary(moe),
+        "step_time_moe_no_hybrids": error_summary(
+            [r for a in answers if a.moe and not a.hybrid and (r := a.time_ratio) is not None]
+        ),
         "memory": error_summary(memory),
         "oom": oom_summary(answers),
         "crashes": oom_summary(answers, crashes=True) if any(a.measured.crashed for a in answers) else None,
@@ -220,10 +225,14 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
         ),
         "headline_dense": mean_of_sources(sources, "step_time_dense"),
         "headline_moe": mean_of_sources(sources, "step_time_moe"),
+        "headline_moe_no_hybrids": mean_of_sources(sources, "step_time_moe_no_hybrids"),
         "step_time_dense": error_summary(
             [r for a in judged if not a.moe and (r := a.time_ratio) is not None]
         ),
         "step_time_moe": error_summary([r for a in judged if a.moe and (r := a.time_ratio) is not None]),
+        "step_time_hybrid": error_summary(
+            [r for a in judged if a.hybrid and (r := a.time_ratio) is not None]
+        ),
         "memory": error_summary([r for a in judged if (r := a.memory_ratio) is not None]),
         "oom": oom_summary(told),
         "oom_where_recorded": oom_summary([a for a in told if group_of(a.row) in recorded]),

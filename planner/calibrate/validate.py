@@ -60,9 +60,15 @@ def validation_answers(
     """Every row with its prediction and its measurement."""
     runs, outputs = _predict(rows, models, overlay)
     return [
-        Answer(row, output, measurement_of(row), run is not None and run.problem.model.is_moe)
+        Answer(row, output, measurement_of(row), *_kind_of(run))
         for row, run, output in zip(rows, runs, outputs, strict=True)
     ]
+
+
+def _kind_of(run: Run | None) -> tuple[bool, bool]:
+    """Is it of a mixture of experts, and of a model with state spaces?"""
+    model = run.problem.model if run else None
+    return (model.is_moe, bool(model.state_spaces)) if model else (False, False)
 
 
 def predict_rows(rows: Sequence[Mapping[str, str]], models: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -306,6 +306,7 @@ def test_a_model_without_layers_is_the_one_that_ships_under_its_name() -> None:
     spec = run.problem.model
     assert (spec.name, spec.num_layers, spec.mtp_layers) == ("nemotron-3-super-120b-a12b", 88, 2)
     assert not any("multi-token" in what for what in run.assumed)
+    assert any("runs 2 times" in what for what in run.assumed)
     with pytest.raises(UnsupportedError, match="must state its layers"):
         RunReader(models).read({**words, "model": "unheard"})
 
