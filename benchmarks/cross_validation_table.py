@@ -49,10 +49,12 @@ def sweep_lines(means: Mapping[str, Mapping[str, Any]]) -> list[str]:
         shown = ", ".join(
             f"{100 * part[f'mean_{key}']:.1f} %" for key in ("regret", "regret_of_three", "regret_of_five")
         )
+        cautious = f"{100 * part['mean_regret_of_fitting']:.1f} %"
         lines.append(
             f"- {part['sweeps']} sweeps ({name}): Spearman median {part['median_spearman']:.3f}; regret, mean over "
             f"sources, of the pick, the best of three, of five: {shown}; median {100 * part['median_regret']:.1f} %, "
-            f"worst {100 * part['worst_regret']:.1f} %; {part['missed']} picks recorded as out of memory"
+            f"worst {100 * part['worst_regret']:.1f} %; {part['missed']} picks recorded as out of memory; "
+            f"of the pick without the borderline, as `plan` takes it by default: mean {cautious}"
         )
     return lines
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-_REGRETS = {"regret": "pick", "regret_of_three": "best of three", "regret_of_five": "best of five"}
+from planner.calibrate.statistics import REGRETS
+
 _MOST_REASONS, _LONGEST = 20, 160
 _HEADER = ("source", "rows", "step time", "p90", "bias", "memory", "p90", "bias")
 
@@ -75,13 +76,13 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
     for name, sweeps in summary["sweep_means"].items():
         shown = {
             key: [_percent(sweeps, f"{what}_{key}") for what in ("median", "mean", "worst")]
-            for key in _REGRETS
+            for key in REGRETS
         }
         lines.append(
             f"{sweeps['sweeps']} sweeps ({name}): Spearman median {sweeps['median_spearman']:.3f}, worst "
             f"{sweeps['worst_spearman']:.3f}; {sweeps['missed']} picks recorded as out of memory; regret median, mean "
             "over sources, worst: "
-            + "; ".join(f"{_REGRETS[key]} {', '.join(parts)} %" for key, parts in shown.items())
+            + "; ".join(f"{REGRETS[key]} {', '.join(parts)} %" for key, parts in shown.items())
         )
     return lines
 

@@ -426,5 +426,5 @@ class ComputeModel:
             moved["moe_permute"] = act * rows * x.et * layer.moe.width(int(h)) * passes
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.experts
-            moved["shared"] = act * x.tokens * 3.0 * layer.moe.shared_ffn / x.t
+            moved["shared"] = act * x.tokens * (3.0 if layer.moe.gated else 2.0) * layer.moe.shared_ffn / x.t
         return moved
