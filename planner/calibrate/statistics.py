@@ -172,7 +172,7 @@ def source_summaries(answers: Sequence[Answer]) -> dict[str, dict[str, Any]]:
 
 def _source_summary(name: str, answers: list[Answer]) -> dict[str, Any]:
     status = Counter(a.output["status"] for a in answers)
-    reasons = Counter(a.output["reason"] for a in answers if a.output["status"] != "ok")
+    reasons = Counter(a.output["reason"] for a in answers if a.output["reason"])
     dense = [r for a in answers if not a.moe and (r := a.time_ratio) is not None]
     moe = [r for a in answers if a.moe and (r := a.time_ratio) is not None]
     memory = [r for a in answers if (r := a.memory_ratio) is not None]
@@ -218,7 +218,7 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
     judged = [a for a in answers if is_judged(group_of(a.row))]
     sweeps = sweep_summaries(answers)
     status = Counter(a.output["status"] for a in answers)
-    illegal = [a for a in answers if a.output["status"] == "illegal"]
+    illegal = [a for a in answers if a.output["legal"] is False]
     foretold = sum(a.measured.oom or a.measured.crashed for a in illegal)
     told = [a for a in judged if not a.measured.crashed]
     failed = Counter(group_of(a.row) for a in told if a.measured.oom)
@@ -227,11 +227,9 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
         "rows": len(answers),
         "status": dict(sorted(status.items())),
         # rows with figures, and those recorded as failed of which a broken rule said so
-        "answered": status["ok"] + foretold,
+        "answered": status["ok"] - len(illegal) + foretold,
         "illegal": {"rows": len(illegal), "failed": foretold, "ran": sum(a.measured.ran for a in illegal)},
-        "reasons": dict(
-            Counter(a.output["reason"] for a in answers if a.output["status"] != "ok").most_common()
-        ),
+        "reasons": dict(Counter(a.output["reason"] for a in answers if a.output["reason"]).most_common()),
         "headline_dense": mean_of_sources(sources, "step_time_dense"),
         "headline_moe": mean_of_sources(sources, "step_time_moe"),
         "headline_moe_no_hybrids": mean_of_sources(sources, "step_time_moe_no_hybrids"),

@@ -43,7 +43,7 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
     lines = [f"{summary['rows']} rows: {status}"]
     if (illegal := summary["illegal"])["rows"]:
         lines.append(
-            f"{illegal['rows']} rows break a rule of their framework and have no figures: {illegal['failed']} are "
+            f"{illegal['rows']} of them break a rule of their framework and have no figures: {illegal['failed']} are "
             f"recorded as failed, which counts as answered, {illegal['ran']} ran"
         )
     for key, what in (("headline_dense", "dense"), ("headline_moe", "mixture of experts")):

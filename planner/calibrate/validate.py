@@ -44,8 +44,8 @@ def validate_rows(
 ) -> Validation:
     """Predict every row and compare; a row that cannot be answered says why.
 
-    A row has the status "ok" (there are figures), "illegal" (it breaks a rule of its framework, which `reason` tells:
-    taken not to run, without figures), "unsupported" or "failed".
+    A row has the status "ok", "unsupported" or "failed". One that breaks a rule of its framework, which `reason` tells,
+    is "ok" and not `legal`: answered, without figures, with "does not fit".
 
     `overlay`: a calibration, for the rows of its stack and device.
     """
@@ -128,7 +128,7 @@ def _answered(index: int, run: Run, prediction: Prediction) -> dict[str, Any]:
     if prediction.failed:
         status = "unsupported" if prediction.unsupported else "failed"
         return _output(index, status, prediction.failed, run, prediction)
-    return _output(index, "illegal" if prediction.illegal else "ok", prediction.illegal, run, prediction)
+    return _output(index, "ok", prediction.illegal, run, prediction)
 
 
 def _output(
@@ -143,6 +143,7 @@ def _output(
         "row": index,
         "status": status,
         "reason": reason,
+        "legal": not prediction.illegal if prediction else None,
         "step_time_s": step,
         "tokens_per_s_per_gpu": tokens / step / devices if step else None,
         "peak_mem_gib": peak / GIB if peak is not None else None,
