@@ -82,7 +82,7 @@ def _attention_parts(
 ) -> dict[str, Array]:
     """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams."""
     act = recipe.activation_bytes
-    width = kernels.attention_output_bytes
+    width, kernel = kernels.attention_output_bytes, kernels.attention_of(a)
     out = (width or act) * a.heads * a.v_head_dim * x.tokens / x.t
     saved = linear_input_bytes(recipe, kernels)
     extra = np.where((saved < act) & (width == 0), saved / act * out, 0.0)
@@ -93,16 +93,19 @@ def _attention_parts(
     else:
         q = act * x.tokens * a.heads * a.head_dim / x.t
         kv = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
-        if kernels.attention is AttentionKernel.MEMORY_EFFICIENT:  # one key and value for every query head
+        if kernel is AttentionKernel.MEMORY_EFFICIENT:  # one key and value for every query head
             kv = act * x.tokens * a.heads * (a.head_dim + a.v_head_dim) / x.t
         copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
         k = act * x.tokens * a.kv_heads * a.head_dim / x.kv_split
         pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
-        gate = act * x.tokens * a.gate_width / x.t  # and below the output before it
-        parts = {"qkv": q * copies + kv + (copies - 1) * k + pinned + gate}
-        extra = extra + gate
+        gate = act * x.tokens * a.gate_width / x.t
+        # what the norm of values reads; tied ones are the keys before theirs
+        raw = act * x.tokens * a.kv_heads * a.v_head_dim / x.kv_split * (a.value_norm and not a.tied_values)
+        parts = {"qkv": q * copies + kv + (copies - 1) * k + raw + pinned + gate}
+        if a.gate_width:  # the output before its gate
+            extra = extra + act * x.tokens * a.heads * a.v_head_dim / x.t
     heads = a.heads / x.t
-    if kernels.attention.tiled:
+    if kernel.tiled:
         core = STATISTIC_BYTES * heads * x.tokens
     else:
         square = heads * x.tokens * x.seq_kv

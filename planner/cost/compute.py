@@ -50,6 +50,8 @@ SQUARE_PASSES = {AttentionKernel.EAGER: 12.0, AttentionKernel.FUSED_SOFTMAX: 4.0
 # most; else the softmax runs eagerly in fp32 (megatron/core/fusions/fused_softmax.py, is_kernel_available; 2,048 keys
 # in microsoft/Megatron-DeepSpeed, megatron/model/fused_softmax.py).
 SOFTMAX_HEADS, SOFTMAX_KEYS = 4.0, 4096.0
+# The same of Transformer Engine's (transformer_engine/pytorch/attention/dot_product_attention/softmax.py).
+ENGINE_SOFTMAX_KEYS = 16384.0
 # FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
 # to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
 FLASH_2_SLOWDOWN = (1.75, 1.62)
@@ -288,20 +290,21 @@ class ComputeModel:
             merged = np.where(ring, moved[0], 0.0), np.where(ring, moved[1], 0.0)
         stack = self.problem.stack
         factor = self.device_factor * stack.compute.attention
-        if stack.kernels.attention is AttentionKernel.FLASH:
+        kernel = stack.kernels.attention_of(a)
+        if kernel is AttentionKernel.FLASH:
             return factor * forward + merged[0], factor * backward + merged[1]
         slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
-        if stack.kernels.attention is AttentionKernel.MEMORY_EFFICIENT:
+        if kernel is AttentionKernel.MEMORY_EFFICIENT:
             forward, backward, copies = self._masked(a, x, batch, seq)
             forward, backward = (MEMORY_EFFICIENT_SLOWDOWN * seconds for seconds in (forward, backward))
             return factor * slower[0] * forward + copies, factor * slower[1] * backward + copies
-        if stack.kernels.attention is AttentionKernel.FLASH_2:
+        if kernel is AttentionKernel.FLASH_2:
             return factor * slower[0] * forward + merged[0], factor * slower[1] * backward + merged[1]
         square = batch * heads * seq * seq
         passes = np.where(
             self.softmax_is_eager(layer, x, keys),
             SQUARE_PASSES[AttentionKernel.EAGER],
-            SQUARE_PASSES[stack.kernels.attention],
+            SQUARE_PASSES[kernel],
         )
         passes = passes + (2.0 if stack.kernels.dropout else 0.0)
         products = 2 * square * (a.head_dim + a.v_head_dim) / (0.6 * self.attention_peak)
@@ -323,11 +326,11 @@ class ComputeModel:
 
     def softmax_is_eager(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> NDArray[np.bool_]:
         """Where a stack with softmax kernels falls back to single operations: see `SOFTMAX_HEADS`."""
-        fused = self.problem.stack.kernels.attention is AttentionKernel.FUSED_SOFTMAX
-        if layer.attention is None or not fused:
+        kernels, a = self.problem.stack.kernels, layer.attention
+        if a is None or kernels.attention_of(a) is not AttentionKernel.FUSED_SOFTMAX:
             return np.zeros(len(keys), dtype=np.bool_)
-        heads = keys["micro_batch"] * layer.attention.heads / x.t
-        return (heads % SOFTMAX_HEADS > 0) | (x.seq_kv > SOFTMAX_KEYS)
+        most = SOFTMAX_KEYS if kernels.attention is AttentionKernel.FUSED_SOFTMAX else ENGINE_SOFTMAX_KEYS
+        return (keys["micro_batch"] * a.heads / x.t % SOFTMAX_HEADS > 0) | (x.seq_kv > most)
 
     def _ring(
         self, a: Attention, x: LayerShape, batch: Array, seq: Array
@@ -386,7 +389,8 @@ class ComputeModel:
         queries, keys = (
             (a.heads * a.head_dim / x.t, a.kv_heads * a.head_dim / x.kv_split) if a else (0.0, 0.0)
         )
-        gates, ffn = a.gate_width / x.t if a else 0.0, layer.mlp.ffn / x.t if layer.mlp else 0.0
+        gates = a.heads * a.v_head_dim * (a.gate_width > 0) / x.t if a else 0.0
+        ffn = layer.mlp.ffn / x.t if layer.mlp else 0.0
         width, trained = self.recipe.activation_bytes, self.problem.job.lora_rank is None
         each = (queries, keys, gates, ffn)
         moved = layer_bytes(layer, self.problem.model, stream, x.tokens, *each, width, trained)
@@ -412,8 +416,9 @@ class ComputeModel:
             rotations = (2.0 if self.problem.model.position_rows == 0 else 0.0) + (
                 2.0 if a.qk_norm is not QkNorm.NONE else 0.0
             )
-            gated = 3.0 * a.gate_width / x.t
-            moved["qkv"] = act * x.tokens * (rotations * (q + k) + gated)
+            gated = (a.gate_width + 2.0 * a.heads * a.v_head_dim * (a.gate_width > 0)) / x.t
+            values = 2.0 * a.kv_heads * a.v_head_dim / x.kv_split * a.value_norm
+            moved["qkv"] = act * x.tokens * (rotations * (q + k) + values + gated)
         if layer.mlp is not None:
             reads = 3.0 if layer.mlp.gated else 2.0
             eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0

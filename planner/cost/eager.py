@@ -88,7 +88,8 @@ def layer_bytes(
         rotated = float(model.position_rows == 0)
         normed = float(layer.attention.qk_norm is not QkNorm.NONE)
         each = [width * rotated * ROTARY_PASSES[i] + normed * norm[i] for i in (0, 1)]
-        gate, values = [width * passes for passes in ACTIVATION_PASSES[True]], tokens * (queries + keys)
+        values = tokens * (queries + keys * (2 if layer.attention.value_norm else 1))
+        gate = [width * passes for passes in ACTIVATION_PASSES[True]]
         moved["qkv"] = Moved(*(each[i] * values + gate[i] * tokens * gates for i in (0, 1)))
     if layer.mlp is not None:
         passes = ACTIVATION_PASSES[layer.mlp.gated]

@@ -52,8 +52,8 @@ class Gemm:
 def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     out = Gemm("attention_out", a.heads * a.v_head_dim, hidden, Shard.ROW)
     if a.kind is not AttentionKind.MLA:
-        kv_width, columns = a.kv_heads * (a.head_dim + a.v_head_dim), a.heads * a.head_dim + a.gate_width
-        return (Gemm("qkv", hidden, columns, Shard.COLUMN, kv_out_features=kv_width), out)
+        columns = a.heads * a.head_dim + a.gate_width
+        return (Gemm("qkv", hidden, columns, Shard.COLUMN, kv_out_features=a.kv_width), out)
     q_width = a.heads * a.head_dim
     kv_width = a.heads * (a.qk_nope_dim + a.v_head_dim)
     query: tuple[Gemm, ...]

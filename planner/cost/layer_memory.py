@@ -140,7 +140,7 @@ def _score_gradients(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x:
     """Alive in the backward pass of unfused attention, the MLP's tensors gone: fp32 and 16-bit gradients of the
     softmax's input and output, 12 bytes a score, less what the MLP had kept [bytes]."""
     kernels = problem.stack.kernels
-    if kernels.attention.tiled or layer.attention is None or (layer.moe is not None):
+    if layer.attention is None or kernels.attention_of(layer.attention).tiled:
         return np.zeros(len(x.t))
     square = layer.attention.heads / x.t * x.tokens * x.seq_kv
     kept = layer_activations(layer, problem.model, x, kernels, recipe).get("mlp", np.zeros(len(x.t)))

@@ -100,10 +100,9 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
         q_up = (a.q_lora_rank or hidden) * q_width
         kv_up = a.kv_lora_rank * a.heads * (a.qk_nope_dim + a.v_head_dim)
         return LayerParameters(column_row=q_up + kv_up + out + sinks, replicated=down + out_bias)
-    kv_width = a.kv_heads * (a.head_dim + a.v_head_dim)
     rows = hidden + (1 if a.qkv_bias else 0)
-    columns = rows * (q_width + a.gate_width)
-    return LayerParameters(column_row=columns + out + sinks, kv=rows * kv_width, replicated=out_bias)
+    columns = rows * q_width + (rows if a.output_gate else hidden) * a.gate_width
+    return LayerParameters(column_row=columns + out + sinks, kv=rows * a.kv_width, replicated=out_bias)
 
 
 def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
@@ -144,7 +143,8 @@ def _moe_buckets(moe: Moe, hidden: int) -> LayerParameters:
     fc1_bias = (matrices - 1) * moe.expert_ffn if moe.expert_bias else 0
     shared_bias = bool(moe.shared_ffn) and moe.shared_bias
     return LayerParameters(
-        router=moe.experts * (hidden + (1 if moe.router_bias else 0)),
+        router=moe.experts * (hidden + (1 if moe.router_bias else 0))
+        + (hidden + moe.experts) * moe.router_scale,
         expert=moe.experts * (matrices * width * moe.expert_ffn + fc1_bias),
         expert_replicated=moe.experts * width if moe.expert_bias else 0,
         shared=matrices * hidden * moe.shared_ffn + ((matrices - 1) * moe.shared_ffn if shared_bias else 0),

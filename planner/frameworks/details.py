@@ -60,6 +60,8 @@ TRAITS: Final[Mapping[str, str]] = {
     "gemma": "scaled embeddings and norms around 1",
     "gemma2": "scaled embeddings, capped logits, norms on both sides",
     "gemma3_text": "scaled embeddings, norms on both sides, two rotary bases",
+    "gemma4_text": "scaled embeddings, norms on both sides and of values, heads of two widths",
+    "gemma4_unified_text": "scaled embeddings, norms on both sides and of values, heads of two widths",
     "glm": _ROTATED_PAIRS,
     "glm4": _ROTATED_PAIRS,
     "gptj": _ROTATED_PAIRS,

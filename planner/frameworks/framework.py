@@ -14,6 +14,7 @@ from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
 from planner.spec.config import ParallelConfig, Schedule
+from planner.spec.device_kernels import with_wide_heads
 from planner.spec.job import Job, Optimizer
 from planner.spec.model import MOST_LAYERS, ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
@@ -208,13 +209,13 @@ def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
             model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
         ),
         expected=_expected(choice, subject.stack.name),
-        stack=_stack(subject.stack.name),
+        stack=_stack(subject.stack.name, model),
     )
 
 
-def _stack(name: str) -> Stack | None:
+def _stack(name: str, model: ModelSpec) -> Stack | None:
     """The shipped stack of that name; None for one from a file, of which a plan keeps the name alone."""
-    return load_stack(name) if is_shipped(name) else None
+    return with_wide_heads(load_stack(name), model) if is_shipped(name) else None
 
 
 def _expected(choice: Choice, stack: str) -> Expected:

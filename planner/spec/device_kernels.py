@@ -12,11 +12,13 @@ from planner.spec.accelerator import Accelerator, Architecture
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel
+from planner.spec.stack_time import FLASH_WIDTH
 
 # compiled by XLA over a torus, or over rings of its own: neither is in the cost model
 NOT_MODELLED: Final = (Architecture.TPU, Architecture.TRAINIUM)
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
-_FLASH: Final = (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
+# programs of transformers take one kernel for all layers
+_ONE_KERNEL: Final = ("deepspeed", "fsdp")
 
 
 def with_device_kernels(stack: Stack, model: ModelSpec, chip: Accelerator) -> Stack:
@@ -27,9 +29,20 @@ def with_device_kernels(stack: Stack, model: ModelSpec, chip: Accelerator) -> St
             f"{stack.name} on {chip.name}",
             "choose another cluster: no stack for TPU or Trainium, and no torus of links, is modelled",
         )
-    if not _missing_flash(stack, model, chip):
-        return stack
-    kernels = stack.kernels.model_copy(update={"attention": AttentionKernel.FUSED_SOFTMAX})
+    if _missing_flash(stack, model, chip):
+        return _with_attention(stack, AttentionKernel.FUSED_SOFTMAX)
+    return with_wide_heads(stack, model)
+
+
+def with_wide_heads(stack: Stack, model: ModelSpec) -> Stack:
+    """The stack with a kernel that takes the model's widest heads, where it has one kernel for all layers."""
+    if _too_wide(stack, model) and stack.framework in _ONE_KERNEL:
+        return _with_attention(stack, AttentionKernel.MEMORY_EFFICIENT)
+    return stack
+
+
+def _with_attention(stack: Stack, kernel: AttentionKernel) -> Stack:
+    kernels = stack.kernels.model_copy(update={"attention": kernel})
     return stack.model_copy(update={"kernels": kernels})
 
 
@@ -38,6 +51,12 @@ def missing_kernels(stack: Stack, model: ModelSpec, chip: Accelerator) -> tuple[
     said = []
     if why := _missing_flash(stack, model, chip):
         said.append(f"attention keeps its scores, only the softmax fused: {why}")
+    elif widest := _too_wide(stack, model):
+        why = f"flash kernels take heads {FLASH_WIDTH} wide at most, the model has some of {widest}"
+        if stack.framework in _ONE_KERNEL:
+            said.append(f"attention runs in PyTorch's memory-efficient kernel: {why}")
+        else:
+            said.append(f"attention of the wide heads keeps its scores, only the softmax fused: {why}")
     if chip.architecture in WRITTEN_FOR_GPUS:
         said.append(f"{stack.name} runs on {chip.name} as on a GPU, for which its release was written")
     return tuple(said)
@@ -50,7 +69,7 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator) -> str:
     (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend). PyTorch's
     memory-efficient kernel, which keeps no scores, runs there too but was never timed: taken as unfused.
     """
-    if stack.kernels.attention not in _FLASH:
+    if not stack.kernels.attention.is_flash:
         return ""
     if chip.architecture is Architecture.VOLTA:
         return "flash kernels need compute capability 8.0 (Ampere) or more"
@@ -58,3 +77,9 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator) -> str:
     if latent and chip.architecture is Architecture.BLACKWELL and not stack.kernels.fused_mla_on_blackwell:
         return "this release has no flash kernel for latent attention on Blackwell"
     return ""
+
+
+def _too_wide(stack: Stack, model: ModelSpec) -> int:
+    """The widest head, where the stack's flash attention does not take it; else 0."""
+    widest = max((max(a.head_dim, a.v_head_dim) for a in model.attentions), default=0)
+    return widest if stack.kernels.attention.is_flash and widest > FLASH_WIDTH else 0

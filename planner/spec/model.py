@@ -87,7 +87,8 @@ class Attention:
     attention), None for all. `qkv_bias`: with MLA the bias of the down-projections alone. `sinks`: one
     learned logit per head. `qk_norm_bias`: the norms of q and k also have a bias.
     `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along. `output_gate`: a projection of the input,
-    as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708).
+    as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708); `head_gate`: one value a
+    head does. `tied_values`: the keys' projection makes the values too. `value_norm`: they pass a norm without weights.
     """
 
     kind: AttentionKind
@@ -106,6 +107,9 @@ class Attention:
     qk_norm_bias: bool = False
     chunked: bool = False
     output_gate: bool = False
+    head_gate: bool = False
+    tied_values: bool = False
+    value_norm: bool = False
 
     def __post_init__(self) -> None:
         _positive(
@@ -124,6 +128,11 @@ class Attention:
         _not_too_large("attention.heads x head_dim", self.heads * max(self.head_dim, self.v_head_dim))
         given = f"heads={self.heads}, kv_heads={self.kv_heads}"
         _require(self.heads % self.kv_heads == 0, "attention.kv_heads must divide attention.heads", given)
+        gates = self.output_gate and self.head_gate
+        _require(not gates, "attention must have one gate of its output at most", "output_gate and head_gate")
+        tied = not self.tied_values or self.head_dim == self.v_head_dim
+        widths = f"{self.head_dim} and {self.v_head_dim}"
+        _require(tied, "attention.tied_values must have values as wide as keys", widths)
         if self.window is not None:
             _positive("attention", window=self.window)
         if self.kind is AttentionKind.MLA:
@@ -141,7 +150,9 @@ class Attention:
                 )
 
     def _check_mla(self) -> None:
-        _require(not self.output_gate, "attention.output_gate must be off with kind=mla", self.output_gate)
+        _require(
+            not self.gate_width, "attention must have no gate with kind=mla", f"{self.gate_width} outputs"
+        )
         _require(
             self.kv_lora_rank > 0, "attention.kv_lora_rank must be above 0 with kind=mla", self.kv_lora_rank
         )
@@ -159,7 +170,12 @@ class Attention:
     @property
     def gate_width(self) -> int:
         """Outputs of the gate's projection; 0 without one."""
-        return self.heads * self.v_head_dim if self.output_gate else 0
+        return self.heads * self.v_head_dim if self.output_gate else self.heads if self.head_gate else 0
+
+    @property
+    def kv_width(self) -> int:
+        """Outputs of the projections of keys and values, outside MLA."""
+        return self.kv_heads * (self.head_dim + (0 if self.tied_values else self.v_head_dim))
 
     @property
     def qk_nope_dim(self) -> int:
@@ -187,6 +203,7 @@ class Moe:
     `shared_ffn`: total width of the experts that every token visits (0: none). `shared_gate`: a learned
     scalar gate on them. `router_bias`: a trained bias of the router (balance-correction buffers are none).
     `groups`, `top_groups`: experts are chosen within the best `top_groups` of `groups` groups (0: no groups).
+    `router_scale`: the router's input and every expert's probability have trained scales (Gemma 4).
     `latent`: width that the routed experts read and write, between two projections from and to the hidden state
     (LatentMoE of Nemotron 3, arXiv 2604.12374); 0: the hidden width itself.
     """
@@ -204,6 +221,7 @@ class Moe:
     shared_bias: bool = False
     activation: Activation = Activation.SILU
     latent: int = 0
+    router_scale: bool = False
 
     def __post_init__(self) -> None:
         _positive("moe", experts=self.experts, top_k=self.top_k, expert_ffn=self.expert_ffn)
@@ -465,7 +483,7 @@ class ModelSpec:
 
     @property
     def gates_attention(self) -> bool:
-        return any(attention.output_gate for attention in self.attentions)
+        return any(attention.gate_width for attention in self.attentions)
 
     @property
     def has_latent_attention(self) -> bool:

@@ -18,9 +18,13 @@ class AttentionKernel(StrEnum):
     EAGER = "eager"
 
     @property
+    def is_flash(self) -> bool:
+        return self in (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
+
+    @property
     def tiled(self) -> bool:
         """Does it keep statistics of the scores instead of scores?"""
-        return self in (AttentionKernel.FLASH, AttentionKernel.FLASH_2, AttentionKernel.MEMORY_EFFICIENT)
+        return self.is_flash or self is AttentionKernel.MEMORY_EFFICIENT
 
 
 class CrossEntropy(StrEnum):

@@ -5,13 +5,17 @@ Left out: what it keeps in memory (`stack_memory.py`).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
+from planner.spec.model import Attention
 from planner.spec.precision import Dtype
 from planner.spec.stack_kinds import AttentionKernel, ContextExchange, CrossEntropy, Dispatcher, Float8Scales
 from planner.spec.stack_section import Bytes, Seconds, Section
+
+# FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
+FLASH_WIDTH: Final = 256
 
 
 class Kernels(Section):
@@ -127,6 +131,13 @@ class Kernels(Section):
         le=16,
         description="bytes per logit of the whole vocabulary that every tp rank holds at the loss",
     )
+
+    def attention_of(self, attention: Attention) -> AttentionKernel:
+        """The kernel of one layer: where its heads are too wide for a flash kernel, the softmax alone is fused, as
+        Transformer Engine chooses layer by layer (pytorch/attention/dot_product_attention/utils.py
+        get_attention_backend)."""
+        wide = max(attention.head_dim, attention.v_head_dim) > FLASH_WIDTH
+        return AttentionKernel.FUSED_SOFTMAX if wide and self.attention.is_flash else self.attention
 
 
 class Compute(Section):

@@ -369,6 +369,20 @@ def dense_latent(d: Draw) -> Fields:
     return {name: value for name, value in fields.items() if not name.startswith(("first_k", "moe_"))}
 
 
+def gemma4_unified(d: Draw) -> Fields:
+    fields = d.transformer() | d.maybe(attention_bias=d.flag(), sliding_window=16, num_kv_shared_layers=0)
+    fields |= d.maybe(global_head_dim=24, attention_k_eq_v=d.flag()) | layer_types(d, fields)
+    kv = fields["num_key_value_heads"]
+    fields |= d.maybe(num_global_key_value_heads=d.one_of(*[k for k in (1, 2) if kv % k == 0]))
+    return fields | d.maybe(use_bidirectional_attention="vision")
+
+
+def gemma4(d: Draw) -> Fields:
+    fields = gemma4_unified(d) | {"hidden_size_per_layer_input": 0}
+    routed = {"enable_moe_block": True} | d.experts("num_experts", "moe_intermediate_size", "top_k_experts")
+    return fields | (routed if d.flag() else {})
+
+
 def minicpm3(d: Draw) -> Fields:
     fields = dense_latent(d) | d.maybe(mlp_bias=d.flag())
     if d.flag():
@@ -518,6 +532,8 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "gemma": headed,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "gemma4_text": gemma4,
+    "gemma4_unified_text": gemma4_unified,
     "glm": headed,
     "glm4": headed,
     "glm4_moe": glm4_moe,
@@ -618,6 +634,8 @@ def library_counts(config: Any) -> Counter[str]:
             counts[kind_of(name)] += parameter.numel()
     if "experts" not in counts and "shared_experts" in counts:  # Granite 4 calls its only MLP so
         counts["mlp"] = counts.pop("shared_experts")
+    if getattr(config, "enable_moe_block", False):  # Gemma 4 the shared expert an MLP
+        counts["shared_experts"] = counts.pop("mlp")
     return counts
 
 

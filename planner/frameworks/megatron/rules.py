@@ -56,8 +56,8 @@ def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
 
 def _cp_attention(columns: Columns, problem: Problem) -> Mask:
     """Ranks exchange keys and values between blocks of a flash kernel; unfused attention has no blocks."""
-    flash = problem.stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
-    return (columns["cp"] == 1) | (flash or not problem.model.attentions)
+    flash, kernels = (AttentionKernel.FLASH, AttentionKernel.FLASH_2), problem.stack.kernels
+    return (columns["cp"] == 1) | all(kernels.attention_of(a) in flash for a in problem.model.attentions)
 
 
 def _qkv(columns: Columns, problem: Problem) -> Mask:
@@ -65,7 +65,7 @@ def _qkv(columns: Columns, problem: Problem) -> Mask:
     legal, tp = _all(columns["tp"]), columns["tp"].astype(np.int64)
     for a in problem.model.attentions:
         if a.kind is not AttentionKind.MLA:
-            legal &= (a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.v_head_dim)) % tp == 0
+            legal &= (a.heads * a.head_dim + a.kv_width) % tp == 0
     return legal
 
 

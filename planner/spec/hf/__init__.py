@@ -12,7 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
-from planner.spec.hf import deepseek, delta, dense, experts, gpt, hybrid, later_dense, later_experts, latest
+from planner.spec.hf import (
+    deepseek,
+    delta,
+    dense,
+    experts,
+    gpt,
+    hybrid,
+    later_dense,
+    later_experts,
+    latest,
+    mixed_heads,
+)
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.refused import REFUSED
 from planner.spec.model import ModelSpec
@@ -45,6 +56,8 @@ READERS: dict[str, Reader] = {
     "gemma": later_dense.read_gemma,
     "gemma2": dense.read_gemma2,
     "gemma3_text": dense.read_gemma3,
+    "gemma4_text": mixed_heads.read_gemma4,
+    "gemma4_unified_text": mixed_heads.read_gemma4,
     "glm": later_dense.read_glm,
     "glm4": later_dense.read_glm4,
     "glm4_moe_lite": later_experts.read_glm4_moe_lite,
@@ -114,6 +127,8 @@ MTP_READERS: dict[str, MtpReader] = {
 # vision-language wrappers whose `text_config` is one of the above
 TEXT_TOWERS = {
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "kimi_k25": "deepseek_v3",
     "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",
@@ -152,6 +167,11 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
         if "tie_word_embeddings" in config:  # the library asks the wrapper
             fields.values["tie_word_embeddings"] = config["tie_word_embeddings"]
         fields.assume("vision tower", "ignored", "text model only")
+    if fields.given("per_layer_config") and model_type not in mixed_heads.READS_PER_LAYER:
+        must = "must be left out: layers of this family that differ in their dimensions are not modelled"
+        raise fields.error(
+            "per_layer_config", must, fields.values["per_layer_config"], "describe the model by hand"
+        )
     try:
         if model_type in MTP_READERS:
             return MTP_READERS[model_type](fields, name, with_mtp)

@@ -102,7 +102,7 @@ REFUSED: dict[str, str] = {
     ),
     **dict.fromkeys(("laguna", "step3p5", "step3p7", "step3p7_text"), _HEAD_GATED),
     **dict.fromkeys(
-        ("gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"),
+        ("gemma3n", "gemma3n_text"),
         _PER_LAYER,
     ),
     **dict.fromkeys(("step3_text", "step3_vl", "step3v"), "its factored attention (MFA) is not modelled"),

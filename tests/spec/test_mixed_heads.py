@@ -1,0 +1,95 @@
+"""Models whose layers differ in their heads: what is read, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner.catalog.load_stacks import load_stack
+from planner.cost.flops import attention_flops, gemm_flops, layer_gemms
+from planner.cost.params import layer_parameters, model_parameters
+from planner.errors import FileInputError, InputError, UnsupportedError
+from planner.spec.device_kernels import missing_kernels, with_device_kernels
+from planner.spec.hf import read_hf_config
+from planner.spec.load_cluster import load_cluster
+from planner.spec.load_model import load_model
+from planner.spec.model import Attention, AttentionKind, ModelSpec
+from planner.spec.stack_kinds import AttentionKernel
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 99,
+    "intermediate_size": 48, "head_dim": 16,
+}  # fmt: skip
+GEMMA4 = {"model_type": "gemma4_text", **SMALL, "hidden_size_per_layer_input": 0, "global_head_dim": 32}
+
+
+def read(config: dict[str, Any]) -> ModelSpec:
+    return read_hf_config(config, "config.json", "m")
+
+
+def heads(model: ModelSpec) -> list[tuple[int, int, int, int | None]]:
+    found = [layer.attention for layer in model.layers]
+    return [(a.heads, a.kv_heads, a.head_dim, a.window) for a in found if a is not None]
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"), [("gemma-4-31b", "30.7", "30.7"), ("gemma-4-26b-a4b", "25.2", "3.8")]
+)
+def test_published_totals_of_gemma_4(name: str, total: str, active: str) -> None:
+    counted = model_parameters(load_model(name))
+    assert (f"{counted.total / 1e9:.1f}", f"{counted.active / 1e9:.1f}") == (total, active)
+
+
+def test_gemma_4_sees_everything_in_every_sixth_layer_and_the_last() -> None:
+    slides, sees = (4, 2, 16, 512), (4, 2, 32, None)
+    assert heads(read(GEMMA4)) == [slides] * 5 + [sees, sees]
+    tied = read({**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1})
+    assert heads(tied)[5] == (4, 1, 32, None)
+    assert [a.tied_values for a in tied.attentions] == [False, True]
+
+
+def test_layers_that_the_library_sets_apart() -> None:
+    stated = read({**GEMMA4, "per_layer_config": {"1": {"head_dim": 8, "num_key_value_heads": 1}}})
+    assert heads(stated)[:2] == [(4, 2, 16, 512), (4, 1, 8, 512)]
+    assert heads(stated)[5] == (4, 2, 16, None)  # what it leaves out is as in all layers
+    with pytest.raises(FileInputError, match="number of heads"):
+        read({**GEMMA4, "per_layer_config": {"1": {"intermediate_size": 8}}})
+    with pytest.raises(FileInputError, match="per_layer_config"):
+        read({"model_type": "llama", **SMALL, "per_layer_config": {"1": {"num_key_value_heads": 1}}})
+
+
+@pytest.mark.parametrize(
+    "field", [{"hidden_size_per_layer_input": 256}, {"num_kv_shared_layers": 2},
+              {"use_bidirectional_attention": "all"}],
+)  # fmt: skip
+def test_what_gemma_4_is_refused_for(field: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="not modelled"):
+        read({**GEMMA4, **field})
+
+
+def test_tied_values_spare_a_projection_and_no_attention() -> None:
+    a = Attention(AttentionKind.GQA, 4, 2, 16, 16)
+    tied = replace(a, tied_values=True)
+    layer = load_model("llama-3-8b").layers[0]
+    whole, less = (replace(layer, attention=one) for one in (a, tied))
+    assert layer_parameters(whole, 64).kv - layer_parameters(less, 64).kv == 64 * 2 * 16
+    products = [gemm_flops(layer_gemms(one, 64)[0], 1) for one in (whole, less)]
+    assert products[0] - products[1] == 2 * 64 * 2 * 16
+    assert attention_flops(a, 1, 8) == attention_flops(tied, 1, 8)
+    with pytest.raises(InputError, match="tied_values"):
+        replace(tied, v_head_dim=8)
+
+
+def test_heads_too_wide_for_a_flash_kernel() -> None:
+    model, chip = load_model("gemma-4-31b"), load_cluster("h100", 8).accelerator
+    megatron, deepspeed = load_stack("megatron-2026"), load_stack("deepspeed-2025")
+    kernels = [megatron.kernels.attention_of(a) for a in model.attentions]  # layer by layer
+    assert kernels == [AttentionKernel.FLASH, AttentionKernel.FUSED_SOFTMAX]
+    assert with_device_kernels(megatron, model, chip) is megatron
+    one = with_device_kernels(deepspeed, model, chip).kernels  # a program has one for all
+    assert {one.attention_of(a) for a in model.attentions} == {AttentionKernel.MEMORY_EFFICIENT}
+    for stack in (megatron, deepspeed):
+        (said,) = missing_kernels(stack, model, chip)
+        assert "512" in said
