@@ -141,7 +141,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append("wider for a mixture of experts, of which fewer runs were seen")
     if problem.model.state_spaces and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
-        what = "gated delta nets" if problem.model.delta_nets else "state spaces"
+        what = " or ".join(problem.model.mixer_titles)
         timed = "backward rule" if problem.model.delta_nets else "scan"
         notes.append(
             f"wider because no run with {what} was fitted: their {timed} is bound by traffic, not measured"

@@ -12,18 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost import delta_rule, state_space
-from planner.cost.state_space import Cut, cut_of
+from planner.cost.mixers import kept_parts
+from planner.cost.state_space import cut_of
 from planner.spec.job import ATTENTION_INPUTS, Job
 from planner.spec.model import (
     Attention,
     AttentionKind,
-    DeltaNet,
     Layer,
     ModelSpec,
     NormKind,
     QkNorm,
-    StateSpace,
 )
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
@@ -112,13 +110,6 @@ def _attention_parts(
         dropped = (MASK_BYTES + act) if kernels.dropout else 0.0
         core = (kernels.score_bytes or act + dropped) * square
     return {**parts, "core_attn": core, "attention_out": out + extra}
-
-
-def _scan_parts(s: StateSpace, cut: Cut, act: float, saved: float) -> dict[str, Array]:
-    """What a state space keeps between its projections, and of the second one's input."""
-    if isinstance(s, DeltaNet):
-        return delta_rule.kept_parts(s, cut, act, saved)
-    return state_space.kept_parts(cut, act, saved)
 
 
 def _mlp_parts(
@@ -224,8 +215,8 @@ def layer_activations(
     if layer.attention is not None:
         parts.update(_attention_parts(layer.attention, x, kernels, recipe))
     if layer.state_space is not None:
-        cut = cut_of(layer.state_space, x.tokens, x.t, x.c)
-        parts.update(_scan_parts(layer.state_space, cut, act, linear_input_bytes(recipe, kernels)))
+        cut, saved = cut_of(layer.state_space, x.tokens, x.t, x.c), linear_input_bytes(recipe, kernels)
+        parts.update(kept_parts(layer.state_space, cut, act, saved, kernels.fused_activation))
     if kernels.dropout:
         parts["dropout"] = 2 * MASK_BYTES * stream
     if layer.mlp is not None:

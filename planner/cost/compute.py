@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from planner.cost.activations import LayerShape
 from planner.cost.context import context_kinds, gathers_in_ring, merged_bytes
-from planner.cost.delta_rule import rule_time
 from planner.cost.eager import Moved, expert_bytes, layer_bytes
 from planner.cost.flops import Gemm, Shard
 from planner.cost.kernels import (
@@ -27,14 +26,15 @@ from planner.cost.kernels import (
     misaligned_slowdown,
 )
 from planner.cost.messages import gathered_width
+from planner.cost.mixers import mixer_time
 from planner.cost.params_fp8 import gathers_float8
 from planner.cost.quantise import OPERANDS
-from planner.cost.state_space import cut_of, scan_time
+from planner.cost.state_space import cut_of
 from planner.cost.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
 from planner.errors import UnsupportedError
 from planner.spec.accelerator import Architecture
 from planner.spec.config import ConfigTable, ContextKind, distinct
-from planner.spec.model import Attention, DeltaNet, Layer, QkNorm
+from planner.spec.model import Attention, Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
@@ -254,13 +254,12 @@ class ComputeModel:
         if s is None:
             return np.zeros(len(keys)), np.zeros(len(keys))
         cut, act = cut_of(s, x.tokens, x.t, x.c), self.recipe.activation_bytes
-        interleaved, where = (keys["micro_batch"] > 1).astype(float), (self.bandwidth, self.attention_peak)
-        if not isinstance(s, DeltaNet):
-            return scan_time(s, cut, act, interleaved, *where)
+        interleaved = (keys["micro_batch"] > 1).astype(float)
         seq = job.timed_length(keys["micro_batch"].astype(float))
         if job.packed:  # texts of a sequence run side by side
             seq = np.full_like(seq, job.attended_length)
-        return rule_time(s, cut, act, interleaved, seq, *where)
+        fused = self.problem.stack.kernels.fused_activation
+        return mixer_time(s, cut, act, interleaved, seq, self.bandwidth, self.attention_peak, fused)
 
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly.

@@ -72,10 +72,11 @@ def _mixer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     s = layer.state_space
     if s is None:
         return () if layer.attention is None else _attention_gemms(layer.attention, hidden)
-    return (
-        Gemm("state_in", hidden, s.in_width, Shard.COLUMN),
-        Gemm("state_out", s.inner, hidden, Shard.ROW),
-    )
+    gemms = [Gemm("state_in", hidden, s.in_width - s.ranked_width, Shard.COLUMN)]
+    if isinstance(s, DeltaNet) and s.gate_rank:
+        gemms.append(Gemm("gate_down", hidden, 2 * s.gate_rank, Shard.NONE))
+        gemms.append(Gemm("gate_up", s.gate_rank, s.ranked_width, Shard.COLUMN))
+    return (*gemms, Gemm("state_out", s.inner, hidden, Shard.ROW))
 
 
 def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
@@ -196,7 +197,8 @@ def delta_flops(heads: Quantity, key: int, value: int, chunk: int) -> Quantity:
     w and u, its products with keys and values, 2 q (K + V); what the state holds of w, its update and the output's part
     of it, 2 K V each; Q K^T 2 q K, and its product with the new values 2 q V. In all 6 K V + q (6 K + 4 V) and the
     inverse. Yang et al. 2024, arXiv 2406.06484, section 3.2, with the decay of arXiv 2412.06464, section 3.3, as
-    fla-org/flash-linear-attention@bc3b101 ops/gated_delta_rule/chunk.py has it; the whole square of a chunk is counted.
+    fla-org/flash-linear-attention@bc3b101 ops/gated_delta_rule/chunk.py has it, and ops/kda/chunk_fwd.py with a decay
+    of every channel; the whole square of a chunk is counted.
     """
     return heads * (6 * key * value + chunk * (6 * key + 4 * value) + (chunk - 1) * (chunk - 2) // 3)
 

@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost import delta_rule
-from planner.cost.state_space import LAUNCHES
+from planner.cost.mixers import launches
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
 from planner.spec.model import DeltaNet, Layer
 
@@ -83,7 +82,7 @@ def dense_launches(layer: Layer) -> float:
 def mixer_launches(layer: Layer) -> float:
     """The same of its attention or state space alone [1]."""
     if layer.state_space is not None:
-        return (LAUNCHES if is_mamba(layer) else delta_rule.LAUNCHES) / 12.0
+        return launches(layer.state_space) / 12.0
     return 7.0 / 12.0 if layer.attention is not None else 0.0
 
 

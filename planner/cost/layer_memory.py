@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost import delta_rule, state_space
 from planner.cost.activations import LayerShape, frozen_inputs, layer_activations, linear_input_bytes
 from planner.cost.adapters import linear_layers
 from planner.cost.context import context_kinds
 from planner.cost.flops import Shard, layer_gemms
+from planner.cost.mixers import working_bytes
 from planner.cost.state_space import cut_of
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
-from planner.spec.model import Attention, AttentionKind, DeltaNet, Layer
+from planner.spec.model import Attention, AttentionKind, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
 
@@ -65,11 +65,7 @@ def layer_memory(
         stream = recipe.activation_bytes * x.tokens * problem.model.hidden / x.sequence_split
         s, act = layer.state_space, recipe.activation_bytes
         cut = cut_of(s, x.tokens, x.t, x.c)
-        if isinstance(s, DeltaNet):
-            needed = delta_rule.working_bytes(s, cut, act)
-        else:
-            needed = state_space.working_bytes(s, cut, act)
-        working = np.maximum(working, stream + needed - released)
+        working = np.maximum(working, stream + working_bytes(s, cut, act) - released)
     return everything - freed, least, working + freed, working + everything - least
 
 

@@ -109,12 +109,13 @@ def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
     """Projections, convolution, decay, skip and time-step bias of every head, and the norm before the output, bucketed.
 
     All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py). A gated delta net has no skip,
-    and one norm that its heads share (ssm/gated_delta_net/common.py).
+    and one norm that its heads share (ssm/gated_delta_net/common.py); projections down to a low rank are whole.
     """
     convolution = s.conv_width * (s.conv + s.conv_bias)
-    projections = hidden * (s.in_width + s.inner) + s.in_width * s.bias
+    projections = hidden * (s.in_width - s.ranked_width + s.inner) + s.in_width * s.bias
     if isinstance(s, DeltaNet):
-        divided, replicated = 2 * s.heads, s.head_dim
+        projections += s.gate_rank * s.ranked_width
+        divided, replicated = s.scalars * s.heads, s.head_dim + 2 * s.gate_rank * hidden
     else:
         divided, replicated = 3 * s.heads + s.inner, 0
     return LayerParameters(

@@ -24,6 +24,7 @@ _SIGMOID: Final = frozenset(
     {
         "deepseek_v3",
         "kimi_k2",
+        "kimi_linear",
         "glm4_moe",
         "glm4_moe_lite",
         "dots1",
@@ -72,6 +73,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "helium": _ROTATED_PAIRS,
     "hunyuan_v1_dense": "norms of q and k after the rotation",
     "hunyuan_v1_moe": "norms of q and k after the rotation",
+    "kimi_linear": "a decay of every channel, latent attention without positions",
     "llama4_text": "chunked attention and norms of q and k without weights",
     "mellum": "two rotary bases",
     "minicpm3": _MULTIPLIERS,
@@ -158,7 +160,7 @@ def left_out(model: ModelSpec) -> list[str]:
 
 def _unrotated(model: ModelSpec) -> bool:
     """Hybrids whose attention knows no positions, or that have none."""
-    return model.family in ("nemotron_h", "mamba2")
+    return model.family in ("nemotron_h", "mamba2", "kimi_linear")
 
 
 def unwritten_rotation(details: Details, written: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -83,14 +83,19 @@ def whole_scans(title: str) -> Rule:
     )  # fmt: skip
 
 
-def no_scans(title: str, source: str) -> Rule:
-    """No model with state spaces, delta nets or gated attention."""
+def no_scans(title: str, source: str, modelled: tuple[str, ...] = ()) -> Rule:
+    """No model with mixers in place of attention but `modelled`; where those are none, no gated attention either."""
+
+    def lacking(problem: Problem) -> str:
+        found = [name for name in problem.model.mixer_titles if name not in modelled]
+        gated = ["gated attention"] if problem.model.gates_attention and not modelled else []
+        return " or ".join([*found, *gated])
 
     def legal(columns: Columns, problem: Problem) -> Mask:
-        return np.full(len(columns["tp"]), not (problem.model.state_spaces or problem.model.gates_attention))
+        return np.full(len(next(iter(columns.values()))), not lacking(problem))
 
     return Rule(
-        "state-space-layers", ("tp",), legal,
-        f"{title} has no language model with state spaces, delta nets or gated attention, which {{model}} has",
-        "choose a stack of Megatron, DeepSpeed or FSDP", source, lambda p: {"model": p.model.name},
+        "state-space-layers", (), legal, f"{title} has no language model with {{lacking}}, which {{model}} has",
+        "choose a stack of DeepSpeed or FSDP, or of Megatron for state spaces, gated delta nets and gated attention",
+        source, lambda p: {"model": p.model.name, "lacking": lacking(p)},
     )  # fmt: skip

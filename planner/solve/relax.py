@@ -19,7 +19,7 @@ from planner.solve.search import search
 from planner.space.axes import Restriction, divisors
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
-from planner.space.legality import changed_axes
+from planner.space.legality import changed_axes, explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.rule import Problem, Rule
@@ -33,7 +33,13 @@ LARGEST_REPAIR = 200_000  # legal configurations near the named one that are cos
 
 
 def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[str]:
-    """Single changes of the request under which something is legal, as sentences; empty if none was found."""
+    """Single changes of the request under which something is legal, as sentences; empty if none was found.
+
+    Where a rule asks nothing of a configuration, no other change can help: what it says is all.
+    """
+    whole = explain_config(ParallelConfig(), problem, [rule for rule in rules if not rule.needs])
+    if whole:
+        return [f"{broken.reason}: {broken.hint}" for broken in whole]
     found = []
     for axis, pinned in restrict.items():
         others = {name: values for name, values in restrict.items() if name != axis}

@@ -63,7 +63,7 @@ def _scan_words(problem: Problem) -> dict[str, object]:
     return {
         "heads": _scan_heads(problem),
         "groups": _scan_groups(problem),
-        "mixers": "gated delta nets" if delta else "state spaces",
+        "mixers": " and ".join(problem.model.mixer_titles),
         "shared": "heads of keys" if delta else "groups",
         "else_copied": "" if delta else ", or they it",
     }

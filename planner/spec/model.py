@@ -273,6 +273,11 @@ class StateSpace:
         _require(self.heads % self.groups == 0, "state_space.groups must divide state_space.heads", given)
 
     @property
+    def title(self) -> str:
+        """What such layers are called."""
+        return "state spaces"
+
+    @property
     def inner(self) -> int:
         """Width of x, of its gate and of the scan's output."""
         return self.heads * self.head_dim
@@ -289,25 +294,46 @@ class StateSpace:
 
     @property
     def in_width(self) -> int:
-        """Outputs of the input projection: the gate, x, B, C and every head's scalars."""
+        """Outputs of the input projections: the gate, x, B, C and every head's scalars."""
         return self.inner + self.conv_width + self.scalars * self.heads
+
+    @property
+    def ranked_width(self) -> int:
+        """Those of them that come through a product of low rank; 0 without one."""
+        return 0
 
 
 @dataclass(frozen=True)
 class DeltaNet(StateSpace):
-    """A gated delta net: Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464.
+    """A gated delta net: Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464; or Kimi Delta Attention, arXiv 2510.26692.
 
     In a state space's fields: `heads` of values, `head_dim` wide; `groups`: heads of queries and keys, which are
     `state` wide and which `heads` / `groups` heads of values share. The convolution runs over queries, keys and values.
+    `channel_decay`: every channel of a key decays by itself, not every head (Kimi Delta Attention). `gate_rank`: width
+    through which the decays and the output's gate are projected, each by itself; 0: straight from the hidden state.
     """
 
     chunk: int = 64
     conv_bias: bool = False
+    channel_decay: bool = False
+    gate_rank: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _not_negative("state_space", gate_rank=self.gate_rank)
+
+    @property
+    def title(self) -> str:
+        return "Kimi Delta Attention" if self.channel_decay else "gated delta nets"
 
     @property
     def scalars(self) -> int:
-        """Numbers a token for every head: how fast the state decays, and how much is written."""
-        return 2
+        """Numbers a token for every head: how fast the state or its channels decay, and how much is written."""
+        return 1 + (self.state if self.channel_decay else 1)
+
+    @property
+    def ranked_width(self) -> int:
+        return self.inner + (self.scalars - 1) * self.heads if self.gate_rank else 0
 
 
 @dataclass(frozen=True)
@@ -470,6 +496,11 @@ class ModelSpec:
     def state_spaces(self) -> tuple[StateSpace, ...]:
         """State space of each kind of layer that has one."""
         return tuple(layer.state_space for layer in self.layer_kinds if layer.state_space is not None)
+
+    @property
+    def mixer_titles(self) -> tuple[str, ...]:
+        """What `state_spaces` are called, each once."""
+        return tuple(dict.fromkeys(state.title for state in self.state_spaces))
 
     @property
     def delta_nets(self) -> tuple[DeltaNet, ...]:

@@ -502,6 +502,25 @@ def olmo_hybrid(d: Draw) -> Fields:
     return fields
 
 
+def kimi_linear(d: Draw) -> Fields:
+    """In the published files' spelling or in the library's."""
+    fields = latent(d) | d.experts("num_experts", "moe_intermediate_size", "num_experts_per_token")
+    fields |= d.maybe(first_k_dense_replace=d.one_of(0, 2), num_shared_experts=d.one_of(1, 2))
+    layers = fields["num_hidden_layers"]
+    if d.flag():
+        fields |= {"linear_num_heads": d.one_of(2, 3), "linear_head_dim": d.one_of(8, 24)}
+        kinds = [d.one_of("full_attention", "linear_attention") for _ in range(layers)]
+        return fields | d.maybe(layer_types=kinds, mlp_layer_types=["sparse"] * layers)
+    attends = [i + 1 for i in range(layers) if d.flag()]
+    nets = [i + 1 for i in range(layers) if i + 1 not in attends]
+    linear = {
+        "num_heads": d.one_of(2, 3),
+        "head_dim": d.one_of(8, 24),
+        "short_conv_kernel_size": d.one_of(2, 4),
+    }
+    return fields | {"linear_attn_config": linear | {"full_attn_layers": attends, "kda_layers": nets}}
+
+
 def afmoe(d: Draw) -> Fields:
     fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size")
     fields |= d.maybe(num_shared_experts=d.one_of(1, 2), num_dense_layers=d.one_of(0, 2), sliding_window=16)
@@ -554,6 +573,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "internlm3": internlm3,
     "iquestcoder": biased,
     "jais2": biased,
+    "kimi_linear": kimi_linear,
     "llama": llama,
     "llama4_text": llama4,
     "mamba2": mamba2,
@@ -612,9 +632,11 @@ _INSIDE = (
 )
 
 
-def kind_of(parameter: str) -> str:
-    """planner's kind of a parameter of the library, from its name."""
-    inside = re.search(r"\.(layers|h|blocks)\.\d+\.", parameter)
+def kind_of(parameter: str, layer_types: list[str]) -> str:
+    """planner's kind of a parameter of the library, from its name and, if mixers share one, its layer's type."""
+    inside = re.search(r"\.(layers|h|blocks)\.(\d+)\.", parameter)
+    if inside and ".self_attn." in parameter and layer_types[int(inside[2]) :][:1] == ["linear_attention"]:
+        return "delta_net"
     rules = _INSIDE if inside else _OUTSIDE
     return next(kind for pattern, kind in rules if re.search(pattern, parameter))
 
@@ -631,7 +653,7 @@ def library_counts(config: Any) -> Counter[str]:
     counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            counts[kind_of(name)] += parameter.numel()
+            counts[kind_of(name, getattr(config, "layer_types", None) or [])] += parameter.numel()
     if "experts" not in counts and "shared_experts" in counts:  # Granite 4 calls its only MLP so
         counts["mlp"] = counts.pop("shared_experts")
     if getattr(config, "enable_moe_block", False):  # Gemma 4 the shared expert an MLP

@@ -218,7 +218,7 @@ class TestRefusals:
         [
             "mamba",
             "t5",
-            "kimi_linear",
+            "kimi_k3",
             "qwen4_exp",
             "bert",
             "llava",

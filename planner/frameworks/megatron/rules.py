@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
-from planner.frameworks.rulebook import shards_or_hosts
+from planner.frameworks.rulebook import no_scans, shards_or_hosts
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,
     RECOMPUTE_MODULES,
@@ -193,6 +193,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "recompute-modules", ("recompute", "recompute_modules"), _modules,
         "recomputed modules must be ones that the model has", "name other modules",
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
+    ),
+    no_scans(
+        "Megatron-LM",
+        "Megatron-LM core/ssm, main of 2026-08; Megatron-Bridge has Kimi Delta Attention for Kimi K3 alone",
+        ("state spaces", "gated delta nets"),
     ),
     Rule(
         "schedule-supported", ("schedule",), _schedule,

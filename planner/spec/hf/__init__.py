@@ -78,6 +78,7 @@ READERS: dict[str, Reader] = {
     "internlm3": latest.read_internlm3,
     "iquestcoder": latest.read_iquestcoder,
     "jais2": latest.read_jais2,
+    "kimi_linear": delta.read_kimi_linear,
     "llama": dense.read_llama,
     "llama4_text": experts.read_llama4,
     "mamba2": hybrid.read_mamba2,

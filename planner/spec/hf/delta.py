@@ -1,4 +1,4 @@
-"""Which layers do hybrids of attention and gated delta nets have? Qwen3-Next, Qwen 3.5, OLMo Hybrid.
+"""Which layers do hybrids of attention and delta nets have? Qwen3-Next, Qwen 3.5, OLMo Hybrid, Kimi Linear.
 
 Left out: partial rotations, norms that keep their scale as its distance from 1, the range of write strengths.
 """
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import read_moe, sparse_layers
+from planner.spec.hf.experts import read_moe, sparse_layers, with_groups
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.model import Attention, DeltaNet, Layer, Mlp, ModelSpec, Moe, QkNorm
 
@@ -139,3 +140,74 @@ def read_olmo_hybrid(f: ConfigFields, name: str) -> ModelSpec:
     )
     layers = _dealt(kinds, attention, net, [(gated_mlp(f), None)] * core.num_layers)
     return rotary_model(f, name, core, layers, max_position=65536)
+
+
+# of Kimi K3's text model, whose model_type is Kimi Linear's
+_NOT_LINEAR = ("attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size")
+
+
+def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
+    """Kimi Linear: Kimi Delta Attention, latent attention without positions every fourth layer, DeepSeek-V3's experts.
+
+    Its files keep the delta nets' dimensions, and which layers they are, counted from 1, in `linear_attn_config`.
+    """
+    f = f.with_defaults(
+        vocab_size=163840, hidden_size=2304, num_hidden_layers=27, intermediate_size=9216,
+        moe_intermediate_size=1024, num_attention_heads=32,
+    )  # fmt: skip
+    for field in _NOT_LINEAR:
+        if f.values.get(field):
+            raise UnsupportedError(
+                f"{f.file}: {field} must be absent: what it adds to Kimi Linear is not modelled",
+                repr(f.values[field]), "plan a model without it",
+            )  # fmt: skip
+    core, linear = read_core(f), f.section("linear_attn_config")
+    names = (("num_heads",) * 2, ("head_dim",) * 2, ("short_conv_kernel_size", "conv_kernel_dim"))
+    heads, width, taps = (
+        linear.integer(name) if linear.given(name) else f.integer(f"linear_{spelling}", default=default)
+        for (name, spelling), default in zip(names, (32, 128, 4), strict=True)
+    )
+    net = DeltaNet(heads, width, width, heads, taps, channel_decay=True, gate_rank=width)
+    kinds = _kinds(f, _kimi_kinds(linear, core.num_layers))
+    sparse = _kimi_experts(f, core.num_layers)
+    mlp, moe = None if all(sparse) else gated_mlp(f), _kimi_moe(f)
+    blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
+    layers = _dealt(kinds, latent_attention(f, default_q_rank=None), net, blocks)
+    model = rotary_model(f, name, core, layers, max_position=1048576)
+    return replace(model, tied_embeddings=False)  # the library ties none, whatever the file says
+
+
+def _kimi_kinds(linear: ConfigFields, layers: int) -> list[str]:
+    """The mixer of every layer, from two lists that count from 1; by default every fourth after the first attends."""
+    attends, nets = linear.integers("full_attn_layers"), linear.integers("kda_layers")
+    if attends is None or nets is None:
+        return [_TYPES[i % 4 > 0 or i == 0] for i in range(layers)]
+    if sorted([*attends, *nets]) != list(range(1, layers + 1)):
+        must = f"must name every layer from 1 to {layers} once, together with kda_layers"
+        raise linear.error("full_attn_layers", must, attends, "correct one of the two")
+    return [_TYPES[i + 1 in nets] for i in range(layers)]
+
+
+def _kimi_experts(f: ConfigFields, layers: int) -> list[bool]:
+    """Which layers route: as `mlp_layer_types` says, or all but the first `first_k_dense_replace`."""
+    kinds = f.words("mlp_layer_types", ("dense", "sparse"))
+    if kinds is None:
+        dense = f.integer("first_k_dense_replace", default=1, least=0)
+        return [i >= dense for i in range(layers)]
+    if len(kinds) != layers:
+        raise f.error("mlp_layer_types", "must name one type per layer", len(kinds), f"list {layers} types")
+    return [kind == "sparse" for kind in kinds]
+
+
+def _kimi_moe(f: ConfigFields) -> Moe:
+    shared = f.integer("num_shared_experts", "n_shared_experts", default=1, least=0)
+    moe = read_moe(
+        f,
+        experts=("num_experts", "num_local_experts"),
+        top_k=("num_experts_per_token", "num_experts_per_tok"),
+        expert_ffn=("moe_intermediate_size",),
+        default_experts=256,
+        default_top_k=8,
+        shared_ffn=shared * f.integer("moe_intermediate_size"),
+    )
+    return with_groups(f, moe)

@@ -124,7 +124,7 @@ def rotary_model(
         norm_kind=norm_kind,
         norm_bias=norm_bias,
         head_bias=head_bias,
-        max_position=f.integer("max_position_embeddings", default=max_position),
+        max_position=f.integer("max_position_embeddings", "model_max_length", default=max_position),
         source=f.file,
         assumed=tuple(f.assumed),
     )

@@ -206,15 +206,15 @@ def read_glm4_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
 
 def with_groups(f: ConfigFields, moe: Moe) -> Moe:
     """Group-limited routing, where there is more than one group."""
-    groups = f.optional_integer("n_group") or 1
+    name = f.given("n_group", "num_expert_group") or "n_group"
+    groups = f.optional_integer(name) or 1
     if groups == 1:
         return moe
-    f.divides("n_group", groups, f.given("n_routed_experts") or "n_routed_experts", moe.experts)
+    experts = f.given("n_routed_experts", "num_local_experts", "num_experts") or "n_routed_experts"
+    f.divides(name, groups, experts, moe.experts)
     top_groups = f.integer("topk_group")
     if top_groups > groups:
-        raise f.error(
-            "topk_group", f"must be at most n_group, {groups}", top_groups, "correct one of the two"
-        )
+        raise f.error("topk_group", f"must be at most {name}, {groups}", top_groups, "correct one of the two")
     return replace(moe, groups=groups, top_groups=top_groups)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 _FIRST_MAMBA = (
     "Mamba-1, whose scan is no matrix product, is not modelled; of state spaces planner models Mamba-2"
 )
-_INSTEAD = "of what replaces attention planner models Mamba-2 and gated delta nets"
+_INSTEAD = "of what replaces attention planner models Mamba-2, gated delta nets and Kimi Delta Attention"
 _RECURRENT = f"its recurrence is not modelled; {_INSTEAD}"
-_CHANNELS = f"a delta rule whose every channel decays by itself (KDA) is not modelled; {_INSTEAD}"
 _LIGHTNING = f"lightning attention is not modelled; {_INSTEAD}"
 _CONVOLUTION = f"layers of short convolutions are not modelled; {_INSTEAD}"
 _BESIDE = "attention and Mamba-2 side by side in one layer are not modelled; planner models them one after the other"
@@ -21,13 +20,17 @@ _VISION = "a vision or vision-language model is not modelled; give the configura
 _AUDIO = "a speech model is not modelled"
 _SPARSE = "its learned sparse attention (indexer) is not modelled"
 _HEAD_GATED = "a gate of every head behind attention is not modelled; planner models one of every output"
+_RESIDUALS = (
+    "residuals that attend to earlier blocks, a gate on latent attention and a norm of latent experts are not "
+    "modelled; planner models Kimi Linear"
+)
 _CONNECTED = "hyper-connections and learned sparse attention (indexer) are not modelled"
 _PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _FIRST_MAMBA),
     **dict.fromkeys(("rwkv", "xlstm", "recurrent_gemma"), _RECURRENT),
-    **dict.fromkeys(("bailing_hybrid", "kimi_k3", "kimi_linear"), _CHANNELS),
+    "kimi_k3": _RESIDUALS,
     **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _CONNECTED),
     **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _LIGHTNING),
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm2_vl", "lfm3"), _CONVOLUTION),
@@ -100,7 +103,7 @@ REFUSED: dict[str, str] = {
         ),
         _SPARSE,
     ),
-    **dict.fromkeys(("laguna", "step3p5", "step3p7", "step3p7_text"), _HEAD_GATED),
+    **dict.fromkeys(("bailing_hybrid", "laguna", "step3p5", "step3p7", "step3p7_text"), _HEAD_GATED),
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text"),
         _PER_LAYER,
