@@ -165,7 +165,7 @@ class TestGate:
 
     def test_latent_attention_has_none(self) -> None:
         latent = load_model("deepseek-v3").attentions[0]
-        with pytest.raises(Exception, match="output_gate must be off"):
+        with pytest.raises(Exception, match="no gate with kind=mla"):
             replace(latent, output_gate=True)
 
 
