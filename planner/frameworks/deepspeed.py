@@ -20,7 +20,14 @@ from planner.frameworks.fields import Settings, dump_json, flatten, load_setting
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.layout import is_even
 from planner.frameworks.options import check_options, table_source, unknown_options
-from planner.frameworks.programs import DEEPSPEED_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
+from planner.frameworks.programs import (
+    DEEPSPEED_PROGRAM,
+    MODEL_CONFIG,
+    PROGRAM,
+    check_program,
+    kernel_notes,
+    kernel_words,
+)
 from planner.frameworks.refuse import is_pure_bf16, require, require_axis, require_whole_recompute, uncaptured
 from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute, whole_scans
 from planner.frameworks.scripts import README, launch_files, readme
@@ -236,6 +243,7 @@ def render(launch: Launch, version: str) -> Files:
             "how layers are dealt to stages: DeepSpeed balances parameters where they don't divide evenly",
         ]
     else:
+        check_program(launch.model)
         extra |= {PROGRAM: DEEPSPEED_PROGRAM}
     if launch.details.raw is not None:
         extra[MODEL_CONFIG] = dump_json(launch.details.raw)

@@ -74,8 +74,10 @@ TRAITS: Final[Mapping[str, str]] = {
     "hunyuan_v1_dense": "norms of q and k after the rotation",
     "hunyuan_v1_moe": "norms of q and k after the rotation",
     "kimi_linear": "a decay of every channel, latent attention without positions",
+    "laguna": "a gate of every head, heads that differ between layers",
     "llama4_text": "chunked attention and norms of q and k without weights",
     "mellum": "two rotary bases",
+    "mimo_v2_flash": "values narrower than keys, heads that differ between layers",
     "minicpm3": _MULTIPLIERS,
     "minimax_m2": "a norm over all query heads",
     "ministral3": "queries scaled by position",
@@ -85,6 +87,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "olmo2": _POST_NORM,
     "olmo3": _POST_NORM,
     "olmo_hybrid": _POST_NORM,
+    "step3p5": "a gate of every head, heads that differ between layers",
     "smollm3": "layers without rotary positions",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.errors import UnsupportedError
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
@@ -23,6 +24,23 @@ ATTENTION: Final = {
     AttentionKernel.FUSED_SOFTMAX: "sdpa",
     AttentionKernel.EAGER: "eager",
 }
+
+
+# Families that transformers 5.23 has no causal language model of (models/auto/modeling_auto.py): published with code of
+# their own, or there only beside a vision tower.
+NOT_IN_LIBRARY: Final = frozenset(
+    {"bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "kimi_k2", "mimo", "mistral4", "step3p5"}
+)
+
+
+def check_program(model: ModelSpec) -> None:
+    """Raise `UnsupportedError` for a model that the program cannot build from its configuration."""
+    if model.family in NOT_IN_LIBRARY:
+        raise UnsupportedError(
+            "transformers, which the program runs, must have a causal language model of the family",
+            f"{model.family}, of which 5.23 has none",
+            "plan another model, or write the program that runs its own code",
+        )
 
 
 def kernel_words(stack: Stack | None) -> list[tuple[str, ...]]:

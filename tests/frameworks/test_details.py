@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.errors import UnsupportedError
+from planner.frameworks import framework
 from planner.frameworks.details import TRAITS, Details, left_out, read_details, unwritten_rotation
 from planner.frameworks.megatron.architecture import model_options, written_rotations
 from planner.spec.hf import MTP_READERS, READERS
 from planner.spec.load_model import load_model
+from tests.frameworks.launches import golden_launch
 
 # dimensions and details say all that these compute, so launchers may be told no more
 STATED = {
@@ -151,3 +154,11 @@ def test_a_catalog_model_is_not_vouched_for_where_it_is_silent(tmp_path: Path) -
     own = tmp_path / "config.json"
     own.write_text((files("planner.catalog") / "models" / "llama-3.1-8b" / "config.json").read_text())
     assert left_out(load_model(str(own))) == []
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate"])
+def test_a_family_that_the_library_has_not_gets_no_program(name: str) -> None:
+    launch = golden_launch(name)
+    unknown = replace(launch, model=replace(launch.model, family="internlm2"))
+    with pytest.raises(UnsupportedError, match="internlm2"):
+        framework(name).render(unknown, framework(name).versions[-1])

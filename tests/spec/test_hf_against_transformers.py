@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from planner.cost.params import model_parameters
+from planner.frameworks.programs import NOT_IN_LIBRARY
 from planner.spec.hf import MTP_READERS, READERS, read_hf_config
 
 CONFIGS_PER_FAMILY = 12
@@ -383,6 +384,33 @@ def gemma4(d: Draw) -> Fields:
     return fields | (routed if d.flag() else {})
 
 
+def laguna(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size") | d.maybe(sliding_window=16)
+    several = [d.one_of(1, 2, 3) * fields["num_key_value_heads"] for _ in range(fields["num_hidden_layers"])]
+    fields |= d.maybe(num_attention_heads_per_layer=several, shared_expert_intermediate_size=40)
+    fields |= d.one_of(d.maybe(attention_bias=d.flag()), {"gating": d.one_of("per-head", "per-element")})
+    return fields | layer_types(d, fields) | mlp_types(d, fields)
+
+
+def step3p5(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("n_routed_experts", "moe_intermediate_size") | {"sliding_window": 16}
+    heads = {"num_attention_heads": 2 * fields["num_key_value_heads"]}
+    fields |= d.one_of({}, {"num_sliding_attention_heads": 2 * heads["num_attention_heads"]},
+                       {"attention_other_setting": heads})  # fmt: skip
+    fields |= d.maybe(attention_bias=d.flag(), mlp_bias=d.flag(), share_expert_dim=40)
+    fields |= layer_types(d, fields)
+    return fields | d.one_of({}, mlp_types(d, fields), {"moe_layers_enum": d.one_of("0", "1,3", [0, 2])})
+
+
+def mimo_v2_flash(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("n_routed_experts", "moe_intermediate_size")
+    fields["num_key_value_heads"] = d.one_of(
+        *[k for k in (1, 2) if fields["num_attention_heads"] % (2 * k) == 0]
+    )
+    fields |= d.maybe(v_head_dim=d.one_of(8, 24), attention_bias=d.flag(), sliding_window=16)
+    return fields | layer_types(d, fields) | mlp_types(d, fields)
+
+
 def minicpm3(d: Draw) -> Fields:
     fields = dense_latent(d) | d.maybe(mlp_bias=d.flag())
     if d.flag():
@@ -574,10 +602,12 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "iquestcoder": biased,
     "jais2": biased,
     "kimi_linear": kimi_linear,
+    "laguna": laguna,
     "llama": llama,
     "llama4_text": llama4,
     "mamba2": mamba2,
     "mellum": mellum,
+    "mimo_v2_flash": mimo_v2_flash,
     "minicpm3": minicpm3,
     "minimax_m2": minimax_m2,
     "ministral": ministral,
@@ -609,6 +639,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "solar_open": shared,
     "stablelm": stablelm,
     "starcoder2": starcoder2,
+    "step3p5": step3p5,
     "youtu": dense_latent,
 }
 # read like another family, and not part of the library
@@ -647,12 +678,19 @@ def library_counts(config: Any) -> Counter[str]:
 
     # by its name, since not every family is registered as a causal language model
     kind = getattr(transformers, type(config).__name__.removesuffix("Config") + "ForCausalLM", None)
+    if config.model_type == "step3p5":  # in the library only with a vision tower
+        around = {
+            "vision_config": {"num_hidden_layers": 1},
+            "tie_word_embeddings": config.tie_word_embeddings,
+        }
+        config = transformers.Step3p7Config(text_config=config.to_dict(), **around)
+        kind = transformers.Step3p7ForConditionalGeneration
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config) if kind is None else kind(config)
     model.tie_weights()
     counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
+        if parameter.requires_grad and not re.search(r"vision|projector", name):
             counts[kind_of(name, getattr(config, "layer_types", None) or [])] += parameter.numel()
     if "experts" not in counts and "shared_experts" in counts:  # Granite 4 calls its only MLP so
         counts["mlp"] = counts.pop("shared_experts")
@@ -672,12 +710,23 @@ def test_every_reader_is_compared() -> None:
     assert set(FAMILIES) | READ_ALIKE == {*READERS, *MTP_READERS}
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(
+NEEDS_LIBRARY = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None and not os.environ.get("CI"),
     reason="the transformers library is not installed, and this is not CI",
 )
+
+
+@pytest.mark.slow
+@NEEDS_LIBRARY
+def test_programs_know_which_families_the_library_builds() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    assert {*READERS, *MTP_READERS} - {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} == NOT_IN_LIBRARY
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@NEEDS_LIBRARY
 @pytest.mark.parametrize("family", FAMILIES)
 def test_counts_equal_the_library(family: str) -> None:
     from transformers import AutoConfig

@@ -139,7 +139,7 @@ def test_jais_is_ungated() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "said"),
-    [("laguna", "gate"), ("step3p5", "gate"), ("mistral_large4", "sparse"), ("minimax_m3", "sparse"),
+    [("mistral_large4", "sparse"), ("minimax_m3", "sparse"), ("bailing_hybrid", "gate"),
      ("kimi_k3", "residuals"), ("gemma3n", "every layer"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
 )  # fmt: skip
 def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> None:

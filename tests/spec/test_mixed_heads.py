@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.cost.activations import LayerShape, layer_activations
 from planner.cost.flops import attention_flops, gemm_flops, layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, InputError, UnsupportedError
@@ -16,6 +18,7 @@ from planner.spec.hf import read_hf_config
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model
 from planner.spec.model import Attention, AttentionKind, ModelSpec
+from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack_kinds import AttentionKernel
 
 SMALL: dict[str, Any] = {
@@ -93,3 +96,70 @@ def test_heads_too_wide_for_a_flash_kernel() -> None:
     for stack in (megatron, deepspeed):
         (said,) = missing_kernels(stack, model, chip)
         assert "512" in said
+
+
+STEP = {"model_type": "step3p5", **SMALL, "moe_intermediate_size": 8, "sliding_window": 16,
+        "layer_types": ["full_attention", *["sliding_attention"] * 7], "num_nextn_predict_layers": 1,
+        "attention_other_setting": {"num_attention_heads": 6}, "moe_layers_enum": "2,3,4,5,6"}  # fmt: skip
+# fields of the published config.json, and parameters in billions as printed: total, active
+PUBLISHED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "Step-3.5-Flash": (
+        {"model_type": "step3p5", "vocab_size": 128896, "sliding_window": 512, "num_sliding_attention_heads": 96,
+         "layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 11 + ["full_attention"]}, "196", "11",
+    ),
+    "MiMo-V2-Flash": ({"model_type": "mimo_v2_flash"}, "309", "15"),
+    "Laguna-XS.2": (
+        {"model_type": "laguna",
+         "layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 10,
+         "num_attention_heads_per_layer": [48, 64, 64, 64] * 10}, "33", "3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_totals(name: str) -> None:
+    config, total, active = PUBLISHED[name]
+    counted = model_parameters(read(config))
+    table = counted.by_kind["embedding"] if name == "Step-3.5-Flash" else 0  # which its figures leave out
+    assert (f"{(counted.total - table) / 1e9:.0f}", f"{(counted.active - table) / 1e9:.0f}") == (
+        total,
+        active,
+    )
+
+
+def test_step_slides_with_more_heads() -> None:
+    model = read(STEP)
+    assert heads(model) == [(4, 2, 16, None)] + [(6, 2, 16, 16)] * 6
+    assert [layer.moe is not None for layer in model.layers] == [False] * 2 + [True] * 5
+    assert sorted({a.gate_width for a in model.attentions}) == [4, 6]
+
+
+def test_mimo_has_sinks_and_more_pairs_where_it_slides() -> None:
+    mimo = {"model_type": "mimo_v2_flash", **SMALL, "num_key_value_heads": 1, "v_head_dim": 8,
+            "moe_intermediate_size": 8}  # fmt: skip
+    model = read(mimo)
+    assert heads(model) == [(4, 1, 16, None), *[(4, 2, 16, 129)] * 4, (4, 1, 16, None), (4, 2, 16, 129)]
+    found = [layer.attention for layer in model.layers[:2]]
+    assert [(a.sinks, a.v_head_dim) for a in found if a is not None] == [(False, 8), (True, 8)]
+    with pytest.raises(FileInputError, match="swa_num_key_value_heads"):
+        read({**mimo, "swa_num_key_value_heads": 4})
+
+
+def test_a_gate_of_every_head() -> None:
+    a = Attention(AttentionKind.GQA, 4, 2, 16, 16, qkv_bias=True)
+    model, stack = load_model("llama-3-8b"), load_stack("megatron-2026")
+    each = [a, replace(a, head_gate=True), replace(a, output_gate=True)]
+    plain, gated, whole = (replace(model.layers[0], attention=one) for one in each)
+    assert layer_parameters(gated, 64).total - layer_parameters(plain, 64).total == 64 * 4  # without a bias
+    assert layer_gemms(gated, 64)[0].out_features - layer_gemms(plain, 64)[0].out_features == 4
+    cut = LayerShape(*(np.full(1, value) for value in (8.0, 1, 1, 1, 8, 1, 1, 1, 8)))
+    recipe = RECIPES[Precision.BF16]
+    kept = [
+        float(sum(layer_activations(one, model, cut, stack.kernels, recipe).values())[0])
+        for one in (plain, gated, whole)
+    ]
+    output = 2 * 8 * 4 * 16  # what the gate multiplies is kept, and the gate itself
+    assert kept[1] - kept[0] == output + 2 * 8 * 4
+    assert kept[2] - kept[0] == output + 2 * 8 * 4 * 16
+    with pytest.raises(InputError, match="one gate"):
+        replace(a, head_gate=True, output_gate=True)

@@ -16,7 +16,14 @@ from planner.frameworks.details import left_out
 from planner.frameworks.fields import dump_json, dump_yaml, option_words
 from planner.frameworks.framework import Files, Framework, Launch
 from planner.frameworks.options import check_options, table_source
-from planner.frameworks.programs import ACCELERATE_PROGRAM, MODEL_CONFIG, PROGRAM, kernel_notes, kernel_words
+from planner.frameworks.programs import (
+    ACCELERATE_PROGRAM,
+    MODEL_CONFIG,
+    PROGRAM,
+    check_program,
+    kernel_notes,
+    kernel_words,
+)
 from planner.frameworks.refuse import (
     require,
     require_axis,
@@ -173,6 +180,7 @@ def render(launch: Launch, version: str) -> Files:
     steps = (
         TRIAL_STEPS if launch.job.tokens is None else int(-(-launch.job.tokens // launch.job.tokens_per_step))
     )
+    check_program(launch.model)
     extra = {CONFIG: dump_yaml(settings), PROGRAM: ACCELERATE_PROGRAM}
     missing = ["data: train.py makes tokens up; replace it by your program", *left_out(launch.model)]
     missing += uncaptured(launch, TITLE)

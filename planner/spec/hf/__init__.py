@@ -79,11 +79,13 @@ READERS: dict[str, Reader] = {
     "iquestcoder": latest.read_iquestcoder,
     "jais2": latest.read_jais2,
     "kimi_linear": delta.read_kimi_linear,
+    "laguna": mixed_heads.read_laguna,
     "llama": dense.read_llama,
     "llama4_text": experts.read_llama4,
     "mamba2": hybrid.read_mamba2,
     "mellum": latest.read_mellum,
     "mimo": dense.read_qwen2,
+    "mimo_v2_flash": mixed_heads.read_mimo_v2_flash,
     "minicpm3": latest.read_minicpm3,
     "minimax_m2": later_experts.read_minimax_m2,
     "ministral": later_dense.read_ministral,
@@ -111,6 +113,7 @@ READERS: dict[str, Reader] = {
     "solar_open": later_experts.read_solar_open,
     "stablelm": later_dense.read_stablelm,
     "starcoder2": dense.read_starcoder2,
+    "step3p5": mixed_heads.read_step3p5,
     "youtu": latest.read_youtu,
 }
 
@@ -140,6 +143,7 @@ TEXT_TOWERS = {
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
+    "step3p7": "step3p5",
 }
 
 

@@ -1,7 +1,8 @@
-"""Which layers do models have whose attention differs from layer to layer in its heads? Gemma 4.
+"""Which layers do models have whose attention differs from layer to layer in its heads? Gemma 4, Step 3.5, Laguna,
+MiMo-V2-Flash.
 
-Left out: soft-capped logits, two rotary bases and scalars of layers that are not trained, which cost nothing that is
-counted.
+Left out: soft-capped logits, clamped activations, two rotary bases and scalars of layers that are not trained, which
+cost nothing that is counted.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
-from planner.spec.hf.dense import grouped_attention, read_core, rotary_model
+from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
+from planner.spec.hf.experts import read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.later_experts import sparse_from
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 # families whose layers `per_layer_config` of transformers 5 may set apart
-READS_PER_LAYER = ("gemma4_text", "gemma4_unified_text")
+READS_PER_LAYER = ("gemma4_text", "gemma4_unified_text", "step3p5")
 
 
 def typed_layers(f: ConfigFields, default: list[str], *extra: str) -> list[str]:
@@ -128,3 +131,168 @@ def _gemma4_block(f: ConfigFields) -> tuple[Mlp | None, Moe | None]:
         experts, top_k, width, True, False, ffn, False, False, activation=activation, router_scale=True
     )
     return None, shared
+
+
+def _gated(f: ConfigFields, attention: Attention) -> Attention:
+    """With the gate that `gating` names: a value for every head, or one for every output."""
+    gating = f.values.get("gating", True)
+    if gating in (True, "per-head"):
+        return replace(attention, head_gate=True)
+    if gating != "per-element":
+        raise f.error("gating", "must be true, per-head or per-element", gating, "correct it")
+    if attention.qkv_bias:
+        raise UnsupportedError(
+            f"{f.file}: attention must have no biases beside a gate of every output without one",
+            "attention_bias=true, gating=per-element",
+            "leave one of them out",
+        )
+    return replace(attention, output_gate=True)
+
+
+def _expert_layers(
+    f: ConfigFields, attentions: list[Attention], sparse: list[bool], moe: Moe, bias: bool = False
+) -> tuple[Layer, ...]:
+    mlp = None if all(sparse) else gated_mlp(f, bias=bias)
+    blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
+    return tuple(Layer(attention, *block) for attention, block in zip(attentions, blocks, strict=True))
+
+
+def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
+    """Laguna: a softplus gate of every head, heads stated for every layer, a shared expert beside the routed ones."""
+    f = f.with_defaults(
+        vocab_size=100352, hidden_size=2048, intermediate_size=8192, num_hidden_layers=40, num_attention_heads=48,
+        moe_intermediate_size=512,
+    )  # fmt: skip
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(
+        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
+    )
+    attention = _gated(f, attention)
+    heads = f.integers("num_attention_heads_per_layer") or [attention.heads] * core.num_layers
+    if len(heads) != core.num_layers:
+        must = "must have one entry per layer"
+        raise f.error("num_attention_heads_per_layer", must, len(heads), f"list {core.num_layers} entries")
+    types = typed_layers(f, [_FULL] * core.num_layers)
+    window = f.integer("sliding_window", default=512)
+    attentions = [
+        replace(
+            with_heads(attention, count, attention.kv_heads, attention.head_dim),
+            window=window if kind == _SLIDING else None,
+        )
+        for count, kind in zip(heads, types, strict=True)
+    ]
+    moe = read_moe(
+        f,
+        experts=("num_experts", "num_local_experts"),
+        expert_ffn=("moe_intermediate_size",),
+        default_experts=256,
+        default_top_k=8,
+        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
+    )
+    layers = _expert_layers(f, attentions, sparse_from(f, core.num_layers, 1), moe)
+    return rotary_model(f, name, core, layers, max_position=131072)
+
+
+def read_step3p5(f: ConfigFields, name: str) -> ModelSpec:
+    """Step 3.5 and 3.7 Flash: a sigmoid gate of every head, more heads in sliding layers, a shared expert.
+
+    Lists that go on to the prediction modules are cut to the layers.
+    """
+    f = f.with_defaults(
+        vocab_size=128815, hidden_size=4096, intermediate_size=11264, num_hidden_layers=45, num_attention_heads=64,
+        moe_intermediate_size=1280,
+    )  # fmt: skip
+    core = read_core(f)
+    f = replace(f, values={**f.values, **_without_mtp(f, core.num_layers)})
+    if groups := f.optional_integer("num_attention_groups"):
+        f.values["num_key_value_heads"] = groups
+    bias, wide = f.boolean("attention_bias", False), f.boolean("mlp_bias", False)
+    attention = grouped_attention(
+        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
+    )
+    attention = _gated(f, attention)
+    types = typed_layers(f, [_FULL] * core.num_layers)
+    other = f.section("attention_other_setting").optional_integer("num_attention_heads")
+    heads = f.optional_integer("num_sliding_attention_heads") or other or attention.heads
+    f.divides("num_key_value_heads", attention.kv_heads, "num_sliding_attention_heads", heads)
+    slides = replace(
+        with_heads(attention, heads, attention.kv_heads, attention.head_dim),
+        window=f.optional_integer("sliding_window"),
+    )
+    attentions = [slides if kind == _SLIDING else attention for kind in types]
+    if f.given("per_layer_config"):
+        base = {_SLIDING: replace(attention, window=slides.window), _FULL: attention}
+        attentions = [per_layer(f, base[kind], i) for i, kind in enumerate(types)]
+    moe = read_moe(
+        f,
+        experts=("n_routed_experts", "num_local_experts", "moe_num_experts"),
+        top_k=("num_experts_per_tok", "moe_top_k"),
+        expert_ffn=("moe_intermediate_size",),
+        default_experts=288,
+        default_top_k=8,
+        shared_ffn=f.integer("share_expert_dim", "share_expert_dims", default=1280),
+    )
+    layers = _expert_layers(
+        f, attentions, _step_sparse(f, core.num_layers), replace(moe, shared_bias=wide), wide
+    )
+    return rotary_model(f, name, core, layers, max_position=128000)
+
+
+def _without_mtp(f: ConfigFields, num_layers: int) -> dict[str, list[str]]:
+    more = f.optional_integer("num_nextn_predict_layers", least=0) or 0
+    lists = {name: f.values.get(name) for name in ("layer_types", "mlp_layer_types")}
+    return {
+        name: value[:num_layers]
+        for name, value in lists.items()
+        if more and isinstance(value, list) and len(value) == num_layers + more
+    }
+
+
+def _step_sparse(f: ConfigFields, num_layers: int) -> list[bool]:
+    """Layers of `moe_layers_enum`, a list or a text with commas; all from the fourth on where nothing is said."""
+    listed = f.values.get("moe_layers_enum")
+    if f.given("mlp_layer_types") or listed is None:
+        return sparse_from(f, num_layers, 3)
+    items = listed.split(",") if isinstance(listed, str) else listed
+    if not isinstance(items, list) or not all(str(item).strip().isdigit() for item in items):
+        raise f.error("moe_layers_enum", "must be numbers of layers", listed, 'write "3,4,5"')
+    return [i in {int(item) for item in items} for i in range(num_layers)]
+
+
+def read_mimo_v2_flash(f: ConfigFields, name: str) -> ModelSpec:
+    """MiMo-V2-Flash: five sliding layers with sinks and twice the key/value heads to one that sees everything, values
+    narrower than keys, no shared expert. Raises `FileInputError` for fields of its remote code that say otherwise."""
+    f = f.with_defaults(
+        vocab_size=152576, hidden_size=4096, intermediate_size=16384, num_hidden_layers=48, num_attention_heads=64,
+        moe_intermediate_size=2048,
+    )  # fmt: skip
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    sees = grouped_attention(f, core.hidden, qkv_bias=bias, kv_heads=4, head_dim=192)
+    pairs, width = 2 * sees.kv_heads, f.integer("v_head_dim", default=128)
+    f.divides("twice num_key_value_heads", pairs, "num_attention_heads", sees.heads)
+    before = f.optional_integer("sliding_window_size")
+    window = f.integer("sliding_window", default=129) if before is None else before + 1
+    slides = replace(with_heads(sees, sees.heads, pairs, sees.head_dim), sinks=True, window=window)
+    default = [_FULL if i == 0 or i % 6 == 5 else _SLIDING for i in range(core.num_layers)]
+    types = typed_layers(f, default)
+    sparse = sparse_from(f, core.num_layers, 1)
+    said = {
+        "swa_num_attention_heads": sees.heads, "swa_num_key_value_heads": pairs, "swa_head_dim": sees.head_dim,
+        "swa_v_head_dim": width, "add_full_attention_sink_bias": False, "add_swa_attention_sink_bias": True,
+        "hybrid_layer_pattern": [int(kind == _SLIDING) for kind in types], "moe_layer_freq": [int(s) for s in sparse],
+    }  # fmt: skip
+    for field, value in said.items():
+        if f.values.get(field, value) != value:
+            raise f.error(field, f"must be {value}, as the library has it", f.values[field], "leave it out")
+    sides = {_SLIDING: replace(slides, v_head_dim=width), _FULL: replace(sees, v_head_dim=width)}
+    moe = read_moe(
+        f,
+        experts=("n_routed_experts", "num_local_experts"),
+        expert_ffn=("moe_intermediate_size",),
+        default_experts=256,
+        default_top_k=8,
+    )
+    layers = _expert_layers(f, [sides[kind] for kind in types], sparse, with_groups(f, moe))
+    return rotary_model(f, name, core, layers, max_position=131072)

@@ -19,7 +19,7 @@ _ENCODER = "an encoder without a causal language-model head is not modelled"
 _VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
 _AUDIO = "a speech model is not modelled"
 _SPARSE = "its learned sparse attention (indexer) is not modelled"
-_HEAD_GATED = "a gate of every head behind attention is not modelled; planner models one of every output"
+_HEAD_GATED = "a gate of every head behind latent attention is not modelled"
 _RESIDUALS = (
     "residuals that attend to earlier blocks, a gate on latent attention and a norm of latent experts are not "
     "modelled; planner models Kimi Linear"
@@ -103,7 +103,7 @@ REFUSED: dict[str, str] = {
         ),
         _SPARSE,
     ),
-    **dict.fromkeys(("bailing_hybrid", "laguna", "step3p5", "step3p7", "step3p7_text"), _HEAD_GATED),
+    "bailing_hybrid": _HEAD_GATED,
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text"),
         _PER_LAYER,
@@ -117,5 +117,4 @@ REFUSED: dict[str, str] = {
     "nemotron-nas": "layers of several widths, some without attention, are not modelled",
     "bitnet": "weights of three values are not modelled",
     "longcat_flash": "two attention blocks in a layer and experts that compute nothing are not modelled",
-    "mimo_v2_flash": "value heads of another width than key heads are not modelled",
 }
