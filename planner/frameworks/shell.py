@@ -1,7 +1,7 @@
 """Which options does a user's launch script pass? Reads plain words, or a bash script that builds them.
 
-Understands assignments, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, $((2*4)), `read` of a text, `set --` and the
-script's own arguments, conditions on known values and the first round of a loop (`shell_branches.py`), here-documents
+Understands assignments, declare, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, : "${NAME:=default}", $((2*4)), `read`
+of a text, `set --` and the script's own arguments, conditions on known values and the first round of a loop (`shell_branches.py`), here-documents
 (`here_documents.py`) and line continuations: what launch scripts are made of. Left out: everything else a shell can do
 (commands in place of words, functions' arguments); words that need it stay as they are. Nothing is ever executed.
 """
@@ -18,7 +18,10 @@ from planner.errors import InputError
 from planner.frameworks.here_documents import HereDocument, document_of, is_run, without_documents, written_to
 from planner.frameworks.shell_branches import Branches, arithmetic
 
-_ASSIGNMENT: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_ASSIGNMENT: Final = re.compile(
+    r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL
+)
+_DEFAULT: Final = re.compile(r"\$\{([A-Za-z_]\w*):?=(.*)\}", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$\{(\w+|[@*#])(?::?[-=]([^${}]*))?\}|\$([A-Za-z_]\w*|[0-9@*#])")
 _ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
 _SUM: Final = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
@@ -82,6 +85,8 @@ class Script:
                 self._read(*read.groups())
             elif match is not None:
                 self._assign(statement, *match.groups())
+            elif statement.startswith(": "):
+                self._defaults(statement)
             elif statement.startswith("set -- "):
                 self._own_arguments(_words(self._filled(statement))[2:])
             elif statement and statement.split()[0] in ("source", "."):
@@ -111,6 +116,12 @@ class Script:
         """Arguments of the script itself: $1, ${10}, $@ and their number."""
         numbered = {str(i): word for i, word in enumerate(words, 1)}
         self.variables |= numbered | {"#": str(len(words)), "@": shlex.join(words), "*": shlex.join(words)}
+
+    def _defaults(self, statement: str) -> None:
+        """`: "${NAME:=value}"`: the value of a variable that has none yet."""
+        for word in _words(statement):
+            if (match := _DEFAULT.fullmatch(word)) is not None and not self.variables.get(match[1]):
+                self.variables[match[1]] = self._filled(match[2])
 
     def _read(self, separator: str | None, flags: str, names: str, text: str) -> None:
         """`read` of a text: one part for each name, the last taking what is left."""
@@ -278,10 +289,13 @@ def _statements(text: str) -> list[str]:
     statements: list[str] = []
     current: list[str] = []
     quote, last, depth, skip = "", "", 0, False
-    for letter in text.replace("\\\r\n", " ").replace("\\\n", " ") + "\n":
-        if skip:
+    for letter in text.replace("\\\r\n", "\\\n") + "\n":
+        if skip:  # a comment ends with its line, whatever stands last in it
             skip = letter != "\n"
         if skip:
+            continue
+        if letter == "\n" and last == "\\" and quote != "'":  # the line goes on
+            current[-1] = last = " "
             continue
         if quote:
             escaped = quote == '"' and last == "\\"

@@ -571,3 +571,36 @@ def test_settings_of_a_source_tree(tmp_path: Path) -> None:
         "either.size": "int*", "either._hidden": "bool", "either.style": "str", "either.rate": "float",
         "plain": "str", "data_stages": "str*",
     }  # fmt: skip
+
+
+def words_of_bash(tmp_path: Path, script: str) -> list[str]:
+    """What bash hands to `torchrun` of a script."""
+    (tmp_path / "torchrun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "torchrun").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    return subprocess.run(["bash", "-c", script], check=True, env=path, capture_output=True, text=True).stdout.split()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ': "${LAYERS:=32}"\n: ${TP:=2} ${PP:=4}\nTP=8\n: "${TP:=1}"\n: "${GBS:=$((TP * 16))}"\n'
+        "torchrun x.py --num-layers $LAYERS --tp $TP --pp $PP --gbs $GBS",
+        'declare -a ARGS=(\n  --num-layers 32  # depth\n)\nARGS+=(--tp 2)\ntorchrun x.py "${ARGS[@]}"',
+        'readonly TP=4\ndeclare -i PP=2\nlocal_batch=8\ntorchrun x.py --num-layers 2 --tp $TP --pp $PP',
+        '#   --old-flag \\\nCMD=" \\\n  --num-layers 32 \\\n  --tp 2 \\\n  "\ntorchrun x.py $CMD',
+        "ARGS=(\n  --num-layers 32\n  # --old 1 \\\n  --tp 2\n)\ntorchrun x.py ${ARGS[@]}",
+    ],
+    ids=["defaults", "declared array", "declared", "comment that ends in a backslash", "comment in an array"],
+)  # fmt: skip
+def test_read_as_bash_reads(tmp_path: Path, script: str) -> None:
+    said = words_of_bash(tmp_path, script)
+    mine = [word for option in program_options(script, ("--num-layers",)) for word in option]
+    assert mine == said[said.index("x.py") + 1 :]
+
+
+def test_merges_are_those_of_gpt2(tmp_path: Path) -> None:
+    """pretrain_gpt.py takes GPT-2's tokenizer where none is named."""
+    text = PLAIN.replace("--vocab-size 128256", "--vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt")
+    facts = checked(tmp_path, text, "run.sh", "--gpus", "8")
+    assert any("50,257, that of GPT2BPETokenizer" in str(note) for note in facts["notes"])  # type: ignore[attr-defined]

@@ -91,7 +91,7 @@ def vocabulary_of(a: Arguments) -> int | None:
     for name in ("--vocab-size", "--padded-vocab-size"):
         if a.has(name):
             return a.positive(name, 1)
-    kind = a.word("--tokenizer-type", "")
+    kind = _tokenizer(a)
     if kind in _TOKENIZERS:
         return _TOKENIZERS[kind]
     known = resolve_catalog_name(a.word("--tokenizer-model", ""))
@@ -104,10 +104,15 @@ def vocabulary_notes(a: Arguments) -> tuple[str, ...]:
     vocabulary = None if stated else vocabulary_of(a)
     if vocabulary is None:
         return ()
-    source = a.word("--tokenizer-type", "")
+    source = _tokenizer(a)
     if source not in _TOKENIZERS:
         source = a.word("--tokenizer-model", "")
     return (f"vocabulary of {vocabulary:,}, that of {source}; --vocab-size states another",)
+
+
+def _tokenizer(a: Arguments) -> str:
+    """The kind of tokenizer; with a file of merges that of GPT-2 is pretrain_gpt.py's default (its args_defaults)."""
+    return a.word("--tokenizer-type", "GPT2BPETokenizer" if a.has("--merge-file") else "")
 
 
 def _attention(a: Arguments, hidden: int, bias: bool, window: int | None) -> Attention:
