@@ -37,7 +37,7 @@ from planner.spec.planfile import (
     Verdict,
 )
 from planner.spec.rule import Problem, Violation
-from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject, TierFacts
+from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity, format_time
 
@@ -252,21 +252,9 @@ class Answerer:
                 params_total=parameters.total,
                 params_active=parameters.active,
                 layers=p.model.num_layers,
+                described=dict(p.model.described),
             ),
-            cluster=ClusterFacts(
-                name=p.cluster.name,
-                accelerator=p.cluster.accelerator.name,
-                devices=p.cluster.num_devices,
-                devices_per_node=p.cluster.devices_per_node,
-                scale_up_domain=p.cluster.scale_up_domain,
-                memory_per_device=p.cluster.accelerator.memory,
-                source=p.cluster.source,
-                tiers=tuple(
-                    TierFacts(name=t.name, kind=t.kind, devices=t.size, bandwidth=t.bandwidth)
-                    for t in p.cluster.tiers
-                ),
-                unverified=p.cluster.unverified,
-            ),
+            cluster=ClusterFacts.of(p.cluster),
             job=JobFacts.of(p.job),
             stack=StackFacts(
                 name=p.stack.name,

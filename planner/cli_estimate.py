@@ -43,9 +43,9 @@ def estimated(
 def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Problem, tuple[str, ...]]:
     """One configuration of a plan file, costed anew under the split that the plan gives it."""
     from planner.catalog.load_campaign import load_assumptions
-    from planner.cli_trace import check_same, planned_problem
     from planner.estimate import estimate_of
     from planner.launchable import with_launch_note
+    from planner.planned import check_same, planned_problem
 
     started = time.perf_counter()
     plan, planned = _choice_of(request, index)
@@ -113,13 +113,14 @@ def _elsewhere(
     Raises `PlannerError`, such as for more devices than there are, or for a number format that they lack.
     """
     from planner.catalog.load_stacks import load_stack
-    from planner.cli_trace import problem_on
+    from planner.planned import planned_cluster, problem_on
     from planner.spec.device_kernels import missing_kernels
     from planner.spec.load_cluster import load_cluster
     from planner.spec.precision import RECIPES
 
     given = plan.subject.cluster
-    machine = load_cluster(given.name if other is None else other, gpus or given.devices)
+    count = gpus or given.devices
+    machine = planned_cluster(given, count) if other is None else load_cluster(other, count)
     problem, chip = problem_on(plan, machine, calibration), machine.accelerator
     chip.peak_flops(RECIPES[problem.job.precision].gemm)
     here = f"on {machine.num_devices:,} {chip.name} of {machine.name}"

@@ -70,9 +70,9 @@ def explain_plan(
 ) -> Answer:
     """The explanation of one configuration of a plan. Raises `PlannerError`."""
     from planner.cli_campaign import Answer
-    from planner.cli_trace import planned_problem
     from planner.cost.model import CostModel
     from planner.cost.simulated import simulator_of
+    from planner.planned import planned_problem
     from planner.report.explanation import Explanation, explanation_document, explanation_facts
     from planner.request import cost_model
     from planner.solve import alternatives

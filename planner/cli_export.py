@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.errors import InputError, UnsupportedError
+from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework
-    from planner.spec.model import ModelSpec
     from planner.spec.planfile import Plan
 
 PlanArgument = Annotated[
@@ -81,14 +80,13 @@ def render_plan(
     """The files of one configuration of a plan by name. Raises `PlannerError`."""
     from planner.frameworks import framework
     from planner.frameworks.framework import launch_of
+    from planner.planned import planned_model
     from planner.spec.load_plan import load_plan
 
     chosen = framework(to)
     version = chosen.version(release)
     plan = load_plan(path)
-    model = load_planned_model(
-        plan.subject.model.name, plan.subject.model.source, plan.subject.model.params_total
-    )
+    model = planned_model(plan)
     launch = launch_of(plan, choice, model)
     _check_rules(plan, choice, chosen, launch.chunks, cluster)
     return chosen.render(launch, version)
@@ -102,8 +100,8 @@ def _check_rules(
 
     from planner.catalog.load_stacks import load_stack
     from planner.cli_files import as_the_framework_allows, newest_stack
-    from planner.cli_trace import planned_problem
     from planner.frameworks import framework_of_stack
+    from planner.planned import planned_problem
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
 
@@ -120,19 +118,3 @@ def _check_rules(
         must = f"{target.title} must take the configuration (rule {first.rule}): {first.reason}"
         hint = f"{first.hint}; or plan for it: planner plan ... --stack {stack.name}"
         raise UnsupportedError(must, f"{config.describe()}, planned for {plan.subject.stack.name}", hint)
-
-
-def load_planned_model(name: str, source: str, params_total: int) -> ModelSpec:
-    """The model a plan was made for, known by its number of parameters. Raises `InputError`."""
-    from planner.cost.params import model_parameters
-    from planner.spec.load_model import load_model
-
-    where = name if source.startswith("catalog/models/") else source
-    counts = []
-    for with_mtp in (False, True):
-        model = load_model(where, with_mtp)
-        counts.append(model_parameters(model).total)
-        if counts[-1] == params_total:
-            return model
-    must = f"the model at {where} must be the one the plan was made for, with {params_total:,} parameters"
-    raise InputError(must, f"{counts[0]:,} parameters", "make the plan again")

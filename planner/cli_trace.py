@@ -1,4 +1,4 @@
-"""What does `planner trace` do? Rebuilds what a plan was made for, times its pipeline, and writes a Chrome trace.
+"""What does `planner trace` do? Times the pipeline of a plan pass by pass, and writes a Chrome trace.
 
 Left out: how events are laid out (`report/trace.py`), and configurations that no plan holds.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.cli_options import CalibrationOption
-from planner.errors import FileInputError, InputError, PlannerError
+from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,12 +25,9 @@ if TYPE_CHECKING:
     from planner.report.trace import MemoryLevels, TracedStep
     from planner.schedule.actions import ActionTable
     from planner.schedule.generate import NamedSchedule
-    from planner.spec.cluster import Cluster
     from planner.spec.config import ParallelConfig, Schedule
     from planner.spec.planfile import Choice, Plan
-    from planner.spec.rule import Problem
 
-SAME = 1e-6  # relative: a step time recomputed from the plan's parts
 _AFTER = (
     "dp_comm",
     "optimizer",
@@ -119,51 +116,13 @@ def parse_ranks(text: str, ranks: int) -> list[int]:
     return sorted(named)
 
 
-def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Problem:
-    """Model, cluster, job and stack that a plan was made for, read again from where it says.
-
-    `cluster`: its words, where its name in the plan does not lead to it (a YAML file, a shorthand with a fabric).
-    Raises `PlannerError` where something can no longer be read.
-    """
-    from planner.spec.load_cluster import load_cluster
-
-    subject = plan.subject
-    words = subject.cluster.name if cluster is None else cluster
-    try:
-        machine = load_cluster(words, subject.cluster.devices)
-    except PlannerError as error:
-        given = f"{words!r}: {' '.join(error.must.split())}"
-        hint = "name it as when the plan was made: --cluster FILE.yaml or --cluster '4x8 h100 400G-ib'"
-        raise InputError("the cluster of the plan must be readable", given, hint) from None
-    if machine.accelerator.name != subject.cluster.accelerator:
-        must = f"the cluster must have the plan's accelerators, {subject.cluster.accelerator}"
-        raise InputError(must, machine.accelerator.name, "name the plan's cluster with --cluster")
-    return problem_on(plan, machine, calibration)
-
-
-def problem_on(plan: Plan, machine: Cluster, calibration: Path | None = None) -> Problem:
-    """What a plan was made for, on a cluster which need not be the plan's. Raises `PlannerError`."""
-    from planner.catalog.load_overlay import load_overlay
-    from planner.catalog.load_stacks import load_stack
-    from planner.cli_export import load_planned_model
-    from planner.spec.device_kernels import with_device_kernels
-    from planner.spec.rule import Problem
-
-    subject = plan.subject
-    model = load_planned_model(subject.model.name, subject.model.source, subject.model.params_total)
-    stack = load_stack(subject.stack.name)
-    if calibration is not None:
-        overlay = load_overlay(str(calibration))
-        stack, machine = overlay.of_stack(stack), overlay.of_cluster(machine)
-    return Problem(model, machine, subject.job.job(), with_device_kernels(stack, model, machine.accelerator))
-
-
 def traced_step(
     plan: Plan, index: int, schedule: str | None, cluster: str | None, calibration: Path | None = None
 ) -> TracedStep:
     """The step of the plan's `index`-th configuration, timed pass by pass. Raises `PlannerError`."""
     from planner.cost.chunks import kept_by_chunk
     from planner.cost.simulated import evaluate_exactly, simulator_of
+    from planner.planned import check_same, planned_problem
     from planner.report.trace import TracedStep
     from planner.request import cost_model
     from planner.schedule.generate import canonical_name, named_schedule
@@ -212,14 +171,6 @@ def traced_step(
             bool(table.joined.any()) and not chunks.hidden.any(),
         ),
     )
-
-
-def check_same(choice: Choice, now: float) -> None:
-    """Raise `InputError` unless the plan's step time is what is predicted now [s]."""
-    if abs(now - choice.step_time) > SAME * choice.step_time:
-        must = "the step time of the plan must be what planner predicts for its model, cluster and stack now"
-        hint = "name the cluster as when the plan was made with --cluster, or make the plan again"
-        raise InputError(must, f"{choice.step_time:.6g} s, now {now:.6g} s", hint)
 
 
 def _order(config: ParallelConfig, schedule: str | None, chunks: ChunkTimes) -> ActionTable:

@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
-from planner.cli_trace import parse_ranks, planned_problem
+from planner.cli_trace import parse_ranks
 from planner.cost.table import STAGE_TERMS
 from planner.errors import InputError
+from planner.planned import planned_problem
 from planner.spec.load_plan import load_plan
 
 runner = CliRunner()
@@ -214,7 +215,8 @@ def test_a_problem_that_can_no_longer_be_read(planned: Planner, tmp_path: Path) 
     for facts, words in (
         ({"cluster__name": "my-own"}, "--cluster"),
         ({"cluster__name": "4x8 h200 400G-ib"}, "accelerators"),
-        ({"cluster__name": "4x8 h100 1G-eth"}, "step time"),
+        ({"cluster__name": "4x8 h100 1G-eth"}, "links"),
+        ({"job__seq_len": 1024}, "step time"),
         ({"model__name": "llama-3.1-70b"}, "parameters"),
         ({"model__source": str(tmp_path / "gone.json")}, "gone.json"),
         ({"stack__name": "none"}, "stack"),

@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sweep",
         "sweep_workers",
         "planners",
+        "planned",
         "api",
         "objective",
         "stopping",

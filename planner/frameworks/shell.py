@@ -1,9 +1,10 @@
 """Which options does a user's launch script pass? Reads plain words, or a bash script that builds them.
 
 Understands assignments, declare, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, : "${NAME:=default}", $((2*4)), `read`
-of a text, `set --` and the script's own arguments, conditions on known values and the first round of a loop (`shell_branches.py`), here-documents
-(`here_documents.py`) and line continuations: what launch scripts are made of. Left out: everything else a shell can do
-(commands in place of words, functions' arguments); words that need it stay as they are. Nothing is ever executed.
+of a text, `set --` and the script's own arguments, conditions on known values and the first round of a loop
+(`shell_branches.py`), here-documents (`here_documents.py`) and line continuations: what launch scripts are made of.
+Left out: everything else a shell can do (commands in place of words, functions' arguments); words that need it stay as
+they are. Nothing is ever executed.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ device and after sharing. Left out: pools of different accelerators in one clust
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -194,7 +195,8 @@ class Cluster:
 
     `host_memory` per node [bytes], `price_per_device_hour` on demand [$/h], `power_per_device` [W] the device's share
     of its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
-    `links`: what a calibration measured on its links, over what is said of such links.
+    `links`: what a calibration measured on its links, over what is said of such links. `described`: the keys of a
+    user's own file.
     """
 
     name: str
@@ -214,6 +216,7 @@ class Cluster:
     reserved_price_per_device_hour: float | None = None
     spot_price_per_device_hour: float | None = None
     links: LinkFactors = AS_SHIPPED
+    described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def num_nodes(self) -> int:

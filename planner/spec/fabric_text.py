@@ -69,6 +69,12 @@ class Shorthand:
     speed: float | None
     fabric: LinkKind | None
 
+    @property
+    def network(self) -> str:
+        """Speed and fabric as the shorthand writes them; empty where they were not said."""
+        short = next((name for name, kind in _SHORT_KINDS.items() if kind is self.fabric), "")
+        return "" if self.speed is None else f"{self.speed * 8e-9:g}G-{short}"
+
 
 def looks_like_shorthand(text: str) -> bool:
     """Whether `text` can only be meant as a shorthand: a count first, then more words, or `NxM`."""

@@ -7,7 +7,7 @@ touches files. Left out: downloading anything, and probing the machine planner r
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -93,7 +93,11 @@ _EXAMPLES = "the files in cluster_specs/ show every key"
 
 def _read_spec(path: Path, model: type[FileType]) -> FileType:
     """The file as a checked model. Raises `FileInputError` naming file and key."""
-    document = read_yaml(path)
+    return _checked(read_yaml(path), str(path), model)
+
+
+def _checked(document: Mapping[str, Any], path: str, model: type[FileType]) -> FileType:
+    """The document as a checked model. Raises `FileInputError` naming file and key."""
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -109,7 +113,7 @@ def _read_spec(path: Path, model: type[FileType]) -> FileType:
     elif first["type"] == "missing":
         must, hint = "the key must be given", f"add it: {_EXAMPLES}"
     given = "" if isinstance(first["input"], dict) or not field else repr(first["input"])[:200]
-    raise FileInputError(str(path), must, given, hint, field=field)
+    raise FileInputError(path, must, given, hint, field=field)
 
 
 def _dotted(location: tuple[int | str, ...], document: Any) -> str:
@@ -198,11 +202,12 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
         raise InputError("a cluster must be named", repr(text), f"name a spec, a YAML file, or {GRAMMAR}")
     named = _find(_CLUSTERS, text)
     if named is not None:
-        return _load_file(named, gpus)
+        return _built(_read_spec(named, ClusterSpec), str(named), gpus)
     if looks_like_shorthand(text):
         return _load_shorthand(text, gpus)
     if text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text or _exists(text):
-        return _load_file(Path(text), gpus)
+        document = read_yaml(Path(text))
+        return described_cluster(document, text, gpus)
     nearest = ", ".join(nearest_names(text[:100], _index(_CLUSTERS)))
     raise UnknownNameError(
         "cluster", text, (), f"nearest known: {nearest}; or a YAML path, or {GRAMMAR.removeprefix('write ')}"
@@ -221,12 +226,16 @@ def _exists(text: str) -> bool:
         return False
 
 
-def _load_file(path: Path, gpus: int | None) -> Cluster:
-    spec = _read_spec(path, ClusterSpec)
+def described_cluster(document: Mapping[str, Any], file: str, gpus: int | None) -> Cluster:
+    """The first `gpus` devices of the cluster that the keys of a user's file describe. Raises `InputError`."""
+    return replace(_built(_checked(document, file, ClusterSpec), file, gpus), described=document)
+
+
+def _built(spec: ClusterSpec, file: str, gpus: int | None) -> Cluster:
     try:
         accelerator = load_accelerator(spec.accelerator)
     except UnknownNameError as error:
-        raise FileInputError(str(path), error.must, error.given, error.hint, field="accelerator") from None
+        raise FileInputError(file, error.must, error.given, error.hint, field="accelerator") from None
     return cluster_from_spec(spec, accelerator, gpus)
 
 
@@ -251,6 +260,8 @@ def _load_shorthand(text: str, gpus: int | None) -> Cluster:
         fabric_kind=said.fabric,
         node_injection_bandwidth=injection,
     )
+    if said.speed and whole.num_nodes > 1:  # with the network in its name a plan's cluster can be read again
+        whole = replace(whole, name=f"{whole.name} {said.network}")
     if said.speed and whole.num_nodes > 1 < said.devices_per_node:
         bits = 8e-9 * said.speed
         speed = f"{said.fabric} of {bits:g} Gbit/s a device, {bits * said.devices_per_node:g} Gbit/s a node"

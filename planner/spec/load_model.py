@@ -135,7 +135,7 @@ def load_model_file(path: Path, with_mtp: bool = False) -> ModelSpec:
         content = path.read_bytes()
     except OSError as error:
         raise FileInputError(str(path), "the file must be readable", str(error.strerror or error)) from error
-    return _read(content, str(path), name, path.suffix.lower(), with_mtp)
+    return _read(content, str(path), name, path.suffix.lower(), with_mtp, own=True)
 
 
 def _existing_path(text: str) -> Path | None:
@@ -155,7 +155,21 @@ def _not_found(text: str) -> FileInputError | UnknownNameError:
     return UnknownNameError("model", shown, [*catalog_models(), *spellings])
 
 
-def _read(content: bytes, file: str, name: str, suffix: str, with_mtp: bool) -> ModelSpec:
+def described_model(fields: dict[str, Any], name: str, source: str, with_mtp: bool = False) -> ModelSpec:
+    """The model that the fields of a `config.json` or of a description by hand stand for. Raises `InputError`."""
+    if "model_type" not in fields and "layers" in fields:
+        spec = replace(spec_from_description(fields, str(fields.get("name") or name), source), source=source)
+    else:
+        spec = read_hf_config(fields, source, name, with_mtp)
+    if with_mtp and not spec.mtp_layers:
+        none = "no multi-token prediction: planner knows no such modules of this model"
+        return replace(spec, assumed=(*spec.assumed, none))
+    return spec
+
+
+def _read(
+    content: bytes, file: str, name: str, suffix: str, with_mtp: bool, own: bool = False
+) -> ModelSpec:  # fmt: skip
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -165,14 +179,8 @@ def _read(content: bytes, file: str, name: str, suffix: str, with_mtp: bool) -> 
     if not isinstance(fields, dict):
         must = "the file must hold one object of named fields"
         raise FileInputError(file, must, type(fields).__name__, "give a model's config.json")
-    if "model_type" not in fields and "layers" in fields:
-        spec = spec_from_description(fields, str(fields.get("name") or name), file)
-    else:
-        spec = read_hf_config(fields, file, name, with_mtp)
-    if with_mtp and not spec.mtp_layers:
-        none = "no multi-token prediction: planner knows no such modules of this model"
-        return replace(spec, assumed=(*spec.assumed, none))
-    return spec
+    spec = described_model(fields, name, file, with_mtp)
+    return replace(spec, described=fields) if own else spec
 
 
 def _parse_json(text: str, file: str) -> Any:

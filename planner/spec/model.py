@@ -8,9 +8,10 @@ gated delta nets.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from planner.errors import InputError
 
@@ -59,15 +60,15 @@ def _require(holds: bool, must: str, given: object, hint: str = "check the model
 
 
 def _positive(owner: str, **sizes: int) -> None:
-    for field, value in sizes.items():
-        _require(_is_int(value) and value > 0, f"{owner}.{field} must be an integer above 0", repr(value))
-        _not_too_large(f"{owner}.{field}", value)
+    for name, value in sizes.items():
+        _require(_is_int(value) and value > 0, f"{owner}.{name} must be an integer above 0", repr(value))
+        _not_too_large(f"{owner}.{name}", value)
 
 
 def _not_negative(owner: str, **sizes: int) -> None:
-    for field, value in sizes.items():
-        _require(_is_int(value) and value >= 0, f"{owner}.{field} must be an integer, 0 or more", repr(value))
-        _not_too_large(f"{owner}.{field}", value)
+    for name, value in sizes.items():
+        _require(_is_int(value) and value >= 0, f"{owner}.{name} must be an integer, 0 or more", repr(value))
+        _not_too_large(f"{owner}.{name}", value)
 
 
 def _not_too_large(what: str, size: int) -> None:
@@ -389,7 +390,8 @@ class ModelSpec:
     token embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`.
     `mtp_layers`: multi-token-prediction modules that are trained along; each is the layers `mtp_block` (none stated:
     one of the last kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2).
-    `source`: where the dimensions come from. `assumed`: what the source left out and was filled in.
+    `source`: where the dimensions come from. `assumed`: what the source left out and was filled in. `described`: the
+    fields of a user's own file, from which `described_model` makes the model again.
     """
 
     name: str
@@ -411,6 +413,7 @@ class ModelSpec:
     assumed: tuple[str, ...] = ()
     norm_weight: bool = True
     mtp_block: tuple[Layer, ...] = ()
+    described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _positive("model", hidden=self.hidden, vocab=self.vocab)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from planner.errors import UnknownNameError
+from planner.spec.cluster import Cluster
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.precision import Precision
 
@@ -31,6 +32,10 @@ class ModelFacts(Record):
     params_total: int = Field(description="parameters, all experts counted [1]")
     params_active: int = Field(description="parameters one token passes through [1]")
     layers: int = Field(description="transformer layers [1]")
+    described: dict[str, Any] = Field(
+        default_factory=dict,
+        description="fields of the file it was read from; empty for the catalog's models",
+    )
 
 
 class TierFacts(Record):
@@ -56,6 +61,28 @@ class ClusterFacts(Record):
     source: str
     tiers: tuple[TierFacts, ...] = Field((), description="levels of links, innermost first")
     unverified: tuple[str, ...] = Field((), description="quantities that come from memory, not from a source")
+    described: dict[str, Any] = Field(
+        default_factory=dict, description="keys of the user's own file; empty for shipped ones and shorthands"
+    )
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Self:
+        """The record of a cluster."""
+        return cls(
+            name=cluster.name,
+            accelerator=cluster.accelerator.name,
+            devices=cluster.num_devices,
+            devices_per_node=cluster.devices_per_node,
+            scale_up_domain=cluster.scale_up_domain,
+            memory_per_device=cluster.accelerator.memory,
+            source=cluster.source,
+            tiers=tuple(
+                TierFacts(name=t.name, kind=t.kind, devices=t.size, bandwidth=t.bandwidth)
+                for t in cluster.tiers
+            ),
+            unverified=cluster.unverified,
+            described=dict(cluster.described),
+        )
 
 
 class JobFacts(Record):

@@ -578,7 +578,9 @@ def words_of_bash(tmp_path: Path, script: str) -> list[str]:
     (tmp_path / "torchrun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     (tmp_path / "torchrun").chmod(0o755)
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    return subprocess.run(["bash", "-c", script], check=True, env=path, capture_output=True, text=True).stdout.split()
+    return subprocess.run(
+        ["bash", "-c", script], check=True, env=path, capture_output=True, text=True
+    ).stdout.split()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""What was a plan made for? Model, cluster, job and stack, read again from its file.
+
+A plan holds the model and the cluster of a user's own files, so that it can be moved; what planner ships, it names.
+Left out: the answer itself (`spec/planfile.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from planner.catalog.load_overlay import load_overlay
+from planner.catalog.load_stacks import load_stack
+from planner.cost.params import model_parameters
+from planner.errors import InputError, PlannerError
+from planner.spec.cluster import Cluster
+from planner.spec.device_kernels import with_device_kernels
+from planner.spec.load_cluster import described_cluster, load_cluster
+from planner.spec.load_model import described_model, load_model
+from planner.spec.model import ModelSpec
+from planner.spec.planfile import Choice, Plan
+from planner.spec.rule import Problem
+from planner.spec.subject import ClusterFacts
+
+SAME: Final = 1e-6  # relative: a step time recomputed from the plan's parts
+
+
+def planned_model(plan: Plan) -> ModelSpec:
+    """The model a plan was made for, known by its number of parameters. Raises `InputError`."""
+    facts = plan.subject.model
+    where = facts.name if facts.source.startswith("catalog/models/") else facts.source
+    counts = []
+    for with_mtp in (False, True):
+        if facts.described:
+            model = described_model(facts.described, facts.name, facts.source, with_mtp)
+        else:
+            model = load_model(where, with_mtp)
+        counts.append(model_parameters(model).total)
+        if counts[-1] == facts.params_total:
+            return model
+    must = (
+        f"the model at {where} must be the one the plan was made for, with {facts.params_total:,} parameters"
+    )
+    raise InputError(must, f"{counts[0]:,} parameters", "make the plan again")
+
+
+def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Problem:
+    """Model, cluster, job and stack that a plan was made for. Raises `PlannerError` for what can no longer be read.
+
+    `cluster`: its words, for a plan of a cluster file that does not hold it.
+    """
+    facts = plan.subject.cluster
+    try:
+        machine = (
+            planned_cluster(facts, facts.devices) if cluster is None else load_cluster(cluster, facts.devices)
+        )
+    except PlannerError as error:
+        given = f"{cluster or facts.name!r}: {' '.join(error.must.split())}"
+        hint = "name it as when the plan was made: --cluster FILE.yaml or --cluster '4x8 h100 400G-ib'"
+        raise InputError("the cluster of the plan must be readable", given, hint) from None
+    if machine.accelerator.name != facts.accelerator:
+        must = f"the cluster must have the plan's accelerators, {facts.accelerator}"
+        raise InputError(must, machine.accelerator.name, "name the plan's cluster with --cluster")
+    found = ClusterFacts.of(machine)
+    if found.tiers != facts.tiers:
+        must = f"the cluster must have the plan's links, {_links(facts)}"
+        raise InputError(
+            must, _links(found), "name the plan's cluster with --cluster, or make the plan again"
+        )
+    return problem_on(plan, machine, calibration)
+
+
+def planned_cluster(facts: ClusterFacts, gpus: int) -> Cluster:
+    """The first `gpus` devices of the cluster of a plan. Raises `InputError`."""
+    if facts.described:
+        return described_cluster(facts.described, facts.name, gpus)
+    return load_cluster(facts.name, gpus)
+
+
+def _links(facts: ClusterFacts) -> str:
+    return ", ".join(f"{t.name} of {t.devices:,} at {t.bandwidth / 1e9:g} GB/s" for t in facts.tiers)
+
+
+def problem_on(plan: Plan, machine: Cluster, calibration: Path | None = None) -> Problem:
+    """What a plan was made for, on a cluster which need not be the plan's. Raises `PlannerError`."""
+    stack, model = load_stack(plan.subject.stack.name), planned_model(plan)
+    if calibration is not None:
+        overlay = load_overlay(str(calibration))
+        stack, machine = overlay.of_stack(stack), overlay.of_cluster(machine)
+    return Problem(
+        model, machine, plan.subject.job.job(), with_device_kernels(stack, model, machine.accelerator)
+    )
+
+
+def check_same(choice: Choice, now: float) -> None:
+    """Raise `InputError` unless the plan's step time is what is predicted now [s]."""
+    if abs(now - choice.step_time) > SAME * choice.step_time:
+        must = "the step time of the plan must be what planner predicts for its model, cluster and stack now"
+        hint = "name the cluster as when the plan was made with --cluster, or make the plan again"
+        raise InputError(must, f"{choice.step_time:.6g} s, now {now:.6g} s", hint)
