@@ -29,7 +29,10 @@ ATTENTION: Final = {
 # Families that transformers 5.23 has no causal language model of (models/auto/modeling_auto.py): published with code of
 # their own, or there only beside a vision tower.
 NOT_IN_LIBRARY: Final = frozenset(
-    {"bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "kimi_k2", "mimo", "mistral4", "step3p5"}
+    {
+        *("bailing_moe", "bailing_moe_v2", "deepseek", "exaone", "internlm2", "kimi_k2", "mimo"),
+        *("mistral4", "muse_glimmer_text", "step3p5"),
+    }
 )
 
 

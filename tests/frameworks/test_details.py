@@ -19,7 +19,18 @@ from tests.frameworks.launches import golden_launch
 
 # dimensions and details say all that these compute, so launchers may be told no more
 STATED = {
-    *("arcee", "cwm", "dbrx", "deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "gpt2"),
+    *(
+        "arcee",
+        "cwm",
+        "dbrx",
+        "deepseek_v2",
+        "deepseek_v3",
+        "dots1",
+        "exaone",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "gpt2",
+    ),
     *(
         "gpt_bigcode",
         "gpt_neox",

@@ -402,6 +402,71 @@ def step3p5(d: Draw) -> Fields:
     return fields | d.one_of({}, mlp_types(d, fields), {"moe_layers_enum": d.one_of("0", "1,3", [0, 2])})
 
 
+def windowed(d: Draw, fields: Fields) -> Fields:
+    return fields | d.maybe(sliding_window=16) | layer_types(d, fields)
+
+
+def granite_swa(d: Draw) -> Fields:
+    return windowed(d, no_head_dim(d) | d.maybe(mlp_bias=d.flag()))
+
+
+def granitemoe_swa(d: Draw) -> Fields:
+    fields = no_head_dim(d) | d.experts("num_local_experts", None)
+    return windowed(d, fields) | d.maybe(shared_intermediate_size=d.one_of(0, 24))
+
+
+def cohere2_moe(d: Draw) -> Fields:
+    fields = (
+        d.transformer() | d.experts("num_experts", None) | d.maybe(attention_bias=d.flag(), rms_norm_eps=1e-6)
+    )
+    fields |= d.maybe(num_shared_experts=d.one_of(0, 2), prefix_dense_intermediate_size=24, sliding_window=16)
+    fields |= d.maybe(sliding_window_pattern=2, prefix_dense_sliding_window_pattern=2)
+    dense = d.one_of(0, min(2, fields["num_hidden_layers"]))
+    return fields | d.one_of({"first_k_dense_replace": dense}, layer_types(d, fields) | mlp_types(d, fields))
+
+
+def axk1(d: Draw) -> Fields:
+    fields = {**latent(d), "q_lora_rank": 12, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    return fields | d.maybe(n_group=4, topk_group=2, moe_layer_freq=2)
+
+
+def kolibri1(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size")
+    fields.pop("intermediate_size")
+    return windowed(d, fields) | d.maybe(shared_expert_intermediate_size=24)
+
+
+def flint(d: Draw) -> Fields:
+    fields = (
+        d.transformer() | d.experts("num_experts", "moe_intermediate_size") | d.maybe(attention_bias=d.flag())
+    )
+    fields |= sparse_steps(d, fields["num_hidden_layers"]) | d.maybe(shared_expert_intermediate_size=24)
+    return windowed(d, fields)
+
+
+def gpt_neo(d: Draw) -> Fields:
+    heads, periods = d.one_of(2, 4), d.one_of(1, 2)
+    fields = {"hidden_size": heads * 8, "num_heads": heads, "num_layers": 3 * periods, "vocab_size": 96}
+    fields |= {"attention_types": [[["global", "local", "local"], periods]]}
+    return fields | d.maybe(intermediate_size=40, max_position_embeddings=64, tie_word_embeddings=d.flag())
+
+
+def persimmon(d: Draw) -> Fields:
+    return d.transformer(kv=False, head_dim=False) | d.maybe(qk_layernorm=d.flag())
+
+
+def muse_glimmer(d: Draw) -> Fields:
+    return windowed(d, d.transformer())
+
+
+def vaultgemma(d: Draw) -> Fields:
+    return windowed(d, d.transformer() | d.maybe(attention_bias=d.flag()))
+
+
+def hyperclovax(d: Draw) -> Fields:
+    return biased(d) | d.maybe(use_post_norm=d.flag())
+
+
 def mimo_v2_flash(d: Draw) -> Fields:
     fields = d.transformer() | d.experts("n_routed_experts", "moe_intermediate_size")
     fields["num_key_value_heads"] = d.one_of(
@@ -560,11 +625,13 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "afmoe": afmoe,
     "apertus": no_head_dim,
     "arcee": biased,
+    "axk1": axk1,
     "bamba": bamba,
     "bloom": bloom,
     "codegen": gptj,
     "cohere": cohere,
     "cohere2": cohere2,
+    "cohere2_moe": cohere2_moe,
     "cwm": sliding,
     "dbrx": dbrx,
     "deepseek_v2": deepseek_v2,
@@ -576,6 +643,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "exaone_moe": exaone_moe,
     "falcon": falcon,
     "flex_olmo": flex_olmo,
+    "flint": flint,
     "gemma": headed,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
@@ -587,21 +655,26 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "glm4_moe_lite": glm4_moe_lite,
     "gpt2": gpt2,
     "gpt_bigcode": gpt_bigcode,
+    "gpt_neo": gpt_neo,
     "gpt_neox": gpt_neox,
     "gpt_oss": gpt_oss,
     "gptj": gptj,
     "granite": no_head_dim,
+    "granite_swa": granite_swa,
     "granitemoe": granitemoe,
+    "granitemoe_swa": granitemoe_swa,
     "granitemoehybrid": granitemoehybrid,
     "granitemoeshared": granitemoeshared,
     "helium": helium,
     "hunyuan_v1_dense": headed,
     "hunyuan_v1_moe": hunyuan_moe,
     "hy_v3": hy_v3,
+    "hyperclovax": hyperclovax,
     "internlm3": internlm3,
     "iquestcoder": biased,
     "jais2": biased,
     "kimi_linear": kimi_linear,
+    "kolibri1": kolibri1,
     "laguna": laguna,
     "llama": llama,
     "llama4_text": llama4,
@@ -616,6 +689,8 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "mistral4": latent,
     "mixtral": mixtral,
     "mpt": mpt,
+    "muse_glimmer_text": muse_glimmer,
+    "nanochat": no_head_dim,
     "nemotron": nemotron,
     "nemotron_h": nemotron_h,
     "olmo": no_head_dim,
@@ -624,6 +699,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "olmo_hybrid": olmo_hybrid,
     "olmoe": olmoe,
     "opt": opt,
+    "persimmon": persimmon,
     "phi": phi,
     "phi3": phi3,
     "phimoe": phimoe,
@@ -640,10 +716,14 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "stablelm": stablelm,
     "starcoder2": starcoder2,
     "step3p5": step3p5,
+    "vaultgemma": vaultgemma,
     "youtu": dense_latent,
 }
 # read like another family, and not part of the library
-READ_ALIKE = {"bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "kimi_k2", "mimo"}
+READ_ALIKE = {"bailing_moe", "bailing_moe_v2", "deepseek", "exaone", "internlm2", "kimi_k2", "mimo"}
+
+# in the library only with a vision tower
+BESIDE_VISION = {"muse_glimmer_text": "MuseGlimmer", "step3p5": "Step3p7"}
 
 _OUTSIDE = (
     (r"lm_head|embed_out|project_out", "head"),
@@ -678,13 +758,14 @@ def library_counts(config: Any) -> Counter[str]:
 
     # by its name, since not every family is registered as a causal language model
     kind = getattr(transformers, type(config).__name__.removesuffix("Config") + "ForCausalLM", None)
-    if config.model_type == "step3p5":  # in the library only with a vision tower
+    if config.model_type in BESIDE_VISION:
         around = {
             "vision_config": {"num_hidden_layers": 1},
             "tie_word_embeddings": config.tie_word_embeddings,
         }
-        config = transformers.Step3p7Config(text_config=config.to_dict(), **around)
-        kind = transformers.Step3p7ForConditionalGeneration
+        whole = BESIDE_VISION[config.model_type]
+        config = getattr(transformers, f"{whole}Config")(text_config=config.to_dict(), **around)
+        kind = getattr(transformers, f"{whole}ForConditionalGeneration")
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config) if kind is None else kind(config)
     model.tie_weights()
@@ -700,9 +781,9 @@ def library_counts(config: Any) -> Counter[str]:
 
 
 def windows_of(config: Any, layers: int) -> list[bool]:
-    types = getattr(config, "layer_types", None)
+    types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     if types is not None:
-        return [kind != "full_attention" for kind in types]
+        return [kind not in ("full_attention", "global") for kind in types]
     return [bool(getattr(config, "sliding_window", None))] * layers
 
 

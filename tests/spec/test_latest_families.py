@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.cost.params import model_parameters
-from planner.errors import UnsupportedError
+from planner.errors import FileInputError, UnsupportedError
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, AttentionKind, ModelSpec, QkNorm
@@ -71,6 +71,19 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str, str]] = {
     "Youtu-LLM-2B": (
         {"model_type": "youtu", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 32,
          "num_attention_heads": 16, "vocab_size": 128256}, "1.96", "1.96",
+    ),
+    "A.X-K1": (
+        {"model_type": "axk1", "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+         "num_attention_heads": 64, "vocab_size": 163840}, "519", "33",
+    ),
+    "EXAONE-3.5-32B": (
+        {"model_type": "exaone", "hidden_size": 5120, "intermediate_size": 27392, "num_layers": 64,
+         "num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 102400, "activation_function": "silu"},
+        "32.0", "32.0",
+    ),
+    "GPT-Neo-2.7B": (
+        {"model_type": "gpt_neo", "hidden_size": 2560, "num_heads": 20, "num_layers": 32, "vocab_size": 50257,
+         "attention_types": [[["global", "local"], 16]]}, "2.7", "2.7",
     ),
     "Kimi-K2.5 (text)": ({"model_type": "kimi_k25", "text_config": K2}, "1026", "33"),
 }  # fmt: skip
@@ -139,7 +152,7 @@ def test_jais_is_ungated() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "said"),
-    [("mistral_large4", "sparse"), ("minimax_m3", "sparse"), ("bailing_hybrid", "gate"),
+    [("mistral_large4", "sparse"), ("minimax_m3", "sparse"), ("bailing_hybrid", "gate"), ("jetmoe", "experts"),
      ("kimi_k3", "residuals"), ("gemma3n", "every layer"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
 )  # fmt: skip
 def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> None:
@@ -152,3 +165,30 @@ def test_infinity_as_python_writes_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text('{"model_type": "nemotron_h", "time_step_limit": [0.0, Infinity]}')
     assert load_model(str(file)).num_layers == 4
+
+
+def test_gpt_neo_slides_where_attention_types_say() -> None:
+    neo = {"model_type": "gpt_neo", "hidden_size": 64, "num_heads": 4, "num_layers": 3, "vocab_size": 99}
+    model = read({**neo, "attention_types": [[["global", "local"], 1], [["global"], 1]]})
+    assert [layer.attention.window for layer in model.layers if layer.attention] == [None, 256, None]
+    for types in ([[["global", "local"], 1]], [[["global", "other"], 1], [["global"], 1]], [3]):
+        with pytest.raises(FileInputError, match="attention_types"):
+            read({**neo, "attention_types": types})
+
+
+def test_command_a_with_experts_attends_beside_them() -> None:
+    small = {"model_type": "cohere2_moe", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4,
+             "vocab_size": 99, "intermediate_size": 8, "num_shared_experts": 2, "first_k_dense_replace": 1}  # fmt: skip
+    layers = read(small).layers
+    assert all(layer.parallel and layer.norms == 1 for layer in layers)
+    assert [layer.moe is not None for layer in layers] == [False] + [True] * 5
+    assert [a.window for a in (layer.attention for layer in layers) if a] == [
+        None,
+        4096,
+        4096,
+        4096,
+        None,
+        4096,
+    ]
+    assert layers[1].moe is not None
+    assert layers[1].moe.shared_ffn == 16

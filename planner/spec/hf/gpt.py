@@ -87,6 +87,45 @@ def read_mpt(f: ConfigFields, name: str) -> ModelSpec:
     return _layer_norm_model(f, name, core, layer, tied=True, max_position=positions)
 
 
+def read_gpt_neo(f: ConfigFields, name: str) -> ModelSpec:
+    """GPT-Neo: GPT-2 without biases of q, k and v, half of whose layers slide."""
+    core = Core(
+        f.integer("hidden_size"), f.layer_count("num_layers", "num_hidden_layers"), f.integer("vocab_size")
+    )
+    attention = _full_attention(f, core.hidden, "num_heads", "num_attention_heads")
+    mlp = _plain_mlp(
+        f, "intermediate_size", hidden=core.hidden, bias=True, activation=Activation.GELU_TANH,
+        act="activation_function",
+    )  # fmt: skip
+    layer = Layer(replace(attention, qkv_bias=False), mlp, None, norm_bias=True)
+    positions = f.integer("max_position_embeddings", default=2048)
+    model = _layer_norm_model(
+        f, name, core, layer, tied=True, position_rows=positions, max_position=positions
+    )
+    kinds = _gpt_neo_kinds(f, core.num_layers)
+    window = f.integer("window_size", default=256)
+    assert layer.attention is not None, "read above"
+    slides = replace(layer, attention=replace(layer.attention, window=window))
+    layers = tuple(slides if kind == "local" else layer for kind in kinds)
+    return replace(model, layers=layers, assumed=tuple(f.assumed))
+
+
+def _gpt_neo_kinds(f: ConfigFields, num_layers: int) -> list[str]:
+    """`attention_types`: kinds of layers in order, and how often they follow each other, or half of each in turn."""
+    stated = f.values.get("attention_types")
+    if stated is None:
+        f.assume("attention_types", [[["global", "local"], 12]])
+        stated = [[["global", "local"], 12]]
+    try:
+        kinds = [kind for period, count in stated for _ in range(count) for kind in period]
+    except (TypeError, ValueError):
+        kinds = []
+    if len(kinds) != num_layers or not {*kinds} <= {"global", "local"}:
+        must = f"must give {num_layers} layers, each global or local"
+        raise f.error("attention_types", must, stated, 'write [[["global", "local"], 12]]')
+    return kinds
+
+
 def _layer_norm_model(
     f: ConfigFields,
     name: str,

@@ -24,6 +24,11 @@ _RESIDUALS = (
     "residuals that attend to earlier blocks, a gate on latent attention and a norm of latent experts are not "
     "modelled; planner models Kimi Linear"
 )
+_ATTENTION_EXPERTS = "experts of attention's own projections are not modelled"
+_MASKED = "a mask that depends on values is not modelled"
+_COMPRESSED = "short convolutions over queries and keys (CCA) and a router of several layers are not modelled"
+_REPEATED = "layers that run several times over are not modelled"
+_RESIDUAL_GATES = "gates on residuals and norms of latent experts are not modelled"
 _CONNECTED = "hyper-connections and learned sparse attention (indexer) are not modelled"
 _PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
 
@@ -31,7 +36,13 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _FIRST_MAMBA),
     **dict.fromkeys(("rwkv", "xlstm", "recurrent_gemma"), _RECURRENT),
     "kimi_k3": _RESIDUALS,
-    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _CONNECTED),
+    **dict.fromkeys(("glm5_next", "glm5_next_text", "qwen4_exp", "qwen4_exp_text"), _CONNECTED),
+    **dict.fromkeys(("muse_spark", "muse_spark_text"), _RESIDUAL_GATES),
+    **dict.fromkeys(("dots3_note", "dots3_note_text"), _SPARSE),
+    "doge": _MASKED,
+    "hrm_text": _REPEATED,
+    "jetmoe": _ATTENTION_EXPERTS,
+    "zaya": _COMPRESSED,
     **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _LIGHTNING),
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm2_vl", "lfm3"), _CONVOLUTION),
     **dict.fromkeys(("zamba", "zamba2"), _SHARED_BLOCK),
