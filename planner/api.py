@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from numbers import Integral, Real
+from os import PathLike, fspath
+from typing import Any, Final, TypedDict, Unpack, get_type_hints
 
 from planner.compare import Comparison, compare_clusters
 from planner.errors import InputError, nearest_names
@@ -26,6 +28,10 @@ from planner.spec.planfile import Plan
 from planner.units import parse_count
 
 Values = int | str | Sequence[int | str]
+Name = str | PathLike[str]  # of the catalog, or a path
+_KINDS: Final[dict[type, tuple[type, str]]] = {
+    int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False"), str: (str, "text"),
+}  # fmt: skip
 
 
 class Question(TypedDict, total=False):
@@ -59,7 +65,7 @@ class Question(TypedDict, total=False):
 
 
 def plan(
-    model: str, cluster: str, *, gpus: int | None = None, top: int = 10, objective: str = "step_time",
+    model: Name, cluster: Name, *, gpus: int | None = None, top: int = 10, objective: str = "step_time",
     time_limit: float | None = None, **question: Unpack[Question],
 ) -> Plan:  # fmt: skip
     """The fastest configurations that are legal and fit, best first, or why there are none. Raises `PlannerError`."""
@@ -71,24 +77,26 @@ def plan(
     return make_plan(asked)
 
 
-def estimate(model: str, cluster: str, *, gpus: int | None = None, **question: Unpack[Question]) -> Plan:
+def estimate(model: Name, cluster: Name, *, gpus: int | None = None, **question: Unpack[Question]) -> Plan:
     """What the one configuration that `set` names costs, or which rules it breaks. Raises `PlannerError`."""
     return make_estimate(_request(model, cluster, gpus, question))
 
 
 def compare(
-    model: str, clusters: Sequence[str], *, gpus: int | Sequence[int] = (), objective: str = "step_time",
+    model: Name, clusters: Sequence[Name], *, gpus: int | Sequence[int] = (), objective: str = "step_time",
     **question: Unpack[Question],
 ) -> Comparison:  # fmt: skip
     """The best plan of each cluster, in the order of the objective: step_time, days, cost or energy."""
     if isinstance(clusters, str):
         raise InputError("clusters must be a list of names", repr(clusters), f"write [{clusters!r}]")
     counts = (gpus,) if isinstance(gpus, int) else tuple(gpus)
-    return compare_clusters(_request(model, "", None, question), clusters, counts, objective)
+    return compare_clusters(
+        _request(model, "", None, question), [_name("cluster", c) for c in clusters], counts, objective
+    )
 
 
 def size(
-    model: str, cluster: str, *, days: float | None = None, budget: float | None = None,
+    model: Name, cluster: Name, *, days: float | None = None, budget: float | None = None,
     max_gpus: int | None = None, **question: Unpack[Question],
 ) -> Sizing:  # fmt: skip
     """The fewest GPUs that end within `days`, the fastest for `budget` dollars, or with neither the fewest that fit."""
@@ -101,14 +109,17 @@ def size(
 
 
 def _request(
-    model: str, cluster: str, gpus: int | None, question: Question, **more: Any
+    model: Name, cluster: Name, gpus: int | None, question: Question, **more: Any
 ) -> Request:  # fmt: skip
-    known = Question.__annotations__
-    for key in question:
+    known = get_type_hints(Question)
+    for key, value in question.items():
         if key not in known:
             raise InputError(
                 "a keyword must be known", key, "nearest: " + ", ".join(nearest_names(key, known))
             )
+        kind, words = _KINDS.get(known[key], (object, ""))
+        if not isinstance(value, kind) or (isinstance(value, bool) and known[key] is not bool and words):
+            raise InputError(f"{key} must be {words}", repr(value))
     given: dict[str, Any] = {**question, **more}
     settings = [f"{axis}={_values(values)}" for axis, values in given.pop("set", {}).items()]
     assume = tuple(f"{key}={value}" for key, value in given.pop("assume", {}).items())
@@ -119,8 +130,17 @@ def _request(
     if "mtp" in given:
         given["with_mtp"] = given.pop("mtp")
     return Request(
-        model=model, cluster=cluster, gpus=gpus, restrict=parse_restriction(settings), assume=assume, **given
-    )
+        model=_name("model", model), cluster=_name("cluster", cluster), gpus=gpus,
+        restrict=parse_restriction(settings), assume=assume, **given,
+    )  # fmt: skip
+
+
+def _name(what: str, given: Name) -> str:
+    """A name or a path as text. Raises `InputError`."""
+    if not isinstance(given, str | PathLike):
+        hint = "describe a model in a YAML file, or give its config.json" if what == "model" else ""
+        raise InputError(f"the {what} must be a name or a path", type(given).__name__, hint)
+    return fspath(given)
 
 
 def _values(values: Values) -> str:

@@ -69,8 +69,16 @@ BatchOption = Annotated[
     str | None,
     typer.Option(help="Sequences per step, or tokens as 16Mtok (default: about 4M tokens)."),
 ]
-PrecisionOption = Annotated[str | None, typer.Option(help="Number formats of the training.")]
-OptimizerOption = Annotated[str, typer.Option(help="Optimizer.")]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Number formats: bf16 (default), fp16, fp32, fp8, fp8_cs, fp8_mx, fp8_blockwise or nvfp4."
+    ),
+]
+OptimizerOption = Annotated[
+    str,
+    typer.Option(help="Optimizer: adamw, adamw-bf16, adamw-8bit, sgd, sgd-momentum, adafactor or muon."),
+]
 StackOption = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +91,13 @@ TokensOption = Annotated[
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="AXIS=V[,V...]", help="Allow only these values of an axis; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="AXIS=V[,V...]",
+        help="Allow only these values of tp, cp, pp, dp, sp, ep, etp, vpp, schedule, micro_batch, zero, hsdp, "
+        "recompute, recompute_layers, recompute_modules, offload, cuda_graph_impl or cuda_graph_modules, or one "
+        "layout; repeatable.",
+    ),
 ]
 HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
 MtpOption = Annotated[bool, typer.Option("--mtp", help="Train multi-token-prediction modules along.")]

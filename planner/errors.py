@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
+
+_FEW: Final = 30  # names that a message can hold
 
 
 class PlannerError(Exception):
@@ -76,11 +78,14 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name = kind, name
+        known = list(dict.fromkeys(known))
         nearest = nearest_names(name, known)
+        others = [other for other in known if other not in nearest]
+        few = f"; others: {', '.join(others)}" if 0 < len(others) <= _FEW else ""
         super().__init__(
             f"the {kind} must be a known name",
             repr(name),
-            hint or ("nearest known: " + ", ".join(nearest)),
+            hint or ("nearest known: " + ", ".join(nearest) + few),
         )
 
 

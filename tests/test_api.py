@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,25 @@ def test_mistakes_say_what_to_do() -> None:
         planner.size("llama-3.2-1b", "dgx-h100", days=3, budget=4, tokens=1e9)
     with pytest.raises(InputError, match="tokens"):
         planner.plan("llama-3.2-1b", "dgx-h100", tokens=-1)
+
+
+def test_types_are_checked_and_paths_are_names(tmp_path: Path) -> None:
+    """A wrong type is a mistake like others, not a traceback of the inside."""
+    for wrong, words in (
+        ({"seq_len": "8192"}, "seq_len must be a whole number"),
+        ({"seq_len": True}, "seq_len must be a whole number"),
+        ({"headroom": "5%"}, "headroom must be a number"),
+        ({"mtp": 1}, "mtp must be True or False"),
+        ({"stack": 2026}, "stack must be text"),
+    ):
+        with pytest.raises(InputError, match=words):
+            planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, **wrong)  # type: ignore[arg-type]
+    for model, cluster in ((None, "dgx-h100"), ({"layers": 2}, "dgx-h100"), ("llama-3.2-1b", 8)):
+        with pytest.raises(InputError, match="must be a name or a path"):
+            planner.estimate(model, cluster, gpus=8)  # type: ignore[arg-type]
+    file = tmp_path / "ours.yaml"
+    file.write_text("layers: 8\nhidden: 1024\nffn: 4096\nheads: 8\nvocab: 32000\n")
+    assert planner.estimate(file, "dgx-h100", gpus=8, **SMALL).choices
 
 
 def test_questions_and_modules_share_a_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,12 @@ from typing import Any
 import pytest
 
 from planner import cli
+from planner.space.axes import RESTRICTABLE
 from planner.spec.config import ParallelConfig
+from planner.spec.job import Optimizer
 from planner.spec.load_plan import load_plan
 from planner.spec.planfile import Plan, PlannedConfig, Verdict
+from planner.spec.precision import Precision
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,6 +85,13 @@ def test_help_ends_with_an_example(planner: Callable[..., Outcome], verb: str) -
     example = outcome.out.rstrip().partition("Example:\n")[2]
     assert example.strip().startswith(f"planner {verb} ")
     assert max(map(len, example.splitlines())) <= 80
+
+
+def test_help_lists_what_a_choice_is_among(planner: Callable[..., Outcome]) -> None:
+    said = " ".join(planner("plan", "--help").out.replace("-\n", "-").split())
+    for kinds in (RESTRICTABLE, map(str, Precision), map(str, Optimizer)):
+        for name in kinds:
+            assert re.search(rf"[ :]{re.escape(name)}[ ,.]", said), name
 
 
 def test_help_needs_no_heavy_library() -> None:

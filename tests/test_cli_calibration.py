@@ -71,6 +71,16 @@ def test_a_calibration_is_not_made_on_another(ours: str) -> None:
     assert "not another one" in refused.output
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [("3.48", "explains this run as it is"), ("1", "off: check sequence length")]
+)
+def test_a_run_far_off_is_not_explained(seconds: str, words: str) -> None:
+    """Where nothing moved since the run cannot be what was asked about, that is said."""
+    told = RUNNER.invoke(app, ["calibrate", *JOB, "--run", f"{seconds} s:tp=2"])
+    assert told.exit_code == 0, told.output
+    assert words in " ".join(told.output.split())
+
+
 @pytest.mark.parametrize("axis", ["vpp", "num_microbatches"])
 def test_own_runs_without_micro_batches_are_refused(ours: str, axis: str) -> None:
     run = f"{{model: m, layers: 1, hidden: 1, seq_len: 1, precision: bf16, axes: {{{axis}: 0}}, factor: 1.1}}"

@@ -17,6 +17,7 @@ from planner.report.text import bullets, labelled, listing, prose, section
 from planner.spec.overlay import Overlay
 from planner.units import format_bandwidth
 
+_TOO_FAR: Final = 1.5  # times as long or as short as calibrated: no run of this model, batch and stack
 _SIDE: Final = 1.28  # widths of a normal to each side that hold 80 %
 
 
@@ -79,11 +80,10 @@ def calibration_document(
 
 def _headline(overlay: Overlay, runs: Calibration | None) -> str:
     if runs is not None and not overlay.multiply and not overlay.runs:
-        count = len(runs.observations)
-        return (
-            f"the shipped stack {overlay.stack} explains {'these runs' if count > 1 else 'this run'} as it is: "
-            "nothing moved"
-        )
+        if _far(runs):
+            return "nothing moved, and not because the prediction is right"
+        these = "these runs" if len(runs.observations) > 1 else "this run"
+        return f"the shipped stack {overlay.stack} explains {these} as it is: nothing moved"
     count = len(overlay.multiply) + sum(value != 1 for value in overlay.links.model_dump().values())
     own = len(overlay.runs)
     text = f"calibration {overlay.name} ({overlay.level}): {count} number{'s' * (count != 1)} moved"
@@ -141,7 +141,21 @@ def _odd(runs: Calibration) -> list[str]:
         f"{name} was likely in its stack's slow mode (full device memory, or a sick network) and does not count"
         for name in runs.slow
     ]
-    return slow + [
+    return [*slow, *_far(runs), *_disagreeing(runs)]
+
+
+def _far(runs: Calibration) -> list[str]:
+    """Runs that are something else than what was asked about."""
+    advice = "check sequence length, batch, precision and axes of the run; planner diagnose ranks causes"
+    return [
+        f"{seen.name} is still predicted {after / seen.seconds - 1:+.0%} off: {advice}"
+        for seen, after in zip(runs.observations, runs.after, strict=True)
+        if seen.name not in runs.slow and abs(math.log(after / seen.seconds)) > math.log(_TOO_FAR)
+    ]
+
+
+def _disagreeing(runs: Calibration) -> list[str]:
+    return [
         f"{name} disagrees with the other runs and hardly counts"
         for name in runs.odd
         if name not in runs.slow
