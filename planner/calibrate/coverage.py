@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from planner.calibrate.measured import group_of, is_judged
+from planner.calibrate.predict import rates_of
 from planner.calibrate.statistics import Answer, error_summary
+from planner.cost.model import CostModel
+from planner.reasons import confidence_of
 from planner.spec.rule import Problem
-from planner.spec.stack import ELSEWHERE_BAND
 
 PROMISED: Final = 0.8
 _SIZES: Final = ((8, "to 8"), (64, "9 to 64"), (512, "65 to 512"), (math.inf, "above 512"))
@@ -34,9 +36,10 @@ def band_of(problem: Problem) -> float:
 
 
 def band_of_row(problem: Problem, source: str) -> float:
-    """The same for a row of a file; wider, as `planner estimate` shows it, if the stack saw no run of its source."""
-    seen = _PUBLISHED.match(source) or problem.stack.calibration or not problem.stack.fitted
-    return band_of(problem) * (1.0 if seen else ELSEWHERE_BAND)
+    """The same for a row of a file; as wide as `planner estimate` shows it, if the stack saw no run of its source."""
+    if _PUBLISHED.match(source) or problem.stack.calibration:
+        return band_of(problem)
+    return confidence_of(problem, CostModel(problem, *rates_of(problem.cluster))).band
 
 
 def size_of(devices: float) -> str:

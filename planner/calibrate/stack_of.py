@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from planner.catalog.load_stacks import load_stack
+from planner.catalog.stack_options import TP_NOT_OVERLAPPED
 from planner.spec.accelerator import Architecture
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
@@ -66,6 +67,9 @@ _MEGATRON: Final = (
     (202508, "megatron-2025"),
     (LATEST, "megatron-2026"),
 )
+# Forks and relatives that ran FlashAttention and overlapped gradients from their first release on (InternLM's trainer
+# 2023-07, Pai-Megatron-Patch 2023-08, FlagScale 2023-11, Primus 2025).
+_MEGATRON_SINCE_FLASH: Final = _MEGATRON[2:]
 _TORCHTITAN: Final = ((202506, "torchtitan-2024"), (LATEST, "torchtitan-2026"))
 _NANOTRON: Final = ((LATEST, "nanotron-2024"),)
 _DEEPSPEED: Final = ((LATEST, "deepspeed-2025"),)
@@ -82,8 +86,8 @@ _FAMILIES: Final = (
     _Family(r"torchtitan", _TORCHTITAN),
     _Family(r"maxtext|paxml|\bpax\b|\bjax\b", ((LATEST, "maxtext-2024"),)),
     _Family(r"hai-llm", ((LATEST, "hai-llm-2024"),)),
-    _Family(r"primus|megascale|internevo|internlm|colossal|oneflow|libai|mindspeed|pai-megatron|flagscale",
-            _MEGATRON, kin=True),
+    _Family(r"primus|internevo|internlm|pai-megatron|flagscale", _MEGATRON_SINCE_FLASH, kin=True),
+    _Family(r"megascale|colossal|oneflow|libai|mindspeed", _MEGATRON, kin=True),
     _Family(r"megatron|nemo", _MEGATRON),
     _Family(r"meta internal|4d\b", _TORCHTITAN, kin=True),
     _Family(r"fms-fsdp|fsdp ?1|fsdp v1", _FSDP1),
@@ -112,6 +116,10 @@ _RELEASES: Final = (
     (r"\bte 2\.", 202603),
     (r"megatron-bridge|\bbridge\b", LATEST),
 )
+# Transformer Engine, without which a Hopper runs no 8-bit product, and FlashAttention came into Megatron-LM in December
+# 2022 (its 3499542 and d693034): from then on a Megatron on Hopper is no longer the one of 2022.
+_TRANSFORMER_ENGINE: Final = 202301
+_SINCE_ENGINE: Final = 202401
 # An undated Megatron is of the time of its machine.
 _TIME_OF_MACHINE: Final = {
     Architecture.VOLTA: 202006,
@@ -155,6 +163,12 @@ def stack_of(framework: str, source: str, architecture: Architecture, default: s
             date = _TIME_OF_MACHINE.get(architecture, LATEST)
             assumed.append(f"release not stated: of the time of {architecture} devices")
             later = tuple(stack for last, stack in family.eras if last > date)[1:]
+        if (
+            family.eras is _MEGATRON
+            and architecture is Architecture.HOPPER
+            and (date or 0) >= _TRANSFORMER_ENGINE
+        ):
+            date = max(date or 0, _SINCE_ENGINE)
         name = next(stack for last, stack in family.eras if (date or LATEST) <= last)
         kin = framework.strip() if family.kin else ""
         if kin:
@@ -201,8 +215,20 @@ def _no_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
     return None
 
 
+def _flash(text: str, stack: Stack) -> tuple[Update, str] | None:
+    """FlashAttention where the stack's releases still had a softmax of their own."""
+    before = stack.kernels.attention in (AttentionKernel.EAGER, AttentionKernel.FUSED_SOFTMAX)
+    if not before or "kernel=" in text or not re.search(r"(?<!no )(?<!without )flash[ _-]?att", text):
+        return None
+    return {"kernels": {"attention": AttentionKernel.FLASH}}, "flash attention"
+
+
 def _tp_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
-    if not re.search(r"async tp|tp[ -]comm[ -]overlap|tp comm overlap", text) or "no tp comm" in text:
+    if re.search(r"no tp[ _-]comm|tp[ _-]comm[ _-]overlap[:=] ?false", text):
+        said = "tensor-parallel communication not overlapped"
+        update = {section: dict(fields) for section, fields in TP_NOT_OVERLAPPED.items()}
+        return (update, said) if stack.communication.tp_overlapped else None
+    if stack.communication.tp_overlapped or not re.search(r"async tp|tp[ _-]comm[ _-]overlap", text):
         return None
     exposed = TP_OVERLAPPED * stack.communication.tp_exposed
     return {"communication": {"tp_exposed": exposed}}, "tensor-parallel communication overlapped"
@@ -254,7 +280,7 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 _SWITCHES: Final[tuple[Callable[[str, Stack], tuple[Update, str] | None], ...]] = (
-    _aleph_kernels, _no_flash, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
+    _aleph_kernels, _no_flash, _flash, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
     _rowwise, _low_precision_reduction, _fused_loss,
 )  # fmt: skip
 # Models whose recipes in Megatron-Bridge keep the optimizer's moments in bf16 (use_precision_aware_optimizer with

@@ -23,6 +23,9 @@ DOUBLE_BUFFER: Final = "fsdp-double-buffer"
 PURE_BF16: Final = "pure-bf16"
 SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
+FLASH_ATTENTION: Final = "use-flash-attn"
+TP_SERIAL: Final = "no-tp-comm-overlap"
+DP_SERIAL: Final = "no-overlap-grad-reduce"
 FP32_GRADIENTS: Final = "megatron-fsdp-main-grads-dtype=fp32"
 _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
 _HALVES: Final = (Precision.BF16, Precision.FP8, Precision.FP8_CS)
@@ -34,6 +37,10 @@ _TENSORWISE: Final[Mapping[str, Mapping[str, Any]]] = {
 _ROWWISE: Final[Mapping[str, Mapping[str, Any]]] = {
     "kernels": {"float8_scales": Float8Scales.ROW}, "communication": {"tp_gathers_float8": False},
 }  # fmt: skip
+# Whole collectives, with nothing under them: what published times of links say.
+TP_NOT_OVERLAPPED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "communication": {"tp_exposed": 1.0, "tp_overlapped": False},
+}
 _GATHERS: Final = (
     "FSDP2 casts linear weights of a dense fp8_cs model before it gathers them, one scale a tensor"
 )
@@ -45,8 +52,8 @@ class StackOption:
     """`fields`: section of a stack -> what the option replaces there. `meaning`: in a line.
 
     `engine`: of the stacks that take it, any where None. `precisions`: recipes that it changes, all where empty.
-    `since`: release, as of a stack, that has it first. `experts`: does it change mixtures of experts alone?
-    `needed`: are other recipes refused with it?
+    `since`, `until`: first and last release, as of a stack, that take it. `experts`: does it change mixtures of experts
+    alone? `needed`: are other recipes refused with it?
     """
 
     name: str
@@ -56,6 +63,7 @@ class StackOption:
     engine: StateEngine | None = None
     precisions: tuple[Precision, ...] = ()
     since: str = ""
+    until: str = ""
     experts: bool = False
     needed: bool = False
 
@@ -125,6 +133,22 @@ OPTIONS: Final = (
         "transformers' modelling code without torch.compile: norms, rotary embedding, activation, sums and loss are "
         "single operations", StateEngine.TORCH,
     ),
+    *(
+        StackOption(  # in Megatron-LM from 2022-12 on (its d693034); later stacks have it anyway
+            FLASH_ATTENTION, (framework,), {"kernels": {"attention": AttentionKernel.FLASH}},
+            "FlashAttention instead of the release's own softmax kernels", until="2022-12",
+        )
+        for framework in ("megatron", "megatron-deepspeed")
+    ),
+    StackOption(
+        TP_SERIAL, ("megatron",), TP_NOT_OVERLAPPED,
+        "tensor-parallel collectives run alone, as where --tp-comm-overlap is not given", since="2024-01",
+    ),
+    StackOption(
+        DP_SERIAL, ("megatron",), {"communication": {"dp_overlap": 0.0}},
+        "gradients are reduced, and weights gathered, with nothing beside them, as where --overlap-grad-reduce and "
+        "--overlap-param-gather are not given", StateEngine.CONTIGUOUS, since="2024-01",
+    ),
     StackOption(
         Dispatcher.DEEPEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.DEEPEP}},
         "tokens reach their experts once a node, by DeepEP's kernels, not by NCCL's all-to-all", since="2025-02",
@@ -146,6 +170,7 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
         if stack.framework in option.frameworks
         and option.engine in (None, stack.states.engine)
         and option.since <= stack.released
+        and (not option.until or stack.released <= option.until)
     )
 
 

@@ -307,6 +307,8 @@ class ComputeModel:
         )
         passes = passes + (2.0 if stack.kernels.dropout else 0.0)
         products = 2 * square * (a.head_dim + a.v_head_dim) / (0.6 * self.attention_peak)
+        if self.half_dtype() in _HALF and self._meets_rows():
+            products = products * misaligned_slowdown(float(a.v_head_dim), float(a.head_dim))
         width = self.recipe.activation_bytes
         moved = memory_bound_time(width * passes * square, self.bandwidth, self.kernels)
         return factor * (products + moved), factor * 2 * (products + moved)

@@ -18,6 +18,7 @@ from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher
         ("Megatron-LM (2021)", "megatron_lm_a100_2021", "megatron-2021"),
         ("Megatron-LM (2022)", "korthikanti2022", "megatron-2022"),
         ("NeMo/Megatron-Core (NeMo 1.x yaml)", "dgxc_benchmarking_24.11", "megatron-2024"),
+        ("NeMo 23.09", "", "megatron-2024"),  # Hopper's 8-bit products need Transformer Engine
         ("Megatron-Core r0.8.0", "", "megatron-2024"),
         ("Megatron-Bridge/Megatron-Core", "megatron_bridge_25.09", "megatron-2026"),
         ("Megatron-Bridge/Megatron-Core", "megatron_bridge_26.04.01", "megatron-2026"),
@@ -52,6 +53,14 @@ def test_undated_megatron_is_of_the_time_of_its_machine() -> None:
         for a in (Architecture.AMPERE, Architecture.BLACKWELL)
     ]
     assert names == ["megatron-2022", "megatron-2026"]
+    assert stack_of("NeMo 23.05", "x", Architecture.AMPERE, DEFAULT_STACK).name == "megatron-2022"
+
+
+@pytest.mark.parametrize("framework", ["InternEvo", "FlagScale", "Pai-Megatron"])
+def test_forks_that_had_flash_attention_from_the_start_are_no_older(framework: str) -> None:
+    choice = stack_of(framework, "x", Architecture.AMPERE, DEFAULT_STACK)
+    assert choice.name == "megatron-2024"
+    assert load_stack(choice.name).kernels.attention is AttentionKernel.FLASH
 
 
 def test_only_a_release_is_read_from_the_source() -> None:
@@ -83,6 +92,24 @@ def test_switches_of_recipes() -> None:
     serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
     assert serial.communication.dp_overlap == 0
     assert serial.kernels.cross_entropy is CrossEntropy.FUSED
+
+
+def test_tensor_parallel_overlap_is_what_the_row_says_of_it() -> None:
+    recipes = load_stack("megatron-2024")  # its runs had it
+    assert apply_switches(recipes, "tp-comm-overlap, overlap-grad-reduce")[0] is recipes
+    alone, said = apply_switches(recipes, "ub_tp_comm_overlap=false")
+    assert (alone.communication.tp_exposed, alone.communication.tp_overlapped) == (1.0, False)
+    assert said == ("tensor-parallel communication not overlapped",)
+    vanilla = load_stack("torchtitan-2024")
+    hidden, _ = apply_switches(vanilla, "async TP")
+    assert hidden.communication.tp_exposed < vanilla.communication.tp_exposed
+
+
+def test_flash_attention_that_a_row_names_replaces_softmax_kernels() -> None:
+    before = load_stack("megatron-deepspeed-2022")
+    assert apply_switches(before, "use-flash-attn-v2")[0].kernels.attention is AttentionKernel.FLASH
+    for text in ("no flash-attn", "without flash attention", "fused softmax"):
+        assert apply_switches(before, text)[0].kernels.attention is AttentionKernel.FUSED_SOFTMAX
 
 
 def test_what_is_not_modelled_is_said() -> None:

@@ -20,6 +20,7 @@ from planner.errors import FileInputError, InputError, UnknownNameError
 from planner.request import Request, resolve
 from planner.spec.load_cluster import accelerator_names
 from planner.spec.stack import UNLIKE_BAND
+from planner.spec.stack_kinds import AttentionKernel
 
 
 @pytest.mark.parametrize("name", stack_names())
@@ -109,6 +110,15 @@ def test_options_follow_the_name() -> None:
     for unknown in ("megatron-2026+fsdp", "torchtitan-2026+fp8-param-gather", "megatron-2026+"):
         with pytest.raises(UnknownNameError, match="option of stack"):
             load_stack(unknown)
+
+
+def test_kernels_and_overlap_of_a_release_are_options() -> None:
+    assert load_stack("megatron-2022+use-flash-attn").kernels.attention is AttentionKernel.FLASH
+    serial = load_stack("megatron-2026+no-tp-comm-overlap+no-overlap-grad-reduce").communication
+    assert (serial.tp_exposed, serial.tp_overlapped, serial.dp_overlap) == (1.0, False, 0.0)
+    for idle in ("megatron-2024+use-flash-attn", "megatron-2022+no-tp-comm-overlap"):
+        with pytest.raises(UnknownNameError, match="option of stack"):
+            load_stack(idle)
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:

@@ -176,6 +176,18 @@ def test_a_softmax_kernel_takes_heads_by_fours() -> None:
     assert float(one.host[0]) == pytest.approx(float(four.host[0]) * 21 / 16)
 
 
+@pytest.mark.parametrize(
+    ("stack", "least", "most"), [("megatron-2022", 1.15, 1.4), ("megatron-2024", 0.9, 1.1)]
+)
+def test_products_of_unfused_attention_meet_rows_of_a_head(stack: str, least: float, most: float) -> None:
+    """108 elements of a head are no multiple of 8, 104 are; a fused kernel pads them itself."""
+    whole, uneven = (
+        layer_of(problem(dense_model(8, 16 * d, 16, 16, 4096), "1x8 a100", stack=stack), ParallelConfig(dp=8))
+        for d in (104, 108)
+    )
+    assert least < float(uneven.forward["attention"][0] / whole.forward["attention"][0]) < most
+
+
 def test_an_eager_softmax_launches_no_more_kernels_of_experts() -> None:
     stack = load_stack("megatron-2022")
     launches = stack.host.model_copy(update={"moe_layer_floor": 4e-3, "expert_launch": 1e-4})
