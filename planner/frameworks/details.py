@@ -93,6 +93,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "mpt": "ALiBi positions",
     "muse_glimmer_text": "norms on both sides, layers without rotary positions",
     "nanochat": _NO_WEIGHT,
+    "nemotron-nas": "layers of several widths, some without attention",
     "olmo": _NO_WEIGHT,
     "olmo2": _POST_NORM,
     "olmo3": _POST_NORM,

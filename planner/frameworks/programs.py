@@ -31,7 +31,7 @@ ATTENTION: Final = {
 NOT_IN_LIBRARY: Final = frozenset(
     {
         *("bailing_moe", "bailing_moe_v2", "deepseek", "exaone", "internlm2", "kimi_k2", "mimo"),
-        *("mistral4", "muse_glimmer_text", "step3p5"),
+        *("mistral4", "muse_glimmer_text", "nemotron-nas", "step3p5"),
     }
 )
 

@@ -720,7 +720,16 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "youtu": dense_latent,
 }
 # read like another family, and not part of the library
-READ_ALIKE = {"bailing_moe", "bailing_moe_v2", "deepseek", "exaone", "internlm2", "kimi_k2", "mimo"}
+READ_ALIKE = {
+    "bailing_moe",
+    "bailing_moe_v2",
+    "deepseek",
+    "exaone",
+    "internlm2",
+    "nemotron-nas",
+    "kimi_k2",
+    "mimo",
+}
 
 # in the library only with a vision tower
 BESIDE_VISION = {"muse_glimmer_text": "MuseGlimmer", "step3p5": "Step3p7"}

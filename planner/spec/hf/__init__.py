@@ -23,6 +23,7 @@ from planner.spec.hf import (
     later_experts,
     latest,
     mixed_heads,
+    nas,
     variants,
 )
 from planner.spec.hf.fields import ConfigFields
@@ -107,6 +108,7 @@ READERS: dict[str, Reader] = {
     "muse_glimmer_text": variants.read_muse_glimmer,
     "nanochat": variants.read_nanochat,
     "nemotron": dense.read_nemotron,
+    "nemotron-nas": nas.read_nemotron_nas,
     "olmo": later_dense.read_olmo,
     "olmo2": dense.read_olmo2,
     "olmo3": later_dense.read_olmo3,

@@ -125,7 +125,6 @@ REFUSED: dict[str, str] = {
         "short convolutions are not modelled",
     ),
     "hunyuan": "keys and values shared between layers (cross-layer attention) are not modelled",
-    "nemotron-nas": "layers of several widths, some without attention, are not modelled",
     "bitnet": "weights of three values are not modelled",
     "longcat_flash": "two attention blocks in a layer and experts that compute nothing are not modelled",
 }
