@@ -81,7 +81,7 @@ def calibration_document(
 def _headline(overlay: Overlay, runs: Calibration | None) -> str:
     if runs is not None and not overlay.multiply and not overlay.runs:
         if _far(runs):
-            return "nothing moved, and not because the prediction is right"
+            return "nothing moved: this is no run of this model, batch and stack"
         these = "these runs" if len(runs.observations) > 1 else "this run"
         return f"the shipped stack {overlay.stack} explains {these} as it is: nothing moved"
     count = len(overlay.multiply) + sum(value != 1 for value in overlay.links.model_dump().values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from planner import __version__
@@ -13,7 +12,6 @@ from planner.outcome import run_days
 from planner.report.facts import MEMORY_WORDS, days, precise_time
 from planner.report.outcome import (
     Facts,
-    Fitting,
     band_of_days,
     choice_lines,
     money,
@@ -21,6 +19,7 @@ from planner.report.outcome import (
     run_of,
     shared_assumptions,
 )
+from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_count, format_energy
@@ -129,7 +128,7 @@ def _table(standings: list[Standing], with_run: bool) -> RenderableType:
     tables: list[RenderableType] = []
     for width in _WIDTHS:
         kept = [i for i in width if with_run or _HEADS[i] not in ("days", "money", "energy", "goodput")]
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+        table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
         table.add_column("cluster", no_wrap=True)
         for index in kept:
             justify = "left" if _HEADS[index] == "memory" else "right"

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from planner.report.facts import aligned_time, precise_time, term_name
-from planner.report.outcome import Fitting
+from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
 from planner.solve.place import AxisPlace, Placement
@@ -379,7 +378,7 @@ def _fitting(
     rows = list(rows)
     tables: list[RenderableType] = []
     for kept in widths:
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+        table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
         for i in kept:
             table.add_column(heads[i], justify="left" if i == 0 or i in left else "right")
         for row in rows:
@@ -390,7 +389,7 @@ def _fitting(
 
 def _wrapping(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
     """A table whose last column is prose."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for index, head in enumerate(heads):
         middle = 0 < index < len(heads) - 1
         ratio = {0: 2, len(heads) - 1: 3}.get(index)

@@ -5,12 +5,8 @@ Left out: layout, which is in `comparison_text` and `sizing_text`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
-
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 
 from planner.outcome import best_of, limits, limits_sentence, run_days, why_nothing
 from planner.report.facts import count, days, price_sentence
@@ -94,18 +90,3 @@ def shared_assumptions(plans: Iterable[Plan]) -> tuple[str, ...]:
 def run_of(choice: Choice | None) -> Run | None:
     """The run of a choice, if both are known."""
     return choice.run if choice else None
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """The first of several renderables that fits the terminal, or the last."""
-
-    candidates: Sequence[RenderableType]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        free = options.update(max_width=10_000)
-        widths = [Measurement.get(console, free, candidate).maximum for candidate in self.candidates]
-        yield next(
-            (c for c, width in zip(self.candidates, widths, strict=True) if width <= options.max_width),
-            self.candidates[-1],
-        )

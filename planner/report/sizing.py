@@ -6,13 +6,13 @@ import math
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from planner import __version__
 from planner.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
 from planner.outcome import run_days
 from planner.report.facts import count, days, key_figures, precise_time
-from planner.report.outcome import Facts, Fitting, choice_lines, money, outcome_facts, shared_assumptions
+from planner.report.outcome import Facts, choice_lines, money, outcome_facts, shared_assumptions
+from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, labelled, prose, section
 from planner.size import Goal, Sizing
 from planner.spec.planfile import Verdict
@@ -168,7 +168,7 @@ def _curve(sizing: Sizing) -> RenderableType:
     rows = [_row(point, by_end.get(point.gpus), sizing) for point in sizing.curve]
     tables: list[RenderableType] = []
     for width, wraps in (*((width, False) for width in _WIDTHS), (_WIDTHS[-1], True)):
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+        table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
         for index in width:
             last = index == len(_HEADS) - 1
             table.add_column(

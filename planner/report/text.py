@@ -1,4 +1,4 @@
-"""How does a plan look in a terminal? Draws the facts of `report.facts` with rich, 80 columns wide or more.
+"""How does a plan look in a terminal? Draws the facts of `report.facts` with rich, for 80 columns (fewer: `tables`).
 
 Text from files is printed as it is, never read as markup, and control characters are shown as escapes. Left
 out: what to say, which is decided in `facts`.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from planner.report import facts, proof
+from planner.report.tables import Fitting, WordTable
 from planner.spec.planfile import Choice, Plan, Verdict
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB
@@ -66,7 +65,7 @@ def prose(text: str, style: str = "") -> Text:
 
 def bullets(lines: Iterable[str]) -> RenderableType:
     """A list whose wrapped lines stay aligned."""
-    table = Table.grid(padding=(0, 1))
+    table = WordTable.grid(padding=(0, 1))
     for line in lines:
         table.add_row(Text("-"), prose(line))
     return table
@@ -74,15 +73,17 @@ def bullets(lines: Iterable[str]) -> RenderableType:
 
 def labelled(rows: Iterable[tuple[str, str, str]]) -> RenderableType:
     """Rows of label, value and note."""
-    table = Table.grid(Column(no_wrap=True), Column(no_wrap=True), Column(style="dim"), padding=(0, 2, 0, 0))
+    table = WordTable.grid(
+        Column(no_wrap=True), Column(no_wrap=True), Column(style="dim"), padding=(0, 2, 0, 0)
+    )
     for label, value, note in rows:
         table.add_row(prose(label), prose(value, "bold"), prose(note))
     return table
 
 
-def listing(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
+def listing(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> WordTable:
     """A table with the first `left` columns as text and numbers aligned to the right after them."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for index, head in enumerate(heads):
         table.add_column(prose(head), justify="left" if index < left else "right")
     for row in rows:
@@ -167,20 +168,6 @@ def _figures(choice: Choice) -> RenderableType:
     return labelled((figure.label, figure.value, figure.note) for figure in facts.key_figures(choice))
 
 
-@dataclass(frozen=True)
-class _Widest:
-    """The first of several renderables that fits the terminal, or the last."""
-
-    candidates: tuple[RenderableType, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        free = options.update(max_width=10_000)
-        fitting = (
-            c for c in self.candidates if Measurement.get(console, free, c).maximum <= options.max_width
-        )
-        yield next(fitting, self.candidates[-1])
-
-
 _FIGURE_HEADS = ("step", "slower", "tok/s/GPU", "MFU %", "GiB", "memory")
 _FEWER, _FEWEST = (0, 1, 2, 4, 5), (0, 1, 4, 5)  # figures kept in narrower tables
 
@@ -197,12 +184,12 @@ def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
         tables.append(Group(*common, _numbered(heads, rows, gap)))
     rows = [(*(row[i] for i in _FEWEST), c.config.text) for row, c in zip(figures, choices, strict=True)]
     heads = (*(_FIGURE_HEADS[i] for i in _FEWEST), "configuration")
-    return [_Widest((*tables, _numbered(heads, rows, 1)))]
+    return [Fitting((*tables, _numbered(heads, rows, 1)))]
 
 
-def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> Table:
+def _numbered(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> WordTable:
     """Rows with their number in front, columns `gap` + 1 apart, words coloured."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
+    table = WordTable(box=SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("#", justify="right")
     for head in heads:
         words = head in ("memory", "configuration")
@@ -244,7 +231,7 @@ def _gib(amount: float) -> str:
 
 
 def _bars(terms: dict[str, float], shown: Callable[[float], str]) -> RenderableType:
-    table = Table.grid(
+    table = WordTable.grid(
         Column(), Column(justify="right"), Column(justify="right"), Column(), padding=(0, 2, 0, 0)
     )
     parts = facts.parts(terms)
@@ -287,7 +274,7 @@ def _stages(choice: Choice) -> list[RenderableType]:
 
 
 def _space(plan: Plan) -> RenderableType:
-    table = Table.grid(Column(), Column(justify="right"), padding=(0, 2, 0, 0))
+    table = WordTable.grid(Column(), Column(justify="right"), padding=(0, 2, 0, 0))
     for line in proof.space_account(plan.search):
         label = f"  - {line.label}" if line.taken_away else line.label
         table.add_row(prose(label, "dim" if line.taken_away else ""), f"{line.candidates:,}")
