@@ -14,7 +14,7 @@ from planner.frameworks import explicit_splits
 from planner.frameworks.layout import stated_layout
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.dispatch import faster_dispatch
+from planner.solve.dispatch import faster_kernels
 from planner.solve.relax import nearest_fitting
 from planner.space.axes import RESTRICTABLE, check_restriction, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
@@ -92,7 +92,7 @@ def estimate_of(
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not chunks and not answer.fits(config):
         nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
-    helps = () if broken else faster_dispatch(problem, config, answer.limit, cost_model)
+    helps = () if broken else faster_kernels(problem, config, answer.limit, cost_model)
     found = answer.estimate(config, broken, nearest, helps, lambda: time.perf_counter() - started)
     if not chunks or not found.choices:
         return found

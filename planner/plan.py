@@ -27,7 +27,7 @@ from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.dispatch import faster_dispatch
+from planner.solve.dispatch import faster_kernels
 from planner.solve.pareto import pareto_front
 from planner.solve.refine import (
     EFFORT,
@@ -121,7 +121,7 @@ def _advice(
             return ()
         larger = _larger(request, problem)
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger))
-    faster = faster_dispatch(problem, found.best.row(0), limit, cost_model)
+    faster = faster_kernels(problem, found.best.row(0), limit, cost_model)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if not better or watch.stopped():
         return faster

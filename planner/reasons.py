@@ -6,6 +6,7 @@ Left out: the figures themselves (`choices.py`), and their words on a page (`rep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from planner.spec.planfile import (
 )
 from planner.spec.rule import Problem
 from planner.spec.stack import ELSEWHERE_BAND, UNLIKE_BAND, Stack
+from planner.spec.stack_kinds import SparseKernel
 from planner.units import format_capacity, format_time
 
 UNMEASURED_BAND = 0.5  # the least where the device was not measured
@@ -123,6 +125,14 @@ def _shapes(model: CostModel, config: ParallelConfig) -> str:
     )
 
 
+_SPARSE_UNTIMED: Final[Mapping[SparseKernel | None, str]] = {
+    SparseKernel.CUDNN: "the indexer's scores in 16 bits and its loss are not",
+    SparseKernel.TILELANG: "though not TileLang's forward kernel; the indexer's scores and its loss are not",
+    SparseKernel.NONE: "what PyTorch does in its place is counted pass by pass",
+    None: "",
+}
+
+
 def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     """The calibration level of a prediction, the band it has earned, and what both rest on."""
     stack, kernels, links = problem.stack, model.kernels, model.links
@@ -145,6 +155,12 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         timed = "backward rule" if problem.model.delta_nets else "scan"
         notes.append(
             f"wider because no run with {what} was fitted: their {timed} is bound by traffic, not measured"
+        )
+    if problem.model.indexers and level != CalibrationLevel.L3:
+        band *= UNLIKE_BAND
+        notes.append(
+            "wider because no run with sparse attention was fitted: attention to chosen keys is timed, "
+            + _SPARSE_UNTIMED[stack.kernels.sparse_attention]
         )
     device = problem.cluster.accelerator.name
     if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:

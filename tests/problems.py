@@ -15,6 +15,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable
+from planner.spec.indexer import Indexer
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
 from planner.spec.model import (
@@ -83,6 +84,18 @@ def delta_model(layers: int = 8, every: int = 4, hidden: int = 2048, keys: int =
     net = Layer(None, mlp, None, state_space=DeltaNet(2 * keys, 128, 128, keys))
     blocks = tuple(net if (i + 1) % every else Layer(gated, mlp, None) for i in range(layers))
     return ModelSpec("small-delta", "qwen3_5_text", hidden, 32000, blocks, False, max_position=131072)
+
+
+def sparse_model(layers: int = 8, hidden: int = 2048, heads: int = 16, latent: int = 512) -> ModelSpec:
+    """Latent attention behind an indexer as in DeepSeek-V3.2, before dense MLPs."""
+    attends = Attention(
+        AttentionKind.MLA, heads, heads, 192, 128, q_lora_rank=512, kv_lora_rank=latent, qk_rope_dim=64,
+        indexer=Indexer(32, 64, 48),
+    )  # fmt: skip
+    layer = Layer(attends, Mlp(4 * hidden, True, False, Activation.SILU), None)
+    return ModelSpec(
+        "small-sparse", "deepseek_v32", hidden, 32000, (layer,) * layers, False, max_position=131072
+    )
 
 
 @lru_cache(maxsize=64)

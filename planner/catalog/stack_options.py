@@ -13,7 +13,7 @@ from typing import Any, Final
 from planner.errors import InputError, UnknownNameError
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel, Dispatcher, Float8Scales, StateEngine
+from planner.spec.stack_kinds import AttentionKernel, Dispatcher, Float8Scales, SparseKernel, StateEngine
 
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"
@@ -26,6 +26,10 @@ NO_COMPILE: Final = "no-compile"
 FLASH_ATTENTION: Final = "use-flash-attn"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
+# beside cuDNN's, the stack's own
+DSA_KERNELS: Final = {
+    kernel: f"dsa-kernel-backend={kernel}" for kernel in (SparseKernel.TILELANG, SparseKernel.NONE)
+}
 FP32_GRADIENTS: Final = "megatron-fsdp-main-grads-dtype=fp32"
 _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
 _HALVES: Final = (Precision.BF16, Precision.FP8, Precision.FP8_CS)
@@ -44,6 +48,10 @@ TP_NOT_OVERLAPPED: Final[Mapping[str, Mapping[str, Any]]] = {
 _GATHERS: Final = (
     "FSDP2 casts linear weights of a dense fp8_cs model before it gathers them, one scale a tensor"
 )
+_DSA_MEANINGS: Final = {
+    SparseKernel.TILELANG: "sparse attention by TileLang's kernels, not by those of FlashMLA and cuDNN",
+    SparseKernel.NONE: "sparse attention by PyTorch's operations on the scores of all pairs",
+}
 _PURE_MEANING: Final = "weights, gradients and moments in bf16, without fp32 masters (full bf16 training)"
 
 
@@ -53,7 +61,7 @@ class StackOption:
 
     `engine`: of the stacks that take it, any where None. `precisions`: recipes that it changes, all where empty.
     `since`, `until`: first and last release, as of a stack, that take it. `experts`: does it change mixtures of experts
-    alone? `needed`: are other recipes refused with it?
+    alone? `indexers`: models of sparse attention alone? `needed`: are other recipes refused with it?
     """
 
     name: str
@@ -65,6 +73,7 @@ class StackOption:
     since: str = ""
     until: str = ""
     experts: bool = False
+    indexers: bool = False
     needed: bool = False
 
 
@@ -159,6 +168,13 @@ OPTIONS: Final = (
         "tokens reach their experts once a node, by HybridEP's kernels, in NVLink domains beyond a node too",
         since="2025-12", experts=True,
     ),
+    *(
+        StackOption(
+            name, ("megatron",), {"kernels": {"sparse_attention": kernel}}, _DSA_MEANINGS[kernel], since="2026-05",
+            indexers=True,
+        )
+        for kernel, name in DSA_KERNELS.items()
+    ),
 )  # fmt: skip
 
 
@@ -174,8 +190,9 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
     )
 
 
-def idle_options(stack: Stack, precision: Precision, experts: bool) -> list[str]:
-    """Options in the stack's name that change nothing under a recipe, or of a model without `experts`, in words.
+def idle_options(stack: Stack, precision: Precision, experts: bool, indexers: bool = False) -> list[str]:
+    """Options in the stack's name that change nothing under a recipe, or of a model without `experts` or without
+    `indexers`, in words.
 
     Raises `InputError` where an option needs another recipe.
     """
@@ -190,6 +207,8 @@ def idle_options(stack: Stack, precision: Precision, experts: bool) -> list[str]
             idle.append(f"+{option.name} changes nothing under {precision}")
         if option.experts and not experts:
             idle.append(f"+{option.name} changes nothing of a dense model")
+        if option.indexers and not indexers:
+            idle.append(f"+{option.name} changes nothing of a model without sparse attention")
     return idle
 
 

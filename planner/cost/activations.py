@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost import sparse_attention
 from planner.cost.mixers import kept_parts
 from planner.cost.state_space import cut_of
 from planner.spec.job import ATTENTION_INPUTS, Job
@@ -24,7 +25,7 @@ from planner.spec.model import (
     QkNorm,
 )
 from planner.spec.precision import PrecisionRecipe
-from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, SparseKernel
 from planner.spec.stack_time import Kernels
 
 Array = NDArray[np.float64]
@@ -75,8 +76,17 @@ def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:
     return recipe.operand_bytes if kernels.keeps_narrow_inputs else recipe.activation_bytes
 
 
+def sparse_sight(a: Attention, x: LayerShape) -> sparse_attention.Sight | None:
+    """What a rank's queries see of whole sequences behind an indexer; None without one."""
+    if a.indexer is None:
+        return None
+    return sparse_attention.sight_of(
+        a, a.indexer, x.tokens * x.c / x.seq_kv, x.seq_kv, x.t, x.c, packed=False
+    )
+
+
 def _attention_parts(
-    a: Attention, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+    a: Attention, h: float, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
 ) -> dict[str, Array]:
     """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams."""
     act = recipe.activation_bytes
@@ -86,6 +96,11 @@ def _attention_parts(
     extra = np.where((saved < act) & (width == 0), saved / act * out, 0.0)
     if a.kind is AttentionKind.MLA:
         compressed = act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
+        if (see := sparse_sight(a, x)) is not None:
+            gathered = np.where(x.sequence_split > 1, x.tokens * (h + a.q_lora_rank), 0.0)
+            sparse = kernels.sparse_attention or SparseKernel.NONE
+            parts = sparse_attention.kept_parts(a, see, sparse, act, gathered)
+            return {"mla_streams": compressed, **parts, "attention_out": out + extra}
         widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
         parts = {"mla_streams": compressed, "mla_up_proj": act * x.tokens * widths / x.t}
     else:
@@ -213,7 +228,7 @@ def layer_activations(
     if kernels.stream_extra:
         parts["residual"] = parts["residual"] + kernels.stream_extra * stream
     if layer.attention is not None:
-        parts.update(_attention_parts(layer.attention, x, kernels, recipe))
+        parts.update(_attention_parts(layer.attention, h, x, kernels, recipe))
     if layer.state_space is not None:
         cut, saved = cut_of(layer.state_space, x.tokens, x.t, x.c), linear_input_bytes(recipe, kernels)
         parts.update(kept_parts(layer.state_space, cut, act, saved, kernels.fused_activation))

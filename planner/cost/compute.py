@@ -29,6 +29,15 @@ from planner.cost.messages import gathered_width
 from planner.cost.mixers import mixer_time
 from planner.cost.params_fp8 import gathers_float8
 from planner.cost.quantise import OPERANDS
+from planner.cost.sparse_attention import (
+    Device,
+    Sight,
+    absorbed_bytes,
+    core_time,
+    loss_time,
+    score_time,
+    sight_of,
+)
 from planner.cost.state_space import cut_of
 from planner.cost.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
 from planner.errors import UnsupportedError
@@ -205,8 +214,10 @@ class ComputeModel:
         else:
             forward = gemm_time(m, n, k, *rates)
             dgrad, wgrad = gemm_backward_time(m, n, k, *rates, traffic)
-        if self.problem.job.lora_rank is not None:  # frozen weights have no gradient
+        if self.problem.job.lora_rank is not None or gemm.frozen:  # frozen weights have no gradient
             wgrad = np.zeros_like(wgrad)
+        if gemm.detached:
+            dgrad = np.zeros_like(dgrad)
         forward, dgrad, wgrad = factor * forward, factor * dgrad, factor * wgrad
         if narrow and self.problem.job.precision in OPERANDS:
             if self.casts is not None and self._multiplies_rows_slowly():
@@ -269,6 +280,10 @@ class ComputeModel:
         a = layer.attention
         if a is None:
             return np.zeros(len(keys)), np.zeros(len(keys))
+        if (seen := self._sight(layer, x, keys)) is not None:
+            factor = self.device_factor * self.problem.stack.compute.attention
+            ahead, behind = core_time(a, *seen)
+            return factor * ahead, factor * behind
         job, batch = self.problem.job, keys["micro_batch"].astype(float)
         seq = job.timed_length(batch)
         if job.packed:  # texts end to end, each attending to itself
@@ -312,6 +327,27 @@ class ComputeModel:
         width = self.recipe.activation_bytes
         moved = memory_bound_time(width * passes * square, self.bandwidth, self.kernels)
         return factor * (products + moved), factor * 2 * (products + moved)
+
+    def _sight(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Sight, Device] | None:
+        """What a rank's queries see behind an indexer, and what limits its kernels; None without one."""
+        a, kernel, job = layer.attention, self.problem.stack.kernels.sparse_attention, self.problem.job
+        if a is None or a.indexer is None or kernel is None:
+            return None
+        batch = keys["micro_batch"].astype(float)
+        seq = job.timed_length(batch)
+        if job.packed:
+            batch, seq = batch * seq / job.attended_length, np.full_like(seq, job.attended_length)
+        chip = self.problem.cluster.accelerator
+        see = sight_of(a, a.indexer, batch, seq, x.t, x.c, job.packed)
+        return see, Device.of(kernel, chip, self.attention_peak, self.bandwidth)
+
+    def indexer(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
+        """Forward and backward seconds of choosing keys and of learning to; 0 where a layer does not."""
+        a, seen = layer.attention, self._sight(layer, x, keys)
+        if a is None or a.indexer is None or a.indexer.shared or seen is None:
+            return np.zeros(len(keys)), np.zeros(len(keys))
+        factor = self.device_factor * self.problem.stack.compute.attention
+        return factor * score_time(a.indexer, *seen), factor * loss_time(a, a.indexer, *seen)
 
     def _masked(self, a: Attention, x: LayerShape, batch: Array, seq: Array) -> tuple[Array, Array, Array]:
         """Forward and backward seconds of fused attention to every key, masked ones too, and of copying keys and values
@@ -420,6 +456,8 @@ class ComputeModel:
             gated = (a.gate_width + 2.0 * a.heads * a.v_head_dim * (a.gate_width > 0)) / x.t
             values = 2.0 * a.kv_heads * a.v_head_dim / x.kv_split * a.value_norm
             moved["qkv"] = act * x.tokens * (rotations * (q + k) + values + gated)
+            if a.indexer is not None:
+                moved["qkv"] = moved["qkv"] + absorbed_bytes(a, x.tokens, x.t, act)
         if layer.mlp is not None:
             reads = 3.0 if layer.mlp.gated else 2.0
             eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0

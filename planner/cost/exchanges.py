@@ -28,6 +28,7 @@ from planner.cost.context import FP32, context_kinds, gathers_in_ring
 from planner.cost.exposed import dispatch_share, node_limit
 from planner.cost.messages import (
     gathered_width,
+    indexer_bytes,
     key_value_bytes,
     query_output_bytes,
     stream_bytes,
@@ -158,6 +159,12 @@ def _of_layer(
             regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, hidden"
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
             yield replace(found, hidden=True)
+        if layer.attention is not None:
+            inputs, targets = indexer_bytes(layer.attention, hidden, tokens, width)
+            kind, calls = CollectiveKind.ALL_GATHER, (passes + again) * config.sp
+            yield _collective("tp", kind, "inputs of indexers", float(inputs), config.tp, calls)
+            kind, what = CollectiveKind.ALL_REDUCE, "targets of indexers"
+            yield _collective("tp", kind, what, float(targets), config.tp, passes)
     if config.cp > 1:
         if layer.attention is not None:
             yield from _of_context(model, config, layer.attention, passes, again)
@@ -188,6 +195,11 @@ def _of_context(
     kv = float(key_value_bytes(attention, tokens, float(config.tp), kv_split, width))
     forward, what = passes + again, "keys and values"
     kind = int(context_kinds(comm, np.array(config.cp_kind)))
+    if attention.indexer is not None:
+        whole, what = config.cp * kv, "latent keys"
+        yield _collective("cp", CollectiveKind.ALL_GATHER, what, whole, config.cp, forward)
+        yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their gradients", whole, config.cp, passes)
+        return
     if kind == ContextKind.P2P and gathers_in_ring(comm):
         kv = float(query_output_bytes(attention, tokens, float(config.tp), width))
         yield _collective("cp", CollectiveKind.ALL_GATHER, what, config.cp * kv, config.cp, forward + passes)

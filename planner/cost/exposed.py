@@ -25,6 +25,7 @@ from planner.cost.collectives import (
 from planner.cost.context import FP32, context_kinds, gathers_in_ring
 from planner.cost.messages import (
     gathered_width,
+    indexer_bytes,
     key_value_bytes,
     query_output_bytes,
     stream_bytes,
@@ -91,6 +92,18 @@ class CommunicationModel:
         whole = regions * pair
         return whole, exposed * whole
 
+    def indexer(self, layer: Layer, x: LayerShape) -> tuple[Array, Array]:
+        """Forward and backward seconds that an indexer adds to tensor parallelism; nothing hides them."""
+        a = layer.attention
+        if a is None or a.indexer is None:
+            return np.zeros(len(x.t)), np.zeros(len(x.t))
+        cluster = self.problem.cluster
+        group = group_links(1.0, x.t, cluster)
+        where = (x.t, group.local, cluster.tiers[0].bandwidth, group.fabric, self.links)
+        inputs, targets = indexer_bytes(a, self.problem.model.hidden, x.tokens, self.recipe.activation_bytes)
+        ahead = np.where(x.sequence_split > 1, all_gather_time(np.asarray(inputs), *where), 0.0)
+        return ahead, np.where(x.t > 1, all_reduce_time(np.asarray(targets), *where), 0.0)
+
     def context_parallel(
         self, layer: Layer, x: LayerShape, keys: ConfigTable, attention: tuple[Array, Array]
     ) -> tuple[Array, Array]:
@@ -98,6 +111,7 @@ class CommunicationModel:
 
         Ring: c - 1 steps that each pass on keys and values (backward also their gradients) while attention works
         on the last ones. All-gather: keys and values before attention, gradients reduce-scattered after.
+        Behind an indexer the latent key is gathered once and kept, whatever the kind.
         torch's gathered ring: a gather, backward again, and fp32 gradients that go round (`cost/context.py`).
         All-to-all: q, k, v before and the output after. State spaces have the all-to-all whatever the kind.
         """
@@ -133,6 +147,8 @@ class CommunicationModel:
         backward = np.select(
             [kind == ContextKind.P2P, kind == ContextKind.ALL_GATHER], [ring_back, gather + scatter], exchange
         )
+        if a.indexer is not None:
+            forward, backward = np.asarray(gather), np.asarray(scatter)
         alone = x.c <= 1
         return np.where(alone, 0.0, forward), np.where(alone, 0.0, backward)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
+from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.model import Attention, AttentionKind, DeltaNet, Layer, ModelSpec, StateSpace
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
@@ -28,6 +29,7 @@ class Shard(StrEnum):
     ROW = "row"  # in_features / tp
     KV = "kv"  # out_features / min(tp, kv_heads)
     NONE = "none"  # the whole matrix on every rank
+    REPEATED = "repeated"  # and every token, sequence parallelism or not
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Gemm:
 
     `kv_out_features`: further columns of a fused q, k, v product, divided by min(tp, kv_heads) instead of tp.
     `groups`: 1, or the number of experts, over which the rows spread. `rows_per_token`: top_k for routed
-    experts. `expert`: divided by etp and ep instead of tp.
+    experts. `expert`: divided by etp and ep instead of tp. `detached`: its input gets no gradient; `frozen`: nor
+    does its weight, whatever the job trains.
     """
 
     name: str
@@ -47,6 +50,28 @@ class Gemm:
     rows_per_token: float = 1
     expert: bool = False
     kv_out_features: int = 0
+    detached: bool = False
+    frozen: bool = False
+
+
+def _indexer_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
+    """Projections of an indexer, which no gradient of the model passes: to queries, to the key, to a weight a head.
+
+    Every tensor-parallel rank does them for all tokens (Megatron-Core, experimental_attention_variant/dsa.py
+    DSAIndexer.forward_before_topk gathers what sequence parallelism shards).
+    """
+    x = a.indexer
+    if x is None or x.shared:
+        return ()
+    shapes = (
+        ("index_q", a.q_lora_rank or hidden, x.heads * x.head_dim),
+        ("index_k", hidden, x.head_dim),
+        ("index_weights", hidden, x.heads),
+    )
+    return tuple(
+        Gemm(name, inputs, outputs, Shard.REPEATED, detached=True, frozen=not x.trained)
+        for name, inputs, outputs in shapes
+    )
 
 
 def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
@@ -65,7 +90,8 @@ def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     else:
         query = (Gemm("q", hidden, q_width, Shard.COLUMN),)
     down = Gemm("kv_a", hidden, a.kv_lora_rank + a.qk_rope_dim, Shard.NONE)
-    return (*query, down, Gemm("kv_b", a.kv_lora_rank, kv_width, Shard.COLUMN), out)
+    up = Gemm("kv_b", a.kv_lora_rank, kv_width, Shard.COLUMN)
+    return (*query, down, up, *_indexer_gemms(a, hidden), out)
 
 
 def _mixer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
@@ -166,13 +192,37 @@ def attended_pairs(attention: Attention, seq: Quantity) -> Quantity:
     return seq * width - width * (width - 1) / 2
 
 
+def chosen_pairs(top_k: float, seq: Quantity) -> Quantity:
+    """Query-key pairs of one sequence whose queries see the best `top_k` of the keys before them [pairs].
+
+    Sum over queries i of min(i, k) = s k - k (k - 1) / 2 with k = min(k, s), as of a window.
+    """
+    width: Quantity = np.minimum(top_k, seq)
+    return seq * width - width * (width - 1) / 2
+
+
 def attention_work(attention: Attention, batch: Quantity, seq: Quantity) -> Quantity:
     """Forward FLOPs of attention inside its mask, the work a mask-skipping kernel cannot avoid [FLOP].
 
-    2 b a (d_qk + d_v) x attended pairs. Half the full square for long sequences without a window.
+    2 b a (d_qk + d_v) x attended pairs. Half the full square for long sequences without a window. Behind an indexer the
+    chosen pairs, over MLA's one latent key: 2 b a (2 r + d_rope), since a kernel that expanded keys would do so again
+    for every query (DeepSeek-AI 2025, arXiv 2512.02556, section 2.1).
     """
+    if attention.indexer is not None:
+        pairs = chosen_pairs(attention.indexer.top_k, seq)
+        return 2 * batch * attention.heads * (attention.latent_dim + attention.kv_lora_rank) * pairs
     widths = attention.heads * (attention.head_dim + attention.v_head_dim)
     return 2 * batch * widths * attended_pairs(attention, seq)
+
+
+def indexer_flops(attention: Attention, pairs: Quantity) -> Quantity:
+    """Forward FLOPs of an indexer's scores over `pairs` queries and keys [FLOP].
+
+    2 h_i (d_i + 1): a product for every head and the weighted sum of them (arXiv 2512.02556, equation 1), as
+    Megatron-Bridge 067f987 training/utils/flop_utils.py counts them.
+    """
+    x = attention.indexer
+    return 0 * pairs if x is None or x.shared else 2 * x.heads * (x.head_dim + 1) * pairs
 
 
 def scan_flops(s: StateSpace, tokens: Quantity) -> Quantity:
@@ -203,19 +253,44 @@ def delta_flops(heads: Quantity, key: int, value: int, chunk: int) -> Quantity:
     return heads * (6 * key * value + chunk * (6 * key + 4 * value) + (chunk - 1) * (chunk - 2) // 3)
 
 
+def taught_pairs(x: Indexer, seq: Quantity) -> Quantity:
+    """Pairs of one sequence over which an indexer's loss compares its scores with attention's weights [pairs]."""
+    if not x.trained:
+        return 0 * seq
+    return chosen_pairs(x.top_k, seq) if x.loss is IndexerLoss.SPARSE else seq * (seq + 1) / 2
+
+
+def indexer_backward_flops(attention: Attention, hidden: int, seq: Quantity) -> Quantity:
+    """FLOPs that the loss of an indexer adds to the backward pass of one sequence [FLOP].
+
+    Weight gradients of its projections, whose inputs are detached; over the pairs of the loss the gradients of queries
+    and key, 2 x the scores, and attention's own scores as the target, 2 a d. As Megatron-Bridge 067f987
+    training/utils/flop_utils.py counts them; of kernels that score again, a third more, nothing is counted.
+    """
+    x = attention.indexer
+    if x is None or not x.trained:
+        return 0 * seq
+    pairs = taught_pairs(x, seq)
+    target = 2 * attention.heads * attention.latent_dim * pairs
+    projections = sum(gemm_flops(gemm, seq) for gemm in _indexer_gemms(attention, hidden))
+    return projections + 2 * indexer_flops(attention, pairs) + target
+
+
 @dataclass(frozen=True)
 class ModelFlops:
     """FLOPs of one forward and backward pass over a batch.
 
-    `forward_linear`: all matrix products with weights, experts included. `forward_attention`: full square,
-    windows ignored. `forward_attention_work`: inside the mask. `forward_scan`: of state spaces alone.
-    `backward`: 2 x forward (one product for the input's gradient, one for the weight's), on the full square.
+    `forward_linear`: all matrix products with weights, experts included. `forward_attention`: full square, windows and
+    what an indexer chooses ignored. `forward_attention_work`: inside the mask. `forward_scan`: of state spaces alone.
+    `forward_indexer`: scores of indexers over the full square. `backward`: 2 x forward (one product for the input's
+    gradient, one for the weight's), on the full square; of indexers what their loss needs (`indexer_backward_flops`).
     """
 
     forward_linear: float
     forward_attention: float
     forward_attention_work: float
     forward_scan: float
+    forward_indexer: float
     backward: float
 
     def as_mapping(self) -> dict[str, float]:
@@ -224,6 +299,7 @@ class ModelFlops:
             "flops_forward_linear": self.forward_linear,
             "flops_forward_attention": self.forward_attention,
             "flops_forward_scan": self.forward_scan,
+            "flops_forward_indexer": self.forward_indexer,
             "flops_backward": self.backward,
         }
 
@@ -246,14 +322,25 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
     square: float = 0
     work: float = 0
     scan: float = 0
+    scores: float = 0
+    taught: float = 0
     for layer, count in layer_counts(model):
         linear += count * sum(gemm_flops(gemm, tokens) for gemm in layer_gemms(layer, model.hidden))
         if layer.attention is not None:
             square += count * attention_flops(layer.attention, batch, seq)
             work += count * attention_work(layer.attention, batch, seq)
+            scores += count * indexer_flops(layer.attention, batch * seq * seq)
+            taught += count * batch * indexer_backward_flops(layer.attention, model.hidden, seq)
         if layer.state_space is not None:
             scan += count * scan_flops(layer.state_space, tokens)
-    return ModelFlops(linear, square, work, scan, 2 * (linear + square + scan))
+    detached = sum(
+        count * gemm_flops(gemm, tokens)
+        for layer, count in layer_counts(model)
+        for gemm in layer_gemms(layer, model.hidden)
+        if gemm.detached
+    )
+    backward = 2 * (linear - detached + square + scan) + taught
+    return ModelFlops(linear, square, work, scan, scores, backward)
 
 
 class MfuConvention(StrEnum):
@@ -318,15 +405,31 @@ def full_square_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     return 3 * (_megatron_linear(model) + _megatron_scan(model) + _attention_per_pair(model) * seq)
 
 
+def _indexed_flops_per_token(a: Attention, hidden: int, seq: Quantity) -> Quantity:
+    """Forward and backward FLOPs per token of attention behind an indexer, less three times its projections, which
+    `_megatron_linear` holds [FLOP/token]."""
+    projections = sum(gemm_flops(gemm, 1) for gemm in _indexer_gemms(a, hidden))
+    scores = indexer_flops(a, (seq + 1) / 2)
+    learning = indexer_backward_flops(a, hidden, seq) / seq
+    pairs = chosen_pairs(a.indexer.top_k, seq) if a.indexer is not None else 0 * seq
+    core = 2 * a.heads * (a.latent_dim + a.kv_lora_rank) * pairs
+    return 3 * core / seq + scores + learning - 2 * projections
+
+
 def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     """Forward and backward FLOPs per token, attention counted half [FLOP/token].
 
-    As the full square with s/2 in place of s, min(s, window)/2 in layers with a window. Megatron-Bridge 25.09
-    and later, src/megatron/bridge/training/utils/flop_utils.py.
+    As the full square with s/2 in place of s, min(s, window)/2 in layers with a window. Behind an indexer the chosen
+    pairs over MLA's latent key, all its scores, and its loss. Megatron-Bridge 25.09 and later,
+    src/megatron/bridge/training/utils/flop_utils.py; Megatron-LM's own count (main of 2026-08, training/training.py)
+    knows no indexer and takes its attention for dense.
     """
     total = 3 * (_megatron_linear(model) + _megatron_scan(model)) + 0 * seq
     for layer, count in layer_counts(model):
         if layer.attention is None:
+            continue
+        if layer.attention.indexer is not None:
+            total = total + count * _indexed_flops_per_token(layer.attention, model.hidden, seq)
             continue
         window = layer.attention.window
         width = seq if window is None else np.minimum(window, seq)

@@ -45,7 +45,7 @@ from planner.spec.stack_time import Communication
 
 Array = NDArray[np.float64]
 
-TIME_TERMS = ("gemm", "attention", "memory_bound", "tp_comm", "cp_comm", "ep_comm")
+TIME_TERMS = ("gemm", "attention", "indexer", "memory_bound", "tp_comm", "cp_comm", "ep_comm")
 
 # Loss, forward and backward: logits cast to fp32 (read 2, write 4), maximum and sum of exponents (read 4 + 4),
 # gradient (read 4, write 4), cast back (write 2): bytes per logit.
@@ -303,7 +303,7 @@ class LayerModel:
             )
             for g in layer_gemms(layer, self.problem.model.hidden)
         }
-        attention, context, tensor = self._attention(layer, x, keys, groups)
+        attention, indexer, context, tensor = self._attention(layer, x, keys, groups)
         scan = self.compute.scan(layer, x, keys)
         memory, memory_behind = self.compute.memory_bound(layer, x)
         first, inverse = groups.expert
@@ -318,15 +318,18 @@ class LayerModel:
         )
         # no more is hidden than a pass has in matrix products
         tensor = np.maximum(tensor[1], tensor[0] - linear[0]), np.maximum(tensor[1], tensor[0] - linear[1])
+        gathered = self.communication.indexer(layer, x)
+        tensor = tensor[0] + gathered[0], tensor[1] + gathered[1]
         hides = self.problem.stack.communication.ep_overlap
-        exposed = [np.maximum(experts - hides * (linear[i] + attention[i] + moved[i]), 0.0) for i in (0, 1)]
-        ahead = (linear[0], attention[0], moved[0], tensor[0], context[0], exposed[0])
-        back = (linear[1], attention[1], moved[1], tensor[1], context[1], exposed[1])
+        mixed = attention[0] + indexer[0], attention[1] + indexer[1]
+        exposed = [np.maximum(experts - hides * (linear[i] + mixed[i] + moved[i]), 0.0) for i in (0, 1)]
+        ahead = (linear[0], attention[0], indexer[0], moved[0], tensor[0], context[0], exposed[0])
+        back = (linear[1], attention[1], indexer[1], moved[1], tensor[1], context[1], exposed[1])
         forward = dict(zip(TIME_TERMS, ahead, strict=True))
         backward = dict(zip(TIME_TERMS, back, strict=True))
         composed = self.problem.stack.composed
         again = self._recomputed(
-            layer, keys, {n: g.forward for n, g in products.items()}, attention[0], memory, experts
+            layer, keys, {n: g.forward for n, g in products.items()}, mixed[0], memory, experts
         )
         again_full = sum(forward.values(), zero)
         behind = sum(backward.values(), zero)
@@ -368,16 +371,16 @@ class LayerModel:
 
     def _attention(
         self, layer: Layer, x: LayerShape, keys: ConfigTable, groups: Groups
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
-        """Attention and exposed context parallelism, forward and backward, and tensor parallelism
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        """Attention, its indexer and exposed context parallelism, forward and backward, and tensor parallelism
         (`CommunicationModel.tensor_parallel`) for every key [s], evaluated once per distinct cut of attention."""
         first, inverse = groups.attention
         x, keys = x.take(first), keys.take(first)
-        attention = self.compute.attention(layer, x, keys)
+        attention, indexer = self.compute.attention(layer, x, keys), self.compute.indexer(layer, x, keys)
         context = self.communication.context_parallel(layer, x, keys, attention)
-        of_cut = (attention, context, self.communication.tensor_parallel(layer, x))
-        attention, context, tensor = ((ahead[inverse], back[inverse]) for ahead, back in of_cut)
-        return attention, context, tensor
+        of_cut = (attention, indexer, context, self.communication.tensor_parallel(layer, x))
+        attention, indexer, context, tensor = ((ahead[inverse], back[inverse]) for ahead, back in of_cut)
+        return attention, indexer, context, tensor
 
     def _launches(
         self, layer: Layer, floor: HostFloor, capture: Capture | None, keys: ConfigTable, c: Array

@@ -9,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.activations import LayerShape, frozen_inputs, layer_activations, linear_input_bytes
+from planner.cost import sparse_attention
+from planner.cost.activations import (
+    LayerShape,
+    frozen_inputs,
+    layer_activations,
+    linear_input_bytes,
+    sparse_sight,
+)
 from planner.cost.adapters import linear_layers
 from planner.cost.context import context_kinds
 from planner.cost.flops import Shard, layer_gemms
@@ -19,6 +26,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.model import Attention, AttentionKind, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
+from planner.spec.stack_kinds import SparseKernel
 
 Array = NDArray[np.float64]
 
@@ -57,7 +65,13 @@ def layer_memory(
     least = np.minimum(parts["input"] + beside, everything)
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
     released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
-    if layer.attention is not None and (keys["cp"] > 1).any():
+    a = layer.attention
+    if a is not None and (see := sparse_sight(a, x)) is not None:
+        act, kernel = recipe.activation_bytes, kernels.sparse_attention or SparseKernel.NONE
+        stream = act * x.tokens * problem.model.hidden / x.sequence_split
+        needed = sparse_attention.working_bytes(a, see, kernel, act)
+        working = np.maximum(working, stream + needed - released)
+    elif layer.attention is not None and (keys["cp"] > 1).any():
         kinds = context_kinds(problem.stack.communication, keys["cp_kind"])
         attention = context_working(layer.attention, x, kinds, recipe) - released
         working = np.where(keys["cp"] > 1, np.maximum(working, attention), working)

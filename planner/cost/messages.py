@@ -55,11 +55,28 @@ def key_value_bytes(
 ) -> Quantity:
     """Keys and values of a rank's own tokens: n k (d_k + d_v) w, over t [bytes].
 
-    Latent attention passes on the expanded keys and values of all heads.
+    Latent attention passes on the expanded keys and values of all heads; behind an indexer its one latent key, which is
+    the value too, and that of the indexer, to every tensor-parallel rank.
     """
+    if a.indexer is not None:
+        own = 0 if a.indexer.shared else a.indexer.head_dim
+        return width * tokens * (a.latent_dim + own)
     if a.kind is AttentionKind.MLA:
         return width * tokens * a.heads * (a.head_dim + a.v_head_dim) / t
     return width * tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / kv_split
+
+
+def indexer_bytes(a: Attention, hidden: float, tokens: Quantity, width: float) -> tuple[Quantity, Quantity]:
+    """What the indexer's work adds to tensor parallelism, forward and backward [bytes].
+
+    Sequence-parallel ranks gather the hidden state and compressed queries, n (h + r_q) w, for which no gradient comes
+    back; and sum the weights of their heads over the chosen keys in fp32, 4 n k, the target of the loss. Source:
+    Megatron-LM core/transformer/experimental_attention_variant/dsa.py, dsa_cudnn_kernels.py.
+    """
+    x = a.indexer
+    if x is None or x.shared:
+        return 0.0 * tokens, 0.0 * tokens
+    return width * tokens * (hidden + a.q_lora_rank), 4.0 * tokens * x.top_k * x.trained
 
 
 def query_output_bytes(a: Attention, tokens: Quantity, t: Quantity, width: float) -> Quantity:

@@ -26,6 +26,7 @@ KINDS = (
     "embedding",
     "position",
     "attention",
+    "indexer",
     "state_space",
     "delta_net",
     "mlp",
@@ -99,10 +100,22 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
         down = hidden * (a.q_lora_rank + kv_down) + (a.q_lora_rank + kv_down if a.qkv_bias else 0)
         q_up = (a.q_lora_rank or hidden) * q_width
         kv_up = a.kv_lora_rank * a.heads * (a.qk_nope_dim + a.v_head_dim)
-        return LayerParameters(column_row=q_up + kv_up + out + sinks, replicated=down + out_bias)
+        replicated = down + out_bias + _indexer_parameters(a, hidden)
+        return LayerParameters(column_row=q_up + kv_up + out + sinks, replicated=replicated)
     rows = hidden + (1 if a.qkv_bias else 0)
     columns = rows * q_width + (rows if a.output_gate else hidden) * a.gate_width
     return LayerParameters(column_row=columns + out + sinks, kv=rows * a.kv_width, replicated=out_bias)
+
+
+def _indexer_parameters(a: Attention, hidden: int) -> int:
+    """Projections to queries, the key and a weight for every head, and the key's layer norm [parameters].
+
+    Whole on every tensor-parallel rank (Megatron-Core, experimental_attention_variant/dsa.py DSAIndexer).
+    """
+    x = a.indexer
+    if x is None or x.shared:
+        return 0
+    return (a.q_lora_rank or hidden) * x.heads * x.head_dim + hidden * (x.head_dim + x.heads) + 2 * x.head_dim
 
 
 def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
@@ -233,7 +246,9 @@ def inactive_parameters(layer: Layer, hidden: int) -> int:
 def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
     delta = isinstance(layer.state_space, DeltaNet)
     mixer = "attention" if layer.state_space is None else "delta_net" if delta else "state_space"
-    kinds = {mixer: _mixer_buckets(layer, hidden).total, "norms": norm_parameters(layer, hidden)}
+    indexer = 0 if layer.attention is None else _indexer_parameters(layer.attention, hidden)
+    kinds = {mixer: _mixer_buckets(layer, hidden).total - indexer, "indexer": indexer}
+    kinds["norms"] = norm_parameters(layer, hidden)
     if layer.mlp is not None:
         kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total
     if layer.moe is not None:

@@ -19,7 +19,7 @@ from planner.spec.stack_time import Communication
 Array = NDArray[np.float64]
 
 STEP_TERMS: Final = (
-    "gemm", "attention", "memory_bound", "tp_comm", "cp_comm", "ep_comm", "recompute", "host_bound",
+    "gemm", "attention", "indexer", "memory_bound", "tp_comm", "cp_comm", "ep_comm", "recompute", "host_bound",
     "embedding_and_loss", "pipeline_bubble", "pp_comm", "dp_comm", "optimizer", "host_transfer", "step_overhead",
     "memory_pressure", "stragglers", "own_runs",
 )  # fmt: skip

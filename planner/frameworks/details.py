@@ -23,10 +23,12 @@ _CATALOG: Final = "catalog/models/"
 _SIGMOID: Final = frozenset(
     {
         "deepseek_v3",
+        "deepseek_v32",
         "kimi_k2",
         "kimi_linear",
         "glm4_moe",
         "glm4_moe_lite",
+        "glm_moe_dsa",
         "dots1",
         "solar_open",
         "hy_v3",

@@ -20,7 +20,8 @@ Row = dict[str, Any]
 
 # what a term of the step is, for its colour
 KINDS: Final[Mapping[str, str]] = {
-    "gemm": "compute", "attention": "compute", "memory_bound": "compute", "embedding_and_loss": "compute",
+    "gemm": "compute", "attention": "compute", "indexer": "compute", "memory_bound": "compute",
+    "embedding_and_loss": "compute",
     "optimizer": "compute", "recompute": "recomputed",
     "tp_comm": "communication", "cp_comm": "communication", "ep_comm": "communication",
     "pp_comm": "communication", "dp_comm": "communication", "host_transfer": "communication",

@@ -27,6 +27,7 @@ _TIMES = (
     "bucket_latency",
 )  # fmt: skip
 _CAPACITIES = ("context", "workspace", "bucket_bytes")
+_ABSENT = ("flops_forward_scan", "flops_forward_indexer")  # told where a model has them
 NO_LIMIT = 10**6  # what a stack's limits say where there is none
 
 
@@ -43,7 +44,7 @@ def model_document(facts: Facts) -> RenderableType:
     flops = [
         (key.removeprefix("flops_").replace("_", " "), f"{facts[key] / 1e12:,.3f} TFLOP")
         for key in facts
-        if key.startswith("flops_") and (facts[key] or key != "flops_forward_scan")
+        if key.startswith("flops_") and (facts[key] or key not in _ABSENT)
     ]
     work = f"One step of {facts['batch']:,} x {facts['seq_len']:,} tokens, without recomputation"
     shape = f"{facts['layers']} layers, hidden {facts['hidden']:,}, vocabulary {facts['vocab']:,}"
@@ -55,12 +56,18 @@ def model_document(facts: Facts) -> RenderableType:
         section(
             work,
             listing(("part", "FLOPs"), flops),
-            prose("attention is counted over the full square, windows and masks ignored", "dim"),
+            prose(_counted(bool(facts["flops_forward_indexer"])), "dim"),
         ),
     ]
     if facts["assumed"]:
         blocks.append(section("Assumed", bullets(facts["assumed"])))
     return Group(*blocks)
+
+
+def _counted(chooses: bool) -> str:
+    """How attention is counted."""
+    ignored = "windows, masks and what an indexer chooses" if chooses else "windows and masks"
+    return f"attention is counted over the full square, {ignored} ignored"
 
 
 def catalog_document(models: Sequence[Facts]) -> RenderableType:

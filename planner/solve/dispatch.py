@@ -1,6 +1,7 @@
-"""How much faster would a fused dispatcher of tokens make a configuration, where its stack can be asked for one?
+"""How much faster would other kernels make a configuration, where its stack can be asked for them?
 
-Left out: other configurations, which it may favour more: a search on the stack with the option finds them.
+Fused dispatchers of tokens, and kernels of sparse attention that score in 16 bits under context parallelism. Left out:
+other configurations, which they may favour more: a search on the stack with the option finds them.
 """
 
 from __future__ import annotations
@@ -10,39 +11,82 @@ from dataclasses import replace
 from typing import Final
 
 from planner.catalog.load_stacks import is_shipped
-from planner.catalog.stack_options import SEPARATOR, options_for, with_options
+from planner.catalog.stack_options import DSA_KERNELS, SEPARATOR, options_for, with_options
 from planner.cost.model import CostModel
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import Dispatcher
+from planner.spec.stack_kinds import Dispatcher, SparseKernel
 
 WORTH_SAYING: Final = 0.01  # of the step
 # Megatron-Bridge's guide to dispatchers has DeepEP first where both run (067f987 skills, moe dispatcher)
 _IN_ORDER: Final = (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
 
 
-def faster_dispatch(
+def faster_kernels(
     problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
 ) -> tuple[str, ...]:
-    """The first fused dispatcher that is legal for a configuration, as a sentence; empty where it gains nothing.
+    """What of a stack's options would make a configuration faster, in sentences.
 
     `limit`: memory that the configuration may take with it [bytes].
     """
+    found = (
+        _faster_dispatch(problem, config, limit, model_of),
+        _faster_scores(problem, config, limit, model_of),
+    )
+    return (*found[0], *found[1])
+
+
+def _faster_scores(
+    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
+) -> tuple[str, ...]:
+    """TileLang's kernels where cuDNN's backend scores in fp32: texts over several ranks that are not packed."""
+    stack, name = problem.stack, DSA_KERNELS[SparseKernel.TILELANG]
+    wide = stack.kernels.sparse_attention is SparseKernel.CUDNN and config.cp > 1 and not problem.job.packed
+    if not (wide and problem.model.indexers and is_shipped(stack.name)):
+        return ()
+    saved = _saved(problem, config, limit, model_of, name)
+    if saved is None or saved < WORTH_SAYING:
+        return ()
+    return (
+        f"TileLang's kernels of sparse attention would take {saved:.0%} off this step: the others score in fp32 where "
+        f"context parallelism divides texts that are not packed: --stack {stack.name}{SEPARATOR}{name}",
+    )
+
+
+def _saved(
+    problem: Problem,
+    config: ParallelConfig,
+    limit: float,
+    model_of: Callable[[Problem], CostModel],
+    name: str,
+) -> float | None:
+    """Share of the step that an option takes off; None where it is illegal [1]."""
+    other = replace(problem, stack=with_options(problem.stack, [name]))
+    if explain_config(config, other, all_rules_for(problem.stack.framework)):
+        return None
+    table = ConfigTable.of([config])
+    before, after = (model_of(each).evaluate(table) for each in (problem, other))
+    if float(after.device_memory[0]) > limit:
+        return 0.0
+    return 1 - float(after.step_time[0] / before.step_time[0])
+
+
+def _faster_dispatch(
+    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
+) -> tuple[str, ...]:
+    """The first fused dispatcher that is legal for a configuration; empty where it gains nothing."""
     stack = problem.stack
     plain = stack.communication.dispatcher is Dispatcher.ALL_TO_ALL
     if not (plain and problem.model.is_moe and config.ep * config.etp > 1 and is_shipped(stack.name)):
         return ()
     known = [option.name for option in options_for(stack)]
     for name in (name for name in _IN_ORDER if name in known):
-        other = replace(problem, stack=with_options(stack, [name]))
-        if explain_config(config, other, all_rules_for(stack.framework)):
+        saved = _saved(problem, config, limit, model_of, name)
+        if saved is None:
             continue
-        table = ConfigTable.of([config])
-        before, after = (model_of(each).evaluate(table) for each in (problem, other))
-        saved = 1 - float(after.step_time[0] / before.step_time[0])
-        if saved < WORTH_SAYING or float(after.device_memory[0]) > limit:
+        if saved < WORTH_SAYING:
             return ()
         return (
             f"tokens dispatched by {name} instead of NCCL's all-to-all would take {saved:.0%} off this step: "

@@ -48,6 +48,16 @@ def _kv_heads(problem: Problem) -> int:
     return math.gcd(*(attention.kv_heads for attention in problem.model.attentions))
 
 
+def _indexer_kernels(columns: Columns, problem: Problem) -> Mask:
+    able = problem.stack.kernels.sparse_attention is not None
+    return np.full(len(columns["tp"]), able or not problem.model.indexers)
+
+
+def _indexer_trained(columns: Columns, problem: Problem) -> Mask:
+    adapted = problem.job.lora_rank is not None
+    return np.full(len(columns["tp"]), not (adapted and problem.model.indexers))
+
+
 def _scan_heads(problem: Problem) -> int:
     """0 where no layer has a state space; everything divides it."""
     return math.gcd(*(state.heads for state in problem.model.state_spaces))
@@ -311,6 +321,18 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"batch": p.job.global_batch},
     ),
     *STAGE_RULES,
+    Rule(
+        "indexer-kernels", ("tp",), _indexer_kernels,
+        "the stack must have kernels of sparse attention, with which {model} chooses the keys of every query; "
+        "{stack} has none",
+        "choose --stack megatron-2026", "Megatron-LM main of 2026-08, --dsa-kernel-backend",
+        lambda p: {"model": p.model.name, "stack": p.stack.name},
+    ),
+    Rule(
+        "indexer-lora", ("tp",), _indexer_trained,
+        "adapters beside sparse attention are not modelled; LoRA of rank {rank}", "plan without --lora-rank",
+        "planner: no run of both is known", lambda p: {"rank": p.job.lora_rank},
+    ),
     Rule(
         "experts-ep", ("ep",), _experts_ep,
         "ep must divide the experts{experts}{limit}; ep={ep}",

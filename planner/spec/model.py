@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from planner.errors import InputError
+from planner.spec.indexer import Indexer
 
 LARGEST: Final = 2**30  # no dimension comes near, and columns hold 32 bits; above it the input is damaged
 MOST_LAYERS: Final = 1_000  # as the deepest published (DeepNet, arXiv 2203.00555); times grow with the square
@@ -90,6 +91,7 @@ class Attention:
     `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along. `output_gate`: a projection of the input,
     as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708); `head_gate`: one value a
     head does. `tied_values`: the keys' projection makes the values too. `value_norm`: they pass a norm without weights.
+    `indexer`: chooses the keys that a query sees (DeepSeek Sparse Attention), with MLA alone.
     """
 
     kind: AttentionKind
@@ -111,6 +113,7 @@ class Attention:
     head_gate: bool = False
     tied_values: bool = False
     value_norm: bool = False
+    indexer: Indexer | None = None
 
     def __post_init__(self) -> None:
         _positive(
@@ -136,6 +139,9 @@ class Attention:
         _require(tied, "attention.tied_values must have values as wide as keys", widths)
         if self.window is not None:
             _positive("attention", window=self.window)
+        if (index := self.indexer) is not None:
+            _positive("indexer", heads=index.heads, head_dim=index.head_dim, top_k=index.top_k)
+            _require(self.kind is AttentionKind.MLA, "attention.indexer needs kind=mla", self.kind)
         if self.kind is AttentionKind.MLA:
             self._check_mla()
         else:
@@ -177,6 +183,12 @@ class Attention:
     def kv_width(self) -> int:
         """Outputs of the projections of keys and values, outside MLA."""
         return self.kv_heads * (self.head_dim + (0 if self.tied_values else self.v_head_dim))
+
+    @property
+    def latent_dim(self) -> int:
+        """Width of MLA's one key where the up-projection is absorbed into queries; its first `kv_lora_rank` values are
+        the value."""
+        return self.kv_lora_rank + self.qk_rope_dim
 
     @property
     def qk_nope_dim(self) -> int:
@@ -518,6 +530,11 @@ class ModelSpec:
     @property
     def gates_attention(self) -> bool:
         return any(attention.gate_width for attention in self.attentions)
+
+    @property
+    def indexers(self) -> tuple[Indexer, ...]:
+        """Indexer of each kind of attention that has one, or takes another layer's choice."""
+        return tuple(a.indexer for a in self.attentions if a.indexer is not None)
 
     @property
     def has_latent_attention(self) -> bool:

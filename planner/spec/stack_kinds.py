@@ -1,5 +1,5 @@
-"""The kinds that a stack chooses among: of attention and its context, loss, float8, engine of states, dispatch of
-tokens, split of layers."""
+"""The kinds that a stack chooses among: of attention, its context and its chosen keys, loss, float8, engine of states,
+dispatch of tokens, split of layers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ class AttentionKernel(StrEnum):
     def tiled(self) -> bool:
         """Does it keep statistics of the scores instead of scores?"""
         return self.is_flash or self is AttentionKernel.MEMORY_EFFICIENT
+
+
+class SparseKernel(StrEnum):
+    """Which kernels attend to the keys that an indexer chose (Megatron-LM's --dsa-kernel-backend): FlashMLA's and
+    cuDNN's, TileLang's, or PyTorch's operations on all scores."""
+
+    CUDNN = "cudnn"
+    TILELANG = "tilelang"
+    NONE = "none"
 
 
 class CrossEntropy(StrEnum):

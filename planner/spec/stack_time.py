@@ -11,7 +11,14 @@ from pydantic import Field
 
 from planner.spec.model import Attention
 from planner.spec.precision import Dtype
-from planner.spec.stack_kinds import AttentionKernel, ContextExchange, CrossEntropy, Dispatcher, Float8Scales
+from planner.spec.stack_kinds import (
+    AttentionKernel,
+    ContextExchange,
+    CrossEntropy,
+    Dispatcher,
+    Float8Scales,
+    SparseKernel,
+)
 from planner.spec.stack_section import Bytes, Seconds, Section
 
 # FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
@@ -25,6 +32,9 @@ class Kernels(Section):
     fused_mla_on_blackwell: bool = Field(
         True,
         description="has fused attention for multi-head latent attention on Blackwell; else its softmax alone is fused",
+    )
+    sparse_attention: SparseKernel | None = Field(
+        None, description="kernels of attention behind an indexer; absent: the software has none"
     )
     fused_norm: bool = True
     fused_activation: bool = True

@@ -99,6 +99,8 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
             rest -= s.conv_width * s.conv + 2 * s.heads + s.head_dim
         elif s is not None:  # convolution with its bias, decay, skip and time-step bias of every head, a norm
             rest -= s.conv_width * (s.conv + 1) + 3 * s.heads + s.inner
+        if a is not None and a.indexer is not None:  # scale and shift of the norm of its key
+            rest -= 2 * a.indexer.head_dim
         assert rest > 0 if biased else rest == 0
 
 

@@ -126,7 +126,7 @@ def test_frequencies_and_patterns_are_read(words: str, pattern: str) -> None:
     ("words", "complaint"),
     [
         ("--experimental-attention-variant gdn2 --linear-attention-freq 4", "must be gdn"),
-        ("--experimental-attention-variant dsa", "must be gdn"),
+        ("--experimental-attention-variant dsa", "must come with latent attention"),
         ("--experimental-attention-variant gdn", "must come with --linear-attention-freq"),
         ("--linear-attention-freq 4", "must come with --experimental-attention-variant"),
         ("--experimental-attention-variant gdn --linear-attention-freq '([1]*3)'", "each of 8 layers"),

@@ -25,10 +25,12 @@ STATED = {
         "dbrx",
         "deepseek_v2",
         "deepseek_v3",
+        "deepseek_v32",
         "dots1",
         "exaone",
         "glm4_moe",
         "glm4_moe_lite",
+        "glm_moe_dsa",
         "gpt2",
     ),
     *(

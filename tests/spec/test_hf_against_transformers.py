@@ -188,6 +188,28 @@ def deepseek_v3(d: Draw) -> Fields:
     return latent(d) | {"n_group": 1, "topk_group": 1}
 
 
+def deepseek_v32(d: Draw) -> Fields:
+    fields = latent(d) | {"q_lora_rank": 12, "n_group": 1, "topk_group": 1}
+    indexer = {
+        "index_n_heads": d.one_of(2, 4),
+        "index_head_dim": d.one_of(16, 24),
+        "index_topk": d.one_of(4, 64),
+    }
+    types = [d.one_of("dense", "sparse") for _ in range(fields["num_hidden_layers"])]
+    return fields | d.maybe(**indexer, mlp_layer_types=types)
+
+
+def glm_moe_dsa(d: Draw) -> Fields:
+    fields = deepseek_v32(d)
+    types = ["full", *(d.one_of("full", "shared") for _ in range(fields["num_hidden_layers"] - 1))]
+    ways = (
+        {"indexer_types": types},
+        {"index_topk_pattern": "".join(kind[0].upper() for kind in types)},
+        d.maybe(index_topk_freq=d.one_of(1, 2, 4), index_skip_topk_offset=d.one_of(1, 2, 3)),
+    )
+    return fields | d.one_of(*ways)
+
+
 def gpt2(d: Draw) -> Fields:
     heads = d.one_of(2, 4)
     fields = {"n_embd": heads * 8, "n_head": heads, "n_layer": d.one_of(1, 3), "vocab_size": 96}
@@ -636,6 +658,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "dbrx": dbrx,
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
+    "deepseek_v32": deepseek_v32,
     "dots1": dots1,
     "ernie4_5": ernie,
     "ernie4_5_moe": ernie_moe,
@@ -653,6 +676,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "glm4": headed,
     "glm4_moe": glm4_moe,
     "glm4_moe_lite": glm4_moe_lite,
+    "glm_moe_dsa": glm_moe_dsa,
     "gpt2": gpt2,
     "gpt_bigcode": gpt_bigcode,
     "gpt_neo": gpt_neo,
@@ -743,6 +767,7 @@ _OUTSIDE = (
 _INSIDE = (
     (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
     (r"\.linear_attn\.", "delta_net"),
+    (r"\.indexer\.", "indexer"),
     (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
     (r"shared_expert|shared_mlp", "shared_experts"),
     (r"\.experts\.|latent_proj", "experts"),
@@ -792,7 +817,7 @@ def library_counts(config: Any) -> Counter[str]:
 def windows_of(config: Any, layers: int) -> list[bool]:
     types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     if types is not None:
-        return [kind not in ("full_attention", "global") for kind in types]
+        return [kind not in ("full_attention", "global", "indexed_attention") for kind in types]
     return [bool(getattr(config, "sliding_window", None))] * layers
 
 

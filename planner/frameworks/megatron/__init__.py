@@ -10,13 +10,14 @@ from typing import Final
 
 from planner.frameworks.details import left_out, unwritten_rotation
 from planner.frameworks.framework import Files, Framework, Launch
-from planner.frameworks.megatron import delta
+from planner.frameworks.megatron import delta, sparse
 from planner.frameworks.megatron.architecture import states_yarn, written_rotations
 from planner.frameworks.megatron.arguments import (
     SCHEDULES,
     TRIAL_STEPS,
     environment,
     option_groups,
+    sparse_kernel,
     unlike_stack,
 )
 from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
@@ -64,6 +65,7 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
         *unlike_stack(launch),
         *notes(launch.model),
         *delta.notes(launch.model),
+        *sparse.notes(launch.model, sparse_kernel(launch)),
     ]
     if states_yarn(launch.model, launch.details, version):
         said.append(

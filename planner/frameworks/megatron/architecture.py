@@ -8,12 +8,14 @@ everything that training changes (learning rate, data).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.details import TRAITS, Details
 from planner.frameworks.megatron.delta import check_delta_nets, delta_options
 from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
+from planner.frameworks.megatron.sparse import check_sparse, check_sparse_release
 from planner.frameworks.options import option_table
 from planner.spec.model import Activation, Attention, AttentionKind, ModelSpec, Moe, NormKind, QkNorm
 
@@ -94,6 +96,7 @@ def normed_queries(model: ModelSpec) -> list[str]:
 def check_release(model: ModelSpec, version: str) -> None:
     """Raise `UnsupportedError` for a model that a release builds otherwise than it is."""
     check_hybrid_release(model, version)
+    check_sparse_release(model, version)
     if version in NORMS_FULL_QUERIES and has_full_queries(model):
         must = (
             f"Megatron-LM {version} must build latent attention without q_lora_rank as {model.name} has it, but its "
@@ -118,6 +121,8 @@ def _check(model: ModelSpec) -> None:
         check_delta_nets(model)
     elif model.mambas:
         check_hybrid(model)
+    if model.indexers:
+        check_sparse(model)
     for layer in model.layer_kinds:
         if layer.parallel:
             raise _refuse("attention and MLP in parallel", model.name)
@@ -132,7 +137,7 @@ def _check(model: ModelSpec) -> None:
             raise _refuse("chunked attention", model.name)
         if attention.qk_norm is QkNorm.FULL or attention.qk_norm_bias:
             raise _refuse("a norm over all query heads, or one with a bias", attention.qk_norm)
-        if _same_but_window(attention, model.attentions[0]):
+        if _differs(attention, model.attentions[0]):
             raise _refuse("attention that differs between layers by more than its window", model.name)
     moes = {layer.moe for layer in model.layer_kinds if layer.moe}
     mlps = {layer.mlp for layer in model.layer_kinds if layer.mlp}
@@ -140,11 +145,9 @@ def _check(model: ModelSpec) -> None:
         raise _refuse("layers of different widths", model.name)
 
 
-def _same_but_window(one: Attention, other: Attention) -> bool:
-    """Do two attentions differ in anything but their window?"""
-    from dataclasses import replace
-
-    return replace(one, window=None) != replace(other, window=None)
+def _differs(one: Attention, other: Attention) -> bool:
+    """Do two attentions differ in anything but their window and their indexer?"""
+    return replace(one, window=None, indexer=None) != replace(other, window=None, indexer=None)
 
 
 def states_yarn(model: ModelSpec, details: Details, version: str) -> bool:

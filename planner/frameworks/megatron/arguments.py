@@ -14,6 +14,7 @@ from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
 from planner.frameworks.megatron.graphs import graph_options
 from planner.frameworks.megatron.hybrid import pattern_options
+from planner.frameworks.megatron.sparse import sparse_options
 from planner.frameworks.megatron.states import (
     bf16_layer_options,
     fsdp_options,
@@ -33,7 +34,7 @@ from planner.spec.config import (
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, SparseKernel
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 CONTEXT_KINDS: Final = {
@@ -78,9 +79,10 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
     """All options of a launch by group. Raises `UnsupportedError`."""
     check_release(launch.model, version)
     return {
-        "MODEL": model_options(
-            launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary, version
-        ),
+        "MODEL": [
+            *model_options(launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary, version),
+            *(sparse_options(launch.model, sparse_kernel(launch)) if launch.model.indexers else []),
+        ],
         "PARALLEL": [
             *_degrees(launch),
             *_pipeline(launch),
@@ -135,7 +137,8 @@ def _degrees(launch: Launch) -> list[Option]:
     if overlaps_tensor_parallel(launch):
         options.append(("--tp-comm-overlap",))
     if config.cp > 1:
-        options.append(("--cp-comm-type", CONTEXT_KINDS[ContextKind(config.cp_kind)]))
+        kind = ContextKind.ALL_GATHER if launch.model.indexers else ContextKind(config.cp_kind)
+        options.append(("--cp-comm-type", CONTEXT_KINDS[kind]))
     return options
 
 
@@ -252,6 +255,12 @@ def overlaps_experts(launch: Launch) -> bool:
 def fuses_loss(stack: Stack) -> bool:
     """Is the loss computed in place? Where it is split over the vocabulary alone, the plan's memory is that."""
     return stack.kernels.cross_entropy is CrossEntropy.FUSED
+
+
+def sparse_kernel(launch: Launch) -> SparseKernel:
+    """The kernels of sparse attention; PyTorch's operations with another framework's stack."""
+    stack = megatron_stack(launch)
+    return (stack.kernels.sparse_attention if stack is not None else None) or SparseKernel.NONE
 
 
 def _kernels(launch: Launch) -> list[Option]:

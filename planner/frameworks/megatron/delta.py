@@ -13,11 +13,13 @@ from typing import Final
 
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.sparse import NAME as SPARSE
+from planner.frameworks.megatron.sparse import VARIANT, is_sparse
 from planner.spec.model import DeltaNet, ModelSpec
 
 Option = tuple[str, ...]
 
-VARIANT, FREQUENCY = "--experimental-attention-variant", "--linear-attention-freq"
+FREQUENCY: Final = "--linear-attention-freq"
 NAMES: Final = ("gdn", "gated_delta_net")  # the second is an older spelling
 CHUNK: Final = 64  # of GatedDeltaNet, which no argument changes
 
@@ -66,8 +68,10 @@ def delta_net_in(a: Arguments) -> DeltaNet | None:
             raise InputError(f"{FREQUENCY} must come with {VARIANT}", "none", f"add {VARIANT} {NAMES[0]}")
         return None
     variant = a.word(VARIANT, "")
+    if is_sparse(a):
+        return None
     if variant not in NAMES:
-        must = f"{VARIANT} must be {NAMES[0]}: planner reads no other sparse or linear attention"
+        must = f"{VARIANT} must be {NAMES[0]} or {SPARSE}: planner reads no other sparse or linear attention"
         raise InputError(must, variant, "describe the model by a config.json, if planner knows it")
     return DeltaNet(
         heads=a.positive("--linear-num-value-heads", 32),
@@ -80,7 +84,7 @@ def delta_net_in(a: Arguments) -> DeltaNet | None:
 
 def delta_layers_in(a: Arguments, layers: int, pattern: Callable[[str, int], list[int]]) -> list[bool]:
     """Which layers are gated delta nets: all but every N-th, or a list. Raises `InputError`."""
-    if not a.has(VARIANT):
+    if not a.has(VARIANT) or is_sparse(a):
         return [False] * layers
     text = a.word(FREQUENCY, "").strip("\"' ")
     if not text:

@@ -20,6 +20,7 @@ from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
 from planner.frameworks.megatron.hybrid import pattern_in
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
+from planner.frameworks.megatron.sparse import accept_sparse, kernel_options
 from planner.frameworks.megatron.states import (
     STRATEGIES,
     accept_fsdp,
@@ -151,6 +152,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     accept_narrow_parameters(arguments)
     accept_fsdp(arguments, variables)
     accept_graphs(arguments, variables)
+    accept_sparse(arguments)
     axes, layers = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
     axes["hsdp"] = _shard_group(arguments, axes, devices)
@@ -186,7 +188,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
-        stack_options=stack_options(arguments),
+        stack_options=(*stack_options(arguments), *kernel_options(arguments)),
     )
 
 

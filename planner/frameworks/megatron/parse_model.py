@@ -7,6 +7,7 @@ Defaults are those of megatron/training/arguments.py (main of 2026-08). Left out
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -14,6 +15,7 @@ from planner.errors import InputError
 from planner.frameworks.megatron.delta import delta_layers_in, delta_net_in
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.hybrid import layers_in, pattern_in, prediction_in, state_space_in
+from planner.frameworks.megatron.sparse import indexer_in, sharing_in
 from planner.frameworks.shell import whole
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import (
@@ -61,14 +63,17 @@ def model_of(a: Arguments) -> ModelSpec:
         net, delta = delta_net_in(a), delta_layers_in(a, layers, pattern)
         layers_of = tuple(
             Layer(
-                None if mixes else _attention(a, hidden, bias, window),
+                None if mixes else _attention(a, hidden, bias, window, takes),
                 None if experts else mlp,
                 moe if experts else None,
                 norm_bias=layer_norm,
                 state_space=net if mixes else None,
             )
-            for experts, window, mixes in zip(sparse, windows, delta, strict=True)
+            for experts, window, mixes, takes in zip(
+                sparse, windows, delta, sharing_in(a, layers), strict=True
+            )
         )
+        block = _prediction(layers_of) if modules else ()
     return ModelSpec(
         name="from Megatron-LM arguments",
         family="gpt_oss" if a.has("--quick-geglu") else "megatron",
@@ -115,7 +120,16 @@ def _tokenizer(a: Arguments) -> str:
     return a.word("--tokenizer-type", "GPT2BPETokenizer" if a.has("--merge-file") else "")
 
 
-def _attention(a: Arguments, hidden: int, bias: bool, window: int | None) -> Attention:
+def _prediction(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """The layer of a prediction module where the last one takes another's choice of keys: it chooses for itself
+    (transformer/multi_token_prediction.py numbers it from 1)."""
+    own = layers[-1].attention
+    if own is None or own.indexer is None or not own.indexer.shared:
+        return ()
+    return (replace(layers[-1], attention=replace(own, indexer=replace(own.indexer, shared=False))),)
+
+
+def _attention(a: Arguments, hidden: int, bias: bool, window: int | None, takes: bool = False) -> Attention:
     heads = a.positive("--num-attention-heads", 1)
     sinks = a.word("--softmax-type", "vanilla") == "learnable"
     if a.has("--multi-latent-attention"):
@@ -123,7 +137,7 @@ def _attention(a: Arguments, hidden: int, bias: bool, window: int | None) -> Att
         return Attention(
             AttentionKind.MLA, heads, heads, nope + rope, a.positive("--v-head-dim", 128),
             q_lora_rank=a.count("--q-lora-rank", 0), kv_lora_rank=a.positive("--kv-lora-rank", 32),
-            qk_rope_dim=rope, qkv_bias=bias, out_bias=bias, window=window, sinks=sinks,
+            qk_rope_dim=rope, qkv_bias=bias, out_bias=bias, window=window, sinks=sinks, indexer=indexer_in(a, takes),
         )  # fmt: skip
     kv_heads = a.positive("--num-query-groups", 1) if a.has("--group-query-attention") else heads
     width = a.positive("--kv-channels", max(hidden // heads, 1))

@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
+from planner.frameworks.megatron.sparse_rules import SPARSE_RULES
 from planner.frameworks.rulebook import no_scans, shards_or_hosts
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,
@@ -142,6 +143,7 @@ def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
 
 RULES: Final[tuple[Rule, ...]] = (
     *GRAPH_RULES,
+    *SPARSE_RULES,
     *DISPATCH_RULES,
     shards_or_hosts("Megatron-LM training/arguments.py validate_args (--optimizer-cpu-offload)"),
     Rule(

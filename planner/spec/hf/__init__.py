@@ -24,6 +24,7 @@ from planner.spec.hf import (
     latest,
     mixed_heads,
     nas,
+    sparse,
     variants,
 )
 from planner.spec.hf.fields import ConfigFields
@@ -136,7 +137,9 @@ READERS: dict[str, Reader] = {
 # readers that can also count multi-token-prediction modules
 MTP_READERS: dict[str, MtpReader] = {
     "deepseek_v3": deepseek.read_deepseek_v3,
+    "deepseek_v32": sparse.read_deepseek_v32,
     "glm4_moe": experts.read_glm4_moe,
+    "glm_moe_dsa": sparse.read_glm_moe_dsa,
     "kimi_k2": deepseek.read_deepseek_v3,
     "nemotron_h": hybrid.read_nemotron_h,
     "qwen3_5_moe_text": delta.read_qwen3_5_moe,

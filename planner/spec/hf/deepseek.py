@@ -1,7 +1,7 @@
 """Which layers do DeepSeek-V2, V3 and kin have? Multi-head latent attention, shared and routed experts.
 
-Left out: V3.2's sparse-attention indexer (its model_type is refused), and balance-correction buffers, which
-are not trained by the optimizer.
+Left out: V3.2's sparse attention (`sparse.py`), and balance-correction buffers, which are not trained by the
+optimizer.
 """
 
 from __future__ import annotations

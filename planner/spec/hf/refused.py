@@ -18,7 +18,6 @@ _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-on
 _ENCODER = "an encoder without a causal language-model head is not modelled"
 _VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
 _AUDIO = "a speech model is not modelled"
-_SPARSE = "its learned sparse attention (indexer) is not modelled"
 _HEAD_GATED = "a gate of every head behind latent attention is not modelled"
 _RESIDUALS = (
     "residuals that attend to earlier blocks, a gate on latent attention and a norm of latent experts are not "
@@ -29,6 +28,17 @@ _MASKED = "a mask that depends on values is not modelled"
 _COMPRESSED = "short convolutions over queries and keys (CCA) and a router of several layers are not modelled"
 _REPEATED = "layers that run several times over are not modelled"
 _RESIDUAL_GATES = "gates on residuals and norms of latent experts are not modelled"
+_INDEXED = "of learned sparse attention planner models DeepSeek-V3.2's: an indexer on latent attention"
+_GATED_NORMS = f"gates of low rank around its norms, and one behind attention, are not modelled; {_INDEXED}"
+_COMPRESSED_KEYS = (
+    f"attention to compressed keys, hyper-connections and routing by hash are not modelled; {_INDEXED}"
+)
+_SINKS = f"hyper-connections, and latent attention with sinks and a gate, are not modelled; {_INDEXED}"
+_BLOCKS = f"an indexer that chooses blocks of keys for grouped-query attention is not modelled; {_INDEXED}"
+_SCALED_SOFTMAX = (
+    "latent keys that layers share, and a softmax scaled by a trained function of the position, are not "
+    f"modelled; {_INDEXED}"
+)
 _CONNECTED = "hyper-connections and learned sparse attention (indexer) are not modelled"
 _PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
 
@@ -38,7 +48,7 @@ REFUSED: dict[str, str] = {
     "kimi_k3": _RESIDUALS,
     **dict.fromkeys(("glm5_next", "glm5_next_text", "qwen4_exp", "qwen4_exp_text"), _CONNECTED),
     **dict.fromkeys(("muse_spark", "muse_spark_text"), _RESIDUAL_GATES),
-    **dict.fromkeys(("dots3_note", "dots3_note_text"), _SPARSE),
+    **dict.fromkeys(("dots3_note", "dots3_note_text"), _HEAD_GATED),
     "doge": _MASKED,
     "hrm_text": _REPEATED,
     "jetmoe": _ATTENTION_EXPERTS,
@@ -99,21 +109,11 @@ REFUSED: dict[str, str] = {
         _VISION,
     ),
     **dict.fromkeys(("hubert", "wav2vec2", "whisper"), _AUDIO),
-    **dict.fromkeys(
-        (
-            "axk2",
-            "deepseek_v32",
-            "deepseek_v4",
-            "glm_moe_dsa",
-            "hy_v4",
-            "minimax_m3",
-            "minimax_m3_vl",
-            "minimax_m3_vl_text",
-            "mistral_large4",
-            "mistral_large4_text",
-        ),
-        _SPARSE,
-    ),
+    "axk2": _GATED_NORMS,
+    "deepseek_v4": _COMPRESSED_KEYS,
+    "hy_v4": _SINKS,
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _BLOCKS),
+    **dict.fromkeys(("mistral_large4", "mistral_large4_text"), _SCALED_SOFTMAX),
     "bailing_hybrid": _HEAD_GATED,
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text"),

@@ -1,0 +1,139 @@
+"""Which configurations does Megatron-LM refuse of DeepSeek Sparse Attention, or fall back from to scores of all pairs?
+
+Mirrored from megatron/core/transformer/transformer_config.py (T), absorbed_mla.py (A), dsa.py and
+dsa_cudnn_kernels.py (C) of core/transformer/experimental_attention_variant, main of 2026-08.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from planner.spec.accelerator import Architecture
+from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Mask, Recompute
+from planner.spec.precision import RECIPES, Dtype, Precision
+from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.stack_kinds import SparseKernel
+
+_VARIANT: Final = "Megatron-LM core/transformer/experimental_attention_variant"
+_FUSED: Final = (SparseKernel.CUDNN, SparseKernel.TILELANG)
+# Value width of the kernels, and that of keys.
+LATENT: Final = (512, 576)
+
+
+def _with_indexers(columns: Columns, problem: Problem, legal: Mask) -> Mask:
+    return legal | np.full(len(columns["tp"]), not problem.model.indexers)
+
+
+def _fused(problem: Problem) -> bool:
+    return problem.stack.kernels.sparse_attention in _FUSED
+
+
+def _device(columns: Columns, problem: Problem) -> Mask:
+    new = problem.cluster.accelerator.architecture in (Architecture.HOPPER, Architecture.BLACKWELL)
+    return _with_indexers(columns, problem, np.full(len(columns["tp"]), new or not _fused(problem)))
+
+
+def _sequence(columns: Columns, problem: Problem) -> Mask:
+    return _with_indexers(columns, problem, (columns["tp"] == 1) | (columns["sp"] > 0))
+
+
+def _gathered(columns: Columns, problem: Problem) -> Mask:
+    """The default kind stands for the only one that there is."""
+    legal = (columns["cp"] == 1) | (columns["cp_kind"] != ContextKind.A2A)
+    return _with_indexers(columns, problem, legal)
+
+
+def _heads(columns: Columns, problem: Problem) -> Mask:
+    """Heads of a rank that the fused kernels take: a divisor or a multiple of a tile (C _flash_mla_head_padding)."""
+    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+    if not _fused(problem):
+        return legal
+    blackwell = problem.cluster.accelerator.architecture is Architecture.BLACKWELL
+    tile = 128 if blackwell else 64
+    for a in problem.model.attentions:
+        if a.indexer is not None:
+            local = np.maximum(a.heads // columns["tp"], 1)
+            legal &= (local % tile == 0) | (tile % local == 0)
+            legal &= (a.kv_lora_rank, a.latent_dim) == LATENT
+    return legal
+
+
+def _sixteen_bits(columns: Columns, problem: Problem) -> Mask:
+    wide = problem.job.precision in (Precision.FP16, Precision.FP32)
+    return _with_indexers(columns, problem, np.full(len(columns["tp"]), not wide))
+
+
+def _recomputed(columns: Columns, problem: Problem) -> Mask:
+    narrow = RECIPES[problem.job.precision].gemm in (Dtype.FP8, Dtype.FP4)
+    named = (columns["recompute_modules"] >> RECOMPUTE_MODULES.index("mla_up_proj")) & 1 == 1
+    legal = ~(named & (columns["recompute"] == Recompute.SELECTIVE)) | (not narrow)
+    return legal | (not problem.model.indexers)
+
+
+def _captured(columns: Columns, problem: Problem) -> Mask:
+    return (columns["cuda_graph_impl"] == 0) | (not problem.model.indexers)
+
+
+def _whole_sharing(columns: Columns, problem: Problem) -> Mask:
+    """A stage that does not start on a layer that chooses would need another's choice, and layouts are not bound so."""
+    shares = any(x.shared for x in problem.model.indexers)
+    return (columns["pp"] == 1) | (not shares)
+
+
+SPARSE_RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "indexer-device", ("tp",), _device,
+        "the {kernel} kernels of sparse attention run on Hopper and Blackwell, not on {device}",
+        "name the stack with +dsa-kernel-backend=none, or choose another cluster",
+        f"{_VARIANT}/dsa_cudnn_kernels.py, ops/tilelang_sparse_mla_fwd.py",
+        lambda p: {"kernel": p.stack.kernels.sparse_attention, "device": p.cluster.accelerator.name},
+    ),
+    Rule(
+        "indexer-sp", ("tp", "sp"), _sequence,
+        "sparse attention with tp above 1 needs sequence parallelism; tp={tp} sp={sp}", "set sp=1",
+        f"{_VARIANT}/absorbed_mla.py AbsorbedMLASelfAttention",
+    ),
+    Rule(
+        "indexer-cp", ("tp", "cp", "cp_kind"), _gathered,
+        "context parallelism of sparse attention gathers keys: cp_kind must be all-gather; cp_kind={cp_kind}",
+        "leave cp_kind out", "Megatron-LM core/transformer/transformer_config.py __post_init__",
+    ),
+    Rule(
+        "indexer-heads", ("tp",), _heads,
+        "fused sparse attention takes a latent key of {key} values, {value} of them the value, and on a rank a divisor "
+        "or a multiple of {tile} heads; {model} has {heads} heads, tp={tp}",
+        "choose another tp, or name the stack with +dsa-kernel-backend=none",
+        f"{_VARIANT}/dsa_cudnn_kernels.py _flash_mla_head_padding, _supports_flash_mla_value_layout",
+        lambda p: {
+            "value": LATENT[0], "key": LATENT[1], "model": p.model.name,
+            "tile": 128 if p.cluster.accelerator.architecture is Architecture.BLACKWELL else 64,
+            "heads": next((a.heads for a in p.model.attentions), 0),
+        },
+    ),
+    Rule(
+        "indexer-precision", ("tp",), _sixteen_bits,
+        "sparse attention works on bf16 queries and keys; the precision is {precision}", "choose bf16 or fp8",
+        f"{_VARIANT}/dsa.py rotate_activation, ops/tilelang_dsa.py",
+        lambda p: {"precision": p.job.precision},
+    ),
+    Rule(
+        "indexer-recompute", ("recompute", "recompute_modules"), _recomputed,
+        "in 8 and 4 bits sparse attention does not recompute mla_up_proj", "leave mla_up_proj out",
+        f"{_VARIANT}/absorbed_mla.py get_query_key_value_tensors",
+    ),
+    Rule(
+        "indexer-graphs", ("cuda_graph_impl",), _captured,
+        "no run of sparse attention in CUDA graphs is known: its backward pass counts valid rows on the host; "
+        "cuda_graph_impl={cuda_graph_impl}", "set cuda_graph_impl=none",
+        f"{_VARIANT}/dsa_cudnn_kernels.py _run_sparse_attention_backward",
+    ),
+    Rule(
+        "indexer-stages", ("pp",), _whole_sharing,
+        "layers that share chosen keys must lie in one stage with the layer that chose them, which planner does not "
+        "deal yet; pp={pp}", "set pp=1",
+        "Megatron-LM core/models/gpt/experimental_attention_variant_module_specs.py "
+        "_validate_dsa_index_share_pipeline_split",
+    ),
+)  # fmt: skip

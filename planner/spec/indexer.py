@@ -1,0 +1,42 @@
+"""Which keys does sparse attention choose for every query, and how is the choice trained?
+
+Left out: variants that score pooled keys (DeepSeek-V4, MiniMax-M3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class IndexerLoss(StrEnum):
+    """What an indexer learns from: nothing, or the divergence of its scores from attention's weights.
+
+    SPARSE: over the keys that it chose; DENSE: over all keys before a query (DeepSeek-AI 2025, arXiv 2512.02556,
+    section 2.1.1: the stage of sparse training, and the warm-up before it).
+    """
+
+    NONE = "none"
+    SPARSE = "sparse"
+    DENSE = "dense"
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """The lightning indexer of DeepSeek Sparse Attention: arXiv 2512.02556, section 2.1, equation 1.
+
+    `heads` of queries, `head_dim` wide, and one key, score every key before a query; attention sees the best `top_k`.
+    `shared`: the layer has no indexer and takes what the last one before it chose (Z.ai 2026, arXiv 2603.12201).
+    Nothing says how a published model is trained on: the stage that it was published after is taken.
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    shared: bool = False
+    loss: IndexerLoss = IndexerLoss.SPARSE
+
+    @property
+    def trained(self) -> bool:
+        """Has it weights of its own, and gradients for them?"""
+        return not self.shared and self.loss is not IndexerLoss.NONE
