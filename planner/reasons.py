@@ -152,7 +152,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     if problem.model.state_spaces and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
         what = " or ".join(problem.model.mixer_titles)
-        timed = "backward rule" if problem.model.delta_nets else "scan"
+        timed = "backward rule" if problem.model.delta_nets else "scan" if problem.model.mambas else "time"
         notes.append(
             f"wider because no run with {what} was fitted: their {timed} is bound by traffic, not measured"
         )

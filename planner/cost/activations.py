@@ -231,7 +231,7 @@ def layer_activations(
         parts.update(_attention_parts(layer.attention, h, x, kernels, recipe))
     if layer.state_space is not None:
         cut, saved = cut_of(layer.state_space, x.tokens, x.t, x.c), linear_input_bytes(recipe, kernels)
-        parts.update(kept_parts(layer.state_space, cut, act, saved, kernels.fused_activation))
+        parts.update(kept_parts(layer.state_space, cut, act, saved, not kernels.single_operations))
     if kernels.dropout:
         parts["dropout"] = 2 * MASK_BYTES * stream
     if layer.mlp is not None:

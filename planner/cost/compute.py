@@ -269,7 +269,7 @@ class ComputeModel:
         seq = job.timed_length(keys["micro_batch"].astype(float))
         if job.packed:  # texts of a sequence run side by side
             seq = np.full_like(seq, job.attended_length)
-        fused = self.problem.stack.kernels.fused_activation
+        fused = not self.problem.stack.kernels.single_operations
         return mixer_time(s, cut, act, interleaved, seq, self.bandwidth, self.attention_peak, fused)
 
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:

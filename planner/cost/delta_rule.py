@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from planner.cost.flops import delta_flops
-from planner.cost.state_space import PRODUCT_SHARE, Cut, Quantity, reached_bandwidth
+from planner.cost.state_space import NORM_LAUNCHES, PRODUCT_SHARE, Cut, Quantity, reached_bandwidth
 from planner.spec.model import DeltaNet
 
 # Seconds from one chunk of a sequence to the next in the kernel that carries the state along, which no number of heads
@@ -31,21 +31,22 @@ from planner.spec.model import DeltaNet
 STEP = 1.1e-6
 # Bytes a channel of decays costs forward and backward, and keeps: from the projection's output in 16 bits to sums over
 # a chunk in fp32 in one kernel, which runs again backward; or operation by operation as autograd runs softplus in fp32
-# (modeling_kimi_linear.py KimiLinearForgetGate): eight forward (64), their sums (8), gradients (100); kept are the
+# (modeling_kimi_linear.py KimiLinearForgetGate): eight forward (64), their sums (8), gradients (88); kept are the
 # exponential, the logarithm's input, the choice, the softplus, the decay and its sums.
 FUSED_DECAY: Final = (6.0, 22.0, 2.0)
-EAGER_DECAY: Final = (72.0, 100.0, 21.0)
+EAGER_DECAY: Final = (72.0, 88.0, 21.0)
 
 
-def launches(s: DeltaNet) -> float:
-    """Forward launches of a layer [1].
+def launches(s: DeltaNet, single: bool) -> float:
+    """Forward launches of a layer; `single`: with norms and decays of channels operation by operation [1].
 
     Norm and input product, convolution, copies of q and k, of v and of the gate, l2 norm, two repeats, decay, write
     strength, sums of decays, five of the rule, norm, gate, output product, add. With a decay of every channel: norm,
     eight products, joined, convolution, three copies, two l2 norms, write strength, sums of decays, six of the rule,
     norm and gate, output product, add.
     """
-    return 27.0 if s.channel_decay else 21.0
+    many = 27.0 + 18.0 * single if s.channel_decay else 21.0
+    return many + NORM_LAUNCHES * (single and not s.channel_decay)
 
 
 def _keys(s: DeltaNet, c: Cut) -> Quantity:

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
 from planner.spec.indexer import Indexer, IndexerLoss
-from planner.spec.model import Attention, AttentionKind, DeltaNet, Layer, ModelSpec, StateSpace
+from planner.spec.model import (
+    Attention,
+    AttentionKind,
+    DeltaNet,
+    Layer,
+    ModelSpec,
+    ShortConvolution,
+    StateSpace,
+)
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
 Number: TypeAlias = "float | NDArray[np.float64]"
@@ -231,9 +239,11 @@ def scan_flops(s: StateSpace, tokens: Quantity) -> Quantity:
     Convolution 2 w (x + 2 g n), and the scan in chunks of q: C B^T 2 q g n, its product with x 2 q x, states of the
     chunks and what they add to the output, 2 n x each; per token, x = heads x head_dim. Dao and Gu 2024, arXiv
     2405.21060, section 6, as state-spaces/mamba ops/triton/ssd_combined.py has it; the whole square of a chunk is
-    counted. Of a gated delta net see `delta_flops`.
+    counted. Of a gated delta net see `delta_flops`; a short convolution has nothing else.
     """
     convolution = 2 * s.conv * s.conv_width
+    if isinstance(s, ShortConvolution):
+        return tokens * convolution
     if isinstance(s, DeltaNet):
         return tokens * (convolution + delta_flops(s.heads, s.state, s.head_dim, s.chunk))
     pairs = 2 * s.chunk * (s.groups * s.state + s.inner)
@@ -378,15 +388,17 @@ def _megatron_scan(model: ModelSpec) -> float:
 
     megatron/training/training.py hybrid_flops, mamba_layer_flops; its convolution is not counted, and where it takes
     twice the hidden width for heads x head_dim, those are taken. Of a gated delta net 8 heads head_dim^2 and the
-    convolution (transformer_flops).
+    convolution (transformer_flops). Of what it has not, `scan_flops`.
     """
     total = 0.0
     for layer, n in layer_counts(model):
         s = layer.state_space
         if isinstance(s, DeltaNet):
             total += n * (8.0 * s.inner * s.head_dim + 2.0 * s.conv * s.conv_width)
-        elif s is not None:
+        elif type(s) is StateSpace:
             total += n * 7.0 * s.inner * s.state
+        elif s is not None:
+            total += n * float(scan_flops(s, 1))
     return total
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.cost.mixers import launches
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
-from planner.spec.model import DeltaNet, Layer
+from planner.spec.model import Layer, StateSpace
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -64,7 +64,7 @@ class Capture:
 
 def is_mamba(layer: Layer) -> bool:
     """Is its mixer Mamba-2, which Megatron-Core has as a layer of its own?"""
-    return layer.state_space is not None and not isinstance(layer.state_space, DeltaNet)
+    return type(layer.state_space) is StateSpace
 
 
 def _modules_of(layer: Layer) -> set[str]:
@@ -74,16 +74,21 @@ def _modules_of(layer: Layer) -> set[str]:
     return found | ({"moe", "moe_router", "moe_preprocess"} if layer.moe is not None else set())
 
 
-def dense_launches(layer: Layer) -> float:
-    """Launches of a layer beside its experts, of the 12 that a stack's floor counts for attention and an MLP [1]."""
-    return mixer_launches(layer) + (5.0 / 12.0 if layer.mlp is not None or layer.moe is not None else 0.0)
+def dense_launches(layer: Layer, seq: float, single: bool) -> float:
+    """Launches of a layer beside its experts, of those that a stack's floor counts for attention and an MLP [1].
+
+    Those are 12, or `single`, operation by operation, 38 (cost/eager.py), of which 24 are attention's. `seq`: tokens of
+    a sequence.
+    """
+    block = layer.mlp is not None or layer.moe is not None
+    return mixer_launches(layer, seq, single) + (14.0 / 38.0 if single else 5.0 / 12.0) * block
 
 
-def mixer_launches(layer: Layer) -> float:
+def mixer_launches(layer: Layer, seq: float, single: bool) -> float:
     """The same of its attention or state space alone [1]."""
     if layer.state_space is not None:
-        return launches(layer.state_space) / 12.0
-    return 7.0 / 12.0 if layer.attention is not None else 0.0
+        return launches(layer.state_space, seq, single) / (38.0 if single else 12.0)
+    return (24.0 / 38.0 if single else 7.0 / 12.0) * (layer.attention is not None)
 
 
 def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:

@@ -129,12 +129,6 @@ class EdgeCost:
     stream: Array
 
 
-def _layers_worth(layer: Layer) -> float:
-    """Launches of an attention layer with an MLP, or with experts, over those of this layer [1]."""
-    routed = float(layer.moe is not None)
-    return (1.0 + routed) / (dense_launches(layer) + routed)
-
-
 def normed_apart(layer: Layer) -> float:
     """Share of a layer's norms that recomputation of norms reaches: none before a state space (Megatron-Core,
     ssm/mamba_layer.py) [1]."""
@@ -253,7 +247,8 @@ class LayerModel:
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-        worth, mixer = dense_launches(layer), mixer_launches(layer)
+        lone = self.problem.job.seq_len, self.problem.stack.kernels.single_operations
+        worth, mixer = dense_launches(layer, *lone), mixer_launches(layer, *lone)
         dense, none, slower = self._dense_floor(t) * worth, np.zeros(len(t)), self._host_slowdown
         pipeline = slower * pipeline
         if layer.moe is None:
@@ -337,7 +332,8 @@ class LayerModel:
             1.0 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys), dtype=np.float64
         )
         beside = adapter_launches(layer, self.problem.model.hidden, self.problem.job, self.problem.stack)
-        floor = self._host_floor(layer, keys).times(eager + beside / dense_launches(layer))
+        floor = self._host_floor(layer, keys)
+        floor = floor.times(eager + beside / floor.launches)
         capture = capture_of(layer, keys)
         ahead_host, behind_host, repeated = self._launches(layer, floor, capture, keys, x.c)
         softness = self.problem.stack.host.softness
@@ -394,7 +390,9 @@ class LayerModel:
         ring = (kinds == ContextKind.P2P) & (layer.attention is not None)
         steps = np.where(ring, c - 1, 0.0)
         plain = FORWARD_SHARE * floor.total * (1 + RING_LAUNCHES[0] * steps)
-        repeated = np.minimum(relaunched(keys, capture, RELAUNCHED) * _layers_worth(layer), 1.0) * plain
+        routed = float(layer.moe is not None)
+        worth = (1.0 + routed) / (floor.launches + routed)  # of an attention layer over those of this one
+        repeated = np.minimum(relaunched(keys, capture, RELAUNCHED) * worth, 1.0) * plain
         if capture is not None:
             steps = np.where((capture.module["attn"] > 0) | capture.whole, 0.0, steps)
         forward, backward = floor.captured(capture)

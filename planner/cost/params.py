@@ -19,6 +19,7 @@ from planner.spec.model import (
     ModelSpec,
     Moe,
     QkNorm,
+    ShortConvolution,
     StateSpace,
 )
 
@@ -29,6 +30,8 @@ KINDS = (
     "indexer",
     "state_space",
     "delta_net",
+    "lightning_attention",
+    "short_convolution",
     "mlp",
     "experts",
     "shared_experts",
@@ -123,6 +126,7 @@ def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
 
     All but the output's bias are divided by heads (Megatron-Core, ssm/mamba_mixer.py). A gated delta net has no skip,
     and one norm that its heads share (ssm/gated_delta_net/common.py); projections down to a low rank are whole.
+    Lightning attention has a norm alone, a short convolution nothing more (transformers, models/minimax, models/lfm2).
     """
     convolution = s.conv_width * (s.conv + s.conv_bias)
     projections = hidden * (s.in_width - s.ranked_width + s.inner) + s.in_width * s.bias
@@ -130,7 +134,8 @@ def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
         projections += s.gate_rank * s.ranked_width
         divided, replicated = s.scalars * s.heads, s.head_dim + 2 * s.gate_rank * hidden
     else:
-        divided, replicated = 3 * s.heads + s.inner, 0
+        norm = 0 if isinstance(s, ShortConvolution) else s.inner
+        divided, replicated = 3 * s.scalars * s.heads + norm, 0
     return LayerParameters(
         column_row=projections + convolution + divided, replicated=hidden * s.bias + replicated
     )
@@ -244,8 +249,7 @@ def inactive_parameters(layer: Layer, hidden: int) -> int:
 
 
 def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
-    delta = isinstance(layer.state_space, DeltaNet)
-    mixer = "attention" if layer.state_space is None else "delta_net" if delta else "state_space"
+    mixer = "attention" if layer.state_space is None else layer.state_space.kind
     indexer = 0 if layer.attention is None else _indexer_parameters(layer.attention, hidden)
     kinds = {mixer: _mixer_buckets(layer, hidden).total - indexer, "indexer": indexer}
     kinds["norms"] = norm_parameters(layer, hidden)

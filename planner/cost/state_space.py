@@ -34,6 +34,8 @@ PRODUCT_SHARE = 0.3
 # Forward launches of a layer: norm, input product, decay (4), convolution, scan (5), two layouts, norm, output product,
 # add; a fused attention or MLP layer has 7 and 5 of the 12 that a stack's floor counts.
 LAUNCHES = 17.0
+# More of them where the norm before the layer runs operation by operation (`eager.LAUNCHES`).
+NORM_LAUNCHES = 7.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Cut:
     groups: Quantity
     inner: Quantity
     shared: Quantity
+
+
+def launches(single: bool) -> float:
+    """Forward launches of a layer; `single`: with its norm operation by operation [1]."""
+    return LAUNCHES + NORM_LAUNCHES * single
 
 
 def reached_bandwidth(bandwidth: float) -> float:

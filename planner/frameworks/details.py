@@ -43,6 +43,8 @@ _ROTATED: Final = {"qwen3_next": 0.25, "qwen3_5_text": 0.25, "qwen3_5_moe_text":
 _MULTIPLIERS: Final = "multipliers of embeddings, residuals and logits"
 _POST_NORM: Final = "norms after attention and MLP instead of before them"
 _ROTATED_PAIRS: Final = "rotary positions of neighbouring pairs on a part of each head"
+_LIGHTNING: Final = "lightning attention, multiplied residuals"
+_CONVOLUTIONS: Final = "short convolutions in place of attention"
 _NO_WEIGHT: Final = "norms without weights"
 # What a family computes that no argument states from its dimensions (modeling files of transformers 5.23); a
 # launcher that is told only dimensions would train another model. A test asks for a decision on every family.
@@ -85,10 +87,16 @@ TRAITS: Final[Mapping[str, str]] = {
     "kimi_linear": "a decay of every channel, latent attention without positions",
     "kolibri1": "norms on both sides",
     "laguna": "a gate of every head, heads that differ between layers",
+    "lfm2": _CONVOLUTIONS,
+    "lfm2_moe": _CONVOLUTIONS,
+    "lfm3": _CONVOLUTIONS,
     "llama4_text": "chunked attention and norms of q and k without weights",
     "mellum": "two rotary bases",
     "mimo_v2_flash": "values narrower than keys, heads that differ between layers",
     "minicpm3": _MULTIPLIERS,
+    "minimax": _LIGHTNING,
+    "minimax_m1": _LIGHTNING,
+    "minimax_text_01": _LIGHTNING,
     "minimax_m2": "a norm over all query heads",
     "ministral3": "queries scaled by position",
     "mistral4": "queries scaled by position",

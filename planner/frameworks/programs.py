@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.errors import UnsupportedError
-from planner.spec.model import ModelSpec
+from planner.spec.model import LightningAttention, ModelSpec, ShortConvolution
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
 
@@ -31,6 +31,7 @@ ATTENTION: Final = {
 NOT_IN_LIBRARY: Final = frozenset(
     {
         *("bailing_moe", "bailing_moe_v2", "deepseek", "exaone", "internlm2", "kimi_k2", "mimo"),
+        *("minimax_m1", "minimax_text_01"),
         *("mistral4", "muse_glimmer_text", "nemotron-nas", "step3p5"),
     }
 )
@@ -61,9 +62,16 @@ def kernel_notes(stack: Stack | None, model: ModelSpec) -> list[str]:
         said.append(
             "flash-linear-attention and causal-conv1d: without their kernels transformers is far slower"
         )
-    elif model.state_spaces:
+    elif model.mambas:
         said.append(
             "mamba-ssm and causal-conv1d: without their kernels transformers scans step by step, far slower"
+        )
+    if any(isinstance(state, ShortConvolution) for state in model.state_spaces):
+        said.append("causal-conv1d: without its kernel transformers takes a slower convolution")
+    if any(isinstance(state, LightningAttention) for state in model.state_spaces):
+        said.append(
+            "a kernel of lightning attention: transformers has none, and without --compile the time of its backward "
+            "pass grows with the square of the sequence"
         )
     if stack is None:
         return [

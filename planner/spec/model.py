@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from planner.errors import InputError
 from planner.spec.indexer import Indexer
@@ -275,12 +275,12 @@ class StateSpace:
     chunk: int = 256
     conv_bias: bool = True
     bias: bool = False
+    kind: ClassVar[str] = "state_space"  # of parameters
 
     def __post_init__(self) -> None:
-        sizes = {
-            name: getattr(self, name) for name in ("heads", "head_dim", "state", "groups", "conv", "chunk")
-        }
+        sizes = {name: getattr(self, name) for name in ("heads", "head_dim", "state", "groups", "chunk")}
         _positive("state_space", **sizes)
+        _not_negative("state_space", conv=self.conv)
         _not_too_large("state_space.heads x head_dim", self.heads * self.head_dim)
         given = f"heads={self.heads}, groups={self.groups}"
         _require(self.heads % self.groups == 0, "state_space.groups must divide state_space.heads", given)
@@ -330,6 +330,7 @@ class DeltaNet(StateSpace):
     conv_bias: bool = False
     channel_decay: bool = False
     gate_rank: int = 0
+    kind: ClassVar[str] = "delta_net"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -347,6 +348,56 @@ class DeltaNet(StateSpace):
     @property
     def ranked_width(self) -> int:
         return self.inner + (self.scalars - 1) * self.heads if self.gate_rank else 0
+
+
+@dataclass(frozen=True)
+class LightningAttention(StateSpace):
+    """Linear attention in blocks whose heads decay by a fixed rate: Qin et al. 2024, arXiv 2405.17381.
+
+    In a state space's fields: `heads` of queries, keys and values, all `head_dim` wide; `chunk`: tokens of a block. It
+    has no convolution, and an output gate as wide as the heads.
+    """
+
+    conv: int = 0
+    conv_bias: bool = False
+    kind: ClassVar[str] = "lightning_attention"
+
+    @property
+    def title(self) -> str:
+        return "lightning attention"
+
+    @property
+    def scalars(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class ShortConvolution(StateSpace):
+    """A convolution over a few tokens between two gates: LFM2, arXiv 2511.23404, section 2.
+
+    In a state space's fields: one head as wide as its channels, which has no state; `conv`: taps.
+    """
+
+    conv: int = 3
+    conv_bias: bool = False
+    kind: ClassVar[str] = "short_convolution"
+
+    @property
+    def title(self) -> str:
+        return "short convolutions"
+
+    @property
+    def conv_width(self) -> int:
+        return self.inner
+
+    @property
+    def scalars(self) -> int:
+        return 0
+
+    @property
+    def in_width(self) -> int:
+        """Outputs of the input projection: both gates and what they multiply."""
+        return 3 * self.inner
 
 
 @dataclass(frozen=True)
@@ -525,7 +576,7 @@ class ModelSpec:
     @property
     def mambas(self) -> tuple[StateSpace, ...]:
         """Those of `state_spaces` that are Mamba-2 mixers."""
-        return tuple(state for state in self.state_spaces if not isinstance(state, DeltaNet))
+        return tuple(state for state in self.state_spaces if type(state) is StateSpace)
 
     @property
     def gates_attention(self) -> bool:

@@ -268,7 +268,8 @@ class TestTime:
 
     def test_graphs_hold_it_as_attention(self) -> None:
         layer = delta_model(4, 4).layers[0]
-        assert dense_launches(layer) == pytest.approx((21 + 5) / 12)
+        assert dense_launches(layer, 4096, False) == pytest.approx((21 + 5) / 12)
+        assert dense_launches(layer, 4096, True) == pytest.approx((28 + 14) / 38)
         mask = 1 << CUDA_GRAPH_MODULES.index("attn")
         keys = ConfigTable.of(
             [ParallelConfig(dp=16, cuda_graph_impl=CudaGraphs.TRANSFORMER_ENGINE, cuda_graph_modules=mask)]

@@ -270,8 +270,11 @@ class TestTime:
 
     def test_launches_of_blocks_of_one_part(self) -> None:
         spec = hybrid_model("M*-E")
-        assert [12 * dense_launches(layer) for layer in spec.layers] == pytest.approx([17, 7, 5, 5])
-        assert dense_launches(moe_model().layers[0]) == 1.0
+        assert [12 * dense_launches(layer, 4096, False) for layer in spec.layers] == pytest.approx(
+            [17, 7, 5, 5]
+        )
+        for single in (False, True):
+            assert dense_launches(moe_model().layers[0], 4096, single) == 1.0
 
     def test_a_captured_mixer_is_not_launched(self) -> None:
         subject = problem(hybrid_model("M*"))

@@ -636,6 +636,39 @@ def kimi_linear(d: Draw) -> Fields:
     return fields | {"linear_attn_config": linear | {"full_attn_layers": attends, "kda_layers": nets}}
 
 
+def minimax(d: Draw) -> Fields:
+    fields = d.transformer() | d.experts("num_local_experts", None) | d.maybe(block_size=d.one_of(8, 16))
+    kinds = [d.one_of("full_attention", "linear_attention") for _ in range(fields["num_hidden_layers"])]
+    return fields | d.maybe(layer_types=kinds)
+
+
+def lfm2(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | d.maybe(conv_bias=d.flag(), conv_L_cache=d.one_of(2, 4))
+    fields |= d.maybe(block_auto_adjust_ff_dim=d.flag(), block_multiple_of=8, block_ffn_dim_multiplier=1.3)
+    fields |= d.maybe(block_ff_dim=72, tie_embedding=d.flag())
+    layers = range(fields["num_hidden_layers"])
+    if d.flag():
+        return fields | d.maybe(full_attn_idxs=[i for i in layers if d.flag()])
+    return fields | {"layer_types": [d.one_of("full_attention", "conv") for _ in layers]}
+
+
+def lfm2_moe(d: Draw) -> Fields:
+    fields = d.transformer(head_dim=False) | d.experts("num_experts", "moe_intermediate_size")
+    fields |= d.maybe(conv_bias=d.flag(), num_dense_layers=d.one_of(0, 3), tie_embedding=d.flag())
+    return fields | {
+        "layer_types": [d.one_of("full_attention", "conv") for _ in range(fields["num_hidden_layers"])]
+    }
+
+
+def lfm3(d: Draw) -> Fields:
+    fields = d.transformer() | d.maybe(
+        use_sandwich_norm=d.flag(), use_attention_gate=d.flag(), sliding_window=16
+    )
+    fields |= d.maybe(attention_bias=d.flag(), conv_bias=d.flag())
+    kinds = ("full_attention", "sliding_attention", "conv")
+    return fields | d.maybe(layer_types=[d.one_of(*kinds) for _ in range(fields["num_hidden_layers"])])
+
+
 def afmoe(d: Draw) -> Fields:
     fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size")
     fields |= d.maybe(num_shared_experts=d.one_of(1, 2), num_dense_layers=d.one_of(0, 2), sliding_window=16)
@@ -700,12 +733,16 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "kimi_linear": kimi_linear,
     "kolibri1": kolibri1,
     "laguna": laguna,
+    "lfm2": lfm2,
+    "lfm2_moe": lfm2_moe,
+    "lfm3": lfm3,
     "llama": llama,
     "llama4_text": llama4,
     "mamba2": mamba2,
     "mellum": mellum,
     "mimo_v2_flash": mimo_v2_flash,
     "minicpm3": minicpm3,
+    "minimax": minimax,
     "minimax_m2": minimax_m2,
     "ministral": ministral,
     "ministral3": ministral3,
@@ -753,6 +790,8 @@ READ_ALIKE = {
     "nemotron-nas",
     "kimi_k2",
     "mimo",
+    "minimax_m1",
+    "minimax_text_01",
 }
 
 # in the library only with a vision tower
@@ -768,6 +807,7 @@ _INSIDE = (
     (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
     (r"\.linear_attn\.", "delta_net"),
     (r"\.indexer\.", "indexer"),
+    (r"\.\d+\.conv\.", "short_convolution"),
     (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
     (r"shared_expert|shared_mlp", "shared_experts"),
     (r"\.experts\.|latent_proj", "experts"),
@@ -781,7 +821,11 @@ def kind_of(parameter: str, layer_types: list[str]) -> str:
     """planner's kind of a parameter of the library, from its name and, if mixers share one, its layer's type."""
     inside = re.search(r"\.(layers|h|blocks)\.(\d+)\.", parameter)
     if inside and ".self_attn." in parameter and layer_types[int(inside[2]) :][:1] == ["linear_attention"]:
-        return "delta_net"
+        return (
+            "lightning_attention"
+            if re.search(r"qkv_proj|out_proj|output_gate|attn\.norm", parameter)
+            else "delta_net"
+        )
     rules = _INSIDE if inside else _OUTSIDE
     return next(kind for pattern, kind in rules if re.search(pattern, parameter))
 

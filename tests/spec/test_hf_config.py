@@ -223,10 +223,8 @@ class TestRefusals:
             "bert",
             "llava",
             "whisper",
-            "minimax_m1",
             "step3_text",
             "hunyuan",
-            "nemotron-nas",
         ],
     )
     def test_other_kinds_of_model_are_unsupported_with_a_reason(self, model_type: str) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 _FIRST_MAMBA = (
     "Mamba-1, whose scan is no matrix product, is not modelled; of state spaces planner models Mamba-2"
 )
-_INSTEAD = "of what replaces attention planner models Mamba-2, gated delta nets and Kimi Delta Attention"
+_INSTEAD = "of what replaces attention planner models Mamba-2, delta nets, lightning attention and short convolutions"
 _RECURRENT = f"its recurrence is not modelled; {_INSTEAD}"
-_LIGHTNING = f"lightning attention is not modelled; {_INSTEAD}"
-_CONVOLUTION = f"layers of short convolutions are not modelled; {_INSTEAD}"
 _BESIDE = "attention and Mamba-2 side by side in one layer are not modelled; planner models them one after the other"
 _SHARED_BLOCK = "an attention block that several layers share is not modelled"
 _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-only models"
@@ -53,8 +51,6 @@ REFUSED: dict[str, str] = {
     "hrm_text": _REPEATED,
     "jetmoe": _ATTENTION_EXPERTS,
     "zaya": _COMPRESSED,
-    **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _LIGHTNING),
-    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm2_vl", "lfm3"), _CONVOLUTION),
     **dict.fromkeys(("zamba", "zamba2"), _SHARED_BLOCK),
     "falcon_h1": _BESIDE,
     **dict.fromkeys(
@@ -94,6 +90,8 @@ REFUSED: dict[str, str] = {
             "glm4v_moe",
             "idefics3",
             "internvl",
+            "lfm2_vl",
+            "lfm3_vl",
             "llava",
             "llava_next",
             "llava_onevision",
