@@ -20,7 +20,7 @@ from planner.cost.prepared import PreparedCosts
 from planner.cost.stages import StageClasses
 from planner.cost.uneven_chunks import UnevenChunks
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.model import ModelSpec
+from planner.spec.model import Layer, ModelSpec
 
 Array = NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def _scattered(
     whole = -(-spec.num_layers // config.pp)
     fewest = fewest_of_kinds(spec.layer_kind_of, kinds, config.vpp)
     kept = np.maximum(held[:, None] - held, 0)  # (held, recomputed)
-    for total, left in product(range(kinds), repeat=2):
+    for total, left in product(_least_kinds(spec.layer_kinds), repeat=2):
         counts = fewest[held].copy()
         counts[:, total] += held - counts.sum(axis=1)
         staying = fewest[kept].copy()
@@ -129,6 +129,23 @@ def _scattered(
             np.broadcast_to(again, (config.pp, *again.shape)),
             list(range(kinds)),
         )
+
+
+def _least_kinds(kinds: Sequence[Layer]) -> list[int]:
+    """Kinds of layers in which no other one is contained: all else needs as much memory or more."""
+    return [
+        i for i, layer in enumerate(kinds) if not any(_lies_within(o, layer) for o in kinds if o != layer)
+    ]
+
+
+def _lies_within(one: Layer, other: Layer) -> bool:
+    """Has one layer an MLP like the other's and no wider, its attention or none, and nothing else?"""
+    if one.mlp is None or other.mlp is None or one.mlp.ffn > other.mlp.ffn or one.norms > other.norms:
+        return False
+    if one.attention not in (None, other.attention) or one.state_space != other.state_space:
+        return False
+    mlp = replace(one.mlp, ffn=other.mlp.ffn)
+    return replace(one, mlp=mlp, attention=other.attention, norms=other.norms) == other
 
 
 def _mixes(spec: ModelSpec, config: ParallelConfig, deepest: int, fewest: float) -> list[Array]:

@@ -90,6 +90,8 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
         )
         rest = layer_parameters(layer, spec.hidden).total - norm_parameters(layer, spec.hidden) - weights
         a, mlp, moe, s = layer.attention, layer.mlp, layer.moe, layer.state_space
+        if moe and moe.router_scale:  # scales of the router's input and of every expert
+            rest -= spec.hidden + moe.experts
         biased = (
             (a and (a.qkv_bias or a.out_bias or a.sinks)) or (mlp and mlp.bias) or (moe and moe.expert_bias)
         )

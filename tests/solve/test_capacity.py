@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.least_chunks import ChunkSizes
-from planner.cost.probe import fewest_of_kinds, rank_memory
+from planner.cost.probe import _least_kinds, fewest_of_kinds, rank_memory
 from planner.solve.dealt import Dealt
 from planner.solve.split import cost_of_split
 from planner.solve.split_bound import fewest_layers
 from planner.spec.config import ParallelConfig, default_schedule
+from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Layer, Mlp, ModelSpec, Moe
 from tests.problems import attention, costs, problem
 from tests.solve.test_split import every_split
@@ -18,10 +19,12 @@ LAYERS = {  # "A" frees much memory by recomputation, "B" keeps little
     "A": Layer(attention(16, 16), Mlp(8192, True, False, Activation.SILU), None),
     "B": Layer(attention(16, 1), None, Moe(16, 1, 1024, True, False, 0, False, False)),
     "C": Layer(attention(16, 8), Mlp(14336, True, False, Activation.SILU), None),
+    "D": Layer(None, Mlp(4096, True, False, Activation.SILU), None, norms=1),  # within "A" and "C"
+    "E": Layer(attention(16, 16), Mlp(2048, True, False, Activation.SILU), None),  # within "A"
 }
 
 
-@pytest.mark.parametrize("kinds", ["AAAAAABBBBBA", "AAAAAABBBBBC", "ABCABACABBCA"])
+@pytest.mark.parametrize("kinds", ["AAAAAABBBBBA", "AAAAAABBBBBC", "ABCABACABBCA", "AEDACEDDEAEC"])
 @pytest.mark.parametrize("vpp", [1, 2])
 def test_a_rank_of_several_kinds_needs_no_less_than_the_least(kinds: str, vpp: int) -> None:
     layers = tuple(LAYERS[kind] for kind in kinds)
@@ -38,6 +41,13 @@ def test_a_rank_of_several_kinds_needs_no_less_than_the_least(kinds: str, vpp: i
             held = detail.by_class[0] + detail.outside[0]
             for j, ranks in enumerate(detail.classes.members[int(detail.class_row[0])]):
                 assert least[i, ranks[0], sum(chunks[ranks[0] :: pp])] <= held[j] * (1 + 1e-9)
+
+
+def test_layers_that_contain_another_are_never_the_least() -> None:
+    kinds = [LAYERS[name] for name in "ABCDE"]
+    assert _least_kinds(kinds) == [1, 3, 4]
+    scans = load_model("nemotron-h-8b").layer_kinds
+    assert _least_kinds(scans) == list(range(len(scans)))
 
 
 def test_the_fewest_of_every_kind_are_those_of_the_worst_runs() -> None:
