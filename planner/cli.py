@@ -32,6 +32,7 @@ from planner import (
 )
 from planner.cli_options import (
     DEFAULT_JOB,
+    DEFAULT_TUNING,
     AssumeOption,
     ClusterArgument,
     GpusOption,
@@ -39,6 +40,7 @@ from planner.cli_options import (
     JsonOption,
     ModelArgument,
     OutputOption,
+    TuningOptions,
     check_count,
     takes_job,
 )
@@ -144,7 +146,7 @@ def estimate(
         str, typer.Argument(metavar="[CLUSTER]", help="As for plan; left out where MODEL is a plan file.")
     ] = "",
     gpus: GpusOption = None,
-    job: JobOptions = DEFAULT_JOB,
+    job: TuningOptions = DEFAULT_TUNING,
     choice: Annotated[
         int | None, typer.Option(min=0, help="Which configuration of a plan file; 0 is the best.")
     ] = None,
@@ -155,26 +157,6 @@ def estimate(
             help="Cost a plan file's configuration on this cluster; --gpus other than the plan's changes dp.",
         ),
     ] = None,
-    lora_rank: Annotated[
-        int | None, typer.Option(help="Train LoRA adapters of this rank on a frozen model.")
-    ] = None,
-    frozen_bits: Annotated[int, typer.Option(help="Bits of a frozen weight: 16, 8 or 4.")] = 16,
-    lora_targets: Annotated[
-        str | None,
-        typer.Option(help="Layers with adapters: all-linear, attention or qkv.", show_default="all-linear"),
-    ] = None,
-    mean_len: Annotated[
-        float | None,
-        typer.Option(
-            help="Mean tokens of a sequence, --seq-len being the longest: padded to the micro-batch's."
-        ),
-    ] = None,
-    packed: Annotated[
-        bool,
-        typer.Option(
-            "--packed", help="Pack sequences of --mean-len into ones of --seq-len, without padding."
-        ),
-    ] = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show what takes the memory, by pipeline rank, phase and part.")
     ] = False,
@@ -183,17 +165,9 @@ def estimate(
     output: OutputOption = None,
 ) -> int:
     """Predict time and memory of one named configuration, or say which rule it breaks."""
-    from dataclasses import replace
-
     request = job.request(model, cluster, gpus)
-    if lora_targets is not None and lora_rank is None:
-        raise InputError("--lora-targets needs adapters", lora_targets, "add --lora-rank 16, say")
     if stage is not None and not memory:
         raise InputError("--stage belongs to --memory", f"--stage {stage}", "add --memory")
-    request = replace(
-        request, lora_rank=lora_rank, frozen_bits=frozen_bits, lora_targets=lora_targets or request.lora_targets,
-        mean_len=mean_len, packed=packed,
-    )  # fmt: skip
     _check_output(output)
     from planner.cli_estimate import estimated
 

@@ -35,46 +35,55 @@ EPILOG = (
 )
 
 
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Model of the runs; - where no runs are given (nothing is read from stdin)."
+    ),
+]
+ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster they ran on.")]
+RunOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--run",
+        metavar="LOG[:AXIS=V,...]",
+        help="A log, '7.9 s' or '9300 tokens/s/GPU', with its own axes, gpus, seq_len, global_batch; repeatable.",
+    ),
+]
+NcclOption = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="Output of nccl-tests or rccl-tests; repeatable.")
+]
+ProfileOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Profile written by planner probe.")]
+TopoOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Output of nvidia-smi topo -m or rocm-smi --showtopo.")
+]
+NodesOption = Annotated[
+    str | None, typer.Option(metavar="FILE|LIST", help="Hostfile, or Slurm list such as gpu[001-064].")
+]
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the machine that --topo and --nodes show (YAML)."),
+]
+NameOption = Annotated[str, typer.Option(help="What to call the calibration.")]
+OverlayOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the calibration here (YAML).")
+]
+
+
 @takes_job
 def calibrate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="Model of the runs; - where no runs are given (nothing is read from stdin)."
-        ),
-    ],
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster they ran on.")],
+    model: ModelArgument,
+    cluster: ClusterArgument,
     gpus: GpusOption = None,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--run",
-            metavar="LOG[:AXIS=V,...]",
-            help="A log, '7.9 s' or '9300 tokens/s/GPU', with its own axes, gpus, seq_len, global_batch; repeatable.",
-        ),
-    ] = None,
-    nccl: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Output of nccl-tests or rccl-tests; repeatable."),
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Profile written by planner probe.")
-    ] = None,
-    topo: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output of nvidia-smi topo -m or rocm-smi --showtopo.")
-    ] = None,
-    nodes: Annotated[
-        str | None, typer.Option(metavar="FILE|LIST", help="Hostfile, or Slurm list such as gpu[001-064].")
-    ] = None,
-    cluster_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the machine that --topo and --nodes show (YAML)."),
-    ] = None,
+    run: RunOption = None,
+    nccl: NcclOption = None,
+    profile: ProfileOption = None,
+    topo: TopoOption = None,
+    nodes: NodesOption = None,
+    cluster_file: ClusterFileOption = None,
     job: JobOptions = DEFAULT_JOB,
-    name: Annotated[str, typer.Option(help="What to call the calibration.")] = "own measurements",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the calibration here (YAML).")
-    ] = None,
+    name: NameOption = "own measurements",
+    output: OverlayOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Correct predictions by what was measured on your cluster: own runs, link tests, a probe."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -192,14 +192,55 @@ class JobOptions:
 
 
 DEFAULT_JOB = JobOptions()
+LoraRankOption = Annotated[
+    int | None, typer.Option(help="Train LoRA adapters of this rank on a frozen model.")
+]
+FrozenBitsOption = Annotated[int, typer.Option(help="Bits of a frozen weight: 16, 8 or 4.")]
+LoraTargetsOption = Annotated[
+    str | None,
+    typer.Option(help="Layers with adapters: all-linear, attention or qkv.", show_default="all-linear"),
+]
+MeanLenOption = Annotated[
+    float | None,
+    typer.Option(help="Mean tokens of a sequence, --seq-len being the longest: padded to the micro-batch's."),
+]
+PackedOption = Annotated[
+    bool,
+    typer.Option("--packed", help="Pack sequences of --mean-len into ones of --seq-len, without padding."),
+]
+
+
+@dataclass(frozen=True)
+class TuningOptions(JobOptions):
+    """With adapters on a frozen model, and sequences that are not all of one length."""
+
+    lora_rank: LoraRankOption = None
+    frozen_bits: FrozenBitsOption = 16
+    lora_targets: LoraTargetsOption = None
+    mean_len: MeanLenOption = None
+    packed: PackedOption = False
+
+    def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
+        """The question these options ask. Raises `InputError`."""
+        if self.lora_targets is not None and self.lora_rank is None:
+            raise InputError("--lora-targets needs adapters", self.lora_targets, "add --lora-rank 16, say")
+        asked = super().request(model, cluster, gpus)
+        return replace(
+            asked, lora_rank=self.lora_rank, frozen_bits=self.frozen_bits, mean_len=self.mean_len,
+            lora_targets=self.lora_targets or asked.lora_targets, packed=self.packed,
+        )  # fmt: skip
+
+
+DEFAULT_TUNING = TuningOptions()
 
 
 def takes_job(verb: Callable[..., int]) -> Callable[..., int]:
-    """Give a verb the fields of `JobOptions` as options, in place of its parameter `job`."""
-    hints = get_type_hints(JobOptions, include_extras=True)
+    """Give a verb the fields of its parameter `job`, `JobOptions` or more, as options in its place."""
+    kind = type(inspect.signature(verb).parameters["job"].default)
+    hints = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-        for f in fields(JobOptions)
+        for f in fields(kind)
     ]
     assert all(option.default is not MISSING for option in options), "an option has a default"
     given: list[inspect.Parameter] = []
@@ -209,7 +250,7 @@ def takes_job(verb: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(verb)
     def run(**values: Any) -> int:
-        job = JobOptions(**{option.name: values.pop(option.name) for option in options})
+        job = kind(**{option.name: values.pop(option.name) for option in options})
         return verb(job=job, **values)
 
     run.__signature__ = inspect.Signature(given, return_annotation=int)  # type: ignore[attr-defined]

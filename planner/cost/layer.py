@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from planner.cost.graphs import (
 )
 from planner.cost.kernels import memory_bound_time
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
+from planner.cost.overlap import paired_time, soft_maximum
 from planner.cost.step import FORWARD_SHARE
 from planner.spec.accelerator import HostProcessor
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, CudaGraphs, IntColumn
@@ -41,7 +43,6 @@ from planner.spec.precision import RECIPES, Precision
 from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
 from planner.spec.stack_kinds import CrossEntropy, Dispatcher
-from planner.spec.stack_time import Communication
 
 Array = NDArray[np.float64]
 
@@ -129,6 +130,19 @@ class EdgeCost:
     stream: Array
 
 
+@dataclass(frozen=True)
+class _Passes:
+    """A layer's passes on the device: seconds by term; of these the weight gradients, exposed tensor parallelism
+    (forward, backward) and exposed exchanges with experts; forward of the modules that are recomputed [s]."""
+
+    forward: dict[str, Array]
+    backward: dict[str, Array]
+    weight_gradient: Array
+    tensor: tuple[Array, Array]
+    exchanged: Array
+    recomputed: Array
+
+
 def normed_apart(layer: Layer) -> float:
     """Share of a layer's norms that recomputation of norms reaches: none before a state space (Megatron-Core,
     ssm/mamba_layer.py) [1]."""
@@ -141,27 +155,6 @@ def padded_vocabulary(problem: Problem, t: Array) -> Array:
     if multiple <= 1:
         return np.full(np.shape(t), float(problem.model.vocab))
     return np.ceil(problem.model.vocab / (multiple * t)) * multiple * t
-
-
-def soft_maximum(a: Array, b: Array | float, softness: float) -> Array:
-    """(a^q + b^q)^(1/q): the longer of two overlapping times, a little more where they are close [s].
-
-    Source: fitted on nanotron's runs (q = 6.6 against a hard maximum: 5.5 to 5.9 % median error).
-    """
-    high = np.maximum(a, b)
-    low = np.minimum(a, b)
-    ratio = np.divide(low, high, out=np.zeros_like(high), where=high > 0)
-    return high * (1.0 + ratio**softness) ** (1.0 / softness)
-
-
-def paired_time(compute: Array, exchange: Array, comm: Communication) -> Array:
-    """A forward and a backward pass of two micro-batches run as one, each exchanging tokens while the other computes:
-    max(exchange, compute + s exchange) [s].
-
-    While they communicate, a share s of the compute units is taken from compute: 20 of an H800's 132 in DeepSeek-V3
-    (arXiv 2412.19437, sections 3.2.1 and 3.2.2). Compute that is bound by memory slows down less.
-    """
-    return np.maximum(exchange, compute + comm.pair_sm_share * exchange)
 
 
 def layer_columns(table: ConfigTable) -> list[IntColumn]:
@@ -292,6 +285,21 @@ class LayerModel:
     def _layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         x, groups = self.shape(keys, layer), key_groups(keys)
         longest = x if self.problem.job.mean_length is None else self.shape(keys, layer, longest=True)
+        capture, recipe = capture_of(layer, keys), RECIPES[Precision.BF16] if layer.wide else self.recipe
+        times = self._with_host(layer, keys, x, self._passes(layer, keys, x, groups), capture)
+        parts = layer_parts(self.problem, recipe, layer, longest)
+        held = layer_memory(self.problem, recipe, layer, longest, keys, parts)
+        kept, kept_full, working, working_full = held
+        graphs = (
+            None if capture is None else layer_graphs(capture, layer.sublayers, parts, keys, kept, working)
+        )
+        return LayerCost(
+            **times, due=weight_gradient_bytes(self.problem, recipe, layer, longest, kept),
+            kept=kept, kept_full=kept_full, working=working, working_full=working_full, graphs=graphs,
+        )  # fmt: skip
+
+    def _passes(self, layer: Layer, keys: ConfigTable, x: LayerShape, groups: Groups) -> _Passes:
+        """What the device does in both passes, and what of communication its computation does not hide [s]."""
         products = {
             g.name: self.adapters.with_adapter(
                 self.compute.gemm(g, x, groups, narrow=not layer.wide), g, layer, x, groups
@@ -320,50 +328,50 @@ class LayerModel:
         exposed = [np.maximum(experts - hides * (linear[i] + mixed[i] + moved[i]), 0.0) for i in (0, 1)]
         ahead = (linear[0], attention[0], indexer[0], moved[0], tensor[0], context[0], exposed[0])
         back = (linear[1], attention[1], indexer[1], moved[1], tensor[1], context[1], exposed[1])
-        forward = dict(zip(TIME_TERMS, ahead, strict=True))
-        backward = dict(zip(TIME_TERMS, back, strict=True))
-        composed = self.problem.stack.composed
-        again = self._recomputed(
-            layer, keys, {n: g.forward for n, g in products.items()}, mixed[0], memory, experts
+        gemms = {name: g.forward for name, g in products.items()}
+        return _Passes(
+            forward=dict(zip(TIME_TERMS, ahead, strict=True)),
+            backward=dict(zip(TIME_TERMS, back, strict=True)),
+            weight_gradient=weight_gradient,
+            tensor=tensor,
+            exchanged=exposed[0] + exposed[1],
+            recomputed=self._recomputed(layer, keys, gemms, mixed[0], memory, experts),
         )
-        again_full = sum(forward.values(), zero)
-        behind = sum(backward.values(), zero)
+
+    def _with_host(
+        self, layer: Layer, keys: ConfigTable, x: LayerShape, passes: _Passes, capture: Capture | None
+    ) -> dict[str, Any]:
+        """Times of a layer, of which the host's launches may take longer than the device: fields of `LayerCost`."""
+        zero = np.zeros(len(keys))
+        composed, softness = self.problem.stack.composed, self.problem.stack.host.softness
         eager = np.asarray(
             1.0 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys), dtype=np.float64
         )
         beside = adapter_launches(layer, self.problem.model.hidden, self.problem.job, self.problem.stack)
         floor = self._host_floor(layer, keys)
         floor = floor.times(eager + beside / floor.launches)
-        capture = capture_of(layer, keys)
         ahead_host, behind_host, repeated = self._launches(layer, floor, capture, keys, x.c)
-        softness = self.problem.stack.host.softness
+        again, again_full = passes.recomputed, sum(passes.forward.values(), zero)
+        behind = sum(passes.backward.values(), zero)
         if composed:
             again = repeated = zero
-        late = tensor if composed else (zero, zero)  # what no launch hides
+        late = passes.tensor if composed else (zero, zero)  # what no launch hides
         forward_time = late[0] + soft_maximum(again_full - late[0], ahead_host, softness)
         time = (
             forward_time + late[1] + soft_maximum(behind - late[1] + again, behind_host + repeated, softness)
         )
         time_full = forward_time + soft_maximum(behind + again_full, behind_host + ahead_host, softness)
         again_full, time_full = (zero, time) if composed else (again_full, time_full)
-        exchanged = exposed[0] + exposed[1]
-        paired = paired_time(again_full + behind - exchanged, exchanged, self.problem.stack.communication)
+        exchanged, comm = passes.exchanged, self.problem.stack.communication
+        paired = paired_time(again_full + behind - exchanged, exchanged, comm)
         host = floor.total if capture is None else ahead_host + behind_host
         paired = soft_maximum(paired + again, host + repeated, softness)
-        recipe = RECIPES[Precision.BF16] if layer.wide else self.recipe
-        parts = layer_parts(self.problem, recipe, layer, longest)
-        held = layer_memory(self.problem, recipe, layer, longest, keys, parts)
-        kept, kept_full, working, working_full = held
-        graphs = (
-            None if capture is None else layer_graphs(capture, layer.sublayers, parts, keys, kept, working)
-        )
-        return LayerCost(
-            forward=forward, backward=backward, host=host, again=again, again_full=again_full,
-            time=time, time_full=time_full, forward_time=forward_time, weight_gradient=weight_gradient,
-            hidden=np.maximum(time - paired, 0.0) * self.problem.stack.communication.pair_overlap,
-            due=weight_gradient_bytes(self.problem, recipe, layer, longest, kept),
-            kept=kept, kept_full=kept_full, working=working, working_full=working_full, graphs=graphs,
-        )  # fmt: skip
+        return {
+            "forward": passes.forward, "backward": passes.backward, "weight_gradient": passes.weight_gradient,
+            "host": host, "again": again, "again_full": again_full,
+            "time": time, "time_full": time_full, "forward_time": forward_time,
+            "hidden": np.maximum(time - paired, 0.0) * comm.pair_overlap,
+        }  # fmt: skip
 
     def _attention(
         self, layer: Layer, x: LayerShape, keys: ConfigTable, groups: Groups

@@ -88,8 +88,8 @@ RULES: Final[tuple[Rule, ...]] = (
 )  # fmt: skip
 
 
-def settings_of(launch: Launch) -> dict[str, Any]:
-    """The YAML file as settings. Raises `UnsupportedError`."""
+def _require_known(launch: Launch) -> None:
+    """Raise `UnsupportedError` for what nanotron cannot run."""
     config, job = launch.config, launch.job
     for axis, allowed in (("ep", (1,)), ("vpp", (1,)), ("zero", (0, 1)), ("hsdp", (0,))):
         require_axis(launch, TITLE, axis, allowed)
@@ -99,6 +99,12 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     require(launch.schedule in ENGINES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
     require(job.precision in DTYPES, TITLE, "this precision", job.precision)
     require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
+
+
+def settings_of(launch: Launch) -> dict[str, Any]:
+    """The YAML file as settings. Raises `UnsupportedError`."""
+    _require_known(launch)
+    config, job = launch.config, launch.job
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     return {
         "general": {
@@ -123,26 +129,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "make_vocab_size_divisible_by": 1,
             "model_config": _model_config(launch),
         },
-        "optimizer": {
-            "accumulate_grad_in_fp32": True,
-            "clip_grad": 1.0,
-            "learning_rate_scheduler": {
-                "learning_rate": 3e-4,
-                "lr_decay_style": "cosine",
-                "lr_warmup_steps": min(2, steps),
-                "lr_warmup_style": "linear",
-                "min_decay_lr": 3e-5,
-            },
-            "optimizer_factory": {
-                "adam_beta1": 0.9,
-                "adam_beta2": 0.95,
-                "adam_eps": 1e-8,
-                "name": "adamW",
-                "torch_adam_is_fused": True,
-            },
-            "weight_decay": 0.1,
-            "zero_stage": config.zero,
-        },
+        "optimizer": _optimizer(config.zero, steps),
         "parallelism": {
             "dp": config.dp,
             "pp": config.pp,
@@ -162,6 +149,29 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "train_steps": steps,
             "val_check_interval": -1,
         },
+    }
+
+
+def _optimizer(zero: int, steps: int) -> dict[str, Any]:
+    return {
+        "accumulate_grad_in_fp32": True,
+        "clip_grad": 1.0,
+        "learning_rate_scheduler": {
+            "learning_rate": 3e-4,
+            "lr_decay_style": "cosine",
+            "lr_warmup_steps": min(2, steps),
+            "lr_warmup_style": "linear",
+            "min_decay_lr": 3e-5,
+        },
+        "optimizer_factory": {
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.95,
+            "adam_eps": 1e-8,
+            "name": "adamW",
+            "torch_adam_is_fused": True,
+        },
+        "weight_decay": 0.1,
+        "zero_stage": zero,
     }
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.collectives import all_gather_time
-from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary, soft_maximum
+from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary
+from planner.cost.overlap import soft_maximum
 from planner.spec.accelerator import HostProcessor
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.load_cluster import accelerator_names, load_accelerator
