@@ -117,8 +117,10 @@ class Chooser:
         rate = job.tokens_per_step / step / cluster.num_devices
         convention = MfuConvention.CAUSAL_HALF
         counted = float(mfu_flops_per_token(self.problem.model, job.attended_length, convention))
-        square = "chosen keys, indexers and their loss" if self.problem.model.indexers else "half the square"
-        said = f"model FLOPs with {square} of causal attention, recomputation not counted"
+        attended = "with half the square of causal attention"
+        if self.problem.model.indexers:
+            attended = "with attention to chosen keys, indexers and their loss"
+        said = f"model FLOPs {attended}, recomputation not counted"
         if job.lora_rank is not None:
             counted -= weight_gradient_flops_per_token(self.problem.model)
             said += ", nor weight gradients of the frozen model"

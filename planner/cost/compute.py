@@ -183,7 +183,7 @@ class ComputeModel:
 
     def table_of(self, gemm: Gemm, narrow: bool = True) -> Dtype | Precision:
         """The table that a product's rate is read from; see `gemm`."""
-        return self.gemm_key if narrow and gemm.name != "router" else self._table_key(self.half_dtype())
+        return self.gemm_key if narrow and not gemm.wide else self._table_key(self.half_dtype())
 
     def gemm(
         self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True, outputs: Array | None = None
@@ -197,7 +197,7 @@ class ComputeModel:
         m, n, k, local = gemm_extents(gemm, x, first)
         n = n if outputs is None else outputs[first]
         half = self.half_dtype()
-        narrow = narrow and gemm.name != "router"
+        narrow = narrow and not gemm.wide
         key = self.table_of(gemm, narrow)
         peak = self.gemm_peak if narrow else self.attention_peak
         rates = (key, peak, self.bandwidth, self.kernels)

@@ -47,7 +47,7 @@ class Gemm:
     `kv_out_features`: further columns of a fused q, k, v product, divided by min(tp, kv_heads) instead of tp.
     `groups`: 1, or the number of experts, over which the rows spread. `rows_per_token`: top_k for routed
     experts. `expert`: divided by etp and ep instead of tp. `detached`: its input gets no gradient; `frozen`: nor
-    does its weight, whatever the job trains.
+    does its weight, whatever the job trains. `wide`: in 16 bits under every recipe.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Gemm:
     kv_out_features: int = 0
     detached: bool = False
     frozen: bool = False
+    wide: bool = False
 
 
 def _indexer_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
@@ -98,7 +99,8 @@ def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     else:
         query = (Gemm("q", hidden, q_width, Shard.COLUMN),)
     down = Gemm("kv_a", hidden, a.kv_lora_rank + a.qk_rope_dim, Shard.NONE)
-    up = Gemm("kv_b", a.kv_lora_rank, kv_width, Shard.COLUMN)
+    # absorbed into queries and outputs it is no linear layer (Megatron-Core, absorbed_mla.py)
+    up = Gemm("kv_b", a.kv_lora_rank, kv_width, Shard.COLUMN, wide=a.indexer is not None)
     return (*query, down, up, *_indexer_gemms(a, hidden), out)
 
 
@@ -119,7 +121,7 @@ def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
         return ()
     inputs = 2 if moe.gated else 1
     ffn, k, n, width = moe.expert_ffn, moe.top_k, moe.experts, moe.width(hidden)
-    gemms = [Gemm("router", hidden, n, Shard.NONE)]
+    gemms = [Gemm("router", hidden, n, Shard.NONE, wide=True)]
     if moe.shared_ffn:
         gemms.append(Gemm("shared_fc1", hidden, inputs * moe.shared_ffn, Shard.COLUMN))
         gemms.append(Gemm("shared_fc2", moe.shared_ffn, hidden, Shard.ROW))

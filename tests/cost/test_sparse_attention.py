@@ -103,7 +103,8 @@ class TestCounts:
     def test_a_layer_that_shares_has_neither_weights_nor_products(self) -> None:
         shares = replace(SMALL, indexer=replace(SMALL.indexer or Indexer(1, 1, 1), shared=True))
         plain = replace(SMALL, indexer=None)
-        assert layer_gemms(Layer(shares, None, None, 1), 64) == layer_gemms(Layer(plain, None, None, 1), 64)
+        both = (layer_gemms(Layer(a, None, None, 1), 64) for a in (shares, plain))
+        assert [gemm.name for gemm in next(both)] == [gemm.name for gemm in next(both)]
         assert layer_parameters(Layer(shares, None, None, 1), 64) == layer_parameters(
             Layer(plain, None, None, 1), 64
         )
@@ -224,6 +225,11 @@ class TestTime:
         ).forward["indexer"]
         assert wide == pytest.approx(one)
         assert long == pytest.approx(one / 8)
+
+    def test_the_absorbed_projection_stays_in_16_bits(self) -> None:
+        for model, wide in ((V32, True), (V3, False)):
+            found = {gemm.name for gemm in layer_gemms(model.layers[0], model.hidden) if gemm.wide}
+            assert ("kv_b" in found) == wide
 
     def test_models_without_an_indexer_have_none_of_it(self) -> None:
         cost = layer_of(problem(V3), ParallelConfig(dp=16, ep=16))
