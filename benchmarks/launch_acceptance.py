@@ -301,7 +301,7 @@ def run(names: Sequence[str], count: int, legal: int, illegal: int, seed: int) -
         if name == "megatron":
             release = os.environ.get("MEGATRON_RELEASE", release)
         tally = Tally(name)
-        good = _legal(tally, release, triples(seed), count, legal, seed)
+        good = _legal(tally, release, triples(seed), count, legal, seed) if legal else iter(())
         wrong = (
             illegal_launch(triple, name, seed + i) for i, triple in enumerate((first * illegal)[:illegal])
         )
@@ -333,7 +333,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--frameworks", nargs="+", default=list(STACKS), choices=list(STACKS))
     parser.add_argument("--triples", type=int, default=200)
-    parser.add_argument("--legal", type=int, default=5)
+    parser.add_argument("--legal", type=int, default=5, help="beside the best plan; with 0 not even that")
     parser.add_argument("--illegal", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)

@@ -326,6 +326,8 @@ _PROGRAMS: Final = {"torchtitan": "torchtitan.train", "megatron": "pretrain_gpt.
 
 def judge(name: str, script: str, written: Sequence[Written], work: Path) -> list[dict[str, Any]]:
     """What the framework's own code says of each launch: its values, or an error."""
+    if not written:
+        return []
     listed = []
     for w in written:
         words, env = (
