@@ -25,7 +25,7 @@ from planner.cost.flops import (
 from planner.cost.params import layer_parameters, model_parameters, norm_parameters
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
-from planner.spec.model import Attention, AttentionKind, DeltaNet
+from planner.spec.model import Attention, AttentionKind, DeltaNet, ShortConvolution
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ORACLE = DATA / "oracles" / "flops_oracle.csv"
@@ -95,12 +95,11 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
         biased = (
             (a and (a.qkv_bias or a.out_bias or a.sinks)) or (mlp and mlp.bias) or (moe and moe.expert_bias)
         )
-        if isinstance(
-            s, DeltaNet
-        ):  # convolution, decay and time-step bias of every head, a norm that they share
-            rest -= s.conv_width * s.conv + 2 * s.heads + s.head_dim
-        elif s is not None:  # convolution with its bias, decay, skip and time-step bias of every head, a norm
-            rest -= s.conv_width * (s.conv + 1) + 3 * s.heads + s.inner
+        if isinstance(s, DeltaNet):  # convolution, scalars of every head, a norm that they share
+            rest -= s.conv_width * s.conv + s.scalars * s.heads + s.head_dim
+        elif s is not None:  # convolution; where heads have a time step its bias, decay and skip; a norm
+            norm = 0 if isinstance(s, ShortConvolution) else s.inner
+            rest -= s.conv_width * (s.conv + s.conv_bias) + 3 * s.scalars * s.heads + norm
         if a is not None and a.indexer is not None:  # scale and shift of the norm of its key
             rest -= 2 * a.indexer.head_dim
         assert rest > 0 if biased else rest == 0
