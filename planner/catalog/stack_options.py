@@ -24,6 +24,7 @@ PURE_BF16: Final = "pure-bf16"
 SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
 FLASH_ATTENTION: Final = "use-flash-attn"
+FLASH_ATTENTION_3: Final = "flash-attention-3"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
 # beside cuDNN's, the stack's own
@@ -141,6 +142,11 @@ OPTIONS: Final = (
         },
         "transformers' modelling code without torch.compile: norms, rotary embedding, activation, sums and loss are "
         "single operations", StateEngine.TORCH,
+    ),
+    StackOption(
+        FLASH_ATTENTION_3, ("deepspeed",), {"kernels": {"attention": AttentionKernel.FLASH}},
+        "attn_implementation flash_attention_3 of transformers on Hopper, flash_attention_4 on Blackwell, not "
+        "FlashAttention-2", StateEngine.DEEPSPEED,
     ),
     *(
         StackOption(  # in Megatron-LM from 2022-12 on (its d693034); later stacks have it anyway

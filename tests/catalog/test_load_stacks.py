@@ -114,6 +114,9 @@ def test_options_follow_the_name() -> None:
 
 def test_kernels_and_overlap_of_a_release_are_options() -> None:
     assert load_stack("megatron-2022+use-flash-attn").kernels.attention is AttentionKernel.FLASH
+    assert load_stack("deepspeed-2025+flash-attention-3").kernels.attention is AttentionKernel.FLASH
+    with pytest.raises(InputError, match="must not be named together"):
+        load_stack("deepspeed-2025+flash-attention-3+sdpa-mask")
     serial = load_stack("megatron-2026+no-tp-comm-overlap+no-overlap-grad-reduce").communication
     assert (serial.tp_exposed, serial.tp_overlapped, serial.dp_overlap) == (1.0, False, 0.0)
     for idle in ("megatron-2024+use-flash-attn", "megatron-2022+no-tp-comm-overlap"):
