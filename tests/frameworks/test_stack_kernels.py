@@ -175,3 +175,17 @@ def test_a_stack_of_another_framework_is_said(name: str) -> None:
     found = framework(name)
     assert "kernels of the plan's stack" in found.render(other, found.default_version)["README.md"]
     assert "kernels of the plan's stack" not in found.render(given, found.default_version)["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("options", "alone"),
+    [("", True), ("--tp-comm-overlap", False), ("--num-experts 8", False), ("--fp4-format e2m1", False)],
+)
+def test_files_that_do_not_ask_for_overlap_are_costed_without(options: str, alone: bool) -> None:
+    """Where recipes ask for it: dense models with sequence parallelism, not in 4 bits."""
+    text = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 16 "
+        f"--seq-length 2048 --tensor-model-parallel-size 4 --sequence-parallel --bf16 {options}"
+    )
+    read = framework("megatron").parse({"launch.sh": text}).stack_options
+    assert read == (("no-tp-comm-overlap",) if alone else ())

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from planner.catalog.stack_options import DOUBLE_BUFFER, FP32_GRADIENTS
+from planner.catalog.stack_options import DOUBLE_BUFFER, FP32_GRADIENTS, TP_SERIAL
 from planner.errors import InputError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.architecture import Option
 from planner.frameworks.megatron.given import Arguments
+from planner.frameworks.megatron.hybrid import PATTERNS
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
@@ -182,6 +183,10 @@ def accept_fsdp(a: Arguments, variables: Mapping[str, str]) -> None:
         raise InputError(must, "both", "leave --use-distributed-optimizer out")
 
 
+# What keeps recipes from --tp-comm-overlap, see arguments.overlaps_tensor_parallel
+_NOT_OVERLAPPED: Final = ("--num-experts", "--multi-latent-attention", "--fp4-format", *PATTERNS)
+
+
 def strategy(a: Arguments) -> str:
     """The sharding strategy of Megatron-FSDP."""
     return a.word("--data-parallel-sharding-strategy", "optim_grads_params")
@@ -190,9 +195,15 @@ def strategy(a: Arguments) -> str:
 def stack_options(a: Arguments) -> tuple[str, ...]:
     """Options of the stack that the arguments set. User buffers imply double buffers."""
     if not a.has("--use-megatron-fsdp"):
-        return ()
+        return (TP_SERIAL,) if _reduces_alone(a) else ()
     buffers = ("--fsdp-double-buffer", "--use-nccl-ub", "--megatron-fsdp-max-pool-double-buffer")
     found = [DOUBLE_BUFFER] if any(a.has(name) for name in buffers) else []
     if a.word("--megatron-fsdp-main-grads-dtype", "auto") == "fp32":
         found.append(FP32_GRADIENTS)
     return tuple(found)
+
+
+def _reduces_alone(a: Arguments) -> bool:
+    """Do tensor-parallel collectives run alone where measured recipes run them under products?"""
+    recipe = a.has("--sequence-parallel") and a.positive("--tensor-model-parallel-size", 1) > 1
+    return recipe and not any(a.has(name) for name in ("--tp-comm-overlap", *_NOT_OVERLAPPED))
