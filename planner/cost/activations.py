@@ -102,7 +102,8 @@ def _attention_parts(
             parts = sparse_attention.kept_parts(a, see, sparse, act, gathered)
             return {"mla_streams": compressed, **parts, "attention_out": out + extra}
         widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
-        parts = {"mla_streams": compressed, "mla_up_proj": act * x.tokens * widths / x.t}
+        gate = act * x.tokens * a.gate_width / x.t
+        parts = {"mla_streams": compressed + gate, "mla_up_proj": act * x.tokens * widths / x.t}
     else:
         q = act * x.tokens * a.heads * a.head_dim / x.t
         kv = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
@@ -115,8 +116,8 @@ def _attention_parts(
         # what the norm of values reads; tied ones are the keys before theirs
         raw = act * x.tokens * a.kv_heads * a.v_head_dim / x.kv_split * (a.value_norm and not a.tied_values)
         parts = {"qkv": q * copies + kv + (copies - 1) * k + raw + pinned + gate}
-        if a.gate_width:  # the output before its gate
-            extra = extra + act * x.tokens * a.heads * a.v_head_dim / x.t
+    if a.gate_width:  # the output before its gate
+        extra = extra + act * x.tokens * a.heads * a.v_head_dim / x.t
     heads = a.heads / x.t
     if kernel.tiled:
         core = STATISTIC_BYTES * heads * x.tokens

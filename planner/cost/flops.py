@@ -101,7 +101,8 @@ def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     down = Gemm("kv_a", hidden, a.kv_lora_rank + a.qk_rope_dim, Shard.NONE)
     # absorbed into queries and outputs it is no linear layer (Megatron-Core, absorbed_mla.py)
     up = Gemm("kv_b", a.kv_lora_rank, kv_width, Shard.COLUMN, wide=a.indexer is not None)
-    return (*query, down, up, *_indexer_gemms(a, hidden), out)
+    gate = (Gemm("head_gate", hidden, a.gate_width, Shard.COLUMN),) if a.gate_width else ()
+    return (*query, down, up, *gate, *_indexer_gemms(a, hidden), out)
 
 
 def _mixer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:

@@ -104,7 +104,8 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
         q_up = (a.q_lora_rank or hidden) * q_width
         kv_up = a.kv_lora_rank * a.heads * (a.qk_nope_dim + a.v_head_dim)
         replicated = down + out_bias + _indexer_parameters(a, hidden)
-        return LayerParameters(column_row=q_up + kv_up + out + sinks, replicated=replicated)
+        gate = hidden * a.gate_width
+        return LayerParameters(column_row=q_up + kv_up + gate + out + sinks, replicated=replicated)
     rows = hidden + (1 if a.qkv_bias else 0)
     columns = rows * q_width + (rows if a.output_gate else hidden) * a.gate_width
     return LayerParameters(column_row=columns + out + sinks, kv=rows * a.kv_width, replicated=out_bias)

@@ -157,9 +157,8 @@ class Attention:
                 )
 
     def _check_mla(self) -> None:
-        _require(
-            not self.gate_width, "attention must have no gate with kind=mla", f"{self.gate_width} outputs"
-        )
+        must = "attention must have no gate with kind=mla but one a head"
+        _require(not self.output_gate, must, f"{self.gate_width} outputs")
         _require(
             self.kv_lora_rank > 0, "attention.kv_lora_rank must be above 0 with kind=mla", self.kv_lora_rank
         )

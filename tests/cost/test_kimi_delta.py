@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.catalog.load_stacks import load_stack
@@ -21,12 +23,12 @@ from planner.errors import InputError, UnsupportedError
 from planner.solve.relax import legal_changes
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import load_model
 from planner.spec.model import DeltaNet, Layer
 from tests.cost.test_delta_rule import matrix
-from tests.problems import delta_model, problem
+from tests.problems import costs, delta_model, problem
 
 SMALL = DeltaNet(8, 16, 32, 2, channel_decay=True, gate_rank=24)  # values 128, keys 64, of all heads 256
 KIMI = DeltaNet(32, 128, 128, 32, channel_decay=True, gate_rank=128)
@@ -60,6 +62,21 @@ class TestCounts:
         ends = found.by_kind["embedding"] + found.by_kind["head"]
         assert (found.total - ends) / 1e9 == pytest.approx(48.4, abs=0.05)
         assert (found.active - ends) / 1e9 == pytest.approx(2.73, abs=0.01)  # "3B"
+
+    def test_a_gate_of_every_head_on_latent_attention(self) -> None:
+        whole = next(layer for layer in load_model(MODEL).layers if layer.attention)
+        assert whole.attention is not None
+        gated = replace(whole, attention=replace(whole.attention, head_gate=True))
+        found = [layer_parameters(layer, 2304).column_row for layer in (whole, gated)]
+        assert found[1] - found[0] == 2304 * 32
+        work = [sum(gemm_flops(g, 1) for g in layer_gemms(layer, 2304)) for layer in (whole, gated)]
+        assert work[1] - work[0] == 2 * 2304 * 32
+        kept = []
+        for layer in (whole, gated):
+            given = problem(replace(load_model(MODEL), layers=(layer,)), "1x1 h100")
+            cost = costs(given).layers.layer(given.model.layer_kinds[0], ConfigTable.of([ParallelConfig()]))
+            kept.append(float(cost.kept[0]))
+        assert kept[1] - kept[0] == 4096 * 2 * (32 + 32 * 128)  # the gate, and the output before it
 
     def test_work_backward_counted_product_by_product(self) -> None:
         q, k, v = 64, 128, 96
@@ -159,6 +176,17 @@ class TestReader:
     def test_which_layers_attend(self) -> None:
         attends = [i + 1 for i, layer in enumerate(load_model(MODEL).layers) if layer.attention]
         assert attends == [4, 8, 12, 16, 20, 24, 27]
+
+    def test_layers_of_ling(self) -> None:
+        spec = read_hf_config(
+            {"model_type": "bailing_hybrid", "num_hidden_layers": 12}, "config.json", "ling"
+        )
+        assert [i for i, layer in enumerate(spec.layers) if layer.attention] == [5, 11]
+        assert [i for i, layer in enumerate(spec.layers) if layer.mlp] == [0, 1]
+        net = spec.delta_nets[0]
+        assert (net.heads, net.head_dim, net.gate_rank, net.channel_decay) == (32, 128, 0, True)
+        assert all(a.head_gate for a in spec.attentions)
+        assert spec.is_moe
 
     def test_lists_that_miss_a_layer(self) -> None:
         fields = {"model_type": "kimi_linear", "num_hidden_layers": 3}

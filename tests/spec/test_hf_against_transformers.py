@@ -636,6 +636,14 @@ def kimi_linear(d: Draw) -> Fields:
     return fields | {"linear_attn_config": linear | {"full_attn_layers": attends, "kda_layers": nets}}
 
 
+def bailing_hybrid(d: Draw) -> Fields:
+    fields = latent(d) | d.experts("num_experts", "moe_intermediate_size") | {"n_group": 1, "topk_group": 1}
+    fields |= d.maybe(head_dim=d.one_of(8, 24), layer_group_size=d.one_of(2, 3), short_conv_kernel_size=3)
+    kinds = [d.one_of("full_attention", "linear_attention") for _ in range(fields["num_hidden_layers"])]
+    fields.pop("q_lora_rank")
+    return fields | d.maybe(layer_types=kinds)
+
+
 def minimax(d: Draw) -> Fields:
     fields = d.transformer() | d.experts("num_local_experts", None) | d.maybe(block_size=d.one_of(8, 16))
     kinds = [d.one_of("full_attention", "linear_attention") for _ in range(fields["num_hidden_layers"])]
@@ -681,6 +689,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "apertus": no_head_dim,
     "arcee": biased,
     "axk1": axk1,
+    "bailing_hybrid": bailing_hybrid,
     "bamba": bamba,
     "bloom": bloom,
     "codegen": gptj,

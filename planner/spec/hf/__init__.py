@@ -40,6 +40,7 @@ READERS: dict[str, Reader] = {
     "apertus": later_dense.read_apertus,
     "arcee": later_dense.read_arcee,
     "axk1": variants.read_axk1,
+    "bailing_hybrid": delta.read_bailing_hybrid,
     "bailing_moe": latest.read_bailing_moe,
     "bailing_moe_v2": latest.read_bailing_moe,
     "bamba": hybrid.read_bamba,

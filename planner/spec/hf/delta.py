@@ -1,6 +1,7 @@
-"""Which layers do hybrids of attention and delta nets have? Qwen3-Next, Qwen 3.5, OLMo Hybrid, Kimi Linear.
+"""Which layers do hybrids of attention and delta nets have? Qwen3-Next, Qwen 3.5, OLMo Hybrid, Kimi Linear, Ling 3.
 
-Left out: partial rotations, norms that keep their scale as its distance from 1, the range of write strengths.
+Left out: bounds of decays, partial rotations, norms that keep their scale as its distance from 1, the range of write
+strengths.
 """
 
 from __future__ import annotations
@@ -177,6 +178,27 @@ def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
     return replace(model, tied_embeddings=False)  # the library ties none, whatever the file says
 
 
+def read_bailing_hybrid(f: ConfigFields, name: str) -> ModelSpec:
+    """Ling 3: Kimi Delta Attention whose decays and gates are projected whole; latent attention, with a gate of every
+    head, ends each group of `layer_group_size` layers. Modules of multi-token prediction are left out, as the library's
+    model has none."""
+    f = f.with_defaults(
+        vocab_size=157184, hidden_size=2560, num_hidden_layers=42, intermediate_size=6144, moe_intermediate_size=768,
+        num_attention_heads=32, n_group=8, topk_group=4,
+    )  # fmt: skip
+    core, heads, width = read_core(f), f.integer("num_attention_heads"), f.integer("head_dim", default=128)
+    taps = f.integer("short_conv_kernel_size", default=4)
+    net = DeltaNet(heads, width, width, heads, taps, channel_decay=True)
+    every = f.integer("layer_group_size", default=6)
+    kinds = _kinds(f, [_TYPES[(i + 1) % every > 0] for i in range(core.num_layers)])
+    sparse = _kimi_experts(f, core.num_layers, dense=2)
+    mlp, moe = None if all(sparse) else gated_mlp(f), _kimi_moe(f, experts=512)
+    blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
+    latent = replace(latent_attention(f, default_q_rank=None), q_lora_rank=0, head_gate=True)
+    model = rotary_model(f, name, core, _dealt(kinds, latent, net, blocks), max_position=262144)
+    return replace(model, tied_embeddings=False)  # as Kimi Linear's
+
+
 def _kimi_kinds(linear: ConfigFields, layers: int) -> list[str]:
     """The mixer of every layer, from two lists that count from 1; by default every fourth after the first attends."""
     attends, nets = linear.integers("full_attn_layers"), linear.integers("kda_layers")
@@ -188,25 +210,25 @@ def _kimi_kinds(linear: ConfigFields, layers: int) -> list[str]:
     return [_TYPES[i + 1 in nets] for i in range(layers)]
 
 
-def _kimi_experts(f: ConfigFields, layers: int) -> list[bool]:
+def _kimi_experts(f: ConfigFields, layers: int, dense: int = 1) -> list[bool]:
     """Which layers route: as `mlp_layer_types` says, or all but the first `first_k_dense_replace`."""
     kinds = f.words("mlp_layer_types", ("dense", "sparse"))
     if kinds is None:
-        dense = f.integer("first_k_dense_replace", default=1, least=0)
+        dense = f.integer("first_k_dense_replace", default=dense, least=0)
         return [i >= dense for i in range(layers)]
     if len(kinds) != layers:
         raise f.error("mlp_layer_types", "must name one type per layer", len(kinds), f"list {layers} types")
     return [kind == "sparse" for kind in kinds]
 
 
-def _kimi_moe(f: ConfigFields) -> Moe:
+def _kimi_moe(f: ConfigFields, experts: int = 256) -> Moe:
     shared = f.integer("num_shared_experts", "n_shared_experts", default=1, least=0)
     moe = read_moe(
         f,
         experts=("num_experts", "num_local_experts"),
         top_k=("num_experts_per_token", "num_experts_per_tok"),
         expert_ffn=("moe_intermediate_size",),
-        default_experts=256,
+        default_experts=experts,
         default_top_k=8,
         shared_ffn=shared * f.integer("moe_intermediate_size"),
     )

@@ -16,7 +16,7 @@ _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-on
 _ENCODER = "an encoder without a causal language-model head is not modelled"
 _VISION = "a vision or vision-language model is not modelled; give the configuration of its language model"
 _AUDIO = "a speech model is not modelled"
-_HEAD_GATED = "a gate of every head behind latent attention is not modelled"
+_HEAD_GATED = "a gate of every head behind latent attention with an indexer is not modelled"
 _RESIDUALS = (
     "residuals that attend to earlier blocks, a gate on latent attention and a norm of latent experts are not "
     "modelled; planner models Kimi Linear"
@@ -112,7 +112,6 @@ REFUSED: dict[str, str] = {
     "hy_v4": _SINKS,
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _BLOCKS),
     **dict.fromkeys(("mistral_large4", "mistral_large4_text"), _SCALED_SOFTMAX),
-    "bailing_hybrid": _HEAD_GATED,
     **dict.fromkeys(
         ("gemma3n", "gemma3n_text"),
         _PER_LAYER,
