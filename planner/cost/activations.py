@@ -116,6 +116,10 @@ def _attention_parts(
         # what the norm of values reads; tied ones are the keys before theirs
         raw = act * x.tokens * a.kv_heads * a.v_head_dim / x.kv_split * (a.value_norm and not a.tied_values)
         parts = {"qkv": q * copies + kv + (copies - 1) * k + raw + pinned + gate}
+        if not kernels.fused_norm:
+            values = a.kv_heads * a.v_head_dim / x.kv_split * a.value_norm
+            normed = ((copies - 1) * (q + k) / act + values * x.tokens) * kernels.eager_norm_bytes
+            parts["qkv"] = parts["qkv"] + normed
     if a.gate_width:  # the output before its gate
         extra = extra + act * x.tokens * a.heads * a.v_head_dim / x.t
     heads = a.heads / x.t

@@ -17,7 +17,7 @@ from planner.spec.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.hf import read_hf_config
 from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model
-from planner.spec.model import Attention, AttentionKind, ModelSpec
+from planner.spec.model import Attention, AttentionKind, ModelSpec, QkNorm
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack_kinds import AttentionKernel
 
@@ -163,3 +163,21 @@ def test_a_gate_of_every_head() -> None:
     assert kept[2] - kept[0] == output + 2 * 8 * 4 * 16
     with pytest.raises(InputError, match="one gate"):
         replace(a, head_gate=True, output_gate=True)
+
+
+def test_what_eager_norms_of_heads_keep() -> None:
+    """Of every value its own and an fp32 copy, as saved tensors of transformers' Qwen 3 and Gemma 4 layers show."""
+    a = Attention(AttentionKind.GQA, 4, 2, 16, 16)
+    model, stack = load_model("llama-3-8b"), load_stack("deepspeed-2025")
+    cut = LayerShape(*(np.full(1, value) for value in (8.0, 1, 1, 1, 8, 1, 1, 1, 8)))
+    kept = [
+        float(
+            layer_activations(
+                replace(model.layers[0], attention=one), model, cut, stack.kernels, RECIPES[Precision.BF16]
+            )["qkv"][0]
+        )
+        for one in (a, replace(a, qk_norm=QkNorm.HEAD), replace(a, qk_norm=QkNorm.HEAD, value_norm=True))
+    ]
+    queries, keys = 8 * 4 * 16, 8 * 2 * 16
+    assert kept[1] - kept[0] == (2 + 4) * (queries + keys)
+    assert kept[2] - kept[1] == (2 + 4) * keys
