@@ -50,12 +50,12 @@ def _kv_heads(problem: Problem) -> int:
 
 def _indexer_kernels(columns: Columns, problem: Problem) -> Mask:
     able = problem.stack.kernels.sparse_attention is not None
-    return np.full(len(columns["tp"]), able or not problem.model.indexers)
+    return np.full(len(next(iter(columns.values()))), able or not problem.model.indexers)
 
 
 def _indexer_trained(columns: Columns, problem: Problem) -> Mask:
     adapted = problem.job.lora_rank is not None
-    return np.full(len(columns["tp"]), not (adapted and problem.model.indexers))
+    return np.full(len(next(iter(columns.values()))), not (adapted and problem.model.indexers))
 
 
 def _scan_heads(problem: Problem) -> int:
@@ -322,14 +322,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     *STAGE_RULES,
     Rule(
-        "indexer-kernels", ("tp",), _indexer_kernels,
+        "indexer-kernels", (), _indexer_kernels,
         "the stack must have kernels of sparse attention, with which {model} chooses the keys of every query; "
         "{stack} has none",
         "choose --stack megatron-2026", "Megatron-LM main of 2026-08, --dsa-kernel-backend",
         lambda p: {"model": p.model.name, "stack": p.stack.name},
     ),
     Rule(
-        "indexer-lora", ("tp",), _indexer_trained,
+        "indexer-lora", (), _indexer_trained,
         "adapters beside sparse attention are not modelled; LoRA of rank {rank}", "plan without --lora-rank",
         "planner: no run of both is known", lambda p: {"rank": p.job.lora_rank},
     ),

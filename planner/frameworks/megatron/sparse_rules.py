@@ -30,9 +30,13 @@ def _fused(problem: Problem) -> bool:
     return problem.stack.kernels.sparse_attention in _FUSED
 
 
+def _everywhere(columns: Columns, problem: Problem, legal: bool) -> Mask:
+    return np.full(len(next(iter(columns.values()))), legal or not problem.model.indexers)
+
+
 def _device(columns: Columns, problem: Problem) -> Mask:
     new = problem.cluster.accelerator.architecture in (Architecture.HOPPER, Architecture.BLACKWELL)
-    return _with_indexers(columns, problem, np.full(len(columns["tp"]), new or not _fused(problem)))
+    return _everywhere(columns, problem, new or not _fused(problem))
 
 
 def _sequence(columns: Columns, problem: Problem) -> Mask:
@@ -62,7 +66,7 @@ def _heads(columns: Columns, problem: Problem) -> Mask:
 
 def _sixteen_bits(columns: Columns, problem: Problem) -> Mask:
     wide = problem.job.precision in (Precision.FP16, Precision.FP32)
-    return _with_indexers(columns, problem, np.full(len(columns["tp"]), not wide))
+    return _everywhere(columns, problem, not wide)
 
 
 def _recomputed(columns: Columns, problem: Problem) -> Mask:
@@ -84,7 +88,7 @@ def _whole_sharing(columns: Columns, problem: Problem) -> Mask:
 
 SPARSE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        "indexer-device", ("tp",), _device,
+        "indexer-device", (), _device,
         "the {kernel} kernels of sparse attention run on Hopper and Blackwell, not on {device}",
         "name the stack with +dsa-kernel-backend=none, or choose another cluster",
         f"{_VARIANT}/dsa_cudnn_kernels.py, ops/tilelang_sparse_mla_fwd.py",
@@ -113,7 +117,7 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         },
     ),
     Rule(
-        "indexer-precision", ("tp",), _sixteen_bits,
+        "indexer-precision", (), _sixteen_bits,
         "sparse attention works on bf16 queries and keys; the precision is {precision}", "choose bf16 or fp8",
         f"{_VARIANT}/dsa.py rotate_activation, ops/tilelang_dsa.py",
         lambda p: {"precision": p.job.precision},
