@@ -235,10 +235,16 @@ def _diff(
             continue
         before, after = mine.get(name, "").splitlines(), other[name].splitlines()
         changed = [*difflib.unified_diff(before, after, n=0, lineterm="")][2:]  # after the two names
+        changed = [line for line in changed if not _frames(line[1:].strip())]
         if changed:
             lines.append("change in the launch script:" if name.endswith(".sh") else f"change in {name}:")
             lines += [f"  {line[0]} {line[1:].strip()}" for line in changed if not line.startswith("@@")]
     return lines
+
+
+def _frames(line: str) -> bool:
+    """Does a line of the exported script only hold others together, which the user's script does in its own way?"""
+    return line == ")" or line.endswith("=(") or '"${' in line
 
 
 def _launch(

@@ -136,5 +136,5 @@ def _larger(request: Request, problem: Problem) -> Iterator[Problem]:
         gpus = problem.cluster.num_devices << doublings
         try:
             yield resolve(replace(held, gpus=gpus))[0]
-        except PlannerError:  # the cluster ends here
-            return
+        except PlannerError:  # no whole nodes, or more than the cluster has
+            continue

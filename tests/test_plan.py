@@ -153,6 +153,13 @@ def test_where_nothing_fits_a_search_finds_what_would() -> None:
     assert make_plan(Request("llama-3.1-70b", "h100-sxm-roce", gpus, seq_len=8192, global_batch="64")).found
 
 
+def test_more_devices_than_a_part_of_a_node_are_whole_nodes() -> None:
+    """Of 3, 6, 12 and 24 GPUs the third is no whole number of nodes."""
+    tight = make_plan(Request("llama-3.1-70b", "dgx-h100", 3, seq_len=4096, global_batch="24"))
+    assert tight.verdict is Verdict.NOTHING_FITS
+    assert "what would fit: 24 devices (" in tight.smallest_change
+
+
 def test_a_time_limit_hands_over_what_there_is() -> None:
     stopped = make_plan(replace(SMALL, time_limit=1e-6))
     proof = stopped.search.certificate

@@ -123,6 +123,17 @@ def test_a_plain_command(tmp_path: Path) -> None:
     assert facts["axes"]["tp"] == 4  # type: ignore[index]
 
 
+def test_a_better_configuration_is_told_by_its_options(tmp_path: Path) -> None:
+    """And not by the arrays that the exported script gathers them in."""
+    facts = checked(
+        tmp_path, PLAIN.replace("--bf16", "--bf16 --recompute-activations"), "run.sh", "--gpus", "8"
+    )
+    title, *lines = facts["better"]["diff"]  # type: ignore[index]
+    assert title == "change in the launch script:"
+    assert "  - --tensor-model-parallel-size 4" in lines
+    assert all(line.split()[1].startswith("--") for line in lines), lines
+
+
 def test_the_vocabulary_is_asked_for_or_named(tmp_path: Path) -> None:
     without = PLAIN.replace("--vocab-size 128256", "--tokenizer-type SentencePieceTokenizer")
     file = tmp_path / "run.sh"
