@@ -356,7 +356,7 @@ def refused(tmp_path: Path, text: str, name: str, *options: str) -> str:
         ("pretrain_mamba.py", "", "GPT"),
         ("pretrain_gpt.py", "--hybrid-layer-pattern M*G", "gated delta nets"),
         ("pretrain_hybrid.py", "--hybrid-attention-ratio 0.1", "--hybrid-layer-pattern"),
-        ("pretrain_gpt.py", "--experimental-attention-variant dsa", "sparse or linear attention"),
+        ("pretrain_gpt.py", "--experimental-attention-variant dsa", "must come with latent attention"),
         ("pretrain_gpt.py", "--deepspeed --zero-stage 2", "--deepspeed, --zero-stage"),
     ],
 )
