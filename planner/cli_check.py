@@ -93,14 +93,14 @@ def check_files(
 
     `config_file`: the model's config.json beside the files, which counts where they don't describe the model.
     """
-    from planner.frameworks.shell import loops_said
+    from planner.frameworks.shell import unclear_said
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
 
     files, said = readable(files)
     framework = recognize(files)
     parsed = framework.parse(files)
-    said += [note for note in loops_said(files) if note not in parsed.notes]
+    said += [note for note in unclear_said(files) if note not in parsed.notes]
     parsed = replace(
         parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or global_batch
     )

@@ -53,13 +53,15 @@ _SETTINGS: Final = (".json", ".yaml", ".yml", ".toml", ".md", ".txt")
 @dataclass
 class Script:
     """What a script does: `words` of its commands, `COMMAND_END` between them, variables filled in; its `variables`
-    as text; `files` that it writes by here-documents; scripts that it takes in, `sourced`; `loops` read once only."""
+    as text; `files` that it writes by here-documents; scripts that it takes in, `sourced`; `loops` read once only;
+    `conditions` not known to hold, all of whose branches are read."""
 
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     sourced: list[str] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
     scripts: list[str] = field(
         default_factory=list
     )  # that it writes by here-documents, and that are followed
@@ -98,6 +100,7 @@ class Script:
                     said = " ".join(_words(said)[1:])
                 self.words += [COMMAND_END, *_split(said)]
         self.loops += branches.loops
+        self.conditions += branches.conditions
         return self
 
     def _filled(self, text: str) -> str:
@@ -167,11 +170,13 @@ def script_words(text: str) -> tuple[list[str], dict[str, str]]:
     return script.words, script.variables
 
 
-def loops_said(files: Mapping[str, str]) -> list[str]:
-    """Which loops of shell scripts are read for one of their rounds alone."""
+def unclear_said(files: Mapping[str, str]) -> list[str]:
+    """Which loops of shell scripts are read for one of their rounds alone, and which conditions are not known."""
     scripts = [text for name, text in files.items() if is_script(name) and not name.endswith(".py")]
-    loops = Script().follow("\n".join(scripts)).loops
-    return [f"of a loop only its first round is read, {first}" for first in dict.fromkeys(loops)]
+    script = Script().follow("\n".join(scripts))
+    rounds = [f"of a loop only its first round is read, {first}" for first in dict.fromkeys(script.loops)]
+    unknown = "no file given says whether {} holds: all its branches are read, one after the other"
+    return [*rounds, *(unknown.format(condition) for condition in dict.fromkeys(script.conditions))]
 
 
 def is_script(name: str) -> bool:

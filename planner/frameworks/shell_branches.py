@@ -119,6 +119,10 @@ class Branches:
         # (kind, does this part run?, has an earlier part surely run?, text that case compares)
         self.blocks: list[tuple[str, bool, bool, str]] = []
         self.loops: list[str] = []  # NAME=value of the first round, of loops that have more
+        self.conditions: list[
+            str
+        ] = []  # of those not known to hold that have other branches, all of which are read
+        self._open_conditions: list[str] = []  # of every block, "" for a known one and for no condition
 
     @property
     def running(self) -> bool:
@@ -136,7 +140,11 @@ class Branches:
         kind, _, done, text = self.blocks[-1]
         if head in ("fi", "done", "esac"):
             self.blocks.pop()
+            self._open_conditions.pop()
             return ""
+        if head in ("elif", "else") and all(runs for _, runs, _, _ in self.blocks[:-1]):
+            self.conditions += [condition for condition in (self._open_conditions[-1],) if condition]
+            self._open_conditions[-1] = ""
         if head == "elif":
             holds = None if done is False else False
             holds = truth(fill(rest)) if holds is None else False
@@ -156,6 +164,7 @@ class Branches:
             raise InputError(
                 must, "more", "give the arguments themselves, without the script that builds them"
             )
+        self._open_conditions.append(rest if head == "if" and truth(fill(rest)) is None else "")
         if head == "case":
             words = fill(rest.removesuffix("in")).split()
             self.blocks.append((head, False, False, words[0].strip("\"'") if words else ""))

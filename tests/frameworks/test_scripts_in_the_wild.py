@@ -617,3 +617,16 @@ def test_merges_are_those_of_gpt2(tmp_path: Path) -> None:
     text = PLAIN.replace("--vocab-size 128256", "--vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt")
     facts = checked(tmp_path, text, "run.sh", "--gpus", "8")
     assert any("50,257, that of GPT2BPETokenizer" in str(note) for note in facts["notes"])  # type: ignore[attr-defined]
+
+
+def test_a_condition_that_is_not_known_is_said(tmp_path: Path) -> None:
+    """A script whose degrees follow from its nodes, which the queue sets; what only adds or stops is not told."""
+    chosen = "if [ $NODES -le 4 ]; then\n  TP=2\nelif [ $NODES -ge 8 ]; then\n  TP=8\nfi\n"
+    beside = "if [ $DEBUG ]; then\n  set -x\nfi\n"
+    text = (
+        chosen + beside + PLAIN.replace("--tensor-model-parallel-size=4", "--tensor-model-parallel-size=$TP")
+    )
+    notes = str(checked(tmp_path, text, "run.sh", "--gpus", "8")["notes"])
+    assert "[ $NODES -le 4 ]" in notes
+    assert "DEBUG" not in notes
+    assert "NODES" not in str(checked(tmp_path, "NODES=2\n" + text, "run.sh", "--gpus", "8")["notes"])
