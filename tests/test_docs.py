@@ -50,3 +50,7 @@ def test_shells_complete_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete_cluster("dgx-h1") == ["dgx-h100"]
     assert complete_stack("megatron-2026") == ["megatron-2026"]
     assert complete_model("nonsense") == []
+
+
+def test_the_page_on_own_models_shows_its_example() -> None:
+    assert text_of(DOCS / "examples" / "own-model.yaml") in text_of(DOCS / "own_models.md")
