@@ -279,6 +279,8 @@ def test_forms_of_the_global_batch(text: str | None, seq_len: int, sequences: in
         (24, {"dp": (3,), "micro_batch": (5,)}, 480),
         (8, {"micro_batch": (2,)}, 512),
         (24, {"dp": (3, 6)}, 384),
+        (2048, {"tp": (3,), "pp": (1,), "cp": (1,)}, 682),
+        (1024, {"tp": (3,), "pp": (1,), "cp": (1,)}, 682),  # 341: 341 and 1,023 are further
     ],
 )
 def test_a_default_batch_suits_the_devices_and_the_named_degrees(

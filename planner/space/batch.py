@@ -44,7 +44,8 @@ def global_batch_of(
     # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it
     steps = [(len(divisors(d)), math.lcm(d, held)) for d in divisors(devices)]
     _, step = max((s for s in steps if most // s[1] * s[1] >= least), default=(0, held))
-    near = range(-(-least // step) * step, max(most, step) + 1, step)
+    first = -(-least // step) * step
+    near = range(first, max(most, first) + 1, step)
     batch = max(near, key=lambda b: (b & -b, -abs(b - sequences)))
     size = f"{batch * seq_len / 1e6:.3g}M tokens"
     what = "asked for as tokens"
