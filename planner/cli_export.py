@@ -112,9 +112,13 @@ def _check_rules(
     stack = load_stack(newest_stack(target))
     problem = replace(planned_problem(plan, cluster), stack=stack)
     problem = as_the_framework_allows(problem, target, chunks if config.pp > 1 else ())
-    broken = explain_config(config, problem, all_rules_for(stack.framework))
+    rules = all_rules_for(stack.framework)
+    broken = explain_config(config, problem, rules)
     if broken:
-        first = broken[0]
+        # what the job breaks under any configuration comes first: planning for that stack would not help
+        of_job = [each for each in broken if each.rule in {rule.id for rule in rules if not rule.needs}]
+        first = (of_job or broken)[0]
         must = f"{target.title} must take the configuration (rule {first.rule}): {first.reason}"
-        hint = f"{first.hint}; or plan for it: planner plan ... --stack {stack.name}"
+        elsewhere = "" if of_job else f"; or plan for it: planner plan ... --stack {stack.name}"
+        hint = first.hint + elsewhere
         raise UnsupportedError(must, f"{config.describe()}, planned for {plan.subject.stack.name}", hint)

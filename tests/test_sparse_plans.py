@@ -42,3 +42,23 @@ def test_from_the_estimate_to_the_check_of_its_launch(tmp_path: Path) -> None:
     packed = ("--packed", "--mean-len", "32768", "--json")
     cheaper = json.loads(said("estimate", str(model), CLUSTER, *job, *axes, *packed))["choices"][0]
     assert cheaper["time"]["indexer"] < best["time"]["indexer"] / 5
+
+
+def test_a_plan_of_long_texts_names_kernels_under_which_ranks_share_them(tmp_path: Path) -> None:
+    model = tmp_path / "config.json"
+    model.write_text(json.dumps(SMALL))
+    for length, cp, told in (("32768", "1", True), ("4096", "1", False), ("4096", "2", True)):
+        job = (CLUSTER, "--gpus", "8", "--seq-len", length, "--global-batch", "16")
+        axes = (f"cp={cp}", "ep=4", "recompute=full", "cuda_graph_impl=none")
+        text = said("estimate", str(model), *job, *(word for axis in axes for word in ("--set", axis)))
+        assert ("+dsa-kernel-backend=tilelang" in text) is told, (length, cp)
+
+
+def test_another_stack_that_runs_no_such_model_is_not_recommended(tmp_path: Path) -> None:
+    model, plan = tmp_path / "config.json", tmp_path / "plan.json"
+    model.write_text(json.dumps(SMALL))
+    said("estimate", str(model), CLUSTER, "--seq-len", "4096", "--set", "ep=8", "-o", str(plan))
+    words = ["export", str(plan), "--to", "torchtitan", "-o", str(tmp_path / "launch")]
+    refused = " ".join(CliRunner().invoke(app, words).stderr.split())
+    assert "rule indexer-kernels" in refused
+    assert "plan for it" not in refused

@@ -78,7 +78,7 @@ def whole_scans(title: str) -> Rule:
         "state-space-whole", ("tp", "cp", "pp"), legal,
         f"{title} runs transformers' layers of state spaces and delta nets undivided: tp, cp and pp must be 1; "
         "tp={tp} cp={cp} pp={pp}",
-        "set tp=1, cp=1 and pp=1, or choose a Megatron stack",
+        "set tp=1, cp=1 and pp=1; Megatron's stacks divide state spaces and gated delta nets",
         "transformers 5.23 models/{bamba,granitemoehybrid,mamba2,nemotron_h,qwen3_next}/modeling_*.py",
     )  # fmt: skip
 
@@ -96,6 +96,7 @@ def no_scans(title: str, source: str, modelled: tuple[str, ...] = ()) -> Rule:
 
     return Rule(
         "state-space-layers", (), legal, f"{title} has no language model with {{lacking}}, which {{model}} has",
-        "choose a stack of DeepSpeed or FSDP, or of Megatron for state spaces, gated delta nets and gated attention",
+        "choose a stack of DeepSpeed or FSDP; of such layers Megatron's stacks run state spaces, gated delta nets and "
+        "gated attention alone",
         source, lambda p: {"model": p.model.name, "lacking": lacking(p)},
     )  # fmt: skip
