@@ -103,7 +103,7 @@ def estimate_of(
     )
     split = SplitFacts(
         layers_per_chunk=chunks,
-        own_step_time=None if own is None else float(own.step_time[0]),
+        own_step_time=None if own is None or own.device_memory[0] > answer.limit else float(own.step_time[0]),
         even_step_time=None,
         bound=0.0,
         gap=1.0,

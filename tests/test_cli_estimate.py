@@ -80,6 +80,15 @@ def test_a_layout_names_the_pipeline_where_nothing_else_does() -> None:
         assert (config["pp"], config["vpp"]) == degrees
 
 
+def test_a_split_of_the_stack_that_does_not_fit_is_no_rival(plan_file: Path) -> None:
+    """Its step may be shorter: what cannot run is not set against what can."""
+    pins = [word for pin in PINS for word in ("--set", pin)]
+    for headroom, fits in (("0%", True), ("90%", False)):
+        words = ["estimate", *JOB, *pins, "--set", "layout=9,8,8,7", "--headroom", headroom, "--json"]
+        split = json.loads(CliRunner().invoke(app, words).stdout)["choices"][0]["split"]
+        assert (split.get("own_step_time") is not None) is fits
+
+
 def test_an_illegal_configuration_with_a_layout_has_a_nearest() -> None:
     """24 devices leave dp = 3, which does not divide the batch: the nearest legal one has another pipeline."""
     pins = [word for pin in PINS for word in ("--set", pin)]
