@@ -156,9 +156,12 @@ class LayerCosts:
         amount = Counter[int]()
         for one, count in zip(of_kind, self.counts, strict=True):
             amount[one] += count
-        some = (range(min(count, self.whole) + 1) for count in amount.values())
-        mixes = [mix for mix in product(*some) if sum(mix) <= self.whole]
-        inside = {sum(one * count for one, count in zip(amount, mix, strict=True)) for mix in mixes}
+        inside = {0: 0}  # parameters -> the fewest layers that have so many
+        for one, count in amount.items():
+            for held, layers in list(inside.items()):
+                for more in range(1, min(count, self.whole - layers) + 1):
+                    there = held + one * more
+                    inside[there] = min(inside.get(there, self.whole), layers + more)
         above = sorted({held for own in outer for one in inside if (held := own + one) > least})
         return sorted({above[i] for i in np.linspace(0, len(above) - 1, LEVELS).astype(int)} if above else ())
 
