@@ -6,11 +6,15 @@ frameworks that planner writes no files for, and configurations of the plan othe
 
 from __future__ import annotations
 
+from typing import Final
+
 from planner.errors import PlannerError
 from planner.frameworks import framework_of_stack
 from planner.frameworks.framework import launch_of
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Plan
+
+WITHOUT_FILES: Final = "launched without files of planner export"
 
 
 def with_launch_note(plan: Plan, model: ModelSpec) -> Plan:
@@ -32,9 +36,7 @@ def with_launch_note(plan: Plan, model: ModelSpec) -> Plan:
         version = ""
     if version == usual:
         return plan
-    note = (
-        f"launched without files of planner export, which cannot write them for {framework.title}: {refused}"
-    )
+    note = f"{WITHOUT_FILES}, which cannot write them for {framework.title}: {refused}"
     if version:
         how = f"planner export --framework-version {version}"
         note = f"launched with {framework.title} {version} ({how}), not {usual}: {refused}"

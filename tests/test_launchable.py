@@ -11,6 +11,7 @@ from planner.errors import UnsupportedError
 from planner.estimate import make_estimate
 from planner.launchable import with_launch_note
 from planner.plan import make_plan
+from planner.report.proof import assumed, cautions
 from planner.request import Request
 from planner.spec.load_plan import save_plan
 from planner.spec.planfile import Plan
@@ -53,6 +54,8 @@ def test_what_export_refuses_is_said_by_the_plan(
     (note,) = notes(plan)
     assert said in note
     assert "without files" in note
+    assert note in cautions(plan)
+    assert note not in assumed(plan)
     with pytest.raises(UnsupportedError):
         render_plan(tmp_path / "plan.json", to, 0, None)
 

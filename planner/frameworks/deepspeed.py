@@ -261,8 +261,9 @@ def render(launch: Launch, version: str) -> Files:
     if launch.config.recompute == Recompute.FULL:
         words.append(("--recompute",))
     if launch.config.pp == 1:
-        words += kernel_words(launch.stack_of("deepspeed"))
-        missing += kernel_notes(launch.stack_of("deepspeed"), launch.model)
+        stack = launch.stack_of("deepspeed")
+        words += kernel_words(stack, launch.accelerator)
+        missing += kernel_notes(stack, launch.model, launch.accelerator)
     prelude = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     files = launch_files(launch, environment, {"PROGRAM": words}, f'"$HERE/{PROGRAM}"', IMAGE, extra, prelude)

@@ -17,12 +17,16 @@ PROGRAM: Final = "train.py"
 MODEL_CONFIG: Final = "config.json"
 
 # attention of transformers by what the plan's stack runs; without a stack it chooses itself
-ATTENTION: Final = {
-    AttentionKernel.FLASH: "flash_attention_3",
+_ATTENTION: Final = {
     AttentionKernel.FLASH_2: "flash_attention_2",
     AttentionKernel.MEMORY_EFFICIENT: "sdpa",
     AttentionKernel.FUSED_SOFTMAX: "sdpa",
     AttentionKernel.EAGER: "eager",
+}
+# releases of FlashAttention after the second, by the devices they were written for (Dao-AILab/flash-attention, README)
+_FLASH_RELEASES: Final = {
+    ("h100", "h200", "h800", "h20", "gh200"): "flash_attention_3",
+    ("b200", "b300", "gb200", "gb300"): "flash_attention_4",
 }
 
 
@@ -47,15 +51,24 @@ def check_program(model: ModelSpec) -> None:
         )
 
 
-def kernel_words(stack: Stack | None) -> list[tuple[str, ...]]:
+def attention_of(stack: Stack, accelerator: str) -> str:
+    """attn_implementation of transformers that runs the stack's attention, the device's fastest where it names none."""
+    kernel = stack.kernels.attention
+    if kernel is not AttentionKernel.FLASH:
+        return _ATTENTION[kernel]
+    newer = (name for parts, name in _FLASH_RELEASES.items() if accelerator.lower().startswith(parts))
+    return next(newer, _ATTENTION[AttentionKernel.FLASH_2])
+
+
+def kernel_words(stack: Stack | None, accelerator: str) -> list[tuple[str, ...]]:
     """Options of the programs that ask for the kernels a stack counts on."""
     if stack is None:
         return []
     fused = stack.kernels.fused_norm and stack.kernels.fused_activation
-    return [("--attention", ATTENTION[stack.kernels.attention]), *([("--compile",)] if fused else [])]
+    return [("--attention", attention_of(stack, accelerator)), *([("--compile",)] if fused else [])]
 
 
-def kernel_notes(stack: Stack | None, model: ModelSpec) -> list[str]:
+def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> list[str]:
     """What the programs need for that, or do not bring."""
     said = []
     if model.delta_nets:
@@ -79,7 +92,7 @@ def kernel_notes(stack: Stack | None, model: ModelSpec) -> list[str]:
             "kernels of the plan's stack, which is another framework's: those transformers chooses are used",
         ]
     if stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
-        said.append(f"{ATTENTION[stack.kernels.attention]}: its package must be installed")
+        said.append(f"{attention_of(stack, accelerator)}: its package must be installed")
     if stack.kernels.attention is AttentionKernel.MEMORY_EFFICIENT:
         said.append(
             "an attention mask: without one, as of these tokens, sdpa takes a faster kernel than planned"

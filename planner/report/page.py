@@ -298,7 +298,7 @@ def _grounds(plan: Plan) -> list[Section]:
     )
     return [
         Section("confidence", "How sure this is", (Block("text", text=proof.confidence_sentence(plan) + "."),)),
-        Section("assumed", "Assumed", (lines(plan.assumptions),)),
+        Section("assumed", "Assumed", (lines(proof.assumed(plan)),)),
         Section("sources", "Sources", (lines(sources),)),
         Section("left-out", "Not modelled", (lines(plan.not_modelled),)),
     ]  # fmt: skip

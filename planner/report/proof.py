@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.launchable import WITHOUT_FILES
 from planner.report.facts import CLOSED_GAP, WORTH_SAYING
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
@@ -90,6 +91,16 @@ def confidence_sentence(plan: Plan) -> str:
 
 def cautions(plan: Plan) -> tuple[str, ...]:
     """What the reader must not overlook before acting on the plan."""
+    unwritten = tuple(said for said in plan.assumptions if said.startswith(WITHOUT_FILES))
+    return (*_memory_cautions(plan), *unwritten)
+
+
+def assumed(plan: Plan) -> tuple[str, ...]:
+    """What is assumed, and is no caution."""
+    return tuple(said for said in plan.assumptions if not said.startswith(WITHOUT_FILES))
+
+
+def _memory_cautions(plan: Plan) -> tuple[str, ...]:
     if plan.found and plan.choices[0].memory.verdict is MemoryVerdict.BORDERLINE:
         return ("the best configuration's memory is borderline: try one step before a long run",)
     if plan.found and plan.choices and plan.pareto:

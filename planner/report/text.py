@@ -108,7 +108,7 @@ def plan_document(plan: Plan) -> RenderableType:
     predicts = bool(plan.choices or plan.nearest)
     for title, lines in (
         ("Caution", proof.cautions(plan)),
-        ("Assumed", plan.assumptions),
+        ("Assumed", proof.assumed(plan)),
         ("Not modelled", plan.not_modelled if plan.choices else ()),
         ("Confidence", (proof.confidence_sentence(plan),) if predicts else ()),
     ):

@@ -197,8 +197,8 @@ def render(launch: Launch, version: str) -> Files:
         f"--accumulate {launch.config.num_microbatches} --steps {max(steps, 1)}" + " --recompute" * recompute
     )
     stack = launch.stack_of("fsdp")
-    words += "".join(" " + " ".join(option) for option in kernel_words(stack))
-    missing += kernel_notes(stack, launch.model)
+    words += "".join(" " + " ".join(option) for option in kernel_words(stack, launch.accelerator))
+    missing += kernel_notes(stack, launch.model, launch.accelerator)
     script = "\n".join(
         [
             "#!/usr/bin/env bash",
