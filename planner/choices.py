@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from planner.campaign.run import run_facts
 from planner.cost.chunks import PipelineSimulator
-from planner.cost.flops import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
 from planner.cost.host_memory import host_need
 from planner.cost.memory_moments import PHASES
+from planner.cost.mfu import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
 from planner.cost.model import CostModel
 from planner.cost.offload import host_range
 from planner.cost.simulated import evaluate_exactly

@@ -131,7 +131,7 @@ def _evidence(
 def _check_possible(seen: Observation, tflops: float | None) -> None:
     """Refuse what is above the device's peak with only the half of attention that is computed counted."""
     from planner.calibrate.hypotheses import model_flops, peak_of
-    from planner.cost.flops import MfuConvention
+    from planner.cost.mfu import MfuConvention
 
     peak, computed = peak_of(seen), model_flops(seen, MfuConvention.CAUSAL_HALF)
     if computed / seen.seconds > peak:

@@ -18,18 +18,8 @@ from planner.spec.config import ConfigTable
 from planner.spec.indexer import Indexer
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_cluster import load_cluster
-from planner.spec.model import (
-    Activation,
-    Attention,
-    AttentionKind,
-    DeltaNet,
-    Layer,
-    Mlp,
-    ModelSpec,
-    Moe,
-    QkNorm,
-    StateSpace,
-)
+from planner.spec.mixers import DeltaNet, StateSpace
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack

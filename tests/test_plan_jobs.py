@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
-from planner.cost.flops import causal_half_flops_per_token, weight_gradient_flops_per_token
+from planner.cost.mfu import causal_half_flops_per_token, weight_gradient_flops_per_token
 from planner.spec.load_model import load_model
 from planner.spec.load_plan import load_plan
 

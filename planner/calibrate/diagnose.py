@@ -27,7 +27,7 @@ from planner.calibrate.hypotheses import (
     peak_of,
 )
 from planner.calibrate.predict import Told, predicted_cost
-from planner.cost.flops import MfuConvention
+from planner.cost.mfu import MfuConvention
 
 AS_PREDICTED: Final = 4.0  # prior of nothing being wrong, on the scale of the causes'
 TOGETHER: Final = 0.1  # prior of two causes at once, over the product of their own

@@ -17,7 +17,7 @@ from planner.calibrate.coverage import band_of
 from planner.calibrate.estimate import Observation
 from planner.calibrate.predict import Told, predicted_cost
 from planner.calibrate.shrinkage import HOLDS_80
-from planner.cost.flops import MfuConvention, mfu_flops_per_token
+from planner.cost.mfu import MfuConvention, mfu_flops_per_token
 from planner.spec.precision import RECIPES
 from planner.spec.stack import Stack
 

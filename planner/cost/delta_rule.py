@@ -18,7 +18,7 @@ import numpy as np
 
 from planner.cost.flops import delta_flops
 from planner.cost.state_space import NORM_LAUNCHES, PRODUCT_SHARE, Cut, Quantity, reached_bandwidth
-from planner.spec.model import DeltaNet
+from planner.spec.mixers import DeltaNet
 
 # Seconds from one chunk of a sequence to the next in the kernel that carries the state along, which no number of heads
 # or devices shortens. With this and `state_space.BANDWIDTH_SHARES`, 237 timings of the forward rule over 2,048 to

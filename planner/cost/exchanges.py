@@ -40,7 +40,8 @@ from planner.cost.state_space import cut_of, exchanged_bytes
 from planner.cost.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.links import LinkRates
-from planner.spec.model import Attention, Layer, StateSpace
+from planner.spec.mixers import StateSpace
+from planner.spec.model import Attention, Layer
 from planner.spec.stack_kinds import Dispatcher, StateEngine
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from planner.cost.mixers import launches
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
-from planner.spec.model import Layer, StateSpace
+from planner.spec.mixers import StateSpace
+from planner.spec.model import Layer
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from planner.cost import delta_rule, lightning, short_convolution, state_space
 from planner.cost.state_space import Cut, Quantity
-from planner.spec.model import DeltaNet, LightningAttention, ShortConvolution, StateSpace
+from planner.spec.mixers import DeltaNet, LightningAttention, ShortConvolution, StateSpace
 
 
 def mixer_time(

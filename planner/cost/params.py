@@ -9,19 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from planner.spec.model import (
-    Activation,
-    Attention,
-    AttentionKind,
-    DeltaNet,
-    Layer,
-    Mlp,
-    ModelSpec,
-    Moe,
-    QkNorm,
-    ShortConvolution,
-    StateSpace,
-)
+from planner.spec.mixers import DeltaNet, ShortConvolution, StateSpace
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
 
 KINDS = (
     "embedding",

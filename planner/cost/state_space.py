@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.spec.model import StateSpace
+from planner.spec.mixers import StateSpace
 
 Quantity = Any  # a float or a float64 column: the same text serves both
 

@@ -15,8 +15,9 @@ from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
 from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.device_kernels import with_wide_heads
+from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.job import Job, Optimizer
-from planner.spec.model import MOST_LAYERS, ModelSpec
+from planner.spec.model import ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule

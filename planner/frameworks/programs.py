@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from planner.errors import UnsupportedError
-from planner.spec.model import LightningAttention, ModelSpec, ShortConvolution
+from planner.spec.mixers import LightningAttention, ShortConvolution
+from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
 

@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planner.errors import FileInputError, InputError, UnsupportedError
+from planner.spec.dimensions import LARGEST, MOST_LAYERS
+from planner.spec.mixers import StateSpace
 from planner.spec.model import (
-    LARGEST,
-    MOST_LAYERS,
     Activation,
     Attention,
     AttentionKind,
@@ -37,7 +37,6 @@ from planner.spec.model import (
     Moe,
     NormKind,
     QkNorm,
-    StateSpace,
 )
 
 T = TypeVar("T")

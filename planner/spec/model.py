@@ -11,13 +11,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Final
+from typing import Any
 
-from planner.errors import InputError
+from planner.spec.dimensions import (
+    MOST_LAYERS,
+    require,
+    require_not_negative,
+    require_not_too_large,
+    require_positive,
+)
 from planner.spec.indexer import Indexer
-
-LARGEST: Final = 2**30  # no dimension comes near, and columns hold 32 bits; above it the input is damaged
-MOST_LAYERS: Final = 1_000  # as the deepest published (DeepNet, arXiv 2203.00555); times grow with the square
+from planner.spec.mixers import DeltaNet, StateSpace
 
 
 class AttentionKind(StrEnum):
@@ -53,31 +57,6 @@ class Activation(StrEnum):
     RELU = "relu"
     RELU2 = "relu2"  # squared ReLU
     XIELU = "xielu"  # has two trained scalars (Apertus)
-
-
-def _require(holds: bool, must: str, given: object, hint: str = "check the model's dimensions") -> None:
-    if not holds:
-        raise InputError(must, str(given), hint)
-
-
-def _positive(owner: str, **sizes: int) -> None:
-    for name, value in sizes.items():
-        _require(_is_int(value) and value > 0, f"{owner}.{name} must be an integer above 0", repr(value))
-        _not_too_large(f"{owner}.{name}", value)
-
-
-def _not_negative(owner: str, **sizes: int) -> None:
-    for name, value in sizes.items():
-        _require(_is_int(value) and value >= 0, f"{owner}.{name} must be an integer, 0 or more", repr(value))
-        _not_too_large(f"{owner}.{name}", value)
-
-
-def _not_too_large(what: str, size: int) -> None:
-    _require(size <= LARGEST, f"{what} must be at most {LARGEST:,}", repr(size))
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -116,58 +95,58 @@ class Attention:
     indexer: Indexer | None = None
 
     def __post_init__(self) -> None:
-        _positive(
+        require_positive(
             "attention",
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             v_head_dim=self.v_head_dim,
         )
-        _not_negative(
+        require_not_negative(
             "attention",
             q_lora_rank=self.q_lora_rank,
             kv_lora_rank=self.kv_lora_rank,
             qk_rope_dim=self.qk_rope_dim,
         )
-        _not_too_large("attention.heads x head_dim", self.heads * max(self.head_dim, self.v_head_dim))
+        require_not_too_large("attention.heads x head_dim", self.heads * max(self.head_dim, self.v_head_dim))
         given = f"heads={self.heads}, kv_heads={self.kv_heads}"
-        _require(self.heads % self.kv_heads == 0, "attention.kv_heads must divide attention.heads", given)
+        require(self.heads % self.kv_heads == 0, "attention.kv_heads must divide attention.heads", given)
         gates = self.output_gate and self.head_gate
-        _require(not gates, "attention must have one gate of its output at most", "output_gate and head_gate")
+        require(not gates, "attention must have one gate of its output at most", "output_gate and head_gate")
         tied = not self.tied_values or self.head_dim == self.v_head_dim
         widths = f"{self.head_dim} and {self.v_head_dim}"
-        _require(tied, "attention.tied_values must have values as wide as keys", widths)
+        require(tied, "attention.tied_values must have values as wide as keys", widths)
         if self.window is not None:
-            _positive("attention", window=self.window)
+            require_positive("attention", window=self.window)
         if (index := self.indexer) is not None:
-            _positive("indexer", heads=index.heads, head_dim=index.head_dim, top_k=index.top_k)
-            _require(self.kind is AttentionKind.MLA, "attention.indexer needs kind=mla", self.kind)
+            require_positive("indexer", heads=index.heads, head_dim=index.head_dim, top_k=index.top_k)
+            require(self.kind is AttentionKind.MLA, "attention.indexer needs kind=mla", self.kind)
         if self.kind is AttentionKind.MLA:
             self._check_mla()
         else:
             lora = f"kind={self.kind}, q_lora_rank={self.q_lora_rank}, kv_lora_rank={self.kv_lora_rank}"
-            _require(
+            require(
                 self.q_lora_rank == 0 and self.kv_lora_rank == 0,
                 "attention.kv_lora_rank is for kind=mla only",
                 lora,
             )
             if self.kind is AttentionKind.MHA:
-                _require(
+                require(
                     self.heads == self.kv_heads, "attention.kv_heads must equal heads with kind=mha", given
                 )
 
     def _check_mla(self) -> None:
         must = "attention must have no gate with kind=mla but one a head"
-        _require(not self.output_gate, must, f"{self.gate_width} outputs")
-        _require(
+        require(not self.output_gate, must, f"{self.gate_width} outputs")
+        require(
             self.kv_lora_rank > 0, "attention.kv_lora_rank must be above 0 with kind=mla", self.kv_lora_rank
         )
-        _require(
+        require(
             self.qk_rope_dim < self.head_dim,
             "attention.qk_rope_dim must be below head_dim, the sum of both parts",
             f"qk_rope_dim={self.qk_rope_dim}, head_dim={self.head_dim}",
         )
-        _require(
+        require(
             self.heads == self.kv_heads,
             "attention.kv_heads must equal heads with kind=mla",
             f"heads={self.heads}, kv_heads={self.kv_heads}",
@@ -205,7 +184,7 @@ class Mlp:
     activation: Activation
 
     def __post_init__(self) -> None:
-        _positive("mlp", ffn=self.ffn)
+        require_positive("mlp", ffn=self.ffn)
 
 
 @dataclass(frozen=True)
@@ -236,18 +215,20 @@ class Moe:
     router_scale: bool = False
 
     def __post_init__(self) -> None:
-        _positive("moe", experts=self.experts, top_k=self.top_k, expert_ffn=self.expert_ffn)
-        _not_negative("moe", shared_ffn=self.shared_ffn, groups=self.groups, top_groups=self.top_groups)
-        _not_negative("moe", latent=self.latent)
+        require_positive("moe", experts=self.experts, top_k=self.top_k, expert_ffn=self.expert_ffn)
+        require_not_negative(
+            "moe", shared_ffn=self.shared_ffn, groups=self.groups, top_groups=self.top_groups
+        )
+        require_not_negative("moe", latent=self.latent)
         given = f"experts={self.experts}, top_k={self.top_k}"
-        _require(self.top_k <= self.experts, "moe.top_k must be at most moe.experts", given)
+        require(self.top_k <= self.experts, "moe.top_k must be at most moe.experts", given)
         if self.groups:
-            _require(
+            require(
                 self.experts % self.groups == 0,
                 "moe.groups must divide moe.experts",
                 f"groups={self.groups}, experts={self.experts}",
             )
-            _require(
+            require(
                 self.top_groups <= self.groups,
                 "moe.top_groups must be at most moe.groups",
                 f"top_groups={self.top_groups}, groups={self.groups}",
@@ -256,147 +237,6 @@ class Moe:
     def width(self, hidden: int) -> int:
         """What a routed expert reads and writes of a token [values]."""
         return self.latent or hidden
-
-
-@dataclass(frozen=True)
-class StateSpace:
-    """A Mamba-2 mixer: Dao and Gu 2024, arXiv 2405.21060.
-
-    `state`: width of a head's state (N). `groups`: heads of a group share B and C. `conv`: taps of the causal
-    convolution over x, B and C. `chunk`: tokens that the scan works on as one block. `bias`: of both projections.
-    """
-
-    heads: int
-    head_dim: int
-    state: int
-    groups: int
-    conv: int = 4
-    chunk: int = 256
-    conv_bias: bool = True
-    bias: bool = False
-    kind: ClassVar[str] = "state_space"  # of parameters
-
-    def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("heads", "head_dim", "state", "groups", "chunk")}
-        _positive("state_space", **sizes)
-        _not_negative("state_space", conv=self.conv)
-        _not_too_large("state_space.heads x head_dim", self.heads * self.head_dim)
-        given = f"heads={self.heads}, groups={self.groups}"
-        _require(self.heads % self.groups == 0, "state_space.groups must divide state_space.heads", given)
-
-    @property
-    def title(self) -> str:
-        """What such layers are called."""
-        return "state spaces"
-
-    @property
-    def inner(self) -> int:
-        """Width of x, of its gate and of the scan's output."""
-        return self.heads * self.head_dim
-
-    @property
-    def conv_width(self) -> int:
-        """Channels of the convolution: x, B and C."""
-        return self.inner + 2 * self.groups * self.state
-
-    @property
-    def scalars(self) -> int:
-        """Numbers a token for every head: its time step."""
-        return 1
-
-    @property
-    def in_width(self) -> int:
-        """Outputs of the input projections: the gate, x, B, C and every head's scalars."""
-        return self.inner + self.conv_width + self.scalars * self.heads
-
-    @property
-    def ranked_width(self) -> int:
-        """Those of them that come through a product of low rank; 0 without one."""
-        return 0
-
-
-@dataclass(frozen=True)
-class DeltaNet(StateSpace):
-    """A gated delta net: Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464; or Kimi Delta Attention, arXiv 2510.26692.
-
-    In a state space's fields: `heads` of values, `head_dim` wide; `groups`: heads of queries and keys, which are
-    `state` wide and which `heads` / `groups` heads of values share. The convolution runs over queries, keys and values.
-    `channel_decay`: every channel of a key decays by itself, not every head (Kimi Delta Attention). `gate_rank`: width
-    through which the decays and the output's gate are projected, each by itself; 0: straight from the hidden state.
-    """
-
-    chunk: int = 64
-    conv_bias: bool = False
-    channel_decay: bool = False
-    gate_rank: int = 0
-    kind: ClassVar[str] = "delta_net"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _not_negative("state_space", gate_rank=self.gate_rank)
-
-    @property
-    def title(self) -> str:
-        return "Kimi Delta Attention" if self.channel_decay else "gated delta nets"
-
-    @property
-    def scalars(self) -> int:
-        """Numbers a token for every head: how fast the state or its channels decay, and how much is written."""
-        return 1 + (self.state if self.channel_decay else 1)
-
-    @property
-    def ranked_width(self) -> int:
-        return self.inner + (self.scalars - 1) * self.heads if self.gate_rank else 0
-
-
-@dataclass(frozen=True)
-class LightningAttention(StateSpace):
-    """Linear attention in blocks whose heads decay by a fixed rate: Qin et al. 2024, arXiv 2405.17381.
-
-    In a state space's fields: `heads` of queries, keys and values, all `head_dim` wide; `chunk`: tokens of a block. It
-    has no convolution, and an output gate as wide as the heads.
-    """
-
-    conv: int = 0
-    conv_bias: bool = False
-    kind: ClassVar[str] = "lightning_attention"
-
-    @property
-    def title(self) -> str:
-        return "lightning attention"
-
-    @property
-    def scalars(self) -> int:
-        return 0
-
-
-@dataclass(frozen=True)
-class ShortConvolution(StateSpace):
-    """A convolution over a few tokens between two gates: LFM2, arXiv 2511.23404, section 2.
-
-    In a state space's fields: one head as wide as its channels, which has no state; `conv`: taps.
-    """
-
-    conv: int = 3
-    conv_bias: bool = False
-    kind: ClassVar[str] = "short_convolution"
-
-    @property
-    def title(self) -> str:
-        return "short convolutions"
-
-    @property
-    def conv_width(self) -> int:
-        return self.inner
-
-    @property
-    def scalars(self) -> int:
-        return 0
-
-    @property
-    def in_width(self) -> int:
-        """Outputs of the input projection: both gates and what they multiply."""
-        return 3 * self.inner
 
 
 @dataclass(frozen=True)
@@ -420,18 +260,18 @@ class Layer:
     state_space: StateSpace | None = None
 
     def __post_init__(self) -> None:
-        _not_negative("layer", norms=self.norms)
-        _require(
+        require_not_negative("layer", norms=self.norms)
+        require(
             self.mlp is None or self.moe is None,
             "a layer must have at most one of mlp and moe",
             f"mlp={self.mlp}, moe={self.moe}",
         )
-        _require(
+        require(
             self.attention is None or self.state_space is None,
             "a layer must have at most one of attention and a state space",
             f"attention={self.attention}, state_space={self.state_space}",
         )
-        _require(self.sublayers > 0, "a layer must have something to compute", "nothing")
+        require(self.sublayers > 0, "a layer must have something to compute", "nothing")
 
     @property
     def mixes(self) -> bool:
@@ -478,25 +318,25 @@ class ModelSpec:
     described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _positive("model", hidden=self.hidden, vocab=self.vocab)
+        require_positive("model", hidden=self.hidden, vocab=self.vocab)
         object.__setattr__(self, "embedding_width", self.embedding_width or self.hidden)
-        _not_negative(
+        require_not_negative(
             "model",
             position_rows=self.position_rows,
             embedding_width=self.embedding_width,
             max_position=self.max_position,
             mtp_layers=self.mtp_layers,
         )
-        _require(len(self.layers) > 0, "model.layers must hold at least one layer", "none")
+        require(len(self.layers) > 0, "model.layers must hold at least one layer", "none")
         must = f"model.layers and mtp_layers must be at most {MOST_LAYERS:,} in all"
-        _require(len(self.layers) + self.mtp_layers <= MOST_LAYERS, must, len(self.layers) + self.mtp_layers)
+        require(len(self.layers) + self.mtp_layers <= MOST_LAYERS, must, len(self.layers) + self.mtp_layers)
         kinds: dict[Layer, Layer] = {}
         object.__setattr__(self, "layers", tuple(kinds.setdefault(layer, layer) for layer in self.layers))
         object.__setattr__(self, "_kinds", tuple(kinds))
         index = {id(layer): i for i, layer in enumerate(kinds)}
         object.__setattr__(self, "_kind_of", tuple(index[id(layer)] for layer in self.layers))
         missing = [layer for layer in self.mtp_block if replace(layer, wide=False) not in self._narrow()]
-        _require(not missing, "model.mtp_block must be made of layers that the model has", missing)
+        require(not missing, "model.mtp_block must be made of layers that the model has", missing)
 
     def __hash__(self) -> int:
         """Cheaper than over all fields, and the same in every process; equality decides."""

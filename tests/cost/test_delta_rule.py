@@ -19,23 +19,18 @@ from planner.cost.delta_rule import (
     rule_traffic,
     working_bytes,
 )
-from planner.cost.flops import (
-    causal_half_flops_per_token,
-    delta_flops,
-    gemm_flops,
-    layer_gemms,
-    model_flops,
-    scan_flops,
-)
+from planner.cost.flops import delta_flops, gemm_flops, layer_gemms, model_flops, scan_flops
 from planner.cost.graphs import capture_of, dense_launches
 from planner.cost.layer import LayerCost
+from planner.cost.mfu import causal_half_flops_per_token
 from planner.cost.params import layer_parameters, model_parameters
 from planner.cost.state_space import cut_of, exchanged_bytes, reached_bandwidth
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs, ParallelConfig
 from planner.spec.load_model import load_model
-from planner.spec.model import Activation, DeltaNet, Layer, Mlp, ModelSpec
+from planner.spec.mixers import DeltaNet
+from planner.spec.model import Activation, Layer, Mlp, ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 from tests.problems import attention, costs, delta_model, moe_model, problem

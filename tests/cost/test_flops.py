@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from planner.cost.flops import (
-    MfuConvention,
     Shard,
     attended_pairs,
     attention_flops,
@@ -19,13 +18,14 @@ from planner.cost.flops import (
     gemm_flops,
     head_gemm,
     layer_gemms,
-    mfu_flops_per_token,
     model_flops,
 )
+from planner.cost.mfu import MfuConvention, mfu_flops_per_token
 from planner.cost.params import layer_parameters, model_parameters, norm_parameters
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
-from planner.spec.model import Attention, AttentionKind, DeltaNet, ShortConvolution
+from planner.spec.mixers import DeltaNet, ShortConvolution
+from planner.spec.model import Attention, AttentionKind
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ORACLE = DATA / "oracles" / "flops_oracle.csv"

@@ -22,7 +22,8 @@ from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import load_model
-from planner.spec.model import Layer, LightningAttention, ModelSpec, ShortConvolution
+from planner.spec.mixers import LightningAttention, ShortConvolution
+from planner.spec.model import Layer, ModelSpec
 from tests.problems import costs, dense_model, problem
 
 TEXT = LightningAttention(64, 128, 128, 64)  # of MiniMax-Text-01

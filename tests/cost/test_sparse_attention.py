@@ -10,14 +10,9 @@ import pytest
 from planner.catalog.load_stacks import load_stack
 from planner.cost.activations import layer_activations
 from planner.cost.exchanges import exchanges
-from planner.cost.flops import (
-    causal_half_flops_per_token,
-    chosen_pairs,
-    layer_gemms,
-    model_flops,
-    taught_pairs,
-)
+from planner.cost.flops import chosen_pairs, layer_gemms, model_flops, taught_pairs
 from planner.cost.layer import LayerCost
+from planner.cost.mfu import causal_half_flops_per_token
 from planner.cost.params import layer_parameters, model_parameters
 from planner.cost.sparse_attention import (
     DENSE_KEPT,

@@ -10,11 +10,12 @@ import pytest
 from planner.catalog.load_stacks import load_stack
 from planner.cost.activations import layer_activations
 from planner.cost.exchanges import exchanges
-from planner.cost.flops import causal_half_flops_per_token, layer_gemms, model_flops, scan_flops
+from planner.cost.flops import layer_gemms, model_flops, scan_flops
 from planner.cost.graphs import dense_launches
 from planner.cost.layer import LayerCost
 from planner.cost.layer_memory import layer_parts
 from planner.cost.messages import tensor_parallel_regions
+from planner.cost.mfu import causal_half_flops_per_token
 from planner.cost.params import layer_parameters, model_parameters
 from planner.cost.state_space import (
     SCAN_SLOWDOWN,
@@ -29,7 +30,8 @@ from planner.cost.state_space import (
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs, ParallelConfig
 from planner.spec.job import AdapterTargets
 from planner.spec.load_model import load_model
-from planner.spec.model import Layer, ModelSpec, StateSpace
+from planner.spec.mixers import StateSpace
+from planner.spec.model import Layer, ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, hybrid_model, moe_model, problem

@@ -15,7 +15,8 @@ from planner.errors import InputError, UnsupportedError
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.sparse import NAME as SPARSE
 from planner.frameworks.megatron.sparse import VARIANT, is_sparse
-from planner.spec.model import DeltaNet, ModelSpec
+from planner.spec.mixers import DeltaNet
+from planner.spec.model import ModelSpec
 
 Option = tuple[str, ...]
 

@@ -15,7 +15,9 @@ from typing import Final
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.megatron.given import Arguments
-from planner.spec.model import MOST_LAYERS, Attention, Layer, Mlp, ModelSpec, Moe, StateSpace
+from planner.spec.dimensions import MOST_LAYERS
+from planner.spec.mixers import StateSpace
+from planner.spec.model import Attention, Layer, Mlp, ModelSpec, Moe
 
 Option = tuple[str, ...]
 

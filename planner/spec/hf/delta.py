@@ -14,7 +14,8 @@ from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe, sparse_layers, with_groups
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import Attention, DeltaNet, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.mixers import DeltaNet
+from planner.spec.model import Attention, Layer, Mlp, ModelSpec, Moe, QkNorm
 
 Block = tuple[Mlp | None, Moe | None]
 _TYPES = ("full_attention", "linear_attention")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.errors import FileInputError, nearest_names
-from planner.spec.model import LARGEST, MOST_LAYERS, Activation
+from planner.spec.dimensions import LARGEST, MOST_LAYERS
+from planner.spec.model import Activation
 
 _ACTIVATIONS = {
     "gelu": Activation.GELU,

@@ -13,16 +13,8 @@ from planner.spec.hf.delta import Block
 from planner.spec.hf.dense import Core, grouped_attention, read_core, rotary_model, with_window
 from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import (
-    Activation,
-    Attention,
-    Layer,
-    LightningAttention,
-    Mlp,
-    ModelSpec,
-    QkNorm,
-    ShortConvolution,
-)
+from planner.spec.mixers import LightningAttention, ShortConvolution
+from planner.spec.model import Activation, Attention, Layer, Mlp, ModelSpec, QkNorm
 
 _FULL, _LINEAR, _SLIDING, _CONV = "full_attention", "linear_attention", "sliding_attention", "conv"
 
