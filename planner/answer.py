@@ -46,7 +46,7 @@ NOT_MODELLED = (
     "network congestion from other jobs, and a pathological network state",
     "the matrix products of Muon's update",
     "experts that get more tokens than others, unless their loads are given (--expert-loads)",
-    "varying sequence lengths and padding, unless their mean is given (estimate --mean-len), and the data loader",
+    "varying sequence lengths and padding, unless their mean is given (--mean-len), and the data loader",
     "pipeline schedules that the stack does not run (`planner schedule` simulates them)",
     "what the driver keeps of CUDA graphs outside the allocator",
     "buffers registered with NCCL, and its settings by the environment",

@@ -31,12 +31,10 @@ from planner import (
     cli_validate,
 )
 from planner.cli_options import (
-    DEFAULT_JOB,
     DEFAULT_TUNING,
     AssumeOption,
     ClusterArgument,
     GpusOption,
-    JobOptions,
     JsonOption,
     ModelArgument,
     OutputOption,
@@ -101,7 +99,7 @@ def plan(
     model: ModelArgument,
     cluster: ClusterArgument,
     gpus: GpusOption = None,
-    job: JobOptions = DEFAULT_JOB,
+    job: TuningOptions = DEFAULT_TUNING,
     objective: Annotated[
         str, typer.Option(help="What to have least of: step_time, cost, energy, gpus; or most: headroom.")
     ] = "step_time",
@@ -214,7 +212,7 @@ def compare(
         str | None,
         typer.Option(metavar="N[,N...]", help="Devices of all, or of each (default: whole clusters)."),
     ] = None,
-    job: JobOptions = DEFAULT_JOB,
+    job: TuningOptions = DEFAULT_TUNING,
     objective: Annotated[
         str, typer.Option(help="What to order by: step_time, days, cost or energy.")
     ] = "step_time",
@@ -246,7 +244,7 @@ def size(
     spare_nodes: Annotated[
         str | None, typer.Option(metavar="N", help="Nodes held beside the job, or: enough.")
     ] = None,
-    job: JobOptions = DEFAULT_JOB,
+    job: TuningOptions = DEFAULT_TUNING,
     as_json: JsonOption = False,
 ) -> int:
     """Say how many GPUs to take: the fewest that fit or end in time, or the fastest for a budget."""

@@ -68,6 +68,20 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return of
 
 
+@pytest.mark.parametrize("job", ["qlora", "packed"])
+def test_a_search_costs_the_job_as_an_estimate_does(
+    plan_file: Callable[[str], str], tmp_path: Path, job: str
+) -> None:
+    """The configuration of `JOBS` is one of those that `plan` looks through: its best is no slower."""
+    path = str(tmp_path / "plan.json")
+    run("plan", *JOBS[job], "-o", path)
+    found = load_plan(path).choices[0]
+    assert found.step_time <= load_plan(plan_file(job)).choices[0].step_time
+    again = json.loads(run("estimate", path, "--json"))["choices"][0]
+    assert again["config"] == json.loads(found.config.model_dump_json())
+    assert again["step_time"] == pytest.approx(found.step_time)
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_every_reader_costs_the_job_of_the_plan(
     plan_file: Callable[[str], str], tmp_path: Path, job: str

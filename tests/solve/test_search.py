@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,8 +58,19 @@ def brute_force(space: Enumeration, cost: CostTable, limit: float) -> np.ndarray
     return rows[np.sort(first)]
 
 
-def searched(seed: int) -> tuple[CostModel, Enumeration, ConfigTable, CostTable]:
+# jobs of adapters on a frozen model, and of sequences that differ in length
+TUNED: tuple[dict[str, Any], ...] = (
+    {"lora_rank": 16},
+    {"lora_rank": 8, "frozen_bits": 4},
+    {"mean_length": 700.0},
+    {"mean_length": 500.0, "packed": True},
+    {"lora_rank": 16, "mean_length": 600.0},
+)
+
+
+def searched(seed: int, **job: Any) -> tuple[CostModel, Enumeration, ConfigTable, CostTable]:
     subject = random_problem(seed)
+    subject = replace(subject, job=replace(subject.job, **job))
     model, space = costs(subject), enumerate_configs(subject, RULES)
     table = space.table()
     return model, space, table, model.evaluate(table)
@@ -84,6 +96,15 @@ def test_the_best_are_those_of_brute_force(seed: int) -> None:
         limit = float(np.quantile(cost.device_memory, share))
         for top in (1, 10):
             check(search(model, space, limit, top), space, cost, limit, top)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_best_of_other_jobs_are_those_of_brute_force(seed: int) -> None:
+    model, space, _, cost = searched(seed, **TUNED[seed % len(TUNED)])
+    stem = np.repeat(np.arange(len(space.stems)), space.counts)
+    assert (model.lower_bound(space.stems)[stem] <= cost.step_time).all()
+    limit = float(np.quantile(cost.device_memory, 0.5))
+    check(search(model, space, limit, 10), space, cost, limit, 10)
 
 
 @pytest.mark.parametrize("seed", range(6))
