@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.catalog.stack_options import PURE_BF16
+from planner.catalog.stack_options import FLASH_ATTENTION_3, PURE_BF16
 from planner.errors import InputError
 from planner.frameworks.details import left_out
 from planner.frameworks.fields import Settings, dump_json, flatten, load_settings, option_words
@@ -23,6 +23,7 @@ from planner.frameworks.options import check_options, table_source, unknown_opti
 from planner.frameworks.programs import (
     DEEPSPEED_PROGRAM,
     MODEL_CONFIG,
+    NEWER_FLASH,
     PROGRAM,
     check_program,
     kernel_notes,
@@ -310,7 +311,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if stage == 3 and s.count("zero_optimization.zero_hpz_partition_size", 1) > 1:
         notes.append("zero_hpz_partition_size, a second copy of the weights in every group, is not costed")
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
-    recompute, seq_len = _program(files, pipe)
+    recompute, seq_len, options = _program(files, pipe)
     axes["recompute"] = int(recompute)
     if s.has("gradient_accumulation_steps"):
         axes["num_microbatches"] = accumulated
@@ -339,7 +340,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             "deepspeed", VERSION, [n for n in flatten(document) if not n.startswith(_FREE)]
         ),
         notes=tuple(notes),
-        stack_options=(PURE_BF16,) if all(pure) else (),
+        stack_options=(*((PURE_BF16,) if all(pure) else ()), *options),
     )
 
 
@@ -349,17 +350,22 @@ def _offload(s: Settings) -> int:
     return sum(bit for bit, place in zip((1, 2), places, strict=True) if place != "none")
 
 
-def _program(files: Mapping[str, str], pipe: Mapping[str, Any]) -> tuple[Recompute, int | None]:
-    """Recomputation and sequence length, which a program's options say."""
+def _program(
+    files: Mapping[str, str], pipe: Mapping[str, Any]
+) -> tuple[Recompute, int | None, tuple[str, ...]]:
+    """Recomputation, sequence length and options of the stack, which a program's options say."""
     full = bool(pipe.get("activation_checkpoint_interval"))
-    seq_len = None
+    seq_len: int | None = None
+    options: tuple[str, ...] = ()
     for file, text in files.items():
         if is_script(file):
             words = {name: values for name, *values in options_of(text)[0]}
             full |= "--recompute" in words
             given = (words.get("--seq-len") or [""])[0]
             seq_len = whole(given) or seq_len
-    return (Recompute.FULL if full else Recompute.NONE), seq_len
+            if set(words.get("--attention", ())) & NEWER_FLASH:
+                options = (FLASH_ATTENTION_3,)
+    return (Recompute.FULL if full else Recompute.NONE), seq_len, options
 
 
 def _devices(files: Mapping[str, str]) -> int | None:

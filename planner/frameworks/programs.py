@@ -29,6 +29,7 @@ _FLASH_RELEASES: Final = {
     ("h100", "h200", "h800", "h20", "gh200"): "flash_attention_3",
     ("b200", "b300", "gb200", "gb300"): "flash_attention_4",
 }
+NEWER_FLASH: Final = frozenset(_FLASH_RELEASES.values())
 
 
 # Families that transformers 5.23 has no causal language model of (models/auto/modeling_auto.py): published with code of

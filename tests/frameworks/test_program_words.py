@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planner.catalog.load_stacks import load_stack
+from planner.catalog.stack_options import FLASH_ATTENTION_3
+from planner.frameworks import framework
 from planner.frameworks.programs import attention_of
+from tests.frameworks.launches import CONFIGS, launch, problem
 
 
 @pytest.mark.parametrize(
@@ -23,3 +26,11 @@ from planner.frameworks.programs import attention_of
 )
 def test_flash_attention_is_the_release_that_the_device_has(stack: str, accelerator: str, asked: str) -> None:
     assert attention_of(load_stack(stack), accelerator) == asked
+
+
+@pytest.mark.parametrize(("stack", "options"), [("", ()), (f"+{FLASH_ATTENTION_3}", (FLASH_ATTENTION_3,))])
+def test_deepspeed_reads_back_which_one_was_asked_for(stack: str, options: tuple[str, ...]) -> None:
+    given = problem("llama-3.1-8b", f"deepspeed-2025{stack}")
+    deepspeed = framework("deepspeed")
+    files = deepspeed.render(launch("llama-3.1-8b", CONFIGS["deepspeed"], given), deepspeed.default_version)
+    assert deepspeed.parse(files).stack_options == options
