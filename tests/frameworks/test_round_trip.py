@@ -60,8 +60,15 @@ def test_megatron_states_the_architecture(model: str) -> None:
     assert same_architecture(back, spec)
 
 
+# sparse attention, heads of two widths, layers of several
+NEWER = {
+    *("deepseek-v3.2", "glm-5", "gemma-4-26b-a4b", "gemma-4-31b"),
+    *("llama-3.1-nemotron-ultra-253b", "llama-3.3-nemotron-super-49b"),
+}
+
+
 def test_most_models_can_be_stated() -> None:
-    refused = 0
+    refused: set[str] = set()
     for model in catalog_models():
         case = replace(golden_launch("megatron"), model=load_model(model))
         if case.model.state_spaces:  # of another release: test_hybrids.py
@@ -69,8 +76,9 @@ def test_most_models_can_be_stated() -> None:
         try:
             framework("megatron").render(case, "0.18.2")
         except PlannerError:
-            refused += 1
-    assert refused <= 42  # Gemma, Cohere, post-norms, sparse attention, layers of several widths ...
+            refused.add(model)
+    assert refused >= NEWER
+    assert len(refused - NEWER) <= 36  # Gemma, Cohere, post-norms ...
 
 
 @pytest.mark.parametrize("precision", list(Precision))
