@@ -1,7 +1,7 @@
 """What is the answer to one point of a sweep? A request in, rows of a table out, in whichever process.
 
 Rows hold no times of day and no durations of the search, so the same point gives the same row everywhere. Left out:
-which points there are (`spec.load_sweep`), and who works on them (`cli_sweep`).
+which points there are (`spec.load_sweep`), and who works on them (`cli.sweep`).
 """
 
 from __future__ import annotations

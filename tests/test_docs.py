@@ -44,7 +44,7 @@ def test_a_page_shows_what_is_printed(page: Path) -> None:
 
 
 def test_shells_complete_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.cli_options import complete_cluster, complete_model, complete_stack
+    from planner.cli.options import complete_cluster, complete_model, complete_stack
 
     assert "llama-3.1-70b" in complete_model("llama-3.1")
     assert complete_cluster("dgx-h1") == ["dgx-h100"]

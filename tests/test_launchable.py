@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli_export import render_plan
+from planner.cli.export import render_plan
 from planner.errors import UnsupportedError
 from planner.estimate import make_estimate
 from planner.launchable import with_launch_note

@@ -52,12 +52,8 @@ FILE_CALLS = {
 
 
 def top_of(module: str) -> str:
-    """The part of the package that a dotted module belongs to: "planner.cost.model" -> "cost".
-
-    The command line is one part, over several files.
-    """
-    part = module.split(".")[1] if "." in module else ""
-    return "cli" if part.startswith("cli_") else part
+    """The part of the package that a dotted module belongs to: "planner.cost.model" -> "cost"."""
+    return module.split(".")[1] if "." in module else ""
 
 
 def imported(tree: ast.AST) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from planner import cli
-from planner.cli_campaign import parse_budget, parse_counts, parse_days
+from planner.cli.campaign import parse_budget, parse_counts, parse_days
 from planner.errors import InputError
 from planner.growth import PAYING_SPEEDUP
 from planner.outcome import best_of, run_days

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from planner import cli_sweep, sweep_workers
+from planner import sweep_workers
 from planner.cli import app
+from planner.cli.sweep import csv_text, write_table
 from planner.errors import FileInputError, InputError
 from planner.request import Request
 from planner.spec.load_sweep import load_sweep
@@ -166,7 +167,7 @@ def test_a_spreadsheet_runs_no_text_as_a_formula() -> None:
     texts = ["=1+1", "+more.yaml", "-x", "@SUM(A1)", "\t=1"]
     rows: list[dict[str, object]] = [dict.fromkeys(COLUMNS) | {"model": text, "mfu": -0.5} for text in texts]
     rows.append(dict.fromkeys(COLUMNS) | {"model": "a=b", "gpus": -1, "reason": ""})
-    read = list(csv.DictReader(io.StringIO(cli_sweep.csv_text(rows), newline="")))
+    read = list(csv.DictReader(io.StringIO(csv_text(rows), newline="")))
     assert [row["model"] for row in read] == [f"'{text}" for text in texts] + ["a=b"]
     assert {row["mfu"] for row in read} == {"-0.5", ""}
     assert (read[-1]["gpus"], read[-1]["reason"]) == ("-1", "")
@@ -175,8 +176,8 @@ def test_a_spreadsheet_runs_no_text_as_a_formula() -> None:
 def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = [dict.fromkeys(COLUMNS) | {"model": "a", "gpus": 8, "step_time_s": 0.1}, dict.fromkeys(COLUMNS)]
-    cli_sweep.write_table(rows, tmp_path / "t.parquet")
+    write_table(rows, tmp_path / "t.parquet")
     first = (tmp_path / "t.parquet").read_bytes()
     assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == rows
-    cli_sweep.write_table(rows, tmp_path / "t.parquet")
+    write_table(rows, tmp_path / "t.parquet")
     assert (tmp_path / "t.parquet").read_bytes() == first

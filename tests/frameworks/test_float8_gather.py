@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli_files import problem_of
+from planner.cli.files import problem_of
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Files

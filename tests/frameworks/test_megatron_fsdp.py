@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cli_files import newest_stack
+from planner.cli.files import newest_stack
 from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch

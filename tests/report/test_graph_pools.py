@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.cli_memory import explain_memory
+from planner.cli.memory import explain_memory
 from planner.estimate import make_estimate
 from planner.request import Request, resolve
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Schedule, module_mask

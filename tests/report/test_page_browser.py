@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def address(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> str:
-    from planner.cli_report import drawn_plan_page
+    from planner.cli.report import drawn_plan_page
     from planner.report.html import page_html
 
     path = tmp_path_factory.mktemp("page") / "report.html"

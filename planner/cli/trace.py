@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli_options import CalibrationOption
+from planner.cli.options import CalibrationOption
 from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:

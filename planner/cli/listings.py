@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from planner.cli_options import GpusOption, JsonOption, MtpOption, SeqLenOption, check_count
-from planner.cli_output import say, say_json
+from planner.cli.options import GpusOption, JsonOption, MtpOption, SeqLenOption, check_count
+from planner.cli.output import say, say_json
 
 MODEL_EPILOG = "\b\nExample:\n  planner model deepseek-ai/DeepSeek-V3 --seq-len 4096 --json"
 CLUSTERS_EPILOG = "\b\nExample:\n  planner clusters dgx-h100 --gpus 64"

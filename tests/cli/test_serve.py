@@ -16,7 +16,7 @@ import pytest
 
 from planner.catalog.load_overlay import save_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK
-from planner.cli_serve import FIELDS, answer, asked
+from planner.cli.serve import FIELDS, answer, asked
 from planner.errors import InputError, PlannerError
 from planner.plan import make_plan
 from planner.report.facts import precise_time
@@ -92,7 +92,7 @@ def test_a_number_out_of_bounds_is_told_both_bounds() -> None:
 def client() -> Any:
     testclient = pytest.importorskip("starlette.testclient")
     pytest.importorskip("vl_convert")
-    from planner.cli_serve import web_app
+    from planner.cli.serve import web_app
 
     return testclient.TestClient(web_app(), base_url="http://127.0.0.1:8765")
 
@@ -136,7 +136,7 @@ def test_answers_and_problems() -> None:
 
 
 def test_a_port_in_use_is_an_error() -> None:
-    from planner.cli_serve import _listen
+    from planner.cli.serve import _listen
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -2,7 +2,7 @@
 
 Exit codes: 0 found, 1 well-formed but illegal or nothing fits, 2 malformed input. The result goes to stdout,
 progress and errors to stderr. Heavy imports wait inside the verbs, so that --help is quick. Left out: options
-that verbs share (`cli_options`), how an answer leaves the process (`cli_output`), any knowledge of models,
+that verbs share (`cli.options`), how an answer leaves the process (`cli.output`), any knowledge of models,
 clusters or plans.
 """
 
@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner import (
-    __version__,
-    cli_calibrate,
-    cli_check,
-    cli_diagnose,
-    cli_explain,
-    cli_export,
-    cli_listings,
-    cli_probe,
-    cli_report,
-    cli_serve,
-    cli_sweep,
-    cli_trace,
-    cli_validate,
+from planner import __version__
+from planner.cli import (
+    calibrate,
+    check,
+    diagnose,
+    explain,
+    export,
+    listings,
+    probe,
+    report,
+    serve,
+    sweep,
+    trace,
+    validate,
 )
-from planner.cli_options import (
+from planner.cli.options import (
     DEFAULT_TUNING,
     AssumeOption,
     ClusterArgument,
@@ -42,7 +42,7 @@ from planner.cli_options import (
     check_count,
     takes_job,
 )
-from planner.cli_output import answers, progress, say, say_json, tell, updates
+from planner.cli.output import answers, progress, say, say_json, tell, updates
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -167,13 +167,13 @@ def estimate(
     if stage is not None and not memory:
         raise InputError("--stage belongs to --memory", f"--stage {stage}", "add --memory")
     _check_output(output)
-    from planner.cli_estimate import estimated
+    from planner.cli.estimate import estimated
 
     with progress("estimating"):
         found, problem, assumed = estimated(request, choice, other)
     if not (memory and found.choices):
         return _deliver(found, as_json, output)
-    from planner.cli_memory import explain_memory
+    from planner.cli.memory import explain_memory
     from planner.spec.load_plan import save_plan
 
     if output is not None:
@@ -191,9 +191,9 @@ def _check_output(output: Path | None) -> None:
         check_plan_target(output)
 
 
-app.command(epilog=cli_listings.MODEL_EPILOG)(answers(cli_listings.model))
-app.command(epilog=cli_listings.CLUSTERS_EPILOG)(answers(cli_listings.clusters))
-app.command(epilog=cli_listings.STACKS_EPILOG)(answers(cli_listings.stacks))
+app.command(epilog=listings.MODEL_EPILOG)(answers(listings.model))
+app.command(epilog=listings.CLUSTERS_EPILOG)(answers(listings.clusters))
+app.command(epilog=listings.STACKS_EPILOG)(answers(listings.stacks))
 
 
 @app.command(
@@ -220,10 +220,10 @@ def compare(
 ) -> int:
     """Show the best plan of several clusters side by side: time, money, energy, what binds."""
     request = job.request(model)
-    from planner import cli_campaign
+    from planner.cli import campaign
 
     with progress("comparing") as spinner:
-        answer = cli_campaign.compare(request, clusters or [], gpus, objective, updates(spinner))
+        answer = campaign.compare(request, clusters or [], gpus, objective, updates(spinner))
     return tell(answer, as_json)
 
 
@@ -250,10 +250,10 @@ def size(
     """Say how many GPUs to take: the fewest that fit or end in time, or the fastest for a budget."""
     check_count("max-gpus", max_gpus)
     request = job.request(model, cluster, max_gpus)
-    from planner import cli_campaign
+    from planner.cli import campaign
 
     with progress("sizing") as spinner:
-        answer = cli_campaign.size(request, days, budget, least, spare_nodes, updates(spinner))
+        answer = campaign.size(request, days, budget, least, spare_nodes, updates(spinner))
     return tell(answer, as_json)
 
 
@@ -261,9 +261,9 @@ def size(
 @answers
 def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int:
     """List what is assumed about whole runs (failures, checkpoints, power, prices), with sources."""
-    from planner import cli_campaign
+    from planner.cli import campaign
 
-    return tell(cli_campaign.assumptions(assume or ()), as_json)
+    return tell(campaign.assumptions(assume or ()), as_json)
 
 
 @app.command(
@@ -297,36 +297,36 @@ def schedule(
     as_json: JsonOption = False,
 ) -> int:
     """Time a pipeline schedule exactly, count what it holds in flight, and draw it."""
-    from planner import cli_schedule
+    from planner.cli import schedule as schedules
 
-    question = cli_schedule.ScheduleQuestion(
+    question = schedules.ScheduleQuestion(
         schedule, pp, microbatches, vpp, f, b, w, comm, fb, group_size, memory_limit, moe_overlap
     )
     with progress(f"simulating {pp:,} ranks, {microbatches:,} micro-batches"):
-        answer = cli_schedule.answer_schedule(question)
+        answer = schedules.answer_schedule(question)
     if svg is not None:
-        cli_schedule.write_svg(answer, svg)
+        schedules.write_svg(answer, svg)
     if as_json:
-        say_json(cli_schedule.schedule_facts(answer))
+        say_json(schedules.schedule_facts(answer))
     else:
         from planner.report.text import terminal
 
-        say(cli_schedule.schedule_document(answer, terminal().width))
+        say(schedules.schedule_document(answer, terminal().width))
     return 0
 
 
 for _verb, _epilog in (
-    (cli_calibrate.calibrate, cli_calibrate.EPILOG),
-    (cli_check.check, cli_check.EPILOG),
-    (cli_diagnose.diagnose, cli_diagnose.EPILOG),
-    (cli_explain.explain, cli_explain.EPILOG),
-    (cli_export.export, cli_export.EPILOG),
-    (cli_probe.probe, cli_probe.EPILOG),
-    (cli_report.report, cli_report.EPILOG),
-    (cli_serve.serve, cli_serve.EPILOG),
-    (cli_sweep.sweep, cli_sweep.EPILOG),
-    (cli_trace.trace, cli_trace.EPILOG),
-    (cli_validate.validate, cli_validate.EPILOG),
+    (calibrate.calibrate, calibrate.EPILOG),
+    (check.check, check.EPILOG),
+    (diagnose.diagnose, diagnose.EPILOG),
+    (explain.explain, explain.EPILOG),
+    (export.export, export.EPILOG),
+    (probe.probe, probe.EPILOG),
+    (report.report, report.EPILOG),
+    (serve.serve, serve.EPILOG),
+    (sweep.sweep, sweep.EPILOG),
+    (trace.trace, trace.EPILOG),
+    (validate.validate, validate.EPILOG),
 ):
     app.command(epilog=_epilog)(answers(_verb))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli_files import (
+from planner.cli.files import (
     as_the_framework_allows,
     config_among,
     config_of,
@@ -24,7 +24,7 @@ from planner.cli_files import (
     readable,
     recognize,
 )
-from planner.cli_options import CalibrationOption, JsonOption
+from planner.cli.options import CalibrationOption, JsonOption
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.cli_campaign import Answer
+from planner.cli.campaign import Answer
 from planner.errors import InputError
 
 if TYPE_CHECKING:

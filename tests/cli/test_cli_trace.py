@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
-from planner.cli_trace import parse_ranks
+from planner.cli.trace import parse_ranks
 from planner.cost.table import STAGE_TERMS
 from planner.errors import InputError
 from planner.planned import planned_problem

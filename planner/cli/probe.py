@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli_options import JsonOption
-from planner.cli_output import progress, say, say_json, updates
+from planner.cli.options import JsonOption
+from planner.cli.output import progress, say, say_json, updates
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

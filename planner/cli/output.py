@@ -1,6 +1,6 @@
 """How does a verb's answer leave the process? Documents and JSON on stdout, errors and progress on stderr, exit codes.
 
-Left out: what is asked (`cli`, `cli_options`) and what an answer says (`report/`).
+Left out: what is asked (`cli`, `cli.options`) and what an answer says (`report/`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.errors import InputError, PlannerError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.cli_campaign import Answer
+    from planner.cli.campaign import Answer
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a process ended by SIGINT, SIGPIPE
 _LONGEST_LINE, _MOST_LINES = 600, 20  # of an error message: one screen, whatever a file holds

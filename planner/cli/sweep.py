@@ -98,7 +98,7 @@ def _say(text: str) -> None:
 
 def requests_of(asked: SweepFile) -> list[Request]:
     """The questions of a sweep, in its order. Raises `InputError`."""
-    from planner.cli_options import JobOptions
+    from planner.cli.options import JobOptions
 
     settings = [f"{axis}={','.join(values)}" for axis, values in asked.set.items()]
     tokens = None if asked.tokens is None else str(asked.tokens)

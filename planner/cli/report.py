@@ -38,7 +38,7 @@ ClusterOption = Annotated[
 
 def report(result: ResultArgument, output: OutputOption, cluster: ClusterOption = None) -> int:
     """Make one self-contained page of a plan, a comparison or a sizing: charts, reasons, assumptions."""
-    from planner.cli_output import progress
+    from planner.cli.output import progress
     from planner.report.html import page_html
     from planner.spec.load_plan import check_plan_target, save_text
 
@@ -67,7 +67,7 @@ def result_file_page(path: Path, cluster: str | None) -> Page:
 
 def drawn_plan_page(plan: Plan, cluster: str | None = None) -> Page:
     """The page of a plan with its pipeline drawn, or the reason why it is not. Raises `PlannerError`."""
-    from planner.cli_trace import traced_step
+    from planner.cli.trace import traced_step
     from planner.report.page import plan_page
     from planner.report.timeline import timeline_svg
 

@@ -99,7 +99,7 @@ def _check_rules(
     from dataclasses import replace
 
     from planner.catalog.load_stacks import load_stack
-    from planner.cli_files import as_the_framework_allows, newest_stack
+    from planner.cli.files import as_the_framework_allows, newest_stack
     from planner.frameworks import framework_of_stack
     from planner.planned import planned_problem
     from planner.space.framework_rules import all_rules_for

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli_options import CalibrationOption, JsonOption
-from planner.cli_output import progress, tell
+from planner.cli.options import CalibrationOption, JsonOption
+from planner.cli.output import progress, tell
 from planner.errors import InputError
 
 if TYPE_CHECKING:
-    from planner.cli_campaign import Answer
+    from planner.cli.campaign import Answer
     from planner.spec.planfile import Plan
 
 PlanArgument = Annotated[
@@ -69,7 +69,7 @@ def explain_plan(
     calibration: Path | None = None,
 ) -> Answer:
     """The explanation of one configuration of a plan. Raises `PlannerError`."""
-    from planner.cli_campaign import Answer
+    from planner.cli.campaign import Answer
     from planner.cost.model import CostModel
     from planner.cost.simulated import simulator_of
     from planner.planned import planned_problem

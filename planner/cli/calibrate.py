@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli_options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption, takes_job
-from planner.cli_output import say, say_json
+from planner.cli.options import DEFAULT_JOB, GpusOption, JobOptions, JsonOption, takes_job
+from planner.cli.output import say, say_json
 from planner.errors import InputError
 
 if TYPE_CHECKING:

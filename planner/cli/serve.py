@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from planner.cli_options import CalibrationOption
-from planner.cli_report import MOST_CELLS, MOST_RANKS, drawn_plan_page
+from planner.cli.options import CalibrationOption
+from planner.cli.report import MOST_CELLS, MOST_RANKS, drawn_plan_page
 from planner.errors import InputError, PlannerError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     """The question in an address. Raises `PlannerError`; never reads a file that planner does not ship, but the
     calibration of the server's own command line, which holds for one stack on one device."""
     from planner.catalog.load_stacks import is_shipped, stack_names
-    from planner.cli_options import JobOptions
+    from planner.cli.options import JobOptions
     from planner.spec.load_cluster import cluster_names, names_no_file
     from planner.spec.load_model import catalog_models, resolve_catalog_name
 
@@ -268,7 +268,7 @@ def plan_json(query: Mapping[str, str], calibration: str | None = None) -> str:
 
 def pipeline_drawing(query: Mapping[str, str], calibration: str | None = None) -> str:
     """The passes of the best configuration as an SVG; empty where there is no pipeline."""
-    from planner.cli_trace import traced_step
+    from planner.cli.trace import traced_step
     from planner.report.timeline import timeline_svg
 
     found = answer(query, calibration)

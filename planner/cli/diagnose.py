@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli_options import (
+from planner.cli.options import (
     DEFAULT_JOB,
     ClusterArgument,
     GpusOption,
@@ -20,7 +20,7 @@ from planner.cli_options import (
     ModelArgument,
     takes_job,
 )
-from planner.cli_output import say, say_json
+from planner.cli.output import say, say_json
 from planner.errors import InputError
 from planner.units import format_time
 
@@ -91,7 +91,7 @@ def _evidence(
     from planner.calibrate.hypotheses import Evidence, model_flops
     from planner.calibrate.log_arguments import read_marks
     from planner.calibrate.own_runs import observe, parse_run
-    from planner.cli_options import parse_headroom
+    from planner.cli.options import parse_headroom
 
     found: list[Evidence] = []
     marks: frozenset[str] = frozenset()

@@ -1,6 +1,6 @@
 """What job do a launcher's own files state: model, cluster, job, stack and configuration, completed by assumptions?
 
-Left out: reading the files (`planner/frameworks/`) and the verdict on them (`cli_check.py`).
+Left out: reading the files (`planner/frameworks/`) and the verdict on them (`cli.check`).
 """
 
 from __future__ import annotations
