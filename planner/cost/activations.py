@@ -219,7 +219,8 @@ def layer_activations(
     gathered = x.tokens * h if kernels.saves_gathered_input else stream
     norm_inputs = max(layer.norms, 1)
     statistics = STATISTIC_BYTES * (1 if model.norm_kind is NormKind.RMS else 2)
-    normed_inputs = 1 if layer.parallel else layer.sublayers
+    # multiplied by different constants, the input of attention is not that of the state space
+    normed_inputs = 1 if layer.parallel else layer.sublayers + (layer.mixes_twice and layer.multiplied)
     parts = {
         "input": act * stream,
         "residual": act * stream * (norm_inputs - 1) + statistics * norm_inputs * stream / h,

@@ -46,6 +46,11 @@ EXPERT_LAUNCHES: Final = 10 + 20
 # Launches of a Llama layer, forward and backward: two norms of 8 and 16, two rotations of 5 and 10, activation 2 and 3,
 # sums 2 and 5, products 7 and 14, attention 1 and 3.
 LAUNCHES: Final = (38, 77)
+# Constants of muP multiply one tensor after another, 2 passes each, forward and backward: inputs of attention and of
+# the state space, keys, the state space's projections, both outputs; the gate and the MLP's output (models/falcon_h1/
+# modeling_falcon_h1.py). What both mixers write is summed before the residual.
+MULTIPLIED_PASSES: Final = 2.0
+MULTIPLIED_LAUNCHES: Final = 8.0
 
 
 class Moved(NamedTuple):
@@ -94,6 +99,15 @@ def layer_bytes(
     if layer.mlp is not None:
         passes = ACTIVATION_PASSES[layer.mlp.gated]
         moved["mlp_act"] = Moved(width * passes[0] * tokens * ffn, width * passes[1] * tokens * ffn)
+    if layer.mixes_twice:
+        twice = SUM_PASSES * width * stream
+        moved["residual"] = Moved(*(each + twice for each in moved["residual"]))
+    if layer.multiplied:
+        projected = 0.0 if layer.state_space is None else layer.state_space.in_width
+        around = 2.0 * ((layer.attention is not None) + (layer.state_space is not None))
+        around += layer.mlp is not None
+        products = MULTIPLIED_PASSES * width * (around * stream + tokens * (keys + projected + ffn))
+        moved["multiplied"] = Moved(products, products)
     return moved
 
 
@@ -121,11 +135,12 @@ def _summed_inputs(layer: Layer) -> float:
     return summed
 
 
-def loss_bytes(width: float) -> float:
-    """Bytes per logit that an eager loss moves, forward and backward; 36 in 16 bits.
+def loss_bytes(width: float, multiplied: bool = False) -> float:
+    """Bytes per logit that an eager loss moves, forward and backward; 36 in 16 bits, and those of a constant's product.
 
     Logarithm of the softmax in fp32 (read, write), its gradient into zeros (write), back through the softmax (read,
     read, write), between a cast to fp32 and one back. Transformers before 4.45 also copies shifted logits of several
     sequences: 20 more.
     """
-    return 24.0 + (2.0 * (width + 4.0) if width < 4.0 else 0.0)
+    product = 2.0 * MULTIPLIED_PASSES * width * multiplied
+    return 24.0 + (2.0 * (width + 4.0) if width < 4.0 else 0.0) + product

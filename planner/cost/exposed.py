@@ -116,8 +116,9 @@ class CommunicationModel:
         All-to-all: q, k, v before and the output after. State spaces have the all-to-all whatever the kind.
         """
         cluster, a = self.problem.cluster, layer.attention
+        scan = self._scan_context(layer, x)
         if a is None:
-            return self._scan_context(layer, x)
+            return scan
         group = group_links(x.t, x.c, cluster)
         act, nvlink, comm = (
             self.recipe.activation_bytes,
@@ -150,7 +151,7 @@ class CommunicationModel:
         if a.indexer is not None:
             forward, backward = np.asarray(gather), np.asarray(scatter)
         alone = x.c <= 1
-        return np.where(alone, 0.0, forward), np.where(alone, 0.0, backward)
+        return scan[0] + np.where(alone, 0.0, forward), scan[1] + np.where(alone, 0.0, backward)
 
     def _scan_context(self, layer: Layer, x: LayerShape) -> tuple[Array, Array]:
         """Forward and backward seconds of the all-to-all into a scan and out of it, which nothing hides."""

@@ -99,13 +99,14 @@ def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
 
 def _mixer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     s = layer.state_space
+    attention = () if layer.attention is None else _attention_gemms(layer.attention, hidden)
     if s is None:
-        return () if layer.attention is None else _attention_gemms(layer.attention, hidden)
+        return attention
     gemms = [Gemm("state_in", hidden, s.in_width - s.ranked_width, Shard.COLUMN)]
     if isinstance(s, DeltaNet) and s.gate_rank:
         gemms.append(Gemm("gate_down", hidden, 2 * s.gate_rank, Shard.NONE))
         gemms.append(Gemm("gate_up", s.gate_rank, s.ranked_width, Shard.COLUMN))
-    return (*gemms, Gemm("state_out", s.inner, hidden, Shard.ROW))
+    return (*gemms, Gemm("state_out", s.inner, hidden, Shard.ROW), *attention)
 
 
 def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.eager import MULTIPLIED_LAUNCHES
 from planner.cost.mixers import launches
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
 from planner.spec.mixers import StateSpace
@@ -71,6 +72,7 @@ def is_mamba(layer: Layer) -> bool:
 def _modules_of(layer: Layer) -> set[str]:
     """What of `CUDA_GRAPH_MODULES` a layer has; a gated delta net is a transformer layer's self-attention."""
     found = {"mamba"} if is_mamba(layer) else {"attn"} if layer.mixes else set()
+    found |= {"attn"} if layer.mixes_twice else set()
     found |= {"mlp"} if layer.mlp is not None else set()
     return found | ({"moe", "moe_router", "moe_preprocess"} if layer.moe is not None else set())
 
@@ -87,9 +89,11 @@ def dense_launches(layer: Layer, seq: float, single: bool) -> float:
 
 def mixer_launches(layer: Layer, seq: float, single: bool) -> float:
     """The same of its attention or state space alone [1]."""
+    whole, attention, norm = (38.0, 24.0, 8.0) if single else (12.0, 7.0, 1.0)
+    found = attention * (layer.attention is not None)
     if layer.state_space is not None:
-        return launches(layer.state_space, seq, single) / (38.0 if single else 12.0)
-    return (24.0 / 38.0 if single else 7.0 / 12.0) * (layer.attention is not None)
+        found += launches(layer.state_space, seq, single) - norm * layer.mixes_twice  # one norm before both
+    return (found + MULTIPLIED_LAUNCHES * (single and layer.multiplied)) / whole
 
 
 def capture_of(layer: Layer, keys: ConfigTable) -> Capture | None:

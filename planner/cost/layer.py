@@ -427,7 +427,8 @@ class LayerModel:
             products = products + seconds.forward + seconds.input_gradient + seconds.weight_gradient
         factor = self.problem.stack.compute.memory_bound
         single = self.problem.stack.kernels.single_operations
-        per_logit = loss_bytes(act) if single else LOSS_PASSES_BYTES
+        multiplied = any(layer.multiplied for layer in model.layer_kinds)
+        per_logit = loss_bytes(act, multiplied) if single else LOSS_PASSES_BYTES
         logits = per_logit * x.tokens * vocabulary / x.t
         loss = factor * memory_bound_time(logits, self.bandwidth, self.kernels)
         stream = act * x.tokens * model.hidden / x.sequence_split

@@ -41,13 +41,13 @@ def gathered_width(problem: Problem) -> float:
 def tensor_parallel_regions(layer: Layer) -> float:
     """Pairs of an all-gather and a reduce-scatter in one forward pass of a layer [1].
 
-    Around attention or the state space and around the MLP; one where both run in parallel, none around routed experts
-    alone.
+    Around attention or the state space, each of both, and around the MLP; one where attention and MLP run in parallel,
+    none around routed experts alone.
     """
     if layer.parallel:
         return 1.0
     routed_alone = layer.moe is not None and not layer.moe.shared_ffn
-    return float(layer.sublayers - routed_alone)
+    return float(layer.sublayers + layer.mixes_twice - routed_alone)
 
 
 def key_value_bytes(

@@ -32,7 +32,7 @@ def kept_parts(s: StateSpace, c: Cut, act: float, saved: float, fused: bool) -> 
         return lightning.kept_parts(s, c, act, saved, fused)
     if isinstance(s, ShortConvolution):
         return short_convolution.kept_parts(c, act, saved)
-    return state_space.kept_parts(c, act, saved)
+    return state_space.kept_parts(s, c, act, saved)
 
 
 def working_bytes(s: StateSpace, c: Cut, act: float) -> Quantity:
@@ -53,4 +53,4 @@ def launches(s: StateSpace, seq: float, single: bool) -> float:
         return lightning.launches(s, seq, single)
     if isinstance(s, ShortConvolution):
         return short_convolution.LAUNCHES[single]
-    return delta_rule.launches(s, single) if isinstance(s, DeltaNet) else state_space.launches(single)
+    return delta_rule.launches(s, single) if isinstance(s, DeltaNet) else state_space.launches(s, single)

@@ -124,7 +124,7 @@ def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
         projections += s.gate_rank * s.ranked_width
         divided, replicated = s.scalars * s.heads, s.head_dim + 2 * s.gate_rank * hidden
     else:
-        norm = 0 if isinstance(s, ShortConvolution) else s.inner
+        norm = 0 if isinstance(s, ShortConvolution) else s.inner * s.norm
         divided, replicated = 3 * s.scalars * s.heads + norm, 0
     return LayerParameters(
         column_row=projections + convolution + divided, replicated=hidden * s.bias + replicated
@@ -132,10 +132,15 @@ def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
 
 
 def _mixer_buckets(layer: Layer, hidden: int) -> LayerParameters:
-    """Attention or a state space without hidden-wide norms, bucketed."""
-    if layer.state_space is not None:
-        return _state_space_buckets(layer.state_space, hidden)
-    return LayerParameters() if layer.attention is None else _attention_buckets(layer.attention, hidden)
+    """Attention and a state space without hidden-wide norms, bucketed."""
+    a, s = layer.attention, layer.state_space
+    of_attention = LayerParameters() if a is None else _attention_buckets(a, hidden)
+    of_scan = LayerParameters() if s is None else _state_space_buckets(s, hidden)
+    return LayerParameters(
+        column_row=of_attention.column_row + of_scan.column_row,
+        kv=of_attention.kv,
+        replicated=of_attention.replicated + of_scan.replicated,
+    )
 
 
 def _mlp_buckets(mlp: Mlp, hidden: int) -> LayerParameters:
@@ -239,10 +244,12 @@ def inactive_parameters(layer: Layer, hidden: int) -> int:
 
 
 def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
-    mixer = "attention" if layer.state_space is None else layer.state_space.kind
-    indexer = 0 if layer.attention is None else _indexer_parameters(layer.attention, hidden)
-    kinds = {mixer: _mixer_buckets(layer, hidden).total - indexer, "indexer": indexer}
-    kinds["norms"] = norm_parameters(layer, hidden)
+    kinds = {"norms": norm_parameters(layer, hidden)}
+    if layer.attention is not None:
+        kinds["indexer"] = _indexer_parameters(layer.attention, hidden)
+        kinds["attention"] = _attention_buckets(layer.attention, hidden).total - kinds["indexer"]
+    if layer.state_space is not None:
+        kinds[layer.state_space.kind] = _state_space_buckets(layer.state_space, hidden).total
     if layer.mlp is not None:
         kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total
     if layer.moe is not None:

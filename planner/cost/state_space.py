@@ -50,9 +50,9 @@ class Cut:
     shared: Quantity
 
 
-def launches(single: bool) -> float:
-    """Forward launches of a layer; `single`: with its norm operation by operation [1]."""
-    return LAUNCHES + NORM_LAUNCHES * single
+def launches(s: StateSpace, single: bool) -> float:
+    """Forward launches of a layer; `single`: with the norm before it operation by operation [1]."""
+    return LAUNCHES - (not s.norm) + NORM_LAUNCHES * single
 
 
 def reached_bandwidth(bandwidth: float) -> float:
@@ -74,13 +74,14 @@ def forward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) ->
     """Bytes that convolution and norm read and write, and those of the scan, forward [bytes].
 
     Per token, i values of x, n of B and of C, chunks of q, states of i N / q: convolution 2 (i + 2 n); sums of decays;
-    chunk states i + n; passing them on; C B^T 2 n and g q in fp32; the scan 5 i + n; the norm 2 i. `interleaved`: 1
-    where the sequences of a micro-batch lie interleaved and change their layout, 0 where there is one.
+    chunk states i + n; passing them on; C B^T 2 n and g q in fp32; the scan 5 i + n; the norm, if any, 2 i.
+    `interleaved`: 1 where the sequences of a micro-batch lie interleaved and change their layout, 0 where there is one.
     """
     states, scores = c.inner * s.state / s.chunk, c.groups * s.chunk
     streams = act * (6.0 * c.inner + 4.0 * c.shared)
     scan = streams + (8.0 + 2.0 * act) * states + 8.0 * scores + (act + 24.0) * c.heads
-    return c.tokens * act * (4.0 * (c.inner + c.shared) + _layouts(c, interleaved)), c.tokens * scan
+    outside = (2.0 + 2.0 * s.norm) * c.inner + 4.0 * c.shared
+    return c.tokens * act * (outside + _layouts(c, interleaved)), c.tokens * scan
 
 
 def _layouts(c: Cut, interleaved: Quantity) -> Quantity:
@@ -90,13 +91,14 @@ def _layouts(c: Cut, interleaved: Quantity) -> Quantity:
 def backward_traffic(s: StateSpace, c: Cut, act: float, interleaved: Quantity) -> tuple[Quantity, Quantity]:
     """The same backward: convolution, chunk states and C B^T again, then gradients of all [bytes].
 
-    25 i and 21 n in 16 bits, of which 5 (i + 2 n) are the convolution's and 3 i the norm's; gradients of B and C in
-    fp32 twice, 5 passes over states in 16 bits and 6 in fp32, 6 over C B^T.
+    25 i and 21 n in 16 bits, of which 5 (i + 2 n) are the convolution's and 3 i the norm's, if any; gradients of B
+    and C in fp32 twice, 5 passes over states in 16 bits and 6 in fp32, 6 over C B^T.
     """
     states, scores = c.inner * s.state / s.chunk, c.groups * s.chunk
     streams = act * (17.0 * c.inner + 11.0 * c.shared) + 16.0 * c.shared
     scan = streams + (24.0 + 5.0 * act) * states + 24.0 * scores + 60.0 * c.heads
-    return c.tokens * act * (8.0 * c.inner + 10.0 * c.shared + _layouts(c, interleaved)), c.tokens * scan
+    outside = (5.0 + 3.0 * s.norm) * c.inner + 10.0 * c.shared
+    return c.tokens * act * (outside + _layouts(c, interleaved)), c.tokens * scan
 
 
 def products(s: StateSpace, c: Cut) -> tuple[Quantity, Quantity]:
@@ -129,12 +131,16 @@ def scan_time(
     )
 
 
-def kept_parts(c: Cut, act: float, saved: float) -> dict[str, Quantity]:
+def kept_parts(s: StateSpace, c: Cut, act: float, saved: float) -> dict[str, Quantity]:
     """Bytes that a state space keeps for its backward pass, by part; `saved` bytes a value of the last product's input.
 
     The input projection's outputs (2 i + 2 n + heads), the scan's output before its gate, the gated one that the norm
-    reads, the norm's statistics, and its output. What the convolution makes is computed again.
+    reads, the norm's statistics, and its output. Without a norm the scan gates its output itself, and transformers,
+    which alone runs such layers, has the function make the product too, whose input is made again. What the convolution
+    makes is computed again.
     """
+    if not s.norm:
+        return {"state_space": c.tokens * act * (3.0 * c.inner + 2.0 * c.shared + c.heads)}
     kept = act * (4.0 * c.inner + 2.0 * c.shared + c.heads) + 4.0 * c.groups
     return {"state_space": c.tokens * kept, "state_out": c.tokens * saved * c.inner}
 

@@ -17,6 +17,7 @@ class StateSpace:
 
     `state`: width of a head's state (N). `groups`: heads of a group share B and C. `conv`: taps of the causal
     convolution over x, B and C. `chunk`: tokens that the scan works on as one block. `bias`: of both projections.
+    `norm`: the gated output passes a norm before the last projection.
     """
 
     heads: int
@@ -27,6 +28,7 @@ class StateSpace:
     chunk: int = 256
     conv_bias: bool = True
     bias: bool = False
+    norm: bool = True
     kind: ClassVar[str] = "state_space"  # of parameters
 
     def __post_init__(self) -> None:

@@ -242,11 +242,13 @@ class Moe:
 @dataclass(frozen=True)
 class Layer:
     """One block: attention or a state space (Mamba-2 or a gated delta net), an MLP or a mixture of experts; of either
-    pair, one may be all there is.
+    pair, one may be all there is. Attention and a state space that are both there read the same normed input and are
+    added together (Falcon-H1, arXiv 2507.22448, section 2.1).
 
     `norms`: how many hidden-wide norms it applies; `norm_weight`: whether they have a learned scale.
     `parallel`: attention and MLP read the same normed input and are added together. `wide`: its linear layers stay in
-    16 bits where a recipe computes others in 8 or 4.
+    16 bits where a recipe computes others in 8 or 4. `multiplied`: constants multiply what attention, state space and
+    MLP read and write, and keys, projections and gates between (Falcon-H1's muP).
     """
 
     attention: Attention | None
@@ -258,6 +260,7 @@ class Layer:
     norm_weight: bool = True
     wide: bool = False
     state_space: StateSpace | None = None
+    multiplied: bool = False
 
     def __post_init__(self) -> None:
         require_not_negative("layer", norms=self.norms)
@@ -266,17 +269,17 @@ class Layer:
             "a layer must have at most one of mlp and moe",
             f"mlp={self.mlp}, moe={self.moe}",
         )
-        require(
-            self.attention is None or self.state_space is None,
-            "a layer must have at most one of attention and a state space",
-            f"attention={self.attention}, state_space={self.state_space}",
-        )
         require(self.sublayers > 0, "a layer must have something to compute", "nothing")
 
     @property
     def mixes(self) -> bool:
         """Is there attention or a state space, so that tokens see one another?"""
         return self.attention is not None or self.state_space is not None
+
+    @property
+    def mixes_twice(self) -> bool:
+        """Do attention and a state space stand side by side?"""
+        return self.attention is not None and self.state_space is not None
 
     @property
     def sublayers(self) -> int:

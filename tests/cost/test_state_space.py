@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -27,7 +28,12 @@ from planner.cost.state_space import (
     scan_time,
     working_bytes,
 )
+from planner.errors import UnsupportedError
+from planner.frameworks.megatron.hybrid import check_hybrid
+from planner.space.framework_rules import rules_for
+from planner.space.legality import explain_config
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs, ParallelConfig
+from planner.spec.hf import read_hf_config
 from planner.spec.job import AdapterTargets
 from planner.spec.load_model import load_model
 from planner.spec.mixers import StateSpace
@@ -161,7 +167,7 @@ class TestSharding:
 class TestMemory:
     def test_what_a_mixer_keeps(self) -> None:
         # 2 x 10304 of the projection, 2 x 4096 before and after the gate, statistics of 8 groups, the last input
-        parts = kept_parts(nano_cut(tokens=1.0), 2.0, 2.0)
+        parts = kept_parts(NANO, nano_cut(tokens=1.0), 2.0, 2.0)
         assert float(parts["state_space"][0]) == 2 * (10304 + 2 * 4096) + 4 * 8
         assert float(parts["state_out"][0]) == 2 * 4096
 
@@ -289,16 +295,82 @@ class TestTime:
         assert attends.host[0] == attends.host[1]
 
 
-def test_a_state_space_must_divide_into_groups_and_stand_alone() -> None:
+def test_a_state_space_must_divide_into_groups() -> None:
     from planner.errors import InputError
 
     with pytest.raises(InputError, match="groups must divide"):
         StateSpace(10, 8, 16, 4)
-    attention = hybrid_model("*").layers[0].attention
-    with pytest.raises(InputError, match="at most one of attention"):
-        Layer(attention, None, None, state_space=SMALL)
     with pytest.raises(InputError, match="something to compute"):
         Layer(None, None, None)
+
+
+class TestBesideAttention:
+    """Falcon-H1: attention and Mamba-2 read the same normed input (arXiv 2507.22448, section 2.1)."""
+
+    LARGE: ClassVar = {
+        "model_type": "falcon_h1", "hidden_size": 5120, "intermediate_size": 21504, "num_hidden_layers": 72,
+        "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 261120, "mamba_d_ssm": 4096,
+        "mamba_n_heads": 32, "mamba_n_groups": 2, "mamba_rms_norm": True,
+    }  # fmt: skip
+
+    def read(self, **fields: object) -> ModelSpec:
+        return read_hf_config({**self.LARGE, **fields}, "config.json", "falcon-h1")
+
+    def test_parameters_of_the_largest(self) -> None:
+        """33.6B: of a layer 5120 x (3584 + 2560) of attention, 5120 x (9248 + 4096) and less of Mamba-2."""
+        spec = self.read()
+        found = model_parameters(spec)
+        assert found.by_kind["attention"] == 72 * 5120 * (3584 + 2560)
+        assert found.by_kind["state_space"] == 72 * (5120 * (9248 + 4096) + 5120 * 5 + 96 + 4096)
+        assert found.total == 33_642_516_224
+        assert found.total - model_parameters(self.read(mamba_rms_norm=False)).total == 72 * 4096
+        assert model_flops(spec, 1, 8192).forward_scan == 72 * 8192 * scan_flops(spec.state_spaces[0], 1)
+
+    def test_a_layer_does_the_work_of_both(self) -> None:
+        layer = self.read().layers[0]
+        assert layer.attention is not None
+        gemms = [g.name for g in layer_gemms(layer, 5120)]
+        assert gemms == ["state_in", "state_out", "qkv", "attention_out", "mlp_fc1", "mlp_fc2"]
+        assert tensor_parallel_regions(layer) == 3
+        # of 12 launches 7 are attention's and 5 the MLP's; 16 of Mamba-2 without the norm that both read
+        assert dense_launches(layer, 8192, False) == pytest.approx((12 + 16) / 12)
+        assert dense_launches(layer, 8192, True) == pytest.approx((38 + 16 + 8) / 38)
+        subject = problem(replace(hybrid_model(), layers=(layer,) * 2, hidden=5120), stack="deepspeed-2025")
+        plain = (
+            replace(layer, attention=None),
+            replace(layer, state_space=None),
+            replace(layer, multiplied=False),
+        )
+        keys = ConfigTable.of([ParallelConfig(dp=16)])
+        both, *parts, single = (costs(subject).layers.layer(kind, keys) for kind in (layer, *plain))
+        for term in ("attention", "gemm"):
+            assert both.forward[term][0] >= max(part.forward[term][0] for part in parts)
+        assert (
+            single.forward["memory_bound"][0]
+            < both.forward["memory_bound"][0]
+            < 1.5 * single.forward["memory_bound"][0]
+        )
+
+    def test_what_pytorch_keeps_of_a_layer(self) -> None:
+        """Saved tensors of transformers 5.23's layer, the scan's function keeping what it reads and makes."""
+        small = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 2,
+                 "head_dim": 64, "mamba_d_ssm": 384, "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_d_state": 64,
+                 "mamba_rms_norm": False}  # fmt: skip
+        subject = problem(self.read(**small), seq_len=1024, stack="deepspeed-2025")
+        x = costs(subject).layers.shape(ConfigTable.of([ParallelConfig(dp=16)]), subject.model.layers[0])
+        kernels = subject.stack.kernels
+        kept = layer_activations(subject.model.layers[0], subject.model, x, kernels, RECIPES[Precision.BF16])
+        assert float(sum(part[0] for part in kept.values())) / (1024 * 512) == pytest.approx(52.11, abs=0.005)
+
+    def test_who_runs_it(self) -> None:
+        for stack, legal in (("torchtitan-2026", False), ("nanotron-2024", False), ("deepspeed-2025", True)):
+            subject = problem(self.read(), stack=load_stack(stack))
+            broken = explain_config(ParallelConfig(dp=16), subject, rules_for(subject.stack))
+            assert ("state-space-layers" in {b.rule for b in broken}) is not legal
+        with pytest.raises(UnsupportedError, match="side by side"):
+            check_hybrid(self.read())
+        with pytest.raises(UnsupportedError, match="projectors_bias"):
+            self.read(mamba_proj_bias=True)
 
 
 def test_one_layer_of_two_parts_costs_as_two_of_one() -> None:

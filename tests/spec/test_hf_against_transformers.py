@@ -532,6 +532,17 @@ def mamba(d: Draw, hidden: int) -> Fields:
     return fields | d.maybe(mamba_conv_bias=d.flag(), mamba_proj_bias=d.flag())
 
 
+def falcon_h1(d: Draw) -> Fields:
+    fields = d.transformer() | d.maybe(attention_bias=d.flag(), mlp_bias=d.flag(), mamba_d_state=32)
+    fields |= {"mamba_n_heads": 4, "mamba_n_groups": d.one_of(1, 2), **d.maybe(mamba_rms_norm=d.flag())}
+    fields |= {"mamba_d_ssm": d.one_of(16, 48)} if d.flag() else {"mamba_d_ssm": None, "mamba_expand": 2}
+    return (
+        fields
+        | d.maybe(mamba_conv_bias=d.flag())
+        | d.one_of({}, {"mamba_proj_bias": True, "projectors_bias": True})
+    )
+
+
 def granitemoehybrid(d: Draw) -> Fields:
     fields = no_head_dim(d) | {"num_local_experts": d.one_of(0, 4), "num_experts_per_tok": 2}
     layers = fields["num_hidden_layers"]
@@ -707,6 +718,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "exaone4": exaone4,
     "exaone_moe": exaone_moe,
     "falcon": falcon,
+    "falcon_h1": falcon_h1,
     "flex_olmo": flex_olmo,
     "flint": flint,
     "gemma": headed,
@@ -870,7 +882,7 @@ def library_counts(config: Any) -> Counter[str]:
 def windows_of(config: Any, layers: int) -> list[bool]:
     types = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
     if types is not None:
-        return [kind not in ("full_attention", "global", "indexed_attention") for kind in types]
+        return [kind not in ("full_attention", "global", "indexed_attention", "hybrid") for kind in types]
     return [bool(getattr(config, "sliding_window", None))] * layers
 
 

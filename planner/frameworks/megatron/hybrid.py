@@ -42,6 +42,8 @@ def letter_of(layer: Layer) -> str:
 def check_hybrid(model: ModelSpec) -> None:
     """Raise `UnsupportedError` for a hybrid that the arguments cannot state."""
     for layer in model.layer_kinds:
+        if layer.mixes_twice:
+            raise _refuse("attention and a state space side by side in a layer", model.name)
         if layer.sublayers > 1:
             raise _refuse("a state space and what follows it as one layer", "layers of two parts")
         if layer.norms != 1:

@@ -60,6 +60,7 @@ READERS: dict[str, Reader] = {
     "exaone4": later_dense.read_exaone4,
     "exaone_moe": later_experts.read_exaone_moe,
     "falcon": gpt.read_falcon,
+    "falcon_h1": hybrid.read_falcon_h1,
     "flex_olmo": later_experts.read_flex_olmo,
     "flint": variants.read_flint,
     "gemma": later_dense.read_gemma,

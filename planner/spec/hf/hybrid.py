@@ -1,12 +1,13 @@
-"""Which layers do hybrids of attention and Mamba-2 have? Nemotron-H, Granite 4, Bamba, and Mamba-2 alone.
+"""Which layers do hybrids of attention and Mamba-2 have? Nemotron-H, Granite 4, Bamba, Falcon-H1, and Mamba-2 alone.
 
-Left out: time-step limits, multipliers, the width in which a residual is kept.
+Left out: time-step limits, the width in which a residual is kept, and multipliers but for that Falcon-H1 has them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.errors import UnsupportedError
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe
@@ -113,13 +114,16 @@ def _nemotron_experts(f: ConfigFields, bias: bool, activation: Activation) -> Mo
     )  # fmt: skip
 
 
-def _mamba_of(f: ConfigFields, hidden: int) -> StateSpace:
-    """The mixer of Bamba and Granite 4, whose heads share `mamba_expand` hidden widths."""
-    heads, inner = f.integer("mamba_n_heads", default=128), f.integer("mamba_expand", default=2) * hidden
-    f.divides("mamba_n_heads", heads, "mamba_expand x hidden_size", inner)
+def _mamba_of(f: ConfigFields, hidden: int, stated: int | None = None) -> StateSpace:
+    """The mixer of Bamba, Granite 4 and Falcon-H1, whose heads share `mamba_expand` hidden widths or a `stated` one."""
+    heads, inner = f.integer("mamba_n_heads", default=128), stated
+    name = "mamba_d_ssm" if stated else "mamba_expand x hidden_size"
+    if inner is None:
+        inner = f.integer("mamba_expand", default=2) * hidden
+    f.divides("mamba_n_heads", heads, name, inner)
     width = f.values.get("mamba_d_head")
     if width not in (None, "auto", inner // heads):
-        must = f"must be auto or mamba_expand x hidden_size / mamba_n_heads, {inner // heads}"
+        must = f"must be auto or {name} / mamba_n_heads, {inner // heads}"
         raise f.error("mamba_d_head", must, width, "correct one of them")
     return StateSpace(
         heads, inner // heads, f.integer("mamba_d_state", default=256), f.integer("mamba_n_groups", default=1),
@@ -142,6 +146,24 @@ def read_bamba(f: ConfigFields, name: str) -> ModelSpec:
         whole = Layer(attention, mlp, None)
         layers = tuple(whole if i in with_attention else scan for i in range(core.num_layers))
     return rotary_model(f, name, core, layers, max_position=262144)
+
+
+def read_falcon_h1(f: ConfigFields, name: str) -> ModelSpec:
+    """Falcon-H1: attention and Mamba-2 side by side in every layer (arXiv 2507.22448, section 2.1), then a gated MLP;
+    constants multiply what they read and write. Raises `UnsupportedError` for a bias of one projection alone."""
+    f = f.with_defaults(vocab_size=128000, hidden_size=4096, num_hidden_layers=32, intermediate_size=14336)
+    core, bias = read_core(f), f.boolean("attention_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8, heads=32)
+    inner = f.optional_integer("mamba_d_ssm")
+    if "mamba_d_ssm" not in f.values:
+        inner = f.integer("mamba_d_ssm", default=1024)
+    state = replace(_mamba_of(f, core.hidden, inner), norm=f.boolean("mamba_rms_norm", False))
+    if state.bias != f.boolean("projectors_bias", False):
+        must = "mamba_proj_bias and projectors_bias must be alike: one projection's bias is not modelled"
+        raise UnsupportedError(f"{f.file}: {must}", f"mamba_proj_bias={state.bias}", "set both or none")
+    mlp = gated_mlp(f, bias=f.boolean("mlp_bias", False))
+    layer = Layer(attention, mlp, None, state_space=state, multiplied=True)
+    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=8192)
 
 
 def read_granitemoehybrid(f: ConfigFields, name: str) -> ModelSpec:

@@ -10,7 +10,6 @@ _FIRST_MAMBA = (
 )
 _INSTEAD = "of what replaces attention planner models Mamba-2, delta nets, lightning attention and short convolutions"
 _RECURRENT = f"its recurrence is not modelled; {_INSTEAD}"
-_BESIDE = "attention and Mamba-2 side by side in one layer are not modelled; planner models them one after the other"
 _SHARED_BLOCK = "an attention block that several layers share is not modelled"
 _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-only models"
 _ENCODER = "an encoder without a causal language-model head is not modelled"
@@ -52,7 +51,6 @@ REFUSED: dict[str, str] = {
     "jetmoe": _ATTENTION_EXPERTS,
     "zaya": _COMPRESSED,
     **dict.fromkeys(("zamba", "zamba2"), _SHARED_BLOCK),
-    "falcon_h1": _BESIDE,
     **dict.fromkeys(
         (
             "bart",
