@@ -168,7 +168,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append(f"wider because the stack's runs were on {', '.join(stack.devices)}")
     if not kernels.measured and not stack.calibration:
         level, band = CalibrationLevel.L0, max(band * UNLIKE_BAND, UNMEASURED_BAND)
-        notes.append("wider because no run of this stack on such a device was seen")
+        notes.append("wider because kernels of such a device were not measured")
     if kernels.kin:
         notes.append(f"kernel rates of {problem.cluster.accelerator.name} come from {kernels.kin}")
     if links.kin:

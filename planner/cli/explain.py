@@ -96,7 +96,7 @@ def explain_plan(
         raise InputError(f"--rank must be from 0 to {devices - 1}", str(rank), "ranks are numbered from 0")
     named = None if why_not is None else parse_restriction(_BETWEEN_AXES.split(why_not), "--why-not")
     shown = 0 if rank is None else rank
-    stage = layout_of(problem, config).place_of(shown)["pp"]
+    stage = layout_of(problem, config).place_of(shown).get("pp", 0)
     search_rules = rules_for(problem.stack)
     weigher = alternatives.Weigher(
         model, simulator_of(model), all_rules_for(problem.stack.framework), chosen.memory.limit

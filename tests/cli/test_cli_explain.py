@@ -23,6 +23,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "experts": ["qwen3-30b-a3b", "dgx-h100", "--gpus", "32", "--set", "pp=2"],
         "one": ["llama-3.2-1b", "dgx-h100", "--gpus", "1"],
         "torchtitan": ["llama-3.1-8b", "dgx-h100", "--gpus", "16", "--stack", "torchtitan-2026"],
+        "no pipeline": ["llama-3.2-1b", "dgx-h100", "--gpus", "8", "--stack", "fsdp1-2023"],
     }
     made = {}
     for name, words in asked.items():
@@ -39,7 +40,7 @@ def explained(path: Path, *options: str) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("name", ["dense", "experts", "one", "torchtitan"])
+@pytest.mark.parametrize("name", ["dense", "experts", "one", "torchtitan", "no pipeline"])
 def test_facts_are_the_plans(plans: dict[str, Path], name: str) -> None:
     choice = json.loads(plans[name].read_text())["choices"][0]
     facts = explained(plans[name])
