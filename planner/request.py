@@ -201,7 +201,7 @@ def _expert_imbalance(
         if request.expert_replicas is not None:
             raise InputError("replicas of experts need their loads", hint="add --expert-loads zipf:0.6")
         return (), 0
-    counts = {layer.moe.experts for layer in model.layer_kinds if layer.moe}
+    counts = {layer.moe.experts for layer in model.blocks if layer.moe}
     if len(counts) != 1:
         raise InputError("expert loads need a model whose layers have equally many experts", model.name)
     experts = counts.pop()

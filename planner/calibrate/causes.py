@@ -103,7 +103,7 @@ def _slow_attention(seen: Observation, severity: float) -> Observation | None:
 
 def _dispatcher(seen: Observation, times: float) -> Observation | None:
     """An all-gather dispatcher moves every token to every expert rank; without grouped GEMM experts run one by one."""
-    stack, moe = seen.problem.stack, next((k.moe for k in seen.problem.model.layer_kinds if k.moe), None)
+    stack, moe = seen.problem.stack, next((k.moe for k in seen.problem.model.blocks if k.moe), None)
     if moe is None:
         return None
     copies = max(seen.config.ep / moe.top_k, 1.0) if seen.config.ep > 1 else 1.0

@@ -155,8 +155,8 @@ def _moe_parts(
     if moe is None:
         return {}
     act, width = recipe.activation_bytes, moe.width(int(h))
-    rows = x.routed_tokens * moe.top_k
-    router = x.expert_tokens * (STATISTIC_BYTES * moe.experts + 32.0 * moe.top_k)
+    rows = x.routed_tokens * moe.mean_k
+    router = x.expert_tokens * (STATISTIC_BYTES * moe.choices + 32.0 * moe.top_k)
     permuted = rows * x.et * width * linear_input_bytes(recipe, kernels)
     outputs = rows * x.et * width * (0.0 if kernels.probs_in_activation else act)
     combined = (
@@ -196,7 +196,7 @@ def frozen_inputs(
     if layer.mlp is not None and not job.adapts("mlp_fc2"):
         parts["mlp"] = saved * x.tokens * layer.mlp.ffn / x.t
     if layer.moe is not None:
-        rows = x.routed_tokens * layer.moe.top_k
+        rows = x.routed_tokens * layer.moe.mean_k
         latent = 0.0 if job.adapts("latent_up") else saved * x.expert_tokens * layer.moe.latent
         parts["moe"] = saved * rows * x.et * layer.moe.width(model.hidden) + latent
         parts["moe_act"] = saved * rows * layer.moe.expert_ffn

@@ -432,7 +432,7 @@ class ComputeModel:
         each = (queries, keys, gates, ffn)
         moved = layer_bytes(layer, self.problem.model, stream, x.tokens, *each, width, trained)
         if layer.moe is not None:
-            rows, experts = x.routed_tokens * layer.moe.top_k, layer.moe.experts / x.e
+            rows, experts = x.routed_tokens * layer.moe.mean_k, layer.moe.experts / x.e
             moved |= expert_bytes(
                 layer.moe, hidden, stream, rows, experts, float(layer.moe.expert_ffn), width
             )
@@ -463,12 +463,12 @@ class ComputeModel:
             eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0
             moved["mlp_act"] = act * x.tokens * (reads + eager) * layer.mlp.ffn / x.t
         if layer.moe is not None:
-            rows = x.routed_tokens * layer.moe.top_k
+            rows = x.routed_tokens * layer.moe.mean_k
             passes: Array | float = PERMUTE_PASSES
             if self.problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL:
                 passes = np.where(layer.moe.experts / x.e > 1, passes + CHUNK_PASSES, passes)
             moved["moe_permute"] = act * rows * x.et * layer.moe.width(int(h)) * passes
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
-            moved["router"] = 16.0 * x.expert_tokens * layer.moe.experts
+            moved["router"] = 16.0 * x.expert_tokens * layer.moe.choices
             moved["shared"] = act * x.tokens * (3.0 if layer.moe.gated else 2.0) * layer.moe.shared_ffn / x.t
         return moved

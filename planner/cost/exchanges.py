@@ -147,6 +147,10 @@ def _of_layer(
     model: CostModel, config: ParallelConfig, layer: Layer, passes: float, again: float
 ) -> Iterator[Exchange]:
     """Messages of the layers of one kind: `passes` forward and backward passes, `again` repeated forward ones."""
+    if layer.then is not None:
+        for block in layer.blocks:
+            yield from _of_layer(model, config, block, passes, again)
+        return
     hidden, width = float(model.problem.model.hidden), model.layers.recipe.activation_bytes
     tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
     if config.tp > 1:
@@ -240,7 +244,7 @@ def _of_experts(
     sent, width = float(layer.moe.width(model.problem.model.hidden)), model.layers.recipe.activation_bytes
     tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp / config.tp
     size, calls = float(stream_bytes(tokens, sent, width)), 2 * passes + again
-    top_k, experts = float(layer.moe.top_k), float(layer.moe.experts)
+    top_k, experts = float(layer.moe.mean_k), float(layer.moe.experts)
     if config.ep > 1:
         comm, ep, kind = model.problem.stack.communication, float(config.ep), CollectiveKind.ALL_TO_ALL
         narrow = dispatch_share(comm, width)

@@ -188,7 +188,7 @@ class CommunicationModel:
             hybrid = comm.dispatcher is Dispatcher.HYBRIDEP
             links = self._hybridep() if hybrid else self.links
             reach = node_limit(moe, x.e / across.local)
-            top_k, experts = float(moe.top_k), float(moe.experts)
+            top_k, experts = float(moe.mean_k), float(moe.experts)
             copied: Array | float = 0.0
             copies = np.inf if hybrid else DISPATCH_COPIES  # HybridEP's are bulk copies by hardware (TMA)
             if hybrid:
@@ -200,10 +200,10 @@ class CommunicationModel:
                 for part in (narrow, 1.0)
             ]
         else:
-            both_ways = [all_to_all_time(part * token_bytes * moe.top_k, *where) for part in (narrow, 1.0)]
+            both_ways = [all_to_all_time(part * token_bytes * moe.mean_k, *where) for part in (narrow, 1.0)]
         dispatch, combine = both_ways
         inside = group_links(1.0, x.et, cluster)
-        rows = token_bytes * moe.top_k * x.et
+        rows = token_bytes * moe.mean_k * x.et
         spread = (rows, x.et, inside.local, nvlink, inside.fabric, self.links)
         both = all_gather_time(*spread) + reduce_scatter_time(*spread)
         return np.asarray(comm.ep_exposed * (dispatch + combine + both))

@@ -114,8 +114,8 @@ def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     if moe is None:
         return ()
     inputs = 2 if moe.gated else 1
-    ffn, k, n, width = moe.expert_ffn, moe.top_k, moe.experts, moe.width(hidden)
-    gemms = [Gemm("router", hidden, n, Shard.NONE, wide=True)]
+    ffn, k, n, width = moe.expert_ffn, moe.mean_k, moe.experts, moe.width(hidden)
+    gemms = [Gemm("router", hidden, moe.choices, Shard.NONE, wide=True)]
     if moe.shared_ffn:
         gemms.append(Gemm("shared_fc1", hidden, inputs * moe.shared_ffn, Shard.COLUMN))
         gemms.append(Gemm("shared_fc2", moe.shared_ffn, hidden, Shard.ROW))
@@ -134,6 +134,8 @@ def _moe_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
 
 def layer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     """The matrix products of one layer in order of execution; q, k, v fused, gate and up fused."""
+    if layer.then is not None:
+        return tuple(gemm for block in layer.blocks for gemm in layer_gemms(block, hidden))
     mixer = _mixer_gemms(layer, hidden)
     if layer.mlp is None:
         return mixer + _moe_gemms(layer, hidden)
@@ -311,10 +313,11 @@ class ModelFlops:
 
 
 def layer_counts(model: ModelSpec) -> list[tuple[Layer, int]]:
-    """Distinct layers and how often each runs, multi-token-prediction modules included."""
+    """Distinct layers of one block and how often each runs, multi-token-prediction modules included."""
     counts = Counter(model.layer_kind_of)
     counts.update(dict(model.mtp_kinds))
-    return [(model.layer_kinds[index], count) for index, count in sorted(counts.items())]
+    kinds = ((model.layer_kinds[index], count) for index, count in sorted(counts.items()))
+    return [(block, count) for layer, count in kinds for block in layer.blocks]
 
 
 def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:

@@ -86,6 +86,21 @@ EAGER_SOFTMAX_LAUNCHES = 5 / 16
 RING_LAUNCHES = (6 / 12, 7 / 24)
 
 
+# fields of `LayerCost` that blocks of a layer add to
+_ADDED = (
+    "host",
+    "again",
+    "again_full",
+    "time",
+    "time_full",
+    "forward_time",
+    "weight_gradient",
+    "hidden",
+    "due",
+    "kept",
+)
+
+
 @dataclass(frozen=True)
 class LayerCost:
     """One kind of layer, one value per key.
@@ -116,6 +131,22 @@ class LayerCost:
     working: Array
     working_full: Array
     graphs: LayerGraphs | None = None
+
+
+def _chained(first: LayerCost, then: LayerCost) -> LayerCost:
+    """The cost of a layer of two blocks: of both, except that the second one's tensors are gone when the first runs
+    backward, and that one that is recomputed keeps its own input alone and makes all of both again."""
+    total: dict[str, Any] = {name: getattr(first, name) + getattr(then, name) for name in _ADDED}
+    for side in ("forward", "backward"):
+        ahead, behind = getattr(first, side), getattr(then, side)
+        total[side] = {term: ahead[term] + behind[term] for term in ahead}
+    remade = first.working_full - first.working
+    return LayerCost(
+        **total,
+        kept_full=first.kept_full,
+        working=np.maximum(then.working, first.working - then.kept),
+        working_full=np.maximum(first.working_full, remade + then.working_full + then.kept_full),
+    )
 
 
 @dataclass(frozen=True)
@@ -283,6 +314,8 @@ class LayerModel:
         return other
 
     def _layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
+        if layer.then is not None:
+            return _chained(*(self._layer(block, keys) for block in layer.blocks))
         x, groups = self.shape(keys, layer), key_groups(keys)
         longest = x if self.problem.job.mean_length is None else self.shape(keys, layer, longest=True)
         capture, recipe = capture_of(layer, keys), RECIPES[Precision.BF16] if layer.wide else self.recipe

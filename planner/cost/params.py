@@ -157,7 +157,7 @@ def _moe_buckets(moe: Moe, hidden: int) -> LayerParameters:
     fc1_bias = (matrices - 1) * moe.expert_ffn if moe.expert_bias else 0
     shared_bias = bool(moe.shared_ffn) and moe.shared_bias
     return LayerParameters(
-        router=moe.experts * (hidden + (1 if moe.router_bias else 0))
+        router=moe.choices * (hidden + (1 if moe.router_bias else 0))
         + (hidden + moe.experts) * moe.router_scale,
         expert=moe.experts * (matrices * width * moe.expert_ffn + fc1_bias),
         expert_replicated=moe.experts * width if moe.expert_bias else 0,
@@ -173,7 +173,7 @@ def _latent_parameters(moe: Moe, hidden: int) -> int:
 
 
 def norm_parameters(layer: Layer, hidden: int) -> int:
-    """All norms of a layer, those inside attention included [parameters]."""
+    """All norms of a layer of one block, those inside attention included [parameters]."""
     scales = layer.norms * hidden * (1 + layer.norm_bias) if layer.norm_weight else 0
     return scales + (0 if layer.attention is None else _qk_norm_parameters(layer.attention))
 
@@ -183,6 +183,9 @@ def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
 
     Norms as wide as all heads (QkNorm.FULL) are counted as replicated.
     """
+    if layer.then is not None:
+        each = [vars(layer_parameters(block, hidden)) for block in layer.blocks]
+        return LayerParameters(**{name: sum(bucket[name] for bucket in each) for name in each[0]})
     mixer = _mixer_buckets(layer, hidden)
     block = _mlp_buckets(layer.mlp, hidden) if layer.mlp else LayerParameters()
     moe = _moe_buckets(layer.moe, hidden) if layer.moe else LayerParameters()
@@ -235,15 +238,17 @@ def mtp_parameters(model: ModelSpec) -> int:
 
 
 def inactive_parameters(layer: Layer, hidden: int) -> int:
-    """Routed-expert parameters that one token does not meet [parameters]."""
+    """Routed-expert parameters that one token does not meet, a mean with experts that compute nothing [parameters]."""
+    if layer.then is not None:
+        return sum(inactive_parameters(block, hidden) for block in layer.blocks)
     if layer.moe is None:
         return 0
     buckets = _moe_buckets(layer.moe, hidden)
-    idle = layer.moe.experts - layer.moe.top_k
-    return (buckets.expert + buckets.expert_replicated) // layer.moe.experts * idle
+    one = (buckets.expert + buckets.expert_replicated) // layer.moe.experts
+    return round(one * (layer.moe.experts - layer.moe.mean_k))
 
 
-def _layer_kinds(layer: Layer, hidden: int) -> dict[str, int]:
+def _block_kinds(layer: Layer, hidden: int) -> dict[str, int]:
     kinds = {"norms": norm_parameters(layer, hidden)}
     if layer.attention is not None:
         kinds["indexer"] = _indexer_parameters(layer.attention, hidden)
@@ -271,10 +276,10 @@ def model_parameters(model: ModelSpec) -> ModelParameters:
     by_kind["mtp"] = mtp_parameters(model)
     inactive = 0
     for index, count in Counter(model.layer_kind_of).items():
-        layer = model.layer_kinds[index]
-        inactive += count * inactive_parameters(layer, model.hidden)
-        for kind, parameters in _layer_kinds(layer, model.hidden).items():
-            by_kind[kind] += count * parameters
+        for block in model.layer_kinds[index].blocks:
+            inactive += count * inactive_parameters(block, model.hidden)
+            for kind, parameters in _block_kinds(block, model.hidden).items():
+                by_kind[kind] += count * parameters
     inactive += sum(n * inactive_parameters(model.layer_kinds[k], model.hidden) for k, n in model.mtp_kinds)
     total = sum(by_kind.values())
     return ModelParameters(total=total, active=total - inactive, by_kind=by_kind)

@@ -30,7 +30,14 @@ from planner.frameworks.programs import (
     kernel_words,
 )
 from planner.frameworks.refuse import is_pure_bf16, require, require_axis, require_whole_recompute, uncaptured
-from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute, whole_scans
+from planner.frameworks.rulebook import (
+    no_idle_experts,
+    no_selective,
+    only,
+    shards_or_hosts,
+    whole_recompute,
+    whole_scans,
+)
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.frameworks.shell import Script, is_script, options_of, product, whole
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
@@ -135,6 +142,7 @@ RULES: Final[tuple[Rule, ...]] = (
         },
     ),
     whole_scans(TITLE),
+    no_idle_experts(TITLE),
     Rule(
         "schedule-supported", ("vpp", "schedule"), _schedule,
         "the pipeline schedule must be 1F1B without virtual stages; vpp={vpp}", "set vpp=1",

@@ -83,6 +83,28 @@ def whole_scans(title: str) -> Rule:
     )  # fmt: skip
 
 
+def no_idle_experts(title: str) -> Rule:
+    """No experts that compute nothing, whose input projections transformers keeps and trains all the same."""
+
+    def unused(problem: Problem) -> int:
+        model = problem.model
+        routed = (layer.moe for layer in model.layers if layer.moe is not None)
+        return sum(moe.zero_experts * 2 * moe.expert_ffn * model.hidden for moe in routed)
+
+    def legal(columns: Columns, problem: Problem) -> Mask:
+        return np.full(len(next(iter(columns.values()))), not unused(problem))
+
+    return Rule(
+        "experts-compute", (),
+        legal,
+        f"{title} runs transformers, which gives experts that compute nothing input projections: {{unused}} parameters "
+        "more than {model} has, which planner does not count",
+        "choose another stack: planner costs the model there, and writes no files for it",
+        "transformers 5.23 models/longcat_flash/modeling_longcat_flash.py LongcatFlashExperts: total_experts",
+        lambda p: {"model": p.model.name, "unused": f"{unused(p):,}"},
+    )  # fmt: skip
+
+
 def no_scans(title: str, source: str, modelled: tuple[str, ...] = ()) -> Rule:
     """No model with mixers in place of attention but `modelled`; where those are none, no gated attention either."""
 

@@ -177,7 +177,7 @@ def _other_changes(config: ParallelConfig, problem: Problem) -> Iterator[tuple[s
             changed = completed(replace(config, vpp=vpp), problem, config)
             yield f"vpp {vpp}{_layers_said(config, changed)}", changed
     if problem.model.is_moe:
-        experts = [layer.moe.experts for layer in problem.model.layer_kinds if layer.moe]
+        experts = [layer.moe.experts for layer in problem.model.blocks if layer.moe]
         for ep in _neighbours(config.ep, divisors(int(np.gcd.reduce(experts)))):
             yield f"ep {ep}", replace(config, ep=ep)
         for etp in _neighbours(config.etp, divisors(config.tp)):

@@ -66,7 +66,7 @@ class Axes:
         self.layers = model.num_layers
         self.batch = problem.job.global_batch
         self.moe = model.is_moe
-        experts = [layer.moe.experts for layer in model.layer_kinds if layer.moe]
+        experts = [layer.moe.experts for layer in model.blocks if layer.moe]
         self.partial = problem.stack.limits.partial_full_recompute
         self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
         self.modules, self.selective = stack_modules(problem), selects_anything(problem)
@@ -178,7 +178,7 @@ def stack_modules(problem: Problem) -> int:
 
 def selects_anything(problem: Problem) -> bool:
     """Has any layer a module that the stack recomputes selectively? A mixture of experts has no dense `mlp`."""
-    kinds = problem.model.layer_kinds
+    kinds = problem.model.blocks
     present = {"core_attn"} if problem.model.attentions else set()
     if any(layer.state_space is None or layer.sublayers > 1 for layer in kinds):
         present.add("layernorm")

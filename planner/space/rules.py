@@ -80,20 +80,18 @@ def _scan_words(problem: Problem) -> dict[str, object]:
 
 
 def _dense_ffn(problem: Problem) -> int:
-    widths = [layer.mlp.ffn for layer in problem.model.layer_kinds if layer.mlp]
-    widths += [
-        layer.moe.shared_ffn for layer in problem.model.layer_kinds if layer.moe and layer.moe.shared_ffn
-    ]
+    widths = [layer.mlp.ffn for layer in problem.model.blocks if layer.mlp]
+    widths += [layer.moe.shared_ffn for layer in problem.model.blocks if layer.moe and layer.moe.shared_ffn]
     return math.gcd(*widths) if widths else 0
 
 
 def _experts(problem: Problem) -> int:
-    counts = [layer.moe.experts for layer in problem.model.layer_kinds if layer.moe]
+    counts = [layer.moe.experts for layer in problem.model.blocks if layer.moe]
     return math.gcd(*counts) if counts else 1
 
 
 def _expert_ffn(problem: Problem) -> int:
-    widths = [layer.moe.expert_ffn for layer in problem.model.layer_kinds if layer.moe]
+    widths = [layer.moe.expert_ffn for layer in problem.model.blocks if layer.moe]
     return math.gcd(*widths) if widths else 0
 
 

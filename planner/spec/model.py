@@ -196,7 +196,8 @@ class Moe:
     `groups`, `top_groups`: experts are chosen within the best `top_groups` of `groups` groups (0: no groups).
     `router_scale`: the router's input and every expert's probability have trained scales (Gemma 4).
     `latent`: width that the routed experts read and write, between two projections from and to the hidden state
-    (LatentMoE of Nemotron 3, arXiv 2604.12374); 0: the hidden width itself.
+    (LatentMoE of Nemotron 3, arXiv 2604.12374); 0: the hidden width itself. `zero_experts`: more experts that compute
+    nothing, among which the router chooses its `top_k` too (LongCat-Flash, arXiv 2509.01322, section 2.1).
     """
 
     experts: int
@@ -213,13 +214,14 @@ class Moe:
     activation: Activation = Activation.SILU
     latent: int = 0
     router_scale: bool = False
+    zero_experts: int = 0
 
     def __post_init__(self) -> None:
         require_positive("moe", experts=self.experts, top_k=self.top_k, expert_ffn=self.expert_ffn)
         require_not_negative(
             "moe", shared_ffn=self.shared_ffn, groups=self.groups, top_groups=self.top_groups
         )
-        require_not_negative("moe", latent=self.latent)
+        require_not_negative("moe", latent=self.latent, zero_experts=self.zero_experts)
         given = f"experts={self.experts}, top_k={self.top_k}"
         require(self.top_k <= self.experts, "moe.top_k must be at most moe.experts", given)
         if self.groups:
@@ -233,6 +235,17 @@ class Moe:
                 "moe.top_groups must be at most moe.groups",
                 f"top_groups={self.top_groups}, groups={self.groups}",
             )
+
+    @property
+    def choices(self) -> int:
+        """Outputs of the router."""
+        return self.experts + self.zero_experts
+
+    @property
+    def mean_k(self) -> float:
+        """Experts that compute for a token, of its `top_k`, where all are chosen alike [1]."""
+        whole, rest = divmod(self.top_k * self.experts, self.choices)
+        return whole + rest / self.choices if rest else whole
 
     def width(self, hidden: int) -> int:
         """What a routed expert reads and writes of a token [values]."""
@@ -248,7 +261,8 @@ class Layer:
     `norms`: how many hidden-wide norms it applies; `norm_weight`: whether they have a learned scale.
     `parallel`: attention and MLP read the same normed input and are added together. `wide`: its linear layers stay in
     16 bits where a recipe computes others in 8 or 4. `multiplied`: constants multiply what attention, state space and
-    MLP read and write, and keys, projections and gates between (Falcon-H1's muP).
+    MLP read and write, and keys, projections and gates between (Falcon-H1's muP). `then`: a second block that follows
+    in the same layer, so that no stage, gathering or recomputation divides both (LongCat-Flash).
     """
 
     attention: Attention | None
@@ -261,15 +275,29 @@ class Layer:
     wide: bool = False
     state_space: StateSpace | None = None
     multiplied: bool = False
+    then: Layer | None = None
 
     def __post_init__(self) -> None:
         require_not_negative("layer", norms=self.norms)
+        chained = self.then is not None and self.then.then is not None
+        require(not chained, "a layer must have at most two blocks", "three")
         require(
             self.mlp is None or self.moe is None,
             "a layer must have at most one of mlp and moe",
             f"mlp={self.mlp}, moe={self.moe}",
         )
         require(self.sublayers > 0, "a layer must have something to compute", "nothing")
+
+    @property
+    def blocks(self) -> tuple[Layer, ...]:
+        """The layer itself, or its two blocks as layers of their own."""
+        return (self,) if self.then is None else (replace(self, then=None), self.then)
+
+    def in_format(self, wide: bool) -> Layer:
+        """The same layer, `wide` or not."""
+        if self.wide == wide:
+            return self
+        return replace(self, wide=wide, then=None if self.then is None else replace(self.then, wide=wide))
 
     @property
     def mixes(self) -> bool:
@@ -338,7 +366,7 @@ class ModelSpec:
         object.__setattr__(self, "_kinds", tuple(kinds))
         index = {id(layer): i for i, layer in enumerate(kinds)}
         object.__setattr__(self, "_kind_of", tuple(index[id(layer)] for layer in self.layers))
-        missing = [layer for layer in self.mtp_block if replace(layer, wide=False) not in self._narrow()]
+        missing = [layer for layer in self.mtp_block if layer.in_format(wide=False) not in self._narrow()]
         require(not missing, "model.mtp_block must be made of layers that the model has", missing)
 
     def __hash__(self) -> int:
@@ -363,14 +391,14 @@ class ModelSpec:
 
     def _narrow(self) -> tuple[Layer, ...]:
         """The kinds of layers, whatever number format their products are in."""
-        return tuple(replace(layer, wide=False) if layer.wide else layer for layer in self.layer_kinds)
+        return tuple(layer.in_format(wide=False) for layer in self.layer_kinds)
 
     @property
     def mtp_kinds(self) -> tuple[tuple[int, int], ...]:
         """Kinds of layers of all multi-token-prediction modules, and how many of each: the last ones of their kind."""
         narrow, found = self._narrow(), Counter[int]()
         for layer in self.mtp_block or self.layers[-1:]:
-            alike = {i for i, kind in enumerate(narrow) if kind == replace(layer, wide=False)}
+            alike = {i for i, kind in enumerate(narrow) if kind == layer.in_format(wide=False)}
             found[next(kind for kind in reversed(self.layer_kind_of) if kind in alike)] += self.mtp_layers
         return tuple(sorted(found.items())) if self.mtp_layers else ()
 
@@ -385,25 +413,27 @@ class ModelSpec:
         if not (first or last or any(layer.wide for layer in self.layer_kinds)):
             return self
         end = self.num_layers - last
-        layers = (
-            replace(layer, wide=i < first or i >= end) if layer.wide != (i < first or i >= end) else layer
-            for i, layer in enumerate(self.layers)
-        )
+        layers = (layer.in_format(i < first or i >= end) for i, layer in enumerate(self.layers))
         return replace(self, layers=tuple(layers))
 
     @property
     def is_moe(self) -> bool:
-        return any(layer.moe is not None for layer in self.layer_kinds)
+        return any(block.moe is not None for block in self.blocks)
+
+    @property
+    def blocks(self) -> tuple[Layer, ...]:
+        """The distinct blocks of the layers, most of which are one."""
+        return tuple(dict.fromkeys(block for layer in self.layer_kinds for block in layer.blocks))
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """Attention of each kind of layer that has any."""
-        return tuple(layer.attention for layer in self.layer_kinds if layer.attention is not None)
+        """Attention of each kind of block that has any."""
+        return tuple(block.attention for block in self.blocks if block.attention is not None)
 
     @property
     def state_spaces(self) -> tuple[StateSpace, ...]:
-        """State space of each kind of layer that has one."""
-        return tuple(layer.state_space for layer in self.layer_kinds if layer.state_space is not None)
+        """State space of each kind of block that has one."""
+        return tuple(block.state_space for block in self.blocks if block.state_space is not None)
 
     @property
     def mixer_titles(self) -> tuple[str, ...]:

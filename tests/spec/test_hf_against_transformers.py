@@ -688,6 +688,16 @@ def lfm3(d: Draw) -> Fields:
     return fields | d.maybe(layer_types=[d.one_of(*kinds) for _ in range(fields["num_hidden_layers"])])
 
 
+def longcat_flash(d: Draw) -> Fields:
+    fields = latent(d) | d.experts("n_routed_experts", "expert_ffn_hidden_size", "moe_topk")
+    layers, width = fields.pop("num_hidden_layers"), fields.pop("intermediate_size")
+    fields |= {"q_lora_rank": 12}
+    fields.pop("moe_intermediate_size")
+    fields |= {"ffn_hidden_size": width, **d.maybe(zero_expert_num=d.one_of(0, 3))}
+    fields["zero_expert_num"] = fields.get("zero_expert_num", 2)
+    return fields | d.one_of({"num_layers": layers}, {"num_hidden_layers": 2 * layers})
+
+
 def afmoe(d: Draw) -> Fields:
     fields = d.transformer() | d.experts("num_experts", "moe_intermediate_size")
     fields |= d.maybe(num_shared_experts=d.one_of(1, 2), num_dense_layers=d.one_of(0, 2), sliding_window=16)
@@ -758,6 +768,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "lfm2_moe": lfm2_moe,
     "lfm3": lfm3,
     "llama": llama,
+    "longcat_flash": longcat_flash,
     "llama4_text": llama4,
     "mamba2": mamba2,
     "mellum": mellum,
@@ -829,8 +840,8 @@ _INSIDE = (
     (r"\.linear_attn\.", "delta_net"),
     (r"\.indexer\.", "indexer"),
     (r"\.\d+\.conv\.", "short_convolution"),
-    (r"(norm|ln)[_0-9a-z]*\.(weight|bias)$", "norms"),
-    (r"shared_expert|shared_mlp", "shared_experts"),
+    (r"(norm|ln)[_0-9a-z]*(\.\d)?\.(weight|bias)$", "norms"),
+    (r"shared_expert|shared_mlp|\.mlps\.0\.", "shared_experts"),
     (r"\.experts\.|latent_proj", "experts"),
     (r"\.gate\.(wg\.)?(weight|bias)|\.router\.", "router"),
     (r"attn\.|attention\.|self_attn\.sinks|mixer\.[qkvo]_proj", "attention"),
@@ -874,6 +885,11 @@ def library_counts(config: Any) -> Counter[str]:
             counts[kind_of(name, getattr(config, "layer_types", None) or [])] += parameter.numel()
     if "experts" not in counts and "shared_experts" in counts:  # Granite 4 calls its only MLP so
         counts["mlp"] = counts.pop("shared_experts")
+    if (
+        config.model_type == "longcat_flash"
+    ):  # whose experts that compute nothing have unused input projections there
+        unused = config.zero_expert_num * 2 * config.expert_ffn_hidden_size * config.hidden_size
+        counts["experts"] -= unused * config.num_layers
     if getattr(config, "enable_moe_block", False):  # Gemma 4 the shared expert an MLP
         counts["shared_experts"] = counts.pop("mlp")
     return counts

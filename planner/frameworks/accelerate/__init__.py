@@ -31,7 +31,14 @@ from planner.frameworks.refuse import (
     require_whole_recompute,
     uncaptured,
 )
-from planner.frameworks.rulebook import no_selective, only, shards_or_hosts, whole_recompute, whole_scans
+from planner.frameworks.rulebook import (
+    no_idle_experts,
+    no_selective,
+    only,
+    shards_or_hosts,
+    whole_recompute,
+    whole_scans,
+)
 from planner.frameworks.scripts import (
     LAUNCH,
     MANIFEST,
@@ -68,6 +75,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_selective(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
     shards_or_hosts("DeepSpeed runtime/zero/stage_1_and_2.py (ZeRO-Offload); torch fully_shard on a mesh of one"),
     whole_scans(TITLE),
+    no_idle_experts(TITLE),
     Rule(
         "no-pipeline-no-experts", ("pp", "ep"), _degrees,
         "there is no pipeline and no expert parallelism; pp={pp} ep={ep}", "set pp=1 and ep=1",

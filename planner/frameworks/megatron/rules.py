@@ -44,7 +44,7 @@ def _copied_whole(columns: Columns, problem: Problem) -> Mask:
 
 
 def _expert_bias(columns: Columns, problem: Problem) -> Mask:
-    biased = any(layer.moe and layer.moe.expert_bias for layer in problem.model.layer_kinds)
+    biased = any(layer.moe and layer.moe.expert_bias for layer in problem.model.blocks)
     return (columns["etp"] == 1) | (not biased)
 
 
@@ -87,7 +87,7 @@ def _fp8_width(columns: Columns, problem: Problem) -> Mask:
         return _all(columns["tp"])
     tp = columns["tp"].astype(np.int64)
     legal = _all(columns["tp"])
-    for layer in problem.model.layer_kinds:
+    for layer in problem.model.blocks:
         if layer.attention is not None:
             width = layer.attention.heads * layer.attention.v_head_dim
             legal &= (width // tp) % FP8_WIDTH == 0
@@ -103,7 +103,7 @@ def _fp8_width(columns: Columns, problem: Problem) -> Mask:
 def _fp8_expert_width(columns: Columns, problem: Problem) -> Mask:
     legal = _all(columns["etp"])
     if _uses_fp8(problem):
-        for layer in problem.model.layer_kinds:
+        for layer in problem.model.blocks:
             if layer.moe is not None:
                 legal &= (layer.moe.expert_ffn // columns["etp"]) % FP8_WIDTH == 0
     return legal
@@ -111,7 +111,7 @@ def _fp8_expert_width(columns: Columns, problem: Problem) -> Mask:
 
 def _modules(columns: Columns, problem: Problem) -> Mask:
     """moe_act, moe and shared_experts need experts, mla_up_proj needs latent attention."""
-    kinds = problem.model.layer_kinds
+    kinds = problem.model.blocks
     absent: set[str] = set()
     if not problem.model.is_moe:
         absent |= {"moe_act", "moe", "shared_experts"}

@@ -96,6 +96,7 @@ READERS: dict[str, Reader] = {
     "kolibri1": variants.read_kolibri1,
     "laguna": mixed_heads.read_laguna,
     "llama": dense.read_llama,
+    "longcat_flash": deepseek.read_longcat_flash,
     "lfm2": linear.read_lfm2,
     "lfm2_moe": linear.read_lfm2_moe,
     "lfm3": linear.read_lfm3,

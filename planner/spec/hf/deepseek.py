@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.spec.hf.dense import gated_mlp, read_core, rotary_model
+from planner.spec.hf.dense import Core, gated_mlp, read_core, rotary_model
 from planner.spec.hf.experts import read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, Moe
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe
 
 
 def latent_attention(f: ConfigFields, *, default_q_rank: int | None) -> Attention:
@@ -92,3 +92,34 @@ def read_deepseek_v3(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
         if with_mtp
         else model
     )
+
+
+def read_longcat_flash(f: ConfigFields, name: str) -> ModelSpec:
+    """LongCat-Flash: two blocks of latent attention and an MLP in a layer, with experts beside them that read what the
+    first MLP reads and are added behind the second (arXiv 2509.01322, section 2). A third of what the router can choose
+    computes nothing: of 12 experts a token 8 do, on average. The first MLP is listed as a shared expert."""
+    f = f.with_defaults(
+        vocab_size=131072, hidden_size=6144, num_attention_heads=64, moe_topk=12, ffn_hidden_size=12288
+    )  # fmt: skip
+    hidden, both = f.integer("hidden_size"), f.optional_integer("num_hidden_layers")
+    layers = f.layer_count("num_layers") if f.given("num_layers") or both is None else max(both // 2, 1)
+    attention = latent_attention(f, default_q_rank=1536)
+    f.integer("q_lora_rank", default=1536)
+    ffn, activation = (
+        f.integer("ffn_hidden_size", "intermediate_size"),
+        f.activation("hidden_act", default=Activation.SILU),
+    )
+    top_k, experts = f.integer("moe_topk", "num_experts_per_tok"), f.integer("n_routed_experts", default=512)
+    zero = f.integer("zero_expert_num", default=256, least=0)
+    if top_k > experts:
+        raise f.error(
+            "moe_topk", f"must be at most the number of experts, {experts}", top_k, "correct one of the two"
+        )
+    moe = Moe(
+        experts, top_k, f.integer("expert_ffn_hidden_size", "moe_intermediate_size", default=2048), gated=True,
+        expert_bias=False, shared_ffn=ffn, shared_gate=False, router_bias=f.boolean("router_bias", False),
+        activation=activation, zero_experts=zero,
+    )  # fmt: skip
+    layer = Layer(attention, None, moe, then=Layer(attention, Mlp(ffn, True, False, activation), None))
+    core = Core(hidden, layers, f.integer("vocab_size"))
+    return rotary_model(f, name, core, (layer,) * layers, max_position=131072)

@@ -121,5 +121,4 @@ REFUSED: dict[str, str] = {
     ),
     "hunyuan": "keys and values shared between layers (cross-layer attention) are not modelled",
     "bitnet": "weights of three values are not modelled",
-    "longcat_flash": "two attention blocks in a layer and experts that compute nothing are not modelled",
 }
