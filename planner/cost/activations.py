@@ -106,18 +106,20 @@ def _attention_parts(
         parts = {"mla_streams": compressed + gate, "mla_up_proj": act * x.tokens * widths / x.t}
     else:
         q = act * x.tokens * a.heads * a.head_dim / x.t
-        kv = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
+        kv = act * x.tokens * a.own_kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
         if kernel is AttentionKernel.MEMORY_EFFICIENT:  # one key and value for every query head
             kv = act * x.tokens * a.heads * (a.head_dim + a.v_head_dim) / x.t
         copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
-        k = act * x.tokens * a.kv_heads * a.head_dim / x.kv_split
+        k = act * x.tokens * a.own_kv_heads * a.head_dim / x.kv_split
         pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
         gate = act * x.tokens * a.gate_width / x.t
         # what the norm of values reads; tied ones are the keys before theirs
-        raw = act * x.tokens * a.kv_heads * a.v_head_dim / x.kv_split * (a.value_norm and not a.tied_values)
+        raw = (
+            act * x.tokens * a.own_kv_heads * a.v_head_dim / x.kv_split * (a.value_norm and not a.tied_values)
+        )
         parts = {"qkv": q * copies + kv + (copies - 1) * k + raw + pinned + gate}
         if not kernels.fused_norm:
-            values = a.kv_heads * a.v_head_dim / x.kv_split * a.value_norm
+            values = a.own_kv_heads * a.v_head_dim / x.kv_split * a.value_norm
             normed = ((copies - 1) * (q + k) / act + values * x.tokens) * kernels.eager_norm_bytes
             parts["qkv"] = parts["qkv"] + normed
     if a.gate_width:  # the output before its gate
@@ -243,7 +245,29 @@ def layer_activations(
     if layer.mlp is not None:
         parts["mlp"] = _mlp_parts(layer.mlp.ffn, layer.mlp.gated, x.tokens, x.t, kernels, recipe)
     parts.update(_moe_parts(layer, h, x, kernels, recipe))
-    return parts
+    if layer.side:
+        parts["side"] = _side_parts(layer.side, stream, x.tokens, kernels, recipe)
+    return _outlasting(layer, x, parts, act)
+
+
+def _side_parts(
+    side: float, stream: Array, tokens: Array, kernels: Kernels, recipe: PrecisionRecipe
+) -> Array:
+    """Around the product with a layer's own input: the gate's input, its output, the product; activated, if eager."""
+    act, saved = recipe.activation_bytes, linear_input_bytes(recipe, kernels)
+    eager = 0.0 if kernels.fused_activation else act
+    return saved * stream + tokens * side * (act + eager + saved)
+
+
+def _outlasting(layer: Layer, x: LayerShape, parts: dict[str, Array], act: float) -> dict[str, Array]:
+    """The parts with those that recomputing a whole layer leaves counted as its input: its own input, a slice of all
+    layers' that the model makes once, and keys and values that it lends to later layers."""
+    a = layer.attention
+    lent = act * x.tokens * layer.side
+    if a is not None and a.lends_kv:
+        pairs = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
+        parts["qkv"], lent = parts["qkv"] - pairs, lent + pairs
+    return {**parts, "input": parts["input"] + lent}
 
 
 @dataclass(frozen=True)
@@ -274,8 +298,9 @@ def head_activations(
     stream = x.tokens * model.hidden / x.sequence_split
     gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
     inputs = act * (stream + gathered * trained) + STATISTIC_BYTES * x.tokens / x.sequence_split
+    inputs = inputs + act * x.tokens * model.side_width  # the norm of layers' own inputs
     if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
-        inputs = inputs + kernels.eager_norm_bytes * stream
+        inputs = inputs + kernels.eager_norm_bytes * (stream + x.tokens * model.side_width)
     split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
     values = x.tokens * vocabulary / split
     logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary

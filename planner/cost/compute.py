@@ -424,7 +424,7 @@ class ComputeModel:
         a, hidden = layer.attention, float(self.problem.model.hidden)
         stream = x.tokens * hidden / x.sequence_split
         queries, keys = (
-            (a.heads * a.head_dim / x.t, a.kv_heads * a.head_dim / x.kv_split) if a else (0.0, 0.0)
+            (a.heads * a.head_dim / x.t, a.own_kv_heads * a.head_dim / x.kv_split) if a else (0.0, 0.0)
         )
         gates = a.heads * a.v_head_dim * (a.gate_width > 0) / x.t if a else 0.0
         ffn = layer.mlp.ffn / x.t if layer.mlp else 0.0
@@ -446,18 +446,21 @@ class ComputeModel:
         stream = act * x.tokens * h / x.sequence_split
         moved = {
             "layernorm": NORM_PASSES[kernels.fused_norm] * stream * max(layer.norms, 1),
-            "residual": 3.0 * stream * layer.sublayers + (2.0 * stream if kernels.dropout else 0.0),
+            "residual": 3.0 * stream * (layer.sublayers + (layer.side > 0))
+            + (2.0 * stream if kernels.dropout else 0.0),
         }
         if a is not None:
-            q, k = a.heads * a.head_dim / x.t, a.kv_heads * a.head_dim / x.kv_split
+            q, k = a.heads * a.head_dim / x.t, a.own_kv_heads * a.head_dim / x.kv_split
             rotations = (2.0 if self.problem.model.position_rows == 0 else 0.0) + (
                 2.0 if a.qk_norm is not QkNorm.NONE else 0.0
             )
             gated = (a.gate_width + 2.0 * a.heads * a.v_head_dim * (a.gate_width > 0)) / x.t
-            values = 2.0 * a.kv_heads * a.v_head_dim / x.kv_split * a.value_norm
+            values = 2.0 * a.own_kv_heads * a.v_head_dim / x.kv_split * a.value_norm
             moved["qkv"] = act * x.tokens * (rotations * (q + k) + values + gated)
             if a.indexer is not None:
                 moved["qkv"] = moved["qkv"] + absorbed_bytes(a, x.tokens, x.t, act)
+        if layer.side:
+            moved["side"] = 3.0 * act * x.tokens * layer.side
         if layer.mlp is not None:
             reads = 3.0 if layer.mlp.gated else 2.0
             eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0

@@ -81,7 +81,7 @@ def layer_bytes(
     of their weights? A gradient that comes from several products, and from the residual branch, is summed pair by pair.
     """
     norm = norm_bytes(model.norm_kind, width, trained)
-    norms, branches = max(layer.norms, 1), layer.sublayers
+    norms, branches = max(layer.norms, 1), layer.sublayers + (layer.side > 0)
     inputs = _summed_inputs(layer)
     moved = {
         "layernorm": Moved(norms * norm[0] * stream, norms * norm[1] * stream),
@@ -95,10 +95,15 @@ def layer_bytes(
         each = [width * rotated * ROTARY_PASSES[i] + normed * norm[i] for i in (0, 1)]
         values = tokens * (queries + keys * (2 if layer.attention.value_norm else 1))
         gate = [width * passes for passes in ACTIVATION_PASSES[True]]
-        moved["qkv"] = Moved(*(each[i] * values + gate[i] * tokens * gates for i in (0, 1)))
+        # gradients of keys and values that a layer lends or borrows are summed
+        lent = tokens * 2 * layer.attention.kv_heads * layer.attention.head_dim * layer.attention.borrows_kv
+        ahead, back = (each[i] * values + gate[i] * tokens * gates for i in (0, 1))
+        moved["qkv"] = Moved(ahead, back + SUM_PASSES * width * lent)
     if layer.mlp is not None:
         passes = ACTIVATION_PASSES[layer.mlp.gated]
         moved["mlp_act"] = Moved(width * passes[0] * tokens * ffn, width * passes[1] * tokens * ffn)
+    if layer.side:
+        moved["side"] = Moved(*(width * passes * tokens * layer.side for passes in ACTIVATION_PASSES[True]))
     if layer.mixes_twice:
         twice = SUM_PASSES * width * stream
         moved["residual"] = Moved(*(each + twice for each in moved["residual"]))
@@ -129,10 +134,21 @@ def _summed_inputs(layer: Layer) -> float:
     """Sums of gradients of inputs that several products of a layer read: q, k and v; gate and up [1]."""
     summed = 0.0
     if layer.attention is not None:
-        summed += 1.0 if layer.attention.kind is AttentionKind.MLA else 2.0
+        alone = layer.attention.kind is AttentionKind.MLA
+        summed += 1.0 if alone else 0.0 if layer.attention.borrows_kv else 2.0
     if layer.mlp is not None and layer.mlp.gated:
         summed += 1.0
     return summed
+
+
+def side_bytes(width: float, trained: bool = True) -> float:
+    """Bytes per value that making layers' own inputs moves beside its product, forward and backward.
+
+    The table's rows scaled; the projection scaled and normed; their sum, and it scaled (models/gemma4/
+    modeling_gemma4.py project_per_layer_inputs); gradients of the slices that layers read laid into zeros and summed.
+    """
+    norm = norm_bytes(NormKind.RMS, width, trained)
+    return sum(norm) + width * (2 * 3 * MULTIPLIED_PASSES + SUM_PASSES)
 
 
 def loss_bytes(width: float, multiplied: bool = False) -> float:

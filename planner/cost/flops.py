@@ -136,15 +136,23 @@ def layer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     """The matrix products of one layer in order of execution; q, k, v fused, gate and up fused."""
     if layer.then is not None:
         return tuple(gemm for block in layer.blocks for gemm in layer_gemms(block, hidden))
-    mixer = _mixer_gemms(layer, hidden)
+    mixer, side = _mixer_gemms(layer, hidden), _side_gemms(layer, hidden)
     if layer.mlp is None:
-        return mixer + _moe_gemms(layer, hidden)
+        return mixer + _moe_gemms(layer, hidden) + side
     ffn, inputs = layer.mlp.ffn, 2 if layer.mlp.gated else 1
     return (
         *mixer,
         Gemm("mlp_fc1", hidden, inputs * ffn, Shard.COLUMN),
         Gemm("mlp_fc2", ffn, hidden, Shard.ROW),
+        *side,
     )
+
+
+def _side_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
+    """Around the product with a layer's own input."""
+    if not layer.side:
+        return ()
+    return Gemm("side_gate", hidden, layer.side, Shard.NONE), Gemm("side_out", layer.side, hidden, Shard.NONE)
 
 
 def head_gemm(model: ModelSpec) -> Gemm:
@@ -155,10 +163,13 @@ def head_gemm(model: ModelSpec) -> Gemm:
 def outer_gemms(model: ModelSpec) -> tuple[Gemm, ...]:
     """Products outside the layers: the head, the projections of a narrower embedding, MTP's projections.
 
-    Each multi-token-prediction module projects 2 hidden -> hidden and runs the head again.
+    Each multi-token-prediction module projects 2 hidden -> hidden and runs the head again; layers' own inputs are a
+    projection of the embedding, too.
     """
     gemms = [head_gemm(model)] * (1 + model.mtp_layers)
     gemms += [Gemm("mtp_projection", 2 * model.hidden, model.hidden, Shard.NONE)] * model.mtp_layers
+    if model.side_width:
+        gemms.append(Gemm("side_inputs", model.hidden, model.side_width, Shard.NONE))
     if model.embedding_width != model.hidden:
         gemms.append(Gemm("project_in", model.embedding_width, model.hidden, Shard.NONE))
         gemms.append(Gemm("project_out", model.hidden, model.embedding_width, Shard.NONE))

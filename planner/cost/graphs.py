@@ -83,7 +83,7 @@ def dense_launches(layer: Layer, seq: float, single: bool) -> float:
     Those are 12, or `single`, operation by operation, 38 (cost/eager.py), of which 24 are attention's. `seq`: tokens of
     a sequence.
     """
-    block = layer.mlp is not None or layer.moe is not None
+    block = (layer.mlp is not None or layer.moe is not None) + (layer.side > 0)
     return mixer_launches(layer, seq, single) + (14.0 / 38.0 if single else 5.0 / 12.0) * block
 
 

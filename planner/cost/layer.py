@@ -18,7 +18,7 @@ from planner.cost.adapters import AdapterModel, adapter_launches
 from planner.cost.compute import ComputeModel, Groups, key_groups
 from planner.cost.context import context_kinds
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
-from planner.cost.eager import loss_bytes
+from planner.cost.eager import loss_bytes, side_bytes
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms, outer_gemms
 from planner.cost.graphs import (
@@ -465,7 +465,9 @@ class LayerModel:
         logits = per_logit * x.tokens * vocabulary / x.t
         loss = factor * memory_bound_time(logits, self.bandwidth, self.kernels)
         stream = act * x.tokens * model.hidden / x.sequence_split
-        table = factor * memory_bound_time(8.0 * stream, self.bandwidth, self.kernels)
+        own = x.tokens * model.side_width
+        read = 8.0 * (stream + act * own) + (side_bytes(act) if single else 12.0 * act) * own
+        table = factor * memory_bound_time(read, self.bandwidth, self.kernels)
         stack = self.problem.stack
         host, softness = self._dense_floor(x.t), stack.host.softness
         host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)

@@ -25,6 +25,7 @@ KINDS = (
     "experts",
     "shared_experts",
     "router",
+    "layer_inputs",
     "norms",
     "final_norm",
     "head",
@@ -72,8 +73,8 @@ def _qk_norm_parameters(a: Attention) -> int:
         return a.q_lora_rank + a.kv_lora_rank
     width = {
         QkNorm.NONE: 0,
-        QkNorm.HEAD: 2 * a.head_dim,
-        QkNorm.FULL: (a.heads + a.kv_heads) * a.head_dim,
+        QkNorm.HEAD: (1 if a.borrows_kv else 2) * a.head_dim,
+        QkNorm.FULL: (a.heads + a.own_kv_heads) * a.head_dim,
     }[a.qk_norm]
     return width * (1 + a.qk_norm_bias)
 
@@ -193,7 +194,11 @@ def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
     return LayerParameters(
         column_row=mixer.column_row + block.column_row,
         kv=mixer.kv,
-        replicated=mixer.replicated + block.replicated + moe.replicated + norms,
+        replicated=mixer.replicated
+        + block.replicated
+        + moe.replicated
+        + norms
+        + _side_parameters(layer, hidden),
         router=moe.router,
         expert=moe.expert,
         expert_replicated=moe.expert_replicated,
@@ -201,10 +206,18 @@ def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
     )
 
 
+def _side_parameters(layer: Layer, hidden: int) -> int:
+    """Projections to and from a layer's own input, whole on every rank [parameters]."""
+    return 2 * hidden * layer.side
+
+
 def embedding_parameters(model: ModelSpec) -> int:
-    """Token embedding [parameters]; the widening projection of OPT-350m included."""
+    """Token embedding, the widening projection of OPT-350m and tables of layers' own inputs included [parameters]."""
     projected = model.embedding_width != model.hidden
-    return model.vocab * model.embedding_width + (model.embedding_width * model.hidden if projected else 0)
+    own = (model.side_vocab + model.hidden) * model.side_width
+    return (
+        model.vocab * model.embedding_width + (model.embedding_width * model.hidden if projected else 0) + own
+    )
 
 
 def position_parameters(model: ModelSpec) -> int:
@@ -221,9 +234,10 @@ def head_parameters(model: ModelSpec) -> int:
 
 
 def outer_norm_parameters(model: ModelSpec) -> int:
-    """The norm before the head and the one after the embedding, where they exist [parameters]."""
+    """The norm before the head, the one after the embedding and that of layers' own inputs, where they exist
+    [parameters]."""
     scale = model.hidden * (1 + model.norm_bias) if model.norm_weight else 0
-    return scale * (model.final_norm + model.embedding_norm)
+    return scale * (model.final_norm + model.embedding_norm) + max(layer.side for layer in model.layer_kinds)
 
 
 def mtp_parameters(model: ModelSpec) -> int:
@@ -257,6 +271,8 @@ def _block_kinds(layer: Layer, hidden: int) -> dict[str, int]:
         kinds[layer.state_space.kind] = _state_space_buckets(layer.state_space, hidden).total
     if layer.mlp is not None:
         kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total
+    if layer.side:
+        kinds["layer_inputs"] = _side_parameters(layer, hidden)
     if layer.moe is not None:
         buckets = _moe_buckets(layer.moe, hidden)
         latent = _latent_parameters(layer.moe, hidden)

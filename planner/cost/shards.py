@@ -235,7 +235,7 @@ class ShardModel:
         model = self.problem.model
         gemms = [g for kind in self.kinds for g in layer_gemms(kind, model.hidden) if g.shard is Shard.ROW]
         wide = float(max((g.out_features * g.in_features for g in gemms), default=0))
-        return np.maximum(self._head_parameters(t), wide / t)
+        return np.maximum(self._head_parameters(t), np.maximum(wide, model.side_vocab * model.side_width) / t)
 
     def _first_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model

@@ -135,6 +135,10 @@ def _scan_cp(columns: Columns, problem: Problem) -> Mask:
     return (cp == 1) | ((_scan_heads(problem) % (tp.astype(np.int64) * cp) == 0) & dealt)
 
 
+def _shared_pp(columns: Columns, problem: Problem) -> Mask:
+    return (columns["pp"] == 1) | (not problem.model.shares_between_layers)
+
+
 def _ffn_tp(columns: Columns, problem: Problem) -> Mask:
     return _dense_ffn(problem) % columns["tp"] == 0
 
@@ -317,6 +321,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "dp must divide the global batch, {batch} sequences; dp={dp}",
         "change the global batch, or raise tp, pp or cp to lower dp", "Megatron-LM num_microbatches_calculator",
         lambda p: {"batch": p.job.global_batch},
+    ),
+    Rule(
+        "shared-between-layers-pp", ("pp",), _shared_pp,
+        "pp must be 1 for {model}: stages would pass on keys and values that layers share, and layers' own inputs, "
+        "which no framework does; pp={pp}", "set pp=1",
+        "transformers 5.23 models/gemma4/modeling_gemma4.py: no pipeline plan for what layers share",
+        lambda p: {"model": p.model.name},
     ),
     *STAGE_RULES,
     Rule(

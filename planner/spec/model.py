@@ -70,7 +70,8 @@ class Attention:
     `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along. `output_gate`: a projection of the input,
     as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708); `head_gate`: one value a
     head does. `tied_values`: the keys' projection makes the values too. `value_norm`: they pass a norm without weights.
-    `indexer`: chooses the keys that a query sees (DeepSeek Sparse Attention), with MLA alone.
+    `indexer`: chooses the keys that a query sees (DeepSeek Sparse Attention), with MLA alone. `borrows_kv`: keys and
+    values are those of an earlier layer, which `lends_kv` (Gemma 4 E2B and E4B).
     """
 
     kind: AttentionKind
@@ -93,6 +94,8 @@ class Attention:
     tied_values: bool = False
     value_norm: bool = False
     indexer: Indexer | None = None
+    borrows_kv: bool = False
+    lends_kv: bool = False
 
     def __post_init__(self) -> None:
         require_positive(
@@ -158,9 +161,14 @@ class Attention:
         return self.heads * self.v_head_dim if self.output_gate else self.heads if self.head_gate else 0
 
     @property
+    def own_kv_heads(self) -> int:
+        """Heads of keys and values that the layer makes."""
+        return 0 if self.borrows_kv else self.kv_heads
+
+    @property
     def kv_width(self) -> int:
         """Outputs of the projections of keys and values, outside MLA."""
-        return self.kv_heads * (self.head_dim + (0 if self.tied_values else self.v_head_dim))
+        return self.own_kv_heads * (self.head_dim + (0 if self.tied_values else self.v_head_dim))
 
     @property
     def latent_dim(self) -> int:
@@ -262,7 +270,8 @@ class Layer:
     `parallel`: attention and MLP read the same normed input and are added together. `wide`: its linear layers stay in
     16 bits where a recipe computes others in 8 or 4. `multiplied`: constants multiply what attention, state space and
     MLP read and write, and keys, projections and gates between (Falcon-H1's muP). `then`: a second block that follows
-    in the same layer, so that no stage, gathering or recomputation divides both (LongCat-Flash).
+    in the same layer, so that no stage, gathering or recomputation divides both (LongCat-Flash). `side`: width of an
+    input of the layer's own, made from the token alone, that multiplies a narrow projection behind the MLP (Gemma 4).
     """
 
     attention: Attention | None
@@ -276,9 +285,10 @@ class Layer:
     state_space: StateSpace | None = None
     multiplied: bool = False
     then: Layer | None = None
+    side: int = 0
 
     def __post_init__(self) -> None:
-        require_not_negative("layer", norms=self.norms)
+        require_not_negative("layer", norms=self.norms, side=self.side)
         chained = self.then is not None and self.then.then is not None
         require(not chained, "a layer must have at most two blocks", "three")
         require(
@@ -323,8 +333,9 @@ class ModelSpec:
     token embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`.
     `mtp_layers`: multi-token-prediction modules that are trained along; each is the layers `mtp_block` (none stated:
     one of the last kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2).
-    `source`: where the dimensions come from. `assumed`: what the source left out and was filled in. `described`: the
-    fields of a user's own file, from which `described_model` makes the model again.
+    `side_vocab`: rows of the table in which layers' `side` inputs are looked up; a normed projection of the token's
+    embedding is added to them. `source`: where the dimensions come from. `assumed`: what the source left out and was
+    filled in. `described`: the fields of a user's own file, from which `described_model` makes the model again.
     """
 
     name: str
@@ -346,6 +357,7 @@ class ModelSpec:
     assumed: tuple[str, ...] = ()
     norm_weight: bool = True
     mtp_block: tuple[Layer, ...] = ()
+    side_vocab: int = 0
     described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -357,6 +369,7 @@ class ModelSpec:
             embedding_width=self.embedding_width,
             max_position=self.max_position,
             mtp_layers=self.mtp_layers,
+            side_vocab=self.side_vocab,
         )
         require(len(self.layers) > 0, "model.layers must hold at least one layer", "none")
         must = f"model.layers and mtp_layers must be at most {MOST_LAYERS:,} in all"
@@ -372,6 +385,16 @@ class ModelSpec:
     def __hash__(self) -> int:
         """Cheaper than over all fields, and the same in every process; equality decides."""
         return hash((self.hidden, self.vocab, self.layer_kind_of, self.mtp_layers))
+
+    @property
+    def side_width(self) -> int:
+        """Width of all layers' `side` inputs together."""
+        return sum(layer.side for layer in self.layers)
+
+    @property
+    def shares_between_layers(self) -> bool:
+        """Do layers read what others, or the embedding, made beside the residual stream?"""
+        return self.side_width > 0 or any(attention.borrows_kv for attention in self.attentions)
 
     @property
     def num_layers(self) -> int:

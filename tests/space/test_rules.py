@@ -65,6 +65,14 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         {"cp": 4},
         ("12", "cp=4"),
     ),
+    "shared-between-layers-pp": (
+        replace(
+            DENSE,
+            model=replace(DENSE.model, side_vocab=64, layers=(replace(DENSE.model.layers[0], side=8),) * 8),
+        ),
+        {"pp": 2},
+        ("small-dense", "pp=2"),
+    ),
     "ffn-tp": (DENSE, {"tp": 5}, ("7168", "tp=5")),
     "vocabulary-tp": (UNPADDED, {}, ("32001", "tp=2")),
     "sequence-cp": (replace(DENSE, job=replace(DENSE.job, seq_len=4100)), {"cp": 4}, ("4100", "cp=4")),

@@ -401,7 +401,15 @@ def gemma4_unified(d: Draw) -> Fields:
 
 
 def gemma4(d: Draw) -> Fields:
-    fields = gemma4_unified(d) | {"hidden_size_per_layer_input": 0}
+    fields = (
+        gemma4_unified(d)
+        | {"hidden_size_per_layer_input": d.one_of(0, 8)}
+        | d.maybe(vocab_size_per_layer_input=72)
+    )
+    if d.flag():
+        layers = fields["num_hidden_layers"] = d.one_of(4, 6)
+        fields["layer_types"] = ["sliding_attention", "full_attention"] * (layers // 2)
+        fields |= {"num_kv_shared_layers": d.one_of(1, 2), **d.maybe(use_double_wide_mlp=d.flag())}
     routed = {"enable_moe_block": True} | d.experts("num_experts", "moe_intermediate_size", "top_k_experts")
     return fields | (routed if d.flag() else {})
 
@@ -833,7 +841,7 @@ _OUTSIDE = (
     (r"lm_head|embed_out|project_out", "head"),
     (r"embed_positions|wpe", "position"),
     (r"norm|ln_f", "final_norm"),
-    (r"embed|wte|project_in", "embedding"),
+    (r"embed|wte|project_in|per_layer_model", "embedding"),
 )
 _INSIDE = (
     (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
@@ -841,6 +849,7 @@ _INSIDE = (
     (r"\.indexer\.", "indexer"),
     (r"\.\d+\.conv\.", "short_convolution"),
     (r"(norm|ln)[_0-9a-z]*(\.\d)?\.(weight|bias)$", "norms"),
+    (r"\.per_layer_", "layer_inputs"),
     (r"shared_expert|shared_mlp|\.mlps\.0\.", "shared_experts"),
     (r"\.experts\.|latent_proj", "experts"),
     (r"\.gate\.(wg\.)?(weight|bias)|\.router\.", "router"),

@@ -13,6 +13,9 @@ from planner.cost.activations import LayerShape, layer_activations
 from planner.cost.flops import attention_flops, gemm_flops, layer_gemms
 from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, InputError, UnsupportedError
+from planner.space.framework_rules import rules_for
+from planner.space.legality import explain_config
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.hf import read_hf_config
 from planner.spec.load_cluster import load_cluster
@@ -20,6 +23,7 @@ from planner.spec.load_model import load_model
 from planner.spec.model import Attention, AttentionKind, ModelSpec, QkNorm
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack_kinds import AttentionKernel
+from tests.problems import costs, problem
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 99,
@@ -63,13 +67,58 @@ def test_layers_that_the_library_sets_apart() -> None:
         read({"model_type": "llama", **SMALL, "per_layer_config": {"1": {"num_key_value_heads": 1}}})
 
 
-@pytest.mark.parametrize(
-    "field", [{"hidden_size_per_layer_input": 256}, {"num_kv_shared_layers": 2},
-              {"use_bidirectional_attention": "all"}],
-)  # fmt: skip
-def test_what_gemma_4_is_refused_for(field: dict[str, Any]) -> None:
+def test_what_gemma_4_is_refused_for() -> None:
     with pytest.raises(UnsupportedError, match="not modelled"):
-        read({**GEMMA4, **field})
+        read({**GEMMA4, "use_bidirectional_attention": "all"})
+    with pytest.raises(FileInputError, match="num_kv_shared_layers"):
+        read(
+            {**GEMMA4, "num_kv_shared_layers": 2}
+        )  # the one layer that sees everything has nothing to borrow
+
+
+E4B = {
+    "model_type": "gemma4_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 42,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "num_kv_shared_layers": 18, "vocab_size": 262144,
+}  # fmt: skip
+
+
+class TestOwnInputs:
+    """Gemma 4 E4B: 18 of 42 layers borrow keys and values, all have 256 inputs of their own."""
+
+    def test_parameters(self) -> None:
+        found = model_parameters(read(E4B))
+        assert found.by_kind["embedding"] == 262144 * 2560 + 42 * 256 * (262144 + 2560)
+        assert found.by_kind["layer_inputs"] == 42 * 2 * 2560 * 256
+        assert found.total == 7_463_013_376
+        narrow = read({**E4B, "num_kv_shared_layers": 0})
+        borrowed = 15 * (2 * 2560 * 512 + 256) + 3 * (2 * 2560 * 1024 + 512)
+        assert model_parameters(narrow).total - found.total == borrowed
+
+    def test_who_lends_to_whom(self) -> None:
+        model = read({**E4B, "use_double_wide_mlp": True})
+        attentions = [layer.attention for layer in model.layers if layer.attention is not None]
+        assert [i for i, a in enumerate(attentions) if a.lends_kv] == [22, 23]
+        assert [i for i, a in enumerate(attentions) if a.borrows_kv] == list(range(24, 42))
+        assert [layer.mlp.ffn for layer in model.layers[22:26] if layer.mlp] == [10240, 10240, 20480, 20480]
+        assert layer_gemms(model.layers[24], 2560)[0].kv_out_features == 0
+        assert [g.name for g in layer_gemms(model.layers[0], 2560)][-2:] == ["side_gate", "side_out"]
+
+    def test_a_recomputed_layer_keeps_what_others_read(self) -> None:
+        subject = problem(read(E4B), "1x8 h100 400G-ib", seq_len=4096, stack="fsdp1-2023")
+        model, keys = costs(subject).layers, ConfigTable.of([ParallelConfig(dp=8)])
+        plain, lender, borrower = (model.layer(subject.model.layers[i], keys) for i in (0, 22, 24))
+        stream, pairs = 2 * 4096 * 2560, 2 * 4096 * 2 * (256 + 256)
+        assert float(plain.kept_full[0]) == float(borrower.kept_full[0]) == stream + 2 * 4096 * 256
+        assert float((lender.kept_full - plain.kept_full)[0]) == pairs
+        assert float(lender.kept[0]) == float(plain.kept[0])
+        assert float(borrower.kept[0]) < float(plain.kept[0])
+        assert float(borrower.forward["gemm"][0]) < float(plain.forward["gemm"][0])
+        assert float(borrower.forward["attention"][0]) == float(plain.forward["attention"][0])
+
+    def test_no_pipeline_divides_it(self) -> None:
+        subject = problem(read(E4B), stack=load_stack("megatron-2026"))
+        broken = explain_config(ParallelConfig(pp=2, dp=8), subject, rules_for(subject.stack))
+        assert "shared-between-layers-pp" in {b.rule for b in broken}
 
 
 def test_tied_values_spare_a_projection_and_no_attention() -> None:

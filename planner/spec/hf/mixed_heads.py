@@ -55,17 +55,17 @@ def per_layer(f: ConfigFields, attention: Attention, index: int) -> Attention:
 
 
 def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
-    """Gemma 4 (12B, 26B-A4B, 31B): five sliding layers, then one with wider heads that sees everything and may take its
-    values from the projection of its keys; four norms a layer, and a norm of values without weights.
+    """Gemma 4: five sliding layers, then one with wider heads that sees everything and may take its values from the
+    projection of its keys; four norms a layer, and a norm of values without weights.
 
-    With experts, the MLP is a shared one beside them behind norms of its own. Raises `UnsupportedError` for embeddings
-    of every layer and shared keys and values (E2B, E4B).
+    With experts (26B-A4B), the MLP is a shared one beside them behind norms of its own. E2B and E4B give every layer an
+    input of its own, and their last layers borrow keys and values.
     """
     unified = f.values.get("model_type") == "gemma4_unified_text"
     f = f.with_defaults(
         vocab_size=262144, hidden_size=2304, intermediate_size=9216, num_hidden_layers=30, num_attention_heads=8
     )  # fmt: skip
-    _refuse_per_layer_inputs(f, unified)
+    side, side_rows = _side_inputs(f, unified)
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
     sliding = replace(
@@ -83,26 +83,52 @@ def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
         tied = f.boolean("attention_k_eq_v", False)
         sides[_FULL] = replace(sliding, tied_values=tied)
         attentions = [per_layer(f, sides[kind], i) for i, kind in enumerate(types)]
-    block = _gemma4_block(f)
-    layers = tuple(Layer(attention, *block, norms=4 if block[1] is None else 7) for attention in attentions)
-    return rotary_model(f, name, core, layers, tied=True, max_position=262144 if unified else 131072)
-
-
-def _refuse_per_layer_inputs(f: ConfigFields, unified: bool) -> None:
-    per_layer_width = 0 if unified else f.integer("hidden_size_per_layer_input", default=256, least=0)
-    if per_layer_width or f.integer("num_kv_shared_layers", default=0, least=0):
-        raise UnsupportedError(
-            f"{f.file}: embeddings for every layer, and keys and values shared between layers, are not modelled",
-            f"hidden_size_per_layer_input={per_layer_width}, "
-            f"num_kv_shared_layers={f.values.get('num_kv_shared_layers', 0)}",
-            "plan a Gemma 4 without them: 12B, 26B-A4B or 31B",
+    mlp, moe = _gemma4_block(f)
+    wide = f.boolean("use_double_wide_mlp", False) if f.given("num_kv_shared_layers") else False
+    layers = tuple(
+        Layer(
+            attention,
+            *(_twice_as_wide(mlp, moe) if wide and attention.borrows_kv else (mlp, moe)),
+            norms=(4 if moe is None else 7) + (side > 0),
+            side=side,
         )
+        for attention in _shared_keys(f, attentions, types)
+    )
+    model = rotary_model(f, name, core, layers, tied=True, max_position=262144 if unified else 131072)
+    return replace(model, side_vocab=side_rows)
+
+
+def _twice_as_wide(mlp: Mlp | None, moe: Moe | None) -> tuple[Mlp | None, Moe | None]:
+    """With an MLP of twice the width, which beside experts is a shared one."""
+    wider = None if mlp is None else replace(mlp, ffn=2 * mlp.ffn)
+    return wider, None if moe is None else replace(moe, shared_ffn=2 * moe.shared_ffn)
+
+
+def _side_inputs(f: ConfigFields, unified: bool) -> tuple[int, int]:
+    """Width of every layer's own input, and rows of its table."""
     if f.values.get("use_bidirectional_attention") == "all":
         raise UnsupportedError(
             f"{f.file}: bidirectional attention is not modelled",
             "use_bidirectional_attention=all",
             "plan the causal language model",
         )
+    width = 0 if unified else f.integer("hidden_size_per_layer_input", default=256, least=0)
+    return width, f.integer("vocab_size_per_layer_input", default=262144) if width else 0
+
+
+def _shared_keys(f: ConfigFields, attentions: list[Attention], types: list[str]) -> list[Attention]:
+    """The last `num_kv_shared_layers` borrow keys and values of the last layer of their type before them."""
+    first = len(types) - f.integer("num_kv_shared_layers", default=0, least=0)
+    if first == len(types):
+        return attentions
+    lenders = {kind: i for i, kind in enumerate(types[: max(first, 0)])}
+    if set(types) - set(lenders):
+        must = "must leave a layer of every type that has keys and values of its own"
+        raise f.error("num_kv_shared_layers", must, f.values["num_kv_shared_layers"], "lower it")
+    return [
+        replace(attention, borrows_kv=i >= first, lends_kv=i in lenders.values())
+        for i, attention in enumerate(attentions)
+    ]
 
 
 def _global_attention(f: ConfigFields, sliding: Attention) -> Attention:

@@ -37,7 +37,10 @@ _SCALED_SOFTMAX = (
     f"modelled; {_INDEXED}"
 )
 _CONNECTED = "hyper-connections and learned sparse attention (indexer) are not modelled"
-_PER_LAYER = "embeddings for every layer, and keys and values shared between layers, are not modelled"
+_STREAMS = (
+    "residual streams that predict one another (AltUp), residuals of low rank (LAuReL) and activations cut at a "
+    "quantile are not modelled; of models with embeddings for every layer planner models Gemma 4's"
+)
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _FIRST_MAMBA),
@@ -110,10 +113,7 @@ REFUSED: dict[str, str] = {
     "hy_v4": _SINKS,
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _BLOCKS),
     **dict.fromkeys(("mistral_large4", "mistral_large4_text"), _SCALED_SOFTMAX),
-    **dict.fromkeys(
-        ("gemma3n", "gemma3n_text"),
-        _PER_LAYER,
-    ),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("step3_text", "step3_vl", "step3v"), "its factored attention (MFA) is not modelled"),
     **dict.fromkeys(
         ("inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"),
