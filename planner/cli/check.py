@@ -133,7 +133,8 @@ def check_files(
     }
     if not broken:
         answer |= _figures(judge.cost(config, stated))
-    answer["better"] = _better(judge, config, framework, parsed, answer)
+    text = "\n".join(files.values())
+    answer["better"] = _better(judge, config, framework, parsed, answer, text)
     return answer
 
 
@@ -203,7 +204,12 @@ def _figures(choice: Choice) -> dict[str, Any]:
 
 
 def _better(
-    judge: _Judge, config: ParallelConfig, framework: Framework, parsed: ParsedConfig, now: Mapping[str, Any]
+    judge: _Judge,
+    config: ParallelConfig,
+    framework: Framework,
+    parsed: ParsedConfig,
+    now: Mapping[str, Any],
+    text: str,
 ) -> dict[str, Any] | None:
     """The best configuration of the same job, and the change to the files in their own syntax."""
     best = judge.best()
@@ -216,14 +222,20 @@ def _better(
         "config": best.config.text,
         "faster": None if faster == float("inf") else faster,
         **_figures(best),
-        "diff": _diff(judge.problem, config, best, framework, parsed),
+        "diff": _diff(judge.problem, config, best, framework, parsed, text),
     }
 
 
 def _diff(
-    problem: Problem, config: ParallelConfig, best: Choice, framework: Framework, parsed: ParsedConfig
+    problem: Problem,
+    config: ParallelConfig,
+    best: Choice,
+    framework: Framework,
+    parsed: ParsedConfig,
+    text: str,
 ) -> list[str]:
-    """Changed lines between the files of both configurations, by file, as the export writes them."""
+    """Changed lines between the files of both configurations, by file, as the export writes them; of a script, only
+    options that its own `text` has are taken out."""
     try:
         mine = framework.render(_launch(problem, config, parsed.layers), parsed.version)
         other = framework.render(_launch(problem, best.config.parallel(), (), best), parsed.version)
@@ -236,10 +248,27 @@ def _diff(
         before, after = mine.get(name, "").splitlines(), other[name].splitlines()
         changed = [*difflib.unified_diff(before, after, n=0, lineterm="")][2:]  # after the two names
         changed = [line for line in changed if not _frames(line[1:].strip())]
+        if name.endswith(".sh"):
+            changed = _in_script(changed, framework, text)
         if changed:
             lines.append("change in the launch script:" if name.endswith(".sh") else f"change in {name}:")
             lines += [f"  {line[0]} {line[1:].strip()}" for line in changed if not line.startswith("@@")]
     return lines
+
+
+def _in_script(changed: list[str], framework: Framework, text: str) -> list[str]:
+    """The changed lines of a script whose options it may state under other names, or leave at their defaults."""
+    has = frozenset(word.split("=")[0] for word in text.replace('"', " ").replace("'", " ").split())
+    added = {line[1:].split()[0] for line in changed if line[0] == "+"}
+    kept = [
+        line
+        for line in changed
+        if line[0] != "-" or not line[1:].strip().startswith("--") or line[1:].split()[0] in has
+    ]
+    named = {line[1:].split()[0] for line in kept if line[0] == "-"}
+    anew = added & {*framework.split_options, "--pipeline-model-parallel-size"}
+    stale = [name for name in framework.split_options if anew and name in has and name not in named | added]
+    return [*kept, *(f"- {name}" for name in stale)]
 
 
 def _frames(line: str) -> bool:

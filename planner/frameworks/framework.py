@@ -145,8 +145,9 @@ class Framework:
     `dense_order`, `expert_order`: axes of the rank grids, fastest first; empty where there is no such grid.
     `render(launch, version)`: its files by name; raises `UnsupportedError` naming what cannot be expressed.
     `parse(files)`: what its files say. `recognizes(name, text)`: whether a file is one of its own.
-    `stacks`: the `framework` of stack files it stands for. `require_recipe`: raises `UnsupportedError` for a precision
-    that none of its releases has under another name.
+    `stacks`: the `framework` of stack files it stands for. `split_options`: options of a script that state a pipeline's
+    split, of which a script has some and `render` writes others. `require_recipe`: raises `UnsupportedError` for a
+    precision that none of its releases has under another name.
     """
 
     name: str
@@ -163,6 +164,7 @@ class Framework:
     parse: Callable[[Mapping[str, str]], ParsedConfig]
     recognizes: Callable[[str, str], bool]
     stacks: tuple[str, ...] = ()
+    split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
 
     def version(self, wanted: str | None) -> str:

@@ -134,6 +134,17 @@ def test_a_better_configuration_is_told_by_its_options(tmp_path: Path) -> None:
     assert all(line.split()[1].startswith("--") for line in lines), lines
 
 
+def test_a_better_configuration_takes_out_what_the_script_has(tmp_path: Path) -> None:
+    """Not the exporter's words for the same split; a program that only names the data is not what trains."""
+    split = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
+    data = "DATA=$(python3 tools/create_data_config.py -p $D)\n"
+    facts = checked(tmp_path, data + PLAIN.replace("--bf16", f"--bf16 {split}"), "run.sh", "--gpus", "16")
+    lines = facts["better"]["diff"]  # type: ignore[index]
+    out = {line.split()[1] for line in lines if line.startswith("  - ")}
+    assert "--num-layers-per-virtual-pipeline-stage" in out
+    assert "--num-virtual-stages-per-pipeline-rank" not in out
+
+
 def test_the_vocabulary_is_asked_for_or_named(tmp_path: Path) -> None:
     without = PLAIN.replace("--vocab-size 128256", "--tokenizer-type SentencePieceTokenizer")
     file = tmp_path / "run.sh"

@@ -101,4 +101,11 @@ MEGATRON: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     stacks=("megatron",),
+    split_options=(
+        "--num-virtual-stages-per-pipeline-rank",
+        "--num-layers-per-virtual-pipeline-stage",
+        "--pipeline-model-parallel-layout",
+        *(f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last")),
+        *(f"--account-for-{what}-in-pipeline-split" for what in ("embedding", "loss")),
+    ),
 )

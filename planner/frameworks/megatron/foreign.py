@@ -13,6 +13,7 @@ from typing import Final
 from planner.errors import InputError
 from planner.frameworks.megatron.hybrid import PATTERNS
 
+_TRAINS: Final = re.compile(r"(?:^|/)(?:pre)?train_\w+\.py$")
 _PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(bert|t5|ict|retro|vlm|mamba|hybrid|vision_\w+)\.py$")
 # programs that take its arguments and train nothing
 _NO_TRAINING: Final = re.compile(
@@ -52,13 +53,14 @@ _NOT_COSTED: Final = {
 def require_gpt(words: Iterable[str], names: Collection[str]) -> None:
     """Raise `InputError` for another program's script, `words` of its commands and `names` of its arguments."""
     must = "the program must be Megatron-LM's GPT, or its hybrids with --hybrid-layer-pattern: planner reads no other"
-    hybrid = any(name in names for name in PATTERNS)
+    hybrid, words = any(name in names for name in PATTERNS), tuple(words)
+    trains = any(_TRAINS.search(word) for word in words)  # others beside it prepare its data
     for word in words:
         if (found := _PROGRAM.search(word)) and not (hybrid and found[1] in ("mamba", "hybrid")):
             raise InputError(
                 must, found[0].strip("/"), "describe the model by a config.json, if it is a decoder"
             )
-        if found := _NO_TRAINING.search(word):
+        if (found := _NO_TRAINING.search(word)) and not trains:
             raise InputError(
                 must, f"{found[0].strip('/')}, which trains nothing", "give the script that trains"
             )
