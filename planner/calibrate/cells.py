@@ -132,10 +132,6 @@ def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[S
         return known, vpp if vpp is not None and known.runs_chunks(vpp) else (
             1 if known.runs_chunks(1) else 2
         )
-    if vpp is not None and layers < pp * vpp <= layers + 2:
-        # embedding and loss count as layers, so that the outermost chunks may hold no layer
-        assumed.append(f"{pp} x {vpp} chunks for {layers} layers: {layers // pp} virtual stages")
-        vpp = layers // pp
     if vpp is None and known is Schedule.INTERLEAVED:
         fits = [v for v in range(2, layers // pp + 1) if layers % (pp * v) == 0]
         vpp = fits[0] if fits else 2

@@ -26,6 +26,11 @@ FLASH1_SLOWDOWN: Final = 2.0
 TP_OVERLAPPED: Final = 0.7
 # One layer's exchange runs beside another's compute; what remains is its start and its end (start value).
 EP_OVERLAP: Final = 0.8
+# What apply_liger_kernel_to_qwen2 and its like replace by default in transformers' models: rope, rms_norm, swiglu and
+# fused_linear_cross_entropy (linkedin/Liger-Kernel ead96b6 src/liger_kernel/transformers/monkey_patch.py).
+LIGER_KERNELS: Final = {
+    "fused_norm": True, "fused_activation": True, "fused_rotary": True, "cross_entropy": CrossEntropy.CHUNKED,
+}  # fmt: skip
 LATEST: Final = 10**6
 
 
@@ -274,7 +279,9 @@ def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | No
 
 
 def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
-    if not re.search(r"cross[- ]entropy fusion|fused cross|liger", text):
+    if "liger" in text:
+        return {"kernels": LIGER_KERNELS}, "Liger's norms, rotation, activation and loss"
+    if not re.search(r"cross[- ]entropy fusion|fused cross", text):
         return None
     return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"
 

@@ -420,7 +420,7 @@ class ComputeModel:
         return seconds, factor * memory_bound_time(behind, self.bandwidth, self.kernels)
 
     def _single_operations(self, layer: Layer, x: LayerShape) -> dict[str, Moved]:
-        """Bytes of the modules whose operations are single kernels."""
+        """Bytes of the modules whose operations are single kernels: not of those with fused ones (Liger)."""
         a, hidden = layer.attention, float(self.problem.model.hidden)
         stream = x.tokens * hidden / x.sequence_split
         queries, keys = (
@@ -436,7 +436,13 @@ class ComputeModel:
             moved |= expert_bytes(
                 layer.moe, hidden, stream, rows, experts, float(layer.moe.expert_ffn), width
             )
-        return moved
+        kernels = self.problem.stack.kernels
+        fused = {
+            "layernorm": kernels.fused_norm,
+            "qkv": kernels.fused_rotary,
+            "mlp_act": kernels.fused_activation,
+        }
+        return {name: each for name, each in moved.items() if not fused.get(name)}
 
     def _moved(self, layer: Layer, x: LayerShape) -> dict[str, Array]:
         """Forward bytes of the same, where kernels are fused as the stack says."""

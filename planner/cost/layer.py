@@ -459,7 +459,8 @@ class LayerModel:
             seconds = self.compute.gemm(gemm, x, groups, narrow=False, outputs=outputs)
             products = products + seconds.forward + seconds.input_gradient + seconds.weight_gradient
         factor = self.problem.stack.compute.memory_bound
-        single = self.problem.stack.kernels.single_operations
+        kernels = self.problem.stack.kernels
+        single = kernels.single_operations and kernels.cross_entropy is CrossEntropy.EAGER
         multiplied = any(layer.multiplied for layer in model.layer_kinds)
         per_logit = loss_bytes(act, multiplied) if single else LOSS_PASSES_BYTES
         logits = per_logit * x.tokens * vocabulary / x.t

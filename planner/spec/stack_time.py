@@ -41,7 +41,10 @@ class Kernels(Section):
     single_operations: bool = Field(
         False,
         description="norms, rotary embedding, activation, sums and loss run operation by operation, as Hugging Face "
-        "transformers' modelling code does without torch.compile (cost/eager.py)",
+        "transformers' modelling code does without torch.compile (cost/eager.py), but for those with fused kernels",
+    )
+    fused_rotary: bool = Field(
+        False, description="beside single operations: queries and keys are rotated by one kernel"
     )
     cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
     dropout: bool = False

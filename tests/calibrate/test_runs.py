@@ -76,6 +76,14 @@ def test_empty_cells_follow_from_the_others() -> None:
         assert any(word in text for text in run.assumed), word
 
 
+def test_embedding_and_loss_may_fill_the_outermost_chunks() -> None:
+    described = {**MODELS["moe"], "layers": 94, "moe": {**MODELS["moe"]["moe"], "first_dense_layers": 0}}
+    row = {**ROW, "model": "moe", "gpus": "256", "tp": "2", "pp": "32", "dp": "4", "vpp": "3", "ep": "4"}
+    run = RunReader({"moe": described}).read({**row, "schedule": "interleaved", "global_batch": "256"})
+    assert (run.config.pp, run.config.vpp) == (32, 3)  # 96 chunks: a layer each, but the first and the last
+    assert not any("virtual stages" in text for text in run.assumed)
+
+
 def test_batch_follows_from_accumulation() -> None:
     run = read(global_batch="", extras="grad_accum=4")
     assert run.problem.job.global_batch == 32

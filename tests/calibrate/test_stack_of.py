@@ -94,6 +94,14 @@ def test_switches_of_recipes() -> None:
     assert serial.kernels.cross_entropy is CrossEntropy.FUSED
 
 
+def test_liger_fuses_more_than_the_loss() -> None:
+    stack = load_stack("deepspeed-2025")
+    kernels = apply_switches(stack, "liger")[0].kernels
+    assert (kernels.fused_norm, kernels.fused_rotary, kernels.fused_activation) == (True, True, True)
+    assert kernels.cross_entropy is CrossEntropy.CHUNKED
+    assert not stack.kernels.fused_rotary
+
+
 def test_tensor_parallel_overlap_is_what_the_row_says_of_it() -> None:
     recipes = load_stack("megatron-2024")  # its runs had it
     assert apply_switches(recipes, "tp-comm-overlap, overlap-grad-reduce")[0] is recipes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from planner.calibrate.stack_of import LIGER_KERNELS
 from planner.cost.eager import LAUNCHES, expert_bytes, layer_bytes, loss_bytes, norm_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
@@ -83,6 +85,27 @@ def test_a_stack_of_single_operations_moves_more_than_one_of_fused_kernels() -> 
     assert fused[1] == pytest.approx(2 * fused[0])
     assert single[0] > 2 * fused[0]
     assert single[1] > 2 * single[0]
+
+
+def test_fused_kernels_beside_single_operations_move_what_fused_ones_do() -> None:
+    given = problem(dense_model(2), "1x1 h100", global_batch=1, stack="deepspeed-2025")
+    kernels = given.stack.kernels.model_copy(update=LIGER_KERNELS)
+    liger = replace(given, stack=given.stack.model_copy(update={"kernels": kernels}))
+    plain = replace(
+        given,
+        stack=liger.stack.model_copy(
+            update={"kernels": kernels.model_copy(update={"single_operations": False})}
+        ),
+    )
+    found = []
+    for subject in (given, liger, plain):
+        compute = costs(subject).layers.compute
+        layer = subject.model.layers[0]
+        shape = costs(subject).layers.shape(ConfigTable.of([ParallelConfig()]), layer)
+        found.append(compute.memory_bound(layer, shape)[0])
+    for name in ("layernorm", "qkv", "mlp_act"):
+        assert found[1][name] == found[2][name] < found[0][name], name
+    assert found[1]["residual"] == found[0]["residual"]
 
 
 VIEWS = (
