@@ -85,10 +85,25 @@ def sparse_sight(a: Attention, x: LayerShape) -> sparse_attention.Sight | None:
     )
 
 
+def eager_norm_bytes(model: ModelSpec, kernels: Kernels, recipe: PrecisionRecipe) -> float:
+    """Bytes per value that an RMS norm keeps beside its input, 0 where it is one kernel or keeps no more.
+
+    transformers' keeps an fp32 copy, and what it multiplies by its weight, which stands for its input: in the width of
+    activations, or in fp32.
+    """
+    if kernels.fused_norm or model.norm_kind is not NormKind.RMS:
+        return 0.0
+    wide = 4.0 - recipe.activation_bytes if model.wide_norms and kernels.single_operations else 0.0
+    return kernels.eager_norm_bytes + wide
+
+
 def _attention_parts(
-    a: Attention, h: float, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+    a: Attention, h: float, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe, norm: float
 ) -> dict[str, Array]:
-    """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams."""
+    """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams.
+
+    `norm`: see `eager_norm_bytes`; of values, whose norm has no weight, the stack's own.
+    """
     act = recipe.activation_bytes
     width, kernel = kernels.attention_output_bytes, kernels.attention_of(a)
     out = (width or act) * a.heads * a.v_head_dim * x.tokens / x.t
@@ -120,8 +135,8 @@ def _attention_parts(
         parts = {"qkv": q * copies + kv + (copies - 1) * k + raw + pinned + gate}
         if not kernels.fused_norm:
             values = a.own_kv_heads * a.v_head_dim / x.kv_split * a.value_norm
-            normed = ((copies - 1) * (q + k) / act + values * x.tokens) * kernels.eager_norm_bytes
-            parts["qkv"] = parts["qkv"] + normed
+            normed = (copies - 1) * (q + k) / act * max(norm, kernels.eager_norm_bytes)
+            parts["qkv"] = parts["qkv"] + normed + values * x.tokens * kernels.eager_norm_bytes
     if a.gate_width:  # the output before its gate
         extra = extra + act * x.tokens * a.heads * a.v_head_dim / x.t
     heads = a.heads / x.t
@@ -231,12 +246,12 @@ def layer_activations(
     if layer.state_space is not None:  # no module that recomputation of norms reaches
         parts["state_in"] = parts["layernorm"] / normed_inputs
         parts["layernorm"] = parts["layernorm"] - parts["state_in"]
-    if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
-        parts["layernorm"] = parts["layernorm"] + kernels.eager_norm_bytes * stream * norm_inputs
+    norm = eager_norm_bytes(model, kernels, recipe)
+    parts["layernorm"] = parts["layernorm"] + norm * stream * norm_inputs
     if kernels.stream_extra:
         parts["residual"] = parts["residual"] + kernels.stream_extra * stream
     if layer.attention is not None:
-        parts.update(_attention_parts(layer.attention, h, x, kernels, recipe))
+        parts.update(_attention_parts(layer.attention, h, x, kernels, recipe, norm))
     if layer.state_space is not None:
         cut, saved = cut_of(layer.state_space, x.tokens, x.t, x.c), linear_input_bytes(recipe, kernels)
         parts.update(kept_parts(layer.state_space, cut, act, saved, not kernels.single_operations))
@@ -299,8 +314,8 @@ def head_activations(
     gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
     inputs = act * (stream + gathered * trained) + STATISTIC_BYTES * x.tokens / x.sequence_split
     inputs = inputs + act * x.tokens * model.side_width  # the norm of layers' own inputs
-    if not kernels.fused_norm and model.norm_kind is NormKind.RMS:
-        inputs = inputs + kernels.eager_norm_bytes * (stream + x.tokens * model.side_width)
+    norm = eager_norm_bytes(model, kernels, recipe)
+    inputs = inputs + norm * (stream + x.tokens * model.side_width)
     split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
     values = x.tokens * vocabulary / split
     logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary

@@ -60,13 +60,17 @@ class Moved(NamedTuple):
     backward: Array
 
 
-def norm_bytes(kind: NormKind, width: float, trained: bool) -> tuple[float, float]:
-    """Bytes per normed value, forward and backward, of activations `width` bytes wide; 36 and 92 in 16 bits."""
+def norm_bytes(kind: NormKind, width: float, trained: bool, wide: bool = False) -> tuple[float, float]:
+    """Bytes per normed value, forward and backward, of activations `width` bytes wide; 36 and 92 in 16 bits.
+
+    `wide`: the weight is multiplied in fp32 (models/gemma3/modeling_gemma3.py Gemma3RMSNorm); 40 and 104.
+    """
     if kind is not NormKind.RMS:
         return LAYER_NORM_PASSES[0] * width, LAYER_NORM_PASSES[1] * width
     casts = 2.0 * (width + 4.0) if width < 4.0 else 0.0
-    weight = NORM_WEIGHT_PASSES * width if trained else 0.0
-    ahead, back = (4.0 * w + width * p + casts for w, p in zip(NORM_WIDE_PASSES, NORM_PASSES, strict=True))
+    weighed = 4.0 if wide else width
+    weight = NORM_WEIGHT_PASSES * weighed if trained else 0.0
+    ahead, back = (4.0 * w + weighed * p + casts for w, p in zip(NORM_WIDE_PASSES, NORM_PASSES, strict=True))
     return ahead, back + weight
 
 
@@ -80,7 +84,7 @@ def layer_bytes(
     output, `ffn`: values a token of theirs on a rank; `width`: bytes of an activation; `trained`: have norms gradients
     of their weights? A gradient that comes from several products, and from the residual branch, is summed pair by pair.
     """
-    norm = norm_bytes(model.norm_kind, width, trained)
+    norm = norm_bytes(model.norm_kind, width, trained, model.wide_norms)
     norms, branches = max(layer.norms, 1), layer.sublayers + (layer.side > 0)
     inputs = _summed_inputs(layer)
     moved = {
@@ -147,7 +151,7 @@ def side_bytes(width: float, trained: bool = True) -> float:
     The table's rows scaled; the projection scaled and normed; their sum, and it scaled (models/gemma4/
     modeling_gemma4.py project_per_layer_inputs); gradients of the slices that layers read laid into zeros and summed.
     """
-    norm = norm_bytes(NormKind.RMS, width, trained)
+    norm = norm_bytes(NormKind.RMS, width, trained, wide=True)
     return sum(norm) + width * (2 * 3 * MULTIPLIED_PASSES + SUM_PASSES)
 
 

@@ -333,6 +333,7 @@ class ModelSpec:
     token embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`.
     `mtp_layers`: multi-token-prediction modules that are trained along; each is the layers `mtp_block` (none stated:
     one of the last kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    `wide_norms`: where norms run operation by operation they multiply by their weights in fp32 (Gemma).
     `side_vocab`: rows of the table in which layers' `side` inputs are looked up; a normed projection of the token's
     embedding is added to them. `source`: where the dimensions come from. `assumed`: what the source left out and was
     filled in. `described`: the fields of a user's own file, from which `described_model` makes the model again.
@@ -358,6 +359,7 @@ class ModelSpec:
     norm_weight: bool = True
     mtp_block: tuple[Layer, ...] = ()
     side_vocab: int = 0
+    wide_norms: bool = False
     described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -37,6 +37,9 @@ def test_a_norm_by_hand() -> None:
     # in fp32 nothing is cast, and the weight's passes are 4 bytes wide
     assert norm_bytes(NormKind.RMS, 4.0, True) == (28.0, 92.0)
     assert norm_bytes(NormKind.LAYER, 2.0, True) == (4.0, 10.0)
+    # Gemma's weights are multiplied in fp32: two passes forward, and two and four backward, are 2 bytes wider
+    assert norm_bytes(NormKind.RMS, 2.0, True, wide=True) == (40.0, 104.0)
+    assert norm_bytes(NormKind.RMS, 4.0, True, wide=True) == norm_bytes(NormKind.RMS, 4.0, True)
 
 
 def test_a_layer_by_hand() -> None:

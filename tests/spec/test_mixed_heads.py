@@ -115,6 +115,19 @@ class TestOwnInputs:
         assert float(borrower.forward["gemm"][0]) < float(plain.forward["gemm"][0])
         assert float(borrower.forward["attention"][0]) == float(plain.forward["attention"][0])
 
+    def test_what_pytorch_keeps_of_a_layer(self) -> None:
+        """Saved tensors of transformers 5.23's layers that lend and that borrow, over those of the stream."""
+        model = read({**E4B, "hidden_size": 512, "intermediate_size": 1536, "head_dim": 64, "global_head_dim": 64,
+                      "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 64,
+                      "layer_types": ["sliding_attention", "full_attention"] * 2})  # fmt: skip
+        subject = problem(model, seq_len=1024, stack="deepspeed-2025")
+        layers, keys = costs(subject).layers, ConfigTable.of([ParallelConfig(dp=16)])
+        lender, borrower = (float(layers.layer(model.layers[i], keys).kept[0]) / 1024 / 512 for i in (1, 2))
+        assert lender == pytest.approx(87.60, abs=0.01)
+        assert borrower == pytest.approx(
+            83.04, abs=0.1
+        )  # its norm of values, which it has not, keeps statistics
+
     def test_no_pipeline_divides_it(self) -> None:
         subject = problem(read(E4B), stack=load_stack("megatron-2026"))
         broken = explain_config(ParallelConfig(pp=2, dp=8), subject, rules_for(subject.stack))

@@ -112,6 +112,7 @@ def rotary_model(
     norm_kind: NormKind = NormKind.RMS,
     norm_bias: bool = False,
     head_bias: bool = False,
+    wide_norms: bool = False,
 ) -> ModelSpec:
     """The parts around the layers, the same for all these families."""
     return ModelSpec(
@@ -124,6 +125,7 @@ def rotary_model(
         norm_kind=norm_kind,
         norm_bias=norm_bias,
         head_bias=head_bias,
+        wide_norms=wide_norms,
         max_position=f.integer("max_position_embeddings", "model_max_length", default=max_position),
         source=f.file,
         assumed=tuple(f.assumed),
@@ -211,7 +213,7 @@ def read_gemma2(f: ConfigFields, name: str) -> ModelSpec:
     window = f.integer("sliding_window", default=4096)
     pattern = [i % 2 == 0 for i in range(core.num_layers)]
     layers = repeat_with_windows(layer, windows_per_layer(f, core.num_layers, window, pattern))
-    return rotary_model(f, name, core, layers, tied=True, max_position=8192)
+    return rotary_model(f, name, core, layers, tied=True, max_position=8192, wide_norms=True)
 
 
 def read_gemma3(f: ConfigFields, name: str) -> ModelSpec:
@@ -237,7 +239,7 @@ def read_gemma3(f: ConfigFields, name: str) -> ModelSpec:
     period = f.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
     pattern = [bool((i + 1) % period) for i in range(core.num_layers)]
     layers = repeat_with_windows(layer, windows_per_layer(f, core.num_layers, window, pattern))
-    return rotary_model(f, name, core, layers, tied=True, max_position=131072)
+    return rotary_model(f, name, core, layers, tied=True, max_position=131072, wide_norms=True)
 
 
 def _gemma_mlp(f: ConfigFields, ffn: int) -> Mlp:

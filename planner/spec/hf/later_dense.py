@@ -45,7 +45,9 @@ def read_gemma(f: ConfigFields, name: str) -> ModelSpec:
         f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=16, head_dim=256, heads=16
     )
     layer = Layer(attention, gated_mlp(f, activation=Activation.GELU_TANH), None)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, tied=True, max_position=8192)
+    return rotary_model(
+        f, name, core, (layer,) * core.num_layers, tied=True, max_position=8192, wide_norms=True
+    )
 
 
 def read_olmo(f: ConfigFields, name: str) -> ModelSpec:

@@ -95,7 +95,7 @@ def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
         for attention in _shared_keys(f, attentions, types)
     )
     model = rotary_model(f, name, core, layers, tied=True, max_position=262144 if unified else 131072)
-    return replace(model, side_vocab=side_rows)
+    return replace(model, side_vocab=side_rows, wide_norms=True)
 
 
 def _twice_as_wide(mlp: Mlp | None, moe: Moe | None) -> tuple[Mlp | None, Moe | None]:
