@@ -23,6 +23,7 @@ from planner.calibrate.predict import rates_of
 from planner.calibrate.runs import Run, RunReader, read_models, read_rows
 from planner.calibrate.statistics import Answer, sweep_summaries
 from planner.calibrate.validate import validation_answers
+from planner.cost.layer import LayerCost
 from planner.cost.model import CostModel
 from planner.spec.config import ConfigTable
 
@@ -91,10 +92,23 @@ def profiles(steps: Sequence[Step]) -> tuple[dict[Key, float], float]:
     return found, worst
 
 
+def layer_of(run: Run) -> LayerCost:
+    """A layer of a run as its stack has it."""
+    model = CostModel(run.problem, *rates_of(run.problem.cluster))
+    return model.layers.layer(model.kinds[0], ConfigTable.of([run.config]))
+
+
 def predicted_layer(run: Run) -> float:
     """Seconds of a layer, forward and backward, as the stack of the run has them."""
-    model = CostModel(run.problem, *rates_of(run.problem.cluster))
-    return float(model.layers.layer(model.kinds[0], ConfigTable.of([run.config])).time_full[0])
+    return float(layer_of(run).time_full[0])
+
+
+def kernels_over_launches(run: Run) -> float:
+    """Seconds that a layer's kernels run over those the host takes to launch them, collectives apart [1]."""
+    layer = layer_of(run)
+    passes = (layer.forward, layer.backward)
+    kernels = sum(float(seconds[0]) for part in passes for name, seconds in part.items() if name != "tp_comm")
+    return kernels / float(layer.host[0])
 
 
 def with_layers(steps: Sequence[Step], differences: dict[Key, float]) -> list[Answer]:
