@@ -206,6 +206,14 @@ def deepep_ratios() -> dict[tuple[int, str], float]:
     return found
 
 
+def along_the_ring(gather: dict[str, Any]) -> dict[str, Any]:
+    """A send to the neighbour while all of a ring send to theirs: no faster than a ring of as many devices, whose
+    slowest link (a host bridge) sets its rate, nor than two devices alone."""
+    alone = P2P["pcie"]
+    fraction = tuple(min(reached, *alone["fraction"]) for reached in gather["fraction"])
+    return {**alone, "ranks": gather["ranks"], "fraction": fraction, "ramp": alone["ramp"] * len(fraction)}
+
+
 def scale_up_entry(rows: list[Row], gpu: str) -> ScaleUpEntry:
     """The fitted entry of one accelerator."""
     device = DEVICES[gpu]
@@ -220,6 +228,8 @@ def scale_up_entry(rows: list[Row], gpu: str) -> ScaleUpEntry:
     # without rows, a dispatch is an all-to-all
     operations["dispatch"] = fit_dispatch(gpu) or operations["all_to_all"]
     operations["p2p"] = P2P[device.kind]
+    if device.kind == "pcie":
+        operations["p2p"] = along_the_ring(operations["all_gather"])
     return ScaleUpEntry(
         accelerator=device.name,
         architecture=device.architecture,

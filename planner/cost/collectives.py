@@ -203,11 +203,16 @@ def p2p_time(
     intra_bandwidth: Quantity,
     inter_bandwidth: Quantity,
     rates: LinkRates,
+    among: Quantity = 2.0,
 ) -> Quantity:
-    """Time from a send to its completed receive [s]: floor + W + 2 sqrt(ramp W), W = size / bandwidth."""
+    """Time from a send to its completed receive [s]: floor + W + 2 sqrt(ramp W), W = size / bandwidth.
+
+    `among`: devices of a domain that pass on to their neighbours at once, which share host bridges on PCIe [1].
+    """
     operation, fabric = rates.p2p, rates.fabric
     crosses = np.asarray(crosses_domain, dtype=bool)
-    inside_wire = size / np.where(crosses, 1.0, intra_bandwidth * operation.fraction[0])
+    fraction = np.interp(np.log2(among), np.log2(operation.ranks), operation.fraction)
+    inside_wire = size / np.where(crosses, 1.0, intra_bandwidth * fraction)
     outside_wire = size / np.where(crosses, inter_bandwidth * fabric.p2p_fraction, 1.0)
     inside = operation.base + inside_wire + _filling(inside_wire, operation.ramp[0])
     outside = fabric.p2p_base + outside_wire + _filling(outside_wire, fabric.p2p_ramp)

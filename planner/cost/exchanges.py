@@ -343,7 +343,7 @@ def link_time(exchange: Exchange, ranks: int, links: GroupLinks, scale_up: float
     where = (float(ranks), links.local, scale_up, links.fabric, rates)
     if exchange.kind is CollectiveKind.P2P:
         crosses = np.asarray(links.local) < ranks
-        return float(p2p_time(exchange.size, crosses, scale_up, links.message, rates))
+        return float(p2p_time(exchange.size, crosses, scale_up, links.message, rates, links.local))
     if exchange.experts is not None:
         top_k, experts, limit = exchange.experts
         return float(dispatch_time(exchange.size, top_k, experts, *where, limit))

@@ -127,8 +127,8 @@ class CommunicationModel:
         )
         crosses = x.c > group.local
         kv = key_value_bytes(a, x.tokens, x.t, x.kv_split, act)
-        step = p2p_time(kv, crosses, nvlink, group.message, self.links)
-        step_back = p2p_time(2 * kv, crosses, nvlink, group.message, self.links)
+        step = p2p_time(kv, crosses, nvlink, group.message, self.links, group.local)
+        step_back = p2p_time(2 * kv, crosses, nvlink, group.message, self.links, group.local)
         overlap = comm.cp_overlap
         ring = (x.c - 1) * np.maximum(step - overlap * attention[0] / x.c, 0.0)
         ring_back = (x.c - 1) * np.maximum(step_back - overlap * attention[1] / x.c, 0.0)
@@ -139,7 +139,7 @@ class CommunicationModel:
         if gathers_in_ring(comm):
             repeated = query_output_bytes(a, x.tokens, x.t, act)
             ring = np.asarray(all_gather_time(repeated * x.c, *where))
-            passed = p2p_time(FP32 / act * repeated, crosses, nvlink, group.message, self.links)
+            passed = p2p_time(FP32 / act * repeated, crosses, nvlink, group.message, self.links, group.local)
             ring_back = ring + x.c * passed
         kind = context_kinds(comm, keys["cp_kind"])
         forward = np.select(

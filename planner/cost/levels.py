@@ -217,8 +217,9 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
     comm, nvlink = problem.stack.communication, cluster.tiers[0].bandwidth
     whole = model.recipe.activation_bytes * tokens * problem.model.hidden
     size = whole / (t if comm.p2p_scatters else np.where(keys["sp"] > 0, t, 1.0))
+    among = np.minimum(t * c * d * p, cluster.tiers[0].size)
     hops = [
-        np.asarray(p2p_time(size, tier > 0, nvlink, bandwidth, model.links))
+        np.asarray(p2p_time(size, tier > 0, nvlink, bandwidth, model.links, among))
         for tier, bandwidth in enumerate(links.bandwidth)
     ]
     total = reduce(np.add, (count * hop for count, hop in zip(links.count, hops, strict=True)))

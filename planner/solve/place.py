@@ -216,13 +216,15 @@ def _links(inside: tuple[int, ...], size: int, cluster: Cluster) -> GroupLinks:
 
 
 def _boundary(config: ParallelConfig, layout: Layout, stage: int, cluster: Cluster) -> GroupLinks:
-    """Links of the messages from a stage to the next; `local` 2 where both are in one scale-up domain."""
+    """Links of the messages from a stage to the next; `local`: 1 where they leave the scale-up domain, else the
+    devices of it that send at once, pp at least."""
     order = layout.dense_order
     width = int(np.prod([layout.sizes[axis] for axis in order[: order.index("pp")]]))
     tier = boundary_tier(min(stage, config.pp - 2), width, cluster)
     links = pipeline_links(float(width), float(config.pp), cluster)
     bandwidth = float(links.bandwidth[tier])
-    return GroupLinks(1.0 if tier else float(config.pp), bandwidth, bandwidth)
+    inside = max(config.pp, min(width * config.pp, cluster.tiers[0].size))
+    return GroupLinks(1.0 if tier else float(inside), bandwidth, bandwidth)
 
 
 def _fewest_inside(groups: Grid, domain: int) -> int:

@@ -157,6 +157,17 @@ def test_only_the_links_in_use_count(name: str) -> None:
     assert time(GIB, 16, 8, NVLINK, CARD, P5) > time(GIB, 16, 16, NVLINK, CARD, P5)
 
 
+@pytest.mark.parametrize("machine", ["a100-pcie", "l40s", "rtx"])
+def test_neighbours_on_pcie_are_no_faster_than_their_ring(machine: str) -> None:
+    rates, n = MACHINES[machine], np.array([2.0, 4.0, 8.0])
+    ring = collectives.all_gather_time(GIB * n / (n - 1), n, n, 32e9, CARD, rates)
+    send = collectives.p2p_time(GIB, False, 32e9, CARD, rates, n)
+    assert (np.asarray(send) > 0.99 * np.asarray(ring)).all()
+    assert collectives.p2p_time(GIB, False, NVLINK, CARD, H100, 8.0) == collectives.p2p_time(
+        GIB, False, NVLINK, CARD, H100
+    )
+
+
 @pytest.mark.parametrize("name", GROUP_TIMES)
 def test_a_link_that_is_absent_is_not_asked(name: str) -> None:
     time = GROUP_TIMES[name]
