@@ -373,3 +373,13 @@ def test_half_of_an_accumulation_lengthens_a_product_of_many_tokens(tokens: int)
     added = gemm_backward_time(*shape, 8.0)[1] - gemm_backward_time(*shape)[1]
     traffic = 8 * 8192 * 8192 / (0.85 * 3350e9)
     assert added == pytest.approx(0.5 * traffic / H100.wgrad_ratio)
+
+
+@pytest.mark.parametrize(("device", "units"), [("mi300x", 304), ("mi325x", 304), ("mi355x", 256)])
+def test_products_of_amd_fill_waves_of_tiles_of_256(device: str, units: int) -> None:
+    rates = load_kernel_rates(device)
+    few, many = (float(gemm_efficiency(size, size, 4096.0, Dtype.BF16, rates)) for size in (4096.0, 16384.0))
+    waves = [size**2 / 256**2 / units for size in (4096.0, 16384.0)]
+    assert few / many == pytest.approx(
+        (waves[0] / (waves[0] + 0.2)) / (waves[1] / (waves[1] + 0.2)), rel=0.01
+    )
