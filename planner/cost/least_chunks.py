@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.uneven_chunks import UnevenChunks, padded
+from planner.cost.uneven_chunks import Moments, UnevenChunks, padded
 from planner.schedule.formulas import in_flight
 from planner.schedule.held import Counts, interleaved_moments
 from planner.spec.config import ParallelConfig
@@ -49,41 +49,48 @@ def least_in_chunks(
     every chunk holds as many as it recomputes.
     """
     p, v, m = config.pp, config.vpp, config.num_microbatches
+    number, deep = layers.recomputed.shape[2], layers.held.shape[1]
+    asked = tuple(sorted({min(n, number - 1) for n in asked}))
     peaks = []
     for rank in range(p):
         held, ahead = interleaved_moments(p, v, m, rank), float(np.asarray(in_flight(rank, p, v, m)))
         peaks.append(_of_rank(held[0], rank, p, layers, asked, sizes) / ahead)
     loss = _of_rank(held[1], p - 1, p, layers, asked, sizes) / ahead
-    number, deep = layers.recomputed.shape[2], layers.held.shape[1]
     peak = padded([table.reshape(-1, *table.shape[2:]) for table in peaks])
-    peak = peak.reshape(p * deep, number, *peak.shape[2:]).swapaxes(0, 1)
-    return UnevenChunks(np.zeros(1, dtype=np.intp), peak[None], loss.swapaxes(0, 1)[None])
+    peak = peak.reshape(p * deep, len(asked), *peak.shape[2:]).swapaxes(0, 1)
+    at = np.zeros((1, number), dtype=np.intp)
+    at[0, list(asked)] = np.arange(len(asked))
+    at_peak = np.broadcast_to(at[:, :, None], (1, number, p * deep))
+    return UnevenChunks(
+        (Moments(np.zeros(1, dtype=np.intp), peak[None], loss.swapaxes(0, 1)[None], at_peak, at),)
+    )
 
 
 def _of_rank(
     held: Counts, rank: int, p: int, layers: RankLayers, asked: tuple[int, ...], sizes: ChunkSizes
 ) -> Array:
-    """Least layers of a rank times the micro-batches of their chunk in flight at each of J moments (L, N, J, 2 K)."""
+    """Least layers of a rank times the micro-batches of their chunk in flight at each of J moments, where it recomputes
+    each of the numbers `asked` (L, A, J, 2 K)."""
     counts, again, v = layers.held[rank], layers.recomputed[rank], held.shape[1]
     kinds, one = counts.shape[1], len(layers.order) == 1
     fewest = np.full(v, sizes.fewest if one else 0)
     fewest[0] *= rank > 0
     fewest[-1] *= rank < p - 1
-    found = np.zeros((len(counts), again.shape[1], len(held), 2, kinds))
-    for n in {min(number, again.shape[1] - 1) for number in asked}:
+    found = np.zeros((len(counts), len(asked), len(held), 2, kinds))
+    for i, n in enumerate(asked):
         share, kept = n // v, counts - again[:, n]
         low, room = (
             (0 * fewest, 0.0) if n >= layers.whole else (np.maximum(fewest - share, 0), sizes.most - share)
         )
         least = _placed(held, kept, layers.order, low, room)
-        found[:, n, :, 0] = least
+        found[:, i, :, 0] = least
         if one:
-            found[:, n, :, 1] = _placed(held, counts, layers.order, fewest, sizes.most) - least
+            found[:, i, :, 1] = _placed(held, counts, layers.order, fewest, sizes.most) - least
         else:
-            found[:, n, :, 1] = _placed(held, again[:, n], layers.order, fewest, sizes.most)
+            found[:, i, :, 1] = _placed(held, again[:, n], layers.order, fewest, sizes.most)
     if rank == p - 1:
         found[:, :, :, 0] += held[:, -1, None] * np.array(layers.behind)
-    return found.reshape(len(counts), again.shape[1], len(held), 2 * kinds)
+    return found.reshape(len(counts), len(asked), len(held), 2 * kinds)
 
 
 def _placed(held: Counts, counts: Array, order: tuple[int, ...], low: Array, room: float) -> Array:
@@ -108,6 +115,8 @@ def _placed(held: Counts, counts: Array, order: tuple[int, ...], low: Array, roo
     found = np.zeros((len(counts), len(held), counts.shape[1]))
     done, done_of = np.zeros(len(counts)), np.zeros((len(counts), len(held)))
     for kind in order:
+        if not counts[:, kind].any():
+            continue
         done = done + counts[:, kind]
         now = of(done)
         found[:, :, kind], done_of = now - done_of, now

@@ -24,18 +24,28 @@ Index = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class UnevenChunks:
-    """Layers in flight over micro-batches in flight, of U pipelines, C classes of stages and K kinds of layers, where a
-    rank recomputes n < N layers, at J moments of which one is the worst [layers].
+class Moments:
+    """Layers in flight over micro-batches in flight, of U pipelines, C classes of stages and K kinds of layers, where
+    every chunk recomputes its first x < X layers, at J moments of which one is the worst [layers].
 
-    `of_key` (q,): the row of a pipeline, -1 where all chunks of a rank are alike. `peak` (U, N, C, J, 2 K): layers that
-    keep all, then layers that keep their input. `loss` (U, N, H, J, 2 K): of the classes that hold the head, in their
-    order, while their last chunk runs backward.
+    `of_key` (q,): the row of a pipeline key, -1 where it is none of these. `peak` (U, X, C, J, 2 K): layers that keep
+    all, then layers that keep their input; `loss` (U, X, H, J, 2 K): of the classes that hold the head, in their
+    order, while their last chunk runs backward. `at_peak` (U, N, C), `at_loss` (U, N): x where a rank recomputes
+    n < N layers.
     """
 
     of_key: Index
     peak: Array
     loss: Array
+    at_peak: Index
+    at_loss: Index
+
+
+@dataclass(frozen=True)
+class UnevenChunks:
+    """Pipelines whose ranks have chunks that differ, those with about as many classes and moments together."""
+
+    groups: tuple[Moments, ...]
 
     def kept(
         self, q_row: Index, recompute_layers: NDArray[np.int32], each: Array, mean: Array, head: Index
@@ -46,13 +56,19 @@ class UnevenChunks:
         `q_row` (n,): pipeline keys. `each` (q, 2 K): bytes of a layer by kind, kept whole and recomputed. `mean`
         (n, C): of a micro-batch, which rows of even pipelines keep at all moments.
         """
-        rows = np.flatnonzero(self.of_key[q_row] >= 0)
-        if not len(rows):
-            return mean, np.take_along_axis(mean, head, axis=1)
-        q, peak, loss = q_row[rows], mean.copy(), np.take_along_axis(mean, head, axis=1)
-        at, bytes_ = (self.of_key[q], np.minimum(recompute_layers[rows], self.peak.shape[1] - 1)), each[q]
-        peak[rows] = np.einsum("ncjk,nk->ncj", self.peak[at], bytes_).max(axis=2)
-        loss[rows] = np.einsum("nhjk,nk->nhj", self.loss[at], bytes_).max(axis=2)
+        peak, loss = mean.copy(), np.take_along_axis(mean, head, axis=1)
+        for group in self.groups:
+            rows = np.flatnonzero(group.of_key[q_row] >= 0)
+            if not len(rows):
+                continue
+            own, bytes_ = group.of_key[q_row[rows]], each[q_row[rows]]
+            layers = np.minimum(recompute_layers[rows], group.at_loss.shape[1] - 1)
+            classes = np.arange(group.peak.shape[2])
+            held = group.peak[own[:, None], group.at_peak[own, layers], classes]
+            peak[rows] = 0.0
+            peak[rows[:, None], classes] = np.einsum("ncjk,nk->ncj", held, bytes_).max(axis=2)
+            held = group.loss[own, group.at_loss[own, layers]]
+            loss[rows] = np.einsum("nhjk,nk->nhj", held, bytes_).max(axis=2)
         return peak, loss
 
 
@@ -73,33 +89,48 @@ def uneven_chunks(
         return None
     enough = np.where(m % p == 0, np.minimum(m, SATURATED * p), m)  # more micro-batches hold no more
     first, inverse = distinct(np.where(asked, enough, 0).astype(np.int32), stage.astype(np.int32))
-    wanted = np.flatnonzero(asked[first])
-    of_first = np.full(len(first), -1)
-    of_first[wanted] = np.arange(len(wanted))
-    peaks: list[list[Array]] = []
-    losses: list[Array] = []
-    kinds = classes.layers.shape[2]
-    for row in first[wanted]:
+    alike: dict[tuple[int, int], list[tuple[int, list[tuple[Array, Array]]]]] = {}
+    none = (0,) * classes.layers.shape[2]
+    for at in np.flatnonzero(asked[first]).tolist():
+        row = first[at]
         s, shape = int(stage[row]), (int(p[row]), int(v[row]), int(enough[row]))
-        peaks.append([])
-        for j, chunks in enumerate(classes.chunks[s]):
-            last = classes.last[s, j] > 0
-            made = _of_class(*shape, int(classes.stage[s, j]), chunks, behind if last else (0,) * kinds)
-            again = classes.again_of_chunk[s][j]
-            peaks[-1].append(made[0][np.minimum(again, len(made[0]) - 1)])
-            if last:
-                losses.append(made[1][np.minimum(again, len(made[1]) - 1)])
-    width, none = classes.count.shape[1], np.zeros_like(peaks[0][0])
-    flat = padded([one for of in peaks for one in [*of, *[none] * (width - len(of))]])
-    peak = flat.reshape(len(peaks), width, *flat.shape[1:]).swapaxes(1, 2)
-    return UnevenChunks(of_first[inverse], np.ascontiguousarray(peak), padded(losses)[:, :, None])
+        made = [
+            _of_class(*shape, int(classes.stage[s, j]), chunks, behind if classes.last[s, j] > 0 else none)
+            for j, chunks in enumerate(classes.chunks[s])
+        ]
+        size = (len(made), max(peak.shape[1] for peak, _ in made))
+        alike.setdefault((size[0].bit_length(), size[1].bit_length()), []).append((at, made))
+    return UnevenChunks(tuple(_together(of, stage[first], inverse, classes) for of in alike.values()))
+
+
+def _together(
+    of: list[tuple[int, list[tuple[Array, Array]]]], stage: Index, inverse: Index, classes: StageClasses
+) -> Moments:
+    """Pipelines `of` (`stage`, `inverse`: of all), given with what `_of_class` found of their classes, as one table."""
+    width, depth = max(len(made) for _, made in of), classes.leading.shape[2]
+    most = np.arange(max(len(peak) for _, made in of for peak, _ in made))
+    of_first, at_peak = np.full(len(stage), -1), np.zeros((len(of), depth, width), dtype=np.intp)
+    at_loss, peaks, losses = np.zeros((len(of), depth), dtype=np.intp), [], []
+    for i, (at, made) in enumerate(of):
+        of_first[at], again = i, classes.again_of_chunk[stage[at]]
+        for j, (peak, loss) in enumerate(made):
+            at_peak[i, :, j] = np.minimum(again[j], len(peak) - 1)
+            peaks.append(peak[np.minimum(most, len(peak) - 1)])
+            if classes.last[stage[at], j] > 0:
+                at_loss[i] = at_peak[i, :, j]
+                losses.append(loss[np.minimum(most, len(loss) - 1)])
+        peaks += [np.zeros_like(peaks[-1])] * (width - len(made))
+    flat = padded(peaks)
+    peak = flat.reshape(len(of), width, *flat.shape[1:]).swapaxes(1, 2)
+    tables = np.ascontiguousarray(peak), padded(losses)[:, :, None]
+    return Moments(of_first[inverse], *tables, at_peak, at_loss)
 
 
 @lru_cache(maxsize=8192)
 def _of_class(
     p: int, v: int, m: int, rank: int, chunks: ChunkKinds, behind: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Layers in flight (x, J, 2 K), as `UnevenChunks` has them, where every chunk of a rank recomputes its first x."""
+    """Layers in flight (x, J, 2 K), as `Moments` has them, where every chunk of a rank recomputes its first x."""
     deepest = max(map(len, chunks))
     layer = np.zeros((deepest + 1, v, len(behind)))
     for c, of_chunk in enumerate(chunks):

@@ -6,7 +6,7 @@ Found without a solver. Left out: paths that need the order of passes (`solve/sp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -85,6 +85,24 @@ def near_splits(chunks: tuple[int, ...], most: int) -> NDArray[np.int64]:
     return splits
 
 
+def sums_of_layers(amount: Mapping[int, int], most: int, outer: Iterable[int]) -> NDArray[np.int64]:
+    """All sums of one of the parameters `outer` and of those that up to `most` layers may have, ascending; `amount`:
+    how many layers have so many."""
+    bits = most.bit_length()
+    # a sum, and in the last bits the fewest layers that have it
+    found = np.array(sorted(outer), dtype=np.int64) << bits
+    for one, count in amount.items():
+        left, some = min(count, most), 1
+        while left:  # 1, 2, 4 .. of them together make any number
+            some = min(some, left)
+            further = found[(found & ((1 << bits) - 1)) <= most - some] + (((some * one) << bits) + some)
+            found = np.sort(np.concatenate([found, further]))
+            sums = found >> bits
+            found = found[np.concatenate([[True], sums[1:] != sums[:-1]])]
+            left, some = left - some, 2 * some
+    return found >> bits
+
+
 class LayerCosts:
     """Seconds of a layer of each kind of one configuration, of the ends of its pipeline, and of messages."""
 
@@ -156,14 +174,11 @@ class LayerCosts:
         amount = Counter[int]()
         for one, count in zip(of_kind, self.counts, strict=True):
             amount[one] += count
-        inside = {0: 0}  # parameters -> the fewest layers that have so many
-        for one, count in amount.items():
-            for held, layers in list(inside.items()):
-                for more in range(1, min(count, self.whole - layers) + 1):
-                    there = held + one * more
-                    inside[there] = min(inside.get(there, self.whole), layers + more)
-        above = sorted({held for own in outer for one in inside if (held := own + one) > least})
-        return sorted({above[i] for i in np.linspace(0, len(above) - 1, LEVELS).astype(int)} if above else ())
+        above = sums_of_layers(amount, self.whole, outer)
+        above = above[above > least]
+        if not len(above):
+            return []
+        return above[np.unique(np.linspace(0, len(above) - 1, LEVELS).astype(int))].tolist()
 
     def times_of(self, splits: NDArray[np.int64], again: Sequence[float] = ()) -> tuple[Array, Array]:
         """Seconds of the passes of chunks under some splits (splits, chunks); `again`: of recomputation, which is left

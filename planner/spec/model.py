@@ -421,11 +421,13 @@ class ModelSpec:
     @property
     def mtp_kinds(self) -> tuple[tuple[int, int], ...]:
         """Kinds of layers of all multi-token-prediction modules, and how many of each: the last ones of their kind."""
+        if not self.mtp_layers:
+            return ()
         narrow, found = self._narrow(), Counter[int]()
         for layer in self.mtp_block or self.layers[-1:]:
             alike = {i for i, kind in enumerate(narrow) if kind == layer.in_format(wide=False)}
             found[next(kind for kind in reversed(self.layer_kind_of) if kind in alike)] += self.mtp_layers
-        return tuple(sorted(found.items())) if self.mtp_layers else ()
+        return tuple(sorted(found.items()))
 
     @property
     def last_stage_layers(self) -> tuple[int, ...]:
