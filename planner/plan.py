@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.model import CostModel
@@ -46,7 +44,7 @@ from planner.solve.relax import (
     legal_changes,
     with_batch,
 )
-from planner.solve.search import SearchResult, StemCosts, bounds_of, search
+from planner.solve.search import SearchResult, bounds_of, search
 from planner.space.axes import recompute_choices
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.framework_rules import rules_for
@@ -72,15 +70,14 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
     bounds = bounds_of(model, space, limit)
-    costs = StemCosts(model, space, np.flatnonzero(bounds.memory <= limit))
     error = problem.stack.overhead.error
     allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
     most = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
-    found, splits = search(model, space, allowed, most, bounds, watch.stopped, costs), None
+    found, splits = search(model, space, allowed, most, bounds, watch.stopped), None
     if allowed < limit and not len(found.best) and not watch.stopped():
-        allowed, found = limit, search(model, space, limit, most, bounds, watch.stopped, costs)
+        allowed, found = limit, search(model, space, limit, most, bounds, watch.stopped)
     wanted = request.front or objective is Objective.HEADROOM
-    front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True, costs)
+    front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
     if objective is Objective.HEADROOM:
         found = replace(found, best=front.table.take(slice(None, None, -1)))
         found = replace(found, best=found.best.take(slice(request.top)))

@@ -125,10 +125,10 @@ def plan(
     from planner.plan import make_plan
 
     answer = plan_with_size if objective in CHOOSES_SIZE else make_plan
+    asked = replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
+    asked = replace(asked, front=as_json or output is not None)  # the text does not show it
     with progress("searching"):
-        found = answer(
-            replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
-        )
+        found = answer(asked)
     return _deliver(found, as_json, output)
 
 

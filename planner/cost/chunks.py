@@ -6,6 +6,7 @@ drawn and traced. One configuration at a time. Left out: what happens once a ste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -24,7 +25,7 @@ from planner.schedule.actions import ActionTable
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph, schedule_graph
 from planner.schedule.memory_limited import MOST_PASSES, memory_limited_table
-from planner.schedule.simulate import StageTimes, makespans, stage_times
+from planner.schedule.simulate import StageTimes, makespans, side_by_side, stage_times
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Placement, Recompute, Schedule, ranks_of_chunks
 
@@ -100,20 +101,21 @@ def chunk_times(
     costs = [model.layer(kind, keys) for kind in problem.model.layer_kinds]
     edges = model.edges(keys)
     chunks = len(counts)
-    forward, again, backward, weight, hidden = (np.zeros(chunks) for _ in range(5))
     leading = _recomputed_of_ranks(model, config, max(counts))
-    layer = 0
-    for chunk, count in enumerate(counts):
-        for place, kind in enumerate(problem.model.layer_kind_of[layer : layer + count]):
-            cost = costs[kind]
-            full = place < leading[ranks[chunk]]
-            total = float((cost.time_full if full else cost.time)[0])
-            forward[chunk] += float(cost.forward_time[0])
-            again[chunk] += float((cost.again_full if full else cost.again)[0])
-            weight[chunk] += float(cost.weight_gradient[0])
-            hidden[chunk] += float(cost.hidden[0])
-            backward[chunk] += total - float(cost.forward_time[0])
-        layer += count
+    # of a layer of each kind, as it is and recomputed (K, 2, 5)
+    of_kind = np.array([
+        [
+            (c.forward_time[0], again[0], c.weight_gradient[0], c.hidden[0], total[0] - c.forward_time[0])
+            for again, total in ((c.again, c.time), (c.again_full, c.time_full))
+        ]
+        for c in costs
+    ])  # fmt: skip
+    of_layer = np.repeat(np.arange(chunks), counts)
+    place = np.arange(len(of_layer)) - (np.cumsum(counts) - counts)[of_layer]
+    full = (place < leading[np.array(ranks)[of_layer]]).astype(int)
+    sums = np.zeros((chunks, 5))
+    np.add.at(sums, of_layer, of_kind[np.array(problem.model.layer_kind_of), full])
+    forward, again, weight, hidden, backward = sums.T.copy()
     for kind, extra in problem.model.mtp_kinds:
         cost = costs[kind]
         forward[-1] += extra * float(cost.forward_time[0])
@@ -192,8 +194,7 @@ LARGEST_PIPELINE = 3_000_000  # passes; a larger one keeps its estimate
 
 def can_simulate(config: ParallelConfig) -> bool:
     """Is the pipeline small enough to be simulated in a moment?"""
-    adaptive = config.schedule in (Schedule.V_HALF, Schedule.V_MIN)
-    most = MOST_PASSES if adaptive else LARGEST_PIPELINE
+    most = MOST_PASSES if _adapts(config) else LARGEST_PIPELINE
     return 3 * config.pp * config.vpp * config.num_microbatches <= most
 
 
@@ -215,31 +216,48 @@ class PipelineSimulator:
         """The times of every chunk of `config`."""
         return chunk_times(self.model, config, *self.ends)
 
-    def makespans(self, config: ParallelConfig) -> tuple[float, float]:
-        """Makespan without and with messages between ranks, exact for the schedule [s]."""
-        key = replace(config, zero=0, hsdp=0)  # what the passes do not depend on
-        if key not in self._seen:
-            cases = self.chunk_times(config).without_and_with_messages()
-            free, real = makespans(self._graph(config, cases), cases)
-            self._seen[key] = float(free), float(real)
-        return self._seen[key]
+    def makespans(self, configs: Sequence[ParallelConfig]) -> list[tuple[float, float]]:
+        """Makespans without and with messages between ranks, exact for the schedule [s]."""
+        keys = [replace(config, zero=0, hsdp=0) for config in configs]  # what the passes do not depend on
+        alike: dict[object, list[tuple[ParallelConfig, StageTimes]]] = {}  # timed together
+        for key in dict.fromkeys(keys):
+            if key not in self._seen:
+                cases = self.chunk_times(key).without_and_with_messages()
+                own = key if _adapts(key) else (cases.overlapped is None, *_shape(key))
+                alike.setdefault(own, []).append((key, cases))
+        for group in alike.values():
+            graph = self._graph(*group[0])
+            found = makespans(graph, side_by_side([cases for _, cases in group])).tolist()
+            for i, (key, _) in enumerate(group):
+                self._seen[key] = found[2 * i], found[2 * i + 1]
+        return [self._seen[key] for key in keys]
 
     def order(self, config: ParallelConfig, times: StageTimes) -> ActionTable:
         """The order of passes of a configuration; `times` for schedules that adapt to them. Raises `InputError`."""
         schedule = _order_of(config)
-        if schedule in (Schedule.V_HALF, Schedule.V_MIN):
+        if _adapts(config):
             return memory_limited_table(schedule, config.pp, config.num_microbatches, times)
         return action_table(schedule, config.pp, config.num_microbatches, config.vpp)
 
     def _graph(self, config: ParallelConfig, times: StageTimes) -> DependencyGraph:
-        shape = (config.schedule, config.pp, config.vpp, config.num_microbatches)
-        if config.schedule in (Schedule.V_HALF, Schedule.V_MIN):
+        shape = _shape(config)
+        if _adapts(config):
             return dependency_graph(self.order(config, times))
         if shape not in self._graphs:
             self._graphs[shape] = schedule_graph(
                 _order_of(config), config.pp, config.num_microbatches, config.vpp
             )
         return self._graphs[shape]
+
+
+def _adapts(config: ParallelConfig) -> bool:
+    """Does the order of its passes depend on their times?"""
+    return config.schedule in (Schedule.V_HALF, Schedule.V_MIN)
+
+
+def _shape(config: ParallelConfig) -> tuple[int, int, int, int]:
+    """What else the order of passes depends on."""
+    return config.schedule, config.pp, config.vpp, config.num_microbatches
 
 
 def _order_of(config: ParallelConfig) -> Schedule:

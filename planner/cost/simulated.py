@@ -32,11 +32,9 @@ def evaluate_exactly(
     simulator = simulator or simulator_of(model)
     time = {name: values.copy() for name, values in cost.detail.time.items()}
     problem = model.problem
-    for row in np.flatnonzero(table["schedule"] != Schedule.ONE_F_ONE_B):
-        config = table.row(int(row))
-        if not can_simulate(config):
-            continue
-        free, real = simulator.makespans(config)
+    apart = np.flatnonzero(table["schedule"] != Schedule.ONE_F_ONE_B).tolist()
+    configs = {row: config for row in apart if can_simulate(config := table.row(row))}
+    for row, (free, real) in zip(configs, simulator.makespans(list(configs.values())), strict=True):
         work = sum(float(time[name][row]) for name in STAGE_TERMS)
         time["pipeline_bubble"][row] = max(free - work, 0.0)
         time["pp_comm"][row] = problem.stack.communication.p2p_exposed * (real - free)

@@ -6,6 +6,7 @@ contention between hops and compute, and anything outside the pipeline (optimize
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,6 +72,18 @@ def stage_times(
             raise InputError(must, _offender(pair, pair < columns["forward"]))
     return StageTimes(
         columns["forward"], columns["input_gradient"], columns["weight_gradient"], columns["hop"], pair
+    )
+
+
+def side_by_side(times: Sequence[StageTimes]) -> StageTimes:
+    """The cases of several times of one schedule, in their order; all with times of overlapped pairs, or none."""
+    pairs = [one.overlapped for one in times if one.overlapped is not None]
+    return StageTimes(
+        forward=np.concatenate([one.forward for one in times]),
+        input_gradient=np.concatenate([one.input_gradient for one in times]),
+        weight_gradient=np.concatenate([one.weight_gradient for one in times]),
+        hop=np.concatenate([one.hop for one in times]),
+        overlapped=np.concatenate(pairs) if pairs else None,
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.cost.prepared import PreparedCosts
-from planner.solve.search import Bounds, StemCosts, bounds_of
+from planner.solve.search import Bounds, bounds_of
 from planner.space.enumerate import Enumeration, with_recomputed_layers
 from planner.spec.config import ConfigTable, IntColumn
 
@@ -59,27 +59,23 @@ class _Front:
 
 def pareto_front(
     model: CostModel, space: Enumeration, limit: float, bounds: Bounds | None = None,
-    stopped: Callable[[], bool] = lambda: False, costs: StemCosts | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> ParetoFront:  # fmt: skip
-    """The front of step time against device memory of all configurations within `limit` [bytes].
-
-    `costs`: of the stems whose states fit, if others share them.
-    """
+    """The front of step time against device memory of all configurations within `limit` [bytes]."""
     front, complete = _Front(), True
     if len(space.stems):
         bounds = bounds or bounds_of(model, space)
-        costs = costs or StemCosts(model, space, np.flatnonzero(bounds.memory <= limit))
-        complete = _fill(front, costs, limit, bounds, stopped)
+        complete = _fill(front, model, space, limit, bounds, stopped)
     stems, layers = front.rows[:, 2].astype(np.intp), front.rows[:, 3].astype(np.int32)
     table = with_recomputed_layers(space.stems.take(stems), layers)
     return ParetoFront(table, front.rows[:, 0], front.rows[:, 1], complete)
 
 
 def _fill(
-    front: _Front, costs: StemCosts, limit: float, bounds: Bounds, stopped: Callable[[], bool]
+    front: _Front, model: CostModel, space: Enumeration, limit: float, bounds: Bounds, stopped: Callable[[], bool]
 ) -> bool:  # fmt: skip
     """Every point of the front; False where it was stopped."""
-    space, time, memory = costs.space, bounds.time, bounds.memory
+    time, memory = bounds.time, bounds.memory
     left = np.flatnonzero(memory <= limit)
     left = left[np.argsort(time[left], kind="stable")]
     first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)
@@ -92,21 +88,21 @@ def _fill(
         left = left[front.least(time[left]) > memory[left]]
         wave, left = np.sort(left[:WAVE_STEMS]), left[WAVE_STEMS:]
         kind = space.kind[wave]
-        leaf, prepared = np.arange(len(wave)), costs.of(wave)
-        fast = _look(front, costs, prepared, limit, wave, leaf, first[kind])
-        small = _look(front, costs, prepared, limit, wave, leaf, last[kind])
+        leaf, prepared = np.arange(len(wave)), model.prepare(space.stems.take(wave))
+        fast = _look(front, model, space, prepared, limit, wave, leaf, first[kind])
+        small = _look(front, model, space, prepared, limit, wave, leaf, last[kind])
         more = several[kind] & (small[1] <= limit)
         waiting.append((wave[more], fast[0][more], small[1][more]))
-    return _between(front, costs, limit, waiting, stopped)
+    return _between(front, model, space, limit, waiting, stopped)
 
 
 def _between(
-    front: _Front, costs: StemCosts, limit: float, waiting: list[tuple[Index, Array, Array]],
+    front: _Front, model: CostModel, space: Enumeration, limit: float, waiting: list[tuple[Index, Array, Array]],
     stopped: Callable[[], bool],
 ) -> bool:  # fmt: skip
     """Cost the leaves between the first and the last of stems, given with the time of the one and the memory of the
     other, as far as these are not behind the front; False where it was stopped."""
-    space, stems = costs.space, np.concatenate([np.zeros(0, dtype=np.intp), *(part[0] for part in waiting)])
+    stems = np.concatenate([np.zeros(0, dtype=np.intp), *(part[0] for part in waiting)])
     time = np.concatenate([np.zeros(0), *(part[1] for part in waiting)])
     memory = np.concatenate([np.zeros(0), *(part[2] for part in waiting)])
     order = np.argsort(time, kind="stable")
@@ -119,29 +115,28 @@ def _between(
         leaf = np.repeat(np.arange(len(part)), [len(c) for c in choices])
         if len(leaf):
             wave = stems[part]
-            _look(front, costs, costs.of(wave), limit, wave, leaf, np.concatenate(choices))
+            prepared = model.prepare(space.stems.take(wave))
+            _look(front, model, space, prepared, limit, wave, leaf, np.concatenate(choices))
     return True
 
 
 def _look(
-    front: _Front, costs: StemCosts, prepared: tuple[PreparedCosts, Index], limit: float, stems: Index, leaf: Index,
-    layers: IntColumn,
+    front: _Front, model: CostModel, space: Enumeration, prepared: PreparedCosts, limit: float, stems: Index,
+    leaf: Index, layers: IntColumn,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Cost leaves (`leaf` indexes `stems`, ascending), offer those that fit; their times and memory."""
     time, memory = np.empty(len(leaf)), np.empty(len(leaf))
     if not len(leaf):
         return time, memory
-    stem_costs, rows_of = prepared
     for start in range(0, len(leaf), BATCH_ROWS):
         rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
         low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
-        cost = stem_costs.evaluate(rows_of[low:high], leaf[rows] - low, layers[rows])
+        cost = prepared.evaluate(slice(low, high), leaf[rows] - low, layers[rows])
         time[rows], memory[rows] = cost.step_time, cost.device_memory
     good = np.flatnonzero((memory <= limit) & (front.least(time) > memory))
-    space = costs.space
-    if not always_on_host(costs.model, space.stems):
+    if not always_on_host(model, space.stems):
         table = with_recomputed_layers(space.stems.take(stems[leaf[good]]), layers[good])
-        good = good[on_host(costs.model, table)]
+        good = good[on_host(model, table)]
     columns = (time[good], memory[good], stems[leaf[good]], layers[good])
     front.offer(np.stack([np.asarray(column, dtype=float) for column in columns], axis=1))
     return time, memory

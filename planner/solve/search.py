@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
-from planner.cost.prepared import PreparedCosts
 from planner.space.enumerate import Enumeration, with_recomputed_layers
 from planner.spec.config import ConfigTable, IntColumn
 
 BOUND_STEMS = 262144  # bounded at a time
-WAVE_STEMS = 16384  # costed at a time; waves double
+WAVE_STEMS = 2048  # costed at a time; waves double
 WAVES_LARGEST = 262144
-SMALL_SPACE = 262144  # stems up to which preparing all at once is cheaper than bounding first
+PROBES_LARGEST = 16384  # of stems whose other leaves are looked at
 BATCH_ROWS = 8192  # completed at a time: what a core's cache holds
 PROBE_STEMS = 512  # of each wave, those whose other leaves are looked at before the next wave
 
@@ -73,26 +72,6 @@ def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bo
     return Bounds(time, memory)
 
 
-class StemCosts:
-    """Prepares stems of a space to be completed: those of a small one all at once, when the first of them is asked for.
-
-    `stems`: those that may be asked for, ascending.
-    """
-
-    def __init__(self, model: CostModel, space: Enumeration, stems: Index) -> None:
-        self.model, self.space, self.stems = model, space, stems
-        self.small = len(space.stems) <= SMALL_SPACE
-        self._all: PreparedCosts | None = None
-
-    def of(self, stems: Index) -> tuple[PreparedCosts, Index]:
-        """Prepared costs, and the rows of `stems` (ascending) in them."""
-        if not self.small:
-            return self.model.prepare(self.space.stems.take(stems)), np.arange(len(stems))
-        if self._all is None:
-            self._all = self.model.prepare(self.space.stems.take(self.stems))
-        return self._all, np.searchsorted(self.stems, stems)
-
-
 class _Best:
     """The k best rows so far, as (time, memory, stem, recomputed layers)."""
 
@@ -114,10 +93,8 @@ class _Best:
 class _Looker:
     """Costs leaves, keeps the best and counts."""
 
-    def __init__(
-        self, model: CostModel, space: Enumeration, limit: float, top: int, costs: StemCosts
-    ) -> None:  # fmt: skip
-        self.model, self.space, self.limit, self.costs = model, space, limit, costs
+    def __init__(self, model: CostModel, space: Enumeration, limit: float, top: int) -> None:
+        self.model, self.space, self.limit = model, space, limit
         self.best = _Best(top)
         self.costed = self.too_large = 0
         self.hosted = always_on_host(model, space.stems)
@@ -142,12 +119,12 @@ class _Looker:
         self, stems: Index, leaf: Index, layers: IntColumn
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step time of the leaves (`leaf` indexes `stems`, ascending) and whether they fit."""
-        prepared, rows_of = self.costs.of(stems)
+        prepared = self.model.prepare(self.space.stems.take(stems))
         time, fits = np.empty(len(leaf)), np.empty(len(leaf), dtype=np.bool_)
         for start in range(0, len(leaf), BATCH_ROWS):
             rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
             low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
-            cost = prepared.evaluate(rows_of[low:high], leaf[rows] - low, layers[rows])
+            cost = prepared.evaluate(slice(low, high), leaf[rows] - low, layers[rows])
             good = cost.device_memory <= self.limit
             if not self.hosted and good.any():
                 fitting = np.flatnonzero(good)
@@ -172,25 +149,23 @@ class _Looker:
 
 def search(
     model: CostModel, space: Enumeration, limit: float, top: int, bounds: Bounds | None = None,
-    stopped: Callable[[], bool] = lambda: False, costs: StemCosts | None = None, name_smallest: bool = True,
+    stopped: Callable[[], bool] = lambda: False, name_smallest: bool = True,
 ) -> SearchResult:  # fmt: skip
     """The `top` fastest configurations whose device memory is at most `limit` [bytes] and whose hosts have room.
 
-    `stopped` is asked between waves, of which the first is always looked at. `costs`: of the stems whose states fit, if
-    others share them. `name_smallest`: where nothing fits, find the candidate that needs least memory, which takes
-    costing all of them.
+    `stopped` is asked between waves, of which the first is always looked at. `name_smallest`: where nothing fits, find
+    the candidate that needs least memory, which takes costing all of them.
     """
     if not len(space.stems):
         return SearchResult(space.stems, 0, 0, 0, 0, space.stems)
     bounds = bounds or bounds_of(model, space)
     possible = np.flatnonzero(bounds.memory <= limit)
-    looker, unseen = _Looker(model, space, limit, top, costs or StemCosts(model, space, possible)), np.inf
+    looker, unseen = _Looker(model, space, limit, top), np.inf
     if len(possible):
         unseen = _look_through(looker, bounds.time, possible, stopped)
     by_memory = len(space) - int(space.counts[possible].sum())
     if name_smallest and not len(looker.best.rows) and np.isinf(unseen) and by_memory:
         others = np.setdiff1d(np.arange(len(space.stems)), possible)
-        looker.costs = StemCosts(model, space, others)
         unseen, by_memory = _look_through(looker, bounds.time, others, stopped), 0
     best, least = looker.best.rows, looker.least
     chosen = _rows(space, best[:, 2].astype(np.intp), best[:, 3].astype(np.int32))
@@ -214,7 +189,7 @@ def _look_through(
         if stopped():
             return min(unseen, float(times[start]))
         looker.other_leaves(chosen)
-        start, size = start + size, min(2 * size, WAVE_STEMS)
+        start, size = start + size, min(2 * size, PROBES_LARGEST)
     return unseen
 
 
@@ -223,7 +198,7 @@ def _first_pass(
 ) -> tuple[Index, NDArray[np.float64], float]:
     """Cost the first leaf of every stem whose bound is not behind; return the stems whose other leaves wait, the times
     of their first, and the least bound of the stems not looked at when stopped."""
-    size = SMALL_SPACE if looker.costs.small else WAVE_STEMS
+    size = WAVE_STEMS
     waiting, times = [np.zeros(0, dtype=np.intp)], [np.zeros(0)]
     while len(left):
         if len(left) > size:

@@ -46,7 +46,7 @@ def test_a_stopped_search_hands_over_what_it_has_and_what_may_be_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, space, _, cost = searched(3)
-    for name, size in (("SMALL_SPACE", 0), ("WAVE_STEMS", 8), ("WAVES_LARGEST", 8), ("PROBE_STEMS", 8)):
+    for name, size in (("WAVE_STEMS", 8), ("WAVES_LARGEST", 8), ("PROBE_STEMS", 8)):
         monkeypatch.setattr(f"planner.solve.search.{name}", size)
     limit = float(np.median(cost.device_memory))
     full = search(model, space, limit, 1)

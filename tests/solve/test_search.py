@@ -118,7 +118,7 @@ def test_asking_for_everything_returns_all_that_compete(seed: int) -> None:
 def test_bounding_first_returns_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of large spaces: waves of stems in the order of a bound, here in waves of 64."""
     model, space, _, cost = searched(seed)
-    for name, size in (("SMALL_SPACE", 0), ("WAVE_STEMS", 64), ("WAVES_LARGEST", 128), ("PROBE_STEMS", 8)):
+    for name, size in (("WAVE_STEMS", 64), ("WAVES_LARGEST", 128), ("PROBE_STEMS", 8)):
         monkeypatch.setattr(f"planner.solve.search.{name}", size)
     for share in (0.05, 0.5, 1.0):
         limit = float(np.quantile(cost.device_memory, share))
@@ -149,7 +149,7 @@ def test_own_runs_leave_bounds_and_search_as_they_must_be(seed: int, monkeypatch
     assert (cost.step_time < 0.95 * costs(subject).evaluate(table).step_time).any()
     stem = np.repeat(np.arange(len(space.stems)), space.counts)
     assert (model.lower_bound(space.stems)[stem] <= cost.step_time).all()
-    for name, size in (("SMALL_SPACE", 0), ("WAVE_STEMS", 64), ("WAVES_LARGEST", 128), ("PROBE_STEMS", 8)):
+    for name, size in (("WAVE_STEMS", 64), ("WAVES_LARGEST", 128), ("PROBE_STEMS", 8)):
         monkeypatch.setattr(f"planner.solve.search.{name}", size)
     limit = float(np.median(cost.device_memory))
     check(search(model, space, limit, 10), space, cost, limit, 10)
