@@ -41,6 +41,8 @@ from planner.solve.relax import (
     better_batch_advice,
     doubled_batch,
     fitting_changes,
+    large_run_batch,
+    legal_batches,
     legal_changes,
     with_batch,
 )
@@ -62,11 +64,27 @@ def make_plan(request: Request) -> Plan:
         return _searched(request, watch)
 
 
+def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
+    """The problem that a request stands for, what was assumed, and its legal configurations: where nobody named a
+    batch and none divides that of about 4M tokens, under the nearest that one divides."""
+    problem, assumed = resolve(request)
+    rules = rules_for(problem.stack)
+    space = enumerate_configs(problem, rules, request.restrict)
+    undealt = any(removed.rule == "batch-dp" for removed in space.removed) and not len(space)
+    batches = legal_batches(problem, rules, request.restrict) if undealt and not request.global_batch else []
+    if not batches:
+        return problem, assumed, space
+    batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
+    problem, assumed = resolve(replace(request, global_batch=str(batch)))
+    size = f"{batch * problem.job.seq_len / 1e6:.3g}M tokens"
+    said = f"global batch {batch} sequences, {size} (the nearest to 4M tokens that is legal here)"
+    return problem, (*assumed, said), enumerate_configs(problem, rules, request.restrict)
+
+
 def _searched(request: Request, watch: Stopwatch) -> Plan:
     check_request(request)
-    problem, assumed = resolve(request)
-    rules, model = rules_for(problem.stack), cost_model(problem)
-    space = enumerate_configs(problem, rules, request.restrict)
+    problem, assumed, space = _posed(request)
+    model = cost_model(problem)
     limit = problem.cluster.accelerator.memory * (1 - request.headroom)
     simulator, objective = simulator_of(model), Objective(request.objective)
     bounds = bounds_of(model, space, limit)
@@ -120,6 +138,8 @@ def _advice(
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger))
     faster = faster_kernels(problem, found.best.row(0), limit, cost_model)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
+    if request.seek_batch and request.global_batch is None:
+        better = large_run_batch(problem) or better
     if not better or watch.stopped():
         return faster
     other = cost_model(with_batch(problem, better))

@@ -16,6 +16,7 @@ from planner.plan import make_plan
 from planner.reasons import roomier_tie
 from planner.report.proof import cautions
 from planner.request import Request, cost_model, resolve
+from planner.space.batch import global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
@@ -385,6 +386,28 @@ def test_tensor_parallelism_across_nodes_comes_with_a_larger_batch() -> None:
     few = make_plan(replace(SMALL, gpus=16, global_batch="1", restrict=pins))
     assert few.choices[0].config.tp == 16
     assert "a global batch of 2 sequences (of 1, tp 16 has to cross" in few.smallest_change
+
+
+def test_nothing_is_refused_for_a_batch_that_nobody_named() -> None:
+    plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, restrict={"tp": (8,), "cp": (1,)}))
+    assert plan.choices[0].config.dp == 1009
+    assert any("global batch 1009 sequences" in said and "legal here" in said for said in plan.assumptions)
+    named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, global_batch="512"))
+    assert "1009 sequences" in named.smallest_change
+
+
+def test_few_tokens_a_device_come_with_the_batch_of_a_large_run() -> None:
+    pins = {"tp": (8,), "pp": (1,), "zero": (1,)}
+    plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, restrict=pins))
+    assert "a global batch of 2048 sequences, 1,024 tokens a device (512 have 256)" in plan.smallest_change
+    named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, global_batch="512", restrict=pins))
+    assert "tokens a device" not in named.smallest_change
+    assert named.choices == plan.choices
+
+
+@pytest.mark.parametrize(("devices", "batch"), [(768, 384), (6000, 600), (10_000, 500), (100_000, 500)])
+def test_an_assumed_batch_takes_odd_factors_that_pipelines_cannot(devices: int, batch: int) -> None:
+    assert global_batch_of(None, 8192, devices)[0] == batch
 
 
 def test_a_device_without_bf16_trains_in_fp16_and_says_so() -> None:

@@ -17,6 +17,7 @@ from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.solve.search import search
 from planner.space.axes import Restriction, divisors
+from planner.space.batch import global_batch_of
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.space.legality import changed_axes, explain_config
@@ -29,6 +30,9 @@ MOST_HALVINGS = 6
 SHORTEST_SEQUENCE = 128  # tokens
 MUCH_MORE = 8  # times as large a common divisor of batch and devices
 WORTH_SAYING = 0.05  # of throughput
+FEW_TOKENS = 512  # of a step, per device
+# Llama 3 405B: 16M tokens a step on 16,384 devices (arXiv 2407.21783, table 4)
+LARGE_RUN_TOKENS = 1024
 LARGEST_REPAIR = 200_000  # legal configurations near the named one that are costed at most
 
 
@@ -53,7 +57,7 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
             )[:3]
             choice = ", ".join(str(value) for value in sorted(near))
             found.append(f"{axis} of {choice} instead of {pinned[0]}" if near else f"leave {axis} free")
-    batches = _legal_batches(problem, rules, restrict)
+    batches = legal_batches(problem, rules, restrict)
     if batches:
         found.append("a global batch of " + " or ".join(str(b) for b in batches) + " sequences")
     return found
@@ -107,7 +111,7 @@ def fitting_changes(
     return found
 
 
-def _legal_batches(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[int]:
+def legal_batches(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[int]:
     """The nearest smaller and larger global batch under which something is legal."""
     batch = problem.job.global_batch
     steps = [d for d in divisors(problem.cluster.num_devices) if d <= 4 * batch]
@@ -170,6 +174,14 @@ def doubled_batch(problem: Problem, best: ConfigTable) -> int | None:
     return 2 * problem.job.global_batch if beyond else None
 
 
+def large_run_batch(problem: Problem) -> int | None:
+    """A batch with as many tokens a device as a large run had, where there are few."""
+    seq_len, devices = problem.job.seq_len, problem.cluster.num_devices
+    if problem.job.global_batch * seq_len >= FEW_TOKENS * devices:
+        return None
+    return global_batch_of(f"{LARGE_RUN_TOKENS * devices}tok", seq_len, devices)[0]
+
+
 def better_batch_advice(
     model: CostModel, best: ConfigTable, other: CostModel, limit: float, restrict: Restriction
 ) -> tuple[str, ...]:
@@ -187,8 +199,11 @@ def better_batch_advice(
     if batches[1] == doubled_batch(model.problem, best):
         tp, domain = int(best["tp"][0]), model.problem.cluster.scale_up_domain
         what += f" (of {batches[0]}, tp {tp} has to cross scale-up domains of {domain} devices)"
+    elif batches[1] == large_run_batch(model.problem):
+        job, devices = model.problem.job, model.problem.cluster.num_devices
+        few = job.global_batch * job.seq_len / devices
+        what += f", {batches[1] * job.seq_len / devices:,.0f} tokens a device ({batches[0]} have {few:,.0f})"
     else:
         what += f", which more data-parallel degrees divide than {batches[0]}"
-    return (
-        f"{what}: {gain:.0%} more tokens a second, {found.best.row(0).describe()} in {then:.3g} s a step",
-    )
+    more = f"{gain:.0%} more" if gain < 1 else f"{gain + 1:.1f} times as many"
+    return (f"{what}: {more} tokens a second, {found.best.row(0).describe()} in {then:.3g} s a step",)

@@ -14,6 +14,7 @@ from planner.space.axes import divisors
 from planner.units import parse_count
 
 DEFAULT_BATCH_TOKENS: Final = 4e6
+USUAL_PIPELINE: Final = 16  # an odd factor of the devices up to this a pipeline can take
 LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
 
@@ -41,9 +42,13 @@ def global_batch_of(
         return int(sequences), ()
     held = shards if text is None else 1
     least, most = max(int(0.75 * sequences), 1), max(int(1.25 * sequences), 1)
-    # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it
-    steps = [(len(divisors(d)), math.lcm(d, held)) for d in divisors(devices)]
-    _, step = max((s for s in steps if most // s[1] * s[1] >= least), default=(0, held))
+    # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it; what is
+    # odd in the devices and not in the batch is left to pipelines, as heads and sequences are powers of two
+    steps = [
+        (-max(_odd_part(devices // d), USUAL_PIPELINE), len(divisors(d)), math.lcm(d, held))
+        for d in divisors(devices)
+    ]
+    *_, step = max((s for s in steps if most // s[-1] * s[-1] >= least), default=(0, held))
     first = -(-least // step) * step
     near = range(first, max(most, first) + 1, step)
     batch = max(near, key=lambda b: (b & -b, -abs(b - sequences)))
@@ -56,6 +61,11 @@ def global_batch_of(
             else "more than 4M tokens, which the named degrees do not divide"
         )
     return batch, (f"global batch {batch} sequences, {size} ({what}, rounded to a legal size)",)
+
+
+def _odd_part(number: int) -> int:
+    """The largest odd divisor."""
+    return number // (number & -number)
 
 
 def shards_of(degrees: Mapping[str, tuple[int, ...]], devices: int) -> int:
