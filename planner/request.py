@@ -104,6 +104,8 @@ def resolve(
     model = load_model(request.model, with_mtp=request.with_mtp)
     cluster = load_cluster(request.cluster, request.gpus)
     assumed = [*cluster.assumed]
+    if request.with_mtp and not model.mtp_layers:
+        assumed.append(f"no prediction modules are trained: {model.name} has none")
     longest = model.max_position or DEFAULT_SEQ_LEN
     seq_len = request.seq_len
     if seq_len is None:

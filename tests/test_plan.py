@@ -468,3 +468,9 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert bold.choices[0].step_time < sure.choices[0].step_time
     assert any("--borderline" in caution for caution in cautions(sure))
     assert any("borderline" in caution for caution in cautions(bold))
+
+
+def test_prediction_modules_that_a_model_lacks_are_said() -> None:
+    request = Request("llama-3.1-8b", "1x8 h100", with_mtp=True)
+    assert any("llama-3.1-8b has none" in said for said in resolve(request)[1])
+    assert not any("has none" in said for said in resolve(replace(request, model="deepseek-v3"))[1])

@@ -143,6 +143,10 @@ OPTIONS: Final = (
         "transformers' modelling code without torch.compile: norms, rotary embedding, activation, sums and loss are "
         "single operations", StateEngine.TORCH,
     ),
+    StackOption(  # as rows of measured runs that do not say "compile" are costed; of later releases a stack of its own
+        NO_COMPILE, ("torchtitan",), {"kernels": {"fused_norm": False, "fused_activation": False}},
+        "without torch.compile: norms and activations are single operations", until="2024-12",
+    ),
     StackOption(
         FLASH_ATTENTION_3, ("deepspeed",), {"kernels": {"attention": AttentionKernel.FLASH}},
         "attn_implementation flash_attention_3 of transformers on Hopper, flash_attention_4 on Blackwell, not "

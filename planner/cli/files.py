@@ -155,11 +155,12 @@ def problem_of(
         said.append(f"the files don't state a global batch; assumed {batch} sequences")
     overlay = load_overlay(str(calibration)) if calibration is not None else None
     name = stack or (overlay.stack if overlay else None) or ""
+    newest = parsed.stack or newest_stack(framework, parsed.engine)
     job = Job(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
-    software = _with_options(stack_to_plan(name or newest_stack(framework, parsed.engine)), parsed)
+    software = _with_options(stack_to_plan(name or newest), parsed)
     if not name:
         said.append(f"stack {software.name}")
     if overlay is not None:

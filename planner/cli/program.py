@@ -101,7 +101,10 @@ def plan(
     gpus: GpusOption = None,
     job: TuningOptions = DEFAULT_TUNING,
     objective: Annotated[
-        str, typer.Option(help="What to have least of: step_time, cost, energy, gpus; or most: headroom.")
+        str,
+        typer.Option(
+            help="What to have least of: step_time; on --gpus or fewer, cost, energy or gpus; or most: headroom."
+        ),
     ] = "step_time",
     time_limit: Annotated[
         float | None,

@@ -93,7 +93,8 @@ class ParsedConfig:
     `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
     gathers linear weights in 8 or 4 bits (and, but for FSDP2, keeps them so); None where the files cannot say.
     `engine`: which holds parameters and gradients, where it is none that the framework's newest stack has.
-    `stack_options`: of `catalog.stack_options`, by name. `bf16_layers`: as `Job` has them.
+    `stack_options`: of `catalog.stack_options`, by name. `bf16_layers`: as `Job` has them. `stack`: the shipped one
+    that they run on, where it is not the framework's newest.
     """
 
     framework: str
@@ -116,6 +117,7 @@ class ParsedConfig:
     bf16_layers: tuple[int, int] = (0, 0)
     engine: StateEngine | None = None
     stack_options: tuple[str, ...] = ()
+    stack: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""

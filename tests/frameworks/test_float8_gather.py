@@ -87,7 +87,11 @@ def test_torchtitan_refuses_it_beside_a_recipe() -> None:
     with pytest.raises(InputError, match="recipe_name"):
         framework("torchtitan").parse({"config.toml": words + 'recipe_name = "rowwise"\n'})
     rows = framework("torchtitan").parse({"config.toml": TITAN + 'recipe_name = "rowwise"\n'})
-    assert (rows.param_gather, rows.stack_options, rows.notes) == (False, ("recipe-name=rowwise",), ())
+    assert (rows.param_gather, rows.stack_options, rows.notes) == (
+        False,
+        ("no-compile", "recipe-name=rowwise"),
+        (),
+    )
     wide = framework("torchtitan").parse({"config.toml": TITAN + 'recipe_name = "rowwise_with_gw_hp"\n'})
     assert wide.stack_options == rows.stack_options
     assert "bf16" in wide.notes[0]
@@ -225,11 +229,15 @@ def test_the_scales_that_a_plan_counts_on_are_written_and_read(
     assert ("0.3.0 scales by rows" in files["README.md"]) is said
 
 
-@pytest.mark.parametrize(("recipe", "changes"), [("rowwise", False), ("tensorwise", True)])
+@pytest.mark.parametrize(("recipe", "changes"), [("rowwise", True), ("tensorwise", False)])
 def test_files_are_costed_with_their_scales(recipe: str, changes: bool) -> None:
-    """On the newest stack, whose scales are those of rows."""
+    """On the stack of a release with TOML files, whose scales are those of tensors, compiled where they ask for it."""
     words = {"config.toml": TITAN + f'recipe_name = "{recipe}"\n'}
     titan = framework("torchtitan")
     found, _ = problem_of(titan.parse(words), titan, "1x8 h100", 8, None, None)
-    assert found.stack.name == "torchtitan-2026" + changes * f"+recipe-name={recipe}"
+    assert found.stack.name == "torchtitan-2024+no-compile" + changes * f"+recipe-name={recipe}"
+    assert not found.stack.kernels.fused_norm
+    words["config.toml"] += "[compile]\nenable = true\n"
+    compiled, _ = problem_of(titan.parse(words), titan, "1x8 h100", 8, None, None)
+    assert compiled.stack.name == "torchtitan-2024" + changes * f"+recipe-name={recipe}"
     assert found.stack.kernels.float8_scales == {"rowwise": "row", "tensorwise": "tensor"}[recipe]

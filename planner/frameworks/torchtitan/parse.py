@@ -5,10 +5,11 @@ Left out: Python configurations other than the one that the export writes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from planner.catalog.stack_options import FLOAT8_ROWWISE, FLOAT8_TENSORWISE, PURE_BF16
+from planner.catalog.stack_options import FLOAT8_ROWWISE, FLOAT8_TENSORWISE, NO_COMPILE, PURE_BF16
 from planner.errors import FileInputError, InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
@@ -23,6 +24,10 @@ from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack_kinds import CrossEntropy, Dispatcher
+
+_EAGER, _FITTED = "torchtitan-2026-eager", "torchtitan-2024"
+# configurations of 0.3.0 with compiled models: models/llama3/config_registry.py, models/qwen3/config_registry.py
+_COMPILED = re.compile("405b|nvfp4|mxfp8")
 
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
@@ -134,6 +139,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
     fp8 = "float8" in s.text("model.converters", "") or shipped_precision is FLOAT8
     gathers, options, notes = _float8(s, version, shard > 1) if fp8 else (None, (), ())
+    stack, eager = _software(s, version)
     pure = (PURE_BF16,) if s.text("training.dtype", "float32") == "bfloat16" else ()
     deepep = s.text("parallelism.expert_parallel_comm_backend", "") == "deepep"
     fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
@@ -152,8 +158,20 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         cross_entropy=_loss(s, version),
         param_gather=gathers,
         dispatcher=Dispatcher.DEEPEP if deepep else None,
-        stack_options=(*pure, *options),
+        stack_options=(*pure, *eager, *options),
+        stack=stack,
     )
+
+
+def _software(s: Settings, version: str) -> tuple[str, tuple[str, ...]]:
+    """The shipped stack of what the files run and its options: nothing is compiled unless they say so, or a
+    configuration does that they start from; 0.2.2 is nearer to what torchtitan-2024 was fitted on than to 0.3.0."""
+    starts = version == CLI and _COMPILED.search(s.text("config", "")) is not None
+    parts = s.values.get("compile.components", "model,loss")
+    compiled = (s.flag("compile.enable") if s.has("compile.enable") else starts) and "model" in parts
+    if version == TOML:
+        return _FITTED, () if compiled else (NO_COMPILE,)
+    return "" if compiled else _EAGER, ()
 
 
 def _model(s: Settings, version: str) -> tuple[ModelSpec | None, Precision | None]:
@@ -204,9 +222,9 @@ def _graphs(s: Settings, version: str, model: ModelSpec | None, stages_and_exper
 
 
 def _loss(s: Settings, version: str) -> CrossEntropy | None:
-    """0.3.0 takes the loss in parts where nothing else is said."""
+    """0.3.0 takes the loss in parts where nothing else is said, 0.2.2 whole."""
     if version != CLI:
-        return None
+        return CrossEntropy.VOCAB_PARALLEL
     return CrossEntropy.VOCAB_PARALLEL if s.text("loss", "chunked") == "whole" else CrossEntropy.CHUNKED
 
 
