@@ -127,6 +127,19 @@ class TestPatterns:
             assert spec.tied_embeddings == tied
             assert spec.layers == read(inner, num_key_value_heads=2).layers
 
+    @pytest.mark.parametrize(
+        ("outer", "inner"), [("internvl", "qwen3"), ("llava", "mistral"), ("exaone4_5", None)]
+    )
+    def test_towers_of_any_family(self, outer: str, inner: str | None) -> None:
+        text = {**DENSE, "num_key_value_heads": 2, "model_type": inner or f"{outer}_text"}
+        spec = read_hf_config({"model_type": outer, "text_config": text}, "config.json", "m")
+        assert spec.family == (inner or "exaone4")
+        for other in ("mamba", "new_family"):  # never read as the wrapper's usual one
+            with pytest.raises(PlannerError, match=other):
+                read_hf_config(
+                    {"model_type": outer, "text_config": {**text, "model_type": other}}, "config.json", "m"
+                )
+
     def test_gemma3_vision_file_leaves_out_heads_and_vocabulary(self) -> None:
         inner = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
         spec = read_hf_config({"model_type": "gemma3", "text_config": inner}, "config.json", "m")
@@ -221,7 +234,7 @@ class TestRefusals:
             "kimi_k3",
             "qwen4_exp",
             "bert",
-            "llava",
+            "mllama",
             "whisper",
             "step3_text",
             "hunyuan",

@@ -175,6 +175,24 @@ TEXT_TOWERS = {
     "qwen3_vl_moe": "qwen3_moe",
     "step3p7": "step3p5",
 }
+# those whose `text_config` may be of any family, and what it is where it states none
+ANY_TOWERS = {
+    "aya_vision": "cohere2",
+    "cohere2_vision": "cohere2",
+    "exaone4_5": "exaone4",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "internvl": "qwen2",
+    "lfm2_vl": "lfm2",
+    "lfm3_vl": "lfm3",
+    "llava": "llama",
+    "llava_next": "llama",
+    "llava_onevision": "qwen2",
+    "nemotron_h_omni": "nemotron_h",
+    "paligemma": "gemma",
+    "smolvlm": "llama",
+}
+TEXT_TOWERS |= ANY_TOWERS
 
 
 def known_model_types() -> list[str]:
@@ -196,8 +214,7 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
             "text_config" in config or "hidden_size" not in config
         ):  # older files hold the text fields themselves
             fields = fields.section("text_config")
-        stated = fields.values.get("model_type")
-        model_type = stated if stated in READERS or stated in MTP_READERS else TEXT_TOWERS[model_type]
+        model_type = _tower_type(fields, model_type)
         fields.values = {**fields.values, "model_type": model_type}
         if "tie_word_embeddings" in config:  # the library asks the wrapper
             fields.values["tie_word_embeddings"] = config["tie_word_embeddings"]
@@ -215,6 +232,16 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
         raise
     except InputError as error:
         raise FileInputError(file, error.must, error.given, error.hint) from error
+
+
+def _tower_type(fields: ConfigFields, around: str) -> str:
+    """The family of a wrapper's text model: what it states, or the wrapper's own. Raises as `_model_type`."""
+    stated = fields.values.get("model_type")
+    if stated in READERS or stated in MTP_READERS:
+        return str(stated)
+    if around in ANY_TOWERS and stated not in (None, around, f"{around}_text"):
+        return _model_type(fields)
+    return TEXT_TOWERS[around]
 
 
 def _model_type(fields: ConfigFields) -> str:

@@ -28,7 +28,8 @@ _RESIDUAL_GATES = "gates on residuals and norms of latent experts are not modell
 _INDEXED = "of learned sparse attention planner models DeepSeek-V3.2's: an indexer on latent attention"
 _GATED_NORMS = f"gates of low rank around its norms, and one behind attention, are not modelled; {_INDEXED}"
 _COMPRESSED_KEYS = (
-    f"attention to compressed keys, hyper-connections and routing by hash are not modelled; {_INDEXED}"
+    "four residual streams that hyper-connections mix, attention to keys compressed 4 and 128 times beside a window, "
+    f"and an output projection in groups are not modelled; {_INDEXED}"
 )
 _SINKS = f"hyper-connections, and latent attention with sinks and a gate, are not modelled; {_INDEXED}"
 _BLOCKS = f"an indexer that chooses blocks of keys for grouped-query attention is not modelled; {_INDEXED}"
@@ -89,20 +90,11 @@ REFUSED: dict[str, str] = {
             "dinov2",
             "glm4v",
             "glm4v_moe",
-            "idefics3",
-            "internvl",
-            "lfm2_vl",
-            "lfm3_vl",
-            "llava",
-            "llava_next",
-            "llava_onevision",
             "mllama",
-            "paligemma",
             "phi4_multimodal",
             "qwen2_5_omni",
             "qwen3_omni_moe",
             "siglip",
-            "smolvlm",
             "vit",
         ),
         _VISION,
@@ -119,6 +111,7 @@ REFUSED: dict[str, str] = {
         ("inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"),
         "short convolutions are not modelled",
     ),
-    "hunyuan": "keys and values shared between layers (cross-layer attention) are not modelled",
+    "hunyuan": "keys that a layer borrows and rotates and norms anew (cross-layer attention) are not modelled; planner "
+    "models Gemma 4's, borrowed as they are, and Hunyuan's later families",
     "bitnet": "weights of three values are not modelled",
 }
