@@ -65,6 +65,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "exaone4": _POST_NORM,
     "exaone_moe": _POST_NORM,
     "falcon": "attention beside the MLP, ALiBi positions",
+    "falcon_h1": "attention and a state space side by side, what constants multiply",
     "flex_olmo": _POST_NORM,
     "flint": "layers without rotary positions",
     "gemma": "scaled embeddings and norms around 1",
