@@ -379,6 +379,8 @@ class ModelSpec:
         kinds: dict[Layer, Layer] = {}
         object.__setattr__(self, "layers", tuple(kinds.setdefault(layer, layer) for layer in self.layers))
         object.__setattr__(self, "_kinds", tuple(kinds))
+        blocks = dict.fromkeys(block for layer in kinds for block in layer.blocks)
+        object.__setattr__(self, "_blocks", tuple(blocks))
         index = {id(layer): i for i, layer in enumerate(kinds)}
         object.__setattr__(self, "_kind_of", tuple(index[id(layer)] for layer in self.layers))
         missing = [layer for layer in self.mtp_block if layer.in_format(wide=False) not in self._narrow()]
@@ -450,7 +452,8 @@ class ModelSpec:
     @property
     def blocks(self) -> tuple[Layer, ...]:
         """The distinct blocks of the layers, most of which are one."""
-        return tuple(dict.fromkeys(block for layer in self.layer_kinds for block in layer.blocks))
+        blocks: tuple[Layer, ...] = self._blocks  # type: ignore[attr-defined]
+        return blocks
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
