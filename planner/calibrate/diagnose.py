@@ -58,7 +58,8 @@ class Finding:
 @dataclass(frozen=True)
 class Diagnosis:
     """`findings` from the most to the least probable; `together`: the likeliest two causes at once and the
-    probability that it is two; `measured`, `predicted`: the first run's step [s]."""
+    probability that it is two; `measured`, `predicted`: the first run's step [s]; `beyond`: what the first run, as
+    described, needs more than its device has, 0 within the error of that [bytes]."""
 
     findings: tuple[Finding, ...]
     together: tuple[Cause, Cause] | None
@@ -67,6 +68,7 @@ class Diagnosis:
     predicted: float
     flops: float
     peak: float
+    beyond: float
 
     @property
     def gap(self) -> float:
@@ -186,7 +188,14 @@ def _ranked(
         predicted=usual.seconds,
         flops=model_flops(first, MfuConvention.CAUSAL_HALF),
         peak=peak_of(first),
+        beyond=_beyond(first, usual),
     )
+
+
+def _beyond(first: Observation, usual: Told) -> float:
+    room = first.problem.cluster.accelerator.memory
+    more = usual.device - room
+    return more if more > first.problem.stack.overhead.error * room else 0.0
 
 
 def _log_sum(values: Sequence[float]) -> float:

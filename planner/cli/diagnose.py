@@ -22,7 +22,7 @@ from planner.cli.options import (
 )
 from planner.cli.output import say, say_json
 from planner.errors import InputError
-from planner.units import format_time
+from planner.units import format_capacity, format_time
 
 if TYPE_CHECKING:
     from planner.calibrate.estimate import Observation
@@ -77,6 +77,11 @@ def diagnose(
     if not evidence:
         return code
     found = find(evidence, marks)
+    if found.beyond:
+        notes.append(
+            f"as described, the run needs {format_capacity(found.beyond)} more than a device has, and yet it ran: "
+            "something that saves memory is not named, such as --set recompute=full, zero=... or pp=..."
+        )
     if as_json:
         say_json(diagnosis_facts(found))
     else:

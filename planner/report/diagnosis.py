@@ -23,6 +23,7 @@ def diagnosis_facts(found: Diagnosis) -> dict[str, Any]:
         "measured_s": found.measured,
         "predicted_s": found.predicted,
         "gap": found.gap,
+        "memory_beyond_device_bytes": found.beyond,
         "causes": [
             {
                 "cause": f.cause.name if f.cause else "as_predicted",

@@ -67,6 +67,23 @@ def test_nothing_is_wrong_with_a_run_as_predicted() -> None:
     usual = predicted_cost(seen.problem, seen.config).seconds
     for factor in (0.97, 1.0, 1.04):
         assert top([Evidence(replace(seen, seconds=factor * usual))]) == "nothing"
+    assert diagnose([Evidence(seen)]).beyond == 0
+
+
+def test_a_run_that_could_not_have_run_as_described_is_told() -> None:
+    words = [
+        "diagnose",
+        "llama-3-8b",
+        "dgx-h100",
+        "--gpus",
+        "16",
+        "--global-batch",
+        "128",
+        "--measured",
+        "8 s",
+    ]
+    said = [RUNNER.invoke(app, [*words, "--set", f"tp={tp}", "--set", "pp=1"]).output for tp in (1, 2)]
+    assert ["and yet it ran" in " ".join(text.split()) for text in said] == [True, False]
 
 
 def thread(model: str, cluster: str, seq_len: int, batch: int, stack: str) -> Request:
