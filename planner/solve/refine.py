@@ -18,7 +18,7 @@ from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import SearchResult
 from planner.solve.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
-from planner.solve.split_bound import quick_bound
+from planner.solve.split_bound import LayerCosts, quick_bound
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 FINALISTS = 16
@@ -73,9 +73,10 @@ def solve_splits(
     bounds, searches = list(own), dict[int, SplitSearch]()
     for i, row in enumerate(rows):
         if solvable(row) and not only_split(model, row):
-            bounds[i] = min(own[i], quick_bound(model, row, own[i]))
+            costs = LayerCosts(model, row)
+            bounds[i] = min(own[i], quick_bound(model, row, own[i], costs=costs))
             if bounds[i] < best * (1 - TOLERANCE) and not stopped():  # what memory leaves costs more to know
-                searches[i] = SplitSearch(model, row, limit, counts[i], simulator=simulator)
+                searches[i] = SplitSearch(model, row, limit, counts[i], simulator=simulator, costs=costs)
                 bounds[i] = searches[i].result.bound
                 if explicit and searches[i].result.step_time < own[i]:
                     taken[i] = (searches[i].result.step_time, searches[i].result.config)

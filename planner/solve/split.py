@@ -24,7 +24,7 @@ from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.cost.table import CostTable
 from planner.solve.dealt import Chunks, Dealt
-from planner.solve.split_bound import capacity, few_splits, quick_bound
+from planner.solve.split_bound import LayerCosts, capacity, few_splits, quick_bound
 from planner.solve.split_model import SplitModel
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
@@ -144,12 +144,14 @@ class SplitSearch:
 
     `choices`: numbers of layers of a rank that may be recomputed, the configuration's own alone by default; the same
     number on every rank unless `per_stage`. `simulator`: of `model`, which may have timed the configuration before.
+    `costs`: of the configuration's layers, where they are known.
     `result`: what is known so far. `done`: nothing is left to find.
     """
 
     def __init__(
         self, model: CostModel, config: ParallelConfig, limit: float, choices: Sequence[int] = (),
         per_stage: bool = False, cutoff: float = np.inf, simulator: PipelineSimulator | None = None,
+        costs: LayerCosts | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.limit, self.per_stage = model, config, limit, per_stage
         self.own = Dealt(
@@ -172,7 +174,9 @@ class SplitSearch:
                     best, dealt = float(cost.step_time[0]), other
             self.room = capacity(model, config, choices or (config.recompute_layers,), limit)
             least = min(best, cutoff)
-            bound = quick_bound(model, config, min(least, 1e9), None if per_stage else self.room)
+            self.costs = costs or LayerCosts(model, config)
+            room = None if per_stage else self.room
+            bound = quick_bound(model, config, min(least, 1e9), room, costs=self.costs)
             bound, self.done = min(bound, least), bound >= least
         self.result = SplitResult(config, dealt, best, bound, own_time, 0)
         self.search: SplitModel | None = None
@@ -220,7 +224,7 @@ class SplitSearch:
         if splits is None or np.isinf(target):
             return False
         room = None if self.per_stage else self.room
-        return quick_bound(self.model, config, target, room, splits) >= target
+        return quick_bound(self.model, config, target, room, splits, self.costs) >= target
 
 
 def _too_large(cost: CostTable, limit: float) -> list[int]:

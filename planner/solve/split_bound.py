@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, product
 from math import comb
 from typing import Final
@@ -108,7 +108,7 @@ class LayerCosts:
 
     def __init__(self, model: CostModel, config: ParallelConfig) -> None:
         self.config, self.problem, self.spec = config, model.problem, model.problem.model
-        self.shards = model.shards
+        self.shards, self.prepared = model.shards, model.prepare(ConfigTable.of([config]))
         # layers of a rank from which on it recomputes all it holds
         self.whole = -(-self.spec.num_layers // config.pp)
         keys = ConfigTable.of([config])
@@ -136,13 +136,13 @@ class LayerCosts:
         self.most = self.forward[most] + self.backward[most]  # of a layer of the kind of which there are most
         self.total = sum(self.forward[k] + self.backward[k] for k in kinds) + float(sum(map(sum, self.ends)))
 
-    def lightest(self, prepared: PreparedCosts) -> tuple[float, float]:
+    def lightest(self) -> tuple[float, float]:
         """Dense and expert parameters that some stage of any split holds, whatever the split.
 
         The mean; what lies outside the layers of the first or the last stage, with the fewest layers that its
         chunks may hold; and of the layers of each kind the mean, rounded up.
         """
-        shards, classes, config = prepared.shards, prepared.classes, self.config
+        shards, classes, config = self.prepared.shards, self.prepared.classes, self.config
         alive = classes.count[0] > 0
         fewest = (config.vpp - 1 or 1) * fewest_layers(self.spec.num_layers, config)
         found, none = [], 0 * shards.outer[0]
@@ -154,18 +154,25 @@ class LayerCosts:
             found.append(min(max(mean, ends, full), float(held[alive].max())))
         return found[0], found[1]
 
-    def once(
-        self, prepared: PreparedCosts, held: tuple[float, float], deepest: float, slowest: Array
-    ) -> Array:
-        """`PreparedCosts.once` where the stages that hold most dense and most expert parameters hold `held`."""
-        lighter = copy(prepared)
-        lighter.shards = self.shards.with_heaviest(prepared.shards, prepared.stems, prepared.classes, *held)
-        return lighter.once(deepest, slowest)
+    def holding(self, held: tuple[float, float]) -> PreparedCosts:
+        """The configuration where the stages that hold most dense and most expert parameters hold `held`."""
+        lighter, own = copy(self.prepared), self.prepared
+        lighter.shards = self.shards.with_heaviest(own.shards, own.stems, own.classes, *held)
+        return lighter
 
-    def outer(self, prepared: PreparedCosts) -> NDArray[np.int64]:
+    @cached_property
+    def lighter(self) -> PreparedCosts:
+        """The configuration where no stage holds more than any split leaves some."""
+        return self.holding(self.lightest())
+
+    def outer(self) -> NDArray[np.int64]:
         """Dense parameters of every rank outside its layers."""
-        outer = np.zeros(self.config.pp, dtype=np.int64)
-        for held, ranks in zip(prepared.shards.outer[0], prepared.classes.members[0], strict=False):
+        outer, shards, classes = (
+            np.zeros(self.config.pp, dtype=np.int64),
+            self.prepared.shards,
+            self.prepared.classes,
+        )
+        for held, ranks in zip(shards.outer[0], classes.members[0], strict=False):
             outer[list(ranks)] = int(held)
         return outer
 
@@ -330,7 +337,7 @@ def capacity(model: CostModel, config: ParallelConfig, choices: Sequence[int], l
 
 def quick_bound(
     model: CostModel, config: ParallelConfig, step_time: float, room: Capacity | None = None,
-    splits: NDArray[np.int64] | None = None,
+    splits: NDArray[np.int64] | None = None, costs: LayerCosts | None = None,
 ) -> float:  # fmt: skip
     """A step time that no split of `config` beats, unless it is slower than `step_time`; without a solver [s].
 
@@ -338,15 +345,14 @@ def quick_bound(
     before; with m > p the last stage waits for all others as well, 2 W + (m - p - 1) times the slowest. Interleaved:
     `LayerCosts.interleaved`. `room`: what memory leaves for each number of recomputed layers, of which that with the
     least bound counts; infinite where no split fits. `splits`: all that an interleaved pipeline may have, if they are
-    to be looked at one by one (`few_splits`), which bounds higher.
+    to be looked at one by one (`few_splits`), which bounds higher. `costs`: of the configuration, where they are known.
     """
-    costs, layers = LayerCosts(model, config), model.problem.model.num_layers
+    costs, layers = costs or LayerCosts(model, config), model.problem.model.num_layers
     if room is None:
         room = Capacity((0,), np.full((1, config.pp), layers))
-    prepared = model.prepare(ConfigTable.of([config]))
     low, high = rank_limits(layers, config)
     found = [
-        _bound_with(costs, prepared, step_time, count, np.minimum(most, high), splits)
+        _bound_with(costs, step_time, count, np.minimum(most, high), splits)
         for count, most in zip(room.choices, room.layers, strict=True)
         if (most >= low).all() and np.minimum(most, high).sum() >= layers
     ]
@@ -354,8 +360,7 @@ def quick_bound(
 
 
 def _bound_with(
-    costs: LayerCosts, prepared: PreparedCosts, step_time: float, count: int, room: NDArray[np.int64],
-    splits: NDArray[np.int64] | None,
+    costs: LayerCosts, step_time: float, count: int, room: NDArray[np.int64], splits: NDArray[np.int64] | None
 ) -> float:  # fmt: skip
     """`quick_bound` where every rank recomputes `count` layers and has room for so many."""
     config = costs.config
@@ -379,11 +384,11 @@ def _bound_with(
     # the slower the slowest stage, the more it hides: between two of these times at least the work of the lower one and
     # what the higher one leaves exposed
     times = np.linspace(whole / p, max(step_time, makespan) / m, SLOWEST_TIMES)
-    rest = costs.once(prepared, costs.lightest(prepared), float(costs.spec.num_layers), times)
+    rest = costs.lighter.once(float(costs.spec.num_layers), times)
     least = float((np.maximum(makespan, m * times[:-1]) + rest[1:]).min())
     subtotal = least + costs.problem.stack.host.step_overhead
     if config.vpp == 1:
-        subtotal += float(prepared.pipelines.hops[0])
+        subtotal += float(costs.prepared.pipelines.hops[0])
     return costs.step_time(subtotal)
 
 

@@ -32,7 +32,7 @@ from planner.solve.split_bound import (
     near_splits,
 )
 from planner.solve.split_schedule import less_in_flight, one_f_one_b
-from planner.spec.config import ConfigTable, ParallelConfig, Schedule
+from planner.spec.config import ParallelConfig, Schedule
 
 Expression = Any  # of CP-SAT: a variable, a sum of them, or a number
 
@@ -68,7 +68,7 @@ class SplitModel(LayerCosts):
         self.longest = 4 * self.p * UNITS  # of any split
         self._variables()
         self._recomputation(room)
-        self._step(model)
+        self._step()
 
     def _variables(self) -> None:
         """Layers of every chunk, and of each kind where there are several."""
@@ -170,7 +170,7 @@ class SplitModel(LayerCosts):
         own = own + (self._units(float(ends[0])) if chunk == 0 else 0)
         return own + (self._units(float(ends[1])) if chunk == self.p * self.v - 1 else 0)
 
-    def _step(self, model: CostModel) -> None:
+    def _step(self) -> None:
         """The bound of the step, to be minimised."""
         cp, p, m = self.cp, self.p, self.m
         chunks = range(p * self.v)
@@ -196,7 +196,7 @@ class SplitModel(LayerCosts):
                 self._add_paths(known_paths(p, self.v, m))
             self.add_longest_paths(self.own.chunks)
         self.rest = cp.new_int_var(0, self.longest, "rest")
-        self._exposed(model, slowest)
+        self._exposed(slowest)
         cp.minimize(self.makespan + self.rest)
 
     def _held(self, rank: int) -> list[Expression]:
@@ -236,15 +236,14 @@ class SplitModel(LayerCosts):
                     total = total + int(weights[chunk]) * passes[chunk]
             self.cp.add(self.makespan >= total)
 
-    def _exposed(self, model: CostModel, slowest: Expression) -> None:
+    def _exposed(self, slowest: Expression) -> None:
         """What a step takes beside its pipeline: exposed collectives, the update, the overhead; for the least that the
         heaviest stage of any split holds, and for more of dense and of expert parameters."""
-        prepared = model.prepare(ConfigTable.of([self.config]))
-        least = self.lightest(prepared)
-        self._tangents(prepared, least, slowest)
+        least = self.lightest()
+        self._tangents(self.lighter, slowest)
         for expert in (False, True):
             of_kind = [int(count) for count in self.parameters[expert]]
-            outer = np.zeros(self.p, dtype=np.int64) if expert else self.outer(prepared)
+            outer = np.zeros(self.p, dtype=np.int64) if expert else self.outer()
             outer[-1] += sum(count * of_kind[kind] for kind, count in self.spec.mtp_kinds)
             for level in self.levels(of_kind, set(outer.tolist()), least[expert]):
                 more = self.cp.new_bool_var("")
@@ -252,25 +251,19 @@ class SplitModel(LayerCosts):
                     there = own + sum(count * layers for count, layers in zip(of_kind, held, strict=True))
                     self.cp.add(there < level).only_enforce_if(~more)
                 heavier = (least[0], float(level)) if expert else (float(level), least[1])
-                self._tangents(prepared, heavier, slowest, more)
+                self._tangents(self.holding(heavier), slowest, more)
 
-    def _tangents(
-        self,
-        prepared: PreparedCosts,
-        held: tuple[float, float],
-        slowest: Expression,
-        where: Expression = None,
-    ) -> None:
-        """`rest` is no less than with so many parameters on the heaviest stages, if `where` holds."""
+    def _tangents(self, held: PreparedCosts, slowest: Expression, where: Expression = None) -> None:
+        """`rest` is no less than with what the heaviest stages hold in `held`, if `where` holds."""
         layer = min(map(sum, zip(self.forward, self.backward, strict=True)))
         # a faster split has no deeper stage than this
         deepest = min(float(self.spec.num_layers), max(np.floor(self.target / (self.m * layer)), 1.0))
         at = np.linspace(0.5, 2.0, TANGENTS) * self.total / self.p
         step = 1e-6 * self.total
-        here, ahead = (self.once(prepared, held, deepest, points) for points in (at, at + step))
+        here, ahead = np.split(held.once(deepest, np.concatenate([at, at + step])), 2)
         fixed = self.problem.stack.host.step_overhead
         if self.v == 1:  # interleaved messages are part of the makespan's bound
-            fixed += float(prepared.pipelines.hops[0])
+            fixed += float(self.prepared.pipelines.hops[0])
         for point, value, slope in zip(at, here, (ahead - here) / step, strict=True):
             # slope <= 0: scaled by 1000 and rounded down, with the constant rounded down as well, and what rounding
             # may take from a stage

@@ -61,7 +61,7 @@ def test_what_a_step_takes_once_grows_with_the_heaviest_stages_up_to_what_it_is(
     config = space.row(int(np.random.default_rng(seed).integers(len(space))))
     table = ConfigTable.of([config])
     prepared, costed = model.prepare(table), LayerCosts(model, config)
-    least = costed.lightest(prepared)
+    least = costed.lightest()
     own = float(prepared.shards.most_dense[0]), float(prepared.shards.most_expert[0])
     assert least[0] <= own[0]
     assert least[1] <= own[1]
@@ -71,7 +71,7 @@ def test_what_a_step_takes_once_grows_with_the_heaviest_stages_up_to_what_it_is(
     slowest, deepest = np.array([work / config.num_microbatches]), float(prepared.deepest[0])
     exact = sum(float(cost.detail.time[name][0]) for name in ("dp_comm", "optimizer"))
     between = tuple((a + b) / 2 for a, b in zip(least, own, strict=True))
-    taken = [float(costed.once(prepared, held, deepest, slowest)[0]) for held in (least, between, own)]
+    taken = [float(costed.holding(held).once(deepest, slowest)[0]) for held in (least, between, own)]
     if not config.offload:
         assert taken[2] == pytest.approx(exact)
     assert taken == sorted(taken)
