@@ -70,7 +70,8 @@ def plan(
 ) -> Plan:  # fmt: skip
     """The fastest configurations that are legal and fit, best first, or why there are none. Raises `PlannerError`."""
     asked = _request(model, cluster, gpus, question, top=top, objective=objective, time_limit=time_limit)
-    from planner.objective import CHOOSES_SIZE, plan_with_size
+    from planner.objective import plan_with_size
+    from planner.spec.planfile import CHOOSES_SIZE
 
     if objective in {str(kind) for kind in CHOOSES_SIZE}:
         return plan_with_size(asked)

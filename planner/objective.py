@@ -17,8 +17,6 @@ from planner.request import Request
 from planner.size import Goal, size_cluster
 from planner.spec.planfile import Certificate, Objective, Plan
 
-CHOOSES_SIZE = (Objective.COST, Objective.ENERGY, Objective.GPUS)
-
 
 def plan_with_size(request: Request) -> Plan:
     """The best plan under the objective of the request, one of `CHOOSES_SIZE`. Raises `PlannerError`."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from planner.catalog.load_campaign import load_assumptions
 from planner.catalog.load_links import load_link_rates
-from planner.catalog.load_overlay import load_overlay
 from planner.catalog.load_stacks import DEFAULT_STACK, stack_to_plan
 from planner.catalog.loader import load_kernel_rates
 from planner.catalog.stack_options import idle_options
@@ -31,6 +30,9 @@ from planner.spec.model import ModelSpec
 from planner.spec.planfile import Objective
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
+
+if TYPE_CHECKING:
+    from planner.spec.overlay import Overlay
 
 Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 
@@ -119,7 +121,7 @@ def resolve(
     shards = shards_of(request.restrict if degrees is None else degrees, cluster.num_devices)
     batch, said = global_batch_of(request.global_batch, seq_len, cluster.num_devices, shards)
     assumed += said
-    overlay = load_overlay(request.calibration) if request.calibration is not None else None
+    overlay = None if request.calibration is None else _overlay(request.calibration)
     name = request.stack or (overlay.stack if overlay else "")
     if not name:
         assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
@@ -146,6 +148,12 @@ def resolve(
     return Problem(model, cluster, job, with_device_kernels(stack, model, cluster.accelerator)), tuple(
         assumed
     )
+
+
+def _overlay(path: str) -> Overlay:
+    from planner.catalog.load_overlay import load_overlay  # few questions have one
+
+    return load_overlay(path)
 
 
 def bf16_layers_in(text: str | None, layers: int, framework: str) -> tuple[int, int]:

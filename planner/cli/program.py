@@ -124,10 +124,12 @@ def plan(
 
     request = job.request(model, cluster, gpus)
     _check_output(output)
-    from planner.objective import CHOOSES_SIZE, plan_with_size
     from planner.plan import make_plan
+    from planner.spec.planfile import CHOOSES_SIZE
 
-    answer = plan_with_size if objective in CHOOSES_SIZE else make_plan
+    answer = make_plan
+    if objective in CHOOSES_SIZE:
+        from planner.objective import plan_with_size as answer
     asked = replace(request, objective=objective, top=top, time_limit=time_limit, borderline=borderline)
     asked = replace(asked, front=as_json or output is not None)  # the text does not show it
     with progress("searching"):

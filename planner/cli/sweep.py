@@ -7,7 +7,6 @@ is in the order of the file, whoever worked on it in whichever order. Left out: 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -156,8 +155,10 @@ def _shown(
 
 def _digest(requests: Sequence[Request], top: int) -> str:
     """What a journal must have been written for to be gone on with."""
+    from hashlib import sha256  # loads OpenSSL
+
     asked = "\n".join(repr(request) for request in requests)
-    return hashlib.sha256(f"{__version__}\n{top}\n{asked}".encode()).hexdigest()
+    return sha256(f"{__version__}\n{top}\n{asked}".encode()).hexdigest()
 
 
 class Journal:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +53,8 @@ def load_settings(text: str, file: str) -> dict[str, Any]:
         if file.endswith(".json"):
             document = json.loads(text)
         elif file.endswith(".toml"):
+            import tomllib  # few files are TOML
+
             document = tomllib.loads(text)
         else:
             document = yaml.safe_load(text)

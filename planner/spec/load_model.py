@@ -21,7 +21,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.errors import FileInputError, UnknownNameError
-from planner.spec.description import spec_from_description
 from planner.spec.hf import read_hf_config
 from planner.spec.model import ModelSpec
 
@@ -158,6 +157,8 @@ def _not_found(text: str) -> FileInputError | UnknownNameError:
 def described_model(fields: dict[str, Any], name: str, source: str, with_mtp: bool = False) -> ModelSpec:
     """The model that the fields of a `config.json` or of a description by hand stand for. Raises `InputError`."""
     if "model_type" not in fields and "layers" in fields:
+        from planner.spec.description import spec_from_description  # few models are described
+
         spec = replace(spec_from_description(fields, str(fields.get("name") or name), source), source=source)
     else:
         spec = read_hf_config(fields, source, name, with_mtp)

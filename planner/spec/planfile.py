@@ -63,6 +63,9 @@ class Objective(StrEnum):
     GPUS = "gpus"
 
 
+CHOOSES_SIZE: Final = (Objective.COST, Objective.ENERGY, Objective.GPUS)
+
+
 class Ending(StrEnum):
     """Why a search ended. Only the first proves its answer."""
 
