@@ -16,7 +16,7 @@ import datetime
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -44,13 +44,26 @@ from planner.calibrate.tables import tail_text
 from planner.calibrate.validate import validation_answers
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack
 from planner.spec.precision import Dtype
-from planner.spec.stack import BAND_DEVICES, ELSEWHERE_BAND, Stack
+from planner.spec.stack import BAND_DEVICES, PUBLISHER_BAND, Stack, elsewhere
 
 Array = NDArray[np.float64]
 COVERED: Final = 0.8
 NARROWEST: Final = 0.05
 FEWEST_WIDENED: Final = 50  # rows that can show how a band grows with the number of devices
 LEAST: Final = 1e-3  # an error below it is as good as none
+# 90 % quantiles of Student's t by degrees of freedom: 80 % lie within them.
+STUDENT_90: Final = {
+    1: 3.078,
+    2: 1.886,
+    3: 1.638,
+    4: 1.533,
+    5: 1.476,
+    6: 1.440,
+    7: 1.415,
+    8: 1.397,
+    9: 1.383,
+    10: 1.372,
+}
 WIDENS: Final = 0.03  # share of the loss that growth must take away (nanotron 0.045, others 0.02 at most)
 MARKS: Final = ("<!-- cross-validation:begin -->", "<!-- cross-validation:end -->")
 
@@ -299,22 +312,47 @@ def hidden_lines(errors: Sequence[Error]) -> list[str]:
     return [*lines, f"mean over sources of the median, nanotron apart: dense {dense:.1f} %, MoE {moe:.1f} %"]
 
 
-def elsewhere_line(unseen: dict[str, list[Error]], hidden: Sequence[Error]) -> str:
-    """How much wider a band is for a publisher that no constant has seen than for a group (`ELSEWHERE_BAND`)."""
-    ratios = []
-    for name, errors in unseen.items():
-        for moe in (False, True):
-            groups, publishers = (
-                [e.size for e in part if e.judged and e.moe is moe and e.stack == name]
-                for part in (errors, hidden)
-            )
-            if len(groups) >= FEWEST_ROWS and publishers:
-                ratios.append(percentile(publishers) / percentile(groups))
-    spread = f"{min(ratios):.1f} to {max(ratios):.1f}"
-    return (
-        f"the size that holds 80 % of the errors over that of groups left out, median over {len(ratios)} stacks: "
-        f"{np.median(ratios):.2f} ({spread}); plan and estimate widen their bands by {ELSEWHERE_BAND}"
-    )
+def by_publisher(errors: Sequence[Error]) -> dict[str, dict[tuple[str, bool], list[Error]]]:
+    """Judged errors by publisher, then by stack and kind of model."""
+    found: dict[str, dict[tuple[str, bool], list[Error]]] = {}
+    for error in errors:
+        if error.judged:
+            mine = found.setdefault(publisher_of(error.source), {})
+            mine.setdefault((error.stack, error.moe), []).append(error)
+    return found
+
+
+def publisher_spread(hidden: Sequence[Error]) -> float:
+    """How far 80 % of publishers' mean errors are from none, where no constant has seen them [1] (`PUBLISHER_BAND`).
+
+    Each publisher weighs the same, and of one its stacks and kinds of models do; of each of those the median counts.
+    """
+    means = [
+        float(np.mean([np.median([e.log_ratio for e in part]) ** 2 for part in parts.values()]))
+        for parts in by_publisher(hidden).values()
+    ]
+    quantile = STUDENT_90[min(len(means), max(STUDENT_90))]
+    return float(np.expm1(quantile * np.sqrt(np.mean(means))))
+
+
+def elsewhere_lines(hidden: Sequence[Error], bands: Mapping[str, Bands]) -> list[str]:
+    """The spread between publishers, and how many of a publisher's rows its band holds, were its rows not seen."""
+    inside = []
+    for name, parts in by_publisher(hidden).items():
+        rest = publisher_spread([e for e in hidden if publisher_of(e.source) != name])
+        held = [
+            np.mean([abs(e.log_ratio) <= np.log1p(np.hypot(bands[e.stack].of(e), rest)) for e in part])
+            for part in parts.values()
+        ]
+        inside.append(float(np.mean(held)))
+    spread = publisher_spread(hidden)
+    shown = ", ".join(f"{100 * band:.0f} % becomes {100 * elsewhere(band):.0f} %" for band in (0.05, 0.1))
+    return [
+        f"mean errors of publishers, of fitted stacks: 80 % within {100 * spread:.0f} % ({len(inside)} publishers); "
+        f"plan and estimate add {100 * PUBLISHER_BAND:.0f} % to a band, in squares ({shown})",
+        f"a band with the other publishers' spread holds {100 * np.mean(inside):.0f} % of a publisher's rows, each "
+        f"publisher weighing the same ({100 * min(inside):.0f} to {100 * max(inside):.0f} %)",
+    ]
 
 
 def by_stack(
@@ -343,7 +381,7 @@ def report(
     summary: dict[str, Any],
     inside: float,
     hidden: Sequence[Error],
-    unseen: dict[str, list[Error]],
+    bands: Mapping[str, Bands],
 ) -> list[str]:
     """The section of RESULTS.md."""
     dense, moe = summary["headline_dense"], summary["headline_moe"]
@@ -369,7 +407,8 @@ def report(
             "One publisher hidden at a time; a stack that only it ran takes the numbers of its nearest kin:",
             "",
         ]
-        lines += [f"- {line}" for line in (*hidden_lines(hidden), elsewhere_line(unseen, hidden))]
+        of_fitted = [e for e in hidden if e.stack in bands]
+        lines += [f"- {line}" for line in (*hidden_lines(hidden), *elsewhere_lines(of_fitted, bands))]
     return [*lines, "", "Furthest off, at most two rows of a source:", "", *worst_table(summary["worst"])]
 
 
@@ -396,7 +435,8 @@ def main() -> None:
     hidden = hidden_errors(models, rows) if given.hide else []
     if not given.stack:
         answers = replaced(validation_answers(rows, described), list(models.values()), unseen)
-        lines = report(stacks, summarise(answers), inside, hidden, errors)
+        bands = {name: bands_of(m, errors[name]) for name, m in models.items() if m.fitted}
+        lines = report(stacks, summarise(answers), inside, hidden, bands)
         print("\n".join(lines))
         if given.results:
             write_results("\n".join(lines), marks=MARKS)

@@ -22,7 +22,7 @@ from planner.spec.planfile import (
     Memory,
 )
 from planner.spec.rule import Problem
-from planner.spec.stack import ELSEWHERE_BAND, UNLIKE_BAND, Stack
+from planner.spec.stack import UNLIKE_BAND, Stack, elsewhere
 from planner.spec.stack_kinds import SparseKernel
 from planner.units import format_capacity, format_time
 
@@ -142,7 +142,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     if stack.band_widening:
         notes.append("wider on more devices, as its errors are")
     if stack.fitted and not stack.calibration:
-        band *= ELSEWHERE_BAND
+        band = elsewhere(band)
         notes.append("wider than on the clusters of those runs; planner calibrate narrows it")
     if stack.calibration:
         level = CalibrationLevel(stack.calibration_level)

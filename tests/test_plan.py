@@ -21,7 +21,7 @@ from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.planfile import Choice, Ending, Plan, Verdict
-from planner.spec.stack import ELSEWHERE_BAND, Stack
+from planner.spec.stack import Stack, elsewhere
 from planner.spec.verdict import MemoryVerdict
 
 SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
@@ -432,7 +432,7 @@ def test_the_band_of_a_cluster_without_published_runs_is_wider_than_of_those_fit
     stack = load_stack("megatron-2026")
     told = make_plan(SMALL).confidence
     assert stack.fitted
-    assert told.band == pytest.approx(ELSEWHERE_BAND * stack.band_at(16, moe=False))
+    assert told.band == pytest.approx(elsewhere(stack.band_at(16, moe=False)))
     assert "planner calibrate narrows it" in told.explanation
 
 

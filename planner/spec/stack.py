@@ -8,6 +8,8 @@ Left out: anything that belongs to the hardware (kernel tables, link rates) or t
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field, field_validator
 
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
@@ -19,11 +21,23 @@ from planner.spec.stack_time import Communication, Compute, Host, Kernels
 
 # A band where the stack was not fitted, on other devices or kinds of models, over the one where it was.
 UNLIKE_BAND = 1.5
-# The band of a cluster whose owner published nothing over that of a publisher's groups left out: median over the fitted
-# stacks of the ratio of the 80 % quantiles of their errors, with the publisher hidden and with the group
-# (benchmarks/cross_validate.py --hide).
-ELSEWHERE_BAND = 1.4
+# Within this lie the mean errors of 80 % of publishers that no constant has seen: see `elsewhere`.
+PUBLISHER_BAND = 0.10
 BAND_DEVICES = 64.0
+WIDEST_BAND = 2.0
+
+
+def elsewhere(band: float) -> float:
+    """The band of a step time on a cluster whose owner published nothing, from the band of publishers' groups [1].
+
+    sqrt(band^2 + PUBLISHER_BAND^2): a stack's band is the 80 % quantile of errors on groups left out, other groups of
+    whose publisher were seen. A stranger's machine, settings and way of timing move all of its errors together. How far
+    is not known of one stack, which one to three publishers ran, so that the fitted stacks share it: the root of the
+    mean square, over publishers, of their median log errors with all their rows hidden from the fit, times the 90 %
+    quantile of Student's t for as many publishers (`publisher_spread`, benchmarks/cross_validate.py --hide: eight,
+    0.070 x 1.40 in the log). A stack that only they ran takes its nearest kin's numbers there, which widens it.
+    """
+    return min(math.hypot(band, PUBLISHER_BAND), WIDEST_BAND)
 
 
 class Limits(Section):
@@ -124,4 +138,4 @@ class Stack(Section):
         """The band of a step time on so many devices [1]; never narrower for a mixture of experts."""
         band = self.band * (devices / BAND_DEVICES) ** self.band_widening
         wider = (self.band_moe or band * UNLIKE_BAND) if moe and self.calibration_level != "L3" else 0.0
-        return float(min(max(band, wider), 2.0))
+        return float(min(max(band, wider), WIDEST_BAND))

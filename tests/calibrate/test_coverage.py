@@ -10,7 +10,7 @@ import planner
 from planner.calibrate.coverage import coverage_lines, size_of
 from planner.calibrate.validate import validate_rows
 from planner.spec.overlay import Overlay
-from planner.spec.stack import ELSEWHERE_BAND, UNLIKE_BAND
+from planner.spec.stack import PUBLISHER_BAND, UNLIKE_BAND
 from tests.calibrate.rows import MODELS, ROW
 
 
@@ -58,7 +58,7 @@ def test_the_documented_columns_are_read() -> None:
 def test_the_band_of_a_row_is_wider_where_its_publisher_was_not_fitted_on() -> None:
     rows = [{**ROW, "source": source} for source in ("nemo_24.11", "bench_24.11")]
     published, own = (row["band"] for row in validate_rows(rows, MODELS).rows)
-    assert own == pytest.approx(ELSEWHERE_BAND * published)
+    assert own == pytest.approx((published**2 + PUBLISHER_BAND**2) ** 0.5)
 
 
 def test_the_band_of_a_row_is_wider_on_a_device_that_the_stack_saw_no_run_on_as_estimate_shows_it() -> None:

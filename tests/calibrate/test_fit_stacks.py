@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cross_validate import Error, StackErrors, widening_of
+from benchmarks.cross_validate import Error, StackErrors, publisher_spread, widening_of
 from benchmarks.fit_stacks import Fit, Sample, fit_stack, publisher_of, write_fit
 from benchmarks.stack_parameters import Parameter
 from planner.calibrate.predict import predict_runs
@@ -102,3 +102,14 @@ def test_bands_widen_only_where_errors_do() -> None:
     assert widening_of(errors(0.0)) == 0
     assert widening_of(errors(0.6)) == pytest.approx(0.6, abs=0.15)
     assert widening_of(errors(0.6)[:20]) == 0
+
+
+def test_the_spread_between_publishers_counts_each_once() -> None:
+    def errors(source: str, stack: str, *logs: float, judged: bool = True) -> list[Error]:
+        return [Error(stack, source, False, (source, stack), judged, log) for log in logs]
+
+    # of one publisher: 0.05 in the mean square
+    one = errors("dgxc_1", "a", 0.3, 0.3, 5.0) + errors("nemo_2", "b", -0.1)
+    two = errors("other", "a", *[0.1] * 50) + errors("other", "c", 9.0, judged=False)
+    # Student's t of two: 1.886
+    assert publisher_spread(one + two) == pytest.approx(np.expm1(1.886 * ((0.05 + 0.01) / 2) ** 0.5))
