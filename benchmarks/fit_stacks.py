@@ -301,7 +301,8 @@ def write_fit(path: Path, fit: Fit, parameters: Sequence[Parameter]) -> None:
 
 
 _UNITS: Final = {"layer_floor": "ms", "layer_floor_tp": "ms", "layer_floor_tp_nodes": "ms", "pipeline_tp_floor": "ms",
-                 "step_overhead": "ms", "moe_layer_floor": "ms", "bucket_latency": "us"}  # fmt: skip
+                 "step_overhead": "ms", "moe_layer_floor": "ms", "bucket_latency": "us",
+                 "tensor_update": "us"}  # fmt: skip
 
 
 def _replace_field(text: str, section: str, name: str, value: float) -> str:

@@ -44,7 +44,7 @@ PARTS: Final = (
     Part("host", "time the host needs to launch a layer",
          ("host.layer_floor", "host.layer_floor_tp", "host.moe_layer_floor", "host.layer_floor_tp_nodes",
           "host.pipeline_tp_floor"), 0.4),
-    Part("overhead", "time of a step outside its layers", ("host.step_overhead",), 1.0),
+    Part("overhead", "time of a step outside its layers", ("host.step_overhead", "host.tensor_update"), 1.0),
 )  # fmt: skip
 COMMON: Final = 0.05  # how far all parts are expected to differ together [log]
 SMALLEST: Final = 0.002  # a factor within 0.2 % of 1 is left alone

@@ -273,7 +273,7 @@ class LayerModel:
         fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
         lone = self.problem.job.seq_len, self.problem.stack.kernels.single_operations
         worth, mixer = dense_launches(layer, *lone), mixer_launches(layer, *lone)
-        dense, none, slower = self._dense_floor(t) * worth, np.zeros(len(t)), self._host_slowdown
+        dense, none, slower = self._dense_floor(t) * worth, np.zeros(len(t)), self.host_slowdown
         pipeline = slower * pipeline
         if layer.moe is None:
             return HostFloor(dense, none, none, pipeline, worth, mixer)
@@ -290,10 +290,10 @@ class LayerModel:
         host = self.problem.stack.host
         beyond = np.maximum(np.log2(t / self.problem.cluster.tiers[0].size), 0.0)
         one = np.where(t > 1, host.layer_floor_tp, host.layer_floor) + beyond * host.layer_floor_tp_nodes
-        return self._host_slowdown * one
+        return self.host_slowdown * one
 
     @property
-    def _host_slowdown(self) -> float:
+    def host_slowdown(self) -> float:
         """Time of a launch by the cluster's hosts over that by the stack's x86 ones [1]."""
         grace = self.problem.cluster.accelerator.host is HostProcessor.GRACE
         return self.problem.stack.host.grace if grace else 1.0

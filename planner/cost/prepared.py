@@ -60,6 +60,7 @@ class _Stems:
     buckets: Array
     copies: Array  # beside collectives [s]
     once: Array  # optimizer update [s]
+    overhead: Array  # the host's work once a step [s]
     offload: NDArray[np.int32]
     updated: Array  # parameters that a rank updates
     memory: tuple[MemoryInputs, ...]  # one per moment of the schedule that can bind
@@ -142,6 +143,7 @@ class PreparedCosts:
             buckets=shards.buckets[s_row],
             offload=table["offload"],
             updated=dense + expert,
+            overhead=self._overhead(table, s_row),
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=tuple(at) or (inputs,),
         )
@@ -155,6 +157,12 @@ class PreparedCosts:
         moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
         seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
         return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
+
+    def _overhead(self, table: ConfigTable, s_row: Index) -> Array:
+        """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part."""
+        host, shards = self.model.problem.stack.host, self.shards
+        tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
+        return host.step_overhead + self.model.host_slowdown * host.tensor_update * tensors
 
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
@@ -176,7 +184,7 @@ class PreparedCosts:
                 batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
             ),
             "optimizer": batch.once[stem],
-            "step_overhead": np.full(len(stem), stack.host.step_overhead),
+            "step_overhead": batch.overhead[stem],
         }  # fmt: skip
         if keep_terms or batch.offload.any():
             kept = own.kept[of_row]
@@ -282,8 +290,9 @@ class PreparedCosts:
         )  # fmt: skip
 
     def once(self, layers: float, slowest: Array) -> Array:
-        """Exposed collectives, update and copies to the host (but of activations) of the first stem where the deepest
-        stage holds `layers` and the slowest takes `slowest` for a micro-batch: (n,) [s]. Convex in `slowest`."""
+        """Exposed collectives, update, the host's work once a step and copies to the host (but of activations) of the
+        first stem where the deepest stage holds `layers` and the slowest takes `slowest` for a micro-batch: (n,) [s].
+        Convex in `slowest`."""
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
@@ -292,7 +301,7 @@ class PreparedCosts:
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)
             exposed = exposed + self._host_transfer(batch, first, np.zeros(1), slowest, batch.microbatches)
-        return exposed + batch.copies + batch.once
+        return exposed + batch.copies + batch.once + batch.overhead
 
     def _leading(self, c_row: Index, recompute_layers: IntColumn) -> list[Array]:
         """Recomputed layers by kind (rows, C); an empty list where no row recomputes whole layers."""

@@ -28,6 +28,7 @@ from planner.cost.params_fp8 import narrow_weights
 from planner.cost.stages import StageClasses, largest, sum_over_kinds
 from planner.cost.state_bytes import shard_groups
 from planner.cost.traffic import Quantity, group_links
+from planner.cost.updates import buckets_of, pieces, trained_tensors
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
 from planner.spec.job import FROZEN_BYTES
 from planner.spec.links import LinkRates
@@ -60,6 +61,8 @@ class Shards:
     buckets: Array
     largest_tensor: Array  # (k,) parameters
     communicators: Array  # (k,) bytes
+    tensors: Array  # (k,) trained ones of a mean stage
+    pieces: Array  # (k,) of them, those of which a rank updates a part where their states are sharded
 
 
 class ShardModel:
@@ -114,6 +117,7 @@ class ShardModel:
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, outer, wide, head,
             adapters, buckets, self._largest_tensor(t), communicators,
+            *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)),
         )  # fmt: skip
 
     def gathered_bytes(
@@ -170,6 +174,24 @@ class ShardModel:
             gradient * (reduced[0] + reduced[1]) / comm.bucket_bytes if comm.bucket_bytes else 0 * reduced[0]
         )
         return scatter, reduce, gather, buckets
+
+    def _tensors(self, keys: ConfigTable, copies: Array, of_kind: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Trained tensors of a rank, and those of which it updates a part, of a mean stage (k,) [1]."""
+        model, comm = self.problem.model, self.problem.stack.communication
+        t, c, d, e, et, p = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp", "pp"))
+        replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
+        groups = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
+        kinds = np.bincount(model.layer_kind_of, minlength=len(self.kinds)).astype(float)
+        outer = self._first_stage_parameters(t) + self._last_stage_parameters(t)
+        parameters = [kinds @ of_kind[0] + outer, kinds @ of_kind[1]]
+        chunks = np.maximum(keys["vpp"].astype(float), 1.0) * copies
+        expert, dense = trained_tensors(model, self.problem.job)
+        whole, part = np.zeros(len(t)), np.zeros(len(t))
+        for number, size, ranks in zip((dense + 0.0 * e, expert / e), parameters, groups, strict=True):
+            held, mean = copies * number / p, copies * size / p
+            buckets = buckets_of(mean, copies * d, chunks, comm.dp_overlap > 0)
+            whole, part = whole + held, part + pieces(held, ranks, buckets)
+        return whole, part
 
     def _reach(self, stride: Array, ranks: Array) -> tuple[Array, Quantity, float, Quantity, LinkRates]:
         """Ranks of groups and the links they use, as collectives take them."""

@@ -24,7 +24,7 @@ from planner.units import (
 # fields of a stack that are not plain factors or bytes per parameter
 _TIMES = (
     "layer_floor", "layer_floor_tp", "layer_floor_tp_nodes", "pipeline_tp_floor", "step_overhead",
-    "bucket_latency",
+    "bucket_latency", "tensor_update",
 )  # fmt: skip
 _CAPACITIES = ("context", "workspace", "bucket_bytes")
 _ABSENT = ("flops_forward_scan", "flops_forward_indexer")  # told where a model has them

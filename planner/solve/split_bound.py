@@ -386,7 +386,7 @@ def _bound_with(
     times = np.linspace(whole / p, max(step_time, makespan) / m, SLOWEST_TIMES)
     rest = costs.lighter.once(float(costs.spec.num_layers), times)
     least = float((np.maximum(makespan, m * times[:-1]) + rest[1:]).min())
-    subtotal = least + costs.problem.stack.host.step_overhead
+    subtotal = least
     if config.vpp == 1:
         subtotal += float(costs.prepared.pipelines.hops[0])
     return costs.step_time(subtotal)

@@ -261,9 +261,8 @@ class SplitModel(LayerCosts):
         at = np.linspace(0.5, 2.0, TANGENTS) * self.total / self.p
         step = 1e-6 * self.total
         here, ahead = np.split(held.once(deepest, np.concatenate([at, at + step])), 2)
-        fixed = self.problem.stack.host.step_overhead
-        if self.v == 1:  # interleaved messages are part of the makespan's bound
-            fixed += float(self.prepared.pipelines.hops[0])
+        # interleaved messages are part of the makespan's bound
+        fixed = float(self.prepared.pipelines.hops[0]) if self.v == 1 else 0.0
         for point, value, slope in zip(at, here, (ahead - here) / step, strict=True):
             # slope <= 0: scaled by 1000 and rounded down, with the constant rounded down as well, and what rounding
             # may take from a stage

@@ -198,6 +198,9 @@ class Host(Section):
     step_overhead: Seconds = Field(
         0.02, ge=0, le=10, description="logging, data loader, gradient clipping per step"
     )
+    tensor_update: Seconds = Field(
+        0.0, ge=0, le=1e-3, description="added per step for every tensor of which a rank updates a part"
+    )
 
 
 class Communication(Section):

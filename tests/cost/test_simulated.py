@@ -16,7 +16,9 @@ from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, moe_model, problem
 
 CASES = {
-    "dense": problem(dense_model(12, vocab=128256), "4x8 h100 400G-ib", global_batch=32),
+    "dense": problem(
+        dense_model(12, vocab=128256), "4x8 h100 400G-ib", global_batch=32, stack="megatron-2025"
+    ),
     "moe, leading dense": problem(moe_model(13, leading_dense=3), "2x8 h100 400G-ib", global_batch=16),
     "greedy split": problem(dense_model(11), "2x8 a100", global_batch=16, stack="nanotron-2024"),
 }
