@@ -39,6 +39,7 @@ from planner.calibrate.recipes import (
     torch_recipe,
     with_routing_groups,
 )
+from planner.calibrate.sharded_stacks import with_stage
 from planner.calibrate.stack_of import (
     BF16_MOMENTS,
     KIN_BAND_FACTOR,
@@ -150,6 +151,7 @@ class RunReader:
     _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
     _evened: dict[int, Stack] = field(default_factory=dict)
+    _staged: dict[tuple[int, int], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _narrowed: Narrowed = field(default_factory=dict)
     _polled: dict[int, Stack] = field(default_factory=dict)
     _placed: dict[tuple[int, str, str], Stack] = field(default_factory=dict)
@@ -173,6 +175,7 @@ class RunReader:
             degrees["ep"] = 1
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
+        stack = self._sharded(stack, config.zero, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
         problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
@@ -188,6 +191,15 @@ class RunReader:
         layers = LAYERS_OFFLOADED.search(cells["extras"])
         offloaded = int(layers[1]) if layers else 0
         return Run(problem, config, choice.name, choice.kin, told, fallback, offloads, offloaded)
+
+    def _sharded(self, stack: Stack, zero: int, assumed: list[str]) -> Stack:
+        """The stack as it runs that ZeRO stage."""
+        key = (id(stack), zero)
+        if key not in self._staged:
+            self._staged[key] = with_stage(stack, zero)
+        staged, said = self._staged[key]
+        assumed += said
+        return staged
 
     def _even(self, stack: Stack, config: ParallelConfig, layers: int, cells: Row) -> Stack:
         """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated."""

@@ -26,6 +26,7 @@ from planner.cost.collectives import (
 )
 from planner.cost.context import FP32, context_kinds, gathers_in_ring
 from planner.cost.exposed import dispatch_share, node_limit
+from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
 from planner.cost.messages import (
     gathered_width,
     indexer_bytes,
@@ -292,6 +293,9 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     each = config.zero >= (2 if comm.reduce_per_microbatch else 3) and not once
     calls = float(m if each else 1)
     gathers = calls * (2 if config.zero >= 3 else 1) if config.zero else 0.0
+    if config.zero >= 3 and fetches_modules(states):
+        yield from _of_modules(model, config, load)
+        gathers = 0.0
     if comm.gathers_after_step and config.zero < 3:
         gathers = float(config.zero > 0)
     if once and config.zero >= 3:
@@ -315,6 +319,32 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
         elif ranks > 1:
             yield from _of_shards(axis, (ranks, stride, share), (gradients, calls), (weights, gathers))
+
+
+def _of_modules(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
+    """Weights that ZeRO 3 gathers module by module: forward, again for the backward pass, and a third time what
+    recomputation frees (`cost.fetches`)."""
+    problem, states = model.problem, model.problem.stack.states
+    t, replicas = np.array([float(config.tp)]), config.dp * config.cp
+    held: list[tuple[Module, float, float]] = []  # how many, and of them those that recomputation frees
+    for kind, count, again in zip(problem.model.layer_kinds, load.layers, load.recomputed, strict=True):
+        modules = modules_of(kind, problem, t)
+        freed = released(modules, states.reuse_distance)
+        held += [(one, count, again * float(np.max(gone))) for one, gone in zip(modules, freed, strict=True)]
+    ends = zip((load.first, load.last), model.shards.outer_modules(t), strict=True)
+    held += [(Module(size, 1, False), float(holds), 0.0) for holds, size in ends]
+    total = sum(count * one.repeats * one.size for one, count, _ in held)
+    width = sum(load.gathered) / float(np.sum(total))
+    turned = float(turning_share(np.asarray(total), states.reuse_distance, sum(load.recomputed) > 0)[0])
+    for module, count, again in held:
+        passes = config.num_microbatches * module.repeats * (count * (2.0 - turned) + again)
+        axis, ranks = "dp", replicas
+        if module.expert:
+            apart = config.ep * config.etp
+            axis, ranks, passes = "edp", config.tp * replicas // apart, passes / config.ep
+        if ranks > 1:
+            size = width * float(module.size[0])
+            yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", size, ranks, passes)
 
 
 def _of_shards(

@@ -56,6 +56,9 @@ class _Stems:
     replicas: Array
     scatter: Array
     gather: Array
+    again: Array  # gathers for the backward pass over those for the forward pass
+    third: Array  # and what they are more where every layer is recomputed
+    late: Array  # the share of gathers that starts when they are due
     layers: Array
     buckets: Array
     copies: Array  # beside collectives [s]
@@ -125,6 +128,7 @@ class PreparedCosts:
         apart = self.pipelines.apart
         moments = apart.moments if apart is not None else ()
         usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+        scatter, gather, again, third, late = self._sharded(s_row, zero)
         at = [_at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in moments]
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
@@ -133,12 +137,13 @@ class PreparedCosts:
             zero=zero,
             waits_whole=inputs.waits_whole,
             replicas=replicas,
-            scatter=np.where(
-                (zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], shards.scatter[s_row]
-            ),
+            scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
             copies=self._copies_beside(table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas),
             # frozen weights are gathered only where they are sharded; adapters are too small to count
-            gather=shards.gather[s_row] * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
+            again=again,
+            third=third,
+            late=late,
+            gather=gather * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
             layers=self.deepest[c_row],
             buckets=shards.buckets[s_row],
             offload=table["offload"],
@@ -147,6 +152,18 @@ class PreparedCosts:
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=tuple(at) or (inputs,),
         )
+
+    def _sharded(self, s_row: Index, zero: Array) -> tuple[Array, ...]:
+        """Seconds of reduce-scatter and of all-gather, gathers for the backward pass, what recomputation adds to them,
+        and the late share of gathers."""
+        shards, whole = self.shards, zero < 3
+        scatter, gather, plain = shards.scatter[s_row], shards.gather[s_row], np.zeros(len(s_row))
+        if shards.fetches is None:
+            return scatter, gather, plain + 1, plain, plain
+        fetches = shards.fetches
+        modules = (fetches.scatter, fetches.gather, fetches.again, fetches.third, fetches.late)
+        others = (scatter, gather, plain + 1, plain, plain)
+        return tuple(np.where(whole, a, b[s_row]) for a, b in zip(others, modules, strict=True))
 
     def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array) -> Array:
         """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]."""
@@ -182,6 +199,7 @@ class PreparedCosts:
             "dp_comm": batch.copies[stem] + exposed_data_parallel(
                 batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
                 batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
+                batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem], batch.late[stem],
             ),
             "optimizer": batch.once[stem],
             "step_overhead": batch.overhead[stem],
@@ -296,7 +314,7 @@ class PreparedCosts:
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
-            batch.replicas, comm, batch.waits_whole,
+            batch.replicas, comm, batch.waits_whole, batch.again, batch.late,
         )  # fmt: skip
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)

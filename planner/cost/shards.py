@@ -14,6 +14,15 @@ from numpy.typing import NDArray
 from planner.cost.adapters import linear_layers
 from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.communicators import communicator_bytes
+from planner.cost.fetches import (
+    Fetches,
+    fetches_modules,
+    modules_of,
+    prefetch_blocked,
+    reductions,
+    released,
+    turning_share,
+)
 from planner.cost.flops import Shard, layer_gemms
 from planner.cost.layer import padded_vocabulary
 from planner.cost.params import (
@@ -63,6 +72,7 @@ class Shards:
     communicators: Array  # (k,) bytes
     tensors: Array  # (k,) trained ones of a mean stage
     pieces: Array  # (k,) of them, those of which a rank updates a part where their states are sharded
+    fetches: Fetches | None = None  # of ZeRO 3 where modules are gathered one by one
 
 
 class ShardModel:
@@ -110,6 +120,9 @@ class ShardModel:
         gathered = largest(sent[0]), largest(sent[1])
         scatter, reduce, gather, buckets = self._collectives(keys, copies, (heaviest, experts), gathered)
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
+        fetches = self._fetches(
+            keys, copies, (counts, begins, ends), (dense, expert), sent, heaviest + experts
+        )
         head = ends * self._head_parameters(t)[:, None]
         dispatcher = self.problem.stack.communication.dispatcher
         opened = communicator_bytes(keys, copies * d * c, self.problem.cluster, dispatcher)
@@ -117,7 +130,7 @@ class ShardModel:
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, outer, wide, head,
             adapters, buckets, self._largest_tensor(t), communicators,
-            *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)),
+            *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
         )  # fmt: skip
 
     def gathered_bytes(
@@ -193,6 +206,51 @@ class ShardModel:
             whole, part = whole + held, part + pieces(held, ranks, buckets)
         return whole, part
 
+    def _fetches(
+        self, keys: ConfigTable, copies: Array, held: tuple[Array, Array, Array], whole: tuple[Array, Array],
+        sent: tuple[Array, Array], reduced: Array,
+    ) -> Fetches | None:  # fmt: skip
+        """ZeRO 3 module by module. `held`: layers by kind (K, k, C), first and last stages (k, C); `whole`, `sent`:
+        dense and expert weights (k, C), in parameters and in bytes; `reduced`: parameters with gradients (k,)."""
+        states, comm = self.problem.stack.states, self.problem.stack.communication
+        if not fetches_modules(states):
+            return None
+        t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
+        counts, *ends = held
+        total = largest(whole[0] + whole[1])
+        width = (sent[0] + sent[1]).sum(axis=1) / (whole[0] + whole[1]).sum(axis=1)
+        groups = (self._reach(t, copies * d * c), self._reach(e * et, copies * t * c * d / (e * et)))
+
+        def gathered(size: Array, expert: bool = False) -> Array:
+            return comm.dp_time * np.asarray(all_gather_time(width * size, *groups[expert]))
+
+        sums = np.zeros((4, *whole[0].shape))  # seconds of all, of late and of released modules; modules
+        for kind, layers in zip(self.kinds, counts, strict=True):
+            modules = modules_of(kind, self.problem, t)
+            late = prefetch_blocked(modules, states.live_parameters)
+            freed = released(modules, states.reuse_distance)
+            for module, waits, gone in zip(modules, late, freed, strict=True):
+                seconds = (
+                    module.repeats * gathered(module.size, module.expert) / (e if module.expert else 1.0)
+                )
+                one = np.broadcast_to(module.repeats + 0.0 * seconds, seconds.shape)
+                values = (seconds, waits * seconds, gone * seconds, one)
+                sums += np.array([layers * value[:, None] for value in values])
+        for stages, size in zip(ends, self.outer_modules(t), strict=True):
+            sums[0] += stages * gathered(size)[:, None]
+            sums[3] += stages
+        gather, waits, third, number = (largest(each) for each in sums)
+        turned = (turning_share(total, states.reuse_distance, again) for again in (False, True))
+        plain, recomputed = turned
+        calls = reductions(reduced, number, states.bucket_elements)
+        scatter = (
+            calls * comm.dp_time * reduce_scatter_time(comm.gradient_bytes * reduced / calls, *groups[0])
+        )
+        some = np.maximum(gather, 1e-30)
+        return Fetches(
+            gather, np.asarray(scatter), waits / some, 1 - plain, third / some + plain - recomputed
+        )
+
     def _reach(self, stride: Array, ranks: Array) -> tuple[Array, Quantity, float, Quantity, LinkRates]:
         """Ranks of groups and the links they use, as collectives take them."""
         links = group_links(stride, ranks, self.problem.cluster)
@@ -263,6 +321,10 @@ class ShardModel:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
         return embedding_parameters(model) * padding / t + position_parameters(model)
+
+    def outer_modules(self, t: Array) -> tuple[Array, Array]:
+        """Parameters of the embedding and of the head, which are gathered apart even where they are one."""
+        return self._first_stage_parameters(t), self._head_parameters(t)
 
     def _head_parameters(self, t: Array) -> Array:
         """Parameters of the matrix that makes logits, tied or not."""

@@ -32,6 +32,7 @@ SLOW_MODE_SHARES: Final = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
 def exposed_data_parallel(
     scatter: Array, gather: Array, stage_time: Array, microbatches: Array, zero: Array, layers: Array,
     buckets: Array, ranks: Array, comm: Communication, waits_whole: Array | float = 0.0,
+    again: Array | float = 1.0, late: Array | float = 0.0,
 ) -> Array:  # fmt: skip
     """Seconds of gradient and parameter collectives that compute does not hide.
 
@@ -45,7 +46,8 @@ def exposed_data_parallel(
     once, under nothing; weights are gathered under the first forward and, as ZeRO 3 frees them after a forward but not
     after a backward, under every backward: m + 1 times in 1F1B and GPipe, the least in others. What is hidden slows
     down what hides it: a second of it costs `overlap_slowdown` seconds. Plus `bucket_latency` per bucket and rank.
-    `scatter`, `gather`: seconds for all of a stage's gradients, parameters.
+    `scatter`, `gather`: seconds for all of a stage's gradients, parameters. ZeRO 3: `again`, gathers for the backward
+    pass over those for the forward pass; `late`, the share of gathers that starts when they are due (`cost.fetches`).
     """
     # x seconds under a: e = max(x - a, x / layers) in sight, s (x - e) lost; together max(x - (1 - s) a, least x)
     slower = comm.overlap_slowdown
@@ -58,13 +60,15 @@ def exposed_data_parallel(
     gather = gather - behind
     once = np.maximum(scatter - overlap * backward, least * scatter)
     once = once + np.where(zero >= 1, np.maximum(gather - overlap * forward, least * gather), 0.0)
-    again = gather * (zero >= 3)
-    each = np.maximum(gather - comm.fsdp_overlap * forward, least * gather)
+    again = gather * (zero >= 3) * again
+    due, due_again = late * gather, late * again
+    ahead, again = gather - due, again - due_again
+    each = due + due_again + np.maximum(ahead - comm.fsdp_overlap * forward, least * ahead)
     each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, least * scatter + slower * again)
     exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once) + behind
     regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
-    late = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
-    exposed = np.where(waits_whole, late, exposed)
+    waited = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
+    exposed = np.where(waits_whole, waited, exposed)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
 
 

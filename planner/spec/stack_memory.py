@@ -119,6 +119,7 @@ class States(Section):
     live_parameters: float = Field(
         0.0, ge=0, description="DEEPSPEED: stage3_max_live_parameters [parameters]"
     )
+    reuse_distance: float = Field(0.0, ge=0, description="DEEPSPEED: stage3_max_reuse_distance [parameters]")
 
     def accumulates_whole(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Where sharded gradients wait whole for the last micro-batch: rows of these degrees and ZeRO stages (n,)."""

@@ -1,0 +1,112 @@
+"""In how many messages does DeepSpeed's ZeRO-3 gather weights and scatter gradients, and how often?
+
+Source: DeepSpeed 0.19.8 runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, __params_to_release) and
+stage3.py (reduce_independent_p_g_buckets_and_remove_grads). A module is gathered when it is due, or ahead of that by
+the module before. Left out: that the first prefetches of a pass put small modules together until
+`stage3_max_live_parameters` are held, from where on each gathers what the last one freed; the time of its hooks on the
+host; persistent parameters that an update changed, under 0.01 % of a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.adapters import linear_layers
+from planner.cost.flops import Gemm, Shard, layer_gemms
+from planner.spec.model import Layer
+from planner.spec.rule import Problem
+from planner.spec.stack_memory import States
+
+Array = NDArray[np.float64]
+
+PERSISTENT = (
+    1e5  # stage3_param_persistence_threshold, its default: smaller parameters stay gathered [elements]
+)
+
+
+class Module(NamedTuple):
+    """Parameters of a linear layer on ranks that tensor parallelism divides (k,), how many in a row, an expert's?"""
+
+    size: Array
+    repeats: int
+    expert: bool
+
+
+@dataclass(frozen=True)
+class Fetches:
+    """Of one micro-batch, per distinct sharding (k,).
+
+    `gather`: all weights once [s]; `scatter`: all gradients [s]; `late`: the share of `gather` that the module before
+    may not prefetch; `again`: gathers for the backward pass over `gather`; `third`: what gathers more where all layers
+    are recomputed.
+    """
+
+    gather: Array
+    scatter: Array
+    late: Array
+    again: Array
+    third: Array
+
+
+def fetches_modules(states: States) -> bool:
+    """Does ZeRO-3 of this stack gather module by module?"""
+    return states.live_parameters > 0
+
+
+def modules_of(layer: Layer, problem: Problem, t: Array) -> list[Module]:
+    """Linear layers of one layer in order of execution, those that stay gathered left out; experts one by one."""
+    found = []
+    for gemm in layer_gemms(layer, problem.model.hidden):
+        parts = linear_layers(gemm, layer, problem.stack)
+        if gemm.expert and layer.moe is not None and layer.moe.gated and gemm.name == "expert_fc1":
+            parts = 2
+        for wide in _widths(gemm, parts):
+            if wide * gemm.in_features >= PERSISTENT:
+                size = wide * gemm.in_features / (1.0 if gemm.shard is Shard.NONE or gemm.expert else t)
+                found.append(Module(size * np.ones(len(t)), gemm.groups, gemm.expert))
+    return found
+
+
+def _widths(gemm: Gemm, parts: int) -> list[float]:
+    """Output features of the linear layers that make up a product."""
+    if parts == 3:
+        return [gemm.out_features, gemm.kv_out_features / 2, gemm.kv_out_features / 2]
+    return [(gemm.out_features + gemm.kv_out_features) / parts] * parts
+
+
+def released(modules: list[Module], reuse: float) -> list[Array]:
+    """Where a module's weights are freed between a layer's recomputation and its backward pass [0 or 1].
+
+    They are where `reuse` parameters (stage3_max_reuse_distance) are used in between: those behind it in the layer,
+    in either pass.
+    """
+    behind: Array | float = 0.0
+    found = []
+    for module in reversed(modules):
+        found.append((2.0 * (behind + (module.repeats - 1) / 2 * module.size) >= reuse).astype(float))
+        behind = behind + module.repeats * module.size
+    return found[::-1]
+
+
+def prefetch_blocked(modules: list[Module], live: float) -> list[Array]:
+    """Where a module's weights wait until it is due: the one before holds `live` parameters by itself
+    (stage3_max_live_parameters), so that nothing is prefetched under it [0 or 1]."""
+    before = [*modules[-1:], *modules[:-1]]
+    return [(module.size >= live).astype(float) for module in before]
+
+
+def turning_share(parameters: Array, reuse: float, recomputed: bool) -> Array:
+    """Share of the weights still gathered from the forward pass when a backward pass asks for them [1].
+
+    The last `reuse` parameters used: each counts there and back, under recomputation once more.
+    """
+    return np.minimum(reuse / (3.0 if recomputed else 2.0) / np.maximum(parameters, 1.0), 1.0)
+
+
+def reductions(parameters: Array, modules: Array, bucket: float) -> Array:
+    """Reduce-scatters of a backward pass: one per full bucket of `bucket` elements, or module larger than it [1]."""
+    return np.clip(parameters / max(bucket, 1.0), 1.0, np.maximum(modules, 1.0))
