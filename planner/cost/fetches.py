@@ -34,20 +34,21 @@ class Module(NamedTuple):
     size: Array
     repeats: int
     expert: bool
+    used: float = 1.0  # of its weights, on average by a token
 
 
 @dataclass(frozen=True)
 class Fetches:
     """Of one micro-batch, per distinct sharding (k,).
 
-    `gather`: all weights once [s]; `scatter`: all gradients [s]; `late`: the share of `gather` that the module before
-    may not prefetch; `again`: gathers for the backward pass over `gather`; `third`: what gathers more where all layers
-    are recomputed.
+    `gather`: all weights once [s]; `scatter`: all gradients [s]; `shares` (2, k, J): of `gather`, and of the products
+    under which it is prefetched; first those of modules so small that several are fetched ahead. `again`: gathers for
+    the backward pass over `gather`; `third`: what gathers more where all layers are recomputed.
     """
 
     gather: Array
     scatter: Array
-    late: Array
+    shares: Array
     again: Array
     third: Array
 
@@ -67,7 +68,8 @@ def modules_of(layer: Layer, problem: Problem, t: Array) -> list[Module]:
         for wide in _widths(gemm, parts):
             if wide * gemm.in_features >= PERSISTENT:
                 size = wide * gemm.in_features / (1.0 if gemm.shard is Shard.NONE or gemm.expert else t)
-                found.append(Module(size * np.ones(len(t)), gemm.groups, gemm.expert))
+                used = gemm.rows_per_token / gemm.groups
+                found.append(Module(size * np.ones(len(t)), gemm.groups, gemm.expert, used))
     return found
 
 
@@ -97,6 +99,18 @@ def prefetch_blocked(modules: list[Module], live: float) -> list[Array]:
     (stage3_max_live_parameters), so that nothing is prefetched under it [0 or 1]."""
     before = [*modules[-1:], *modules[:-1]]
     return [(module.size >= live).astype(float) for module in before]
+
+
+def computed_meanwhile(modules: list[Module], late: list[Array]) -> list[Array]:
+    """Weights that are used while a module's own are prefetched, a measure of the time of products: those of the
+    module before, of which `late` ones let none be prefetched [parameters]."""
+    before = [
+        one if one.repeats > 1 else last
+        for one, last in zip(modules, [*modules[-1:], *modules[:-1]], strict=True)
+    ]
+    return [
+        (1.0 - waits) * last.repeats * last.used * last.size for last, waits in zip(before, late, strict=True)
+    ]
 
 
 def turning_share(parameters: Array, reuse: float, recomputed: bool) -> Array:

@@ -58,7 +58,7 @@ class _Stems:
     gather: Array
     again: Array  # gathers for the backward pass over those for the forward pass
     third: Array  # and what they are more where every layer is recomputed
-    late: Array  # the share of gathers that starts when they are due
+    shares: Array | None  # of gathers and of what hides each (2, n, J)
     layers: Array
     buckets: Array
     copies: Array  # beside collectives [s]
@@ -128,7 +128,8 @@ class PreparedCosts:
         apart = self.pipelines.apart
         moments = apart.moments if apart is not None else ()
         usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
-        scatter, gather, again, third, late = self._sharded(s_row, zero)
+        scatter, gather, again, third = self._sharded(s_row, zero)
+        fetches = shards.fetches
         at = [_at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in moments]
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
@@ -142,7 +143,7 @@ class PreparedCosts:
             # frozen weights are gathered only where they are sharded; adapters are too small to count
             again=again,
             third=third,
-            late=late,
+            shares=None if fetches is None else fetches.shares[:, s_row],
             gather=gather * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
             layers=self.deepest[c_row],
             buckets=shards.buckets[s_row],
@@ -154,15 +155,15 @@ class PreparedCosts:
         )
 
     def _sharded(self, s_row: Index, zero: Array) -> tuple[Array, ...]:
-        """Seconds of reduce-scatter and of all-gather, gathers for the backward pass, what recomputation adds to them,
-        and the late share of gathers."""
+        """Seconds of reduce-scatter and of all-gather, gathers for the backward pass, what recomputation adds to
+        them."""
         shards, whole = self.shards, zero < 3
         scatter, gather, plain = shards.scatter[s_row], shards.gather[s_row], np.zeros(len(s_row))
         if shards.fetches is None:
-            return scatter, gather, plain + 1, plain, plain
+            return scatter, gather, plain + 1, plain
         fetches = shards.fetches
-        modules = (fetches.scatter, fetches.gather, fetches.again, fetches.third, fetches.late)
-        others = (scatter, gather, plain + 1, plain, plain)
+        modules = (fetches.scatter, fetches.gather, fetches.again, fetches.third)
+        others = (scatter, gather, plain + 1, plain)
         return tuple(np.where(whole, a, b[s_row]) for a, b in zip(others, modules, strict=True))
 
     def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array) -> Array:
@@ -199,7 +200,8 @@ class PreparedCosts:
             "dp_comm": batch.copies[stem] + exposed_data_parallel(
                 batch.scatter[stem], batch.gather[stem], slowest, m, batch.zero[stem], batch.layers[stem],
                 batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
-                batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem], batch.late[stem],
+                batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem],
+                None if batch.shares is None else batch.shares[:, stem],
             ),
             "optimizer": batch.once[stem],
             "step_overhead": batch.overhead[stem],
@@ -314,7 +316,7 @@ class PreparedCosts:
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
-            batch.replicas, comm, batch.waits_whole, batch.again, batch.late,
+            batch.replicas, comm, batch.waits_whole, batch.again, batch.shares,
         )  # fmt: skip
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)

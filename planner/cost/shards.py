@@ -16,6 +16,7 @@ from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_sc
 from planner.cost.communicators import communicator_bytes
 from planner.cost.fetches import (
     Fetches,
+    computed_meanwhile,
     fetches_modules,
     modules_of,
     prefetch_blocked,
@@ -224,22 +225,31 @@ class ShardModel:
         def gathered(size: Array, expert: bool = False) -> Array:
             return comm.dp_time * np.asarray(all_gather_time(width * size, *groups[expert]))
 
-        sums = np.zeros((4, *whole[0].shape))  # seconds of all, of late and of released modules; modules
+        sums = np.zeros((3, *whole[0].shape))  # seconds of all and of released modules; modules
+        pooled, apart = np.zeros((2, len(t))), list[Array]()  # seconds, and weights used meanwhile
         for kind, layers in zip(self.kinds, counts, strict=True):
             modules = modules_of(kind, self.problem, t)
             late = prefetch_blocked(modules, states.live_parameters)
             freed = released(modules, states.reuse_distance)
-            for module, waits, gone in zip(modules, late, freed, strict=True):
+            meanwhile = computed_meanwhile(modules, late)
+            for module, under, gone in zip(modules, meanwhile, freed, strict=True):
                 seconds = (
                     module.repeats * gathered(module.size, module.expert) / (e if module.expert else 1.0)
                 )
                 one = np.broadcast_to(module.repeats + 0.0 * seconds, seconds.shape)
-                values = (seconds, waits * seconds, gone * seconds, one)
-                sums += np.array([layers * value[:, None] for value in values])
+                sums += np.array([layers * value[:, None] for value in (seconds, gone * seconds, one)])
+                both = np.array([seconds, under]) * layers.sum(axis=1)
+                ahead = module.size < states.prefetch_elements  # then several are fetched ahead
+                pooled = pooled + both * ahead
+                apart.append(both * ~ahead)
         for stages, size in zip(ends, self.outer_modules(t), strict=True):
             sums[0] += stages * gathered(size)[:, None]
-            sums[3] += stages
-        gather, waits, third, number = (largest(each) for each in sums)
+            sums[2] += stages
+            pooled[0] += stages.sum(axis=1) * gathered(size)
+        gather, third, number = (largest(each) for each in sums)
+        parts = np.moveaxis(np.array([pooled, *apart]), 0, 2)  # (2, k, J)
+        shares = parts / np.maximum(parts.sum(axis=2, keepdims=True), 1e-30)
+        shares[..., 0] += 1.0 - shares.sum(axis=2)  # of a model without modules
         turned = (turning_share(total, states.reuse_distance, again) for again in (False, True))
         plain, recomputed = turned
         calls = reductions(reduced, number, states.bucket_elements)
@@ -247,9 +257,7 @@ class ShardModel:
             calls * comm.dp_time * reduce_scatter_time(comm.gradient_bytes * reduced / calls, *groups[0])
         )
         some = np.maximum(gather, 1e-30)
-        return Fetches(
-            gather, np.asarray(scatter), waits / some, 1 - plain, third / some + plain - recomputed
-        )
+        return Fetches(gather, np.asarray(scatter), shares, 1 - plain, third / some + plain - recomputed)
 
     def _reach(self, stride: Array, ranks: Array) -> tuple[Array, Quantity, float, Quantity, LinkRates]:
         """Ranks of groups and the links they use, as collectives take them."""

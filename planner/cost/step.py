@@ -32,7 +32,7 @@ SLOW_MODE_SHARES: Final = ((128, 0.18), (256, 0.42), (math.inf, 0.88))
 def exposed_data_parallel(
     scatter: Array, gather: Array, stage_time: Array, microbatches: Array, zero: Array, layers: Array,
     buckets: Array, ranks: Array, comm: Communication, waits_whole: Array | float = 0.0,
-    again: Array | float = 1.0, late: Array | float = 0.0,
+    again: Array | float = 1.0, shares: Array | None = None,
 ) -> Array:  # fmt: skip
     """Seconds of gradient and parameter collectives that compute does not hide.
 
@@ -47,7 +47,8 @@ def exposed_data_parallel(
     after a backward, under every backward: m + 1 times in 1F1B and GPipe, the least in others. What is hidden slows
     down what hides it: a second of it costs `overlap_slowdown` seconds. Plus `bucket_latency` per bucket and rank.
     `scatter`, `gather`: seconds for all of a stage's gradients, parameters. ZeRO 3: `again`, gathers for the backward
-    pass over those for the forward pass; `late`, the share of gathers that starts when they are due (`cost.fetches`).
+    pass over those for the forward pass; `shares` (2, n, J), of gathers and of what hides each, where they run a module
+    ahead (`cost.fetches`).
     """
     # x seconds under a: e = max(x - a, x / layers) in sight, s (x - e) lost; together max(x - (1 - s) a, least x)
     slower = comm.overlap_slowdown
@@ -61,15 +62,26 @@ def exposed_data_parallel(
     once = np.maximum(scatter - overlap * backward, least * scatter)
     once = once + np.where(zero >= 1, np.maximum(gather - overlap * forward, least * gather), 0.0)
     again = gather * (zero >= 3) * again
-    due, due_again = late * gather, late * again
-    ahead, again = gather - due, again - due_again
-    each = due + due_again + np.maximum(ahead - comm.fsdp_overlap * forward, least * ahead)
-    each = each + np.maximum(again + scatter - comm.fsdp_overlap * backward, least * scatter + slower * again)
+    ahead = _in_sight(gather, 0.0 * gather, comm.fsdp_overlap * forward, slower, shares)
+    each = np.maximum(ahead, least * gather)
+    ahead = _in_sight(again, scatter, comm.fsdp_overlap * backward, slower, shares)
+    each = each + np.maximum(ahead, least * scatter + slower * again)
     exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once) + behind
     regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
     waited = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
     exposed = np.where(waits_whole, waited, exposed)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
+
+
+def _in_sight(gather: Array, scatter: Array, hiding: Array, slower: float, shares: Array | None) -> Array:
+    """Seconds of gathers and scatters beyond what hides them; piece by piece, scatters under anything, where `shares`
+    (2, n, J) tells which share of the gathers which share of `hiding` hides."""
+    if shares is None:
+        return gather + scatter - hiding
+    gathers, under = shares
+    pieces = gathers * gather[:, None] + under * (scatter - hiding)[:, None]
+    least = slower * (gathers * gather[:, None] + under * scatter[:, None])
+    return np.asarray(np.maximum(pieces, least).sum(axis=1))
 
 
 def slow_mode_time(microbatches: Array, stages: Array, comm: Communication) -> Array:

@@ -9,6 +9,7 @@ from planner.cost.collectives import all_gather_time
 from planner.cost.exchanges import exchanges
 from planner.cost.fetches import (
     Module,
+    computed_meanwhile,
     modules_of,
     prefetch_blocked,
     reductions,
@@ -16,8 +17,10 @@ from planner.cost.fetches import (
     turning_share,
 )
 from planner.cost.params import model_parameters
+from planner.cost.step import exposed_data_parallel
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.load_model import load_model
+from planner.spec.stack_time import Communication
 from tests.problems import costs, problem
 
 ONE = np.ones(1)
@@ -44,6 +47,26 @@ def test_nothing_is_prefetched_under_a_module_that_fills_what_may_live() -> None
     assert numbers(prefetch_blocked(layer, 1e9)) == [1, 1, 0, 1]
     assert numbers(prefetch_blocked(layer, 3e9)) == [0, 0, 0, 0]
     assert prefetch_blocked([], 1e9) == []
+
+
+def test_a_module_is_fetched_under_the_one_before_it() -> None:
+    layer, unit = gpt_layer(20480), 20480.0**2
+    under = computed_meanwhile(layer, prefetch_blocked(layer, 3e9))
+    assert numbers(under) == [4 * unit, 3 * unit, unit, 4 * unit]
+    assert numbers(computed_meanwhile(layer, prefetch_blocked(layer, 1e9))) == [0, 0, unit, 0]
+
+
+def test_products_hide_no_more_than_the_gather_that_runs_beside_them() -> None:
+    comm = Communication(fsdp_overlap=1.0, overlap_slowdown=0.0, bucket_latency="0 s")
+    one = [
+        np.array([v]) for v in (0.0, 1.0, 3.0, 1.0, 3.0, 100.0, 0.0, 8.0)
+    ]  # a gather of 1 s, a forward of 1 s
+    alone = exposed_data_parallel(*one, comm)  # type: ignore[arg-type]
+    shares = np.array([[[0.75, 0.25]], [[0.25, 0.75]]])
+    # forward 0.75 - 0.25; backward, of 2 s, 0.75 - 0.5
+    ahead = exposed_data_parallel(*one, comm, 0.0, 1.0, shares)  # type: ignore[arg-type]
+    assert float(alone[0]) == pytest.approx(0.01)
+    assert float(ahead[0]) == pytest.approx(0.5 + 0.25)
 
 
 def test_the_last_weights_of_a_forward_pass_are_still_there() -> None:
