@@ -15,7 +15,9 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
-from planner.reasons import confidence_of, roomier_tie
+from planner.reasons import confidence_of
+from planner.request import cost_model
+from planner.rivals import rivals
 from planner.solve.pareto import ParetoFront
 from planner.solve.refine import SplitsSolved
 from planner.solve.search import SearchResult
@@ -82,7 +84,8 @@ class Answerer:
             choices = (self.chooser.noted(choices[0], splits.per_stage), *choices[1:])
         if choices and objective is not Objective.HEADROOM:
             best = choices[0]
-            choices = (best.model_copy(update={"why": (*best.why, *roomier_tie(choices))}), *choices[1:])
+            others = rivals(self.problem, found.best.row(0), choices, cost_model)
+            choices = (best.model_copy(update={"why": (*best.why, *others)}), *choices[1:])
         verdict, change, nearest = Verdict.FOUND, "", None
         if choices:
             change = "; or ".join(helps or ())

@@ -50,6 +50,7 @@ from planner.solve.search import SearchResult, bounds_of, search
 from planner.space.axes import recompute_choices
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.spare_nodes import FEW_LEGAL, with_spare_nodes
 from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
 from planner.spec.verdict import safe_limit
@@ -121,7 +122,11 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         load_assumptions(request.assume),
     )
     made = answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds, allowed)
-    return with_launch_note(made, problem.model) if request.thorough else made
+    if not request.thorough:
+        return made
+    if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
+        made = with_spare_nodes(made, request, make_plan, watch)
+    return with_launch_note(made, problem.model)
 
 
 def _advice(

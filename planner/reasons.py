@@ -5,7 +5,7 @@ Left out: the figures themselves (`choices.py`), and their words on a page (`rep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,6 @@ from planner.cost.step import slow_mode_share, slow_mode_time
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import (
     CalibrationLevel,
-    Choice,
     Confidence,
     Memory,
 )
@@ -27,8 +26,6 @@ from planner.spec.stack_kinds import SparseKernel
 from planner.units import format_capacity, format_time
 
 UNMEASURED_BAND = 0.5  # the least where the device was not measured
-TIE = 0.01  # of the step: no stack's error is as small
-ROOMIER = 0.05  # of a device's memory
 # What the busiest figure of a step is called when it decides, in the order of the cost model's terms.
 _COMMUNICATION = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
 
@@ -50,21 +47,6 @@ def reasons(
         *_host_memory(config, memory),
         *_health(problem, config, total),
         _shapes(model, config),
-    )
-
-
-def roomier_tie(choices: Sequence[Choice]) -> tuple[str, ...]:
-    """Which one is as fast as the first, as far as a prediction can tell, and leaves the most memory free."""
-    best = choices[0]
-    ties = [i for i, c in enumerate(choices) if c.step_time <= best.step_time * (1 + TIE)]
-    most = min(ties, key=lambda i: choices[i].memory.peak)
-    tie, limit = choices[most], best.memory.limit
-    if best.memory.peak - tie.memory.peak < ROOMIER * limit:
-        return ()
-    free, more = (format_capacity(max(limit - c.memory.peak, 0.0)) for c in (best, tie))
-    return (
-        f"number {most + 1} is as fast, as far as a prediction can tell (+{tie.step_time / best.step_time - 1:.1%}), "
-        f"and leaves {more} free instead of {free}",
     )
 
 

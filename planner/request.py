@@ -65,7 +65,7 @@ class Request:
     thorough: bool = (
         True  # else splits are solved with less effort and nothing is advised: for one of many answers
     )
-    seek_batch: bool = True  # also advise on a batch that would make it faster
+    seek_batch: bool = True  # also advise on a batch that would make it faster, and on spare nodes
     with_mtp: bool = False
     assume: tuple[str, ...] = ()  # "key=value", as in catalog/campaign.yaml
     lora_rank: int | None = None  # adapters of this rank on a frozen model

@@ -13,14 +13,13 @@ from planner.errors import InputError, PlannerError
 from planner.estimate import make_estimate, named_config
 from planner.objective import plan_with_size
 from planner.plan import make_plan
-from planner.reasons import roomier_tie
 from planner.report.proof import cautions
 from planner.request import Request, cost_model, resolve
 from planner.space.batch import global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
-from planner.spec.planfile import Choice, Ending, Plan, Verdict
+from planner.spec.planfile import Ending, Plan, Verdict
 from planner.spec.stack import Stack, elsewhere
 from planner.spec.verdict import MemoryVerdict
 
@@ -32,20 +31,6 @@ META = {"tp": (8,), "pp": (16,), "vpp": (8,), "sp": (1,), "zero": (1,)}  # dp 12
 @pytest.fixture(scope="module")
 def small_plan() -> Plan:
     return make_plan(SMALL)
-
-
-def test_a_tie_that_leaves_more_memory_free_is_named(small_plan: Plan) -> None:
-    first = small_plan.choices[0]
-
-    def like(slower: float, freed: float) -> Choice:
-        memory = first.memory.model_copy(update={"peak": first.memory.peak - freed * first.memory.limit})
-        return first.model_copy(update={"step_time": first.step_time * (1 + slower), "memory": memory})
-
-    (said,) = roomier_tie([first, like(0.004, 0.06), like(0.008, 0.10), like(0.011, 0.30)])
-    assert said.startswith("number 3 ")
-    assert "+0.8%" in said
-    assert roomier_tie([first, like(0.004, 0.04), like(0.02, 0.5)]) == ()
-    assert roomier_tie([first]) == ()
 
 
 def config_of(plan: Plan, index: int = 0) -> ParallelConfig:

@@ -1,0 +1,90 @@
+"""Would a few nodes fewer, of a number that divides well, be faster? 127 nodes force dp 127; 125 do not.
+
+Left out: numbers of nodes that divide well, larger searches (`FEW_LEGAL`), and which size a goal needs (`size.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from planner.errors import PlannerError
+from planner.request import Request
+from planner.spec.planfile import Plan
+from planner.stopping import Stopwatch
+from planner.units import format_time
+
+FEW_LEGAL = 200_000  # configurations: another search takes a few seconds at most
+AWKWARD = 11  # the least prime factor of a number of nodes that hardly any model or batch shares
+SMOOTH = (2, 3, 5)
+REACH = 8  # at most an eighth of the nodes is left out
+MOST_TRIED = 2
+WORTH_SAYING = 0.01  # of throughput
+
+
+def rounder_counts(nodes: int) -> tuple[int, ...]:
+    """The nearest smaller numbers of nodes that divide well; none where `nodes` has no large prime factor."""
+    if _without(nodes, (*SMOOTH, 7)) < AWKWARD:
+        return ()
+    below = range(nodes - 1, nodes - -(-nodes // REACH) - 1, -1)
+    return tuple(n for n in below if _without(n, SMOOTH) == 1)[:MOST_TRIED]
+
+
+def _without(number: int, primes: tuple[int, ...]) -> int:
+    for prime in primes:
+        while number % prime == 0:
+            number //= prime
+    return number
+
+
+def with_spare_nodes(
+    plan: Plan, request: Request, plan_of: Callable[[Request], Plan], watch: Stopwatch
+) -> Plan:
+    """The plan, and among what would help the first number of nodes below its own that trains more tokens a second."""
+    cluster = plan.subject.cluster
+    if not plan.choices or cluster.devices % cluster.devices_per_node:
+        return plan
+    nodes = cluster.devices // cluster.devices_per_node
+    for fewer in rounder_counts(nodes):
+        if watch.stopped():
+            break
+        said = _faster_with(fewer * cluster.devices_per_node, plan, request, plan_of, watch)
+        if said:
+            left = nodes - fewer
+            spare = f"{said}: leave {f'{left} nodes as spares' if left > 1 else 'a node as a spare'}"
+            change = "; or ".join(filter(None, (plan.smallest_change, spare)))
+            plan = plan.model_copy(update={"smallest_change": change})
+            break
+    seconds = watch.seconds()
+    return plan.model_copy(update={"search": plan.search.model_copy(update={"seconds": seconds})})
+
+
+def _faster_with(
+    devices: int, plan: Plan, request: Request, plan_of: Callable[[Request], Plan], watch: Stopwatch
+) -> str:
+    """What a step takes on fewer devices, in words; empty where they do not train more tokens a second."""
+    left = watch.left()
+    asked = replace(
+        request, gpus=devices, top=1, front=False, thorough=False, seek_batch=False,
+        time_limit=left if math.isfinite(left) else None,
+    )  # fmt: skip
+    try:
+        other = plan_of(asked)
+    except PlannerError:  # a cluster of whole domains, a batch or degrees that do not suit
+        return ""
+    if not other.choices or _rate(other) < (1 + WORTH_SAYING) * _rate(plan):
+        return ""
+    batches = [f" of {each.subject.job.global_batch:,} sequences" for each in (other, plan)]
+    if batches[0] == batches[1]:
+        batches = ["", ""]
+    steps = [format_time(each.choices[0].step_time) for each in (other, plan)]
+    return (
+        f"{devices:,} devices would take {steps[0]} a step{batches[0]}, where {plan.subject.cluster.devices:,} take "
+        f"{steps[1]}{batches[1].removesuffix(' sequences')}"
+    )
+
+
+def _rate(plan: Plan) -> float:
+    """Tokens of all devices a second."""
+    return plan.choices[0].tokens_per_second_per_device * plan.subject.cluster.devices

@@ -1,0 +1,99 @@
+"""Are ties, leads that rest on balanced experts, and better numbers of nodes named where they are, and only there?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.estimate import make_estimate
+from planner.request import Request, cost_model, resolve
+from planner.rivals import balanced_lead, roomier_tie, simpler_tie
+from planner.spare_nodes import rounder_counts, with_spare_nodes
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.planfile import Choice, Plan
+from planner.stopping import Stopwatch
+
+SMALL = Request("llama-3.1-8b", "2x8 h100 400G-ib", seq_len=8192, global_batch="64")
+
+
+@pytest.fixture(scope="module")
+def small_plan() -> Plan:
+    return make_estimate(replace(SMALL, restrict={"tp": (2,), "pp": (1,)}))
+
+
+def with_axes(choice: Choice, slower: float = 0.0, **axes: int) -> Choice:
+    config = choice.config.model_copy(update=axes)
+    return choice.model_copy(update={"config": config, "step_time": choice.step_time * (1 + slower)})
+
+
+def test_a_tie_that_leaves_more_memory_free_is_named(small_plan: Plan) -> None:
+    first = small_plan.choices[0]
+
+    def like(slower: float, freed: float) -> Choice:
+        memory = first.memory.model_copy(update={"peak": first.memory.peak - freed * first.memory.limit})
+        return first.model_copy(update={"step_time": first.step_time * (1 + slower), "memory": memory})
+
+    (said,) = roomier_tie([first, like(0.004, 0.06), like(0.008, 0.10), like(0.011, 0.30)])
+    assert said.startswith("number 3 ")
+    assert "+0.8%" in said
+    assert roomier_tie([first, like(0.004, 0.04), like(0.02, 0.5)]) == ()
+    assert roomier_tie([first]) == ()
+
+
+def test_a_tie_with_fewer_kinds_of_parallelism_is_named(small_plan: Plan) -> None:
+    none = {"tp": 1, "cp": 1, "pp": 1, "vpp": 1, "cuda_graph_impl": 0}
+    plain = with_axes(small_plan.choices[0], **none)
+    first = with_axes(plain, pp=2, cp=2)
+    (said,) = simpler_tie([first, with_axes(plain, 0.003, cp=2), with_axes(plain, 0.004)])
+    assert said.startswith("number 3, ")
+    assert "+0.4%" in said
+    assert simpler_tie([first, with_axes(plain, 0.02)]) == ()
+    assert simpler_tie([first, with_axes(plain, 0.003, pp=4, cp=4)]) == ()  # the same kinds
+    assert simpler_tie([first, with_axes(plain, 0.003, tp=2)]) == ()  # another kind
+    assert simpler_tie([first, with_axes(plain, 0.003, cuda_graph_impl=1)]) == ()
+
+
+def test_a_lead_that_rests_on_balanced_experts_is_said(small_plan: Plan) -> None:
+    problem, _ = resolve(Request("Qwen/Qwen3-30B-A3B", "16x8 h100 400G-ib", seq_len=4096, global_batch="256"))
+    wide = ParallelConfig(dp=128, ep=64, micro_batch=1, zero=1, num_microbatches=2)
+    plain = with_axes(small_plan.choices[0], tp=1, cp=1, pp=1, vpp=1)
+    first, near = with_axes(plain, ep=64), with_axes(plain, 0.02, ep=8)
+    (said,) = balanced_lead(problem, wide, [first, with_axes(plain, 0.01, ep=32), near], cost_model)
+    assert said.startswith("its lead of 2.0% over number 3, ")
+    more = int(said.split("balanced experts: ")[1].split("%")[0]) / 100
+    uneven = replace(problem, job=replace(problem.job, expert_imbalance=1 + more))
+    even_time, uneven_time = (
+        cost_model(each).evaluate(ConfigTable.of([wide])).step_time[0] for each in (problem, uneven)
+    )
+    assert uneven_time / even_time == pytest.approx(1.02, abs=0.005)
+    assert balanced_lead(problem, wide, [first, with_axes(plain, 0.1, ep=8)], cost_model) == ()
+    assert balanced_lead(uneven, wide, [first, near], cost_model) == ()  # the loads were given
+    assert balanced_lead(problem, replace(wide, ep=8), [near, near], cost_model) == ()
+
+
+def test_rounder_numbers_of_nodes() -> None:
+    assert rounder_counts(127) == (125, 120)
+    assert rounder_counts(13) == (12,)
+    assert rounder_counts(11) == (10, 9)
+    assert [n for n in range(1, 33) if rounder_counts(n)] == [11, 13, 17, 19, 22, 23, 26, 29, 31]
+
+
+def test_a_few_nodes_fewer_are_advised_where_they_train_faster(small_plan: Plan) -> None:
+    def plan_on(devices: int, faster: float = 0.0) -> Plan:
+        subject, choice = small_plan.subject, small_plan.choices[0]
+        cluster = subject.cluster.model_copy(update={"devices": devices})
+        rate = choice.tokens_per_second_per_device * 104 / devices * (1 + faster)
+        choice = choice.model_copy(update={"tokens_per_second_per_device": rate})
+        subject = subject.model_copy(update={"cluster": cluster})
+        return small_plan.model_copy(update={"subject": subject, "choices": (choice,)})
+
+    def advised(devices: int, faster: float) -> str:
+        watch, whole = Stopwatch(), plan_on(devices)
+        found = with_spare_nodes(whole, SMALL, lambda asked: plan_on(asked.gpus or 0, faster), watch)
+        return found.smallest_change
+
+    assert advised(104, 0.05).startswith("96 devices would take ")
+    assert advised(104, 0.05).endswith("leave a node as a spare")
+    assert advised(104, 0.005) == ""
+    assert advised(96, 0.05) == ""
