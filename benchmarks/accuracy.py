@@ -26,19 +26,19 @@ SEEN: Final = """
 Numbers set by hand with rows of this list in sight, so that these rows are no test of them:
 
 - `TP_OVERLAPPED` 0.7, what remains in sight of tensor-parallel communication under async TP
-  (`planner/calibrate/stack_of.py`): from the three pairs with and without it of torchtitan_asynctp_202506, the only
+  (`calibrate/published/stack_of.py`): from the three pairs with and without it of torchtitan_asynctp_202506, the only
   ones there are; four rows use it. Moving only the first and last of 8 pieces in sight would be 0.13.
 - `grace` 2.6 of megatron-2025, launches by a Grace processor against an x86 one: measured by others on linear layers
   (TransformerEngine issue 2053: 2.46 on GH200, 2.75 on GB200; the middle), looked for because its three rows of
   mixtures of experts on GB200 showed a host about three times as slow as a count of launches says; their publisher
   hidden, the median error of its five such rows is 5.0, 1.2 and 6.8 % with 2.46, 2.6 and 2.75, 40.6 % with 1.
   `moe_layer_floor` starts at the 9 ms of that count as in the sister stacks.
-- `SCAN_SLOWDOWN` 1.8 (`planner/cost/state_space.py`), what the kernels of Mamba-2's scan take over their traffic: from
+- `SCAN_SLOWDOWN` 1.8 (`cost/mixers/state_space.py`), what the kernels of Mamba-2's scan take over their traffic: from
   what fusing them saved others, looked for because 30 rows of Nemotron 3 Super came out 17 % too fast in the median
   without it (9 % with it, -14 to +18 %; Nano's two rows went from +11 and +14 to +15 and +18 %). No row with state
   spaces moves a fitted number.
-- `PACKED_TEXT`, 256 tokens of a packed text (`planner/calibrate/runs.py`), and 1 GiB of `FUSED_DISPATCH`
-  (`planner/cost/communicators.py`): from memory, without a source. 128 or 512 tokens instead of 256 change the 30 rows
+- `PACKED_TEXT`, 256 tokens of a packed text (`calibrate/published/runs.py`), and 1 GiB of `FUSED_DISPATCH`
+  (`cost/network/communicators.py`): from memory, without a source. 128 or 512 tokens instead of 256 change the 30 rows
   that pack by -0.2 % and +0.3 % in the median, 0.5 % at most.
 - Priors of a calibration and of a diagnosis: see "Calibration, diagnosis and probe"."""
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.kernel_measurements import BANDWIDTHS, PEAKS, read_rows
 from planner.catalog.loader import load_kernel_rates
-from planner.cost.kernels import gemm_time
+from planner.cost.device.kernels import gemm_time
 from planner.spec.precision import Dtype
 
 DATA: Final = Path(__file__).parents[2] / "shared/data/hardware"

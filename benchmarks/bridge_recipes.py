@@ -1,4 +1,4 @@
-"""What do Megatron-Bridge's pre-training recipes set? Writes `planner/frameworks/recipes/megatron-bridge.yaml`.
+"""What do Megatron-Bridge's pre-training recipes set? Writes `planner/frameworks/megatron_bridge/recipes.yaml`.
 
     python -m benchmarks.bridge_recipes CHECKOUT COMMIT
 
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import yaml
 
-from planner.frameworks.bridge_recipes import READ, RECIPE_FILE, RECIPES
 from planner.frameworks.megatron_bridge import PRECISIONS
+from planner.frameworks.megatron_bridge.recipes import READ, RECIPE_FILE, RECIPES
 
 COMMON: Final = "_pretrain_common"
 SOURCE: Final = "NVIDIA-NeMo/Megatron-Bridge {commit}, src/megatron/bridge/recipes"

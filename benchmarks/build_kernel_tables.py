@@ -38,8 +38,8 @@ from benchmarks.kernel_measurements import (
     read_rows,
     sustained_unknown,
 )
-from planner.cost.kernels import interpolate
-from planner.spec.rates import FloatArray
+from planner.cost.device.kernels import interpolate
+from planner.spec.machine.rates import FloatArray
 
 OUT = Path(__file__).parent.parent / "planner" / "catalog" / "kernels"
 AICONFIGURATOR = "ai-dynamo/aiconfigurator@095f58a systems/data (Apache-2.0), {} of its software versions"

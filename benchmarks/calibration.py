@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fit_stacks import publisher_of
-from planner.calibrate.coverage import band_of
-from planner.calibrate.estimate import (
+from planner.calibrate.correction.estimate import (
     Observation,
     alike,
     corrected,
@@ -39,10 +38,11 @@ from planner.calibrate.estimate import (
     predict_steps,
     sensitivities,
 )
-from planner.calibrate.measured import group_of, is_judged, measurement_of
-from planner.calibrate.parts import multiply_of, narrow_formats
+from planner.calibrate.correction.parts import multiply_of, narrow_formats
+from planner.calibrate.coverage import band_of
 from planner.calibrate.predict import broken_rule
-from planner.calibrate.runs import RunReader, read_models, read_rows
+from planner.calibrate.published.measured import group_of, is_judged, measurement_of
+from planner.calibrate.published.runs import RunReader, read_models, read_rows
 from planner.catalog.load_stacks import load_stack
 from planner.errors import PlannerError
 from planner.spec.overlay import Overlay

@@ -37,8 +37,8 @@ from benchmarks.fit_stacks import (
     timed_samples,
 )
 from benchmarks.stack_parameters import MAPS, PARAMETERS, Parameter
-from planner.calibrate.measured import group_of, is_judged
-from planner.calibrate.runs import read_models, read_rows
+from planner.calibrate.published.measured import group_of, is_judged
+from planner.calibrate.published.runs import read_models, read_rows
 from planner.calibrate.statistics import NANOTRON_SOURCE, Answer, summarise
 from planner.calibrate.tables import tail_text
 from planner.calibrate.validate import validation_answers

@@ -6,7 +6,7 @@
 Input: ../shared/data/hardware/collectives.csv.gz (columns gpu, node_type, op, n_gpus, n_nodes, size_bytes,
 latency_us, source) and deepep_aiconfigurator.csv.gz beside it. Per accelerator and operation: base and hop
 from messages up to 16 KiB, then for each group size the bandwidth fraction and the ramp with the least mean
-|log error|. Fabrics are not fitted: planner/cost/protocols.py has the constants of NCCL and of the plug-ins, and the
+|log error|. Fabrics are not fitted: cost/network/protocols.py has the constants of NCCL and of the plug-ins, and the
 rows of several nodes check them. Which rows are left out: benchmarks/link_tables.py.
 """
 
@@ -35,8 +35,8 @@ from planner.catalog.load_links import (
     load_link_rates,
     read_links_file,
 )
-from planner.cost import collectives
-from planner.spec.links import LinkRates
+from planner.cost.network import collectives
+from planner.spec.machine.links import LinkRates
 
 TIMES: Final = {
     "all_reduce": collectives.all_reduce_time,

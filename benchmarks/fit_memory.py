@@ -22,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.measured import Measurement, group_of, is_judged, measurement_of
 from planner.calibrate.predict import predict_runs
-from planner.calibrate.runs import Run, RunReader, read_models, read_rows
+from planner.calibrate.published.measured import Measurement, group_of, is_judged, measurement_of
+from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows
 from planner.catalog.load_stacks import STACKS_FOLDER, load_stack
 from planner.errors import PlannerError
 from planner.spec.rule import Problem

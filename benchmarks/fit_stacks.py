@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.stack_parameters import MAPS, PARAMETERS, STARTS, Parameter, prior_axes
-from planner.calibrate.measured import group_of, is_judged, measurement_of
 from planner.calibrate.predict import predict_runs
-from planner.calibrate.runs import Run, RunReader, read_models, read_rows, switch_text
-from planner.calibrate.stack_of import apply_switches
+from planner.calibrate.published.measured import group_of, is_judged, measurement_of
+from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, switch_text
+from planner.calibrate.published.stack_of import apply_switches
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack, stack_names
-from planner.cost import chunks, kernels
+from planner.cost import chunks
+from planner.cost.device import kernels
 from planner.errors import PlannerError
 from planner.schedule.generate import action_table
 from planner.schedule.graph import dependency_graph

@@ -41,7 +41,7 @@ from benchmarks.kernel_measurements import (
 from benchmarks.kernel_measurements import read_rows as table_rows
 from benchmarks.results_file import write_section
 from planner.catalog.loader import load_kernel_rates
-from planner.cost.kernels import (
+from planner.cost.device.kernels import (
     attention_time,
     gemm_time,
     grouped_gemm_time,
@@ -320,7 +320,7 @@ def report(data: Path) -> str:
             other_sources(data),
             "### Collectives, each (accelerator, ranks, nodes) left out in turn",
             "Several nodes are four machines. Their fabric is NCCL's constants and the plug-in's latency "
-            "(planner/cost/protocols.py), none of them fitted, so that each machine is left out; the mechanisms "
+            "(cost/network/protocols.py), none of them fitted, so that each machine is left out; the mechanisms "
             "(chunks on the way) were chosen with these rows in sight. Six rows of a second pair of p5, of which the "
             "source says little, took up to 2.3 times as long as the first.",
             collective_tables(),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernel_measurements import DEVICES, GemmGrid, roofline
-from planner.spec.rates import FloatArray
+from planner.spec.machine.rates import FloatArray
 
 MAMF = "stas00/ml-engineering@744d01e compute/accelerator/README.md, MAMF table (CC-BY-SA-4.0)"
 # A plateau is lower than the best shape: median of plateau over best on A100, H100, H200, B200, B300, GB200.

@@ -27,8 +27,8 @@ from benchmarks.kernel_measurements import (
     read_rows,
     roofline,
 )
-from planner.cost.kernels import extent_efficiency, interpolate
-from planner.spec.rates import FloatArray
+from planner.cost.device.kernels import extent_efficiency, interpolate
+from planner.spec.machine.rates import FloatArray
 
 Mask = NDArray[np.bool_]
 FEWEST_FLOPS = 1e10  # smaller GEMMs are launches

@@ -30,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.cost.kernels import tile_efficiency
-from planner.spec.rates import FloatArray
+from planner.cost.device.kernels import tile_efficiency
+from planner.spec.machine.rates import FloatArray
 
 # measured name -> (shipped name, SMs)
 DEVICES = {

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 from benchmarks.launch_cases import STACKS, Case, Triple, illegal_launch, legal_launches, triples
 from benchmarks.launch_judges import GROUPS, JUDGES, RANKS, Written, can_judge, judge
+from planner.cost.pipeline.stages import stage_classes
 from planner.cost.shards import ShardModel
-from planner.cost.stages import stage_classes
 from planner.errors import PlannerError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.collectives import remote_copies
+from planner.cost.network.collectives import remote_copies
 
 TABLE: Final = Path(__file__).parents[2] / "shared/data/hardware/collectives.csv.gz"
 DISPATCH_TABLE: Final = TABLE.with_name("deepep_aiconfigurator.csv.gz")

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import vtrain_profiles as vtrain
-from planner.calibrate.measured import group_of, is_judged
-from planner.calibrate.runs import RunReader, read_models, read_rows
+from planner.calibrate.published.measured import group_of, is_judged
+from planner.calibrate.published.runs import RunReader, read_models, read_rows
 from planner.calibrate.statistics import Answer, sweep_summaries
 from planner.calibrate.validate import validation_answers
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.calibrate.measured import measurement_of
-from planner.calibrate.runs import read_models, read_rows
+from planner.calibrate.published.measured import measurement_of
+from planner.calibrate.published.runs import read_models, read_rows
 from planner.calibrate.validate import predict_rows
 from planner.units import GIB
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from planner.campaign.run import run_facts
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import host_need
-from planner.cost.memory_moments import PHASES
+from planner.cost.memory.moments import PHASES
 from planner.cost.mfu import MfuConvention, mfu_flops_per_token, weight_gradient_flops_per_token
 from planner.cost.model import CostModel
 from planner.cost.offload import host_range
@@ -19,7 +19,7 @@ from planner.cost.table import CostTable
 from planner.frameworks import explicit_splits
 from planner.frameworks.layout import write_layout
 from planner.reasons import confidence_of, reasons
-from planner.solve.split import SplitResult, cost_of_split, even_split, own_split
+from planner.solve.splits.split import SplitResult, cost_of_split, even_split, own_split
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.planfile import (

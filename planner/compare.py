@@ -16,7 +16,7 @@ from planner.errors import FileInputError, InputError, PlannerError, UnknownName
 from planner.outcome import best_of, hold_batch, run_days, why_nothing
 from planner.planners import Planners
 from planner.request import Request
-from planner.spec.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Choice, Plan
 from planner.spec.rows import COLUMNS, data_frame, plan_rows
 

@@ -13,10 +13,10 @@ from planner.catalog.load_overlay import load_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.params import model_parameters
 from planner.errors import InputError, PlannerError
-from planner.spec.cluster import Cluster
-from planner.spec.device_kernels import with_device_kernels
-from planner.spec.load_cluster import described_cluster, load_cluster
 from planner.spec.load_model import described_model, load_model
+from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.device_kernels import with_device_kernels
+from planner.spec.machine.load_cluster import described_cluster, load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Choice, Plan
 from planner.spec.rule import Problem

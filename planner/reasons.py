@@ -12,8 +12,8 @@ import numpy as np
 
 from planner.cost.model import CostModel
 from planner.cost.offload import host_range
+from planner.cost.pipeline.step import slow_mode_share, slow_mode_time
 from planner.cost.shapes import shape_distance_of
-from planner.cost.step import slow_mode_share, slow_mode_time
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import (
     CalibrationLevel,
@@ -22,7 +22,7 @@ from planner.spec.planfile import (
 )
 from planner.spec.rule import Problem
 from planner.spec.stack import UNLIKE_BAND, Stack, elsewhere
-from planner.spec.stack_kinds import SparseKernel
+from planner.spec.stack.kinds import SparseKernel
 from planner.units import format_capacity, format_time
 
 UNMEASURED_BAND = 0.5  # the least where the device was not measured

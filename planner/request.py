@@ -20,12 +20,12 @@ from planner.frameworks import framework_of_stack
 from planner.solve.balance import balance_experts, zipf_loads
 from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
-from planner.spec.cluster import Cluster
-from planner.spec.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.job import AdapterTargets, Job, Optimizer
-from planner.spec.load_cluster import load_cluster
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
+from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.device_kernels import missing_kernels, with_device_kernels
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Objective
 from planner.spec.precision import RECIPES, Dtype, Precision

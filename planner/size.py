@@ -24,7 +24,7 @@ from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
 from planner.request import Request, resolve
-from planner.spec.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
 
 LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as many as asked for

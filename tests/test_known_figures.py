@@ -8,18 +8,18 @@ import pytest
 import planner
 from planner.campaign.duration import device_hours, run_cost, run_duration, run_seconds
 from planner.catalog.load_stacks import load_stack
-from planner.cost.activations import LayerShape, layer_activations
-from planner.cost.collectives import CollectiveKind, moved_bytes
+from planner.cost.memory.activations import LayerShape, layer_activations
+from planner.cost.memory.state_bytes import StateBytes, state_bytes
+from planner.cost.network.collectives import CollectiveKind, moved_bytes
 from planner.cost.params import model_parameters
-from planner.cost.state_bytes import StateBytes, state_bytes
 from planner.spec.job import Job, Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel
-from planner.spec.stack_memory import States
-from planner.spec.stack_time import Kernels
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.memory import States
+from planner.spec.stack.time import Kernels
 
 GB = 1e9
 H100_HOUR = 2.0  # dollars

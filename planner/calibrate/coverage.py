@@ -1,6 +1,6 @@
 """How often does a measurement lie within the band of its prediction? By stack and number of devices.
 
-A band promises that 80 % of step times lie within it. Left out: what sets a band (`spec/stack.py`).
+A band promises that 80 % of step times lie within it. Left out: what sets a band (`spec/stack/`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.calibrate.measured import group_of, is_judged
 from planner.calibrate.predict import rates_of
+from planner.calibrate.published.measured import group_of, is_judged
 from planner.calibrate.statistics import Answer, error_summary
 from planner.cost.model import CostModel
 from planner.reasons import confidence_of

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.calibrate.estimate import Observation
-from planner.calibrate.log_lines import LogFacts, LoggedStep, read_log
+from planner.calibrate.correction.estimate import Observation
+from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
 from planner.calibrate.predict import broken_rule
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stacks_to_plan
 from planner.errors import InputError, UnitError

@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from planner.calibrate.runs import Run, refusal
+from planner.calibrate.published.runs import Run, refusal
 from planner.catalog.load_links import load_link_rates
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError
 from planner.space.framework_rules import all_rules_for
-from planner.spec.cluster import Cluster
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
-from planner.spec.links import LinkRates
-from planner.spec.rates import KernelRates
+from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.links import LinkRates
+from planner.spec.machine.rates import KernelRates
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryVerdict, memory_verdict
 
@@ -51,7 +51,7 @@ class Prediction:
 
 @lru_cache(maxsize=256)
 def _rates(accelerator: str, architecture: str, scale_up: str, fabric: str) -> tuple[KernelRates, LinkRates]:
-    from planner.spec.accelerator import Architecture
+    from planner.spec.machine.accelerator import Architecture
 
     kernels = load_kernel_rates(accelerator, Architecture(architecture))
     return kernels, load_link_rates(accelerator, architecture, scale_up, fabric)

@@ -15,15 +15,15 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from planner.calibrate.nccl_tests import SMALLEST_SIZE, LinkTest
+from planner.calibrate.logs.nccl_tests import SMALLEST_SIZE, LinkTest
 from planner.catalog.loader import load_kernel_rates
-from planner.cost.collectives import CollectiveKind
-from planner.cost.kernels import attention_time, gemm_time, grouped_gemm_time, memory_bound_time
+from planner.cost.device.kernels import attention_time, gemm_time, grouped_gemm_time, memory_bound_time
+from planner.cost.network.collectives import CollectiveKind
 from planner.errors import FileInputError, InputError, PlannerError
-from planner.spec.accelerator import Accelerator
+from planner.spec.machine.accelerator import Accelerator
+from planner.spec.machine.rates import KernelRates
 from planner.spec.overlay import Overlay
 from planner.spec.precision import Dtype
-from planner.spec.rates import KernelRates
 
 LARGEST_FILE: Final = 20_000_000
 FEW: Final = 2.0  # measurements that the shipped table weighs as much as

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.measured import Measurement, group_of, is_judged, sweep_of
+from planner.calibrate.published.measured import Measurement, group_of, is_judged, sweep_of
 
 Array = NDArray[np.float64]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.calibrate.coverage import band_of_row, coverage
-from planner.calibrate.measured import measurement_of
 from planner.calibrate.predict import Prediction, predict_runs
-from planner.calibrate.runs import Run, RunReader, read_models, read_rows, refusal
+from planner.calibrate.published.measured import measurement_of
+from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, refusal
 from planner.calibrate.statistics import Answer, summarise
 from planner.errors import PlannerError
 from planner.spec.overlay import Overlay

@@ -28,7 +28,7 @@ from planner.campaign.goodput import (
 from planner.campaign.money import break_even_hours, depreciation_per_hour, running_cost_per_hour
 from planner.cost.params import model_parameters
 from planner.spec.assumptions import Assumptions, Pricing
-from planner.spec.cluster import Cluster
+from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Run
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.errors import FileInputError, UnknownNameError
-from planner.spec.links import FabricRates, LinkRates, OperationRates
+from planner.spec.machine.links import FabricRates, LinkRates, OperationRates
 
 _SAFE_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C: ten times as fast on 850 lines
 LINKS_FILE: Final = Path(__file__).with_name("links.yaml")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from planner.errors import UnknownNameError
-from planner.spec.accelerator import Architecture
+from planner.spec.machine.accelerator import Architecture
+from planner.spec.machine.rates import AttentionTable, FloatArray, GemmKey, GemmTable, KernelRates, under_load
 from planner.spec.precision import Dtype, Precision
-from planner.spec.rates import AttentionTable, FloatArray, GemmKey, GemmTable, KernelRates, under_load
 
 FALLBACK = "generic"
 

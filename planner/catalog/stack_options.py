@@ -13,7 +13,7 @@ from typing import Any, Final
 from planner.errors import InputError, UnknownNameError
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel, Dispatcher, Float8Scales, SparseKernel, StateEngine
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher, Float8Scales, SparseKernel, StateEngine
 
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"

@@ -18,11 +18,11 @@ from planner.errors import InputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.calibrate.estimate import Calibration
-    from planner.calibrate.nccl_tests import LinkFit
+    from planner.calibrate.correction.estimate import Calibration
+    from planner.calibrate.logs.nccl_tests import LinkFit
     from planner.request import Request
-    from planner.spec.accelerator import Accelerator
-    from planner.spec.cluster import Cluster
+    from planner.spec.machine.accelerator import Accelerator
+    from planner.spec.machine.cluster import Cluster
     from planner.spec.overlay import Overlay
 
 NO_MODEL = "-"
@@ -89,7 +89,7 @@ def calibrate(
     """Correct predictions by what was measured on your cluster: own runs, link tests, a probe."""
     from planner.catalog.load_overlay import save_overlay
     from planner.report.calibration import calibration_document, calibration_facts
-    from planner.spec.load_cluster import load_cluster
+    from planner.spec.machine.load_cluster import load_cluster
 
     if model == NO_MODEL and run:
         raise InputError("runs need the model that they trained", model, "give its name or config.json first")
@@ -146,7 +146,7 @@ def _notes_only(said: list[str]) -> RenderableType:
 def _machine_lines(
     machine: Cluster, topo: Path | None, nodes: str | None, cluster_file: Path | None
 ) -> list[str]:
-    from planner.calibrate.machine import cluster_text, machine_notes, read_nodes, read_topology
+    from planner.calibrate.logs.machine import cluster_text, machine_notes, read_nodes, read_topology
     from planner.catalog.load_overlay import write_whole
 
     if topo is None and nodes is None:
@@ -165,7 +165,7 @@ def _machine_lines(
 
 def _links(files: list[Path], profile: Path | None, machine: Cluster) -> LinkFit | None:
     """What tables of link tests, and the collectives of a profile, say of the links."""
-    from planner.calibrate.nccl_tests import fit_links, read_tests
+    from planner.calibrate.logs.nccl_tests import fit_links, read_tests
     from planner.calibrate.profile import link_tests, read_profile
 
     tests = [test for file in files for test in read_tests(file)]
@@ -192,8 +192,8 @@ def _with_links(overlay: Overlay | None, links: LinkFit, name: str) -> Overlay:
 def _runs(
     request: Request, texts: list[str], name: str, overlay: Overlay | None
 ) -> tuple[Calibration, tuple[str, ...]]:
-    from planner.calibrate.estimate import calibrate as estimate
-    from planner.calibrate.estimate import corrected
+    from planner.calibrate.correction.estimate import calibrate as estimate
+    from planner.calibrate.correction.estimate import corrected
     from planner.calibrate.own_runs import observe
 
     observations, said = [], []

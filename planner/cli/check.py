@@ -93,7 +93,7 @@ def check_files(
 
     `config_file`: the model's config.json beside the files, which counts where they don't describe the model.
     """
-    from planner.frameworks.shell import unclear_said
+    from planner.frameworks.shell.script import unclear_said
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
 

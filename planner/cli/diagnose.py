@@ -25,9 +25,9 @@ from planner.errors import InputError
 from planner.units import format_capacity, format_time
 
 if TYPE_CHECKING:
-    from planner.calibrate.estimate import Observation
-    from planner.calibrate.hypotheses import Evidence
-    from planner.calibrate.log_lines import LogFacts
+    from planner.calibrate.correction.estimate import Observation
+    from planner.calibrate.diagnosis.hypotheses import Evidence
+    from planner.calibrate.logs.lines import LogFacts
     from planner.request import Request
 
 EPILOG = (
@@ -64,7 +64,7 @@ def diagnose(
     as_json: JsonOption = False,
 ) -> int:
     """Say why a run is slower than predicted, or ran out of memory, and what to measure and to change."""
-    from planner.calibrate.diagnose import diagnose as find
+    from planner.calibrate.diagnosis.diagnose import diagnose as find
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts
 
     request = job.request(model, cluster, gpus)
@@ -93,8 +93,8 @@ def _evidence(
     request: Request, texts: list[str], tflops: float | None, mfu: str | None
 ) -> tuple[list[Evidence], frozenset[str], list[str]]:
     """What every run shows, what logs repeat of their options, and what was assumed."""
-    from planner.calibrate.hypotheses import Evidence, model_flops
-    from planner.calibrate.log_arguments import read_marks
+    from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops
+    from planner.calibrate.logs.arguments import read_marks
     from planner.calibrate.own_runs import observe, parse_run
     from planner.cli.options import parse_headroom
 
@@ -135,7 +135,7 @@ def _evidence(
 
 def _check_possible(seen: Observation, tflops: float | None) -> None:
     """Refuse what is above the device's peak with only the half of attention that is computed counted."""
-    from planner.calibrate.hypotheses import model_flops, peak_of
+    from planner.calibrate.diagnosis.hypotheses import model_flops, peak_of
     from planner.cost.mfu import MfuConvention
 
     peak, computed = peak_of(seen), model_flops(seen, MfuConvention.CAUSAL_HALF)
@@ -151,7 +151,7 @@ def _check_possible(seen: Observation, tflops: float | None) -> None:
 
 
 def _log(source: str) -> LogFacts | None:
-    from planner.calibrate.log_lines import read_log
+    from planner.calibrate.logs.lines import read_log
     from planner.calibrate.own_runs import is_time
 
     return None if is_time(source) else read_log(Path(source))
@@ -169,7 +169,7 @@ def _logged(facts: LogFacts | None, reserved: bool) -> tuple[float | None, float
 
 def _tell_memory(request: Request, texts: list[str], as_json: bool, alone: bool) -> int:
     """Explain the memory of logs that ran out of it, or say nothing of time."""
-    from planner.calibrate.explain_memory import explain
+    from planner.calibrate.diagnosis.explain_memory import explain
     from planner.calibrate.own_runs import configured, parse_run
     from planner.report.diagnosis import memory_story_document, memory_story_facts
 

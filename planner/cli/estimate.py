@@ -114,8 +114,8 @@ def _elsewhere(
     """
     from planner.catalog.load_stacks import load_stack
     from planner.planned import planned_cluster, problem_on
-    from planner.spec.device_kernels import missing_kernels
-    from planner.spec.load_cluster import load_cluster
+    from planner.spec.machine.device_kernels import missing_kernels
+    from planner.spec.machine.load_cluster import load_cluster
     from planner.spec.precision import RECIPES
 
     given = plan.subject.cluster

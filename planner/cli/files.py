@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from planner.spec.config import ParallelConfig
     from planner.spec.rule import Problem
     from planner.spec.stack import Stack
-    from planner.spec.stack_kinds import StateEngine
-    from planner.spec.stack_memory import States
+    from planner.spec.stack.kinds import StateEngine
+    from planner.spec.stack.memory import States
 
 _LARGEST = 2_000_000  # bytes of a file
 MODEL_CONFIG = "config.json"  # the model's, not the launcher's
@@ -31,7 +31,7 @@ def read_files(paths: list[Path]) -> dict[str, str]:
 
     Raises `FileInputError`.
     """
-    from planner.frameworks.script_calls import with_arguments
+    from planner.frameworks.shell.script_calls import with_arguments
 
     texts: dict[str, str] = {}
     for path in paths:
@@ -125,10 +125,10 @@ def problem_of(
     """Model, cluster, job and stack that files are checked against, and what was assumed. Raises `InputError`."""
     from planner.catalog.load_overlay import load_overlay
     from planner.catalog.load_stacks import stack_to_plan
-    from planner.spec.device_kernels import missing_kernels, with_device_kernels
     from planner.spec.job import Job, Optimizer
-    from planner.spec.load_cluster import load_cluster
     from planner.spec.load_model import load_model
+    from planner.spec.machine.device_kernels import missing_kernels, with_device_kernels
+    from planner.spec.machine.load_cluster import load_cluster
     from planner.spec.precision import Precision
     from planner.spec.rule import Problem
 
@@ -204,7 +204,7 @@ def _with_narrow_weights(states: States, parsed: ParsedConfig, said: list[str]) 
     """The states with linear weights of an fp8 or fp4 recipe kept as the files ask."""
     from planner.spec.job import Optimizer
     from planner.spec.precision import Precision
-    from planner.spec.stack_kinds import StateEngine
+    from planner.spec.stack.kinds import StateEngine
 
     asked, precision = parsed.param_gather, parsed.precision
     if asked is None or precision is None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage: int | None) -> Answer:
     """Memory of one legal configuration by pipeline rank, moment and term, and what would save some."""
     from planner.campaign.run import checkpoint_sizes
-    from planner.cost.communicators import communicator_bytes
     from planner.cost.host_memory import host_need
     from planner.cost.model import CostModel
+    from planner.cost.network.communicators import communicator_bytes
     from planner.report.memory import (
         RESERVED,
         MemoryReport,
@@ -37,7 +37,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
-    from planner.spec.stack_kinds import StateEngine
+    from planner.spec.stack.kinds import StateEngine
 
     choice = plan.choices[0]
     config, limit, model = choice.config.parallel(), choice.memory.limit, cost_model(problem)

@@ -33,7 +33,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 def complete_cluster(incomplete: str) -> list[str]:
     """Clusters that a shell may complete this to."""
-    from planner.spec.load_cluster import cluster_names
+    from planner.spec.machine.load_cluster import cluster_names
 
     return [name for name in cluster_names() if name.startswith(incomplete)]
 

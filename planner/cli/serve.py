@@ -97,8 +97,8 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     calibration of the server's own command line, which holds for one stack on one device."""
     from planner.catalog.load_stacks import is_shipped, stack_names
     from planner.cli.options import JobOptions
-    from planner.spec.load_cluster import cluster_names, names_no_file
     from planner.spec.load_model import catalog_models, resolve_catalog_name
+    from planner.spec.machine.load_cluster import cluster_names, names_no_file
 
     given = {key: query[key].strip() for key in FIELDS if query.get(key, "").strip()}
     for key, text in given.items():
@@ -284,8 +284,8 @@ def form_page() -> str:
     """The page before its first answer: the form, with the names that planner knows."""
     from planner.catalog.load_stacks import DEFAULT_STACK, stacks_to_plan
     from planner.report.html import rendered
-    from planner.spec.load_cluster import cluster_names
     from planner.spec.load_model import catalog_models
+    from planner.spec.machine.load_cluster import cluster_names
     from planner.spec.precision import Precision
 
     return rendered(

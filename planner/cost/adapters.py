@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.activations import LayerShape
-from planner.cost.compute import ComputeModel, Groups, Products, gemm_extents
+from planner.cost.device.compute import ComputeModel, Groups, Products, gemm_extents
+from planner.cost.device.kernels import gemm_backward_time, gemm_time, memory_bound_time
 from planner.cost.eager import LAUNCHES
 from planner.cost.flops import Gemm, Shard, layer_gemms
-from planner.cost.kernels import gemm_backward_time, gemm_time, memory_bound_time
+from planner.cost.memory.activations import LayerShape
 from planner.spec.job import FROZEN_BYTES, Job
 from planner.spec.model import Layer
 from planner.spec.stack import Stack

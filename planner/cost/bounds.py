@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level
+from planner.cost.memory.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
 from planner.cost.params_fp8 import beyond_wide, narrow_weights
-from planner.cost.pipeline import least_makespan
+from planner.cost.pipeline.slowest import least_makespan
+from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.shards import ShardModel
-from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
-from planner.cost.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
-from planner.cost.step import measured_factor, straggling
 from planner.spec.config import ConfigTable, Schedule
 from planner.spec.job import FROZEN_BYTES
 

@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.collectives import p2p_time
 from planner.cost.layer import LayerModel
 from planner.cost.levels import gather_behind_boundary
-from planner.cost.stages import recomputed_of_chunk
-from planner.cost.step import FORWARD_SHARE
-from planner.cost.traffic import boundary_tier, pipeline_links
+from planner.cost.network.collectives import p2p_time
+from planner.cost.network.traffic import boundary_tier, pipeline_links
+from planner.cost.pipeline.stages import recomputed_of_chunk
+from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.schedule.actions import ActionTable
 from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph, schedule_graph

@@ -13,7 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.collectives import (
+from planner.cost.exposed import dispatch_share, node_limit
+from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
+from planner.cost.memory.state_bytes import shard_groups, weights_sharded
+from planner.cost.mixers.state_space import cut_of, exchanged_bytes
+from planner.cost.model import CostModel
+from planner.cost.network.collectives import (
     CollectiveKind,
     all_gather_time,
     all_reduce_time,
@@ -24,10 +29,8 @@ from planner.cost.collectives import (
     reduce_scatter_time,
     remote_copies,
 )
-from planner.cost.context import FP32, context_kinds, gathers_in_ring
-from planner.cost.exposed import dispatch_share, node_limit
-from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
-from planner.cost.messages import (
+from planner.cost.network.context import FP32, context_kinds, gathers_in_ring
+from planner.cost.network.messages import (
     gathered_width,
     indexer_bytes,
     key_value_bytes,
@@ -35,15 +38,12 @@ from planner.cost.messages import (
     stream_bytes,
     tensor_parallel_regions,
 )
-from planner.cost.model import CostModel
-from planner.cost.state_bytes import shard_groups, weights_sharded
-from planner.cost.state_space import cut_of, exchanged_bytes
-from planner.cost.traffic import GroupLinks, group_links
+from planner.cost.network.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
-from planner.spec.links import LinkRates
+from planner.spec.machine.links import LinkRates
 from planner.spec.mixers import StateSpace
 from planner.spec.model import Attention, Layer
-from planner.spec.stack_kinds import Dispatcher, StateEngine
+from planner.spec.stack.kinds import Dispatcher, StateEngine
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
 
@@ -52,7 +52,7 @@ _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
 class Exchange:
     """One kind of message of an axis: tp, cp, ep, etp, pp, dp (gradients and weights over dp x cp) or edp.
 
-    `size`: the buffer, as `cost.collectives.moved_bytes` takes it [bytes]; of a fused dispatch, a rank's tokens.
+    `size`: the buffer, as `network.collectives.moved_bytes` takes it [bytes]; of a fused dispatch, a rank's tokens.
     `calls`: how often in a step [1]. `sent`: bytes that a rank sends in a call [bytes].
     """
 
@@ -285,7 +285,7 @@ def _of_pipeline(model: CostModel, config: ParallelConfig, load: StageLoad) -> I
 
 
 def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
-    """Gradients and weights; in every micro-batch where the cost counts them so (`cost.step`)."""
+    """Gradients and weights; in every micro-batch where the cost counts them so (`pipeline.step`)."""
     comm, job = model.problem.stack.communication, model.problem.job
     replicas = config.dp * config.cp
     states, m = model.problem.stack.states, config.num_microbatches

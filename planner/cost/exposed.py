@@ -1,6 +1,6 @@
 """How long is a layer's communication in sight, after what hides it: over tp, cp and ep?
 
-One value per distinct key. Left out: pipeline messages (`cost/levels.py`) and data parallelism (`cost/step.py`).
+One value per distinct key. Left out: pipeline messages (`cost/levels.py`) and data parallelism (`pipeline/step.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.activations import LayerShape
-from planner.cost.collectives import (
+from planner.cost.memory.activations import LayerShape
+from planner.cost.mixers.state_space import cut_of, exchanged_bytes
+from planner.cost.network.collectives import (
     DISPATCH_COPIES,
     Quantity,
     all_gather_time,
@@ -22,8 +23,8 @@ from planner.cost.collectives import (
     reduce_scatter_time,
     remote_copies,
 )
-from planner.cost.context import FP32, context_kinds, gathers_in_ring
-from planner.cost.messages import (
+from planner.cost.network.context import FP32, context_kinds, gathers_in_ring
+from planner.cost.network.messages import (
     gathered_width,
     indexer_bytes,
     key_value_bytes,
@@ -31,15 +32,14 @@ from planner.cost.messages import (
     stream_bytes,
     tensor_parallel_regions,
 )
-from planner.cost.state_space import cut_of, exchanged_bytes
-from planner.cost.traffic import group_links
+from planner.cost.network.traffic import group_links
 from planner.spec.config import ConfigTable, ContextKind
-from planner.spec.links import LinkRates
+from planner.spec.machine.links import LinkRates
 from planner.spec.model import Layer, Moe
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import Dispatcher
-from planner.spec.stack_time import Communication
+from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.time import Communication
 
 Array = NDArray[np.float64]
 
@@ -112,7 +112,7 @@ class CommunicationModel:
         Ring: c - 1 steps that each pass on keys and values (backward also their gradients) while attention works
         on the last ones. All-gather: keys and values before attention, gradients reduce-scattered after.
         Behind an indexer the latent key is gathered once and kept, whatever the kind.
-        torch's gathered ring: a gather, backward again, and fp32 gradients that go round (`cost/context.py`).
+        torch's gathered ring: a gather, backward again, and fp32 gradients that go round (`network/context.py`).
         All-to-all: q, k, v before and the output after. State spaces have the all-to-all whatever the kind.
         """
         cluster, a = self.problem.cluster, layer.attention

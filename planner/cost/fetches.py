@@ -19,7 +19,7 @@ from planner.cost.adapters import linear_layers
 from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.spec.model import Layer
 from planner.spec.rule import Problem
-from planner.spec.stack_memory import States
+from planner.spec.stack.memory import States
 
 Array = NDArray[np.float64]
 

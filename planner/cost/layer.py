@@ -13,15 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.activations import HeadActivations, LayerShape, head_activations
 from planner.cost.adapters import AdapterModel, adapter_launches
-from planner.cost.compute import ComputeModel, Groups, key_groups
-from planner.cost.context import context_kinds
-from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
-from planner.cost.eager import loss_bytes, side_bytes
-from planner.cost.exposed import CommunicationModel
-from planner.cost.flops import layer_gemms, outer_gemms
-from planner.cost.graphs import (
+from planner.cost.device.compute import ComputeModel, Groups, key_groups
+from planner.cost.device.graphs import (
     Capture,
     HostFloor,
     LayerGraphs,
@@ -31,18 +25,24 @@ from planner.cost.graphs import (
     mixer_launches,
     relaunched,
 )
-from planner.cost.kernels import memory_bound_time
+from planner.cost.device.kernels import memory_bound_time
+from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
+from planner.cost.eager import loss_bytes, side_bytes
+from planner.cost.exposed import CommunicationModel
+from planner.cost.flops import layer_gemms, outer_gemms
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
-from planner.cost.overlap import paired_time, soft_maximum
-from planner.cost.step import FORWARD_SHARE
-from planner.spec.accelerator import HostProcessor
+from planner.cost.memory.activations import HeadActivations, LayerShape, head_activations
+from planner.cost.network.context import context_kinds
+from planner.cost.network.overlap import paired_time, soft_maximum
+from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, CudaGraphs, IntColumn
-from planner.spec.links import LinkRates
+from planner.spec.machine.accelerator import HostProcessor
+from planner.spec.machine.links import LinkRates
+from planner.spec.machine.rates import KernelRates
 from planner.spec.model import Layer
 from planner.spec.precision import RECIPES, Precision
-from planner.spec.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
 Array = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """What does a layer hold from its forward to its backward pass, and what while its backward runs?
 
-One value per distinct key. Left out: what the parts are made of (`cost/activations.py`) and everything that depends
+One value per distinct key. Left out: what the parts are made of (`memory/activations.py`) and everything that depends
 on the pipeline.
 """
 
@@ -9,24 +9,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost import sparse_attention
-from planner.cost.activations import (
+from planner.cost.adapters import linear_layers
+from planner.cost.flops import Shard, layer_gemms
+from planner.cost.memory.activations import (
     LayerShape,
     frozen_inputs,
     layer_activations,
     linear_input_bytes,
     sparse_sight,
 )
-from planner.cost.adapters import linear_layers
-from planner.cost.context import context_kinds
-from planner.cost.flops import Shard, layer_gemms
-from planner.cost.mixers import working_bytes
-from planner.cost.state_space import cut_of
+from planner.cost.mixers import sparse_attention
+from planner.cost.mixers.kinds import working_bytes
+from planner.cost.mixers.state_space import cut_of
+from planner.cost.network.context import context_kinds
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.model import Attention, AttentionKind, Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import SparseKernel
+from planner.spec.stack.kinds import SparseKernel
 
 Array = NDArray[np.float64]
 

@@ -12,14 +12,14 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.activations import HeadActivations
-from planner.cost.collectives import all_gather_time, p2p_time
-from planner.cost.graphs import LayerGraphs
+from planner.cost.device.graphs import LayerGraphs
 from planner.cost.layer import TIME_TERMS, LayerCost, LayerModel, layer_columns
-from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
-from planner.cost.step import FORWARD_SHARE
-from planner.cost.traffic import group_links, pipeline_links
-from planner.cost.uneven_chunks import UnevenChunks, uneven_chunks
+from planner.cost.memory.activations import HeadActivations
+from planner.cost.network.collectives import all_gather_time, p2p_time
+from planner.cost.network.traffic import group_links, pipeline_links
+from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.pipeline.step import FORWARD_SHARE
+from planner.cost.pipeline.uneven_chunks import UnevenChunks, uneven_chunks
 from planner.schedule.formulas import in_flight, uneven_hop_time
 from planner.schedule.held import Point, most_held, worst_moments
 from planner.spec.config import FOLDED_SCHEDULES, ConfigTable, IntColumn, Schedule, distinct

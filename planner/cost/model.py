@@ -18,16 +18,16 @@ from planner.cost.bounds import MEMORY_AXES, TIME_AXES, least_memory, least_step
 from planner.cost.flops import gemm_flops, head_gemm, layer_gemms
 from planner.cost.layer import LayerModel
 from planner.cost.levels import layer_level, pipeline_level
+from planner.cost.pipeline.stages import StageClasses, stage_classes
 from planner.cost.prepared import PreparedCosts
 from planner.cost.shards import ShardModel
-from planner.cost.stages import StageClasses, stage_classes
 from planner.cost.table import CostTable, join
 from planner.space.split import nanotron_head
 from planner.spec.config import ConfigTable, distinct
-from planner.spec.links import LinkRates
-from planner.spec.rates import KernelRates
+from planner.spec.machine.links import LinkRates
+from planner.spec.machine.rates import KernelRates
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import PipelineSplit
+from planner.spec.stack.kinds import PipelineSplit
 
 Array = NDArray[np.float64]
 

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.step import FORWARD_SHARE
-from planner.spec.accelerator import Accelerator
+from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.assumptions import Assumption
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS
+from planner.spec.machine.accelerator import Accelerator
 
 Array = NDArray[np.float64]
 

@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.accelerator import Accelerator
 from planner.spec.config import OFFLOAD_OPTIMIZER
+from planner.spec.machine.accelerator import Accelerator
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import Float8Scales, StateEngine
+from planner.spec.stack.kinds import Float8Scales, StateEngine
 
 Array = NDArray[np.float64]
 

@@ -11,25 +11,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.graph_pool import RowGraphs
-from planner.cost.kernels import memory_bound_time
+from planner.cost.device.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory import Kept, memory_cost, worst_moment
-from planner.cost.memory_moments import MemoryInputs
+from planner.cost.memory.graph_pool import RowGraphs
+from planner.cost.memory.moments import MemoryInputs
+from planner.cost.memory.peak import Kept, memory_cost, worst_moment
+from planner.cost.memory.state_bytes import weights_sharded
 from planner.cost.offload import copy_rate, host_seconds
-from planner.cost.pipeline import bubble_apart, bubble_time
-from planner.cost.shards import Shards
-from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
-from planner.cost.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
-from planner.cost.state_bytes import weights_sharded
-from planner.cost.step import (
+from planner.cost.pipeline.slowest import bubble_apart, bubble_time
+from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.pipeline.step import (
     chance_of_full_memory,
     exposed_data_parallel,
     measured_factor,
     slow_mode_time,
     straggling,
 )
+from planner.cost.shards import Shards
+from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,

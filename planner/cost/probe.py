@@ -13,12 +13,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.least_chunks import ChunkSizes, RankLayers, least_in_chunks
 from planner.cost.levels import layer_level, pipeline_level
 from planner.cost.model import CostModel
+from planner.cost.pipeline.least_chunks import ChunkSizes, RankLayers, least_in_chunks
+from planner.cost.pipeline.stages import StageClasses
+from planner.cost.pipeline.uneven_chunks import UnevenChunks
 from planner.cost.prepared import PreparedCosts
-from planner.cost.stages import StageClasses
-from planner.cost.uneven_chunks import UnevenChunks
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.model import Layer, ModelSpec
 

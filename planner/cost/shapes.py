@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.compute import gemm_extents
+from planner.cost.device.compute import gemm_extents
+from planner.cost.device.kernels import attended_pairs, attention_points, gemm_table, shape_distance
 from planner.cost.flops import layer_counts, layer_gemms, outer_gemms
-from planner.cost.kernels import attended_pairs, attention_points, gemm_table, shape_distance
 from planner.cost.layer import LayerModel
 from planner.spec.config import ConfigTable, ParallelConfig
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
-from planner.cost.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
-from planner.cost.communicators import communicator_bytes
+from planner.cost.device.updates import buckets_of, pieces, trained_tensors
 from planner.cost.fetches import (
     Fetches,
     computed_meanwhile,
@@ -26,6 +25,10 @@ from planner.cost.fetches import (
 )
 from planner.cost.flops import Shard, layer_gemms
 from planner.cost.layer import padded_vocabulary
+from planner.cost.memory.state_bytes import shard_groups
+from planner.cost.network.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
+from planner.cost.network.communicators import communicator_bytes
+from planner.cost.network.traffic import Quantity, group_links
 from planner.cost.params import (
     embedding_parameters,
     head_parameters,
@@ -35,13 +38,10 @@ from planner.cost.params import (
     position_parameters,
 )
 from planner.cost.params_fp8 import narrow_weights
-from planner.cost.stages import StageClasses, largest, sum_over_kinds
-from planner.cost.state_bytes import shard_groups
-from planner.cost.traffic import Quantity, group_links
-from planner.cost.updates import buckets_of, pieces, trained_tensors
+from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
 from planner.spec.job import FROZEN_BYTES
-from planner.spec.links import LinkRates
+from planner.spec.machine.links import LinkRates
 from planner.spec.model import Layer
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem

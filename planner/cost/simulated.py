@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.cost.chunks import PipelineSimulator, can_simulate
 from planner.cost.model import CostModel
-from planner.cost.step import measured_factor, straggling
+from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.table import STAGE_TERMS, CostTable
 from planner.spec.config import ConfigTable, Schedule
 

@@ -1,6 +1,6 @@
 """What is the memory of a stem made of? Gathers parameters, activations in flight and states of every stage class.
 
-Left out: what a row's recomputed layers free, and the moments of a step (`cost/memory_moments.py`).
+Left out: what a row's recomputed layers free, and the moments of a step (`memory/moments.py`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.levels import Layers, Pipelines
-from planner.cost.memory_moments import MemoryInputs
+from planner.cost.memory.moments import MemoryInputs
+from planner.cost.memory.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
+from planner.cost.pipeline.stages import StageClasses
 from planner.cost.shards import Shards
-from planner.cost.stages import StageClasses
-from planner.cost.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import CrossEntropy, StateEngine
+from planner.spec.stack.kinds import CrossEntropy, StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

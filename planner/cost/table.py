@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.layer import TIME_TERMS
-from planner.cost.stages import StageClasses
+from planner.cost.pipeline.stages import StageClasses
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class CostDetail:
 class CostTable:
     """Cost of every candidate (n,). `step_time` [s]; `peak_memory`: what the stack's counter logs, `device_memory`:
     with everything outside the allocator [bytes]. `stage`: earliest stage of the binding class, `phase`: index
-    into `cost.memory.PHASES`. `detail` only where it was asked for."""
+    into `memory.peak.PHASES`. `detail` only where it was asked for."""
 
     step_time: Array
     peak_memory: Array

@@ -39,7 +39,7 @@ from planner.frameworks.rulebook import (
     whole_scans,
 )
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.shell import Script, is_script, options_of, product, whole
+from planner.frameworks.shell.script import Script, is_script, options_of, product, whole
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision

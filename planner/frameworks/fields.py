@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from planner.errors import FileInputError
-from planner.frameworks.shell import how_to_set
+from planner.frameworks.shell.script import how_to_set
 from planner.spec.planfile import MOST
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")

@@ -14,15 +14,15 @@ from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
 from planner.spec.config import ParallelConfig, Schedule
-from planner.spec.device_kernels import with_wide_heads
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.job import Job, Optimizer
+from planner.spec.machine.device_kernels import with_wide_heads
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import CrossEntropy, Dispatcher, StateEngine
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 Files = dict[str, str]
 

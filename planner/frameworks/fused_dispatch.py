@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.accelerator import Architecture, LinkKind
 from planner.spec.config import Mask
+from planner.spec.machine.accelerator import Architecture, LinkKind
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack_kinds import Dispatcher
+from planner.spec.stack.kinds import Dispatcher
 
 NVLINK_PEERS: Final = 8  # deepseek-ai/DeepEP csrc/kernels/configs.cuh NUM_MAX_NVL_PEERS
 # deep_ep/buffer.py Buffer.get_dispatch_config: the groups that it has settings for

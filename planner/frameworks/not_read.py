@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.frameworks.shell import is_script
+from planner.frameworks.shell.script import is_script
 
 _DEGREES: Final = "name the model and its degrees to planner estimate"
 _PARTS: Final = (

@@ -12,7 +12,7 @@ from planner.errors import UnsupportedError
 from planner.spec.mixers import LightningAttention, ShortConvolution
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
 
 PROGRAM: Final = "train.py"
 MODEL_CONFIG: Final = "config.json"

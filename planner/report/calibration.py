@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from rich.console import Group, RenderableType
 
-from planner.calibrate.estimate import Calibration, own_run
-from planner.calibrate.nccl_tests import LinkFit
-from planner.calibrate.parts import NARROW, PARTS, Part
+from planner.calibrate.correction.estimate import Calibration, own_run
+from planner.calibrate.correction.parts import NARROW, PARTS, Part
+from planner.calibrate.logs.nccl_tests import LinkFit
 from planner.report.facts import precise_time
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.spec.overlay import Overlay

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from planner.calibrate.diagnose import Diagnosis, Finding, best_change
-from planner.calibrate.explain_memory import MemoryStory, cheapest
+from planner.calibrate.diagnosis.diagnose import Diagnosis, Finding, best_change
+from planner.calibrate.diagnosis.explain_memory import MemoryStory, cheapest
 from planner.report.facts import precise_time
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.units import format_capacity, format_time

@@ -21,7 +21,7 @@ from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
 from planner.solve.place import AxisPlace, Placement
 from planner.space.restriction import value_text
-from planner.spec.cluster import Cluster
+from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
 from planner.units import GIB, format_capacity
 

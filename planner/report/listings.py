@@ -12,9 +12,9 @@ from planner.catalog.load_stacks import load_stack, stack_names
 from planner.catalog.stack_options import options_for
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
-from planner.spec.cluster import Cluster, ClusterSpec
-from planner.spec.load_cluster import cluster_specs, load_cluster
 from planner.spec.load_model import catalog_index, catalog_models, load_model
+from planner.spec.machine.cluster import Cluster, ClusterSpec
+from planner.spec.machine.load_cluster import cluster_specs, load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 

@@ -1,6 +1,6 @@
 """What takes the memory, on which pipeline rank, at which moment? Plain data, and a document for the terminal.
 
-The figures are the terms of the cost model that the search uses. Left out: how they come about (`cost.memory_moments`).
+The figures are the terms of the cost model that the search uses. Left out: how they come about (`cost.memory.moments`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.cost.memory_moments import PHASES
+from planner.cost.memory.moments import PHASES
 from planner.cost.table import CostTable
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.solve.moves import Move

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.chunks import ChunkTimes
-from planner.cost.step import FORWARD_SHARE
+from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.errors import InputError
 from planner.schedule.actions import Pass
 from planner.schedule.simulate import Timeline

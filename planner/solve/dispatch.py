@@ -17,7 +17,7 @@ from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import Dispatcher, SparseKernel
+from planner.spec.stack.kinds import Dispatcher, SparseKernel
 
 WORTH_SAYING: Final = 0.01  # of the step
 # Tokens above which plans of DeepSeek-V3.2 on 1,024 H100 are faster with TileLang's kernels and context parallelism

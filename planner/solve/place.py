@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from planner.cost.exchanges import Exchange, exchanges, link_time
 from planner.cost.model import CostModel
-from planner.cost.traffic import GroupLinks, boundary_tier, group_links, pipeline_links
+from planner.cost.network.traffic import GroupLinks, boundary_tier, group_links, pipeline_links
 from planner.frameworks import framework_of_stack
 from planner.frameworks.megatron import MEGATRON
-from planner.spec.cluster import Cluster
 from planner.spec.config import ParallelConfig
+from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import PlannedConfig
 from planner.spec.rule import Problem
 
@@ -204,7 +204,7 @@ def messages_of(group: str, layout: Layout) -> str:
 
 
 def _links(inside: tuple[int, ...], size: int, cluster: Cluster) -> GroupLinks:
-    """As `cost.traffic.group_links`, from the ranks that are really inside each domain."""
+    """As `cost.network.traffic.group_links`, from the ranks that are really inside each domain."""
     local, fabric, alone = inside[0], np.inf, np.inf
     for ranks, tier in zip(inside, cluster.tiers[1:], strict=False):
         if ranks < size:

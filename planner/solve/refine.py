@@ -17,8 +17,8 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import SearchResult
-from planner.solve.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
-from planner.solve.split_bound import LayerCosts, quick_bound
+from planner.solve.splits.bound import LayerCosts, quick_bound
+from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
 FINALISTS = 16

@@ -6,7 +6,7 @@ recomputed layers as it may have; more of them never take less time, so that cos
 which are looked at only where the first does not fit. What is left when every bound is behind the k-th best needs
 no look: the k best are exact. Of each stem only its fastest leaf that fits is listed: recomputing more layers than
 it needs is slower. A search that is stopped says what a configuration it did not look at could reach at best. Left
-out: splits other than the stack's own (`solve/split.py`), and other objectives (`solve/objective.py`).
+out: splits other than the stack's own (`splits/split.py`), and other objectives (`solve/objective.py`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 from planner.space.split import LAYERS_FEWER_FIRST, LAYERS_FEWER_LAST, nanotron_head, split_nanotron
 from planner.spec.config import FOLDED_SCHEDULES, SCHEDULE_LABELS, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack_kinds import PipelineSplit
+from planner.spec.stack.kinds import PipelineSplit
 
 ARITHMETIC: Final = "arithmetic"
 STACK: Final = "the stack's file (limits)"

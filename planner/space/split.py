@@ -10,7 +10,7 @@ from typing import Final
 
 from planner.spec.config import Placement
 from planner.spec.model import ModelSpec
-from planner.spec.stack_kinds import PipelineSplit
+from planner.spec.stack.kinds import PipelineSplit
 
 # How many layers less than the others the first and the last chunk of an interleaved pipeline may hold.
 LAYERS_FEWER_FIRST: Final = 1

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from planner.errors import InputError
-from planner.spec.cluster import Cluster
-from planner.spec.links import LinkFactors
+from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.links import LinkFactors
 from planner.spec.own_run import OwnRun
 from planner.spec.stack import Stack
 

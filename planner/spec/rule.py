@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from planner.spec.cluster import Cluster
 from planner.spec.config import (
     OFFLOAD_LABELS,
     WHOLE_LAYER,
@@ -23,6 +22,7 @@ from planner.spec.config import (
     recomputed_modules,
 )
 from planner.spec.job import Job
+from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 

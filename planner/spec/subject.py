@@ -12,8 +12,8 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from planner.errors import UnknownNameError
-from planner.spec.cluster import Cluster
 from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision
 
 

@@ -1,6 +1,6 @@
 """Does a predicted peak fit? One definition for plans and for published runs.
 
-Left out: the peak itself (`cost/memory.py`) and the words a report says it in.
+Left out: the peak itself (`cost/memory/peak.py`) and the words a report says it in.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.calibrate.causes import CAUSES, Cause
-from planner.calibrate.estimate import Observation
-from planner.calibrate.hypotheses import Evidence, model_flops, peak_of
+from planner.calibrate.correction.estimate import Observation
+from planner.calibrate.diagnosis.causes import CAUSES, Cause
+from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_of
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.errors import PlannerError

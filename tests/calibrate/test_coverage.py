@@ -49,7 +49,7 @@ def test_sizes(devices: int, words: str) -> None:
 
 
 def test_the_documented_columns_are_read() -> None:
-    from planner.calibrate.runs import INPUT_COLUMNS
+    from planner.calibrate.published.runs import INPUT_COLUMNS
 
     text = (Path(__file__).parents[2] / "docs" / "own_runs.md").read_text()
     assert [name for name in INPUT_COLUMNS if f"`{name}`" not in text] == []

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from planner.calibrate.diagnose import diagnose
-from planner.calibrate.hypotheses import Evidence, model_flops
-from planner.calibrate.log_arguments import marks_of
+from planner.calibrate.diagnosis.diagnose import diagnose
+from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops
+from planner.calibrate.logs.arguments import marks_of
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
 from planner.cli import app

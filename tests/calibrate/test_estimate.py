@@ -11,17 +11,23 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from planner.calibrate.estimate import Observation, calibrate, corrected, predict_steps, sensitivities
+from planner.calibrate.correction.estimate import (
+    Observation,
+    calibrate,
+    corrected,
+    predict_steps,
+    sensitivities,
+)
+from planner.calibrate.correction.parts import PARTS, prior_of
+from planner.calibrate.correction.shrinkage import Rows, shrink
 from planner.calibrate.own_runs import measured_seconds, observe, parse_run
-from planner.calibrate.parts import PARTS, prior_of
 from planner.calibrate.predict import rates_of
-from planner.calibrate.shrinkage import Rows, shrink
 from planner.catalog.load_overlay import load_overlay
 from planner.cli import app
 from planner.cost.model import CostModel
 from planner.errors import InputError, PlannerError
 from planner.request import Request
-from planner.solve.split_bound import quick_bound
+from planner.solve.splits.bound import quick_bound
 from planner.spec.config import ConfigTable
 from planner.spec.overlay import Overlay
 from planner.spec.own_run import OwnRun

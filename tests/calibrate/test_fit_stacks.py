@@ -13,7 +13,7 @@ from benchmarks.cross_validate import Error, StackErrors, publisher_spread, wide
 from benchmarks.fit_stacks import Fit, Sample, fit_stack, publisher_of, write_fit
 from benchmarks.stack_parameters import Parameter
 from planner.calibrate.predict import predict_runs
-from planner.calibrate.runs import RunReader
+from planner.calibrate.published.runs import RunReader
 from planner.catalog.load_stacks import STACKS_FOLDER, load_stack, read_stack
 from planner.spec.precision import Dtype
 from tests.calibrate.rows import MODELS, ROW

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.noise_floor import PAIRED, lost, noise_of
-from planner.calibrate.measured import Measurement
+from planner.calibrate.published.measured import Measurement
 from planner.calibrate.statistics import Answer
 from tests.calibrate.rows import ROW
 

@@ -24,7 +24,7 @@ from planner.catalog.load_overlay import load_overlay
 from planner.catalog.loader import load_kernel_rates
 from planner.cli import app
 from planner.errors import FileInputError, InputError
-from planner.spec.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import load_cluster
 
 H100 = load_cluster("dgx-h100", 8).accelerator
 SHAPES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.calibrate.sharded_stacks import with_stage
 from planner.catalog.load_stacks import load_stack
-from planner.spec.stack_kinds import StateEngine
+from planner.spec.stack.kinds import StateEngine
 
 
 def test_megatron_deepspeed_runs_stage_3_as_deepspeed_does_and_not_as_fitted() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.calibrate.measured import Measurement
+from planner.calibrate.published.measured import Measurement
 from planner.calibrate.statistics import Answer, sweep_summaries
 from tests.calibrate.rows import ROW
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy import BEGIN, END, main, write_results
-from planner.calibrate.measured import group_of, measurement_of
-from planner.calibrate.runs import INPUT_COLUMNS, read_models, read_rows
+from planner.calibrate.published.measured import group_of, measurement_of
+from planner.calibrate.published.runs import INPUT_COLUMNS, read_models, read_rows
 from planner.calibrate.statistics import error_summary, mean_of_sources, spearman
 from planner.calibrate.tables import markdown_table, text_table
 from planner.calibrate.validate import predict_rows, validate_rows

@@ -13,8 +13,8 @@ from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.errors import InputError, UnknownNameError
 from planner.spec.assumptions import Assumptions
 from planner.spec.job import Job
-from planner.spec.load_cluster import load_cluster
 from planner.spec.load_model import load_model
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Run
 from planner.spec.rule import Problem
 

@@ -18,9 +18,9 @@ from planner.catalog.load_stacks import (
 )
 from planner.errors import FileInputError, InputError, UnknownNameError
 from planner.request import Request, resolve
-from planner.spec.load_cluster import accelerator_names
+from planner.spec.machine.load_cluster import accelerator_names
 from planner.spec.stack import UNLIKE_BAND
-from planner.spec.stack_kinds import AttentionKernel
+from planner.spec.stack.kinds import AttentionKernel
 
 
 @pytest.mark.parametrize("name", stack_names())

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.collectives import all_gather_time
 from planner.cost.levels import layer_level
 from planner.cost.model import CostModel
+from planner.cost.network.collectives import all_gather_time
+from planner.cost.network.traffic import group_links
 from planner.cost.shards import Shards
-from planner.cost.traffic import group_links
 from planner.errors import InputError
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.memory_moments import PHASES
+from planner.cost.memory.moments import PHASES
 from planner.cost.model import CostModel
-from planner.cost.step import STEP_TERMS
+from planner.cost.pipeline.step import STEP_TERMS
 from planner.cost.table import CostTable
 from planner.request import cost_model
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
-from planner.spec.cluster import Cluster
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
-from planner.spec.load_cluster import load_cluster
+from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, legal_table, moe_model, problem, random_rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost.collectives import all_gather_time
 from planner.cost.exchanges import exchanges
 from planner.cost.fetches import (
     Module,
@@ -16,11 +15,12 @@ from planner.cost.fetches import (
     released,
     turning_share,
 )
+from planner.cost.network.collectives import all_gather_time
 from planner.cost.params import model_parameters
-from planner.cost.step import exposed_data_parallel
+from planner.cost.pipeline.step import exposed_data_parallel
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.load_model import load_model
-from planner.spec.stack_time import Communication
+from planner.spec.stack.time import Communication
 from tests.problems import costs, problem
 
 ONE = np.ones(1)

@@ -19,14 +19,14 @@ from planner.plan import make_plan
 from planner.request import Request
 from planner.solve.pareto import pareto_front
 from planner.solve.search import search
-from planner.solve.split import cost_of_split, solve_split
+from planner.solve.splits.split import cost_of_split, solve_split
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, ConfigTable, ParallelConfig
 from planner.spec.planfile import Verdict
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, problem
-from tests.solve.test_split import every_split
+from tests.solve.splits.test_split import every_split
 
 REPOSITORY = Path(__file__).parents[2]
 SUBJECT = problem(dense_model(8), "2x8 h100 400G-ib", global_batch=64)

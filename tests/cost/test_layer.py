@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.collectives import all_gather_time
 from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary
-from planner.cost.overlap import soft_maximum
-from planner.spec.accelerator import HostProcessor
+from planner.cost.network.collectives import all_gather_time
+from planner.cost.network.overlap import soft_maximum
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
-from planner.spec.load_cluster import accelerator_names, load_accelerator
+from planner.spec.machine.accelerator import HostProcessor
+from planner.spec.machine.load_cluster import accelerator_names, load_accelerator
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack_kinds import Dispatcher
+from planner.spec.stack.kinds import Dispatcher
 from tests.problems import costs, dense_model, moe_model, problem
 
 BITS = {name: 1 << bit for bit, name in enumerate(RECOMPUTE_MODULES)}

@@ -12,7 +12,7 @@ from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.request import Request
 from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable, ParallelConfig
-from planner.spec.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Verdict
 from tests.problems import costs, dense_model, problem
 

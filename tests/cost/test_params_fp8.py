@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.collectives import all_gather_time
 from planner.cost.exchanges import exchanges
 from planner.cost.model import CostModel
+from planner.cost.network.collectives import all_gather_time
+from planner.cost.network.traffic import group_links
 from planner.cost.params_fp8 import narrow_weights, reads_transposed
-from planner.cost.traffic import group_links
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
-from planner.spec.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem

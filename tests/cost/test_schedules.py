@@ -9,7 +9,7 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.model import CostModel
-from planner.cost.overlap import paired_time
+from planner.cost.network.overlap import paired_time
 from planner.cost.simulated import evaluate_exactly
 from planner.estimate import make_estimate
 from planner.request import Request

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import InputError
-from planner.frameworks.here_documents import without_documents
-from planner.frameworks.shell import Script, script_words
-from planner.frameworks.shell_branches import truth
+from planner.frameworks.shell.branches import truth
+from planner.frameworks.shell.here_documents import without_documents
+from planner.frameworks.shell.script import Script, script_words
 
 COMMAND = "torchrun pretrain_gpt.py --num-layers 32 "
 TENFOLD = "\n".join(f'{b}="' + f"${a} " * 10 + '"' for a, b in zip("ABCDEFG", "BCDEFGH", strict=True))

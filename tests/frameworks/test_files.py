@@ -17,7 +17,7 @@ import yaml
 from planner.errors import FileInputError
 from planner.frameworks import framework, framework_names
 from planner.frameworks.ranks import rank_groups
-from planner.frameworks.shell import options_of
+from planner.frameworks.shell.script import options_of
 from planner.frameworks.write import write_files
 from tests.frameworks.launches import golden_launch
 

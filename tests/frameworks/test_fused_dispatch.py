@@ -12,7 +12,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.cli import app
 from planner.errors import UnknownNameError
 from planner.frameworks import framework
-from planner.spec.stack_kinds import Dispatcher
+from planner.spec.stack.kinds import Dispatcher
 
 MODEL = ["qwen3-30b-a3b", "--seq-len", "4096", "--global-batch", "256"]
 NAMED = ["--set", "micro_batch=1"]

@@ -13,7 +13,7 @@ from planner.frameworks.framework import Launch
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig
-from planner.spec.stack_kinds import StateEngine
+from planner.spec.stack.kinds import StateEngine
 from tests.frameworks.launches import launch, problem
 
 STACK = "megatron-fsdp-2026"

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from benchmarks.source_fields import nanotron_options
 from planner.cli import app
 from planner.frameworks import framework
-from planner.frameworks.shell import Script, options_of, program_options, slurm_devices
-from planner.frameworks.shell_branches import arithmetic, truth
+from planner.frameworks.shell.branches import arithmetic, truth
+from planner.frameworks.shell.script import Script, options_of, program_options, slurm_devices
 from planner.spec.config import Schedule
 from planner.spec.job import Optimizer
 

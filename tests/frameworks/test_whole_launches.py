@@ -12,12 +12,12 @@ from benchmarks.bridge_recipes import functions_of, settings_of
 from planner.cli import app
 from planner.errors import InputError
 from planner.frameworks import framework
-from planner.frameworks.bridge_recipes import RECIPES, recipe_named, recipe_settings
+from planner.frameworks.megatron_bridge.recipes import RECIPES, recipe_named, recipe_settings
 from planner.frameworks.not_read import LAUNCHERS, launcher_of
-from planner.frameworks.script_calls import with_arguments
-from planner.frameworks.shell import Script, slurm_variables
+from planner.frameworks.shell.script import Script, slurm_variables
+from planner.frameworks.shell.script_calls import with_arguments
 from planner.spec.load_model import load_model
-from planner.spec.stack_kinds import Dispatcher
+from planner.spec.stack.kinds import Dispatcher
 
 runner = CliRunner()
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.collectives import remote_copies
 from planner.cost.exchanges import exchanges
+from planner.cost.network.collectives import remote_copies
 from planner.solve.in_sight import with_exposed
 from planner.solve.place import place
 from planner.spec.config import ConfigTable, ParallelConfig

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from planner.cost.collectives import CollectiveKind
-from planner.cost.traffic import group_links, least_inside
+from planner.cost.network.collectives import CollectiveKind
+from planner.cost.network.traffic import group_links, least_inside
 from planner.frameworks.ranks import rank_groups
 from planner.solve.place import GROUPS, Layout, Placement, layout_of, place
 from planner.space.framework_rules import all_rules_for

@@ -13,7 +13,7 @@ from planner.space.rules import RULES
 from planner.spec.config import AXES, SCHEDULE_LABELS, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.rule import Problem
 from planner.spec.stack import Limits, Stack
-from planner.spec.stack_kinds import PipelineSplit
+from planner.spec.stack.kinds import PipelineSplit
 from tests.problems import (
     dense_model,
     hybrid_model,

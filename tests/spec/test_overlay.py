@@ -13,7 +13,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, InputError
 from planner.estimate import make_estimate
 from planner.request import Request
-from planner.spec.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.overlay import LinkSection, Overlay
 
 REQUEST = Request(

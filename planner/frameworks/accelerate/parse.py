@@ -14,7 +14,14 @@ from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.options import option_table, unknown_options
-from planner.frameworks.shell import COMMAND_END, group_options, is_script, options_of, script_words, whole
+from planner.frameworks.shell.script import (
+    COMMAND_END,
+    group_options,
+    is_script,
+    options_of,
+    script_words,
+    whole,
+)
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
 

@@ -34,7 +34,7 @@ from planner.spec.config import (
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import AttentionKernel, CrossEntropy, Dispatcher, SparseKernel
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, SparseKernel
 
 SCHEDULES: Final = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 CONTEXT_KINDS: Final = {

@@ -6,7 +6,7 @@ Left out: what the options mean (`parse.py`, `parse_model.py`).
 from __future__ import annotations
 
 from planner.errors import InputError
-from planner.frameworks.shell import how_to_set
+from planner.frameworks.shell.script import how_to_set
 from planner.spec.planfile import MOST
 
 

@@ -31,11 +31,11 @@ from planner.frameworks.megatron.states import (
     strategy,
 )
 from planner.frameworks.options import has_options, option_table, table_releases, unknown_options
-from planner.frameworks.shell import Script, options_of, product, program_options, slurm_devices
+from planner.frameworks.shell.script import Script, options_of, product, program_options, slurm_devices
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack_kinds import CrossEntropy, Dispatcher, StateEngine
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (

@@ -16,7 +16,7 @@ from planner.frameworks.megatron.delta import delta_layers_in, delta_net_in
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.hybrid import layers_in, pattern_in, prediction_in, state_space_in
 from planner.frameworks.megatron.sparse import indexer_in, sharing_in
-from planner.frameworks.shell import whole
+from planner.frameworks.shell.script import whole
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.load_model import load_model, resolve_catalog_name
 from planner.spec.model import (

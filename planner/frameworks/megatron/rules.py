@@ -27,7 +27,7 @@ from planner.spec.config import (
 from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack_kinds import AttentionKernel, StateEngine
+from planner.spec.stack.kinds import AttentionKernel, StateEngine
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).

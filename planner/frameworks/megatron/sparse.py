@@ -16,7 +16,7 @@ from planner.errors import InputError, UnsupportedError
 from planner.frameworks.megatron.given import Arguments
 from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.model import ModelSpec
-from planner.spec.stack_kinds import SparseKernel
+from planner.spec.stack.kinds import SparseKernel
 
 Option = tuple[str, ...]
 

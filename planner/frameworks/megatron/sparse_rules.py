@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from planner.spec.accelerator import Architecture
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Mask, Recompute
+from planner.spec.machine.accelerator import Architecture
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack_kinds import SparseKernel
+from planner.spec.stack.kinds import SparseKernel
 
 _VARIANT: Final = "Megatron-LM core/transformer/experimental_attention_variant"
 _FUSED: Final = (SparseKernel.CUDNN, SparseKernel.TILELANG)

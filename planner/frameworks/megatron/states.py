@@ -18,7 +18,7 @@ from planner.frameworks.megatron.hybrid import PATTERNS
 from planner.spec.config import OFFLOAD_OPTIMIZER
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack_kinds import StateEngine
+from planner.spec.stack.kinds import StateEngine
 
 STRATEGIES: Final = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 

@@ -32,7 +32,7 @@ from planner.frameworks.torchtitan.planned import PLANNED, needs_planned, write_
 from planner.frameworks.torchtitan.rules import RULES
 from planner.frameworks.torchtitan.settings import settings_of
 from planner.spec.config import CudaGraphs
-from planner.spec.stack_kinds import AttentionKernel
+from planner.spec.stack.kinds import AttentionKernel
 
 CONFIG: Final = "config.toml"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"

@@ -13,7 +13,7 @@ from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.spec.config import Schedule
 from planner.spec.precision import Precision
-from planner.spec.stack_kinds import CrossEntropy, Dispatcher, Float8Scales
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher, Float8Scales
 
 TITLE: Final = "torchtitan"
 TOML, CLI = "0.2.2", "0.3.0"

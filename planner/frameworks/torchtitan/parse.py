@@ -15,7 +15,7 @@ from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.options import option_table, unknown_options
-from planner.frameworks.shell import is_script, options_of, product, script_words
+from planner.frameworks.shell.script import is_script, options_of, product, script_words
 from planner.frameworks.torchtitan.names import CLI, FLOAT8, MODELS, SCHEDULES, TOML
 from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
 from planner.frameworks.torchtitan.settings import stages_of
@@ -23,7 +23,7 @@ from planner.spec.config import CudaGraphs, Recompute, Schedule
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.stack_kinds import CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
 _EAGER, _FITTED = "torchtitan-2026-eager", "torchtitan-2024"
 # configurations of 0.3.0 with compiled models: models/llama3/config_registry.py, models/qwen3/config_registry.py

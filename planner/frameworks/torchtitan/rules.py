@@ -13,7 +13,7 @@ from planner.frameworks.rulebook import no_scans, whole_recompute
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES, TITLE
 from planner.spec.config import CudaGraphs, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack_kinds import AttentionKernel, CrossEntropy
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
 
 
 def _sequence(columns: Columns, problem: Problem) -> Mask:

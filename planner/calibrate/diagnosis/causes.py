@@ -1,0 +1,217 @@
+"""What could make a step slower than predicted? Each cause as a changed problem, with what betrays and what cures it.
+
+A cause is tried at a few severities; its prediction is the cost model's own for the changed problem, or a stretch of
+the step where the model has no such term. Left out: which cause it is (`diagnose.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from planner.calibrate.correction.estimate import Observation
+from planner.calibrate.predict import predicted_cost
+from planner.spec.config import Recompute
+from planner.spec.overlay import multiplied
+from planner.spec.rule import Problem
+from planner.spec.stack import Stack
+from planner.spec.stack.kinds import AttentionKernel
+
+Changed = Callable[[Observation, float], Observation | None]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause.
+
+    `prior`: how often it is met, relative to the others: set by hand, those of dispatcher and imbalance so that the
+    thread on Mixtral of benchmarks/RESULTS.md comes out, which is no test of them. `severities`: what is tried, in the
+    cause's own unit; `change`: the run under it, None where it cannot be; `stretch`: factor on the step where nothing
+    else changes; `reported`: factor on the FLOP rate or MFU that a log reports; `marks`, `against`: words of the log
+    that speak for it, and against; `words`: of a severity; `test`, `cure`: the next measurement, and what to change."""
+
+    name: str
+    title: str
+    prior: float
+    severities: tuple[float, ...]
+    words: str
+    test: str
+    cure: str
+    change: Changed = lambda seen, severity: seen
+    stretch: bool = False
+    reported: bool = False
+    marks: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    needs: Callable[[Observation], bool] = field(default=lambda seen: True)
+
+
+def _with_stack(seen: Observation, stack: Stack) -> Observation:
+    return replace(seen, problem=replace(seen.problem, stack=stack))
+
+
+def _links(seen: Observation, **factors: float) -> Observation:
+    cluster = seen.problem.cluster
+    links = replace(cluster.links, **{n: getattr(cluster.links, n) * f for n, f in factors.items()})
+    return replace(seen, problem=replace(seen.problem, cluster=replace(cluster, links=links)))
+
+
+def _slow_fabric(seen: Observation, share: float) -> Observation | None:
+    return _links(seen, fabric_bandwidth=share)
+
+
+def _pathological(seen: Observation, times: float) -> Observation | None:
+    return _links(seen, fabric_latency=times)
+
+
+def _slow_scale_up(seen: Observation, share: float) -> Observation | None:
+    return _links(seen, scale_up_bandwidth=share)
+
+
+def _no_overlap(seen: Observation, severity: float) -> Observation | None:
+    comm = seen.problem.stack.communication.model_copy(
+        update={"dp_overlap": 0.0, "fsdp_overlap": 0.0, "cp_overlap": 0.0, "ep_overlap": 0.0}
+    )
+    return _with_stack(seen, seen.problem.stack.model_copy(update={"communication": comm}))
+
+
+def _host_bound(seen: Observation, times: float) -> Observation | None:
+    stack = seen.problem.stack
+    for name in ("layer_floor", "layer_floor_tp"):
+        stack = multiplied(stack, f"host.{name}", times)
+    return _with_stack(seen, stack)
+
+
+def _recompute(seen: Observation, severity: float) -> Observation | None:
+    config = seen.config
+    layers = -(-seen.problem.model.num_layers // config.pp)
+    if config.recompute == Recompute.FULL and config.recompute_layers >= layers:
+        return None
+    return replace(
+        seen,
+        config=replace(config, recompute=int(Recompute.FULL), recompute_layers=layers, recompute_modules=0),
+    )
+
+
+def _slow_attention(seen: Observation, severity: float) -> Observation | None:
+    kernels = seen.problem.stack.kernels
+    if not kernels.attention.tiled:
+        return None
+    eager = kernels.model_copy(update={"attention": AttentionKernel.EAGER})
+    return _with_stack(seen, seen.problem.stack.model_copy(update={"kernels": eager}))
+
+
+def _dispatcher(seen: Observation, times: float) -> Observation | None:
+    """An all-gather dispatcher moves every token to every expert rank; without grouped GEMM experts run one by one."""
+    stack, moe = seen.problem.stack, next((k.moe for k in seen.problem.model.blocks if k.moe), None)
+    if moe is None:
+        return None
+    copies = max(seen.config.ep / moe.top_k, 1.0) if seen.config.ep > 1 else 1.0
+    stack = multiplied(stack, "communication.ep_exposed", times * copies)
+    return _with_stack(seen, multiplied(stack, "host.moe_layer_floor", times))
+
+
+def _imbalance(seen: Observation, times: float) -> Observation | None:
+    if not seen.problem.model.is_moe or seen.config.ep < 2:
+        return None
+    return replace(seen, problem=replace(seen.problem, job=replace(seen.problem.job, expert_imbalance=times)))
+
+
+def _full_precision(seen: Observation, severity: float) -> Observation | None:
+    chip = seen.problem.cluster.accelerator
+    usual = max((rate for dtype, rate in chip.peak if str(dtype) in ("bf16", "fp16")), default=0.0)
+    plain = chip_fp32(seen.problem)
+    if not usual or not plain:
+        return None
+    stack = multiplied(seen.problem.stack, "compute.gemm", min(usual / plain, 90.0))
+    return _with_stack(seen, stack)
+
+
+# dense fp32 outside the tensor cores [FLOP/s]: A100 and H100 datasheets (19.5 and 67 TFLOP/s), from memory
+_FP32: Final = {"ampere": 19.5e12, "hopper": 67e12, "blackwell": 75e12, "volta": 15.7e12}
+
+
+def chip_fp32(problem: Problem) -> float | None:
+    """Dense fp32 rate without tensor cores [FLOP/s]; None where it is not known."""
+    return _FP32.get(str(problem.cluster.accelerator.architecture))
+
+
+def _several_nodes(seen: Observation) -> bool:
+    return seen.problem.cluster.num_nodes > 1
+
+
+def _nearly_full(seen: Observation) -> bool:
+    """Whether a run's memory comes close to the device's, within the error of its prediction."""
+    device = seen.problem.cluster.accelerator.memory
+    return predicted_cost(seen.problem, seen.config).device > _FULL * device / (
+        1 + seen.problem.stack.overhead.error
+    )
+
+
+def _moe(seen: Observation) -> bool:
+    return seen.problem.model.is_moe
+
+
+_FULL: Final = 0.9  # of the device: above it the allocator may have to start over
+
+CAUSES: Final = (
+    Cause("peak", "the reported MFU is counted against another peak or with other FLOPs", 1.0,
+          (0.5, 0.75, 4 / 3), "reported {:.2g}x of what the step time says",
+          "divide model FLOPs (planner model) by step time, devices and the dense peak: is that the figure reported?",
+          "nothing is slow: sparse peaks (1,979 TFLOP/s of an H100) are twice the dense ones; compare tokens/s",
+          reported=True),
+    Cause("fabric", "the fabric reaches a part of its rate", 1.0, (0.5, 0.25, 0.1, 0.05, 0.025),
+          "at {:.0%} of its bandwidth",
+          "all_reduce_perf of nccl-tests on the same nodes; NCCL_DEBUG=INFO must say NET/IB or the fabric's plugin, "
+          "not NET/Socket",
+          "make NCCL use RDMA on all cards (NCCL_IB_HCA, plugin of the cloud, GPUDirect, one card per GPU)",
+          _slow_fabric, marks=("net/socket", "using network socket"), against=("using network ib", "net/ib"),
+          needs=_several_nodes),
+    Cause("network", "messages between nodes wait (a pathological network)", 0.4, (30.0, 300.0, 3000.0),
+          "{:.0f}x the latency", "sendrecv_perf of nccl-tests between nodes at small sizes",
+          "check routing, congestion control and firmware; try NCCL_ALGO and NCCL_PROTO", _pathological,
+          needs=_several_nodes),
+    Cause("nvlink", "links inside the node reach a part of their rate", 0.3, (0.5, 0.2, 0.06),
+          "at {:.0%} of their bandwidth", "nvidia-smi topo -m, and all_reduce_perf -g 8 on one node",
+          "enable peer access: NCCL_P2P_DISABLE unset, ACS off, fabric manager running", _slow_scale_up,
+          marks=("p2p is disabled", "nccl_p2p_disable=1"),
+          needs=lambda seen: seen.problem.cluster.num_devices > 1),
+    Cause("overlap", "communication does not overlap with compute", 0.8, (1.0,), "none is hidden",
+          "a profile of one step: do collectives run beside kernels?",
+          "--overlap-grad-reduce --overlap-param-gather, CUDA_DEVICE_MAX_CONNECTIONS as the framework says, prefetch",
+          _no_overlap, marks=("overlap_grad_reduce=false",), against=("overlap_grad_reduce=true",),
+          needs=lambda seen: seen.problem.cluster.num_devices > 1),
+    Cause("host", "the host launches kernels too slowly", 0.8, (3.0, 6.0, 12.0, 25.0), "{:.0f}x the usual launch time",
+          "launch cost of planner probe; a profile: gaps between kernels, one core at 100 %",
+          "larger micro-batches, CUDA graphs, torch.compile, manual garbage collection, performance governor",
+          _host_bound),
+    Cause("recompute", "full recomputation is on", 0.8, (1.0,), "every layer runs its forward twice",
+          "the launcher's arguments; peak memory far below the prediction",
+          "recompute less: planner estimate --memory shows what fits", _recompute,
+          marks=("recompute_granularity=full",), against=("recompute_granularity=none",)),
+    Cause("dispatcher", "tokens reach experts the slow way (dispatcher or expert kernels)", 2.2, (1.5, 3.0, 6.0),
+          "{:.2g}x the dispatch time", "the launcher's arguments: --moe-token-dispatcher-type, --moe-grouped-gemm",
+          "--moe-token-dispatcher-type alltoall (or DeepEP), --moe-grouped-gemm, expert over tensor parallelism",
+          _dispatcher, marks=("moe_token_dispatcher_type=allgather", "moe_grouped_gemm=false"),
+          against=("moe_grouped_gemm=true",), needs=_moe),
+    Cause("imbalance", "experts get unequal numbers of tokens", 2.0, (1.5, 2.0, 3.0),
+          "the busiest rank has {:.1f}x the mean", "log tokens per expert; try a forced balance",
+          "auxiliary loss or bias balancing, capacity factor; replicas of hot experts", _imbalance, needs=_moe),
+    Cause("attention", "attention does not run as a fused kernel", 0.2, (1.0,), "unfused",
+          "attention forward and backward of planner probe; NVTE_FLASH_ATTN, attn_implementation",
+          "flash or cuDNN attention; check head width, mask and dtype", _slow_attention,
+          marks=("use_flash_attn=false",)),
+    Cause("precision", "matrix products run in fp32", 0.2, (1.0,), "outside the tensor cores",
+          "the launcher's arguments: is --bf16 there? (the log says which dtype parameters have)",
+          "--bf16 (or autocast); torch.backends.cuda.matmul.allow_tf32 for fp32", _full_precision,
+          marks=("using torch.float32 for parameters", "bf16=false")),
+    Cause("padding", "part of the tokens is padding", 0.2, (1.2, 1.5, 2.0), "{:.1f} tokens computed per useful one",
+          "count useful tokens of some batches", "pack sequences; sort by length", stretch=True),
+    Cause("stragglers", "some nodes are slow, or steps wait for data", 0.2, (1.1, 1.25, 1.5),
+          "every step waits {:.2f}x", "per-rank timers (--timing-log-level 2); the spread of step times",
+          "drop the slow node (clocks, thermals, ECC), more loader workers", stretch=True, marks=("straggler",)),
+    Cause("thrash", "the allocator runs out of room and starts over", 0.3, (1.2, 1.6, 2.5),
+          "steps take {:.1f}x", "torch.cuda.memory_stats: num_alloc_retries; reserved close to the capacity",
+          "expandable_segments:True; a smaller micro-batch or more recomputation", stretch=True,
+          marks=("alloc_retries", "cache flushes", "flushing"), needs=_nearly_full),
+)  # fmt: skip

@@ -1,0 +1,271 @@
+"""What do the links reach? Reads tables of nccl-tests and rccl-tests, and fits what they say of a cluster's links.
+
+Two factors for the links inside a scale-up domain and two for those between: bandwidth, and time of an empty message;
+a table from one node speaks of the first, one from several of the second. Left out: contention between groups.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibrate.logs.lines import plain
+from planner.calibrate.predict import rates_of
+from planner.cost.network.collectives import (
+    CollectiveKind,
+    all_gather_time,
+    all_reduce_time,
+    all_to_all_time,
+    p2p_time,
+    reduce_scatter_time,
+)
+from planner.errors import FileInputError, InputError
+from planner.spec.machine.cluster import Cluster
+from planner.spec.machine.links import LinkFactors, LinkRates
+
+Array = NDArray[np.float64]
+
+LARGEST_FILE: Final = 50_000_000  # bytes
+SMALLEST_SIZE: Final = 256.0  # bytes; below, timers say more than links
+_NAMES: Final = (
+    ("all_reduce", CollectiveKind.ALL_REDUCE),
+    ("all_gather", CollectiveKind.ALL_GATHER),
+    ("reduce_scatter", CollectiveKind.REDUCE_SCATTER),
+    ("alltoall", CollectiveKind.ALL_TO_ALL),
+    ("all_to_all", CollectiveKind.ALL_TO_ALL),
+    ("sendrecv", CollectiveKind.P2P),
+)
+_RANK: Final = re.compile(
+    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+)\s+device\s+\d+\s*(?:\[[^\]]*\])?\s*(.*)"
+)
+_START: Final = re.compile(r"# (?:Collective test starting:|nThread\b)")
+_ROW: Final = re.compile(
+    r"^\s*(\d+)\s+(\d+)\s+(?:\S+\s+){1,3}?(?:-?\d+\s+)?([\d.]+(?:e[+-]?\d+)?)\s+([\d.]+)\s+([\d.]+)\s+(\S+)(?:\s|$)"
+)
+# widths of the prior [log]: a well-kept machine lies within a fifth of a like one; latencies spread more
+_PRIOR: Final = (0.4, 0.7)
+_NOISE: Final = 0.12
+_TELLING: Final = 5.0  # independent sizes that a table of many stands for
+
+
+@dataclass(frozen=True)
+class LinkTest:
+    """One table. `hosts`: ranks on each; `sizes` [bytes], `times` [s]."""
+
+    file: str
+    kind: CollectiveKind
+    hosts: tuple[int, ...]
+    device: str
+    sizes: Array
+    times: Array
+
+    @property
+    def ranks(self) -> int:
+        """Ranks in all."""
+        return sum(self.hosts)
+
+    @property
+    def name(self) -> str:
+        """The test in words."""
+        return f"{self.kind} on {self.ranks} devices of {len(self.hosts)} node{'s' * (len(self.hosts) > 1)}"
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Of the largest message, as nccl-tests counts it [bytes/s]."""
+        n = self.ranks
+        share = {CollectiveKind.ALL_REDUCE: 2 * (n - 1) / n, CollectiveKind.P2P: 1.0}.get(
+            self.kind, (n - 1) / n
+        )
+        return float(share * self.sizes[-1] / self.times[-1])
+
+
+def read_tests(path: Path) -> list[LinkTest]:
+    """Every table in a file. Raises `FileInputError`."""
+    name = str(path)
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise FileInputError(name, "must be smaller than 50 MB", f"{path.stat().st_size} bytes")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise FileInputError(name, "must be a readable file", str(error.strerror or error)) from None
+    return parse_tests(text, name)
+
+
+def parse_tests(text: str, name: str) -> list[LinkTest]:
+    """Every table in the output of nccl-tests or rccl-tests. Raises `FileInputError`."""
+    blocks: list[list[str]] = [[]]
+    for raw in text.splitlines():
+        line, _ = plain(raw)
+        if _START.match(line) and any(map(_ROW.match, blocks[-1])):
+            blocks.append([])
+        blocks[-1].append(line)
+    tests = [test for block in blocks if (test := _parse_block(block, name)) is not None]
+    if not tests:
+        must = "must hold a table of nccl-tests or rccl-tests"
+        raise FileInputError(name, must, "no row of sizes and times", "run all_reduce_perf -b 8 -e 4G -f 2")
+    return tests
+
+
+def _parse_block(lines: Sequence[str], name: str) -> LinkTest | None:
+    hosts: dict[str, set[int]] = {}
+    device, sizes, times, wrong = "", [], [], False
+    for line in lines:
+        if match := _RANK.match(line):
+            hosts.setdefault(match[2], set()).add(int(match[1]))
+            device = match[3].strip()
+        elif "Out of bounds values" in line and "FAILED" in line:
+            wrong = True
+        elif match := _ROW.match(line):
+            size, time = float(match[1]), float(match[3]) * 1e-6
+            if size >= SMALLEST_SIZE and time > 0 and math.isfinite(size):
+                sizes.append(size)
+                times.append(time)
+    if not sizes:
+        return None
+    if wrong:
+        must = "the collectives of a test must give right results"
+        raise FileInputError(name, must, "out of bounds values: FAILED", "repair the machine first")
+    if not hosts:
+        must = "the output must list its ranks (# Rank 0 ... on HOST ...)"
+        raise FileInputError(name, must, "no such line", "keep the head of the output")
+    order = np.argsort(sizes, kind="stable")
+    counts = tuple(len(ranks) for ranks in hosts.values())
+    kind = _kind_of(lines, name)
+    return LinkTest(name, kind, counts, device, np.array(sizes)[order], np.array(times)[order])
+
+
+def _kind_of(lines: Sequence[str], name: str) -> CollectiveKind:
+    """The collective of a table: from the lines above it, else from the name of the file."""
+    file = Path(name).stem.lower().replace("-", "_")
+    for text, suffix in (("\n".join(lines), "_perf"), (file, "")):
+        found = [kind for word, kind in _NAMES if word + suffix in text]
+        if found:
+            return found[0]
+    hint = "name the file after it, such as all_gather.txt, or keep the command line in it"
+    raise FileInputError(
+        name, "the output must say which collective it is", "neither text nor name does", hint
+    )
+
+
+def predicted_times(test: LinkTest, cluster: Cluster, rates: LinkRates) -> Array:
+    """What planner predicts for the sizes of a test on a cluster [s]."""
+    ranks, local = float(test.ranks), float(min(max(test.hosts), test.ranks))
+    nvlink = cluster.tiers[0].bandwidth
+    fabric = cluster.tiers[1].bandwidth if len(cluster.tiers) > 1 else nvlink
+    if test.kind is CollectiveKind.P2P:
+        return np.asarray(p2p_time(test.sizes, len(test.hosts) > 1, nvlink, fabric, rates))
+    time = {
+        CollectiveKind.ALL_REDUCE: all_reduce_time,
+        CollectiveKind.ALL_GATHER: all_gather_time,
+        CollectiveKind.REDUCE_SCATTER: reduce_scatter_time,
+        CollectiveKind.ALL_TO_ALL: all_to_all_time,
+    }[test.kind]
+    return np.asarray(time(test.sizes, ranks, local, nvlink, fabric, rates))
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """Factors of a cluster's links, and the median error of the tests before and after [1]."""
+
+    factors: LinkFactors
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    tests: tuple[LinkTest, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is remarkable about the links."""
+        said = []
+        for where, factor in (
+            ("inside a node", self.factors.scale_up_bandwidth), ("between nodes", self.factors.fabric_bandwidth)
+        ):  # fmt: skip
+            if factor < 0.5:
+                said.append(
+                    f"bandwidth {where} is {factor:.0%} of what such links reach: check NCCL_DEBUG=INFO for "
+                    "NET/Socket instead of NET/IB, GPUDirect RDMA, cables and PCIe (ACS)"
+                )
+        return tuple(said)
+
+
+def fit_links(tests: Sequence[LinkTest], cluster: Cluster) -> LinkFit:
+    """Factors under which the tests are predicted best. Raises `InputError` where they are not of this cluster."""
+    _check_tests(tests, cluster)
+    rates = rates_of(replace(cluster, links=LinkFactors()))[1]
+    inside = [test for test in tests if len(test.hosts) == 1]
+    across = [test for test in tests if len(test.hosts) > 1]
+    factors = LinkFactors()
+    if inside:
+        wide, late = _fit(inside, cluster, rates, factors, "scale_up")
+        factors = replace(factors, scale_up_bandwidth=wide, scale_up_latency=late)
+    if across:
+        wide, late = _fit(across, cluster, rates, factors, "fabric")
+        factors = replace(factors, fabric_bandwidth=wide, fabric_latency=late)
+    return LinkFit(
+        factors,
+        tuple(_error(test, cluster, rates) for test in tests),
+        tuple(_error(test, cluster, rates.scaled(factors)) for test in tests),
+        tuple(tests),
+    )
+
+
+def _check_tests(tests: Sequence[LinkTest], cluster: Cluster) -> None:
+    for test in tests:
+        if max(test.hosts) > cluster.devices_per_node:
+            given = f"{max(test.hosts)} devices on a node, {cluster.name} has {cluster.devices_per_node}"
+            raise InputError(f"{test.file} must be of this cluster", given, "name the cluster it ran on")
+        if test.ranks < 2:
+            raise InputError("a test of links needs two devices or more", f"{test.file}: one", "use -g 8")
+        if len(test.hosts) > 1 and len(cluster.tiers) < 2:
+            given = f"{len(test.hosts)} nodes; {cluster.name} as given is one"
+            raise InputError(f"{test.file} must be of this cluster", given, "add --gpus, or a larger cluster")
+    for i, one in enumerate(tests):
+        for other in tests[:i]:
+            if one.kind is other.kind and one.hosts == other.hosts:
+                ratio = one.bus_bandwidth / other.bus_bandwidth
+                if not 0.67 < ratio < 1.5:
+                    given = ", ".join(f"{t.file}: {t.bus_bandwidth / 1e9:.0f} GB/s" for t in (one, other))
+                    raise InputError(
+                        f"tests of {one.name} must agree within a half", given, "measure on a quiet machine"
+                    )
+
+
+def _fit(
+    tests: Sequence[LinkTest], cluster: Cluster, rates: LinkRates, factors: LinkFactors, where: str
+) -> tuple[float, float]:
+    """Bandwidth and latency factor of one tier: the most probable under a log-normal prior around 1."""
+    centre, reach = np.zeros(2), np.array([3.0, 2.5])
+    for _ in range(4):  # each round a grid a quarter as wide around the best point
+        axes = [np.linspace(-1, 1, 13) * reach[i] + centre[i] for i in (0, 1)]
+        loss = np.array(
+            [
+                [_loss(tests, cluster, rates, factors, where, wide, late) for late in axes[1]]
+                for wide in axes[0]
+            ]
+        )
+        best = np.unravel_index(int(loss.argmin()), loss.shape)
+        centre, reach = np.array([axes[0][best[0]], axes[1][best[1]]]), reach / 4
+    return float(np.exp(centre[0])), float(np.exp(centre[1]))
+
+
+def _loss(
+    tests: Sequence[LinkTest], cluster: Cluster, rates: LinkRates, factors: LinkFactors, where: str, wide: float,
+    late: float,
+) -> float:  # fmt: skip
+    changed = {f"{where}_bandwidth": math.exp(wide), f"{where}_latency": math.exp(late)}
+    scaled = rates.scaled(replace(factors, **changed))
+    total = (wide / _PRIOR[0]) ** 2 + (late / _PRIOR[1]) ** 2
+    for test in tests:
+        error = np.log(test.times / predicted_times(test, cluster, scaled)) / _NOISE
+        total += _TELLING * float(np.mean(5.0 * np.log1p(error**2 / 4.0)))
+    return total
+
+
+def _error(test: LinkTest, cluster: Cluster, rates: LinkRates) -> float:
+    return float(np.median(np.abs(predicted_times(test, cluster, rates) / test.times - 1)))

@@ -1,0 +1,1 @@
+"""How long does one device take? Its products, attention, passes over memory and launches."""

@@ -1,0 +1,330 @@
+"""Which tensors does a layer keep for its backward pass, and how large are they on one rank?
+
+Op by op as autograd saves them (torch eager, checked against saved tensors of real blocks); sizes in bytes
+for one micro-batch on one rank. Parts carry the name of the module whose recomputation frees them. Left out:
+allocator rounding and tensors of a few bytes per layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.mixers import sparse_attention
+from planner.cost.mixers.kinds import kept_parts
+from planner.cost.mixers.state_space import cut_of
+from planner.spec.job import ATTENTION_INPUTS, Job
+from planner.spec.model import (
+    Attention,
+    AttentionKind,
+    Layer,
+    ModelSpec,
+    NormKind,
+    QkNorm,
+)
+from planner.spec.precision import PrecisionRecipe
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, SparseKernel
+from planner.spec.stack.time import Kernels
+
+Array = NDArray[np.float64]
+
+MASK_BYTES = 1.0
+STATISTIC_BYTES = 4.0
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """How one micro-batch of a layer is cut, one value per key; all float arrays of one length.
+
+    `tokens`: b s / c, tokens of the micro-batch on a context-parallel rank. `t`, `kv_split`: ranks that divide
+    query heads and key/value heads. `sequence_split`: t with sequence parallelism, else 1. `expert_tokens`:
+    tokens that enter the router per rank, before choosing K experts. `e`, `et`: expert and expert-tensor
+    parallel ranks. `seq_kv`: keys a query can see, s.
+    `imbalance`: tokens of the busiest expert-parallel rank over the mean.
+    """
+
+    tokens: Array
+    t: Array
+    kv_split: Array
+    sequence_split: Array
+    expert_tokens: Array
+    e: Array
+    et: Array
+    c: Array
+    seq_kv: Array
+    imbalance: Array | float = 1.0
+
+    @property
+    def routed_tokens(self) -> Array:
+        """Tokens whose copies the busiest expert-parallel rank works on, before choosing K experts."""
+        return self.expert_tokens * self.imbalance
+
+    def take(self, rows: NDArray[np.intp]) -> LayerShape:
+        """The cut of the chosen keys."""
+        columns = {name: column[rows] for name, column in vars(self).items() if np.ndim(column)}
+        return replace(self, **columns)
+
+
+def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:
+    """Bytes per value of what a linear layer keeps of its input [bytes].
+
+    Transformer Engine keeps one narrow copy, along the columns where scales go by block, with its scales
+    (pytorch/module/linear.py _linear_forward_impl: update_usage of inputmat); padding of scales to 128 x 4 left out.
+    """
+    return recipe.operand_bytes if kernels.keeps_narrow_inputs else recipe.activation_bytes
+
+
+def sparse_sight(a: Attention, x: LayerShape) -> sparse_attention.Sight | None:
+    """What a rank's queries see of whole sequences behind an indexer; None without one."""
+    if a.indexer is None:
+        return None
+    return sparse_attention.sight_of(
+        a, a.indexer, x.tokens * x.c / x.seq_kv, x.seq_kv, x.t, x.c, packed=False
+    )
+
+
+def eager_norm_bytes(model: ModelSpec, kernels: Kernels, recipe: PrecisionRecipe) -> float:
+    """Bytes per value that an RMS norm keeps beside its input, 0 where it is one kernel or keeps no more.
+
+    transformers' keeps an fp32 copy, and what it multiplies by its weight, which stands for its input: in the width of
+    activations, or in fp32.
+    """
+    if kernels.fused_norm or model.norm_kind is not NormKind.RMS:
+        return 0.0
+    wide = 4.0 - recipe.activation_bytes if model.wide_norms and kernels.single_operations else 0.0
+    return kernels.eager_norm_bytes + wide
+
+
+def _attention_parts(
+    a: Attention, h: float, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe, norm: float
+) -> dict[str, Array]:
+    """q, k, v, output and what attention itself keeps. Liu 2024 (arXiv 2405.04434) for MLA's streams.
+
+    `norm`: see `eager_norm_bytes`; of values, whose norm has no weight, the stack's own.
+    """
+    act = recipe.activation_bytes
+    width, kernel = kernels.attention_output_bytes, kernels.attention_of(a)
+    out = (width or act) * a.heads * a.v_head_dim * x.tokens / x.t
+    saved = linear_input_bytes(recipe, kernels)
+    extra = np.where((saved < act) & (width == 0), saved / act * out, 0.0)
+    if a.kind is AttentionKind.MLA:
+        compressed = act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
+        if (see := sparse_sight(a, x)) is not None:
+            gathered = np.where(x.sequence_split > 1, x.tokens * (h + a.q_lora_rank), 0.0)
+            sparse = kernels.sparse_attention or SparseKernel.NONE
+            parts = sparse_attention.kept_parts(a, see, sparse, act, gathered)
+            return {"mla_streams": compressed, **parts, "attention_out": out + extra}
+        widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
+        gate = act * x.tokens * a.gate_width / x.t
+        parts = {"mla_streams": compressed + gate, "mla_up_proj": act * x.tokens * widths / x.t}
+    else:
+        q = act * x.tokens * a.heads * a.head_dim / x.t
+        kv = act * x.tokens * a.own_kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
+        if kernel is AttentionKernel.MEMORY_EFFICIENT:  # one key and value for every query head
+            kv = act * x.tokens * a.heads * (a.head_dim + a.v_head_dim) / x.t
+        copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
+        k = act * x.tokens * a.own_kv_heads * a.head_dim / x.kv_split
+        pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
+        gate = act * x.tokens * a.gate_width / x.t
+        # what the norm of values reads; tied ones are the keys before theirs
+        raw = (
+            act * x.tokens * a.own_kv_heads * a.v_head_dim / x.kv_split * (a.value_norm and not a.tied_values)
+        )
+        parts = {"qkv": q * copies + kv + (copies - 1) * k + raw + pinned + gate}
+        if not kernels.fused_norm:
+            values = a.own_kv_heads * a.v_head_dim / x.kv_split * a.value_norm
+            normed = (copies - 1) * (q + k) / act * max(norm, kernels.eager_norm_bytes)
+            parts["qkv"] = parts["qkv"] + normed + values * x.tokens * kernels.eager_norm_bytes
+    if a.gate_width:  # the output before its gate
+        extra = extra + act * x.tokens * a.heads * a.v_head_dim / x.t
+    heads = a.heads / x.t
+    if kernel.tiled:
+        core = STATISTIC_BYTES * heads * x.tokens
+    else:
+        square = heads * x.tokens * x.seq_kv
+        dropped = (MASK_BYTES + act) if kernels.dropout else 0.0
+        core = (kernels.score_bytes or act + dropped) * square
+    return {**parts, "core_attn": core, "attention_out": out + extra}
+
+
+def _mlp_parts(
+    ffn: float, gated: bool, tokens: Array, split: Array, kernels: Kernels, recipe: PrecisionRecipe
+) -> Array:
+    """fc1's output, the activation's output (input of fc2): 2f + 2f, gated 4f + 2f, eager SiLU 2f more."""
+    act = recipe.activation_bytes
+    wide = (2 if gated else 1) * (kernels.activation_input_bytes or act) + linear_input_bytes(recipe, kernels)
+    if gated and not kernels.fused_activation:
+        wide += act
+    return tokens * ffn * wide / split
+
+
+def _moe_parts(
+    layer: Layer, h: float, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+) -> dict[str, Array]:
+    """Router probabilities, permuted inputs, expert activations and outputs; K copies of every token.
+
+    Expert parallelism exchanges tokens and does not remove them: balanced routing leaves K n rows per rank,
+    times etp, which gathers them (Megatron-LM issue 6782); the busiest rank gets `imbalance` times as many.
+    """
+    moe = layer.moe
+    if moe is None:
+        return {}
+    act, width = recipe.activation_bytes, moe.width(int(h))
+    rows = x.routed_tokens * moe.mean_k
+    router = x.expert_tokens * (STATISTIC_BYTES * moe.choices + 32.0 * moe.top_k)
+    permuted = rows * x.et * width * linear_input_bytes(recipe, kernels)
+    outputs = rows * x.et * width * (0.0 if kernels.probs_in_activation else act)
+    combined = (
+        x.expert_tokens * moe.latent * linear_input_bytes(recipe, kernels)
+    )  # read by the projection back
+    fc1 = rows * moe.expert_ffn * (2 if moe.gated else 1) * (kernels.activation_input_bytes or act)
+    silu = rows * moe.expert_ffn * (act if moe.gated and not kernels.fused_activation else 0.0)
+    product = rows * moe.expert_ffn * linear_input_bytes(recipe, kernels)
+    parts = {"moe": router + permuted + outputs + fc1 + combined, "moe_act": silu + product}
+    if moe.shared_ffn:
+        parts["shared_experts"] = _mlp_parts(moe.shared_ffn, moe.gated, x.tokens, x.t, kernels, recipe)
+    return parts
+
+
+def frozen_inputs(
+    layer: Layer, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe, job: Job
+) -> dict[str, Array]:
+    """Bytes that a layer does not keep because the weight that reads them is frozen and has no adapter, by part.
+
+    A product keeps its input for its weight's gradient alone; what else reads a tensor (attention its output, the
+    activation fc1's output) keeps it all the same. Experts carry no adapters. Checked: 8B with adapters on q, k, v, all
+    else equal, peaks 4.5 GiB below one with adapters everywhere as predicted (DGXC 25.02: 33.0 GiB, predicted 33.9).
+    """
+    saved = linear_input_bytes(recipe, kernels)
+    stream = x.tokens * model.hidden / x.sequence_split
+    gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
+    attention = layer.attention is None or any(job.adapts(name) for name in ATTENTION_INPUTS)
+    shared = layer.moe is not None and layer.moe.shared_ffn > 0
+    second = job.adapts("mlp_fc1") if layer.mlp is not None else shared and job.adapts("shared_fc1")
+    second = second or (layer.mlp is None and layer.moe is None)  # nothing there to read
+    unread = float(not (attention or second)) if layer.parallel else float(not attention) + float(not second)
+    parts = {"layernorm": unread * saved * gathered}
+    copied = saved < recipe.activation_bytes and not kernels.attention_output_bytes
+    a = layer.attention
+    if a is not None and copied and not job.adapts("attention_out"):
+        parts["attention_out"] = saved * a.heads * a.v_head_dim * x.tokens / x.t
+    if layer.mlp is not None and not job.adapts("mlp_fc2"):
+        parts["mlp"] = saved * x.tokens * layer.mlp.ffn / x.t
+    if layer.moe is not None:
+        rows = x.routed_tokens * layer.moe.mean_k
+        latent = 0.0 if job.adapts("latent_up") else saved * x.expert_tokens * layer.moe.latent
+        parts["moe"] = saved * rows * x.et * layer.moe.width(model.hidden) + latent
+        parts["moe_act"] = saved * rows * layer.moe.expert_ffn
+        if shared and not job.adapts("shared_fc2"):
+            parts["shared_experts"] = saved * x.tokens * layer.moe.shared_ffn / x.t
+    return parts
+
+
+def layer_activations(
+    layer: Layer, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe
+) -> dict[str, Array]:
+    """Bytes one layer keeps for its backward pass, by part [bytes], one value per key.
+
+    Dense Llama block, bf16: 8h + 4ad + 4kd + 8f + 4a + 8 bytes per token (6f with a fused activation);
+    GPT block with dropout and eager attention: 34 s b h + 5 a s^2 b (Korthikanti 2022, arXiv 2205.05198,
+    eq. 1-2). Checked against saved tensors in tests/cost/test_activations.py.
+    """
+    h, act = float(model.hidden), recipe.activation_bytes
+    stream = x.tokens * h / x.sequence_split
+    gathered = x.tokens * h if kernels.saves_gathered_input else stream
+    norm_inputs = max(layer.norms, 1)
+    statistics = STATISTIC_BYTES * (1 if model.norm_kind is NormKind.RMS else 2)
+    # multiplied by different constants, the input of attention is not that of the state space
+    normed_inputs = 1 if layer.parallel else layer.sublayers + (layer.mixes_twice and layer.multiplied)
+    parts = {
+        "input": act * stream,
+        "residual": act * stream * (norm_inputs - 1) + statistics * norm_inputs * stream / h,
+        "layernorm": linear_input_bytes(recipe, kernels) * gathered * normed_inputs,
+    }
+    if layer.state_space is not None:  # no module that recomputation of norms reaches
+        parts["state_in"] = parts["layernorm"] / normed_inputs
+        parts["layernorm"] = parts["layernorm"] - parts["state_in"]
+    norm = eager_norm_bytes(model, kernels, recipe)
+    parts["layernorm"] = parts["layernorm"] + norm * stream * norm_inputs
+    if kernels.stream_extra:
+        parts["residual"] = parts["residual"] + kernels.stream_extra * stream
+    if layer.attention is not None:
+        parts.update(_attention_parts(layer.attention, h, x, kernels, recipe, norm))
+    if layer.state_space is not None:
+        cut, saved = cut_of(layer.state_space, x.tokens, x.t, x.c), linear_input_bytes(recipe, kernels)
+        parts.update(kept_parts(layer.state_space, cut, act, saved, not kernels.single_operations))
+    if kernels.dropout:
+        parts["dropout"] = 2 * MASK_BYTES * stream
+    if layer.mlp is not None:
+        parts["mlp"] = _mlp_parts(layer.mlp.ffn, layer.mlp.gated, x.tokens, x.t, kernels, recipe)
+    parts.update(_moe_parts(layer, h, x, kernels, recipe))
+    if layer.side:
+        parts["side"] = _side_parts(layer.side, stream, x.tokens, kernels, recipe)
+    return _outlasting(layer, x, parts, act)
+
+
+def _side_parts(
+    side: float, stream: Array, tokens: Array, kernels: Kernels, recipe: PrecisionRecipe
+) -> Array:
+    """Around the product with a layer's own input: the gate's input, its output, the product; activated, if eager."""
+    act, saved = recipe.activation_bytes, linear_input_bytes(recipe, kernels)
+    eager = 0.0 if kernels.fused_activation else act
+    return saved * stream + tokens * side * (act + eager + saved)
+
+
+def _outlasting(layer: Layer, x: LayerShape, parts: dict[str, Array], act: float) -> dict[str, Array]:
+    """The parts with those that recomputing a whole layer leaves counted as its input: its own input, a slice of all
+    layers' that the model makes once, and keys and values that it lends to later layers."""
+    a = layer.attention
+    lent = act * x.tokens * layer.side
+    if a is not None and a.lends_kv:
+        pairs = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
+        parts["qkv"], lent = parts["qkv"] - pairs, lent + pairs
+    return {**parts, "input": parts["input"] + lent}
+
+
+@dataclass(frozen=True)
+class HeadActivations:
+    """Final norm, head and loss, per micro-batch [bytes]. `inputs`: kept of the norm and the head. `logits`: what the
+    model returns. `kept`: what the loss keeps. `transient`: above `kept` at the loss's peak. `gradient`: of the
+    logits, when the head's own backward starts."""
+
+    inputs: Array
+    logits: Array
+    kept: Array
+    transient: Array
+    gradient: Array
+
+
+def head_activations(
+    vocabulary: Array, model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe,
+    trained: bool = True,
+) -> HeadActivations:  # fmt: skip
+    """What head and loss keep and need, per micro-batch [bytes].
+
+    Inputs: 4 s b h and the norm's statistics; a head that is not `trained` keeps no input of its own. Unfused loss in q
+    bytes (4: fp32): keeps q s b V of log-probabilities, peaks at 3 q s b V in the backward pass (measured: 12 s b V).
+    Fused on bf16 logits: those and their gradient. Chunked: 3 q s b V over the chunks, and the head input's gradient.
+    V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is.
+    """
+    act = recipe.activation_bytes
+    stream = x.tokens * model.hidden / x.sequence_split
+    gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
+    inputs = act * (stream + gathered * trained) + STATISTIC_BYTES * x.tokens / x.sequence_split
+    inputs = inputs + act * x.tokens * model.side_width  # the norm of layers' own inputs
+    norm = eager_norm_bytes(model, kernels, recipe)
+    inputs = inputs + norm * (stream + x.tokens * model.side_width)
+    split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
+    values = x.tokens * vocabulary / split
+    logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary
+    if kernels.cross_entropy is CrossEntropy.FUSED:
+        return HeadActivations(inputs, logits, logits, logits + whole, 2 * logits)
+    wide = kernels.loss_bytes * values
+    if kernels.cross_entropy is CrossEntropy.CHUNKED:
+        part, rest = 1.0 / kernels.loss_chunks, act * stream
+        return HeadActivations(
+            inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part
+        )
+    return HeadActivations(inputs, logits, wide, (kernels.loss_peak - 1) * wide + whole, logits)

@@ -1,0 +1,231 @@
+"""How much memory does every stage need, and when is the peak?
+
+Rows are candidates, columns classes of stages. The peak is the largest over stages and moments of a step
+(`memory/moments.py`). Left out: allocator rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.memory.graph_pool import GraphPool, RowGraphs
+from planner.cost.memory.moments import AT_LOSS, PHASES, MemoryInputs, Moment, gradients_kept, moments_of
+from planner.spec.stack import Stack
+from planner.spec.stack.kinds import StateEngine
+
+Array = NDArray[np.float64]
+# of two moments that differ by rounding alone the first counts, as where a pool fills every one
+_SAME = 1 + 1e-12
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Activations of candidates, of one micro-batch in flight: `peak` (n, C) on stages of each class, at the moment at
+    which they are most; `loss` (n, H) at the loss on those that hold the head, `head` (n, H) (None: the same). They
+    differ where the chunks of a rank do. [bytes]"""
+
+    peak: Array
+    loss: Array | None = None
+    head: NDArray[np.intp] | None = None
+
+    def of(self, moment: Moment) -> Array:
+        """Those of a moment (n, C) [bytes]."""
+        if self.loss is None or self.head is None or moment.phase not in AT_LOSS:
+            return self.peak
+        kept = self.peak.copy()
+        np.put_along_axis(kept, self.head, self.loss, axis=1)
+        return kept
+
+    def on(self, stage_class: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Those on one class of each row, at most moments and at the loss: (n,) each [bytes]."""
+        kept = self.peak[np.arange(len(stage_class)), stage_class]
+        loss = kept
+        if self.loss is not None and self.head is not None:
+            for head, there in zip(self.head.T, self.loss.T, strict=True):
+                loss = np.where(stage_class == head, there, loss)
+        return kept, loss
+
+    def rows(self, rows: NDArray[np.intp]) -> Kept:
+        """Those of some rows, which may repeat."""
+        if self.loss is None or self.head is None:
+            return Kept(self.peak[rows])
+        return Kept(self.peak[rows], self.loss[rows], self.head[rows])
+
+    def but(self, rows: NDArray[np.bool_], other: Array) -> Kept:
+        """The same but for `rows`, which keep `other` (n, C) at all moments."""
+        wide = rows[:, None]
+        peak = np.where(wide, other, self.peak)
+        if self.loss is None or self.head is None:
+            return Kept(peak)
+        return Kept(peak, np.where(wide, np.take_along_axis(other, self.head, axis=1), self.loss), self.head)
+
+
+@dataclass(frozen=True)
+class MemoryCost:
+    """Peak of every candidate. `peak` (n,): what the stack's counter logs [bytes]; `device` (n,): with everything
+    outside the allocator, `outside` (n,) alone. `stage_class`, `phase` (n,): where it is reached. `terms`: named
+    (n, C) arrays of every phase. `by_class` (n, C): the allocator's peak of every class, fragmentation included."""
+
+    peak: Array
+    device: Array
+    outside: Array
+    stage_class: NDArray[np.intp]
+    phase: NDArray[np.intp]
+    by_class: Array
+    terms: dict[str, dict[str, Array]]
+
+
+def _peak_by_class(
+    x: MemoryInputs,
+    moments: list[Moment],
+    stem: NDArray[np.intp],
+    kept: Kept,
+    working: Array,
+    factor: float,
+) -> Array:
+    """Largest over moments (n, C); moments that keep equally much share one product."""
+    groups: dict[int, list[Moment]] = {}
+    for moment in moments:
+        groups.setdefault(id(moment.kept), []).append(moment)
+    result: Array | None = None
+    for members in groups.values():
+        at_loss = [m for m in members if kept.loss is not None and m.phase in AT_LOSS]
+        quiet = [
+            np.where(x.holds_head, -np.inf, m.fixed) if m in at_loss else m.fixed
+            for m in members
+            if not m.works
+        ]
+        busy = [m.fixed for m in members if m.works]
+        found: Array | None = None
+        if quiet:
+            # a padded class must never bind
+            found = np.where(x.alive > 0, np.maximum.reduce(quiet), -np.inf)[stem]
+        if busy:
+            at_work = np.where(x.alive > 0, np.maximum.reduce(busy), -np.inf)[stem] + working[:, None]
+            found = at_work if found is None else np.maximum(found, at_work)
+        assert found is not None
+        if members[0].kept is not None:
+            held = factor * members[0].kept
+            found = found + held[stem] * kept.peak
+            if at_loss and kept.loss is not None and kept.head is not None:
+                fixed, rows = np.maximum.reduce([m.fixed for m in at_loss]), np.arange(len(stem))
+                for head, loss in zip(kept.head.T, kept.loss.T, strict=True):
+                    there = fixed[stem, head] + held[stem, head] * loss
+                    found[rows, head] = np.maximum(found[rows, head], there)
+        result = found if result is None else np.maximum(result, found)
+    assert result is not None
+    return result
+
+
+def _binding_moment(
+    moments: list[Moment], stem: NDArray[np.intp], kept: Kept, working: Array, waste: float,
+    stage_class: NDArray[np.intp], pool: GraphPool | None,
+) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
+    """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
+    at, (usual, at_loss) = (stem, stage_class), kept.on(stage_class)
+    phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
+    best = np.full(len(stem), -np.inf)
+    for moment in moments:
+        mine = at_loss if moment.phase in AT_LOSS else usual
+        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
+        total = moment.fixed[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
+        if pool is not None:
+            total = total + pool.idle(moment)[np.arange(len(stem)), stage_class]
+        better = total > best * _SAME
+        best = np.where(better, total, best)
+        phase = np.where(better, PHASES.index(moment.phase), phase)
+        unused = np.where(better, waste * active, unused)
+    return phase, unused
+
+
+def memory_cost(
+    x: MemoryInputs,
+    stem: NDArray[np.intp],
+    kept: Kept,
+    working: Array,
+    stack: Stack,
+    keep_terms: bool = True,
+    cached: Array | float = 0.0,
+    capacity: float = np.inf,
+    graphs: RowGraphs | None = None,
+) -> MemoryCost:
+    """Terms and peak of memory for every candidate, stage class and moment [bytes].
+
+    Row i has the stem `stem[i]` of `x`, keeps `kept` of a micro-batch in flight and works in `working[i]`.
+    `terms` is empty unless `keep_terms`. `cached`: blocks of recomputed layers, which as those of the last step's
+    gradients a counter of reserved memory shows at the loss, whose tensors are too large for them. Short of memory the
+    allocator returns them before it gives up (torch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks
+    and another try), so that `peak` shows no more of them than `capacity` leaves, and none of the deferred ones where
+    all would exceed it; `device`, on which the verdict rests, counts none. A moment's total: its
+    constant terms + activations in flight and what the allocator wastes of them + the working set of a layer's
+    backward pass. `graphs`: memory of CUDA graphs, None where no row captures any.
+    """
+    moments, waste = moments_of(x, stack, keep_terms), stack.overhead.fragmentation
+    pool = None
+    if graphs is None:
+        by_class = _peak_by_class(x, moments, stem, kept, working, 1.0 + waste)
+    else:
+        pool = GraphPool(x, moments, stem, kept.of, working, 1.0 + waste, graphs)
+        by_class = pool.by_class
+    stage_class, rows = by_class.argmax(axis=1), np.arange(len(stem))
+    reserved = by_class[rows, stage_class]
+    phase, unused = _binding_moment(moments, stem, kept, working, waste, stage_class, pool)
+    logged, seen = reserved, (phase, unused, stage_class)
+    if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
+        first = np.zeros_like(stage_class)
+        binding = _binding_moment(moments, stem, kept, working, waste, first, pool)
+        logged, seen = by_class[:, 0], (*binding, first)
+    born_late = (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates) * gradients_kept(x)
+    at_loss = np.where(seen[0] == PHASES.index("loss"), cached + born_late[stem, seen[2]], 0.0)
+    in_passes = seen[0] <= PHASES.index("gradient_reduction")
+    outside = stack.overhead.context + x.communicators[stem]
+    deferred = x.deferred[stem, seen[2]]
+    room = np.maximum(capacity - outside - logged, 0.0)
+    at_loss = np.minimum(at_loss, room)
+    at_loss = at_loss + np.where(in_passes & (at_loss + deferred <= room), deferred, 0.0)
+    peak = logged + at_loss if stack.overhead.logs_reserved else logged - seen[1]
+    terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}
+    return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
+
+
+def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:
+    """Of several moments of a schedule, the one in which each row needs most."""
+    worst = costs[0]
+    for other in costs[1:]:
+        more = other.device > worst.device
+        wide = more[:, None]
+        worst = MemoryCost(
+            np.maximum(worst.peak, other.peak),
+            np.where(more, other.device, worst.device),
+            worst.outside,
+            np.where(more, other.stage_class, worst.stage_class),
+            np.where(more, other.phase, worst.phase),
+            np.maximum(worst.by_class, other.by_class),
+            {
+                phase: {name: np.where(wide, other.terms[phase][name], term) for name, term in terms.items()}
+                for phase, terms in worst.terms.items()
+            },
+        )
+    return worst
+
+
+def _terms_of(
+    moment: Moment, stem: NDArray[np.intp], kept: Kept, working: Array, waste: float, pool: GraphPool | None
+) -> dict[str, Array]:
+    """Every term of a moment, row by row (n, C)."""
+    terms = {name: value[stem] for name, value in moment.terms.items()}
+    if moment.kept is not None:
+        terms.setdefault("weight_gradients_due", np.zeros_like(kept.peak))
+        terms["activations"] = moment.kept[stem] * kept.of(moment)
+        terms["fragmentation"] = waste * terms["activations"]
+    if moment.works:
+        terms["working_set"] = working[:, None] * np.ones_like(kept.peak)
+    if pool is not None:
+        idle = pool.idle(moment)
+        terms["cuda_graph_buffers"] = np.minimum(pool.buffers, idle)
+        terms["cuda_graph_pool"] = idle - terms["cuda_graph_buffers"]
+    return terms

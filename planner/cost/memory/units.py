@@ -1,0 +1,68 @@
+"""What do Megatron-FSDP's units hold gathered and unreduced at the moments of a step?
+
+A unit is a layer; embedding, final norm and head lie outside units. Source: Megatron-LM
+core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py and param_and_grad_buffer.py, version 1. Left out: padding of
+buffers, and layers of a model whose units differ, for which the widest stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.spec.stack.memory import States
+
+Array = NDArray[np.float64]
+
+# Elements under way at once where --suggested-communication-unit-size is not given: at least 1e9 (the line that says
+# it caps them takes the larger), so that neither part falls with the number of ranks.
+SMALLEST_CAPACITY: Final = 1e9
+
+
+@dataclass(frozen=True)
+class FsdpUnits:
+    """Of a rank (n, C) [bytes]. `outside`: gathered weights outside units, kept from the first forward pass on.
+    `gathered`: units gathered at once. `unreduced`: gradients not reduced yet when the backward pass has begun (the
+    head's and a layer's), when the queue is full, at its last layer, and when the embedding's are ready.
+    `queued`: layers whose backward pass is over when the queue is full."""
+
+    outside: Array
+    gathered: Array
+    unreduced: tuple[Array, Array, Array, Array]
+    queued: Array
+
+
+def fsdp_units(
+    parameters: tuple[Array, Array, Array, Array], layers: Array, zero: Array, states: States,
+    widths: tuple[Array | float, float],
+) -> FsdpUnits:  # fmt: skip
+    """Units of the strategies optim_grads_params (ZeRO 3) and optim_grads (2); nothing for those below.
+
+    `parameters`: of all, outside units, of the head, of a unit (n, C). `widths`: bytes of a gathered weight in a unit
+    and outside. Gathering goes ahead of the layer at work until half the capacity is under way (AllGatherPipeline);
+    reductions are waited for when more than the capacity is queued (GradReducePipeline). With --fsdp-double-buffer two
+    units are gathered and two reduced. Weights outside units are gathered at their first use and never released
+    (preserve_non_fsdp_units); an unreduced gradient has the width of the main one.
+    """
+    total, outer, head, widest = parameters
+    sharded, held = (zero >= 3)[:, None], (zero >= 2)[:, None]
+    unit = np.maximum(np.minimum(widest, total - outer), 1.0)
+    capacity = states.communication_elements or np.maximum(SMALLEST_CAPACITY, 2.0 * unit)
+    ahead = np.minimum(np.ceil(capacity / 2.0 / unit), layers - 1.0)
+    if states.double_buffer:
+        ahead, capacity = np.minimum(1.0, layers - 1.0), head + unit
+    ahead = np.maximum(ahead, 0.0)
+    queued = np.clip(np.floor((capacity - head) / unit), 0.0, np.maximum(layers - 1.0, 0.0))
+    most = np.minimum(head + layers * unit, capacity + unit)
+    elements = (head + unit, head + (queued + 1.0) * unit, most, np.minimum(head + layers * unit, capacity))
+    last = elements[3] + np.maximum(outer - head, 0.0)
+    width = np.where(held, states.gradient, 0.0)
+    return FsdpUnits(
+        np.where(sharded, widths[1] * outer, 0.0),
+        np.where(sharded, widths[0] * (1.0 + ahead) * unit, 0.0),
+        (width * elements[0], width * elements[1], width * elements[2], width * last),
+        queued,
+    )

@@ -1,0 +1,1 @@
+"""What does a layer without plain attention do between its projections? One module a kind."""

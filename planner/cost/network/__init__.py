@@ -1,0 +1,1 @@
+"""How long does communication take? Links, algorithms, messages and what runs beside it."""

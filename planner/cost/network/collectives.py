@@ -1,0 +1,318 @@
+"""How long does a collective of a process group take, alone on its links?
+
+A group has `ranks` devices, `local` of them in each scale-up domain (NVLink, xGMI, PCIe host), so
+ranks / local domains ("nodes"). Bandwidths are nominal, bytes/s per direction per device; `rates` turns them
+into reached ones. Inside a domain every time has one form, latency + W + 2 sqrt(ramp W), W being the wire time: the
+time of a pipeline cut into the best number of slices, which follows the tables of nccl-tests from 1 KiB to 16 GiB
+(benchmarks/fit_links.py prints the errors) and smooths NCCL's protocol switches. Between nodes reductions and gathers
+take the fastest of NCCL's algorithms, protocols (`network/protocols.py`). Left out: contention between groups and with
+compute (the caller divides the bandwidth), stragglers.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.network.protocols import SIMPLE, Crossing, pat_time, ring_time, switch_tree_time, tree_time
+from planner.spec.machine.links import FabricRates, LinkRates, OperationRates
+
+Quantity = float | NDArray[np.float64]
+
+DISPATCH_BASE = 15e-6
+DISPATCH_LEVEL = 20e-6
+# what DeepEP's 20 multiprocessors copy [bytes/s]: 16 GB/s each, as 4 of them, which no link holds up, do on one H100
+# node (ai-dynamo/aiconfigurator@095f58a: 14.6 in dispatch, 17.3 in combine, medians from 4,096 tokens on)
+DISPATCH_COPIES = 20 * 16e9
+
+
+class CollectiveKind(StrEnum):
+    """An operation between the ranks of one process group."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    P2P = "p2p"
+
+
+def moved_bytes(kind: CollectiveKind, size: Quantity, ranks: Quantity) -> Quantity:
+    """Bytes that one rank sends [bytes]; `size` is the total buffer, for an all-to-all that of one rank.
+
+    Ring all-reduce 2 (N-1)/N size; all-gather, reduce-scatter, all-to-all (N-1)/N size; p2p size.
+    Source: Patarasuk and Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002); nccl-tests doc/PERFORMANCE.md.
+    """
+    if kind is CollectiveKind.P2P:
+        return size
+    times = 2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0
+    return times * size * (ranks - 1) / ranks
+
+
+def remote_copies(
+    top_k: Quantity, groups_total: Quantity, experts: Quantity = np.inf, group_limit: Quantity = np.inf
+) -> Quantity:
+    """Expected number of distinct groups, the token's own left out, that a token is sent to [1].
+
+    Routing is balanced: `top_k` different experts, all sets equally likely, `experts` / `groups_total` in
+    each group. A group is missed with probability prod_{i<k} (1 - (E/G) / (E - i)), so
+    (G - 1) (1 - prod) groups away from home are hit. Experts infinite (the default): (1 - 1/G)^k.
+    `group_limit` M: the router first picks M groups (DeepSeek-V3, arXiv:2412.19437, section 2.1.2), then
+    experts in those: M (1 - 1/G) (1 - prod with M for G and E M/G for E).
+    """
+    groups = np.minimum(groups_total, group_limit)
+    reachable = np.asarray(experts, dtype=float) * (groups / groups_total)
+    missed: Quantity = np.ones(np.broadcast(top_k, groups, reachable).shape)
+    for drawn in range(int(np.max(top_k))):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            in_group = np.where(np.isinf(reachable), 1 / groups, reachable / groups / (reachable - drawn))
+        missed = np.where(drawn < np.asarray(top_k), missed * np.maximum(1 - in_group, 0.0), missed)
+    return _scalar_or_column(groups * (1 - 1 / groups_total) * (1 - missed))
+
+
+def all_gather_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+) -> Quantity:
+    """Time of an all-gather whose gathered buffer has `size` bytes [s]. See `_one_way_time`."""
+    return _one_way_time(size, ranks, local, intra_bandwidth, inter_bandwidth, rates.all_gather, rates)
+
+
+def reduce_scatter_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+) -> Quantity:
+    """Time of a reduce-scatter whose input on each rank has `size` bytes [s]. See `_one_way_time`."""
+    return _one_way_time(size, ranks, local, intra_bandwidth, inter_bandwidth, rates.reduce_scatter, rates)
+
+
+def all_reduce_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+) -> Quantity:
+    """Time of an all-reduce of `size` bytes [s]: the fastest algorithm, as NCCL chooses.
+
+    Inside a domain a ring, switch-assisted where the switch reduces: 2 (N-1)/N size on the scale-up link. Between
+    nodes the fastest of ring, tree and switch-assisted tree, no faster than inside one of them. Source: NCCL
+    src/graph/tuning.cc at 5067397.
+    """
+    operation = rates.all_reduce
+    nodes = ranks / local
+    within = moved_bytes(CollectiveKind.ALL_REDUCE, size, local)
+    chain = operation.base + operation.hop * (local - 1)
+    wire = _intra_wire(within, local, intra_bandwidth, operation)
+    inside = np.minimum(chain, rates.switch_floor) + _transfer(wire, local, operation)
+    inside = inside + np.zeros(np.shape(inter_bandwidth))  # as many rows as any argument has
+    if not np.any(np.asarray(nodes) > 1):
+        return _unless_alone(inside, ranks)
+    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, operation, rates)
+    moved = moved_bytes(CollectiveKind.ALL_REDUCE, size, ranks)
+    ring = ring_time(moved, operation.base + operation.hop * (ranks - nodes), 2.0, at)
+    across = np.minimum(ring, tree_time(size, chain, at))
+    if np.isfinite(rates.switch_floor):
+        switched = _transfer(_intra_wire(moved, local, intra_bandwidth, operation), local, operation)
+        across = np.minimum(across, switch_tree_time(size, rates.switch_floor, switched, at))
+    return _unless_alone(np.where(np.asarray(nodes) > 1, np.maximum(across, inside), inside), ranks)
+
+
+def all_to_all_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+    hierarchical: bool = False,
+    remote_share: Quantity = 1.0,
+) -> Quantity:
+    """Time of an all-to-all in which each rank's own send buffer has `size` bytes [s].
+
+    (N - local)/N of it crosses to other nodes over the rank's card. Plain (grouped send and receive): the
+    rest of (local - 1)/N stays on the scale-up link; one message per remote rank. Hierarchical (DeepEP):
+    bytes cross once to the peer device of the target node and are forwarded there, so (local - 1)/local of
+    the buffer passes the scale-up link and there is one message per remote node. `remote_share`: bytes that
+    cross over those without deduplication, `remote_copies(k, nodes) / (k (nodes - 1) / nodes)`.
+    Both links work at the same time.
+    """
+    operation, fabric = rates.all_to_all, rates.fabric
+    nodes = ranks / local
+    divisor, peers = (local, nodes - 1) if hierarchical else (ranks, ranks - local)
+    intra = _intra_wire(size * (local - 1) / divisor, local, intra_bandwidth, operation)
+    crossing = size * remote_share * (ranks - local) / ranks
+    inter = _inter_wire(crossing, nodes, inter_bandwidth * fabric.all_to_all_fraction)
+    wire = np.maximum(intra, inter)
+    floor = operation.base + operation.hop * (local - 1) + np.where(nodes > 1, _message_hop(fabric), 0.0)
+    transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
+    return _unless_alone(floor + peers * fabric.message + transfer, ranks)
+
+
+def dispatch_time(
+    token_bytes: Quantity,
+    top_k: Quantity,
+    experts: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+    node_limit: Quantity = np.inf,
+    copies: Quantity = DISPATCH_COPIES,
+) -> Quantity:
+    """Time of a fused expert dispatch or combine (DeepEP) of `token_bytes` = tokens x bytes per token [s].
+
+    A token crosses once to each other node that holds one of its experts (`remote_copies` over nodes) and the
+    scale-up link once to each rank that does (`remote_copies` over ranks). Across nodes multiprocessors put a
+    token into the card's buffer for each node and forward it from there to each rank, home included, at `copies`
+    bytes/s (deepseek-ai/DeepEP@dd758ca csrc/kernels/legacy/internode.cu): on two nodes that takes longest. The count
+    exchange adds 15 µs + 20 µs log2(nodes) (30, 51, 70 µs on 2, 4, 8 H100 nodes: ai-dynamo/aiconfigurator@095f58a).
+    `node_limit`: most nodes a token may go to. Balanced routing: the caller scales for imbalance.
+    """
+    operation, fabric = rates.dispatch, rates.fabric
+    nodes = ranks / local
+    to_ranks = remote_copies(top_k, ranks, experts, np.asarray(node_limit) * local)
+    intra = _intra_wire(token_bytes * to_ranks, local, intra_bandwidth, operation)
+    to_nodes = remote_copies(top_k, nodes, experts, node_limit)
+    inter = _inter_wire(token_bytes * to_nodes, nodes, inter_bandwidth * fabric.all_to_all_fraction)
+    others = np.maximum(nodes - 1, 1.0)  # a group within a node has none, and copies nothing for the card
+    copied = (
+        token_bytes * (to_nodes * nodes / others + to_ranks * ranks / np.maximum(ranks - 1, 1.0)) / copies
+    )
+    floor = operation.base + operation.hop * (local - 1)
+    floor = floor + np.where(nodes > 1, DISPATCH_BASE + DISPATCH_LEVEL * np.log2(nodes), 0.0)
+    wire = np.maximum(np.maximum(intra, inter), np.where(nodes > 1, copied, 0.0))
+    transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
+    return _unless_alone(floor + transfer, ranks)
+
+
+def p2p_time(
+    size: Quantity,
+    crosses_domain: Quantity | bool | NDArray[np.bool_],
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    rates: LinkRates,
+    among: Quantity = 2.0,
+) -> Quantity:
+    """Time from a send to its completed receive [s]: floor + W + 2 sqrt(ramp W), W = size / bandwidth.
+
+    `among`: devices of a domain that pass on to their neighbours at once, which share host bridges on PCIe [1].
+    """
+    operation, fabric = rates.p2p, rates.fabric
+    crosses = np.asarray(crosses_domain, dtype=bool)
+    fraction = np.interp(np.log2(among), np.log2(operation.ranks), operation.fraction)
+    inside_wire = size / np.where(crosses, 1.0, intra_bandwidth * fraction)
+    outside_wire = size / np.where(crosses, inter_bandwidth * fabric.p2p_fraction, 1.0)
+    inside = operation.base + inside_wire + _filling(inside_wire, operation.ramp[0])
+    outside = fabric.p2p_base + outside_wire + _filling(outside_wire, fabric.p2p_ramp)
+    return _scalar_or_column(np.where(crosses, outside, inside))
+
+
+def _one_way_time(
+    size: Quantity,
+    ranks: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    operation: OperationRates,
+    rates: LinkRates,
+) -> Quantity:
+    """Time of an all-gather or reduce-scatter [s]: a ring; with one device per node the faster of ring and PAT.
+
+    (N-1)/N size at min(scale-up bus bandwidth, local x card), ranks - nodes hops inside and nodes - 1 across.
+    Source: NCCL src/graph/tuning.cc at 5067397; no public table has these two operations on more than one node.
+    """
+    nodes = ranks / local
+    moved = size * (ranks - 1) / ranks
+    wire = _intra_wire(moved, local, intra_bandwidth, operation)
+    floor = operation.base + operation.hop * (ranks - nodes)
+    inside = floor + _transfer(wire, local, operation) + np.zeros(np.shape(inter_bandwidth))
+    if not np.any(np.asarray(nodes) > 1):
+        return _unless_alone(inside, ranks)
+    at = _crossing(nodes, local, intra_bandwidth, inter_bandwidth, operation, rates)
+    ring = ring_time(moved, floor, 1.0, at) + _transfer(wire, local, operation) - wire
+    across = np.where(np.asarray(local) > 1, ring, np.minimum(ring, pat_time(moved, at)))
+    return _unless_alone(np.where(np.asarray(nodes) > 1, across, inside), ranks)
+
+
+def _crossing(
+    nodes: Quantity,
+    local: Quantity,
+    intra_bandwidth: Quantity,
+    inter_bandwidth: Quantity,
+    operation: OperationRates,
+    rates: LinkRates,
+) -> Crossing:
+    """A group as rings see it: inside a domain at the operation's bus bandwidth, or, where that may be the switch's, at
+    that of an all-gather, which no switch helps."""
+    across = np.asarray(nodes) > 1
+    cards = np.where(across, inter_bandwidth * rates.fabric.fraction * local, 1.0)
+    ring = rates.all_gather if np.isfinite(rates.switch_floor) else operation
+    scale_up = _scale_up_reached(local, intra_bandwidth, ring)
+    return Crossing(np.where(across, nodes, 2.0), local, cards, scale_up, rates.fabric, rates.nvlink)
+
+
+def _message_hop(fabric: FabricRates) -> float:
+    """A message between two nodes, in NCCL's protocol of full bandwidth [s]."""
+    latency = (2 if fabric.flush else 1) * fabric.latency
+    return fabric.latency_factor * (SIMPLE.ring_hop + latency)
+
+
+def _scale_up_reached(local: Quantity, bandwidth: Quantity, operation: OperationRates) -> Quantity:
+    """Bus bandwidth inside a domain [bytes/s]; infinite for a rank alone in its domain."""
+    reached = bandwidth * np.interp(np.log2(local), np.log2(operation.ranks), operation.fraction)
+    return np.where(np.asarray(local) > 1, reached, np.inf)
+
+
+def _intra_wire(moved: Quantity, local: Quantity, bandwidth: Quantity, operation: OperationRates) -> Quantity:
+    """Wire time on the scale-up link [s]; 0 for a rank alone in its domain."""
+    return moved / _scale_up_reached(local, bandwidth, operation)
+
+
+def _inter_wire(moved: Quantity, nodes: Quantity, bandwidth: Quantity) -> Quantity:
+    """Wire time on the fabric [s]; 0 for a group inside one domain, whatever its (absent) cards."""
+    across = np.asarray(nodes) > 1
+    return np.where(across, moved / np.where(across, bandwidth, 1.0), 0.0)
+
+
+def _transfer(wire: Quantity, local: Quantity, operation: OperationRates) -> Quantity:
+    """Wire time and the filling of the pipeline inside a domain: W + 2 sqrt(ramp W) [s]."""
+    ramp = np.interp(np.log2(local), np.log2(operation.ranks), operation.ramp)
+    return wire + np.where(np.asarray(local) > 1, _filling(wire, ramp), 0.0)
+
+
+def _filled_across(wire: Quantity, nodes: Quantity, fabric: FabricRates) -> Quantity:
+    """Filling of the pipeline between nodes [s]: s E / (s + E), s = 2 sqrt(ramp W), E = `saturation`."""
+    across, most = _filling(wire, fabric.ramp), fabric.saturation
+    bounded = across / (1 + across / most) if most > 0 else 0.0 * across
+    return np.where(np.asarray(nodes) > 1, bounded, 0.0)
+
+
+def _filling(wire: Quantity, ramp: Quantity) -> Quantity:
+    """2 sqrt(ramp W) [s]: what filling the pipeline adds to the wire time W.
+
+    k slices through s stages with a start-up of a seconds each take (k + s - 1) (a + W/k); the least over k
+    is W + (s - 1) a + 2 sqrt((s - 1) a W). The middle term is in the latency; ramp = (s - 1) a.
+    """
+    return 2 * np.sqrt(ramp * wire)
+
+
+def _unless_alone(time: Quantity, ranks: Quantity) -> Quantity:
+    """`time`, and exactly 0 for a group of one."""
+    return _scalar_or_column(np.where(np.asarray(ranks) > 1, time, 0.0))
+
+
+def _scalar_or_column(value: Quantity) -> Quantity:
+    """A float for a row, an array for a column."""
+    return float(value) if np.ndim(value) == 0 else value

@@ -1,0 +1,1 @@
+"""What is the machine? Accelerators, links, clusters and their files."""

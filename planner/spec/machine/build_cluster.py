@@ -1,0 +1,221 @@
+"""Which cluster does a specification, or a handful of figures, describe?
+
+What the input leaves open is taken from the accelerator's typical node and listed in `Cluster.assumed`. Left
+out: files and names, which `load_cluster` resolves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from planner.errors import InputError
+from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, LinkKind, check_device_count
+from planner.spec.machine.topology import HOP_LATENCY, FabricTier, Wiring, derive_tiers
+
+_NON_BLOCKING: Final = "the fabric between nodes does not block"
+
+
+def cluster_from_spec(spec: ClusterSpec, accelerator: Accelerator, gpus: int | None) -> Cluster:
+    """The first `gpus` devices of the cluster in a file (None: all of it). Raises `InputError`."""
+    per_node = spec.node.accelerators
+    if spec.nodes == "any":
+        if gpus is None:
+            raise InputError(
+                f"{spec.name} is a node type, so the number of GPUs must be given",
+                hint=f"add --gpus {per_node}",
+            )
+        check_device_count(gpus, per_node, None, spec.name)
+        total = _rounded_up(gpus, _largest_domain(spec))
+    else:
+        total = spec.nodes * per_node
+    cluster = _whole_cluster(spec, accelerator, total)
+    return cluster if gpus is None else cluster.with_devices(gpus)
+
+
+def _rounded_up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+def _largest_domain(spec: ClusterSpec) -> int:
+    """Devices of the largest domain with a size of its own; every smaller one divides it."""
+    tiers = spec.fabric.tiers if spec.fabric else ()
+    sizes = [tier.devices for tier in tiers if tier.devices != "all"]
+    return max(spec.node.accelerators, spec.node.scale_up.domain, *sizes)
+
+
+def _spec_tiers(spec: ClusterSpec, total: int) -> tuple[FabricTier, ...]:
+    inside = max(spec.node.accelerators, spec.node.scale_up.domain)
+    if spec.fabric is None or total <= inside:
+        return ()
+    stated = [
+        FabricTier(t.name, total if t.devices == "all" else t.devices, t.oversubscription, t.latency)
+        for t in spec.fabric.tiers
+    ]
+    if not stated:
+        return (FabricTier("fabric", total),)
+    # a node type of one domain needs no switch above it
+    return tuple(t for index, t in enumerate(stated) if index == 0 or t.size > stated[index - 1].size)
+
+
+def _spec_wiring(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Wiring:
+    node, fabric = spec.node, spec.fabric
+    return Wiring(
+        accelerator=accelerator,
+        num_devices=total,
+        devices_per_node=node.accelerators,
+        scale_up_domain=node.scale_up.domain,
+        scale_up_kind=node.scale_up.kind,
+        scale_up_bandwidth=node.scale_up.bandwidth or accelerator.scale_up_bandwidth,
+        nics=node.nics or 0,
+        nic_bandwidth=node.nic_bandwidth or 0.0,
+        fabric=fabric.kind if fabric else node.scale_up.kind,
+        tiers=_spec_tiers(spec, total),
+        scale_up_latency=node.scale_up.latency,
+        fabric_latency=fabric.latency if fabric else None,
+    )
+
+
+def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Cluster:
+    node, price = spec.node, spec.price
+    wiring = _spec_wiring(spec, accelerator, total)
+    assumed = _nominal_latencies(wiring)
+    if wiring.tiers and spec.fabric and not spec.fabric.tiers:
+        assumed.append(_NON_BLOCKING)
+    return Cluster(
+        name=spec.name,
+        accelerator=accelerator,
+        num_devices=total,
+        devices_per_node=node.accelerators,
+        scale_up_domain=node.scale_up.domain,
+        tiers=derive_tiers(wiring),
+        host_memory=node.host_memory,
+        price_per_device_hour=price.on_demand if price else None,
+        reserved_price_per_device_hour=price.reserved if price else None,
+        spot_price_per_device_hour=price.spot if price else None,
+        power_per_device=node.power / node.accelerators if node.power else None,
+        fabric=wiring.fabric,
+        unverified=spec.unverified + _unverified(accelerator),
+        assumed=tuple(assumed),
+        source="; ".join(dict.fromkeys(spec.sources.values())),
+        network_efficiency=spec.network_efficiency,
+    )
+
+
+def _nominal_latencies(wiring: Wiring) -> list[str]:
+    """Which hop latencies the input left open, in words."""
+    kinds = [] if wiring.scale_up_latency else [wiring.scale_up_kind]
+    if wiring.tiers and not wiring.fabric_latency:
+        kinds.append(wiring.fabric)
+    if not kinds:
+        return []
+    hops = ", ".join(f"{kind} {HOP_LATENCY[kind] * 1e6:g} us" for kind in dict.fromkeys(kinds))
+    return [f"nominal time of a hop: {hops}"]
+
+
+def _unverified(accelerator: Accelerator) -> tuple[str, ...]:
+    return tuple(f"accelerator.{field}" for field in accelerator.unverified)
+
+
+def typical_domain(accelerator: Accelerator, devices_per_node: int) -> int:
+    """Devices in one scale-up domain when nodes hold `devices_per_node` of them."""
+    node, domain = accelerator.typical_node, accelerator.scale_up_domain
+    spans_nodes = node is not None and domain > node.accelerators
+    return (
+        domain
+        if spans_nodes
+        else math.gcd(domain, devices_per_node)
+        if domain < devices_per_node
+        else devices_per_node
+    )
+
+
+def assemble_cluster(
+    accelerator: Accelerator,
+    gpus: int,
+    devices_per_node: int,
+    scale_up_domain: int | None = None,
+    fabric_kind: LinkKind | None = None,
+    node_injection_bandwidth: float | None = None,
+) -> Cluster:
+    """A cluster of `gpus` equal devices behind one non-blocking fabric.
+
+    `node_injection_bandwidth`: what all NICs of one node send together, per direction [bytes/s]. What is None
+    is as in the accelerator's typical node, and said in `assumed`. Raises `InputError`.
+    """
+    if devices_per_node <= 0:
+        raise InputError("a node must hold at least one device", str(devices_per_node))
+    name = f"{accelerator.name} nodes of {devices_per_node}"
+    check_device_count(gpus, devices_per_node, None, name)
+    domain = typical_domain(accelerator, devices_per_node) if scale_up_domain is None else scale_up_domain
+    if domain <= 0 or max(domain, devices_per_node) % min(domain, devices_per_node):
+        raise InputError(
+            f"a scale-up domain must divide a node's {devices_per_node} devices or be whole nodes",
+            str(domain),
+        )
+    kind, injection, nics, assumed = _typical_network(
+        accelerator, devices_per_node, fabric_kind, node_injection_bandwidth
+    )
+    inside = max(domain, devices_per_node)
+    total = _rounded_up(gpus, inside)
+    wiring = Wiring(
+        accelerator=accelerator,
+        num_devices=total,
+        devices_per_node=devices_per_node,
+        scale_up_domain=domain,
+        scale_up_kind=accelerator.scale_up_kind,
+        scale_up_bandwidth=accelerator.scale_up_bandwidth,
+        nics=nics,
+        nic_bandwidth=injection / nics,
+        fabric=kind,
+        tiers=(FabricTier("fabric", total),) if total > inside else (),
+    )
+    # what nothing crosses needs no assumption
+    assumed = [*assumed, _NON_BLOCKING] if wiring.tiers else []
+    node = accelerator.typical_node
+    per_node = min(gpus, devices_per_node)
+    return Cluster(
+        name=f"{gpus // per_node}x{per_node} {accelerator.name}",
+        accelerator=accelerator,
+        num_devices=total,
+        devices_per_node=devices_per_node,
+        scale_up_domain=domain,
+        tiers=derive_tiers(wiring),
+        host_memory=None,
+        price_per_device_hour=None,
+        power_per_device=node.power / node.accelerators if node and node.power else None,
+        fabric=kind,
+        unverified=_unverified(accelerator),
+        assumed=(*assumed, *_nominal_latencies(wiring)),
+        source=accelerator.source,
+    ).with_devices(gpus)
+
+
+def _typical_network(
+    accelerator: Accelerator, devices_per_node: int, kind: LinkKind | None, injection: float | None
+) -> tuple[LinkKind, float, int, list[str]]:
+    """Fabric, bytes/s per node, NICs per node and what was assumed, completed from the typical node."""
+    node = accelerator.typical_node
+    if node is None and (kind is None or injection is None):
+        raise InputError(
+            f"{accelerator.name} has no typical node, so the fabric must be given", hint="add 400G-ib"
+        )
+    assumed = []
+    if kind is None and node is not None:
+        kind = node.fabric
+        assumed.append(f"the fabric is {kind}, as in a typical {accelerator.name} node")
+    assert kind is not None
+    if injection is None:
+        assert node is not None
+        injection = node.injection_bandwidth(kind) * devices_per_node / node.accelerators
+        assumed.append(
+            f"a node sends {injection * 8e-9:g} Gbit/s, as a typical {accelerator.name} node on {kind} does"
+        )
+    if injection <= 0 or not math.isfinite(injection):
+        raise InputError("the bandwidth of a node must be above 0", f"{injection} bytes/s")
+    # one NIC per device, or fewer of the usual speed, as many as pair up evenly with the devices
+    usual = injection / node.nic_bandwidth if node else devices_per_node
+    nics = max(
+        d for d in range(1, devices_per_node + 1) if devices_per_node % d == 0 and d <= max(1.0, usual)
+    )
+    return kind, injection, nics, assumed

@@ -1,0 +1,289 @@
+"""What does a cluster consist of: how many devices, joined by which tiers of links, at what price and power?
+
+`ClusterSpec` is the YAML file; `Cluster` the inner form, in which every tier's bandwidth is already per
+device and after sharing. Left out: pools of different accelerators in one cluster, and storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from planner.errors import InputError
+from planner.spec.machine.accelerator import (
+    Accelerator,
+    Architecture,
+    Bandwidth,
+    Capacity,
+    Count,
+    FileModel,
+    Latency,
+    LinkKind,
+    Power,
+    Price,
+    Text,
+)
+from planner.spec.machine.links import AS_SHIPPED, LinkFactors
+
+# Accelerator, Architecture and LinkKind are part of what a cluster is: import them from here
+__all__ = ["Accelerator", "Architecture", "Cluster", "ClusterSpec", "LinkKind", "Tier"]
+
+
+_MOST_DEVICES: Final = 10_000_000
+
+
+class FieldError(ValueError):
+    """A rule that joins several fields of a file is broken; `field` is the key to look at."""
+
+    def __init__(self, field: str, message: str) -> None:
+        self.field = field
+        super().__init__(message)
+
+
+class ScaleUpSpec(FileModel):
+    """The fast links. `domain`: devices joined by them; it may span nodes (NVL72: 18 nodes of 4).
+
+    `bandwidth` (per direction per device) only where it differs from the accelerator's own.
+    """
+
+    kind: LinkKind
+    domain: Count
+    bandwidth: Bandwidth | None = None
+    latency: Latency | None = None
+
+
+class NodeSpec(FileModel):
+    """One server. `power`: what it draws at most, everything in it included."""
+
+    accelerators: Count
+    host_memory: Capacity | None = None
+    nics: Count | None = None
+    nic_bandwidth: Bandwidth | None = None
+    scale_up: ScaleUpSpec
+    power: Power | None = None
+
+
+class FabricTierSpec(FileModel):
+    """A level of switches. `devices`: how many one domain of it joins ("all": the whole cluster).
+
+    `oversubscription`: bandwidth into the domains below over bandwidth out of them (7 for 1:7).
+    """
+
+    name: Text
+    devices: Count | Literal["all"]
+    oversubscription: float = Field(ge=1, le=1000, allow_inf_nan=False)
+    latency: Latency | None = None
+
+
+class FabricSpec(FileModel):
+    """The network between nodes. `latency`: nominal time of one message hop. `rails`: parallel planes."""
+
+    kind: LinkKind
+    rails: Count | None = None
+    latency: Latency | None = None
+    tiers: tuple[FabricTierSpec, ...] = ()
+
+
+class PriceSpec(FileModel):
+    """US dollars per accelerator and hour; `date`: when it was so."""
+
+    on_demand: Price | None = None
+    reserved: Price | None = None
+    spot: Price | None = None
+    date: Text
+
+    @field_validator("date", mode="before")
+    @classmethod
+    def _date_as_text(cls, given: Any) -> Any:
+        return given if isinstance(given, str) or given is None else str(given)  # YAML reads 2026 as a number
+
+
+class ClusterSpec(FileModel):
+    """One file of `cluster_specs/`. `nodes: any` makes it a node type: as many as asked for.
+
+    `sources`: dotted field -> where its numbers come from (a field covers all below it). `unverified`: fields
+    that come from memory.
+    """
+
+    name: Text
+    aliases: tuple[Text, ...] = ()
+    description: str = ""
+    accelerator: Text
+    nodes: Count | Literal["any"]
+    node: NodeSpec
+    fabric: FabricSpec | None = None
+    price: PriceSpec | None = None
+    network_efficiency: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    sources: dict[str, Text] = Field(default_factory=dict)
+    unverified: tuple[Text, ...] = ()
+
+    @property
+    def num_devices(self) -> int | None:
+        """Devices in the whole cluster; None for a node type."""
+        return None if self.nodes == "any" else self.nodes * self.node.accelerators
+
+    @model_validator(mode="after")
+    def _scale_up_fits(self) -> ClusterSpec:
+        per_node, domain, total = self.node.accelerators, self.node.scale_up.domain, self.num_devices
+        if max(per_node, domain) % min(per_node, domain):
+            raise FieldError(
+                "node.scale_up.domain",
+                f"must divide the node's {per_node} devices or be whole nodes, given {domain}",
+            )
+        if total is not None and total % domain:
+            raise FieldError(
+                "node.scale_up.domain", f"must divide the cluster's {total} devices, given {domain}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fabric_fits(self) -> ClusterSpec:
+        inside = max(self.node.accelerators, self.node.scale_up.domain)
+        total = self.num_devices
+        if (self.node.nics is None) != (self.node.nic_bandwidth is None):
+            raise FieldError("node.nics", "nics and nic_bandwidth must be given together")
+        if total is not None and total <= inside and self.fabric is None:
+            return self
+        if self.fabric is None or self.node.nics is None:
+            raise FieldError(
+                "fabric", "a cluster of several nodes must state fabric, node.nics and node.nic_bandwidth"
+            )
+        below = inside
+        for index, tier in enumerate(self.fabric.tiers):
+            field = f"fabric.tiers.{index}.devices"
+            size = total if tier.devices == "all" else tier.devices
+            last = index == len(self.fabric.tiers) - 1
+            if last and tier.devices != "all" and tier.devices != total:
+                raise FieldError(field, f"the outermost tier must join all devices, given {tier.devices}")
+            if tier.devices == "all" and not last:
+                raise FieldError(field, "only the outermost tier joins all devices")
+            if size is None:
+                continue
+            if size % below or (size == below and index > 0):
+                raise FieldError(field, f"tiers must grow by whole domains of {below} devices, given {size}")
+            if total is not None and total % size:
+                raise FieldError(field, f"must divide the cluster's {total} devices, given {size}")
+            below = size
+        return self
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One level of links. `size`: devices in one domain of it (the last: the whole cluster).
+
+    `bandwidth`: per direction per device when every device of the domain sends beyond the tier below at once,
+    after oversubscription and NIC sharing; `bandwidth_alone`: what one device gets while its neighbours are
+    silent [bytes/s]. `pair_bandwidth`: what one pair gets where that is less (a mesh). `latency`: nominal
+    time of a hop [s].
+    """
+
+    name: str
+    kind: LinkKind
+    size: int
+    bandwidth: float
+    bandwidth_alone: float
+    latency: float
+    pair_bandwidth: float | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster as the rest of planner sees it. `tiers`: innermost first, tier 0 the scale-up links.
+
+    `host_memory` per node [bytes], `price_per_device_hour` on demand [$/h], `power_per_device` [W] the device's share
+    of its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
+    `links`: what a calibration measured on its links, over what is said of such links. `described`: the keys of a
+    user's own file.
+    """
+
+    name: str
+    accelerator: Accelerator
+    num_devices: int
+    devices_per_node: int
+    scale_up_domain: int
+    tiers: tuple[Tier, ...]
+    host_memory: float | None
+    price_per_device_hour: float | None
+    power_per_device: float | None
+    fabric: LinkKind
+    unverified: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    source: str = ""
+    network_efficiency: float | None = None
+    reserved_price_per_device_hour: float | None = None
+    spot_price_per_device_hour: float | None = None
+    links: LinkFactors = AS_SHIPPED
+    described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes in use; a part of a node counts as one."""
+        return -(-self.num_devices // self.devices_per_node)
+
+    def with_devices(self, n: int) -> Cluster:
+        """The first `n` devices: whole nodes, or a part of one. Raises `InputError`.
+
+        Domains that `n` would leave partly filled are filled evenly instead (128 GPUs on domains of 72: 64 in
+        each), which is what a scheduler's placement is asked for; said in `assumed`.
+        """
+        check_device_count(n, self.devices_per_node, self.num_devices, self.name)
+        if n == self.num_devices:
+            return self
+        tiers: list[Tier] = []
+        assumed = list(self.assumed)
+        for tier in self.tiers:
+            below = tiers[-1].size if tiers else 1
+            size = n if tier.size >= n else _even_domain(n, tier.size, below, self.devices_per_node)
+            if size == below and tiers:
+                continue
+            if size not in (n, tier.size):
+                assumed.append(
+                    f"{n} devices fill the {tier.name} domains of {tier.size} evenly, {size} in each"
+                )
+            tiers.append(replace(tier, size=size))
+            if size == n:
+                break
+        return replace(
+            self,
+            num_devices=n,
+            devices_per_node=min(n, self.devices_per_node),
+            scale_up_domain=tiers[0].size,
+            tiers=tuple(tiers),
+            assumed=tuple(assumed),
+        )
+
+
+def _even_domain(n: int, size: int, below: int, per_node: int) -> int:
+    """The largest domain of at most `size` devices that divides `n` into whole domains (and whole nodes)."""
+    return next(
+        d
+        for d in range(size, 0, -1)
+        if n % d == 0 and d % below == 0 and (d <= per_node or d % per_node == 0)
+    )
+
+
+def check_device_count(n: int, per_node: int, available: int | None, name: str) -> None:
+    """Raise `InputError` unless `n` devices of `name` are above 0, whole nodes, and no more than it has."""
+    if isinstance(n, bool) or not isinstance(n, int) or n <= 0:
+        raise InputError(
+            "the number of GPUs must be a whole number above 0", repr(n), "give --gpus 8, for example"
+        )
+    if n > _MOST_DEVICES:
+        raise InputError(f"the number of GPUs must be at most {_MOST_DEVICES}", "more than that")
+    if available is not None and n > available:
+        raise InputError(
+            f"{name} has {available} devices",
+            f"{n} asked for",
+            "use a larger spec or a shorthand such as '64x8 h100 400G-ib'",
+        )
+    if n > per_node and n % per_node:
+        lower = n // per_node * per_node
+        legal = [str(m) for m in (lower, lower + per_node) if available is None or m <= available]
+        raise InputError(
+            f"more GPUs than one node of {name} must be whole nodes of {per_node}",
+            str(n),
+            "nearest: " + " or ".join(legal),
+        )

@@ -1,0 +1,85 @@
+"""Which kernels does a stack have for this model on this device?
+
+Left out: what a user's flags choose among those.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planner.errors import UnsupportedError
+from planner.spec.machine.accelerator import Accelerator, Architecture
+from planner.spec.model import ModelSpec
+from planner.spec.stack import Stack
+from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.time import FLASH_WIDTH
+
+# compiled by XLA over a torus, or over rings of its own: neither is in the cost model
+NOT_MODELLED: Final = (Architecture.TPU, Architecture.TRAINIUM)
+WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
+# programs of transformers take one kernel for all layers
+_ONE_KERNEL: Final = ("deepspeed", "fsdp")
+
+
+def with_device_kernels(stack: Stack, model: ModelSpec, chip: Accelerator) -> Stack:
+    """The stack with unfused attention where it has no flash kernel. Raises `UnsupportedError`."""
+    if chip.architecture in NOT_MODELLED:
+        raise UnsupportedError(
+            "the cluster must have GPUs, or other devices that planner's stacks run on",
+            f"{stack.name} on {chip.name}",
+            "choose another cluster: no stack for TPU or Trainium, and no torus of links, is modelled",
+        )
+    if _missing_flash(stack, model, chip):
+        return _with_attention(stack, AttentionKernel.FUSED_SOFTMAX)
+    return with_wide_heads(stack, model)
+
+
+def with_wide_heads(stack: Stack, model: ModelSpec) -> Stack:
+    """The stack with a kernel that takes the model's widest heads, where it has one kernel for all layers."""
+    if _too_wide(stack, model) and stack.framework in _ONE_KERNEL:
+        return _with_attention(stack, AttentionKernel.MEMORY_EFFICIENT)
+    return stack
+
+
+def _with_attention(stack: Stack, kernel: AttentionKernel) -> Stack:
+    kernels = stack.kernels.model_copy(update={"attention": kernel})
+    return stack.model_copy(update={"kernels": kernels})
+
+
+def missing_kernels(stack: Stack, model: ModelSpec, chip: Accelerator) -> tuple[str, ...]:
+    """What the stack does without on this device, for the list of what is assumed. `stack`: as its file has it."""
+    said = []
+    if why := _missing_flash(stack, model, chip):
+        said.append(f"attention keeps its scores, only the softmax fused: {why}")
+    elif widest := _too_wide(stack, model):
+        why = f"flash kernels take heads {FLASH_WIDTH} wide at most, the model has some of {widest}"
+        if stack.framework in _ONE_KERNEL:
+            said.append(f"attention runs in PyTorch's memory-efficient kernel: {why}")
+        else:
+            said.append(f"attention of the wide heads keeps its scores, only the softmax fused: {why}")
+    if chip.architecture in WRITTEN_FOR_GPUS:
+        said.append(f"{stack.name} runs on {chip.name} as on a GPU, for which its release was written")
+    return tuple(said)
+
+
+def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator) -> str:
+    """Why the stack's flash attention does not run here; empty where it does, or where the stack has none.
+
+    Below compute capability 8.0 Transformer Engine turns off FlashAttention and cuDNN's fused attention
+    (transformer_engine/pytorch/attention/dot_product_attention/utils.py get_attention_backend). PyTorch's
+    memory-efficient kernel, which keeps no scores, runs there too but was never timed: taken as unfused.
+    """
+    if not stack.kernels.attention.is_flash:
+        return ""
+    if chip.architecture is Architecture.VOLTA:
+        return "flash kernels need compute capability 8.0 (Ampere) or more"
+    latent = model.has_latent_attention
+    if latent and chip.architecture is Architecture.BLACKWELL and not stack.kernels.fused_mla_on_blackwell:
+        return "this release has no flash kernel for latent attention on Blackwell"
+    return ""
+
+
+def _too_wide(stack: Stack, model: ModelSpec) -> int:
+    """The widest head, where the stack's flash attention does not take it; else 0."""
+    widest = max((max(a.head_dim, a.v_head_dim) for a in model.attentions), default=0)
+    return widest if stack.kernels.attention.is_flash and widest > FLASH_WIDTH else 0

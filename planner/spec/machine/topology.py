@@ -1,0 +1,186 @@
+"""Through which levels of links do devices reach each other, and how much does each get at every level?
+
+A symmetric fabric is described once per level; the tiers' bandwidths follow from it. Left out: routing
+inside a level (a fat tree is taken as non-blocking up to its stated oversubscription) and failed links.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from planner.spec.machine.cluster import Accelerator, LinkKind, Tier
+
+if TYPE_CHECKING:
+    import networkx
+
+# Nominal time of one hop [s]. NVLink, PCIe, network: hop of the LL128 ring in NCCL's own tuning model
+# (NVIDIA/nccl@5067397 src/graph/tuning.cc). xGMI: ring Simple in RCCL's (ROCm/rccl@0cbce2a). EFA: the
+# network hop plus the about 25 us per hop by which 2-node EFA measurements exceed that model. ICI,
+# NeuronLink, UPI, Ethernet sockets: orders of magnitude from memory; Omni-Path and Slingshot as InfiniBand.
+HOP_LATENCY: Final[Mapping[LinkKind, float]] = {
+    LinkKind.NVLINK: 1.9e-6,
+    LinkKind.XGMI: 2.1e-6,
+    LinkKind.PCIE: 2.5e-6,
+    LinkKind.ICI: 1e-6,
+    LinkKind.NEURONLINK: 2e-6,
+    LinkKind.UPI: 1e-6,
+    LinkKind.INFINIBAND: 4e-6,
+    LinkKind.ROCE: 4e-6,
+    LinkKind.EFA: 29e-6,
+    LinkKind.ETHERNET: 30e-6,
+    LinkKind.OMNIPATH: 4e-6,
+    LinkKind.SLINGSHOT: 4e-6,
+}
+
+
+@dataclass(frozen=True)
+class FabricTier:
+    """A level of switches: `size` devices in one domain, `oversubscription` of the trunks that enter it."""
+
+    name: str
+    size: int
+    oversubscription: float = 1.0
+    latency: float | None = None
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What is plugged into what. Bandwidths [bytes/s per direction], `nic_bandwidth` of one NIC.
+
+    `tiers`: the switches between nodes, inner to outer, none if the cluster is one scale-up domain or node.
+    """
+
+    accelerator: Accelerator
+    num_devices: int
+    devices_per_node: int
+    scale_up_domain: int
+    scale_up_kind: LinkKind
+    scale_up_bandwidth: float
+    nics: int
+    nic_bandwidth: float
+    fabric: LinkKind
+    tiers: tuple[FabricTier, ...]
+    scale_up_latency: float | None = None
+    fabric_latency: float | None = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level and the links that lead up to it from the level `below`.
+
+    `size`: devices under one vertex. `capacity` of one link [bytes/s], `multiplicity`: how many links'
+    worth leads up from one vertex below. `is_tier`: a level at which groups of devices meet.
+    """
+
+    name: str
+    kind: LinkKind
+    size: int
+    below: str
+    capacity: float
+    multiplicity: float
+    latency: float
+    is_tier: bool = True
+
+
+DEVICE: Final = "device"
+
+
+def levels(wiring: Wiring) -> tuple[Level, ...]:
+    """The levels of a fabric, each after the one below it."""
+    chip, per_node = wiring.accelerator, wiring.devices_per_node
+    scale_up_latency = wiring.scale_up_latency or HOP_LATENCY[wiring.scale_up_kind]
+    found = [
+        Level(
+            "scale-up",
+            wiring.scale_up_kind,
+            wiring.scale_up_domain,
+            DEVICE,
+            wiring.scale_up_bandwidth,
+            1.0,
+            scale_up_latency,
+        )
+    ]
+    if wiring.scale_up_domain < per_node:  # pairs bridged by NVLink, the rest of the node over PCIe
+        pcie = LinkKind.PCIE
+        found.append(Level("node", pcie, per_node, DEVICE, chip.pcie_bandwidth, 1.0, HOP_LATENCY[pcie]))
+    if wiring.tiers:
+        found += _fabric_levels(wiring)
+    return tuple(found)
+
+
+def _fabric_levels(wiring: Wiring) -> list[Level]:
+    """NIC groups, then the switches; NICs and devices of a node pair up in as many groups as possible."""
+    per_node, nic, kind = wiring.devices_per_node, wiring.nic_bandwidth, wiring.fabric
+    groups = math.gcd(wiring.nics, per_node)
+    hop = wiring.fabric_latency or HOP_LATENCY[kind]
+    # ports on the chip itself do not pass through PCIe
+    to_nic = wiring.nics * nic if wiring.accelerator.integrated_nics else wiring.accelerator.pcie_bandwidth
+    found = [Level("nic", kind, per_node // groups, DEVICE, to_nic, 1.0, 0.0, is_tier=False)]
+    below, size, links = "nic", per_node // groups, wiring.nics / groups
+    for tier in wiring.tiers:
+        if below == "nic" and tier.oversubscription > 1:
+            # the NICs' own cables are never oversubscribed: the trunk begins above the node
+            found.append(Level("node-uplink", kind, per_node, below, nic, links, 0.0, is_tier=False))
+            below, size, links = "node-uplink", per_node, float(wiring.nics)
+        links /= tier.oversubscription
+        found.append(Level(tier.name, kind, tier.size, below, nic, links, tier.latency or hop))
+        below, links, size = tier.name, links * tier.size / size, tier.size
+    return found
+
+
+def derive_tiers(wiring: Wiring) -> tuple[Tier, ...]:
+    """The tiers of a fabric, innermost first.
+
+    Of every trunk on the way up, the devices under it share it: bandwidth = min over the path of
+    capacity x multiplicity / devices below; alone, a device has the narrowest trunk for itself [bytes/s].
+    """
+    shared: dict[str, float] = {DEVICE: math.inf}
+    alone: dict[str, float] = {DEVICE: math.inf}
+    sizes = {DEVICE: 1}
+    found: list[Tier] = []
+    for level in levels(wiring):
+        trunk = level.capacity * level.multiplicity
+        shared[level.name] = min(shared[level.below], trunk / sizes[level.below])
+        alone[level.name] = min(alone[level.below], trunk)
+        sizes[level.name] = level.size
+        if level.is_tier:
+            inner = not found
+            pair = wiring.accelerator.pair_bandwidth if inner and level.size > 2 else None
+            found.append(
+                Tier(
+                    level.name,
+                    level.kind,
+                    level.size,
+                    shared[level.name],
+                    alone[level.name],
+                    level.latency,
+                    pair,
+                )
+            )
+    return tuple(found)
+
+
+def topology_graph(wiring: Wiring) -> networkx.Graph[str]:
+    """The fabric as a graph of levels, one vertex each (the fabric is symmetric, so one stands for all).
+
+    Vertices carry `size` (devices under one), `count` (how many there are), `kind`; edges `capacity` of one
+    link [bytes/s], `multiplicity` (links from one vertex below), `total` (all links of the level [bytes/s]).
+    """
+    import networkx
+
+    graph: networkx.Graph[str] = networkx.Graph(name=wiring.accelerator.name)
+    graph.add_node(DEVICE, size=1, count=wiring.num_devices, kind=None)
+    for level in levels(wiring):
+        graph.add_node(level.name, size=level.size, count=wiring.num_devices // level.size, kind=level.kind)
+        total = level.capacity * level.multiplicity * graph.nodes[level.below]["count"]
+        graph.add_edge(
+            level.below,
+            level.name,
+            capacity=level.capacity,
+            multiplicity=level.multiplicity,
+            total=total,
+        )
+    return graph

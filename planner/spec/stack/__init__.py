@@ -1,0 +1,141 @@
+"""How does this training software run a configuration? A handful of physically meaningful, bounded numbers.
+
+A stack is a framework at a release with its kernels. The same configuration runs up to 2x apart on
+different stacks, so every prediction names one. Its numbers come from a YAML file with sources; those
+marked `fitted` were found by `benchmarks/fit_stacks.py` on public runs, never per model or per row.
+Left out: anything that belongs to the hardware (kernel tables, link rates) or to the configuration.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field, field_validator
+
+from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
+from planner.spec.own_run import OwnRun
+from planner.spec.stack.kinds import PipelineSplit
+from planner.spec.stack.memory import Overhead, States
+from planner.spec.stack.section import Section
+from planner.spec.stack.time import Communication, Compute, Host, Kernels
+
+# A band where the stack was not fitted, on other devices or kinds of models, over the one where it was.
+UNLIKE_BAND = 1.5
+# Within this lie the mean errors of 80 % of publishers that no constant has seen: see `elsewhere`.
+PUBLISHER_BAND = 0.12
+BAND_DEVICES = 64.0
+WIDEST_BAND = 2.0
+
+
+def elsewhere(band: float) -> float:
+    """The band of a step time on a cluster whose owner published nothing, from the band of publishers' groups [1].
+
+    sqrt(band^2 + PUBLISHER_BAND^2): a stack's band is the 80 % quantile of errors on groups left out, other groups of
+    whose publisher were seen. A stranger's machine, settings and way of timing move all of its errors together. How far
+    is not known of one stack, which one to three publishers ran, so that the fitted stacks share it: the root of the
+    mean square, over publishers, of their median log errors with all their rows hidden from the fit, times the 90 %
+    quantile of Student's t for as many publishers (`publisher_spread`, benchmarks/cross_validate.py --hide: eight,
+    0.081 x 1.40 in the log). A stack that only they ran takes its nearest kin's numbers there, which widens it.
+    """
+    return min(math.hypot(band, PUBLISHER_BAND), WIDEST_BAND)
+
+
+class Limits(Section):
+    """What the framework accepts, as far as a mask needs it."""
+
+    zero: tuple[int, ...] = (0, 1)
+    zero_with_pp: tuple[int, ...] = (0, 1)
+    hybrid_sharding: tuple[int, ...] = Field(
+        (), description="of these, the stages that can be sharded within groups of ranks (HSDP)"
+    )
+    max_pp: int = 10**6
+    offload: tuple[int, ...] = Field((0,), description="bit masks of what may live on the host")
+    offload_activations_with_pp: bool = True
+    cuda_graphs: tuple[str, ...] = Field(
+        ("none",), description="what may capture CUDA graphs, as spec.config.CudaGraphs names it"
+    )
+    cuda_graphs_tried: tuple[str, ...] = Field(
+        ("none",), description="of these, what a search tries where nothing is asked for"
+    )
+    sequence_parallel: tuple[int, ...] = (0, 1)
+    max_cp: int = 10**6
+    max_ep: int = 10**6
+    interleaving: bool = True
+    schedules: tuple[str, ...] = Field(
+        ("1f1b", "interleaved"), description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them"
+    )
+    partial_full_recompute: bool = True
+    selective_recompute: tuple[str, ...] = ("core_attn",)
+    recompute_modules: tuple[str, ...] = Field((), description="modules that can be recomputed one by one")
+    kv_heads_below_tp: bool = True
+    moe_needs_sp: bool = False
+    pads_vocabulary: int = Field(
+        128, description="vocabulary is padded to a multiple of this x tp; 1: not padded"
+    )
+
+    @field_validator("cuda_graphs", "cuda_graphs_tried")
+    @classmethod
+    def _captures(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known = [graphs.label for graphs in CudaGraphs]
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"CUDA graphs must be among {', '.join(known)}: {', '.join(unknown)}")
+        return names
+
+    @field_validator("schedules")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in names if name not in SCHEDULE_LABELS]
+        if unknown:
+            raise ValueError(f"schedules must be among {', '.join(SCHEDULE_LABELS)}: {', '.join(unknown)}")
+        return names
+
+
+class Stack(Section):
+    """A training software stack."""
+
+    name: str
+    description: str
+    framework: str
+    released: str
+    source: str
+    fitted: str = Field("", description="which numbers were fitted, on what; empty: start values")
+    kin: str = Field("", description="the nearest stack, for what was not identified here")
+    band: float = Field(
+        0.3, gt=0, le=2, description="80 % of cross-validated step-time errors lie within this"
+    )
+    band_moe: float | None = Field(None, gt=0, le=2, description="the same of mixtures of experts")
+    band_widening: float = Field(
+        0.0, ge=0, le=1, description="power of devices / 64 by which `band` grows, where the errors show it"
+    )
+    devices: tuple[str, ...] = Field((), description="accelerators of the runs behind `fitted`")
+    calibration: str = Field("", description="the user's measurements behind it; empty: as shipped")
+    calibration_level: str = Field("", description="L2 or L3 where it was calibrated")
+    measured: tuple[OwnRun, ...] = Field(
+        (), description="the user's own configurations, where it was calibrated"
+    )
+    split: PipelineSplit | tuple[int, ...] = Field(
+        PipelineSplit.BALANCED,
+        description="how layers are dealt to stages, or the layers of every chunk in order",
+    )
+    composed: bool = Field(
+        False,
+        description="steps are sums of profiles of one device: collectives, measured apart, follow the longer of host "
+        "and device, and nothing is recomputed, whatever a configuration says",
+    )
+    logs_half_attention: bool = Field(
+        False,
+        description="TFLOP/s and MFU of its log count half the square of causal attention, else the whole of it",
+    )
+    kernels: Kernels = Kernels()
+    compute: Compute = Compute()
+    host: Host = Host()
+    communication: Communication = Communication()
+    states: States = States()
+    overhead: Overhead = Overhead()
+    limits: Limits = Limits()
+
+    def band_at(self, devices: float, moe: bool) -> float:
+        """The band of a step time on so many devices [1]; never narrower for a mixture of experts."""
+        band = self.band * (devices / BAND_DEVICES) ** self.band_widening
+        wider = (self.band_moe or band * UNLIKE_BAND) if moe and self.calibration_level != "L3" else 0.0
+        return float(min(max(band, wider), WIDEST_BAND))

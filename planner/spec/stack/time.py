@@ -1,0 +1,300 @@
+"""What decides how long a training software takes? Its kernels, their rates, its host, and what it exchanges how.
+
+Left out: what it keeps in memory (`stack_memory.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from planner.spec.model import Attention
+from planner.spec.precision import Dtype
+from planner.spec.stack.kinds import (
+    AttentionKernel,
+    ContextExchange,
+    CrossEntropy,
+    Dispatcher,
+    Float8Scales,
+    SparseKernel,
+)
+from planner.spec.stack.section import Bytes, Seconds, Section
+
+# FlashAttention's widest head (Dao-AILab/flash-attention, README: head dimensions up to 256).
+FLASH_WIDTH: Final = 256
+
+
+class Kernels(Section):
+    """Which kernels a layer is made of; decides saved activations and memory-bound time."""
+
+    attention: AttentionKernel = AttentionKernel.FLASH
+    fused_mla_on_blackwell: bool = Field(
+        True,
+        description="has fused attention for multi-head latent attention on Blackwell; else its softmax alone is fused",
+    )
+    sparse_attention: SparseKernel | None = Field(
+        None, description="kernels of attention behind an indexer; absent: the software has none"
+    )
+    fused_norm: bool = True
+    fused_activation: bool = True
+    single_operations: bool = Field(
+        False,
+        description="norms, rotary embedding, activation, sums and loss run operation by operation, as Hugging Face "
+        "transformers' modelling code does without torch.compile (cost/eager.py), but for those with fused kernels",
+    )
+    fused_rotary: bool = Field(
+        False, description="beside single operations: queries and keys are rotated by one kernel"
+    )
+    cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
+    dropout: bool = False
+    saves_gathered_input: bool = Field(
+        False, description="keeps the all-gathered input of a sequence-parallel linear instead of its shard"
+    )
+    eager_norm_bytes: float = Field(
+        4.0, ge=0, le=16, description="kept by an unfused RMS norm beside its inputs, per hidden value"
+    )
+    keeps_narrow_inputs: bool = Field(
+        True,
+        description="keeps 8-bit and 4-bit copies of linear inputs instead of the wide ones (Transformer Engine)",
+    )
+    stream_extra: float = Field(0.0, ge=0, le=16, description="further bytes a layer keeps per hidden value")
+    checkpoint_extra: float = Field(
+        0.0, ge=0, le=16, description="bytes per hidden value that a recomputed layer keeps beside its input"
+    )
+    score_bytes: float = Field(
+        0.0, ge=0, le=16, description="kept per attention score without flash attention; 0: counted op by op"
+    )
+    activation_input_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="kept per value of the MLP's activation input (Megatron --activation-func-fp8-input-store: 1); "
+        "0: in the width of activations",
+    )
+    attention_output_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="kept per value of attention's output, by attention and the projection together; 0: in the width "
+        "of activations, and a narrow copy for a narrow projection",
+    )
+    boundary_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="kept per hidden value of each micro-batch a pipeline stage has in flight",
+    )
+    received_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=4,
+        description="per hidden value that a chunk receives, forward or backward, of every micro-batch of a step: "
+        "buffers made once (torch.distributed.pipelining)",
+    )
+    keeps_outputs: bool = Field(
+        False,
+        description="where there are such buffers: outputs of all micro-batches stay until the next step",
+    )
+    pins_fused_qkv: bool = Field(
+        False,
+        description="MHA's rotated queries keep the fused q, k, v tensor alive beside a copy of keys and values",
+    )
+    gather_buffer_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="bytes per hidden value of the gathered stream in buffers made once (tp > 1)",
+    )
+    deferred_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="per layer and hidden value of the gathered stream: outputs of row-parallel products whose blocks "
+        "the allocator cannot reuse while passes are launched ahead of the device (tp > 1); counted as reserved",
+    )
+    split_keeps_graph: bool = Field(
+        False,
+        description="a backward split in two frees nothing before the weight gradient (autograd), instead of all "
+        "but the inputs of linear layers",
+    )
+    probs_in_activation: bool = Field(
+        False,
+        description="routing probabilities weigh the expert's activation, so that its output is not kept",
+    )
+    float8_scales: Float8Scales | None = Field(
+        None,
+        description="fp8_cs is torchao's float8, with these scales; absent: Transformer Engine's current scaling",
+    )
+    eager_dequantise: bool = Field(
+        False,
+        description="frozen 4-bit weights are dequantised by single operations of PyTorch (torchao, not compiled)",
+    )
+    loss_bytes: float = Field(4.0, ge=2, le=4, description="bytes per logit in an unfused loss")
+    loss_peak: float = Field(
+        3.0,
+        ge=1,
+        le=3,
+        description="copies of the logits in `loss_bytes` alive at the peak of an unfused loss",
+    )
+    loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
+    whole_logit_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="bytes per logit of the whole vocabulary that every tp rank holds at the loss",
+    )
+
+    def attention_of(self, attention: Attention) -> AttentionKernel:
+        """The kernel of one layer: where its heads are too wide for a flash kernel, the softmax alone is fused, as
+        Transformer Engine chooses layer by layer (pytorch/attention/dot_product_attention/utils.py
+        get_attention_backend)."""
+        wide = max(attention.head_dim, attention.v_head_dim) > FLASH_WIDTH
+        return AttentionKernel.FUSED_SOFTMAX if wide and self.attention.is_flash else self.attention
+
+
+class Compute(Section):
+    """Time over what the kernel tables say, per kind of work [1]."""
+
+    gemm: dict[Dtype, float] = Field(default_factory=dict, description="factor by format; missing: 1")
+    grouped_gemm: float = Field(
+        1.0, ge=0.3, le=6.0, description="time of the experts' products beside that of others of their format"
+    )
+    attention: float = Field(1.0, ge=0.3, le=6.0)
+    memory_bound: float = Field(1.0, ge=0.3, le=12.0)
+    accelerator: dict[str, Annotated[float, Field(ge=0.5, le=2.0)]] = Field(
+        default_factory=dict,
+        description="factor on GEMM and attention time by accelerator: its sustained clocks, how far the software's "
+        "kernels were tuned for it; missing: 1",
+    )
+
+    def gemm_factor(self, dtype: Dtype) -> float:
+        """Factor on GEMM time of a format; bf16's where the format has none."""
+        return self.gemm.get(dtype, self.gemm.get(Dtype.BF16, 1.0))
+
+
+class Host(Section):
+    """Time the host needs to launch a layer's kernels; the layer takes the longer of host and device [s]."""
+
+    layer_floor: Seconds = Field(0.0005, ge=0, le=0.05, description="forward + backward of a layer at tp 1")
+    layer_floor_tp: Seconds = Field(0.0005, ge=0, le=0.05, description="the same at tp > 1")
+    moe_layer_floor: Seconds = Field(0.0, ge=0, le=0.1, description="added where the layer routes to experts")
+    expert_launch: Seconds = Field(
+        0.0,
+        ge=0,
+        le=1e-3,
+        description="one launch of the grouped products, where each expert has its own, or of a loop over experts",
+    )
+    grace: float = Field(
+        1.0, ge=1, le=4, description="time of a launch by a Grace processor over that by an x86 one"
+    )
+    layer_floor_tp_nodes: Seconds = Field(
+        0.0, ge=0, le=0.05, description="added per doubling of tp beyond a node"
+    )
+    pipeline_tp_floor: Seconds = Field(
+        0.0, ge=0, le=0.05, description="added x (tp-1)^0.92 when a pipeline with tp > 1 crosses nodes"
+    )
+    softness: float = Field(6.6, ge=1, le=50, description="exponent of the soft maximum of host and device")
+    step_overhead: Seconds = Field(
+        0.02, ge=0, le=10, description="logging, data loader, gradient clipping per step"
+    )
+    tensor_update: Seconds = Field(
+        0.0, ge=0, le=1e-3, description="added per step for every tensor of which a rank updates a part"
+    )
+
+
+class Communication(Section):
+    """Which part of each collective is not hidden, and how well it uses the links [1]."""
+
+    tp_exposed: float = Field(1.0, ge=0, le=3, description="exposed share of tensor-parallel time in a node")
+    tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
+    tp_overlapped: bool = Field(
+        False,
+        description="tensor-parallel collectives run in parts under the products (user buffers of Transformer Engine): "
+        "`tp_exposed` is what is left of them, and launch files ask for it",
+    )
+    tp_gathers_float8: bool = Field(
+        False,
+        description="linear layers of a dense fp8 model with one scale a tensor are given 8-bit inputs and gradients "
+        "before tensor parallelism gathers them (torchao's Float8ColwiseParallel)",
+    )
+    cp_exchange: ContextExchange = Field(
+        ContextExchange.RING,
+        description="how context parallelism passes keys and values on where p2p is asked for",
+    )
+    cp_overlap: float = Field(
+        0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
+    )
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
+    ep_exposed: float = Field(1.0, ge=0, le=3, description="time of dispatch and combine over the link model")
+    ep_overlap: float = Field(
+        0.0, ge=0, le=1, description="share of a layer's compute that hides dispatch and combine"
+    )
+    pair_overlap: bool = Field(
+        False,
+        description="overlapped pairs of DualPipe hide dispatch and combine under the other micro-batch's compute",
+    )
+    pair_sm_share: float = Field(
+        0.0, ge=0, lt=1, description="share of the compute units that communication takes meanwhile"
+    )
+    dispatch_bytes: float = Field(
+        0.0, ge=0, le=4, description="bytes per value that dispatch sends; 0: those of activations"
+    )
+    p2p_scatters: bool = Field(
+        False, description="a stage sends each tp rank's share and gathers it behind the boundary"
+    )
+    p2p_exposed: float = Field(
+        1.0, ge=0, le=3, description="exposed share of 1F1B sends; interleaved hides them"
+    )
+    dp_time: float = Field(
+        1.0, ge=0.3, le=10, description="gradient and parameter collectives over the link model"
+    )
+    dp_overlap: float = Field(
+        0.8, ge=0, le=1, description="share of the last micro-batch's backward that hides DP"
+    )
+    sharded_dp_overlap: float | None = Field(
+        None, ge=0, le=1, description="the same with ZeRO 1, where it differs"
+    )
+    slow_message: Seconds = Field(
+        0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
+    )
+    fsdp_overlap: float = Field(
+        0.9, ge=0, le=1, description="share of a layer's compute that hides its gathers"
+    )
+    overlap_slowdown: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="seconds that compute loses to a second of data-parallel communication hidden under it; 0.19 on "
+        "average on A100, H100, MI210 and MI250, 0.4 at most (Lee 2025, arXiv 2507.03114, abstract)",
+    )
+    reduce_per_microbatch: bool = Field(
+        True, description="ZeRO-2 reduces gradients after every micro-batch, not once after accumulating them"
+    )
+    reduces_whole: bool = Field(
+        False,
+        description="ZeRO 1 and 2 all-reduce gradients, of which a rank keeps its share, instead of scattering sums",
+    )
+    gathers_after_step: bool = Field(
+        False,
+        description="ZeRO 1 and 2 gather updated weights once a step, before the next forward pass starts",
+    )
+    reduction_copies: float = Field(
+        0.0,
+        ge=0,
+        le=32,
+        description="device memory moved beside a reduction: gradients into a bucket, divided, put in order "
+        "[bytes per gradient]",
+    )
+    gather_copies: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="device memory moved beside a gather of sharded weights: pieces put together [bytes per weight]",
+    )
+    bucket_bytes: Bytes = Field(0.0, ge=0, description="gradient bucket; 0: one per layer")
+    bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
+    gradient_bytes: float = Field(4.0, description="bytes per gradient on the wire")
+    slowdown_per_doubling: float = Field(
+        0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
+    )

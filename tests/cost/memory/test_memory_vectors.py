@@ -1,0 +1,156 @@
+"""Real FSDP2 and tensor-parallel steps (torch 2.13, fake tensors): does the model reach the same memory?
+
+Every case of memory_vectors.csv is a planner configuration on a stack that says what the options mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.catalog.load_stacks import load_stack
+from planner.cost.memory.activations import head_activations, layer_activations
+from planner.cost.model import CostModel
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute
+from planner.spec.job import Optimizer
+from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec
+from planner.spec.stack import Limits, Stack
+from planner.spec.stack.kinds import CrossEntropy, StateEngine
+from planner.spec.stack.memory import Overhead, States
+from planner.spec.stack.time import Kernels
+from tests.problems import costs, problem
+
+VECTORS = Path(__file__).resolve().parents[4] / "shared" / "data" / "oracles" / "memory_vectors.csv"
+csv.field_size_limit(sys.maxsize)
+
+
+def read_cases() -> list[dict[str, str]]:
+    if not VECTORS.exists():
+        return []
+    with VECTORS.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+CASES = read_cases()
+each_case = pytest.mark.parametrize("case", CASES, ids=[c["case"].replace("--", "") for c in CASES])
+
+
+def options(text: str) -> dict[str, str]:
+    """--layers 4 --sp as {"layers": "4", "sp": "1"}, with the defaults of the cases."""
+    found = {"dp": "1", "tp": "1", "zero": "0", "ac": "none", "precision": "bf16", "norm": "fused"}
+    found |= {"swiglu": "eager", "loss": "fp32", "foreach": "0"}
+    words = text.split()
+    for i, word in enumerate(words):
+        if word.startswith("--"):
+            last = i + 1 == len(words) or words[i + 1].startswith("--")
+            found[word[2:]] = "1" if last else words[i + 1]
+    return found
+
+
+def stack_of(o: dict[str, str]) -> Stack:
+    """All in bf16, states too; mixed: fp32 shards or masters, bf16 compute, fp32 reduction of shards."""
+    mixed, zero = o["precision"] == "mixed", int(o["zero"])
+    sharded = zero >= 2
+    states = States(
+        engine=StateEngine.TORCH,
+        gradient=4.0 if mixed and sharded else 2.0,
+        unit_gradient=2.0,
+        master=4.0 if mixed else (2.0 if zero == 1 else 0.0),
+        low_precision_shard=not mixed,
+        one_unit="wrap-root-only" in o,
+        fused_weight_gradient=False,
+        # replicated bf16 gradients are cast to the format of the master weights
+        optimizer_transient=(4.0 if mixed else 2.0 * zero) * (not sharded)
+        + (4.0 if mixed else 2.0) * int(o["foreach"]),
+        step_tensors=3.0 * (1 - int(o["foreach"])),
+    )
+    kernels = Kernels(
+        fused_norm=o["norm"] != "hf",
+        fused_activation=o["swiglu"] == "fused",
+        cross_entropy=CrossEntropy.EAGER,
+        loss_bytes=4.0 if o["loss"] == "fp32" else 2.0,
+        saves_gathered_input=True,
+    )
+    none = Overhead(context="0 GiB", workspace="0 GiB", fragmentation=0.0)
+    limits = Limits(zero=(0, 1, 2, 3), pads_vocabulary=1, sequence_parallel=(0, 1))
+    return load_stack("torchtitan-2026").model_copy(
+        update={"states": states, "kernels": kernels, "overhead": none, "limits": limits}
+    )
+
+
+def subject(case: dict[str, str]) -> tuple[CostModel, ParallelConfig]:
+    o = options(case["case"])
+    n = {
+        name: int(o[name])
+        for name in ("layers", "hidden", "ffn", "heads", "kv", "vocab", "seq", "mbs", "tp", "dp")
+    }
+    head_dim = n["hidden"] // n["heads"]
+    attends = Attention(AttentionKind.GQA, n["heads"], n["kv"], head_dim, head_dim)
+    layer = Layer(attends, Mlp(n["ffn"], True, False, Activation.SILU), None)
+    model = ModelSpec(
+        "vectors", "llama", n["hidden"], n["vocab"], (layer,) * n["layers"], False, max_position=n["seq"]
+    )
+    full = o["ac"] == "full"
+    config = ParallelConfig(
+        tp=n["tp"], dp=n["dp"], micro_batch=n["mbs"], sp=int("sp" in o), zero=int(o["zero"]),
+        recompute=Recompute.FULL if full else Recompute.NONE, recompute_layers=n["layers"] if full else 0,
+    )  # fmt: skip
+    devices = n["tp"] * n["dp"]
+    machine = f"1x{devices} h100" if devices <= 8 else f"{devices // 8}x8 h100 400G-ib"
+    # all in bf16: both moments too
+    optimizer = Optimizer.ADAMW if o["precision"] == "mixed" else Optimizer.ADAMW_BF16
+    return costs(
+        problem(
+            model,
+            machine,
+            seq_len=n["seq"],
+            global_batch=n["mbs"] * n["dp"],
+            optimizer=optimizer,
+            stack=stack_of(o),
+        )
+    ), config
+
+
+@each_case
+def test_activations_after_the_forward_pass(case: dict[str, str]) -> None:
+    model, config = subject(case)
+    keys, spec = ConfigTable.of([config]), model.problem.model
+    kernels, recipe = model.problem.stack.kernels, model.layers.recipe
+    x = model.layers.shape(keys, spec.layers[0])
+    parts = layer_activations(spec.layers[0], spec, x, kernels, recipe)
+    layer = parts["input"] if config.recompute else sum(parts.values())
+    head = head_activations(np.array([float(spec.vocab)]), spec, x, kernels, recipe)
+    kept = float((layer * spec.num_layers + head.inputs + head.logits)[0])
+    measured = float(case["act_after_model"])
+    if config.sp:
+        assert kept == pytest.approx(
+            measured, rel=3e-4
+        )  # the norm of these cases keeps statistics of all tokens
+    else:
+        assert kept == pytest.approx(measured, abs=24 * spec.num_layers)  # state of the random generator
+
+
+@each_case
+def test_peak_of_the_second_step(case: dict[str, str]) -> None:
+    model, config = subject(case)
+    peak = float(model.evaluate(ConfigTable.of([config])).peak_memory[0])
+    assert peak == pytest.approx(float(case["peak_total"]), rel=0.01)
+
+
+@each_case
+def test_what_is_left_after_the_step(case: dict[str, str]) -> None:
+    model, config = subject(case)
+    detail = model.evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    left = sum(float(v[0, 0]) for v in detail.memory["after_init"].values())
+    assert left <= float(case["end_total"]) * 1.01
+
+
+def test_all_thirty_cases_are_there() -> None:
+    if not VECTORS.parent.exists():
+        pytest.skip("no oracle tables here")
+    assert len(CASES) == 30

@@ -1,0 +1,85 @@
+"""Does each stack's own context parallelism cost what its framework does?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.cost.device.kernels import memory_bound_time
+from planner.cost.exchanges import exchanges
+from planner.cost.network.collectives import CollectiveKind, all_gather_time, p2p_time
+from planner.cost.network.context import context_kinds, merged_bytes
+from planner.cost.network.traffic import group_links
+from planner.spec.config import ContextKind, ParallelConfig
+from tests.cost.test_layer import layer_of
+from tests.problems import attention, costs, dense_model, problem
+
+MODEL = dense_model(8, 4096, 32, 8, 14336)
+RING = ParallelConfig(cp=4, dp=2)
+
+
+def subject(stack: str, seq_len: int = 32768):  # type: ignore[no-untyped-def]
+    return problem(MODEL, "1x8 h100", seq_len=seq_len, stack=stack)
+
+
+def test_what_merging_moves() -> None:
+    """10 tokens, 2 heads of 4 on a rank, 3 steps: 12 and 2 x 10 bytes an output; 10 and 3 x 10 a gradient; keys and
+    values, as many as queries, laid together in either pass."""
+    ahead, back = merged_bytes(attention(4, 2, 4), np.array([10.0]), np.array([2.0]), np.array([3.0]))
+    own, pairs = 10 * 2 * 4, 10 * 2 * 8
+    assert float(ahead[0]) == (12 + 2 * 10) * own + 4 * pairs
+    assert float(back[0]) == (10 + 3 * 10) * (own + pairs) + 4 * pairs
+
+
+@pytest.mark.parametrize(
+    ("stack", "kinds"),
+    [("megatron-2026", (0, 1, 2)), ("torchtitan-2024", (0, 1, 2)), ("torchtitan-2026", (1, 1, 2))],
+)
+def test_p2p_is_a_gather_with_flex_attention(stack: str, kinds: tuple[int, ...]) -> None:
+    comm = subject(stack).stack.communication
+    assert tuple(context_kinds(comm, np.arange(3, dtype=np.int32))) == kinds
+    asked = [ParallelConfig(cp=4, dp=2, cp_kind=kind) for kind in ContextKind]
+    cost = layer_of(subject(stack), *asked)
+    for term in ("attention", "cp_comm"):
+        for times in (cost.forward[term], cost.backward[term]):
+            assert (times[0] == times[1]) is np.bool_(kinds[0] == kinds[1])
+
+
+def test_nothing_hides_what_torchs_ring_gathers() -> None:
+    """Keys and values of 32 heads over 4 ranks, in 16 bits; backward again, and their gradients 4 times in 32."""
+    given = subject("torchtitan-2024")
+    links, cluster = costs(given).layers.communication.links, given.cluster
+    group = group_links(np.array([1.0]), np.array([4.0]), cluster)
+    nvlink, pairs = cluster.tiers[0].bandwidth, 32768 / 4 * 32 * 2 * 128
+    gather = all_gather_time(
+        np.array([4 * 2.0 * pairs]), np.array([4.0]), group.local, nvlink, group.fabric, links
+    )
+    passed = p2p_time(np.array([4.0 * pairs]), np.array([False]), nvlink, group.message, links)
+    cost = layer_of(given, RING)
+    assert float(cost.forward["cp_comm"][0]) == pytest.approx(float(gather[0]))
+    assert float(cost.backward["cp_comm"][0]) == pytest.approx(float(gather[0] + 4 * passed[0]))
+    found = {(e.kind, e.what): e for e in exchanges(costs(given), RING, 0) if e.axis == "cp"}
+    whole = found[CollectiveKind.ALL_GATHER, "keys and values"]
+    back = found[CollectiveKind.P2P, "keys and values, gradients"]
+    assert (whole.size, whole.calls) == (4 * 2 * pairs, 2 * 8 * RING.num_microbatches)
+    assert (back.sent, back.calls) == (4 * pairs, 4 * 8 * RING.num_microbatches)
+
+
+def test_torchs_ring_works_on_the_blocks_of_any_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside them merging takes its bytes at the memory's rate, however slow the attention kernel."""
+    given = subject("torchtitan-2024", 131072)
+    compute = costs(given).layers.compute
+    whole = layer_of(given, RING)
+    moved = merged_bytes(MODEL.attentions[0], np.array([131072 / 4]), np.array([1.0]), np.array([4.0]))
+    monkeypatch.setattr("planner.cost.device.compute.merged_bytes", lambda *_: (np.zeros(1), np.zeros(1)))
+    blocks = layer_of(given, RING)
+    ring = given.stack.communication.model_copy(update={"cp_exchange": "ring"})
+    other = given.stack.model_copy(update={"communication": ring})
+    plain = layer_of(problem(MODEL, "1x8 h100", seq_len=131072, stack=other), RING)
+    for one, alone, any_ring, each in zip(
+        (whole.forward, whole.backward), (blocks.forward, blocks.backward), (plain.forward, plain.backward), moved,
+        strict=True,
+    ):  # fmt: skip
+        seconds = memory_bound_time(each, compute.bandwidth, compute.kernels)
+        assert one["attention"] - alone["attention"] == pytest.approx(seconds, rel=1e-6)
+        assert alone["attention"] <= any_ring["attention"] < 1.03 * alone["attention"]

@@ -1,0 +1,551 @@
+"""Clusters: files, names, shorthand, fabric texts, device counts, and hostile input to each."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.errors import (
+    FileInputError,
+    InputError,
+    PlannerError,
+    UnitError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from planner.spec.machine.accelerator import AcceleratorSpec
+from planner.spec.machine.cluster import Architecture, LinkKind
+from planner.spec.machine.load_cluster import (
+    accelerator_names,
+    build_cluster,
+    cluster_names,
+    cluster_specs,
+    load_accelerator,
+    load_cluster,
+    parse_fabric,
+)
+from planner.spec.precision import Dtype
+from planner.units import GIB, parse_quantity
+
+REPO = Path(__file__).resolve().parents[3]
+DATA = REPO.parent / "shared" / "data" / "hardware" / "accelerators.json"
+CATALOG = REPO / "planner" / "catalog" / "accelerators"
+
+GOOD = """
+name: mine
+accelerator: h100
+nodes: 4
+node:
+  accelerators: 8
+  nics: 8
+  nic_bandwidth: 400 Gbit/s
+  scale_up: {kind: nvlink, domain: 8}
+fabric:
+  kind: infiniband
+  tiers:
+    - {name: rack, devices: 16, oversubscription: 1}
+    - {name: core, devices: all, oversubscription: 2}
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+# --- accelerators
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("h100", "h100-sxm-80g"),
+        ("H100_SXM_80G", "h100-sxm-80g"),
+        ("a100", "a100-sxm-80g"),
+        ("b200", "b200"),
+        ("gb200", "gb200"),
+        ("mi300x", "mi300x"),
+        ("v100", "v100-sxm2-32g"),
+        ("v100_16g", "v100-sxm2-16g"),
+        ("v100_32g", "v100-sxm2-32g"),
+        ("h100_sxm_96g_hbm2e_500w", "h100-sxm-96g-hbm2e-500w"),
+    ],
+)
+def test_accelerators_are_found_by_name_and_alias(name: str, found: str) -> None:
+    assert load_accelerator(name).name == found
+
+
+def test_h100_is_what_its_datasheet_says() -> None:
+    h100 = load_accelerator("h100")
+    assert h100.memory == pytest.approx(79.1 * GIB)
+    assert h100.memory_bandwidth == 3350e9
+    assert h100.peak_flops(Dtype.BF16) == pytest.approx(989.4e12)
+    assert h100.scale_up_bandwidth == 450e9
+    assert (h100.tdp, h100.compute_units, h100.l2) == (700, 132, 50 * 2**20)
+    assert (h100.architecture, h100.compute_capability) == (Architecture.HOPPER, "9.0")
+
+
+def test_missing_format_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(UnsupportedError, match=r"fp8(.|\n)*bf16"):
+        load_accelerator("a100").peak_flops(Dtype.FP8)
+    with pytest.raises(UnsupportedError, match="bf16"):
+        load_accelerator("v100").peak_flops(Dtype.BF16)
+
+
+def test_unknown_accelerator_lists_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="h100-sxm-80g"):
+        load_accelerator("h1000")
+
+
+def test_every_accelerator_has_its_own_names() -> None:
+    seen: dict[str, str] = {}
+    for name in accelerator_names():
+        spec = AcceleratorSpec.model_validate(yaml.safe_load((CATALOG / f"{name}.yaml").read_text()))
+        assert spec.name == name
+        for alias in (name, *spec.aliases):
+            assert seen.setdefault(alias, name) == name, alias
+            assert load_accelerator(alias).name == name
+        if any("memory" in source for source in spec.source):
+            assert spec.unverified, f"{name} rests on memory and names no unverified field"
+
+
+def test_accelerators_agree_with_the_collected_data() -> None:
+    if not DATA.exists():
+        pytest.skip("the collected data is not here")
+    collected = json.loads(DATA.read_text())["accelerators"]
+    assert len(collected) == 33
+    for key, entry in collected.items():
+        chip = load_accelerator(key)
+        share = 0.5 if key == "mi250x" else 1  # a device is one of its two dies
+        assert chip.name == key.replace("_", "-")
+        assert chip.memory == pytest.approx(entry["hbm_usable_gib"] * share * GIB)
+        assert chip.memory_bandwidth == pytest.approx(entry["hbm_bw_gbs"] * share * 1e9)
+        assert chip.scale_up_bandwidth == pytest.approx(
+            entry["scaleup"]["per_gpu_per_direction_gbs"] * share * 1e9
+        )
+        assert chip.pcie_bandwidth == pytest.approx(entry["pcie"]["per_direction_gbs"] * 1e9)
+        peaks = {d: v for d, v in entry["peak_tflops_dense"].items() if v and d != "int8"}
+        assert dict(chip.peak) == {Dtype(d): pytest.approx(v * share * 1e12) for d, v in peaks.items()}
+
+
+# --- shipped clusters
+
+
+def numbers(value: object, path: str = "") -> list[str]:
+    """Dotted fields of `value` that hold a number or a quantity."""
+    if isinstance(value, dict):
+        return [f for key, inner in value.items() for f in numbers(inner, f"{path}.{key}".lstrip("."))]
+    if isinstance(value, list):
+        return [f for index, inner in enumerate(value) for f in numbers(inner, f"{path}.{index}")]
+    return (
+        [path] if isinstance(value, int | float) or (isinstance(value, str) and value[:1].isdigit()) else []
+    )
+
+
+def covered(field: str, by: set[str]) -> bool:
+    parts = field.split(".")
+    return any(".".join(parts[:n]) in by for n in range(1, len(parts) + 1))
+
+
+def test_every_number_shipped_names_its_source() -> None:
+    for path, spec in cluster_specs():
+        document = yaml.safe_load(path.read_text())
+        sources = document.pop("sources")
+        for text in ("name", "aliases", "description", "accelerator", "unverified"):
+            document.pop(text, None)
+        fields = numbers(document)
+        assert fields, path
+        for field in fields:
+            assert covered(field, set(sources)), f"{path.name}: {field} has no source"
+        for field in (*sources, *spec.unverified):
+            keys: object = document
+            for part in field.split("."):
+                assert isinstance(keys, dict), f"{path.name}: {field}"
+                assert part in keys, f"{path.name}: {field}"
+                keys = keys[part]
+        for field, source in sources.items():
+            inner = {other for other in sources if other.startswith(field + ".")}
+            own = [f for f in fields if covered(f, {field}) and not covered(f, inner)]
+            if source.endswith("from memory") and own:
+                marked = [f for f in own if covered(f, set(spec.unverified))]
+                assert marked, f"{path.name}: {field} is from memory but not in unverified"
+
+
+def test_names_are_those_of_the_files_and_unique() -> None:
+    seen: dict[str, str] = {}
+    for path, spec in cluster_specs():
+        assert spec.name == path.stem
+        for name in (spec.name, *spec.aliases):
+            assert seen.setdefault(name, spec.name) == spec.name, name
+
+
+def test_the_promised_clusters_ship() -> None:
+    promised = """v100-sxm2-32g a100-sxm-40g a100-sxm-80g a800-sxm-80g h100-sxm-80g h100-pcie-80g h800-sxm-80g
+        h100-sxm-96g-hbm2e-500w h20-sxm-96g h200-sxm b200 b300 gb200-nvl72 gb300-nvl72 mi300x mi355x l40s rtx4090 cpu
+        dgx-a100 dgx-h100 dgx-h200 dgx-b200 deepseek-h800 aws-p4d aws-p4de aws-p5 aws-p5en aws-p6-b200 gcp-a3-mega
+        gcp-a3-ultra azure-nd-h100-v5 oci-h100 h100-sxm-roce"""
+    assert set(promised.split()) <= set(cluster_names())
+
+
+def test_every_shipped_cluster_loads_at_several_sizes() -> None:
+    for name in cluster_names():
+        per_node = load_cluster(name, 1).accelerator.typical_node.accelerators  # type: ignore[union-attr]
+        for gpus in (1, per_node, 16 * per_node):
+            cluster = load_cluster(name, gpus)
+            assert cluster.num_devices == cluster.tiers[-1].size == gpus
+            assert all(gpus % tier.size == 0 for tier in cluster.tiers)
+            assert all(0 < tier.bandwidth <= tier.bandwidth_alone for tier in cluster.tiers)
+            assert cluster.scale_up_domain == cluster.tiers[0].size
+            assert cluster.source
+
+
+def test_price_power_and_memory_are_per_device_or_node() -> None:
+    p5 = load_cluster("p5.48xlarge", 16)
+    assert p5.name == "aws-p5"
+    assert p5.price_per_device_hour == 6.88
+    assert p5.fabric == LinkKind.EFA
+    dgx = load_cluster("dgx-h100", 16)
+    assert dgx.power_per_device == pytest.approx(10_200 / 8)
+    assert dgx.host_memory == 2 * 2**40
+    assert "node.host_memory" in dgx.unverified
+    assert "accelerator.memory" in dgx.unverified
+
+
+# --- how many devices
+
+
+def test_a_cluster_of_fixed_size_defaults_to_all_of_it() -> None:
+    assert load_cluster("deepseek-h800", None).num_devices == 2048
+    assert load_cluster("meta-24k", None).num_devices == 24_576
+
+
+def test_a_node_type_needs_a_number_and_has_no_limit() -> None:
+    with pytest.raises(InputError, match="--gpus 8"):
+        load_cluster("dgx-h100", None)
+    assert load_cluster("dgx-h100", 131_072).num_devices == 131_072
+
+
+@pytest.mark.parametrize("gpus", [0, -8, True, 10**12])
+def test_impossible_counts_are_refused(gpus: int) -> None:
+    with pytest.raises(InputError, match="number of GPUs"):
+        load_cluster("dgx-h100", gpus)
+
+
+def test_a_broken_node_names_the_nearest_legal_counts() -> None:
+    with pytest.raises(InputError, match="8 or 16"):
+        load_cluster("dgx-h100", 12)
+    with pytest.raises(InputError, match="nearest: 2040 or 2048"):
+        load_cluster("deepseek-h800", 2047)
+
+
+def test_more_than_there_is_says_what_to_do() -> None:
+    with pytest.raises(InputError, match=r"2048 devices(.|\n)*shorthand"):
+        load_cluster("deepseek-h800", 4096)
+    with pytest.raises(InputError, match="512 devices"):
+        load_cluster("64x8 h100 400G-ib", 1024)
+
+
+def test_part_of_a_node_is_one_small_domain() -> None:
+    cluster = load_cluster("dgx-h100", 3)
+    assert (cluster.num_devices, cluster.devices_per_node, cluster.num_nodes) == (3, 3, 1)
+    assert [tier.size for tier in cluster.tiers] == [3]
+
+
+def test_domains_that_would_be_partly_filled_are_filled_evenly_and_said() -> None:
+    cluster = load_cluster("gb200-nvl72", 256)
+    assert [tier.size for tier in cluster.tiers] == [64, 256]
+    assert any("64 in each" in text for text in cluster.assumed)
+    assert [tier.size for tier in load_cluster("gb200-nvl72", 144).tiers] == [72, 144]
+    assert [tier.size for tier in load_cluster("meta-24k", 16_384).tiers] == [8, 2048, 16_384]
+    assert [tier.size for tier in load_cluster("meta-24k", 3072).tiers] == [8, 3072]
+
+
+def test_the_first_devices_of_the_first_devices_are_the_same() -> None:
+    whole = load_cluster("dgx-h100", 1024)
+    assert whole.with_devices(1024) is whole
+    assert whole.with_devices(256).with_devices(64).tiers == whole.with_devices(64).tiers
+
+
+# --- shorthand
+
+
+def test_shorthand_of_many_nodes() -> None:
+    cluster = load_cluster("64x8 h100 400G-ib")
+    assert (cluster.num_devices, cluster.devices_per_node, cluster.num_nodes) == (512, 8, 64)
+    assert [(t.kind, t.size, t.bandwidth) for t in cluster.tiers] == [
+        (LinkKind.NVLINK, 8, 450e9),
+        (LinkKind.INFINIBAND, 512, 50e9),
+    ]
+    assert load_cluster("64x8 h100 400G-ib", 64).num_devices == 64
+
+
+def test_shorthand_of_one_node_has_no_fabric_to_assume() -> None:
+    cluster = load_cluster("8 rtx4090")
+    assert [(t.kind, t.size) for t in cluster.tiers] == [(LinkKind.PCIE, 8)]
+    assert not any("fabric" in text for text in cluster.assumed)
+
+
+def test_shorthand_without_fabric_says_what_it_assumes() -> None:
+    cluster = load_cluster("4x8 h100")
+    assert cluster.tiers[-1].bandwidth == 50e9
+    assert any("3200 Gbit/s" in text for text in cluster.assumed)
+
+
+def test_the_speed_of_a_shorthand_is_one_devices() -> None:
+    cluster = load_cluster("64x8 h100 400G-ib")
+    assert "infiniband of 400 Gbit/s a device, 3200 Gbit/s a node" in cluster.assumed
+    assert cluster.tiers[-1].bandwidth == 50e9
+    assert not any("a device" in said for said in load_cluster("1x8 h100 400G-ib").assumed)
+    with pytest.raises(InputError, match="SPEED in Gbit/s of one device"):
+        load_cluster("64x8 h100 400X-ib")
+
+
+def test_slingshot_in_a_shorthand() -> None:
+    cluster = load_cluster("16x8 mi250x 100G-slingshot")
+    assert (cluster.fabric, cluster.tiers[-1].bandwidth) == (LinkKind.SLINGSHOT, 12.5e9)
+
+
+def test_gh200_alone_and_four_of_them() -> None:
+    four, alone = load_cluster("16x4 gh200 200G-slingshot"), load_cluster("16x1 gh200 400G-ib")
+    assert [tier.size for tier in four.tiers] == [4, 64]
+    assert four.tiers[0].pair_bandwidth == 150e9
+    assert [tier.size for tier in alone.tiers] == [1, 16]
+    alps = load_cluster("alps", 64)
+    assert [(tier.kind, tier.size, tier.bandwidth) for tier in alps.tiers] == [
+        (tier.kind, tier.size, tier.bandwidth) for tier in four.tiers
+    ]
+
+
+def test_shorthand_of_a_rack_knows_its_domain() -> None:
+    assert [t.size for t in load_cluster("18x4 gb200 400G-ib").tiers] == [72]
+
+
+def test_nics_faster_than_pcie_are_as_slow_as_pcie() -> None:
+    assert load_cluster("2x8 rtx4090 400G-eth").tiers[-1].bandwidth == 31e9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "64x8",
+        "0x8 h100",
+        "4x0 h100",
+        "-4x8 h100",
+        "4x8 h100 400G",
+        "4x8 h100 400-ib",
+        "4x8 h100 400G-wifi",
+        "4x8 h100 0G-ib",
+        "4x8 h100 400G-ib extra",
+        "1x72 gb200",
+        "9999999999x8 h100",
+        "8 h100 " + "9" * 5000 + "G-ib",
+    ],
+)
+def test_broken_shorthand_shows_the_grammar(text: str) -> None:
+    with pytest.raises(InputError, match="400G-ib"):
+        load_cluster(text)
+
+
+def test_shorthand_of_an_unknown_accelerator() -> None:
+    with pytest.raises(UnknownNameError, match="h100-sxm-80g"):
+        load_cluster("4x8 h10 400G-ib")
+
+
+# --- fabric texts
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "gbit_per_node", "assumes"),
+    [
+        ("RoCE 8x200G", LinkKind.ROCE, 1600, False),
+        ("IB HDR 8x200G (Selene)", LinkKind.INFINIBAND, 1600, False),
+        ("IB 8x400G (ConnectX-7)", LinkKind.INFINIBAND, 3200, False),
+        ("RDMA 8x400G", LinkKind.ROCE, 3200, False),
+        ("RoCE 1600Gbps per node", LinkKind.ROCE, 1600, False),
+        ("RoCE 4x100G", LinkKind.ROCE, 400, False),
+        ("OPA 4x100G", LinkKind.OMNIPATH, 400, False),
+        ("IB 100G (1 port per node)", LinkKind.INFINIBAND, 100, False),
+        ("800 Gbps per node", LinkKind.INFINIBAND, 800, True),
+        ("50 GB/s per GPU, RoCE", LinkKind.ROCE, 3200, False),
+        ("EFA 4x100Gb/s", LinkKind.EFA, 400, False),
+        ("EFA", LinkKind.EFA, 400, True),
+        ("IB HDR", LinkKind.INFINIBAND, 1600, True),
+        ("HDR100", LinkKind.INFINIBAND, 800, True),
+        ("", LinkKind.INFINIBAND, 1600, True),
+        ("something else", LinkKind.INFINIBAND, 1600, True),
+        ("IB 99999999999999999999x400G", LinkKind.INFINIBAND, 3200, True),
+    ],
+)
+def test_fabric_texts_on_an_a100_node(text: str, kind: LinkKind, gbit_per_node: float, assumes: bool) -> None:
+    found, bandwidth, assumed = parse_fabric(text, load_accelerator("a100"), 8)
+    assert (found, bandwidth * 8e-9) == (kind, pytest.approx(gbit_per_node))
+    assert (assumed is not None) == assumes
+    if assumed and text:
+        assert text in assumed
+
+
+def test_a_bare_efa_is_what_that_accelerator_rents_with() -> None:
+    assert parse_fabric("EFA", load_accelerator("h100"), 8)[1] == 400e9
+
+
+# --- clusters from figures
+
+
+def test_build_cluster_shares_the_injection_of_a_node() -> None:
+    cluster = build_cluster("a100_sxm_80g", 256, 8, 8, LinkKind.ROCE, 50e9)
+    assert cluster.tiers[-1].bandwidth == pytest.approx(6.25e9)
+    assert cluster.fabric == LinkKind.ROCE
+    assert not any("sends" in text for text in cluster.assumed)
+
+
+def test_build_cluster_says_what_it_assumes() -> None:
+    cluster = build_cluster(load_accelerator("h100"), 64, 8)
+    assert cluster.tiers[-1].bandwidth == 50e9
+    assert any("typical h100-sxm-80g node" in text for text in cluster.assumed)
+    assert [t.size for t in build_cluster("gb300", 128, 4, 72).tiers] == [64, 128]
+    assert build_cluster("h100", 4, 8).num_devices == 4
+
+
+def test_bridged_pairs_meet_the_rest_of_the_node_over_pcie() -> None:
+    tiers = build_cluster("h100-nvl-94g", 16, 8).tiers
+    assert [(t.kind, t.size) for t in tiers] == [
+        (LinkKind.NVLINK, 2),
+        (LinkKind.PCIE, 8),
+        (LinkKind.INFINIBAND, 16),
+    ]
+
+
+@pytest.mark.parametrize(
+    "figures", [("h100", 12, 8), ("h100", 0, 8), ("h100", 8, 0), ("h100", 8, -8), ("h100", 16, 8, 3)]
+)
+def test_build_cluster_refuses_what_cannot_be(figures: tuple[str, int, int]) -> None:
+    with pytest.raises(InputError):
+        build_cluster(*figures)
+    with pytest.raises(InputError, match="above 0"):
+        build_cluster("h100", 16, 8, 8, LinkKind.ROCE, 0.0)
+    with pytest.raises(InputError):
+        build_cluster("h100", 16, 8, 8, LinkKind.ROCE, float("nan"))
+
+
+# --- files
+
+
+def test_a_file_is_a_cluster(tmp_path: Path) -> None:
+    cluster = load_cluster(write(tmp_path, GOOD))
+    assert (cluster.num_devices, cluster.name) == (32, "mine")
+    assert [t.bandwidth for t in cluster.tiers] == [450e9, 50e9, 25e9]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("400 Gbit/s", "400", "node.nic_bandwidth"),
+        ("400 Gbit/s", "'400'", "node.nic_bandwidth"),
+        ("400 Gbit/s", "400 GiB", "node.nic_bandwidth"),
+        ("400 Gbit/s", "0 Gbit/s", "node.nic_bandwidth"),
+        ("400 Gbit/s", "-1 Gbit/s", "node.nic_bandwidth"),
+        ("400 Gbit/s", "[1, 2]", "node.nic_bandwidth"),
+        ("  nics: 8", "  nicks: 8", "node.nicks"),
+        ("  nics: 8", "  nics: 0", "node.nics"),
+        ("  nics: 8", "  nics: 8.5", "node.nics"),
+        ("  nics: 8\n", "", "node.nics"),
+        ("nodes: 4", "nodes: -4", "nodes"),
+        ("nodes: 4", "nodes: true", "nodes"),
+        ("nodes: 4", "nodes: many", "nodes"),
+        ("nodes: 4\n", "", "nodes"),
+        ("nodes: 4", "nodes: 3", "fabric.tiers.0.devices"),
+        ("domain: 8", "domain: 3", "node.scale_up.domain"),
+        ("domain: 8", "domain: 24", "node.scale_up.domain"),
+        ("kind: nvlink", "kind: string", "node.scale_up.kind"),
+        ("devices: 16", "devices: 12", "fabric.tiers.0.devices"),
+        ("devices: 16", "devices: all", "fabric.tiers.0.devices"),
+        ("devices: all", "devices: 16", "fabric.tiers.1.devices"),
+        ("devices: 16", "devices: 64", "fabric.tiers.0.devices"),
+        ("oversubscription: 2", "oversubscription: 0.5", "fabric.tiers.1.oversubscription"),
+        ("oversubscription: 2", "oversubscription: .nan", "fabric.tiers.1.oversubscription"),
+        ("accelerator: h100", "accelerator: h999", "accelerator"),
+        ("accelerator: h100", "accelerator: [h100]", "accelerator"),
+        ("node:", "node: 8\nnodex:", "node"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_file(tmp_path: Path, old: str, new: str, field: str) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(FileInputError) as caught:
+        load_cluster(path)
+    assert caught.value.field == field
+    assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "just words",
+        "- a\n- list",
+        "name: a\nname: b",
+        "node: {nics: 8, nics: 4}",
+        "name:\t\tx\n\tnode: 1",
+        "name: [unclosed",
+        "name: !!python/object/apply:os.system ['true']",
+        "a: &x [*x]",
+        "? [1, 2]\n: 3",
+        "price: 2026-13-45",
+        "[" * 400_000,
+        "- " * 100_000,
+        "{a: " * 2000,
+        "a: \x00",
+        "name: x\n---\nname: y",
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(FileInputError):
+        load_cluster(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "hint"),
+    [
+        ("nod: {accelerators: 8}", "nod", "node"),  # and not only that node is missing
+        ("nodes: 2", "node", "cluster_specs/"),
+        ("node: {accelerators: 8, fabric: ib}", "node.fabric", "nic_bandwidth"),
+    ],
+)
+def test_a_wrong_key_is_named_with_those_there_are(tmp_path: Path, line: str, field: str, hint: str) -> None:
+    with pytest.raises(FileInputError) as caught:
+        load_cluster(write(tmp_path, f"name: mine\naccelerator: h100-sxm-80g\n{line}\n"), 8)
+    assert caught.value.field == field
+    assert hint in caught.value.hint
+
+
+def test_a_value_out_of_range_says_what_must_hold(tmp_path: Path) -> None:
+    text = "name: mine\naccelerator: h100-sxm-80g\nnodes: -3\nnode: {accelerators: 8}\n"
+    with pytest.raises(FileInputError, match="must be greater than 0"):
+        load_cluster(write(tmp_path, text), 8)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
+    (tmp_path / "large.yaml").write_text("a: 1\n" * 300_000)
+    for name in ("binary.yaml", "large.yaml", "missing.yaml", "", "mine\x00.yaml", "n" * 5000 + ".yaml"):
+        with pytest.raises(FileInputError):
+            load_cluster(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("text", ["", "   ", "dgx-h101", "n" * 5000, "\x00", "..", "4090x", "☃"])
+def test_no_text_gives_a_traceback(text: str) -> None:
+    with pytest.raises(PlannerError):
+        load_cluster(text, 8)
+
+
+def test_unknown_cluster_lists_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="dgx-h100"):
+        load_cluster("dgx-h101", 8)
+
+
+def test_a_bandwidth_in_bits_is_an_eighth_of_one_in_bytes() -> None:
+    assert parse_quantity("400 Gbit/s", "bandwidth") == parse_quantity("50 GB/s", "bandwidth") == 50e9
+    with pytest.raises(UnitError):
+        parse_quantity("400", "bandwidth")

@@ -1,0 +1,60 @@
+"""Which kernels run on a device: no flash attention before Ampere, nothing at all where no stack runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.catalog.load_stacks import load_stack
+from planner.errors import UnsupportedError
+from planner.estimate import make_estimate
+from planner.request import Request, resolve
+from planner.spec.load_model import load_model
+from planner.spec.machine.device_kernels import missing_kernels, with_device_kernels
+from planner.spec.machine.load_cluster import load_cluster
+from planner.spec.planfile import Verdict
+from planner.spec.stack.kinds import AttentionKernel
+
+LLAMA = load_model("llama-3.1-8b")
+
+
+@pytest.mark.parametrize("name", ["megatron-2026", "nanotron-2024"])
+def test_volta_has_no_flash_attention(name: str) -> None:
+    stack, volta = load_stack(name), load_cluster("v100-sxm2-32g", 8).accelerator
+    assert with_device_kernels(stack, LLAMA, volta).kernels.attention is AttentionKernel.FUSED_SOFTMAX
+    (said,) = missing_kernels(stack, LLAMA, volta)
+    assert "8.0" in said
+    ampere = load_cluster("a100-sxm-80g", 8).accelerator
+    assert with_device_kernels(stack, LLAMA, ampere) is stack
+    assert missing_kernels(stack, LLAMA, ampere) == ()
+
+
+def test_a_stack_without_flash_attention_misses_nothing_on_volta() -> None:
+    stack, volta = load_stack("megatron-2021"), load_cluster("v100-sxm2-32g", 8).accelerator
+    assert with_device_kernels(stack, LLAMA, volta) is stack
+    assert missing_kernels(stack, LLAMA, volta) == ()
+
+
+def test_scores_are_kept_and_context_is_not_split_on_volta() -> None:
+    """32 heads x 4096^2 scores over tp 8: far more memory than with flash attention, and one rank per sequence."""
+    request = Request("llama-3.1-8b", "v100-sxm2-32g", 8, 4096, "64", restrict={"tp": (8,)})
+    plan = make_estimate(request)
+    assert any("8.0" in line for line in plan.assumptions)
+    scores = 32 / 8 * 4096**2 * 2 * LLAMA.num_layers
+    activations = plan.choices[0].memory.terms["activations"]
+    assert activations > scores
+    split = make_estimate(Request("llama-3.1-8b", "v100-sxm2-32g", 8, 4096, "64", restrict={"cp": (8,)}))
+    assert split.verdict is Verdict.ILLEGAL
+    assert [broken.rule for broken in split.violations] == ["cp-attention"]
+
+
+@pytest.mark.parametrize("name", ["gaudi2", "cpu"])
+def test_a_device_that_the_release_was_not_written_for_is_said(name: str) -> None:
+    chip = load_cluster(name, 1).accelerator
+    (said,) = missing_kernels(load_stack("megatron-2026"), LLAMA, chip)
+    assert "as on a GPU" in said
+
+
+@pytest.mark.parametrize("cluster", ["8x4 tpu-v5p 400G-ib", "4 tpu-v6e", "16 trainium2"])
+def test_devices_without_a_stack_are_refused(cluster: str) -> None:
+    with pytest.raises(UnsupportedError, match="GPUs"):
+        resolve(Request("llama-3.1-8b", cluster, None, 4096, "64"))
