@@ -72,11 +72,13 @@ def test_a_calibration_is_not_made_on_another(ours: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [("3.48", "explains this run as it is"), ("1", "off: check sequence length")]
+    ("times", "words"), [(1.0, "explains this run as it is"), (0.3, "off: check sequence length")]
 )
-def test_a_run_far_off_is_not_explained(seconds: str, words: str) -> None:
+def test_a_run_far_off_is_not_explained(times: float, words: str) -> None:
     """Where nothing moved since the run cannot be what was asked about, that is said."""
-    told = RUNNER.invoke(app, ["calibrate", *JOB, "--run", f"{seconds} s:tp=2"])
+    plan = json.loads(RUNNER.invoke(app, ["estimate", *JOB, "--set", "tp=2", "--json"]).stdout)
+    seconds = times * plan["choices"][0]["step_time"]
+    told = RUNNER.invoke(app, ["calibrate", *JOB, "--run", f"{seconds:.4f} s:tp=2"])
     assert told.exit_code == 0, told.output
     assert words in " ".join(told.output.split())
 

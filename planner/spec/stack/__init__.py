@@ -22,7 +22,7 @@ from planner.spec.stack.time import Communication, Compute, Host, Kernels
 # A band where the stack was not fitted, on other devices or kinds of models, over the one where it was.
 UNLIKE_BAND = 1.5
 # Within this lie the mean errors of 80 % of publishers that no constant has seen: see `elsewhere`.
-PUBLISHER_BAND = 0.12
+PUBLISHER_BAND = 0.11
 BAND_DEVICES = 64.0
 WIDEST_BAND = 2.0
 
@@ -34,8 +34,8 @@ def elsewhere(band: float) -> float:
     whose publisher were seen. A stranger's machine, settings and way of timing move all of its errors together. How far
     is not known of one stack, which one to three publishers ran, so that the fitted stacks share it: the root of the
     mean square, over publishers, of their median log errors with all their rows hidden from the fit, times the 90 %
-    quantile of Student's t for as many publishers (`publisher_spread`, benchmarks/cross_validate.py --hide: eight,
-    0.081 x 1.40 in the log). A stack that only they ran takes its nearest kin's numbers there, which widens it.
+    quantile of Student's t for as many publishers (`publisher_spread`, benchmarks/cross_validate.py --hide: eight).
+    A stack that only they ran takes its nearest kin's numbers there, which widens it.
     """
     return min(math.hypot(band, PUBLISHER_BAND), WIDEST_BAND)
 
