@@ -39,6 +39,7 @@ from planner.calibrate.published.recipes import (
     torch_recipe,
     with_routing_groups,
 )
+from planner.calibrate.published.sharded_stacks import with_stage
 from planner.calibrate.published.stack_of import (
     BF16_MOMENTS,
     KIN_BAND_FACTOR,
@@ -48,7 +49,6 @@ from planner.calibrate.published.stack_of import (
     apply_switches,
     stack_of,
 )
-from planner.calibrate.sharded_stacks import with_stage
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.config import ParallelConfig, Recompute

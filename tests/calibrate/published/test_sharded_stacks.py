@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.calibrate.sharded_stacks import with_stage
+from planner.calibrate.published.sharded_stacks import with_stage
 from planner.catalog.load_stacks import load_stack
 from planner.spec.stack.kinds import StateEngine
 
