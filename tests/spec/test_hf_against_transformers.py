@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 from collections import Counter
@@ -943,6 +944,9 @@ def test_counts_equal_the_library(family: str) -> None:
         expected = library_counts(config)
         ours = Counter({kind: n for kind, n in model_parameters(spec).by_kind.items() if n})
         assert ours == expected, fields
+        saved = json.loads(config.to_json_string(use_diff=False))  # what save_pretrained writes says the same
+        again = read_hf_config({**saved, "model_type": family}, "config.json", family)
+        assert model_parameters(again).total == sum(expected.values()), saved
         slides = windows_of(config, spec.num_layers)
         mixers = [kind == "linear_attention" for kind in getattr(config, "layer_types", None) or []]
         if spec.delta_nets:

@@ -61,6 +61,10 @@ def test_layers_that_the_library_sets_apart() -> None:
     stated = read({**GEMMA4, "per_layer_config": {"1": {"head_dim": 8, "num_key_value_heads": 1}}})
     assert heads(stated)[:2] == [(4, 2, 16, 512), (4, 1, 8, 512)]
     assert heads(stated)[5] == (4, 2, 16, None)  # what it leaves out is as in all layers
+    padded = read({**GEMMA4, "per_layer_config": {"01": {"head_dim": 8}}})  # as the library writes it
+    assert heads(padded)[1] == (4, 2, 8, 512)
+    with pytest.raises(FileInputError, match="number of a layer"):
+        read({**GEMMA4, "per_layer_config": {"first": {"head_dim": 8}}})
     with pytest.raises(FileInputError, match="number of heads"):
         read({**GEMMA4, "per_layer_config": {"1": {"intermediate_size": 8}}})
     with pytest.raises(FileInputError, match="per_layer_config"):

@@ -183,12 +183,16 @@ def read_bailing_hybrid(f: ConfigFields, name: str) -> ModelSpec:
     """Ling 3: Kimi Delta Attention whose decays and gates are projected whole; latent attention, with a gate of every
     head, ends each group of `layer_group_size` layers. Modules of multi-token prediction are left out, as the library's
     model has none."""
+    groups = f.given("num_expert_group", "n_group") or "n_group"
     f = f.with_defaults(
         vocab_size=157184, hidden_size=2560, num_hidden_layers=42, intermediate_size=6144, moe_intermediate_size=768,
-        num_attention_heads=32, n_group=8, topk_group=4,
+        num_attention_heads=32, topk_group=4, **{groups: 8},
     )  # fmt: skip
-    core, heads, width = read_core(f), f.integer("num_attention_heads"), f.integer("head_dim", default=128)
-    taps = f.integer("short_conv_kernel_size", default=4)
+    core, heads = read_core(f), f.integer("linear_num_heads", "num_attention_heads")
+    width = f.integer(
+        "linear_head_dim", "head_dim", default=128
+    )  # head_dim is the rotated width where both are
+    taps = f.integer("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
     net = DeltaNet(heads, width, width, heads, taps, channel_decay=True)
     every = f.integer("layer_group_size", default=6)
     kinds = _kinds(f, [_TYPES[(i + 1) % every > 0] for i in range(core.num_layers)])

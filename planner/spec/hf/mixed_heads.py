@@ -38,11 +38,15 @@ def with_heads(attention: Attention, heads: int, kv_heads: int, head_dim: int) -
 
 
 def per_layer(f: ConfigFields, attention: Attention, index: int) -> Attention:
-    """The attention of a layer as `per_layer_config` overrides it.
+    """The attention of a layer as `per_layer_config` overrides it; the library pads numbers of layers with zeros.
 
-    Raises `FileInputError` for an override of anything but heads.
+    Raises `FileInputError` for an override of anything but heads, and for a key that is no number of a layer.
     """
-    stated = f.section("per_layer_config").section(str(index))
+    every = f.section("per_layer_config")
+    for key in every.values:
+        if not key.isdecimal():
+            raise every.error(key, "must be the number of a layer, from 0", key, "correct the key")
+    stated = every.section(next((key for key in every.values if int(key) == index), str(index)))
     for name in stated.values:
         if name not in ("num_attention_heads", "num_key_value_heads", "head_dim"):
             raise stated.error(

@@ -189,6 +189,14 @@ class TestReader:
         assert all(a.head_gate for a in spec.attentions)
         assert spec.is_moe
 
+    def test_ling_as_the_library_saves_it(self) -> None:
+        saved = {"head_dim": 64, "linear_head_dim": 128, "num_expert_group": 4, "topk_group": 2}
+        spec = read_hf_config(
+            {"model_type": "bailing_hybrid", "num_hidden_layers": 12, **saved}, "config.json", "ling"
+        )
+        assert spec.delta_nets[0].head_dim == 128
+        assert {layer.moe.groups for layer in spec.layers if layer.moe} == {4}
+
     def test_lists_that_miss_a_layer(self) -> None:
         fields = {"model_type": "kimi_linear", "num_hidden_layers": 3}
         linear = {"full_attn_layers": [3], "kda_layers": [1, 3]}
