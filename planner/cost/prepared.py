@@ -126,11 +126,14 @@ class PreparedCosts:
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
         inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row)
         apart = self.pipelines.apart
-        moments = apart.moments if apart is not None else ()
-        usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
         scatter, gather, again, third = self._sharded(s_row, zero)
         fetches = shards.fetches
-        at = [_at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in moments]
+        at: list[MemoryInputs] = []
+        if apart is not None and apart.moments:
+            usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+            at = [
+                _at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in apart.moments
+            ]
         return _Stems(
             microbatches=table["num_microbatches"].astype(float),
             v=table["vpp"].astype(float),
@@ -207,7 +210,7 @@ class PreparedCosts:
             "step_overhead": batch.overhead[stem],
         }  # fmt: skip
         if keep_terms or batch.offload.any():
-            kept = own.kept[of_row]
+            kept = own.kept.take(of_row, axis=0)
             of_step["host_transfer"] = self._host_transfer(batch, stem, largest(kept), slowest, m)
             if pipelines.uneven is not None:
                 in_flight = in_flight.but((batch.offload[stem] & OFFLOAD_ACTIVATIONS) > 0, kept)
@@ -270,23 +273,27 @@ class PreparedCosts:
         pipelines, apart = self.pipelines, self.pipelines.apart
         l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
         leading = self._leading(c_row, recompute_layers)
-        time, kept = pipelines.time[p_row], pipelines.kept[p_row]
+        time, kept = pipelines.time.take(p_row, axis=0), pipelines.kept.take(p_row, axis=0)
         slowest, total = pipelines.slowest[p_row], pipelines.total[p_row]
         if leading:
             time = time + sum_over_kinds(leading, self.slower[:, l_row])
-            work = time if apart is None else time - apart.hidden[p_row]
-            slowest, total = largest(work), sum_of_columns(self.classes.count[c_row] * work)
+            work = time if apart is None else time - apart.hidden.take(p_row, axis=0)
+            slowest, total = largest(work), sum_of_columns(self.classes.count.take(c_row, axis=0) * work)
             kept = kept - sum_over_kinds(leading, self.freed[:, l_row])
         in_flight = Kept(kept)
         if pipelines.uneven is not None:
-            head = self.heads[c_row]
+            head = self.heads.take(c_row, axis=0)
             in_flight = Kept(*pipelines.uneven.kept(p_row, recompute_layers, self.each, kept, head), head)
         return _Work(time, slowest, total, kept, in_flight)
 
     def _bubble(self, p_row: Index, own: _Work, m: Array, v: Array) -> Array:
         """Seconds beyond the slowest stage's own work."""
         pipelines, classes, time = self.pipelines, self.classes, own.time
-        c_row, forward, apart = pipelines.stage_key[p_row], pipelines.forward[p_row], pipelines.apart
+        c_row, forward, apart = (
+            pipelines.stage_key[p_row],
+            pipelines.forward.take(p_row, axis=0),
+            pipelines.apart,
+        )
         bubble = bubble_time(forward, time, classes, c_row, own.slowest, own.total, m, v)
         if apart is None:
             return bubble
@@ -328,7 +335,7 @@ class PreparedCosts:
         if not recompute_layers.any():
             return []
         at = c_row * self.depth + np.minimum(recompute_layers, self.depth - 1)
-        return [kind[at] for kind in self.leading]
+        return [kind.take(at, axis=0) for kind in self.leading]
 
     def _stage_terms(self, p_row: Index, leading: list[Array], time: Array, m: Array) -> dict[str, Array]:
         """The terms of the slowest stage's `time`, over all micro-batches."""

@@ -48,45 +48,47 @@ def memory_inputs(
     replicas = classes.copies[c_row] * table["dp"].astype(float) * table["cp"].astype(float)
     expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
     shared, expert_shared = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
-    last, head = np.ceil(classes.last[c_row]), layers.head_memory
+    last, head = np.ceil(classes.last.take(c_row, axis=0)), layers.head_memory
     gathered = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0) * (t > 1)
     torch = stack.states.engine is StateEngine.TORCH
     whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
     offload, engine = table["offload"], stack.states.engine
-    held = pipelines.in_flight[p_row]
-    depth = classes.layers[c_row].sum(axis=2)
-    held = np.where(((offload & OFFLOAD_ACTIVATIONS) > 0)[:, None], two_layers_at_most(held, depth), held)
+    in_flight, depth = pipelines.in_flight.take(p_row, axis=0), levels.layers_of.take(c_row, axis=0)
+    held, copied = in_flight, (offload & OFFLOAD_ACTIVATIONS) > 0
+    if copied.any():
+        held = np.where(copied[:, None], two_layers_at_most(held, depth), held)
     dense = state_bytes(zero, shared, replicas, stack, job)
     experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
-    outer, adapters = shards.outer[s_row], np.zeros_like(shards.outer[s_row])
+    outer, heads = shards.outer.take(s_row, axis=0), shards.head.take(s_row, axis=0)
+    adapters = np.zeros_like(outer)
     beside, gathered_widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))
     if job.lora_rank is not None:
         bytes_, sharded = FROZEN_BYTES[job.frozen_bits], weights_sharded(zero, stack.states.engine)
         unquantised = np.where(sharded, 1.0 / shared, 1.0) * (weight_bytes - bytes_)
-        adapters = shards.adapters[s_row] * dense.total[:, None]
+        adapters = shards.adapters.take(s_row, axis=0) * dense.total[:, None]
         if bytes_ < weight_bytes:
             beside, gathered_widths = (outer * unquantised[:, None], None), np.full_like(outer, bytes_)
         dense, experts = (
             frozen(*of, bytes_) for of in ((dense, sharded, shared), (experts, sharded, expert_shared))
         )
     return MemoryInputs(
-        dense=shards.dense[s_row],
-        expert=shards.expert[s_row],
+        dense=shards.dense.take(s_row, axis=0),
+        expert=shards.expert.take(s_row, axis=0),
         outer=outer,
-        head=shards.head[s_row],
-        head_excess=shards.head[s_row] * ((t - 1.0) * whole)[:, None],
+        head=heads,
+        head_excess=heads * ((t - 1.0) * whole)[:, None],
         unit=shards.widest[s_row],
-        layers=levels.layers_of[c_row],
-        alive=classes.count[c_row],
+        layers=depth,
+        alive=classes.count.take(c_row, axis=0),
         in_flight=held,
         # every prediction module has logits of its own, kept until the backward pass
         head_inputs=last * (1 + problem.model.mtp_layers) * head.inputs[l_row][:, None],
         head_kept=last * (1 + problem.model.mtp_layers) * head.kept[l_row][:, None],
         head_transient=last * head.transient[l_row][:, None],
         logit_gradient=last * head.gradient[l_row][:, None],
-        boundary=pipelines.in_flight[p_row]
+        boundary=in_flight
         * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
-        stage_buffers=_stage_buffers(stack, table, levels, l_row, c_row, pipelines.in_flight[p_row]),
+        stage_buffers=_stage_buffers(stack, table, levels, l_row, c_row, in_flight),
         adapters=adapters,
         stream=layers.stream[l_row],
         gather_buffers=stack.kernels.gather_buffer_bytes * gathered,
@@ -96,7 +98,7 @@ def memory_inputs(
         zero=zero,
         shards=shared,
         expert_shards=expert_shared,
-        accumulates=_gradients_wait(stack, table, pipelines.in_flight[p_row]),
+        accumulates=_gradients_wait(stack, table, in_flight),
         waits_whole=stack.states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
         weight_bytes=weight_bytes,
         largest_tensor=shards.largest_tensor[s_row],
@@ -126,8 +128,13 @@ def _narrow(
     narrow = narrow_weights(problem)
     if narrow is None:
         return None, None
-    zero, offload, wide = table["zero"].astype(float), table["offload"], [of[s_row] for of in shards.wide]
-    linear = (shards.dense - shards.outer)[s_row] - wide[0], shards.expert[s_row] - wide[1]
+    zero, offload, wide = (
+        table["zero"].astype(float),
+        table["offload"],
+        [of.take(s_row, axis=0) for of in shards.wide],
+    )
+    dense, outer, expert = (of.take(s_row, axis=0) for of in (shards.dense, shards.outer, shards.expert))
+    linear = dense - outer - wide[0], expert - wide[1]
     kept: tuple[Array, Array | None] | None
     kept = None if narrow.cast else beyond_wide(narrow, offload, zero, tuple(zip(linear, ranks, strict=True)))
     return kept, gathered_width(narrow, zero, offload, wide[0] + wide[1])
@@ -146,7 +153,7 @@ def _stage_buffers(
     kernels, layers, classes = stack.kernels, levels.layers, levels.classes
     if not kernels.received_bytes:
         return np.zeros_like(in_flight)
-    first, last = classes.first[c_row], np.ceil(classes.last[c_row])
+    first, last = classes.first.take(c_row, axis=0), np.ceil(classes.last.take(c_row, axis=0))
     v, m = (table[axis].astype(float)[:, None] for axis in ("vpp", "num_microbatches"))
     received = kernels.received_bytes * m * (2.0 * v - first - last)
     sent = (v - last) * (m if kernels.keeps_outputs else in_flight)

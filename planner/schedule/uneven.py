@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """Stages at which the maximum can be attained, along the last axis, in rising order."""
+    """Stages at which the maximum can be attained, along the first axis, in rising order."""
 
     index: Floats  # of the stage; negative: no such point
     forward: Floats  # of the stage [s]
@@ -42,19 +42,14 @@ def one_f_one_b_makespan(forward: ArrayLike, backward: ArrayLike, m: ArrayLike) 
     `forward`, `backward` shape (..., stages); `m` one number or shape (...).
     """
     f, b = _pair(forward, backward)
-    index = np.broadcast_to(np.arange(f.shape[-1], dtype=np.float64), f.shape)
-    points = _Points(
-        index,
-        f,
-        b,
-        np.cumsum(f, axis=-1),
-        np.cumsum(b, axis=-1),
-        np.maximum.accumulate(f, axis=-1),
-        np.maximum.accumulate(b, axis=-1),
-    )
-    return _steady_line(
-        points, np.array([f.shape[-1]], dtype=np.float64), np.asarray(m, dtype=np.float64)[..., None]
-    )
+    stages = f.shape[-1]
+    index = np.broadcast_to(np.arange(stages, dtype=np.float64), f.shape)
+    of_stages = (
+        index, f, b, np.cumsum(f, axis=-1), np.cumsum(b, axis=-1),
+        np.maximum.accumulate(f, axis=-1), np.maximum.accumulate(b, axis=-1),
+    )  # fmt: skip
+    points = _Points(*(np.moveaxis(x, -1, 0) for x in of_stages))
+    return _steady_line(points, float(stages), np.asarray(m, dtype=np.float64))
 
 
 def one_f_one_b_makespan_of_runs(
@@ -64,24 +59,25 @@ def one_f_one_b_makespan_of_runs(
 
     Within a run every term is linear or convex in the stage, so the ends of the runs suffice. `forward`,
     `backward`, `stages` (how many stages in the run, 0 for none) have shape (..., runs); `m` one number or (...).
+    Fastest where the runs are the slow axis in memory.
     """
-    f, b = _pair(forward, backward)
-    n = np.broadcast_to(np.asarray(stages, dtype=np.float64), f.shape)
-    count = np.asarray(m, dtype=np.float64)[..., None]
-    end = np.cumsum(n, axis=-1)
-    p = end[..., -1:]
+    f, b = (np.moveaxis(x, -1, 0) for x in _pair(forward, backward))
+    n = np.broadcast_to(np.moveaxis(np.asarray(stages, dtype=np.float64), -1, 0), f.shape)
+    count = np.asarray(m, dtype=np.float64)
+    end = np.cumsum(n, axis=0)
+    p = end[-1]
     first, last = end - n, end - 1.0
     # stages before p - m are never reached; where that bound falls inside a run, the run starts there
     low = np.minimum(np.maximum(first, p - count), last)
     present = n > 0
 
     def both(at_low: Floats, at_last: Floats) -> Floats:
-        return np.stack((at_low, at_last), axis=-1).reshape(*f.shape[:-1], -1)
+        return np.stack((at_low, at_last), axis=1).reshape(-1, *f.shape[1:])
 
     def longest(x: Floats) -> Floats:
-        return np.maximum.accumulate(np.where(present, x, 0.0), axis=-1)
+        return np.maximum.accumulate(np.where(present, x, 0.0), axis=0)
 
-    before_f, before_b = np.cumsum(n * f, axis=-1) - n * f, np.cumsum(n * b, axis=-1) - n * b
+    before_f, before_b = np.cumsum(n * f, axis=0) - n * f, np.cumsum(n * b, axis=0) - n * b
     points = _Points(
         index=both(np.where(present, low, -1.0), np.where(present, last, -1.0)),
         forward=both(f, f),
@@ -94,16 +90,16 @@ def one_f_one_b_makespan_of_runs(
     return _steady_line(points, p, count)
 
 
-def _steady_line(x: _Points, p: Floats, m: Floats) -> Floats:
+def _steady_line(x: _Points, p: Floats | float, m: Floats) -> Floats:
     """The maximum over the points; see `one_f_one_b_makespan`."""
     reached = (x.index >= 0) & (x.index >= p - m)
     later = p - 1.0 - x.index
     filled = np.where(reached, x.forwards + later * x.longest_forward, -np.inf)
     drained = np.where(reached, x.backwards + later * x.longest_backward, -np.inf)
-    enter = _largest_from(filled + x.backwards) - x.backwards
-    leave = _largest_from(drained + x.forwards) - x.forwards
+    enter = _largest_from(filled + x.backwards, 0) - x.backwards
+    leave = _largest_from(drained + x.forwards, 0) - x.forwards
     steady = (m - p + x.index) * (x.forward + x.backward)
-    return np.where(reached, enter + steady + leave, -np.inf).max(axis=-1)
+    return np.asarray(np.where(reached, enter + steady + leave, -np.inf).max(axis=0))
 
 
 def one_f_one_b_bounds(forward: ArrayLike, backward: ArrayLike, m: int, hop: float) -> tuple[Floats, Floats]:
@@ -129,8 +125,8 @@ def _longest_window(f: Floats, b: Floats, m: int, hop: float) -> Floats:
     later = np.minimum(p - 1 - stage, m - 1)
     filled = np.where(reached, path_f + later * np.maximum.accumulate(f, axis=-1), -np.inf)
     drained = np.where(reached, path_b + later * np.maximum.accumulate(b, axis=-1), -np.inf)
-    enter = _largest_from(filled + path_b) - path_b
-    leave = _largest_from(drained + path_f) - path_f
+    enter = _largest_from(filled + path_b, -1) - path_b
+    leave = _largest_from(drained + path_f, -1) - path_f
     trip = np.zeros((*f.shape[:-1], p + 1))
     trip[..., 1:] = np.cumsum(f + b + 2 * hop, axis=-1)
     longest = np.full(f.shape[:-1], -np.inf)
@@ -161,9 +157,9 @@ def gpipe_makespan(forward: ArrayLike, backward: ArrayLike, m: ArrayLike, hop: A
     return (f + b).sum(axis=-1) + more * slowest + 2.0 * (f.shape[-1] - 1) * np.asarray(hop)
 
 
-def _largest_from(x: Floats) -> Floats:
-    """Largest entry from each place on, along the last axis."""
-    return np.maximum.accumulate(x[..., ::-1], axis=-1)[..., ::-1]
+def _largest_from(x: Floats, axis: int) -> Floats:
+    """Largest entry from each place on, along an axis."""
+    return np.flip(np.maximum.accumulate(np.flip(x, axis), axis=axis), axis)
 
 
 def _pair(forward: ArrayLike, backward: ArrayLike) -> tuple[Floats, Floats]:

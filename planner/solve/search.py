@@ -26,7 +26,7 @@ BOUND_STEMS = 262144  # bounded at a time
 WAVE_STEMS = 2048  # costed at a time; waves double
 WAVES_LARGEST = 262144
 PROBES_LARGEST = 16384  # of stems whose other leaves are looked at
-BATCH_ROWS = 8192  # completed at a time: what a core's cache holds
+BATCH_ROWS = 16384  # completed at a time: what a core's cache holds
 PROBE_STEMS = 512  # of each wave, those whose other leaves are looked at before the next wave
 
 Index = NDArray[np.intp]

@@ -1,7 +1,8 @@
 """How much memory does every stage need, and when is the peak?
 
 Rows are candidates, columns classes of stages. The peak is the largest over stages and moments of a step
-(`memory/moments.py`). Left out: allocator rounding.
+(`memory/moments.py`). Rows of a table are taken by `take`: indexing with rows is several times slower. Left out:
+allocator rounding.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class Kept:
     def rows(self, rows: NDArray[np.intp]) -> Kept:
         """Those of some rows, which may repeat."""
         if self.loss is None or self.head is None:
-            return Kept(self.peak[rows])
-        return Kept(self.peak[rows], self.loss[rows], self.head[rows])
+            return Kept(self.peak.take(rows, axis=0))
+        peak, loss = (of.take(rows, axis=0) for of in (self.peak, self.loss))
+        return Kept(peak, loss, self.head.take(rows, axis=0))
 
     def but(self, rows: NDArray[np.bool_], other: Array) -> Kept:
         """The same but for `rows`, which keep `other` (n, C) at all moments."""
@@ -103,14 +105,15 @@ def _peak_by_class(
         found: Array | None = None
         if quiet:
             # a padded class must never bind
-            found = np.where(x.alive > 0, np.maximum.reduce(quiet), -np.inf)[stem]
+            found = np.where(x.alive > 0, np.maximum.reduce(quiet), -np.inf).take(stem, axis=0)
         if busy:
-            at_work = np.where(x.alive > 0, np.maximum.reduce(busy), -np.inf)[stem] + working[:, None]
+            at_work = np.where(x.alive > 0, np.maximum.reduce(busy), -np.inf).take(stem, axis=0)
+            at_work += working[:, None]
             found = at_work if found is None else np.maximum(found, at_work)
         assert found is not None
         if members[0].kept is not None:
             held = factor * members[0].kept
-            found = found + held[stem] * kept.peak
+            found = found + held.take(stem, axis=0) * kept.peak
             if at_loss and kept.loss is not None and kept.head is not None:
                 fixed, rows = np.maximum.reduce([m.fixed for m in at_loss]), np.arange(len(stem))
                 for head, loss in zip(kept.head.T, kept.loss.T, strict=True):
@@ -122,23 +125,27 @@ def _peak_by_class(
 
 
 def _binding_moment(
-    moments: list[Moment], stem: NDArray[np.intp], kept: Kept, working: Array, waste: float,
+    x: MemoryInputs, moments: list[Moment], stem: NDArray[np.intp], kept: Kept, working: Array, waste: float,
     stage_class: NDArray[np.intp], pool: GraphPool | None,
 ) -> tuple[NDArray[np.intp], Array]:  # fmt: skip
     """The phase of the largest moment of each row's stage class, and the bytes the allocator wastes in it."""
-    at, (usual, at_loss) = (stem, stage_class), kept.on(stage_class)
+    at, (usual, at_loss) = stem * x.alive.shape[1] + stage_class, kept.on(stage_class)
     phase, unused = np.zeros(len(stem), dtype=np.intp), np.zeros(len(stem))
     best = np.full(len(stem), -np.inf)
     for moment in moments:
-        mine = at_loss if moment.phase in AT_LOSS else usual
-        active = np.zeros(len(stem)) if moment.kept is None else moment.kept[at] * mine
-        total = moment.fixed[at] + (1.0 + waste) * active + (working if moment.works else 0.0)
+        total, active = moment.fixed.take(at), None
+        if moment.kept is not None:
+            active = moment.kept.take(at) * (at_loss if moment.phase in AT_LOSS else usual)
+            total += (1.0 + waste) * active
+        if moment.works:
+            total += working
         if pool is not None:
-            total = total + pool.idle(moment)[np.arange(len(stem)), stage_class]
+            total += pool.idle(moment)[np.arange(len(stem)), stage_class]
         better = total > best * _SAME
-        best = np.where(better, total, best)
-        phase = np.where(better, PHASES.index(moment.phase), phase)
-        unused = np.where(better, waste * active, unused)
+        np.copyto(best, total, where=better)
+        np.copyto(phase, PHASES.index(moment.phase), where=better)
+        if waste:
+            np.copyto(unused, 0.0 if active is None else waste * active, where=better)
     return phase, unused
 
 
@@ -173,23 +180,35 @@ def memory_cost(
         by_class = pool.by_class
     stage_class, rows = by_class.argmax(axis=1), np.arange(len(stem))
     reserved = by_class[rows, stage_class]
-    phase, unused = _binding_moment(moments, stem, kept, working, waste, stage_class, pool)
+    phase, unused = _binding_moment(x, moments, stem, kept, working, waste, stage_class, pool)
     logged, seen = reserved, (phase, unused, stage_class)
     if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
         first = np.zeros_like(stage_class)
-        binding = _binding_moment(moments, stem, kept, working, waste, first, pool)
+        binding = _binding_moment(x, moments, stem, kept, working, waste, first, pool)
         logged, seen = by_class[:, 0], (*binding, first)
-    born_late = (stack.states.engine is StateEngine.TORCH) * (1.0 - x.accumulates) * gradients_kept(x)
-    at_loss = np.where(seen[0] == PHASES.index("loss"), cached + born_late[stem, seen[2]], 0.0)
-    in_passes = seen[0] <= PHASES.index("gradient_reduction")
     outside = stack.overhead.context + x.communicators[stem]
-    deferred = x.deferred[stem, seen[2]]
-    room = np.maximum(capacity - outside - logged, 0.0)
-    at_loss = np.minimum(at_loss, room)
-    at_loss = at_loss + np.where(in_passes & (at_loss + deferred <= room), deferred, 0.0)
-    peak = logged + at_loss if stack.overhead.logs_reserved else logged - seen[1]
+    if stack.overhead.logs_reserved:
+        room = np.maximum(capacity - outside - logged, 0.0)
+        peak = logged + _cached_blocks(x, stem, *seen[::2], cached, room, stack.states.engine)
+    else:
+        peak = logged - seen[1]
     terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
+
+
+def _cached_blocks(
+    x: MemoryInputs, stem: NDArray[np.intp], phase: NDArray[np.intp], stage_class: NDArray[np.intp],
+    cached: Array | float, room: Array, engine: StateEngine,
+) -> Array:  # fmt: skip
+    """What a counter of reserved memory shows beyond tensors where the peak lies in `phase` of `stage_class`, in the
+    `room` that is left (n,) [bytes]."""
+    late: Array | float = 0.0
+    if engine is StateEngine.TORCH:
+        late = ((1.0 - x.accumulates) * gradients_kept(x))[stem, stage_class]
+    shown = np.minimum(np.where(phase == PHASES.index("loss"), cached + late, 0.0), room)
+    deferred = x.deferred[stem, stage_class]
+    in_passes = phase <= PHASES.index("gradient_reduction")
+    return np.asarray(shown + np.where(in_passes & (shown + deferred <= room), deferred, 0.0))
 
 
 def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:
@@ -217,10 +236,10 @@ def _terms_of(
     moment: Moment, stem: NDArray[np.intp], kept: Kept, working: Array, waste: float, pool: GraphPool | None
 ) -> dict[str, Array]:
     """Every term of a moment, row by row (n, C)."""
-    terms = {name: value[stem] for name, value in moment.terms.items()}
+    terms = {name: value.take(stem, axis=0) for name, value in moment.terms.items()}
     if moment.kept is not None:
         terms.setdefault("weight_gradients_due", np.zeros_like(kept.peak))
-        terms["activations"] = moment.kept[stem] * kept.of(moment)
+        terms["activations"] = moment.kept.take(stem, axis=0) * kept.of(moment)
         terms["fragmentation"] = waste * terms["activations"]
     if moment.works:
         terms["working_set"] = working[:, None] * np.ones_like(kept.peak)

@@ -42,15 +42,15 @@ def bubble_time(
     and with backward; `total` (rows,): their sum over stages. `c_row`: the pipeline of each row in `classes`.
     """
     bubble = np.asarray(fill_and_drain(total, slowest, v))
-    uneven = np.flatnonzero((v == 1) & (classes.run_length[c_row, 1:] > 0).any(axis=1))
+    runs = (classes.run_length > 0).sum(axis=1)
+    uneven = np.flatnonzero((v == 1) & (runs > 1)[c_row])
     if len(uneven):
         pipeline = c_row[uneven]
-        length = classes.run_length[pipeline]
-        width = int((length > 0).sum(axis=1).max())
-        run, length = classes.run_class[pipeline, :width], length[:, :width]
-        f = np.take_along_axis(forward[uneven], run, axis=1)
-        b = np.take_along_axis(time[uneven], run, axis=1) - f
-        makespan = one_f_one_b_makespan_of_runs(f, b, length, m[uneven])
+        of_run = range(int(runs[pipeline].max()))
+        length = np.stack([classes.run_length[:, r].take(pipeline) for r in of_run])
+        places = [uneven * time.shape[1] + classes.run_class[:, r].take(pipeline) for r in of_run]
+        f, both = (np.stack([of.take(at) for at in places]) for of in (forward, time))
+        makespan = one_f_one_b_makespan_of_runs(f.T, (both - f).T, length.T, m[uneven])
         bubble[uneven] = np.maximum(makespan - m[uneven] * slowest[uneven], 0.0)
     return bubble
 

@@ -61,15 +61,18 @@ def exposed_data_parallel(
     gather = gather - behind
     once = np.maximum(scatter - overlap * backward, least * scatter)
     once = once + np.where(zero >= 1, np.maximum(gather - overlap * forward, least * gather), 0.0)
-    again = gather * (zero >= 3) * again
-    ahead = _in_sight(gather, 0.0 * gather, comm.fsdp_overlap * forward, slower, shares)
-    each = np.maximum(ahead, least * gather)
-    ahead = _in_sight(again, scatter, comm.fsdp_overlap * backward, slower, shares)
-    each = each + np.maximum(ahead, least * scatter + slower * again)
-    exposed = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), microbatches * each, once) + behind
-    regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
-    waited = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
-    exposed = np.where(waits_whole, waited, exposed)
+    again, exposed = gather * (zero >= 3) * again, once + behind
+    in_each = zero >= (2 if comm.reduce_per_microbatch else 3)
+    if in_each.any():
+        ahead = _in_sight(gather, 0.0 * gather, comm.fsdp_overlap * forward, slower, shares)
+        each = np.maximum(ahead, least * gather)
+        ahead = _in_sight(again, scatter, comm.fsdp_overlap * backward, slower, shares)
+        each = each + np.maximum(ahead, least * scatter + slower * again)
+        exposed = np.where(in_each, microbatches * each + behind, exposed)
+    if np.any(waits_whole):
+        regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
+        waited = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
+        exposed = np.where(waits_whole, waited, exposed)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
 
 
