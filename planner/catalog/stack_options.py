@@ -27,12 +27,15 @@ FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
+GRADIENTS_16: Final = "grad-reduce-in-bf16"
+GRADIENTS_32: Final = "no-grad-reduce-in-bf16"
 # beside cuDNN's, the stack's own
 DSA_KERNELS: Final = {
     kernel: f"dsa-kernel-backend={kernel}" for kernel in (SparseKernel.TILELANG, SparseKernel.NONE)
 }
 FP32_GRADIENTS: Final = "megatron-fsdp-main-grads-dtype=fp32"
 _FP8: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
+_SIXTEEN: Final = tuple(precision for precision in Precision if precision is not Precision.FP32)
 _HALVES: Final = (Precision.BF16, Precision.FP8, Precision.FP8_CS)
 # torchtitan 0.3.0 config/configs.py TrainingConfig.dtype; DeepSpeed 0.19.8 runtime/precision_config.py BF16Config
 _PURE_BF16: Final = {"pure_bf16": True, "master": 0.0, "gradient": 2.0, "optimizer_transient": 0.0}
@@ -167,6 +170,16 @@ OPTIONS: Final = (
         DP_SERIAL, ("megatron",), {"communication": {"dp_overlap": 0.0}},
         "gradients are reduced, and weights gathered, with nothing beside them, as where --overlap-grad-reduce and "
         "--overlap-param-gather are not given", StateEngine.CONTIGUOUS, since="2024-01",
+    ),
+    StackOption(  # the update copies a rank's share to fp32: core/optimizer/distrib_optimizer.py
+        GRADIENTS_16, ("megatron",),
+        {"states": {"gradient": 2.0, "optimizer_transient": 4.0}, "communication": {"gradient_bytes": 2.0}},
+        "gradients are kept and reduced in 16 bits", StateEngine.CONTIGUOUS, _SIXTEEN, since="2024-01",
+    ),
+    StackOption(
+        GRADIENTS_32, ("megatron",),
+        {"states": {"gradient": 4.0, "optimizer_transient": 0.0}, "communication": {"gradient_bytes": 4.0}},
+        "gradients are kept and reduced in fp32", StateEngine.CONTIGUOUS, _SIXTEEN, since="2024-01",
     ),
     StackOption(
         Dispatcher.DEEPEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.DEEPEP}},

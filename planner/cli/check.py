@@ -134,8 +134,28 @@ def check_files(
     if not broken:
         answer |= _figures(judge.cost(config, stated))
     text = "\n".join(files.values())
-    answer["better"] = _better(judge, config, framework, parsed, answer, text)
+    hidden = _overlapping(problem)
+    best = (judge if hidden is problem else _Judge(hidden)).best()
+    if best is not None:
+        answer["better"] = _better(judge.problem, hidden, best, config, framework, parsed, answer, text)
     return answer
+
+
+def _overlapping(problem: Problem) -> Problem:
+    """The problem with collectives that the files run alone hidden as far as the stack hides them: what is better may
+    ask for that. A calibrated stack stays as it was measured."""
+    from planner.catalog.load_stacks import load_stack
+    from planner.catalog.stack_options import DP_SERIAL, SEPARATOR, TP_SERIAL
+
+    stack = problem.stack
+    base, *named = stack.name.split(SEPARATOR)
+    fields = {DP_SERIAL: ("dp_overlap",), TP_SERIAL: ("tp_exposed", "tp_overlapped")}
+    found = [field for name in named for field in fields.get(name, ())]
+    if not found or stack.calibration:
+        return problem
+    own = load_stack(base).communication
+    shown = stack.communication.model_copy(update={field: getattr(own, field) for field in found})
+    return replace(problem, stack=stack.model_copy(update={"communication": shown}))
 
 
 def _other_layers(stated: tuple[int, ...], layers: int) -> Violation:
@@ -204,17 +224,16 @@ def _figures(choice: Choice) -> dict[str, Any]:
 
 
 def _better(
-    judge: _Judge,
+    problem: Problem,
+    hidden: Problem,
+    best: Choice,
     config: ParallelConfig,
     framework: Framework,
     parsed: ParsedConfig,
     now: Mapping[str, Any],
     text: str,
 ) -> dict[str, Any] | None:
-    """The best configuration of the same job, and the change to the files in their own syntax."""
-    best = judge.best()
-    if best is None:
-        return None
+    """The best configuration of the same job, found as `hidden`, and the change to the files in their own syntax."""
     faster = now.get("step_time_s", float("inf")) / best.step_time - 1
     if now["verdict"] in ("fits", "borderline") and faster <= 0.005:
         return None
@@ -222,12 +241,13 @@ def _better(
         "config": best.config.text,
         "faster": None if faster == float("inf") else faster,
         **_figures(best),
-        "diff": _diff(judge.problem, config, best, framework, parsed, text),
+        "diff": _diff(problem, hidden, config, best, framework, parsed, text),
     }
 
 
 def _diff(
     problem: Problem,
+    hidden: Problem,
     config: ParallelConfig,
     best: Choice,
     framework: Framework,
@@ -238,7 +258,7 @@ def _diff(
     options that its own `text` has are taken out."""
     try:
         mine = framework.render(_launch(problem, config, parsed.layers), parsed.version)
-        other = framework.render(_launch(problem, best.config.parallel(), (), best), parsed.version)
+        other = framework.render(_launch(hidden, best.config.parallel(), (), best), parsed.version)
     except PlannerError as error:
         return [f"cannot be written for {framework.title}: {' '.join(str(error).split())}"]
     lines: list[str] = []

@@ -181,6 +181,8 @@ def _data_parallel(launch: Launch, version: str) -> list[Option]:
             options.append(("--num-distributed-optimizer-instances", str(shards // config.hsdp)))
     if reduces_in_bf16(launch):
         options.append(("--grad-reduce-in-bf16",))
+    elif launch.job.precision is Precision.FP16 and megatron_stack(launch) and not uses_fsdp(launch):
+        options.append(("--accumulate-allreduce-grads-in-fp32",))
     if config.dp * config.cp > 1 and overlaps_gradients(launch):
         options.append(("--overlap-grad-reduce",))
         if config.zero or uses_fsdp(launch):

@@ -156,6 +156,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     axes, layers = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
     axes["hsdp"] = _shard_group(arguments, axes, devices)
+    alone = devices == axes["tp"] * axes["pp"]
     gathers, uncosted = narrow_parameters(arguments)
     model = model_of(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
     vocabulary = vocabulary_of(arguments)
@@ -188,7 +189,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
-        stack_options=(*stack_options(arguments), *kernel_options(arguments)),
+        stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
     )
 
 

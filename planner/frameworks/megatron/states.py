@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from planner.catalog.stack_options import DOUBLE_BUFFER, FP32_GRADIENTS, TP_SERIAL
+from planner.catalog.stack_options import (
+    DOUBLE_BUFFER,
+    DP_SERIAL,
+    FP32_GRADIENTS,
+    GRADIENTS_16,
+    GRADIENTS_32,
+    TP_SERIAL,
+)
 from planner.errors import InputError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.architecture import Option
@@ -192,15 +199,26 @@ def strategy(a: Arguments) -> str:
     return a.word("--data-parallel-sharding-strategy", "optim_grads_params")
 
 
-def stack_options(a: Arguments) -> tuple[str, ...]:
-    """Options of the stack that the arguments set. User buffers imply double buffers."""
+def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
+    """Options of the stack that the arguments set. User buffers imply double buffers. `alone`: is there one replica,
+    which reduces nothing?"""
     if not a.has("--use-megatron-fsdp"):
-        return (TP_SERIAL,) if _reduces_alone(a) else ()
+        found = [TP_SERIAL] if _reduces_alone(a) else []
+        if not (alone or a.has("--overlap-grad-reduce") or a.has("--use-torch-fsdp2")):
+            found.append(DP_SERIAL)
+        return (*found, GRADIENTS_16 if _keeps_16_bit_gradients(a) else GRADIENTS_32)
     buffers = ("--fsdp-double-buffer", "--use-nccl-ub", "--megatron-fsdp-max-pool-double-buffer")
     found = [DOUBLE_BUFFER] if any(a.has(name) for name in buffers) else []
     if a.word("--megatron-fsdp-main-grads-dtype", "auto") == "fp32":
         found.append(FP32_GRADIENTS)
     return tuple(found)
+
+
+def _keeps_16_bit_gradients(a: Arguments) -> bool:
+    """fp16 keeps them so unless told not to, bf16 and the narrower recipes on it only when told to (A)."""
+    if a.has("--bf16"):
+        return a.has("--grad-reduce-in-bf16")
+    return a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32")
 
 
 def _reduces_alone(a: Arguments) -> bool:

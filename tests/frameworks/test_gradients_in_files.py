@@ -1,0 +1,69 @@
+"""Width of gradients and their overlap, as Megatron-LM's arguments have them: written, read back, costed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.catalog.load_stacks import load_stack
+from planner.catalog.stack_options import DP_SERIAL, GRADIENTS_16, GRADIENTS_32
+from planner.cli import app
+from planner.frameworks import framework
+from tests.frameworks.launches import CONFIGS, launch, problem
+
+OVERLAPPED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+
+
+def script(words: str, processes: int = 8) -> str:
+    return (
+        f"torchrun --nproc_per_node {processes} pretrain_gpt.py --num-layers 8 --hidden-size 4096 "
+        "--num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 32000 --swiglu "
+        f"--micro-batch-size 4 --global-batch-size 64 {words}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "processes", "options"),
+    [
+        (f"--bf16 {OVERLAPPED}", 8, (GRADIENTS_32,)),
+        (f"--bf16 --grad-reduce-in-bf16 {OVERLAPPED}", 8, (GRADIENTS_16,)),
+        (f"--fp16 {OVERLAPPED}", 8, (GRADIENTS_16,)),  # arguments.py: only bf16 accumulates in fp32 unasked
+        (f"--fp16 --accumulate-allreduce-grads-in-fp32 {OVERLAPPED}", 8, (GRADIENTS_32,)),
+        (f"--grad-reduce-in-bf16 {OVERLAPPED}", 8, (GRADIENTS_32,)),  # fp32
+        ("--bf16", 8, (DP_SERIAL, GRADIENTS_32)),
+        ("--bf16", 1, (GRADIENTS_32,)),
+    ],
+)
+def test_arguments_are_read(words: str, processes: int, options: tuple[str, ...]) -> None:
+    assert framework("megatron").parse({"run.sh": script(words, processes)}).stack_options == options
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("stack", ["megatron-2026", "megatron-2025", "megatron-2026+grad-reduce-in-bf16"])
+def test_what_is_written_is_read_as_it_was_costed(stack: str, precision: str) -> None:
+    told = launch("llama-3.1-8b", CONFIGS["megatron"], problem("llama-3.1-8b", stack, precision=precision))
+    meant = framework("megatron")
+    text = meant.render(told, meant.default_version)["launch.sh"]
+    wide = load_stack(stack).states.gradient == 4.0
+    assert meant.parse({"launch.sh": text}).stack_options == (GRADIENTS_32 if wide else GRADIENTS_16,)
+
+
+def test_check_costs_them(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """16 bits less per gradient and update; hidden gradients are no slower than exposed ones."""
+
+    def checked(words: str) -> dict[str, float]:
+        path = tmp_path / "run.sh"
+        path.write_text(script(f"--bf16 {words}"))
+        told = CliRunner().invoke(app, ["check", str(path), "--cluster", "dgx-h100", "--json"])
+        assert told.exit_code == 0, told.output
+        found: dict[str, float] = json.loads(told.stdout)
+        return found
+
+    wide, narrow = checked(OVERLAPPED), checked(f"--grad-reduce-in-bf16 {OVERLAPPED}")
+    alone = checked("--use-distributed-optimizer")
+    weights = 8 * (4 * 4096**2 + 3 * 4096 * 10880) + (32000 + 2048) * 4096  # tied, learned positions
+    saved = wide["peak_memory_bytes"] - narrow["peak_memory_bytes"]
+    assert saved == pytest.approx(2 * weights, rel=1e-3)
+    assert narrow["step_time_s"] < wide["step_time_s"] < alone["step_time_s"]
