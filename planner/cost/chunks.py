@@ -26,6 +26,7 @@ from planner.schedule.generate import action_table
 from planner.schedule.graph import DependencyGraph, dependency_graph, schedule_graph
 from planner.schedule.memory_limited import MOST_PASSES, memory_limited_table
 from planner.schedule.simulate import StageTimes, makespans, side_by_side, stage_times
+from planner.schedule.steady import makespans_of_many, repeats
 from planner.space.split import deal_layers
 from planner.spec.config import ConfigTable, ParallelConfig, Placement, Recompute, Schedule, ranks_of_chunks
 
@@ -226,11 +227,22 @@ class PipelineSimulator:
                 own = key if _adapts(key) else (cases.overlapped is None, *_shape(key))
                 alike.setdefault(own, []).append((key, cases))
         for group in alike.values():
-            graph = self._graph(*group[0])
-            found = makespans(graph, side_by_side([cases for _, cases in group])).tolist()
-            for i, (key, _) in enumerate(group):
-                self._seen[key] = found[2 * i], found[2 * i + 1]
+            found = self._timed(group).tolist()
+            for (key, _), (free, real) in zip(group, found, strict=True):
+                self._seen[key] = free, real
         return [self._seen[key] for key in keys]
+
+    def _timed(self, group: Sequence[tuple[ParallelConfig, StageTimes]]) -> Array:
+        """Makespans of pipelines of one order of passes, without and with messages, (pipelines, 2) [s]."""
+        found, shape = np.full((len(group), 2), np.nan), group[0][0]
+        if repeats(_order_of(shape), shape.pp, shape.num_microbatches):
+            times = side_by_side([cases for _, cases in group])
+            found = makespans_of_many(shape.pp, shape.num_microbatches, shape.vpp, times).reshape(-1, 2)
+        left = np.flatnonzero(np.isnan(found).any(axis=1)).tolist()
+        if left:
+            graph = self._graph(*group[left[0]])
+            found[left] = makespans(graph, side_by_side([group[i][1] for i in left])).reshape(-1, 2)
+        return found
 
     def order(self, config: ParallelConfig, times: StageTimes) -> ActionTable:
         """The order of passes of a configuration; `times` for schedules that adapt to them. Raises `InputError`."""
