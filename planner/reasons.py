@@ -138,7 +138,12 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append(
             f"wider because no run with {what} was fitted: their {timed} is bound by traffic, not measured"
         )
-    if problem.model.indexers and level != CalibrationLevel.L3:
+    if problem.model.compresses_keys and level != CalibrationLevel.L3:
+        notes.append(
+            "attention to compressed keys is timed as that to chosen ones of DeepSeek-V3.2, residual streams by bytes "
+            "moved in fused kernels, which Megatron-LM's dev branch has on Blackwell alone"
+        )
+    if problem.model.gathers_keys and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
         notes.append(
             "wider because no run with sparse attention was fitted: attention to chosen keys is timed, "

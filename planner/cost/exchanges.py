@@ -201,7 +201,7 @@ def _of_context(
     kv = float(key_value_bytes(attention, tokens, float(config.tp), kv_split, width))
     forward, what = passes + again, "keys and values"
     kind = int(context_kinds(comm, np.array(config.cp_kind)))
-    if attention.indexer is not None:
+    if attention.sparse:
         whole, what = config.cp * kv, "latent keys"
         yield _collective("cp", CollectiveKind.ALL_GATHER, what, whole, config.cp, forward)
         yield _collective("cp", CollectiveKind.REDUCE_SCATTER, "their gradients", whole, config.cp, passes)
@@ -270,7 +270,8 @@ def _of_experts(
 def boundary_bytes(model: CostModel, config: ParallelConfig) -> float:
     """A message between pipeline stages: the hidden states of a micro-batch, a shard of them under sp [bytes]."""
     tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp
-    whole = stream_bytes(tokens, float(model.problem.model.hidden), model.layers.recipe.activation_bytes)
+    hidden = float(model.problem.model.hidden * model.problem.model.streams)
+    whole = stream_bytes(tokens, hidden, model.layers.recipe.activation_bytes)
     scatters = model.problem.stack.communication.p2p_scatters
     return float(whole) / (config.tp if config.sp or scatters else 1)
 

@@ -148,7 +148,7 @@ class CommunicationModel:
         backward = np.select(
             [kind == ContextKind.P2P, kind == ContextKind.ALL_GATHER], [ring_back, gather + scatter], exchange
         )
-        if a.indexer is not None:
+        if a.sparse:
             forward, backward = np.asarray(gather), np.asarray(scatter)
         alone = x.c <= 1
         return scan[0] + np.where(alone, 0.0, forward), scan[1] + np.where(alone, 0.0, backward)

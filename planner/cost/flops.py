@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.indexer import Indexer, IndexerLoss
+from planner.spec.indexer import IndexerLoss
 from planner.spec.mixers import DeltaNet, ShortConvolution, StateSpace
 from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec
 
@@ -64,9 +64,10 @@ def indexer_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     x = a.indexer
     if x is None or x.shared:
         return ()
+    keys = 1 if a.compression is None else 2 * a.compression.series  # and their gates
     shapes = (
         ("index_q", a.q_lora_rank or hidden, x.heads * x.head_dim),
-        ("index_k", hidden, x.head_dim),
+        ("index_k", hidden, keys * x.head_dim),
         ("index_weights", hidden, x.heads),
     )
     return tuple(
@@ -75,7 +76,34 @@ def indexer_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
     )
 
 
+def compressed_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
+    """Projections of compressed attention: queries by way of a low rank, the one key, what compresses it and its gates,
+    and the output in groups, whose blocks make one product of the same work."""
+    assert a.compression is not None
+    width = 2 * a.compression.series * a.head_dim
+    grouped = a.out_groups * a.out_rank
+    return (
+        Gemm("q_a", hidden, a.q_lora_rank, Shard.NONE),
+        Gemm("q_b", a.q_lora_rank, a.heads * a.head_dim, Shard.COLUMN),
+        Gemm("kv_a", hidden, a.head_dim, Shard.NONE),
+        *((Gemm("compress", hidden, width, Shard.NONE),) if width else ()),
+        *indexer_gemms(a, hidden),
+        Gemm("out_groups", a.heads * a.v_head_dim // a.out_groups, grouped, Shard.COLUMN),
+        Gemm("attention_out", grouped, hidden, Shard.ROW),
+    )
+
+
+def stream_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
+    """What weighs the residual streams at every branch: all of them onto n weights of its input, n of its output and
+    n^2 of the mixture; 16 bits under every recipe."""
+    n = layer.streams
+    weights = Gemm("streams", n * hidden, (2 + n) * n, Shard.NONE, wide=True)
+    return (weights,) * layer.sublayers if n > 1 else ()
+
+
 def _attention_gemms(a: Attention, hidden: int) -> tuple[Gemm, ...]:
+    if a.compression is not None:
+        return compressed_gemms(a, hidden)
     out = Gemm("attention_out", a.heads * a.v_head_dim, hidden, Shard.ROW)
     if a.kind is not AttentionKind.MLA:
         columns = a.heads * a.head_dim + a.gate_width
@@ -136,7 +164,7 @@ def layer_gemms(layer: Layer, hidden: int) -> tuple[Gemm, ...]:
     """The matrix products of one layer in order of execution; q, k, v fused, gate and up fused."""
     if layer.then is not None:
         return tuple(gemm for block in layer.blocks for gemm in layer_gemms(block, hidden))
-    mixer, side = _mixer_gemms(layer, hidden), _side_gemms(layer, hidden)
+    mixer, side = (*stream_gemms(layer, hidden), *_mixer_gemms(layer, hidden)), _side_gemms(layer, hidden)
     if layer.mlp is None:
         return mixer + _moe_gemms(layer, hidden) + side
     ffn, inputs = layer.mlp.ffn, 2 if layer.mlp.gated else 1
@@ -168,6 +196,8 @@ def outer_gemms(model: ModelSpec) -> tuple[Gemm, ...]:
     """
     gemms = [head_gemm(model)] * (1 + model.mtp_layers)
     gemms += [Gemm("mtp_projection", 2 * model.hidden, model.hidden, Shard.NONE)] * model.mtp_layers
+    if model.streams > 1:
+        gemms.append(Gemm("last_streams", model.streams * model.hidden, model.streams, Shard.NONE))
     if model.side_width:
         gemms.append(Gemm("side_inputs", model.hidden, model.side_width, Shard.NONE))
     if model.embedding_width != model.hidden:
@@ -189,9 +219,48 @@ def attention_flops(attention: Attention, batch: Quantity, seq: Quantity) -> Qua
     """Forward FLOPs of Q K^T and of the product with V over the full square of one layer [FLOP].
 
     2 b s^2 a (d_qk + d_v). Korthikanti 2022, arXiv 2205.05198, appendix A, with separate head widths.
-    Masks and windows are ignored: see `attention_work`.
+    Masks and windows are ignored: see `attention_work`. Compressed keys stand beside those of all tokens.
     """
-    return 2 * batch * seq * seq * attention.heads * (attention.head_dim + attention.v_head_dim)
+    keys = seq + compressed_keys(attention, seq)
+    return 2 * batch * seq * keys * attention.heads * (attention.head_dim + attention.v_head_dim)
+
+
+def compressed_keys(attention: Attention, seq: Quantity) -> Quantity:
+    """Keys of one sequence that stand for several tokens each: whole stretches of them [keys]."""
+    rate = 0 if attention.compression is None else attention.compression.rate
+    return seq // rate if rate else 0 * seq
+
+
+def compressed_pairs(attention: Attention, seq: Quantity, most: float = np.inf) -> Quantity:
+    """Pairs of a query and a compressed key whose stretch ended before or at it, `most` of a query [pairs].
+
+    Sum over queries i from 1 of min(i // m, k) = m k (k - 1) / 2 + k (s - k m + 1) with k = min(k, s // m).
+    """
+    rate = 0 if attention.compression is None else attention.compression.rate
+    if not rate:
+        return 0 * seq
+    k: Quantity = np.minimum(most, seq // rate)
+    return rate * k * (k - 1) / 2 + k * (seq - k * rate + 1)
+
+
+def seen_pairs(attention: Attention, seq: Quantity) -> Quantity:
+    """Pairs of a query and a key of one sequence that attention over one key for all heads computes [pairs]."""
+    x = attention.indexer
+    if attention.compression is None:
+        return attended_pairs(attention, seq) if x is None else chosen_pairs(x.top_k, seq)
+    return attended_pairs(attention, seq) + compressed_pairs(attention, seq, np.inf if x is None else x.top_k)
+
+
+def scored_pairs(attention: Attention, seq: Quantity) -> Quantity:
+    """Pairs of one sequence that an indexer scores, with a key before the query [pairs]."""
+    if attention.compression is not None:
+        return compressed_pairs(attention, seq)
+    return seq * (seq + 1) / 2
+
+
+def scored_keys(attention: Attention, seq: Quantity) -> Quantity:
+    """Keys of one sequence among which an indexer chooses [keys]."""
+    return seq if attention.compression is None else compressed_keys(attention, seq)
 
 
 def attended_pairs(attention: Attention, seq: Quantity) -> Quantity:
@@ -225,9 +294,9 @@ def attention_work(attention: Attention, batch: Quantity, seq: Quantity) -> Quan
     chosen pairs, over MLA's one latent key: 2 b a (2 r + d_rope), since a kernel that expanded keys would do so again
     for every query (DeepSeek-AI 2025, arXiv 2512.02556, section 2.1).
     """
-    if attention.indexer is not None:
-        pairs = chosen_pairs(attention.indexer.top_k, seq)
-        return 2 * batch * attention.heads * (attention.latent_dim + attention.kv_lora_rank) * pairs
+    if attention.sparse:
+        pairs = seen_pairs(attention, seq)
+        return 2 * batch * attention.heads * (attention.latent_dim + attention.latent_value) * pairs
     widths = attention.heads * (attention.head_dim + attention.v_head_dim)
     return 2 * batch * widths * attended_pairs(attention, seq)
 
@@ -272,11 +341,14 @@ def delta_flops(heads: Quantity, key: int, value: int, chunk: int) -> Quantity:
     return heads * (6 * key * value + chunk * (6 * key + 4 * value) + (chunk - 1) * (chunk - 2) // 3)
 
 
-def taught_pairs(x: Indexer, seq: Quantity) -> Quantity:
+def taught_pairs(a: Attention, seq: Quantity) -> Quantity:
     """Pairs of one sequence over which an indexer's loss compares its scores with attention's weights [pairs]."""
-    if not x.trained:
+    x = a.indexer
+    if x is None or not x.trained:
         return 0 * seq
-    return chosen_pairs(x.top_k, seq) if x.loss is IndexerLoss.SPARSE else seq * (seq + 1) / 2
+    if x.loss is IndexerLoss.DENSE:
+        return scored_pairs(a, seq)
+    return chosen_pairs(x.top_k, seq) if a.compression is None else compressed_pairs(a, seq, x.top_k)
 
 
 def indexer_backward_flops(attention: Attention, hidden: int, seq: Quantity) -> Quantity:
@@ -289,7 +361,7 @@ def indexer_backward_flops(attention: Attention, hidden: int, seq: Quantity) -> 
     x = attention.indexer
     if x is None or not x.trained:
         return 0 * seq
-    pairs = taught_pairs(x, seq)
+    pairs = taught_pairs(attention, seq)
     target = 2 * attention.heads * attention.latent_dim * pairs
     projections = sum(gemm_flops(gemm, seq) for gemm in indexer_gemms(attention, hidden))
     return projections + 2 * indexer_flops(attention, pairs) + target
@@ -349,7 +421,7 @@ def model_flops(model: ModelSpec, batch: float, seq: float) -> ModelFlops:
         if layer.attention is not None:
             square += count * attention_flops(layer.attention, batch, seq)
             work += count * attention_work(layer.attention, batch, seq)
-            scores += count * indexer_flops(layer.attention, batch * seq * seq)
+            scores += count * indexer_flops(layer.attention, batch * seq * scored_keys(layer.attention, seq))
             taught += count * batch * indexer_backward_flops(layer.attention, model.hidden, seq)
         if layer.state_space is not None:
             scan += count * scan_flops(layer.state_space, tokens)

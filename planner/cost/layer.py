@@ -477,5 +477,5 @@ class LayerModel:
         longest = x if self.problem.job.mean_length is None else self.shape(keys, None, longest=True)
         trained = self.problem.job.lora_rank is None
         memory = head_activations(vocabulary, model, longest, stack.kernels, self.recipe, trained)
-        held = act * longest.tokens * model.hidden / longest.sequence_split
+        held = act * longest.tokens * model.hidden * model.streams / longest.sequence_split
         return EdgeCost(embedding, head, products, memory, held)

@@ -12,7 +12,6 @@ import numpy as np
 from planner.cost.flops import (
     Quantity,
     attention_flops,
-    chosen_pairs,
     gemm_flops,
     indexer_backward_flops,
     indexer_flops,
@@ -21,6 +20,8 @@ from planner.cost.flops import (
     layer_gemms,
     outer_gemms,
     scan_flops,
+    scored_pairs,
+    seen_pairs,
 )
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
 from planner.spec.mixers import DeltaNet, StateSpace
@@ -95,10 +96,9 @@ def _indexed_flops_per_token(a: Attention, hidden: int, seq: Quantity) -> Quanti
     """Forward and backward FLOPs per token of attention behind an indexer, less three times its projections, which
     `_megatron_linear` holds [FLOP/token]."""
     projections = sum(gemm_flops(gemm, 1) for gemm in indexer_gemms(a, hidden))
-    scores = indexer_flops(a, (seq + 1) / 2)
+    scores = indexer_flops(a, scored_pairs(a, seq) / seq)
     learning = indexer_backward_flops(a, hidden, seq) / seq
-    pairs = chosen_pairs(a.indexer.top_k, seq) if a.indexer is not None else 0 * seq
-    core = 2 * a.heads * (a.latent_dim + a.kv_lora_rank) * pairs
+    core = 2 * a.heads * (a.latent_dim + a.latent_value) * seen_pairs(a, seq)
     return 3 * core / seq + scores + learning - 2 * projections
 
 
@@ -114,7 +114,7 @@ def causal_half_flops_per_token(model: ModelSpec, seq: Quantity) -> Quantity:
     for layer, count in layer_counts(model):
         if layer.attention is None:
             continue
-        if layer.attention.indexer is not None:
+        if layer.attention.sparse:
             total = total + count * _indexed_flops_per_token(layer.attention, model.hidden, seq)
             continue
         window = layer.attention.window

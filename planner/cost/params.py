@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from planner.spec.indexer import Compression
 from planner.spec.mixers import DeltaNet, ShortConvolution, StateSpace
 from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
 
@@ -26,6 +27,7 @@ KINDS = (
     "shared_experts",
     "router",
     "layer_inputs",
+    "residual_streams",
     "norms",
     "final_norm",
     "head",
@@ -71,8 +73,11 @@ def _qk_norm_parameters(a: Attention) -> int:
     """Learned norms inside attention: of q and k, or of MLA's compressed streams [parameters]."""
     if a.kind is AttentionKind.MLA:
         return a.q_lora_rank + a.kv_lora_rank
+    if a.compression is not None:  # of compressed queries, the key, and its compressed ones
+        return a.q_lora_rank + a.head_dim * (1 + (a.compression.rate > 0))
     width = {
         QkNorm.NONE: 0,
+        QkNorm.KEY: a.head_dim,
         QkNorm.HEAD: (1 if a.borrows_kv else 2) * a.head_dim,
         QkNorm.FULL: (a.heads + a.own_kv_heads) * a.head_dim,
     }[a.qk_norm]
@@ -88,6 +93,8 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
     out = out_width * hidden
     sinks = a.heads if a.sinks else 0
     out_bias = hidden if a.out_bias else 0
+    if a.compression is not None:
+        return _compressed_buckets(a, a.compression, hidden)
     if a.kind is AttentionKind.MLA:
         kv_down = a.kv_lora_rank + a.qk_rope_dim
         down = hidden * (a.q_lora_rank + kv_down) + (a.q_lora_rank + kv_down if a.qkv_bias else 0)
@@ -101,15 +108,35 @@ def _attention_buckets(a: Attention, hidden: int) -> LayerParameters:
     return LayerParameters(column_row=columns + out + sinks, kv=rows * a.kv_width, replicated=out_bias)
 
 
+def _compressed_buckets(a: Attention, c: Compression, hidden: int) -> LayerParameters:
+    """Compressed attention without its norms: queries and outputs of heads divided, the one key and what compresses it
+    whole (transformers 5.23 models/deepseek_v4/modeling_deepseek_v4.py)."""
+    grouped = a.out_groups * a.out_rank
+    heads = a.q_lora_rank * a.heads * a.head_dim + a.heads * a.v_head_dim * a.out_rank + a.heads * a.sinks
+    compressor = c.series * a.head_dim * (2 * hidden + c.rate)
+    whole = hidden * (a.q_lora_rank + a.head_dim) + compressor + _indexer_parameters(a, hidden)
+    return LayerParameters(column_row=heads + grouped * hidden, replicated=whole)
+
+
+def _stream_parameters(layer: Layer, hidden: int) -> int:
+    """What weighs and mixes residual streams at every branch: a projection, its biases, three scales [parameters]."""
+    n = layer.streams
+    return layer.sublayers * ((2 + n) * n * (n * hidden + 1) + 3) if n > 1 else 0
+
+
 def _indexer_parameters(a: Attention, hidden: int) -> int:
-    """Projections to queries, the key and a weight for every head, and the key's layer norm [parameters].
+    """Projections to queries, the key and a weight for every head, and the key's norm, a layer norm; of compressed keys
+    the projections twice, their gates and biases of these, and a norm without a bias [parameters].
 
     Whole on every tensor-parallel rank (Megatron-Core, experimental_attention_variant/dsa.py DSAIndexer).
     """
     x = a.indexer
     if x is None or x.shared:
         return 0
-    return (a.q_lora_rank or hidden) * x.heads * x.head_dim + hidden * (x.head_dim + x.heads) + 2 * x.head_dim
+    heads = (a.q_lora_rank or hidden) * x.heads * x.head_dim + hidden * x.heads
+    if (c := a.compression) is not None:
+        return heads + x.head_dim * (c.series * (2 * hidden + c.rate) + 1)
+    return heads + hidden * x.head_dim + 2 * x.head_dim
 
 
 def _state_space_buckets(s: StateSpace, hidden: int) -> LayerParameters:
@@ -198,7 +225,8 @@ def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
         + block.replicated
         + moe.replicated
         + norms
-        + _side_parameters(layer, hidden),
+        + _side_parameters(layer, hidden)
+        + _stream_parameters(layer, hidden),
         router=moe.router,
         expert=moe.expert,
         expert_replicated=moe.expert_replicated,
@@ -240,6 +268,12 @@ def outer_norm_parameters(model: ModelSpec) -> int:
     return scale * (model.final_norm + model.embedding_norm) + max(layer.side for layer in model.layer_kinds)
 
 
+def last_stream_parameters(model: ModelSpec) -> int:
+    """What sums the residual streams up before the head: a projection, its biases, a scale [parameters]."""
+    n = model.streams
+    return n * (n * model.hidden + 1) + 1 if n > 1 else 0
+
+
 def mtp_parameters(model: ModelSpec) -> int:
     """Multi-token-prediction modules without the shared embedding and head [parameters].
 
@@ -271,6 +305,7 @@ def _block_kinds(layer: Layer, hidden: int) -> dict[str, int]:
         kinds[layer.state_space.kind] = _state_space_buckets(layer.state_space, hidden).total
     if layer.mlp is not None:
         kinds["mlp"] = _mlp_buckets(layer.mlp, hidden).total
+    kinds["residual_streams"] = _stream_parameters(layer, hidden)
     if layer.side:
         kinds["layer_inputs"] = _side_parameters(layer, hidden)
     if layer.moe is not None:
@@ -290,6 +325,7 @@ def model_parameters(model: ModelSpec) -> ModelParameters:
     by_kind["final_norm"] = outer_norm_parameters(model)
     by_kind["head"] = head_parameters(model)
     by_kind["mtp"] = mtp_parameters(model)
+    by_kind["residual_streams"] = last_stream_parameters(model)
     inactive = 0
     for index, count in Counter(model.layer_kind_of).items():
         for block in model.layer_kinds[index].blocks:

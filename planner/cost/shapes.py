@@ -48,7 +48,7 @@ def shape_distance_of(config: ParallelConfig, layers: LayerModel) -> ShapeDistan
             work.append(count * m * n * k)
             near.append(float(found[0]))
             beyond.append(float(found[1]))
-        if layer is not None and layer.attention is not None and layer.attention.indexer is None:
+        if layer is not None and layer.attention is not None and not layer.attention.sparse:
             a, seq = layer.attention, layers.problem.job.attended_length
             pairs = attended_pairs(seq, seq, True, float(a.window) if a.window else np.inf)
             heads = float(config.micro_batch * a.heads / (config.tp * config.cp))

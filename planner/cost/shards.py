@@ -32,6 +32,7 @@ from planner.cost.network.traffic import Quantity, group_links
 from planner.cost.params import (
     embedding_parameters,
     head_parameters,
+    last_stream_parameters,
     layer_parameters,
     mtp_parameters,
     outer_norm_parameters,
@@ -342,4 +343,9 @@ class ShardModel:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
         extra = mtp_parameters(model) - sum(n * self.parameters[kind].total for kind, n in model.mtp_kinds)
-        return head_parameters(model) * padding / t + outer_norm_parameters(model) + max(extra, 0)
+        return (
+            head_parameters(model) * padding / t
+            + outer_norm_parameters(model)
+            + last_stream_parameters(model)
+            + max(extra, 0)
+        )

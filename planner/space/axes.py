@@ -188,6 +188,6 @@ def selects_anything(problem: Problem) -> bool:
         present |= {"moe", "moe_act"}
     if any(layer.moe and layer.moe.shared_ffn for layer in kinds):
         present.add("shared_experts")
-    if problem.model.has_latent_attention:
+    if problem.model.expands_queries:
         present.add("mla_up_proj")
     return not present.isdisjoint(problem.stack.limits.selective_recompute)

@@ -50,12 +50,12 @@ def _kv_heads(problem: Problem) -> int:
 
 def _indexer_kernels(columns: Columns, problem: Problem) -> Mask:
     able = problem.stack.kernels.sparse_attention is not None
-    return np.full(len(next(iter(columns.values()))), able or not problem.model.indexers)
+    return np.full(len(next(iter(columns.values()))), able or not problem.model.gathers_keys)
 
 
 def _indexer_trained(columns: Columns, problem: Problem) -> Mask:
     adapted = problem.job.lora_rank is not None
-    return np.full(len(next(iter(columns.values()))), not (adapted and problem.model.indexers))
+    return np.full(len(next(iter(columns.values()))), not (adapted and problem.model.gathers_keys))
 
 
 def _scan_heads(problem: Problem) -> int:
@@ -332,7 +332,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *STAGE_RULES,
     Rule(
         "indexer-kernels", (), _indexer_kernels,
-        "the stack must have kernels of sparse attention, with which {model} chooses the keys of every query; "
+        "the stack must have kernels of sparse attention, with which {model} gathers the keys of every query; "
         "{stack} has none",
         "choose --stack megatron-2026", "Megatron-LM main of 2026-08, --dsa-kernel-backend",
         lambda p: {"model": p.model.name, "stack": p.stack.name},

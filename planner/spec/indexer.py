@@ -1,6 +1,6 @@
 """Which keys does sparse attention choose for every query, and how is the choice trained?
 
-Left out: variants that score pooled keys (DeepSeek-V4, MiniMax-M3).
+Left out: indexers that choose blocks of keys (MiniMax-M3).
 """
 
 from __future__ import annotations
@@ -40,3 +40,21 @@ class Indexer:
     def trained(self) -> bool:
         """Has it weights of its own, and gradients for them?"""
         return not self.shared and self.loss is not IndexerLoss.NONE
+
+
+@dataclass(frozen=True)
+class Compression:
+    """What a query of DeepSeek-V4 sees beside a window of single tokens (transformers 5.23 models/deepseek_v4).
+
+    One key, which is the value too, stands for every `rate` tokens: their projections, weighed by a softmax of gates
+    over these tokens, or with `overlap` over the `rate` before them, too, for which every token is projected twice. An
+    indexer, whose keys are compressed alike, chooses among them; without one all are seen. `rate` 0: the window is all.
+    """
+
+    rate: int
+    overlap: bool = False
+
+    @property
+    def series(self) -> int:
+        """Compressed keys that a token enters."""
+        return (1 + self.overlap) * (self.rate > 0)

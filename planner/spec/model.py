@@ -20,7 +20,7 @@ from planner.spec.dimensions import (
     require_not_too_large,
     require_positive,
 )
-from planner.spec.indexer import Indexer
+from planner.spec.indexer import Compression, Indexer
 from planner.spec.mixers import DeltaNet, StateSpace
 
 
@@ -37,6 +37,7 @@ class QkNorm(StrEnum):
 
     NONE = "none"
     HEAD = "head"  # one weight vector of head_dim for q, one for k, shared by the heads (Qwen3, Gemma 3)
+    KEY = "key"  # one weight vector for k; queries are normed without weights (DeepSeek-V4)
     FULL = "full"  # weights as wide as all q heads and all k heads (OLMo 2, OLMoE, Command R+)
 
 
@@ -70,8 +71,10 @@ class Attention:
     `chunked`: the window is a fixed chunk (Llama 4) instead of sliding along. `output_gate`: a projection of the input,
     as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708); `head_gate`: one value a
     head does. `tied_values`: the keys' projection makes the values too. `value_norm`: they pass a norm without weights.
-    `indexer`: chooses the keys that a query sees (DeepSeek Sparse Attention), with MLA alone. `borrows_kv`: keys and
-    values are those of an earlier layer, which `lends_kv` (Gemma 4 E2B and E4B).
+    `indexer`: chooses the keys that a query sees (DeepSeek Sparse Attention), with MLA or compressed keys alone.
+    `borrows_kv`: keys and values are those of an earlier layer, which `lends_kv` (Gemma 4 E2B and E4B). `compression`:
+    one key, the value too, of every token of a window, and compressed ones (DeepSeek-V4); `out_groups` groups of heads
+    are projected to `out_rank` values each, and these to the hidden state.
     """
 
     kind: AttentionKind
@@ -96,6 +99,9 @@ class Attention:
     indexer: Indexer | None = None
     borrows_kv: bool = False
     lends_kv: bool = False
+    compression: Compression | None = None
+    out_groups: int = 0
+    out_rank: int = 0
 
     def __post_init__(self) -> None:
         require_positive(
@@ -123,8 +129,13 @@ class Attention:
             require_positive("attention", window=self.window)
         if (index := self.indexer) is not None:
             require_positive("indexer", heads=index.heads, head_dim=index.head_dim, top_k=index.top_k)
-            require(self.kind is AttentionKind.MLA, "attention.indexer needs kind=mla", self.kind)
-        if self.kind is AttentionKind.MLA:
+            able = self.kind is AttentionKind.MLA or (
+                self.compression is not None and self.compression.rate > 0
+            )
+            require(able, "attention.indexer needs kind=mla or compressed keys", self.kind)
+        if self.compression is not None:
+            self._check_compressed(self.compression)
+        elif self.kind is AttentionKind.MLA:
             self._check_mla()
         else:
             lora = f"kind={self.kind}, q_lora_rank={self.q_lora_rank}, kv_lora_rank={self.kv_lora_rank}"
@@ -155,6 +166,24 @@ class Attention:
             f"heads={self.heads}, kv_heads={self.kv_heads}",
         )
 
+    def _check_compressed(self, compression: Compression) -> None:
+        require_not_negative("compression", rate=compression.rate)
+        sizes = {"q_lora_rank": self.q_lora_rank, "out_rank": self.out_rank, "out_groups": self.out_groups}
+        require_positive("attention", **sizes)
+        one = self.kind is not AttentionKind.MLA and self.kv_heads == 1 and self.tied_values
+        require(
+            one and self.window is not None,
+            "compressed attention must have one key, its value, and a window",
+            self,
+        )
+        groups = f"heads={self.heads}, out_groups={self.out_groups}"
+        require(self.heads % self.out_groups == 0, "attention.out_groups must divide attention.heads", groups)
+
+    @property
+    def sparse(self) -> bool:
+        """Do kernels that gather keys compute it, over one key for all heads?"""
+        return self.indexer is not None or self.compression is not None
+
     @property
     def gate_width(self) -> int:
         """Outputs of the gate's projection; 0 without one."""
@@ -172,9 +201,13 @@ class Attention:
 
     @property
     def latent_dim(self) -> int:
-        """Width of MLA's one key where the up-projection is absorbed into queries; its first `kv_lora_rank` values are
-        the value."""
-        return self.kv_lora_rank + self.qk_rope_dim
+        """Width of the one key of all heads: MLA's where the up-projection is absorbed into queries."""
+        return self.kv_lora_rank + self.qk_rope_dim if self.kind is AttentionKind.MLA else self.head_dim
+
+    @property
+    def latent_value(self) -> int:
+        """How many of its values, the first, are the value."""
+        return self.kv_lora_rank if self.kind is AttentionKind.MLA else self.v_head_dim
 
     @property
     def qk_nope_dim(self) -> int:
@@ -272,6 +305,8 @@ class Layer:
     MLP read and write, and keys, projections and gates between (Falcon-H1's muP). `then`: a second block that follows
     in the same layer, so that no stage, gathering or recomputation divides both (LongCat-Flash). `side`: width of an
     input of the layer's own, made from the token alone, that multiplies a narrow projection behind the MLP (Gemma 4).
+    `streams`: residual streams, which every branch sums up for its input and mixes as it adds its output, by weights
+    that a projection of all of them gives (manifold-constrained hyper-connections, Xie et al. 2025, arXiv 2512.24880).
     """
 
     attention: Attention | None
@@ -286,9 +321,11 @@ class Layer:
     multiplied: bool = False
     then: Layer | None = None
     side: int = 0
+    streams: int = 1
 
     def __post_init__(self) -> None:
         require_not_negative("layer", norms=self.norms, side=self.side)
+        require_positive("layer", streams=self.streams)
         chained = self.then is not None and self.then.then is not None
         require(not chained, "a layer must have at most two blocks", "three")
         require(
@@ -396,6 +433,21 @@ class ModelSpec:
         return sum(layer.side for layer in self.layers)
 
     @property
+    def streams(self) -> int:
+        """Residual streams between layers."""
+        return max(layer.streams for layer in self.layer_kinds)
+
+    @property
+    def gathers_keys(self) -> bool:
+        """Does attention see chosen or compressed keys?"""
+        return any(attention.sparse for attention in self.attentions)
+
+    @property
+    def compresses_keys(self) -> bool:
+        """Is attention that of DeepSeek-V4?"""
+        return any(attention.compression is not None for attention in self.attentions)
+
+    @property
     def shares_between_layers(self) -> bool:
         """Do layers read what others, or the embedding, made beside the residual stream?"""
         return self.side_width > 0 or any(attention.borrows_kv for attention in self.attentions)
@@ -488,6 +540,11 @@ class ModelSpec:
     def indexers(self) -> tuple[Indexer, ...]:
         """Indexer of each kind of attention that has one, or takes another layer's choice."""
         return tuple(a.indexer for a in self.attentions if a.indexer is not None)
+
+    @property
+    def expands_queries(self) -> bool:
+        """Has attention projections up from a low rank, which Megatron-Core recomputes as mla_up_proj?"""
+        return self.has_latent_attention or self.compresses_keys
 
     @property
     def has_latent_attention(self) -> bool:

@@ -200,6 +200,26 @@ def deepseek_v32(d: Draw) -> Fields:
     return fields | d.maybe(**indexer, mlp_layer_types=types)
 
 
+def deepseek_v4(d: Draw) -> Fields:
+    fields = d.transformer(kv=False, head_dim=False, heads=(4, 8)) | {
+        "head_dim": d.one_of(16, 32),
+        "q_lora_rank": d.one_of(12, 20),
+        "o_groups": d.one_of(2, 4),
+        "o_lora_rank": d.one_of(8, 12),
+        "hc_mult": d.one_of(2, 4),
+        "index_n_heads": d.one_of(2, 4),
+        "index_head_dim": d.one_of(16, 24),
+    }
+    del fields["intermediate_size"]
+    layers = fields["num_hidden_layers"]
+    fields |= d.experts("n_routed_experts", "moe_intermediate_size")
+    fields |= d.maybe(sliding_window=16, mlp_bias=d.flag(), index_topk=8, compress_rate_csa=d.one_of(4, 8))
+    if d.flag():
+        return fields | d.maybe(compress_ratios=[d.one_of(0, 4, 128) for _ in range(layers)])
+    kinds = ("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention")
+    return fields | d.maybe(layer_types=[d.one_of(*kinds) for _ in range(layers)])
+
+
 def glm_moe_dsa(d: Draw) -> Fields:
     fields = deepseek_v32(d)
     types = ["full", *(d.one_of("full", "shared") for _ in range(fields["num_hidden_layers"] - 1))]
@@ -731,6 +751,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
     "deepseek_v32": deepseek_v32,
+    "deepseek_v4": deepseek_v4,
     "dots1": dots1,
     "ernie4_5": ernie,
     "ernie4_5_moe": ernie_moe,
@@ -839,6 +860,7 @@ READ_ALIKE = {
 BESIDE_VISION = {"muse_glimmer_text": "MuseGlimmer", "step3p5": "Step3p7"}
 
 _OUTSIDE = (
+    (r"hc_head", "residual_streams"),
     (r"lm_head|embed_out|project_out", "head"),
     (r"embed_positions|wpe", "position"),
     (r"norm|ln_f", "final_norm"),
@@ -847,6 +869,7 @@ _OUTSIDE = (
 _INSIDE = (
     (r"\.(mixer|mamba)\.(in_proj|conv1d|dt_bias|A_log|D$|norm|out_proj)", "state_space"),
     (r"\.linear_attn\.", "delta_net"),
+    (r"\.(attn|ffn)_hc\.", "residual_streams"),
     (r"\.indexer\.", "indexer"),
     (r"\.\d+\.conv\.", "short_convolution"),
     (r"(norm|ln)[_0-9a-z]*(\.\d)?\.(weight|bias)$", "norms"),

@@ -31,6 +31,7 @@ from planner.cost.mixers.sparse_attention import (
     Device,
     Sight,
     absorbed_bytes,
+    compressed_bytes,
     core_time,
     loss_time,
     score_time,
@@ -74,6 +75,10 @@ NORM_PASSES = {True: 2.0, False: 12.0}
 # Around NCCL's all-to-all a rank that holds several experts also sorts what arrives by expert, and back (Megatron-Core,
 # transformer/moe/token_dispatcher.py, sort_chunks_by_idxs).
 PERMUTE_PASSES = 4.0
+# Passes of fused kernels over residual streams, of a branch and stream: read by the product that weighs them, read for
+# the branch's input, read and written as its output is added; and over what the branch reads and returns, once each.
+# Left out: the 20 rounds that normalise a token's mixture, 64 bytes each.
+STREAM_PASSES = (3.0, 2.0)
 CHUNK_PASSES = 4.0
 
 
@@ -98,6 +103,13 @@ class Groups:
     dense: tuple[NDArray[np.intp], NDArray[np.intp]]
     expert: tuple[NDArray[np.intp], NDArray[np.intp]]
     attention: tuple[NDArray[np.intp], NDArray[np.intp]]
+
+
+def residual_passes(layer: Layer) -> float:
+    """Passes over the residual stream, one of several counted alike, forward [1]."""
+    if layer.streams > 1:  # the product reads them itself
+        return layer.sublayers * (STREAM_PASSES[0] * layer.streams + STREAM_PASSES[1])
+    return 3.0 * (layer.sublayers + (layer.side > 0))
 
 
 def key_groups(keys: ConfigTable) -> Groups:
@@ -331,14 +343,14 @@ class ComputeModel:
     def _sight(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Sight, Device] | None:
         """What a rank's queries see behind an indexer, and what limits its kernels; None without one."""
         a, kernel, job = layer.attention, self.problem.stack.kernels.sparse_attention, self.problem.job
-        if a is None or a.indexer is None or kernel is None:
+        if a is None or not a.sparse or kernel is None:
             return None
         batch = keys["micro_batch"].astype(float)
         seq = job.timed_length(batch)
         if job.packed:
             batch, seq = batch * seq / job.attended_length, np.full_like(seq, job.attended_length)
         chip = self.problem.cluster.accelerator
-        see = sight_of(a, a.indexer, batch, seq, x.t, x.c, job.packed)
+        see = sight_of(a, batch, seq, x.t, x.c, job.packed)
         return see, Device.of(kernel, chip, self.attention_peak, self.bandwidth)
 
     def indexer(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
@@ -452,8 +464,7 @@ class ComputeModel:
         stream = act * x.tokens * h / x.sequence_split
         moved = {
             "layernorm": NORM_PASSES[kernels.fused_norm] * stream * max(layer.norms, 1),
-            "residual": 3.0 * stream * (layer.sublayers + (layer.side > 0))
-            + (2.0 * stream if kernels.dropout else 0.0),
+            "residual": residual_passes(layer) * stream + (2.0 * stream if kernels.dropout else 0.0),
         }
         if a is not None:
             q, k = a.heads * a.head_dim / x.t, a.own_kv_heads * a.head_dim / x.kv_split
@@ -463,7 +474,9 @@ class ComputeModel:
             gated = (a.gate_width + 2.0 * a.heads * a.v_head_dim * (a.gate_width > 0)) / x.t
             values = 2.0 * a.own_kv_heads * a.v_head_dim / x.kv_split * a.value_norm
             moved["qkv"] = act * x.tokens * (rotations * (q + k) + values + gated)
-            if a.indexer is not None:
+            if a.compression is not None:
+                moved["qkv"] = moved["qkv"] + compressed_bytes(a, x.tokens, x.t, act)
+            elif a.indexer is not None:
                 moved["qkv"] = moved["qkv"] + absorbed_bytes(a, x.tokens, x.t, act)
         if layer.side:
             moved["side"] = 3.0 * act * x.tokens * layer.side

@@ -27,6 +27,11 @@ BUCKET_PER_RANK: Final = 1e6
 OUTER_TENSORS: Final = 3  # embedding, the norm before the head, the head
 MLA_TENSORS: Final = 5  # down to the compressed keys and values, their norm, up, queries, out
 INDEXER_TENSORS: Final = 5
+SHARED_KEY_TENSORS: Final = (
+    8  # DeepSeek-V4: queries down, their norm, up, the key, its norm, sinks, out twice
+)
+COMPRESSOR_TENSORS: Final = 4
+STREAM_TENSORS: Final = 5  # of a branch: projection, biases, three scales
 STATE_SPACE_TENSORS: Final = 8  # in, convolution and its bias, time step's bias, decay, skip, norm, out
 
 
@@ -35,6 +40,9 @@ def attention_tensors(a: Attention) -> int:
     if a.kind is AttentionKind.MLA:
         indexer = INDEXER_TENSORS * (a.indexer is not None and not a.indexer.shared)
         return MLA_TENSORS + 2 * (a.q_lora_rank > 0) + indexer
+    if a.compression is not None:
+        compressor = COMPRESSOR_TENSORS * (a.compression.rate > 0)
+        return SHARED_KEY_TENSORS + compressor + (INDEXER_TENSORS + 1) * (a.indexer is not None)
     return 2 + a.qkv_bias + a.out_bias + 2 * (a.qk_norm is not QkNorm.NONE) + a.sinks
 
 
@@ -42,6 +50,7 @@ def layer_tensors(layer: Layer) -> tuple[int, int]:
     """Trained tensors of one layer, as Megatron-Core's modules hold them: of all experts, and the rest [1]."""
     dense = layer.norms * (1 + layer.norm_bias) * layer.norm_weight
     dense += 0 if layer.attention is None else attention_tensors(layer.attention)
+    dense += STREAM_TENSORS * layer.sublayers * (layer.streams > 1)
     dense += STATE_SPACE_TENSORS * (layer.state_space is not None)
     dense += 0 if layer.mlp is None else 2 * (1 + layer.mlp.bias)
     if layer.moe is None:

@@ -77,12 +77,10 @@ def linear_input_bytes(recipe: PrecisionRecipe, kernels: Kernels) -> float:
 
 
 def sparse_sight(a: Attention, x: LayerShape) -> sparse_attention.Sight | None:
-    """What a rank's queries see of whole sequences behind an indexer; None without one."""
-    if a.indexer is None:
+    """What a rank's queries see of whole sequences by kernels that gather keys; None by others."""
+    if not a.sparse:
         return None
-    return sparse_attention.sight_of(
-        a, a.indexer, x.tokens * x.c / x.seq_kv, x.seq_kv, x.t, x.c, packed=False
-    )
+    return sparse_attention.sight_of(a, x.tokens * x.c / x.seq_kv, x.seq_kv, x.t, x.c, packed=False)
 
 
 def eager_norm_bytes(model: ModelSpec, kernels: Kernels, recipe: PrecisionRecipe) -> float:
@@ -109,13 +107,14 @@ def _attention_parts(
     out = (width or act) * a.heads * a.v_head_dim * x.tokens / x.t
     saved = linear_input_bytes(recipe, kernels)
     extra = np.where((saved < act) & (width == 0), saved / act * out, 0.0)
+    if (see := sparse_sight(a, x)) is not None:
+        gathered = np.where(x.sequence_split > 1, x.tokens * (h + a.q_lora_rank), 0.0)
+        sparse = kernels.sparse_attention or SparseKernel.NONE
+        parts = sparse_attention.kept_parts(a, see, sparse, act, gathered)
+        grouped = saved * x.tokens * a.out_groups * a.out_rank / x.t
+        return {"mla_streams": _narrow_streams(a, x, act), **parts, "attention_out": out + extra + grouped}
     if a.kind is AttentionKind.MLA:
-        compressed = act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
-        if (see := sparse_sight(a, x)) is not None:
-            gathered = np.where(x.sequence_split > 1, x.tokens * (h + a.q_lora_rank), 0.0)
-            sparse = kernels.sparse_attention or SparseKernel.NONE
-            parts = sparse_attention.kept_parts(a, see, sparse, act, gathered)
-            return {"mla_streams": compressed, **parts, "attention_out": out + extra}
+        compressed = _narrow_streams(a, x, act)
         widths = a.heads * (2 * a.head_dim + a.qk_nope_dim + a.v_head_dim)
         gate = act * x.tokens * a.gate_width / x.t
         parts = {"mla_streams": compressed + gate, "mla_up_proj": act * x.tokens * widths / x.t}
@@ -147,6 +146,15 @@ def _attention_parts(
         dropped = (MASK_BYTES + act) if kernels.dropout else 0.0
         core = (kernels.score_bytes or act + dropped) * square
     return {**parts, "core_attn": core, "attention_out": out + extra}
+
+
+def _narrow_streams(a: Attention, x: LayerShape, act: float) -> Array:
+    """Compressed queries, keys and values before and after their norms; of compressed keys what enters them, too."""
+    if a.compression is None:
+        return act * x.tokens * 2 * (a.q_lora_rank + a.kv_lora_rank + 0.5 * a.qk_rope_dim)
+    width = a.head_dim + (0 if a.indexer is None else a.indexer.head_dim)
+    entering = 2 * a.compression.series * width
+    return act * x.tokens * (2 * (a.q_lora_rank + a.head_dim) + entering)
 
 
 def _mlp_parts(
@@ -238,9 +246,12 @@ def layer_activations(
     statistics = STATISTIC_BYTES * (1 if model.norm_kind is NormKind.RMS else 2)
     # multiplied by different constants, the input of attention is not that of the state space
     normed_inputs = 1 if layer.parallel else layer.sublayers + (layer.mixes_twice and layer.multiplied)
+    n = layer.streams
+    # of several streams all, what each branch reads of them, and what it returns, for the weights it is added with
+    beside = 2.0 * layer.sublayers if n > 1 else 0.0
     parts = {
-        "input": act * stream,
-        "residual": act * stream * (norm_inputs - 1) + statistics * norm_inputs * stream / h,
+        "input": act * stream * n,
+        "residual": act * stream * (n * (norm_inputs - 1) + beside) + statistics * norm_inputs * stream / h,
         "layernorm": linear_input_bytes(recipe, kernels) * gathered * normed_inputs,
     }
     if layer.state_space is not None:  # no module that recomputation of norms reaches
@@ -314,6 +325,7 @@ def head_activations(
     gathered = x.tokens * model.hidden if kernels.saves_gathered_input else stream
     inputs = act * (stream + gathered * trained) + STATISTIC_BYTES * x.tokens / x.sequence_split
     inputs = inputs + act * x.tokens * model.side_width  # the norm of layers' own inputs
+    inputs = inputs + act * stream * model.streams * (model.streams > 1)
     norm = eager_norm_bytes(model, kernels, recipe)
     inputs = inputs + norm * (stream + x.tokens * model.side_width)
     split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)

@@ -1,10 +1,14 @@
-"""What does DeepSeek Sparse Attention do between its projections: seconds, bytes it keeps and needs?
+"""What does attention over one key for all heads do between its projections: seconds, bytes it keeps and needs?
 
-The indexer's scores of every key before a query, the choice of the best, attention to them over MLA's one latent key,
-and the indexer's loss, as Megatron-Core runs them (core/transformer/experimental_attention_variant, main of 2026-08:
+Of DeepSeek Sparse Attention the indexer's scores of every key before a query, the choice of the best, attention to them
+over MLA's one latent key, and the indexer's loss, as Megatron-Core runs them (main of 2026-08,
+core/transformer/experimental_attention_variant:
 dsa.py, dsa_cudnn_kernels.py, dsa_tilelang_kernels.py, absorbed_mla.py). Its kernels precompute gradients of the loss
 ahead, here they are counted behind, where recomputation does not repeat them either: a first pass that keeps nothing
-has no loss. Left out: projections (`cost/flops.py`), the Hadamard rotation, launches, and what ranks exchange.
+has no loss. DeepSeek-V4's attention to a window and compressed keys is taken to run on the same kernels, over its one
+key, though on Megatron-LM's dev branch it has some of its own.
+
+Left out: projections (`cost/flops.py`), the Hadamard rotation, launches, and what ranks exchange.
 """
 
 from __future__ import annotations
@@ -14,7 +18,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.cost.flops import chosen_pairs, taught_pairs
+from planner.cost.flops import (
+    compressed_keys,
+    scored_keys,
+    scored_pairs,
+    seen_pairs,
+    taught_pairs,
+)
 from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.machine.accelerator import Accelerator, Architecture
 from planner.spec.model import Attention
@@ -70,13 +80,15 @@ FP32: Final = 4.0
 @dataclass(frozen=True)
 class Sight:
     """What a rank's queries see, one value per key. `queries`: of the rank; `keys`: before the last query of a
-    sequence; `gathered`: of all its sequences; `chosen`, `causal`, `taught`: pairs attended, with a key before the
-    query, and of the loss; `heads`: of the rank. `local`: 1 where a rank holds whole sequences, or packed ones, so that
+    sequence; `gathered`: of all its sequences; `scored`: those of `keys` that an indexer scores; `chosen`, `causal`,
+    `taught`: pairs attended, scored with a key before the query, and of the loss; `heads`: of the rank.
+    `local`: 1 where a rank holds whole sequences, or packed ones, so that
     kernels score in 16 bits."""
 
     queries: Quantity
     keys: Quantity
     gathered: Quantity
+    scored: Quantity
     chosen: Quantity
     causal: Quantity
     taught: Quantity
@@ -84,18 +96,17 @@ class Sight:
     local: Quantity
 
 
-def sight_of(
-    a: Attention, x: Indexer, batch: Quantity, seq: Quantity, t: Quantity, c: Quantity, packed: bool
-) -> Sight:
+def sight_of(a: Attention, batch: Quantity, seq: Quantity, t: Quantity, c: Quantity, packed: bool) -> Sight:
     """The share of one of t x c ranks: heads dealt over t, queries evenly over c, keys gathered from all of c."""
-    each = batch / c
+    each, keys = batch / c, seq + compressed_keys(a, seq)
     return Sight(
         queries=each * seq,
-        keys=seq,
-        gathered=batch * seq,
-        chosen=each * chosen_pairs(x.top_k, seq),
-        causal=each * seq * (seq + 1) / 2,
-        taught=each * taught_pairs(x, seq),
+        keys=keys,
+        gathered=batch * keys,
+        scored=scored_keys(a, seq),
+        chosen=each * seen_pairs(a, seq),
+        causal=each * scored_pairs(a, seq),
+        taught=each * taught_pairs(a, seq),
         heads=a.heads / t,
         local=np.where(np.asarray(c) > 1, float(packed), 1.0),
     )
@@ -138,11 +149,12 @@ class Device:
 
 
 def core_flops(a: Attention, heads: Quantity, pairs: Quantity) -> tuple[Quantity, Quantity]:
-    """FLOPs of attention to `pairs` queries and keys over MLA's latent key, forward and backward [FLOP].
+    """FLOPs of attention to `pairs` queries and keys over the one key of all heads, forward and backward [FLOP].
 
-    Forward 2 a (2 r + d_rope), r the latent rank; backward the scores again and four gradients, 2 a (5 r + 3 d_rope).
+    Forward 2 a (d + v), d the key's width, v the value's (of MLA r + d_rope and r); backward the scores again and four
+    gradients, 2 a (3 d + 2 v).
     """
-    latent, value = a.latent_dim, a.kv_lora_rank
+    latent, value = a.latent_dim, a.latent_value
     return 2.0 * heads * (latent + value) * pairs, 2.0 * heads * (3 * latent + 2 * value) * pairs
 
 
@@ -178,7 +190,7 @@ def _dense_core_time(a: Attention, see: Sight, on: Device) -> tuple[Quantity, Qu
     """The same where PyTorch computes all scores, in fp32, masks all but the chosen, and multiplies in 16 bits [s]."""
     square = see.heads * see.queries * see.keys
     scores = 2.0 * a.latent_dim * square / (FP32_SHARE * on.fp32)
-    values = 2.0 * a.kv_lora_rank * square / (SCORE_SHARE * on.peak)
+    values = 2.0 * a.latent_value * square / (SCORE_SHARE * on.peak)
     ahead = scores + values + DENSE_PASSES * square / on.bandwidth
     return ahead, 2.0 * ahead
 
@@ -189,7 +201,7 @@ def index_time(x: Indexer, see: Sight, on: Device) -> tuple[Quantity, Quantity]:
     In 16 bits products of pairs with a key before the query, and fp32 scores of all pairs written. In 32 bits all
     pairs of a head are multiplied, and moved, one head after another.
     """
-    square = see.queries * see.keys
+    square = see.queries * see.scored
     chooses_in_torch = on.kernel is not SparseKernel.CUDNN
     top_k = FP32 * see.causal / ((TORCH_TOP_K_SHARE if chooses_in_torch else TOP_K_SHARE) * on.bandwidth)
     narrow = 2.0 * x.heads * x.head_dim * see.causal / (SCORE_SHARE * on.peak)
@@ -218,7 +230,7 @@ def loss_time(a: Attention, x: Indexer, see: Sight, on: Device) -> Quantity:
     if not x.trained:
         return 0.0 * see.taught
     if not on.fused or x.loss is IndexerLoss.DENSE:
-        square = see.queries * see.keys
+        square = see.queries * see.scored
         target = see.heads * (2.0 * a.latent_dim / (FP32_SHARE * on.fp32) + LOSS_PASSES / on.bandwidth)
         return 2.0 * square * target + 3.0 * index_time(x, see, on)[1]
     target = 2.0 * padded(see.heads, on.least_heads) * a.latent_dim * see.taught
@@ -240,6 +252,18 @@ def absorbed_bytes(a: Attention, tokens: Quantity, t: Quantity, act: float) -> Q
     return act * tokens * a.heads / t * (queries + r + 3 * a.v_head_dim)
 
 
+def compressed_bytes(a: Attention, tokens: Quantity, t: Quantity, act: float) -> Quantity:
+    """Bytes moved beside the products of compressed attention, forward [bytes].
+
+    What is compressed and its gates, with those of the indexer, read, rows of keys written; the rotation of the output
+    undone, read and written (transformers 5.23 models/deepseek_v4/modeling_deepseek_v4.py).
+    """
+    assert a.compression is not None
+    width = a.head_dim + (0 if a.indexer is None else a.indexer.head_dim)
+    compressed = 2.0 * a.compression.series * width + width / max(a.compression.rate, 1)
+    return act * tokens * (compressed * (a.compression.rate > 0) + 2.0 * a.heads * a.v_head_dim / t)
+
+
 def kept_parts(
     a: Attention, see: Sight, kernel: SparseKernel, act: float, gathered: Quantity
 ) -> dict[str, Quantity]:
@@ -249,20 +273,19 @@ def kept_parts(
     parallelism. `core_attn`: outputs over it, statistics, which keys were chosen, and gradients of the indexer's loss,
     or its queries and key; `gathered`: values that a rank of sequence parallelism gathers as the indexer's inputs.
     """
-    x = a.indexer
-    assert x is not None
-    rows = see.queries
+    x, rows = a.indexer, see.queries
     queries = act * rows * see.heads * (a.head_dim + a.latent_dim)
-    core = act * rows * see.heads * a.kv_lora_rank
+    core = act * rows * see.heads * a.latent_value
     if kernel is SparseKernel.CUDNN:
         core = core + FP32 * rows * see.heads
     if kernel is SparseKernel.NONE:
         core = (
             core + (DENSE_KEPT * see.heads + FP32) * rows * see.keys + FP32 * rows * see.heads * a.latent_dim
         )
-    core = core + 4.0 * rows * np.minimum(x.top_k, see.keys)
-    if x.trained:
-        graded = rows * x.heads * (x.head_dim + 1) + see.gathered * x.head_dim
+    if x is not None:
+        core = core + 4.0 * rows * np.minimum(x.top_k, see.scored)
+    if x is not None and x.trained:
+        graded = rows * x.heads * (x.head_dim + 1) + see.gathered * see.scored / see.keys * x.head_dim
         core = core + act * (graded + gathered)
     return {"mla_up_proj": queries + act * see.gathered * a.latent_dim, "core_attn": core}
 
@@ -274,8 +297,7 @@ def working_bytes(a: Attention, see: Sight, kernel: SparseKernel, act: float) ->
     scores in parts, what choosing needs, and ten fp32 or 32-bit values a pair of the loss.
     """
     x = a.indexer
-    assert x is not None
-    latent, r = a.latent_dim, a.kv_lora_rank
+    latent, r = a.latent_dim, a.latent_value
     heads = see.heads
     if kernel is SparseKernel.CUDNN:
         copies = np.where(padded(heads, BACKWARD_HEADS) > heads, padded(heads, BACKWARD_HEADS), 0.0)
@@ -285,15 +307,16 @@ def working_bytes(a: Attention, see: Sight, kernel: SparseKernel, act: float) ->
         act * see.queries * ((heads + copies) * (latent + r) + copies * r) + FP32 * see.gathered * latent
     )
     if kernel is SparseKernel.NONE:
-        square = see.queries * see.keys
-        return gradients + square * np.maximum(DENSE_WORKING * heads, 3.0 * FP32 * x.heads * (not x.shared))
-    if x.shared:
+        square, scored = see.queries * see.keys, see.queries * see.scored
+        index = 0.0 if x is None else 3.0 * FP32 * x.heads * (not x.shared)
+        return gradients + np.maximum(DENSE_WORKING * heads * square, index * scored)
+    if x is None or x.shared:
         return gradients
     rows = np.minimum(see.queries, SCORE_ROWS)
-    part = FP32 * rows * see.keys
+    part = FP32 * rows * see.scored
     scores = 2.0 * (part if kernel is SparseKernel.TILELANG else np.minimum(part, SCORE_CHUNK))
-    pairs = see.queries * np.minimum(x.top_k, see.keys)
+    pairs = see.queries * np.minimum(x.top_k, see.scored)
     if x.loss is IndexerLoss.DENSE:
-        pairs = see.queries * see.keys
+        pairs = see.queries * see.scored
     loss = 10.0 * FP32 * pairs if x.trained else 0.0 * pairs
     return np.maximum(gradients, scores + loss)

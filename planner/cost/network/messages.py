@@ -58,8 +58,8 @@ def key_value_bytes(
     Latent attention passes on the expanded keys and values of all heads; behind an indexer its one latent key, which is
     the value too, and that of the indexer, to every tensor-parallel rank.
     """
-    if a.indexer is not None:
-        own = 0 if a.indexer.shared else a.indexer.head_dim
+    if a.sparse:
+        own = 0 if a.indexer is None or a.indexer.shared else a.indexer.head_dim
         return width * tokens * (a.latent_dim + own)
     if a.kind is AttentionKind.MLA:
         return width * tokens * a.heads * (a.head_dim + a.v_head_dim) / t

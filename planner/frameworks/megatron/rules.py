@@ -117,7 +117,7 @@ def _modules(columns: Columns, problem: Problem) -> Mask:
         absent |= {"moe_act", "moe", "shared_experts"}
     if not any(layer.moe and layer.moe.shared_ffn for layer in kinds):
         absent.add("shared_experts")
-    if not problem.model.has_latent_attention:
+    if not problem.model.expands_queries:
         absent.add("mla_up_proj")
     if not problem.model.attentions:
         absent.add("core_attn")

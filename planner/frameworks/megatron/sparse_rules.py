@@ -1,7 +1,8 @@
-"""Which configurations does Megatron-LM refuse of DeepSeek Sparse Attention, or fall back from to scores of all pairs?
+"""Which configurations does Megatron-LM refuse of attention to chosen keys, or fall back from to scores of all pairs?
 
 Mirrored from megatron/core/transformer/transformer_config.py (T), absorbed_mla.py (A), dsa.py and
-dsa_cudnn_kernels.py (C) of core/transformer/experimental_attention_variant, main of 2026-08.
+dsa_cudnn_kernels.py (C) of core/transformer/experimental_attention_variant, main of 2026-08. DeepSeek-V4 runs on the
+dev branch alone, as Megatron-Bridge 067f987 examples/models/deepseek_v4/README.md describes it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from planner.spec.stack.kinds import SparseKernel
 
 _VARIANT: Final = "Megatron-LM core/transformer/experimental_attention_variant"
 _FUSED: Final = (SparseKernel.CUDNN, SparseKernel.TILELANG)
-# Value width of the kernels, and that of keys.
+# Value width of the kernels, and that of keys: of latent attention, and of DeepSeek-V4.
 LATENT: Final = (512, 576)
+SHARED: Final = (512, 512)
 
 
 def _with_indexers(columns: Columns, problem: Problem, legal: Mask) -> Mask:
-    return legal | np.full(len(columns["tp"]), not problem.model.indexers)
+    return legal | np.full(len(columns["tp"]), not problem.model.gathers_keys)
 
 
 def _fused(problem: Problem) -> bool:
@@ -31,7 +33,7 @@ def _fused(problem: Problem) -> bool:
 
 
 def _everywhere(columns: Columns, problem: Problem, legal: bool) -> Mask:
-    return np.full(len(next(iter(columns.values()))), legal or not problem.model.indexers)
+    return np.full(len(next(iter(columns.values()))), legal or not problem.model.gathers_keys)
 
 
 def _device(columns: Columns, problem: Problem) -> Mask:
@@ -57,10 +59,10 @@ def _heads(columns: Columns, problem: Problem) -> Mask:
     blackwell = problem.cluster.accelerator.architecture is Architecture.BLACKWELL
     tile = 128 if blackwell else 64
     for a in problem.model.attentions:
-        if a.indexer is not None:
+        if a.sparse:
             local = np.maximum(a.heads // columns["tp"], 1)
             legal &= (local % tile == 0) | (tile % local == 0)
-            legal &= (a.kv_lora_rank, a.latent_dim) == LATENT
+            legal &= (a.latent_value, a.latent_dim) == (LATENT if a.compression is None else SHARED)
     return legal
 
 
@@ -73,11 +75,21 @@ def _recomputed(columns: Columns, problem: Problem) -> Mask:
     narrow = RECIPES[problem.job.precision].gemm in (Dtype.FP8, Dtype.FP4)
     named = (columns["recompute_modules"] >> RECOMPUTE_MODULES.index("mla_up_proj")) & 1 == 1
     legal = ~(named & (columns["recompute"] == Recompute.SELECTIVE)) | (not narrow)
-    return legal | (not problem.model.indexers)
+    return legal | (not problem.model.indexers) | problem.model.compresses_keys
 
 
 def _captured(columns: Columns, problem: Problem) -> Mask:
-    return (columns["cuda_graph_impl"] == 0) | (not problem.model.indexers)
+    return (columns["cuda_graph_impl"] == 0) | (not problem.model.indexers) | problem.model.compresses_keys
+
+
+def _undivided(columns: Columns, problem: Problem) -> Mask:
+    return ((columns["tp"] == 1) & (columns["cp"] == 1)) | (not problem.model.compresses_keys)
+
+
+def _keeps_streams(columns: Columns, problem: Problem) -> Mask:
+    """Layers that are recomputed are chosen after the kind, so that both columns count."""
+    whole = (columns["recompute"] == Recompute.FULL) | (columns["recompute_layers"] > 0)
+    return ~whole | (problem.model.streams == 1)
 
 
 def _whole_sharing(columns: Columns, problem: Problem) -> Mask:
@@ -106,12 +118,12 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "indexer-heads", ("tp",), _heads,
-        "fused sparse attention takes a latent key of {key} values, {value} of them the value, and on a rank a divisor "
+        "fused sparse attention takes a key of {key} values, {value} of them the value, and on a rank a divisor "
         "or a multiple of {tile} heads; {model} has {heads} heads, tp={tp}",
         "choose another tp, or name the stack with +dsa-kernel-backend=none",
         f"{_VARIANT}/dsa_cudnn_kernels.py _flash_mla_head_padding, _supports_flash_mla_value_layout",
         lambda p: {
-            "value": LATENT[0], "key": LATENT[1], "model": p.model.name,
+            "value": LATENT[0], "key": (SHARED if p.model.compresses_keys else LATENT)[1], "model": p.model.name,
             "tile": 128 if p.cluster.accelerator.architecture is Architecture.BLACKWELL else 64,
             "heads": next((a.heads for a in p.model.attentions), 0),
         },
@@ -139,5 +151,16 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         "deal yet; pp={pp}", "set pp=1",
         "Megatron-LM core/models/gpt/experimental_attention_variant_module_specs.py "
         "_validate_dsa_index_share_pipeline_split",
+    ),
+    Rule(
+        "compressed-keys-whole", ("tp", "cp"), _undivided,
+        "attention to compressed keys runs with tp=1 and cp=1 alone; tp={tp} cp={cp}",
+        "set tp=1 and cp=1; experts and stages divide the model",
+        "Megatron-Bridge 067f987 examples/models/deepseek_v4/README.md, parallelism configurations",
+    ),
+    Rule(
+        "streams-recompute", ("recompute", "recompute_layers"), _keeps_streams,
+        "Megatron-LM recomputes no whole layers with several residual streams; recompute={recompute}",
+        "set recompute=none or selective", "Megatron-LM core/transformer/transformer_config.py enable_mhc_connections",
     ),
 )  # fmt: skip

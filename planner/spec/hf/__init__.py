@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.errors import FileInputError, InputError, UnsupportedError, nearest_names
 from planner.spec.hf import (
+    compressed,
     deepseek,
     delta,
     dense,
@@ -53,6 +54,7 @@ READERS: dict[str, Reader] = {
     "dbrx": experts.read_dbrx,
     "deepseek": latest.read_deepseek_moe,
     "deepseek_v2": deepseek.read_deepseek_v2,
+    "deepseek_v4": compressed.read_deepseek_v4,
     "dots1": later_experts.read_dots1,
     "ernie4_5": later_dense.read_ernie,
     "ernie4_5_moe": later_experts.read_ernie_moe,

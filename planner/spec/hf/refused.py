@@ -27,10 +27,6 @@ _REPEATED = "layers that run several times over are not modelled"
 _RESIDUAL_GATES = "gates on residuals and norms of latent experts are not modelled"
 _INDEXED = "of learned sparse attention planner models DeepSeek-V3.2's: an indexer on latent attention"
 _GATED_NORMS = f"gates of low rank around its norms, and one behind attention, are not modelled; {_INDEXED}"
-_COMPRESSED_KEYS = (
-    "four residual streams that hyper-connections mix, attention to keys compressed 4 and 128 times beside a window, "
-    f"and an output projection in groups are not modelled; {_INDEXED}"
-)
 _SINKS = f"hyper-connections, and latent attention with sinks and a gate, are not modelled; {_INDEXED}"
 _BLOCKS = f"an indexer that chooses blocks of keys for grouped-query attention is not modelled; {_INDEXED}"
 _SCALED_SOFTMAX = (
@@ -101,7 +97,6 @@ REFUSED: dict[str, str] = {
     ),
     **dict.fromkeys(("hubert", "wav2vec2", "whisper"), _AUDIO),
     "axk2": _GATED_NORMS,
-    "deepseek_v4": _COMPRESSED_KEYS,
     "hy_v4": _SINKS,
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _BLOCKS),
     **dict.fromkeys(("mistral_large4", "mistral_large4_text"), _SCALED_SOFTMAX),

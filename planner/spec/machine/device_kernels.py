@@ -81,5 +81,5 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator) -> str:
 
 def _too_wide(stack: Stack, model: ModelSpec) -> int:
     """The widest head, where the stack's flash attention does not take it; else 0."""
-    widest = max((max(a.head_dim, a.v_head_dim) for a in model.attentions), default=0)
+    widest = max((max(a.head_dim, a.v_head_dim) for a in model.attentions if not a.sparse), default=0)
     return widest if stack.kernels.attention.is_flash and widest > FLASH_WIDTH else 0

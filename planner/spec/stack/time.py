@@ -148,8 +148,8 @@ class Kernels(Section):
     def attention_of(self, attention: Attention) -> AttentionKernel:
         """The kernel of one layer: where its heads are too wide for a flash kernel, the softmax alone is fused, as
         Transformer Engine chooses layer by layer (pytorch/attention/dot_product_attention/utils.py
-        get_attention_backend)."""
-        wide = max(attention.head_dim, attention.v_head_dim) > FLASH_WIDTH
+        get_attention_backend). Kernels that gather keys have widths of their own."""
+        wide = max(attention.head_dim, attention.v_head_dim) > FLASH_WIDTH and not attention.sparse
         return AttentionKernel.FUSED_SOFTMAX if wide and self.attention.is_flash else self.attention
 
 

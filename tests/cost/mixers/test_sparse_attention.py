@@ -61,7 +61,7 @@ def core_of(model: ModelSpec) -> Attention:
 
 def seen(a: Attention, seq: float, t: float = 1.0, c: float = 1.0, packed: bool = False) -> Sight:
     assert a.indexer is not None
-    return sight_of(a, a.indexer, 1.0, seq, t, c, packed)
+    return sight_of(a, 1.0, seq, t, c, packed)
 
 
 def layer_of(subject: Problem, *configs: ParallelConfig, kind: int = -1) -> LayerCost:
@@ -135,8 +135,12 @@ class TestCounts:
         assert found == pytest.approx(attention + rest, rel=1e-12)
 
     def test_taught_pairs(self) -> None:
-        x = Indexer(1, 1, 4)
-        assert [taught_pairs(replace(x, loss=loss), 6) for loss in IndexerLoss] == [0, 18, 21]
+        a, x = core_of(V32), Indexer(1, 1, 4)
+        assert [taught_pairs(replace(a, indexer=replace(x, loss=loss)), 6) for loss in IndexerLoss] == [
+            0,
+            18,
+            21,
+        ]
 
 
 class TestTime:
@@ -146,19 +150,19 @@ class TestTime:
     def test_backward_kernel_of_cudnn_on_h200(self, keys: int, published: float) -> None:
         """Every query sees 2,048 random keys: NVIDIA/cudnn-frontend@07b111f benchmark/dsa/results/glm53/h200."""
         a, pairs = core_of(GLM), 2048.0 * keys
-        see = Sight(keys, keys, keys, pairs, pairs, 0.0, 64.0, 1.0)
+        see = Sight(keys, keys, keys, keys, pairs, pairs, 0.0, 64.0, 1.0)
         assert core_time(a, see, H200)[1] == pytest.approx(published, rel=0.04)
 
     @pytest.mark.parametrize(("on", "published"), [(H200, 3.96e-3), (replace(GB200, peak=2250e12), 4.03e-3)])
     def test_forward_kernel_of_flashmla(self, on: Device, published: float) -> None:
         """8,192 queries of 64 heads to 2,048 keys: ai-dynamo/aiconfigurator@095f58a, H200 and B200."""
         pairs = 8192 * 2048.0
-        see = Sight(8192, 8192, 8192, pairs, pairs, 0.0, 64.0, 1.0)
+        see = Sight(8192, 8192, 8192, 8192, pairs, pairs, 0.0, 64.0, 1.0)
         assert core_time(core_of(GLM), see, on)[0] == pytest.approx(published, rel=0.04)
 
     def test_backward_kernel_on_gb200(self) -> None:
         pairs = 8192 * 2048.0
-        see = Sight(8192, 8192, 8192, pairs, pairs, 0.0, 64.0, 1.0)
+        see = Sight(8192, 8192, 8192, 8192, pairs, pairs, 0.0, 64.0, 1.0)
         assert core_time(core_of(GLM), see, GB200)[1] == pytest.approx(8.783e-3, rel=0.1)
 
     def test_work_is_counted_for_tiles_of_heads(self) -> None:
@@ -191,7 +195,7 @@ class TestTime:
         x = a.indexer
         assert x is not None
         spent = [
-            float(loss_time(a, y, sight_of(a, y, 1.0, 32768.0, 1.0, 1.0, False), H200))
+            float(loss_time(a, y, sight_of(replace(a, indexer=y), 1.0, 32768.0, 1.0, 1.0, False), H200))
             for y in (
                 replace(x, loss=loss) for loss in (IndexerLoss.NONE, IndexerLoss.SPARSE, IndexerLoss.DENSE)
             )
@@ -381,8 +385,8 @@ def test_columns_equal_rows() -> None:
     x = a.indexer
     assert x is not None
     t, c = np.array([1.0, 8.0, 2.0]), np.array([1.0, 1.0, 4.0])
-    table = sight_of(a, x, np.ones(3), np.full(3, 8192.0), t, c, False)
+    table = sight_of(a, np.ones(3), np.full(3, 8192.0), t, c, False)
     for row in range(3):
-        one = sight_of(a, x, 1.0, 8192.0, float(t[row]), float(c[row]), False)
+        one = sight_of(a, 1.0, 8192.0, float(t[row]), float(c[row]), False)
         assert core_time(a, table, H200)[1][row] == pytest.approx(core_time(a, one, H200)[1])
         assert score_time(x, table, H200)[row] == pytest.approx(float(score_time(x, one, H200)))
