@@ -241,6 +241,10 @@ def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
     if "num_microbatches" not in parsed.axes:
         count = problem.job.global_batch // max(config.dp * config.micro_batch, 1)
         config = replace(config, num_microbatches=max(count, 1))
+    elif "micro_batch" not in parsed.axes:
+        config = replace(
+            config, micro_batch=max(problem.job.global_batch // (config.dp * config.num_microbatches), 1)
+        )
     if config.recompute == Recompute.FULL and not config.recompute_layers:
         config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
     if config.recompute == Recompute.SELECTIVE and not config.recompute_modules:

@@ -300,17 +300,19 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     pp = Settings(pipe, PIPELINE).count("num_stages", s.count("pipeline.stages", 1))
     tp = max(s.count("tensor_parallel.autotp_size", 1, least=0), 1)
     cp = s.count("sequence_parallel_size", 1)
-    micro = s.count("train_micro_batch_size_per_gpu", 1)
+    micro = s.count("train_micro_batch_size_per_gpu", 1) if s.has("train_micro_batch_size_per_gpu") else None
     stage = s.count("zero_optimization.stage", 0, least=0)
     devices = _devices(files)
     batch = s.count("train_batch_size", 1) if s.has("train_batch_size") else None
     accumulated = s.count("gradient_accumulation_steps", 1)
     dp = max(devices // (tp * cp * pp), 1) if devices else None
-    if dp is None and batch is not None and s.has("gradient_accumulation_steps"):
+    if micro is None and (dp is not None or batch is None):
+        micro = max((batch or 1) // ((dp or 1) * accumulated), 1)
+    if dp is None and batch is not None and micro is not None and s.has("gradient_accumulation_steps"):
         dp = max(batch // (micro * accumulated), 1)
         devices = dp * tp * cp * pp
     axes = {
-        "tp": tp, "cp": cp, "pp": pp, "micro_batch": micro, "zero": stage, "vpp": 1, "sp": 0, "etp": 1,
+        "tp": tp, "cp": cp, "pp": pp, "zero": stage, "vpp": 1, "sp": 0, "etp": 1,
         "ep": s.count("expert_parallel.autoep_size", 1), "schedule": int(Schedule.ONE_F_ONE_B),
     }  # fmt: skip
     axes["offload"] = _offload(s)
@@ -321,13 +323,17 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
     recompute, seq_len, options = _program(files, pipe)
     axes["recompute"] = int(recompute)
-    if s.has("gradient_accumulation_steps"):
+    if s.has("gradient_accumulation_steps") or micro is None:
         axes["num_microbatches"] = accumulated
-    if dp is not None:
+    if (
+        micro is not None
+    ):  # else what the devices leave of the batch: DeepSpeed's _set_batch_related_parameters
+        axes["micro_batch"] = micro
+    if dp is not None and micro is not None:
         axes["dp"] = dp
         batch = batch if batch is not None else dp * micro * accumulated
         axes["num_microbatches"] = max(batch // (dp * micro), 1)
-    elif batch is not None:
+    elif batch is not None and micro is not None:
         axes.pop("num_microbatches", None)  # the devices decide
     automatic_bf16 = s.values.get("bf16.enabled") == "auto" and not s.flag("fp16.enabled")
     precision = Precision.FP16 if s.flag("fp16.enabled") else Precision.FP32
@@ -353,9 +359,12 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
 
 
 def _offload(s: Settings) -> int:
-    """What lies on the host, as bits of `offload`: 1 optimizer states, 2 parameters."""
-    places = [s.text(f"zero_optimization.offload_{what}.device", "none") for what in ("optimizer", "param")]
-    return sum(bit for bit, place in zip((1, 2), places, strict=True) if place != "none")
+    """What lies on the host, as bits of `offload`: 1 optimizer states, 2 parameters; under their older names too."""
+    found, zero = 0, "zero_optimization"
+    for bit, what, older in ((1, "optimizer", "cpu_offload"), (2, "param", "cpu_offload_param")):
+        named = s.text(f"{zero}.offload_{what}.device", "cpu" if s.flag(f"{zero}.{older}") else "none")
+        found |= bit * (named != "none")
+    return found
 
 
 def _program(

@@ -515,6 +515,31 @@ def test_a_deepspeed_file_alone_keeps_its_accumulation(tmp_path: Path) -> None:
     assert (axes["dp"], axes["num_microbatches"]) == (16, 8)
 
 
+@pytest.mark.parametrize(
+    ("settings", "micro", "accumulated"),
+    [
+        ({"train_batch_size": 64}, 4, 1),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 2}, 2, 2),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1}, 1, 4),
+        ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, 2, 3),
+    ],
+)
+def test_deepspeed_deals_a_batch_as_it_does_itself(
+    tmp_path: Path, settings: dict[str, int], micro: int, accumulated: int
+) -> None:
+    """runtime/config.py _set_batch_related_parameters: what is not stated follows from the devices."""
+    zero = {"stage": 2, "cpu_offload": True}
+    text = json.dumps({**settings, "zero_optimization": zero})
+    axes = checked(tmp_path, text, "ds_config.json", "--gpus", "16", *LLAMA)["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["dp"], axes["micro_batch"], axes["num_microbatches"], axes["offload"]) == (
+        16,
+        micro,
+        accumulated,
+        1,
+    )
+
+
 TOML = (
     '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n'
     "[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 2\n"
