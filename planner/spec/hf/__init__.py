@@ -209,6 +209,10 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
     """
     fields = ConfigFields(config, file)
     model_type = _model_type(fields)
+    for flag in ("is_encoder_decoder", "add_cross_attention"):
+        if config.get(flag):
+            must = "must be false: attention to an encoder is not modelled"
+            raise fields.error(flag, must, config[flag], "plan the decoder-only model")
     if config.get("quantization_config") is not None:
         fields.assume("quantization_config", "ignored", "training holds weights in the job's precision")
     if model_type in TEXT_TOWERS:
@@ -239,6 +243,8 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
 def _tower_type(fields: ConfigFields, around: str) -> str:
     """The family of a wrapper's text model: what it states, or the wrapper's own. Raises as `_model_type`."""
     stated = fields.values.get("model_type")
+    if stated is not None and not isinstance(stated, str):
+        return _model_type(fields)
     if stated in READERS or stated in MTP_READERS:
         return str(stated)
     if around in ANY_TOWERS and stated not in (None, around, f"{around}_text"):

@@ -35,6 +35,9 @@ def read_moe(
 ) -> Moe:
     """A mixture from its field names; more chosen experts than experts is refused here."""
     count = f.integer(*experts, default=default_experts)
+    if others := [other for other in experts if f.values.get(other) not in (None, count)]:
+        must = f"must be what {f.given(*experts)} is, another name of it"
+        raise f.error(others[0], must, f"{f.values[others[0]]} and {count}", "leave one of the two out")
     chosen = f.integer(*top_k, default=default_top_k)
     if chosen > count:
         name = f.given(*top_k) or top_k[0]

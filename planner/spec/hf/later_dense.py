@@ -86,7 +86,6 @@ def read_cohere2(f: ConfigFields, name: str) -> ModelSpec:
     """Command R7B, Command A: attention beside MLP after one norm, three sliding layers in four."""
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
-    f = replace(f, values={key: value for key, value in f.values.items() if key != "head_dim"})
     attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
     period = f.optional_integer("sliding_window_pattern") or 4
     windows = sliding_pattern(f, core.num_layers, window=4096, period=period)
@@ -179,6 +178,14 @@ def read_helium(f: ConfigFields, name: str) -> ModelSpec:
     attention = grouped_attention(
         f, core.hidden, qkv_bias=f.boolean("attention_bias", False), kv_heads=20, head_dim=128
     )
+    if attention.heads * attention.head_dim != core.hidden:
+        must = "must be hidden_size / num_attention_heads, since outputs are projected from the hidden width"
+        raise f.error(
+            "head_dim",
+            must,
+            f"{attention.heads} x {attention.head_dim}",
+            "correct one of the three",
+        )
     layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
     return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=4096)
 
