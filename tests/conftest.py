@@ -65,7 +65,7 @@ def make_choice(
                 StageMemory(stages="1-15", layers=8, peak=55 * GIB, phase="backward"),
             ),
         ),
-        layers_per_stage=(7, *[8] * 15),
+        layers_per_stage=(7, *[8] * (config.pp - 1)),
         run=Run(steps=929836, days=53.8, gpu_hours=21.2e6, cost=53e6, price_per_device_hour=2.5),
         why=("tp stays inside the node",),
     )

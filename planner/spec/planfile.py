@@ -268,6 +268,16 @@ class Choice(Record):
         _check_sum("time", self.time, "step_time", self.step_time)
         return self
 
+    @model_validator(mode="after")
+    def _every_stage_has_its_layers(self) -> Self:
+        pp, chunks = self.config.pp, self.config.pp * self.config.vpp
+        if self.layers_per_stage and len(self.layers_per_stage) != pp:
+            raise ValueError(f"layers_per_stage must have pp = {pp} parts, not {len(self.layers_per_stage)}")
+        dealt = self.split.layers_per_chunk if self.split is not None else ()
+        if self.split is not None and len(dealt) != chunks:
+            raise ValueError(f"split.layers_per_chunk must have pp x vpp = {chunks} parts, not {len(dealt)}")
+        return self
+
 
 class BrokenRule(Record):
     """One rule that the named configuration breaks."""
@@ -381,8 +391,10 @@ class Plan(Record):
             raise ValueError("a plan with the verdict 'found' must hold a choice")
         for config in (choice.config for choice in self.choices if self.found):
             if config.tp * config.cp * config.pp * config.dp != self.subject.cluster.devices:
+                degrees = f"{config.tp} x {config.cp} x {config.pp} x {config.dp}"
+                devices = self.subject.cluster.devices
                 raise ValueError(
-                    f"tp x cp x pp x dp of a choice must be the devices of the cluster: {config.text}"
+                    f"tp x cp x pp x dp of a choice must be the devices of the cluster: {degrees} is not {devices}"
                 )
             if config.pp * config.vpp > self.subject.model.layers + EMPTY_CHUNKS:
                 raise ValueError(

@@ -72,6 +72,17 @@ def test_axes_that_no_job_has_are_refused(tmp_path: Path, example_plan: Plan, ax
         load_plan(written(tmp_path, example_plan, choices=document["choices"]))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"layers_per_stage": [1] * 99}, {"split": {"layers_per_chunk": [1] * 99, "bound": 0.0, "gap": 0.0}}],
+)
+def test_every_stage_has_its_layers(tmp_path: Path, example_plan: Plan, change: dict[str, Any]) -> None:
+    document = json.loads(plan_json(example_plan))
+    document["choices"][0] |= change
+    with pytest.raises(FileInputError, match="parts, not 99"):
+        load_plan(written(tmp_path, example_plan, choices=document["choices"]))
+
+
 def test_every_number_says_its_unit() -> None:
     schema = Plan.model_json_schema()
     for name, record in schema["$defs"].items():
