@@ -108,7 +108,9 @@ class TestPatterns:
         assert [m.layers[0].attention.kv_heads for m in (new, single, old)] == [2, 1, 8]
         assert [m.layers[0].parallel for m in (new, single, old)] == [True, True, False]
 
-    @pytest.mark.parametrize(("outer", "inner"), [("gemma3", "gemma3_text"), ("llama4", "llama4_text")])
+    @pytest.mark.parametrize(
+        ("outer", "inner"), [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("glm4v", "glm4")]
+    )
     def test_text_towers(self, outer: str, inner: str) -> None:
         spec = read_hf_config({"model_type": outer, "text_config": DENSE}, "config.json", "m")
         assert spec.family == inner
@@ -139,6 +141,27 @@ class TestPatterns:
                 read_hf_config(
                     {"model_type": outer, "text_config": {**text, "model_type": other}}, "config.json", "m"
                 )
+
+    def test_glm_of_experts_has_biases_behind_images(self) -> None:
+        text = {
+            **DENSE,
+            **EXPERTS,
+            "n_routed_experts": 4,
+            "num_key_value_heads": 2,
+            "first_k_dense_replace": 0,
+        }
+        for inner, wrapper in (
+            ("glm4v_moe_text", "glm46v"),
+            ("glm4v_moe_text", "glm4v_moe"),
+            (None, "glm4v_moe"),
+        ):
+            config = {
+                "model_type": wrapper,
+                "text_config": {**text, **({"model_type": inner} if inner else {})},
+            }
+            spec = read_hf_config(config, "config.json", "m")
+            assert spec.family == "glm4_moe"
+            assert [a.qkv_bias for a in spec.attentions] == [True]
 
     def test_gemma3_vision_file_leaves_out_heads_and_vocabulary(self) -> None:
         inner = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}

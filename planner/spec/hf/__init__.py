@@ -164,6 +164,8 @@ TEXT_TOWERS = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
     "kimi_k25": "deepseek_v3",
     "kimi_vl": "deepseek_v3",
     "llama4": "llama4_text",
@@ -182,6 +184,7 @@ ANY_TOWERS = {
     "aya_vision": "cohere2",
     "cohere2_vision": "cohere2",
     "exaone4_5": "exaone4",
+    "glm46v": "glm4",
     "idefics2": "mistral",
     "idefics3": "llama",
     "internvl": "qwen2",
@@ -189,12 +192,19 @@ ANY_TOWERS = {
     "lfm3_vl": "lfm3",
     "llava": "llama",
     "llava_next": "llama",
+    "llava_next_video": "llama",
     "llava_onevision": "qwen2",
+    "minicpmv4_6": "qwen3_5_text",
     "nemotron_h_omni": "nemotron_h",
     "paligemma": "gemma",
     "smolvlm": "llama",
+    "video_llama_3": "qwen2",
+    "video_llava": "llama",
+    "vipllava": "llama",
 }
 TEXT_TOWERS |= ANY_TOWERS
+# what the text model of a wrapper takes where its family alone takes another value
+_TOWER_DEFAULTS: dict[str, dict[str, Any]] = {"glm4v_moe": {"attention_bias": True}}
 
 
 def known_model_types() -> list[str]:
@@ -220,6 +230,8 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
             "text_config" in config or "hidden_size" not in config
         ):  # older files hold the text fields themselves
             fields = fields.section("text_config")
+        inner = str(fields.values.get("model_type")).removesuffix("_text")
+        fields.values = {**_TOWER_DEFAULTS.get(inner, _TOWER_DEFAULTS.get(model_type, {})), **fields.values}
         model_type = _tower_type(fields, model_type)
         fields.values = {**fields.values, "model_type": model_type}
         if "tie_word_embeddings" in config:  # the library asks the wrapper
@@ -247,6 +259,9 @@ def _tower_type(fields: ConfigFields, around: str) -> str:
         return _model_type(fields)
     if stated in READERS or stated in MTP_READERS:
         return str(stated)
+    inner = "" if stated is None else stated.removesuffix("_text")
+    if around in ANY_TOWERS and inner != around and inner in TEXT_TOWERS:  # the text model of another wrapper
+        return TEXT_TOWERS[inner]
     if around in ANY_TOWERS and stated not in (None, around, f"{around}_text"):
         return _model_type(fields)
     return TEXT_TOWERS[around]

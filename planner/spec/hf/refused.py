@@ -84,8 +84,6 @@ REFUSED: dict[str, str] = {
         (
             "clip",
             "dinov2",
-            "glm4v",
-            "glm4v_moe",
             "mllama",
             "phi4_multimodal",
             "qwen2_5_omni",
