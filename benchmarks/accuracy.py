@@ -33,6 +33,9 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
   mixtures of experts on GB200 showed a host about three times as slow as a count of launches says; their publisher
   hidden, the median error of its five such rows is 5.0, 1.2 and 6.8 % with 2.46, 2.6 and 2.75, 40.6 % with 1.
   `moe_layer_floor` starts at the 9 ms of that count as in the sister stacks.
+- That `grace` of megatron-2026 is fitted, and its start 1.6: freed because 20 rows of Nemotron 3 Super on GB200 and
+  GB300, which move no fitted number, came out 11 % too fast in the mean with 1 while those on B300 came out too slow.
+  The fit finds it from other models' rows.
 - `SCAN_SLOWDOWN` 1.8 (`cost/mixers/state_space.py`), what the kernels of Mamba-2's scan take over their traffic: from
   what fusing them saved others, looked for because 30 rows of Nemotron 3 Super came out 17 % too fast in the median
   without it (9 % with it, -14 to +18 %; Nano's two rows went from +11 and +14 to +15 and +18 %). No row with state

@@ -79,6 +79,7 @@ _ONCE: Final = (
     Parameter("host", "step_overhead", 1e-3, 2.0, 0.5),
     Parameter("host", "tensor_update", 1e-5, 5e-4, 0.5),
 )
+_GRACE: Final = Parameter("host", "grace", 1.0, 4.0, 0.4)
 _TENSOR: Final = Parameter("communication", "tp_exposed", 0.2, 2.5, 0.3)
 _DATA: Final = (
     Parameter("communication", "dp_time", 0.5, 6.0, 0.4),
@@ -100,8 +101,8 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
         *_accelerators("gb200", "h100-sxm-80g"),
     ),
     "megatron-2026": (
-        Parameter("gemm", "bf16", 0.6, 1.4, 0.05), *_gemm("fp8", "fp4"), *_KERNELS, *_LAYER_FLOORS, *_ONCE, _TENSOR,
-        *_DATA, *_EXPERTS, _SCALE,
+        Parameter("gemm", "bf16", 0.6, 1.4, 0.05), *_gemm("fp8", "fp4"), *_KERNELS, *_LAYER_FLOORS, _GRACE, *_ONCE,
+        _TENSOR, *_DATA, *_EXPERTS, _SCALE,
         *_accelerators("b200", "b300", "gb200", "gb300", "h100-sxm-80g"),
     ),
     "megatron-deepspeed-2022": (
@@ -153,8 +154,9 @@ def prior_axes(parameters: Sequence[Parameter]) -> NDArray[np.float64]:
 # prior is one of that ratio (`prior_axes`).
 # moe_layer_floor: a profile of Qwen3-30B on H100 counts 151 kernels a layer and micro-batch (Megatron-Bridge, skill on
 # expert-parallel overlap), 115 more than a dense layer's 36, which take 2.0 to 3.8 ms where they are identified.
-# host.grace is not fitted: 2.6 in megatron-2025, from a measurement; 1 elsewhere, where none is known. Rows of
-# megatron-2026 on GB200 and GB300 tell nothing: with 1.4 its mixtures of experts are as far off on groups left out.
+# host.grace: 2.6 in megatron-2025, from a measurement of August 2025 (TransformerEngine issue 2053), since when its
+# modules spend less on the host (#2439, in 2.13); so megatron-2026 starts between that and 1, at their geometric mean,
+# with a width that all but reaches either. 1 elsewhere, where no row ran on Grace.
 # step_overhead of megatron-2026: SimuMax's rows hold six sweeps over the number of micro-batches alone. What of their
 # step times does not grow with it, less collectives, bubble and update, is -12, 2, 14, 18, 5 and 24 ms, most where a
 # rank updates most tensors. Step times fitted one by one tell this less well: where every micro-batch is predicted too
@@ -184,7 +186,7 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.step_overhead": 0.01, "communication.tp_exposed": 0.92, "communication.dp_time": 1,
         "communication.dp_overlap": 0.8, "communication.ep_exposed": 1,
         "communication.slowdown_per_doubling": 0.009,
-        "host.moe_layer_floor": 0.009, "host.tensor_update": 0.0001,
+        "host.moe_layer_floor": 0.009, "host.grace": 1.6, "host.tensor_update": 0.0001,
     },
     "megatron-deepspeed-2022": {
         "gemm.fp16": 0.92, "compute.attention": 1.25, "compute.memory_bound": 1.2, "host.layer_floor": 0.0023,

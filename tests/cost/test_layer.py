@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.catalog.load_stacks import load_stack
+from planner.cost.device.kernels import memory_bound_time
 from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.overlap import soft_maximum
@@ -258,6 +259,41 @@ def test_every_expert_of_a_rank_is_launched_and_block_scales_take_more_launches(
         subject = problem(moe_model(experts=16), "2x8 b200 400G-ib", precision=precision)
         host = layer_of(subject, few, many).host
         assert host[1] - host[0] == pytest.approx(3 * launches * subject.stack.host.expert_launch)
+
+
+def test_fused_experts_neither_activate_nor_quantise_apart() -> None:
+    """Forward no pass of the gated activation (3 of a row's width) and no quantising of what it writes (2, and 1 + 1/32
+    byte along rows and along columns); backward 2 passes of 6, and as much less of quantising."""
+
+    def times(model: ModelSpec, machine: str, precision: Precision, fused: bool) -> LayerCost:
+        subject = problem(model, machine, precision=precision)
+        kernels = subject.stack.kernels.model_copy(update={"fused_experts": fused})
+        stack = subject.stack.model_copy(update={"kernels": kernels})
+        return layer_of(replace(subject, stack=stack), ParallelConfig(dp=8, ep=8))
+
+    subject = problem(moe_model(16), "1x8 b200", precision=Precision.FP8_MX)
+    moe = costs(subject).kinds[-1].moe
+    assert moe is not None
+    own = costs(subject).layers
+    values = own.shape(ConfigTable.of([ParallelConfig(dp=8, ep=8)]), costs(subject).kinds[-1]).routed_tokens
+    values = float(values[0]) * moe.top_k * moe.expert_ffn
+
+    def seconds(per_value: float) -> float:
+        return float(memory_bound_time(np.array([per_value * values]), own.bandwidth, own.kernels)[0])
+
+    apart, fused = (times(moe_model(16), "1x8 b200", Precision.FP8_MX, on) for on in (False, True))
+    factor, narrow = subject.stack.compute.memory_bound, 2 + 2 * (1 + 1 / 32)
+
+    def saved(term: str) -> tuple[float, float]:
+        ahead, back = apart.forward[term] - fused.forward[term], apart.backward[term] - fused.backward[term]
+        return float(ahead[0]), float(back[0])
+
+    assert saved("memory_bound") == pytest.approx((factor * seconds(6), factor * seconds(8)))
+    assert saved("gemm") == pytest.approx((seconds(narrow), seconds(2 * narrow)))
+    for machine, precision in (("1x8 h100", Precision.FP8_MX), ("1x8 b200", Precision.FP8_CS)):
+        assert times(moe_model(16), machine, precision, True) == times(
+            moe_model(16), machine, precision, False
+        )
 
 
 def test_grace_launches_slower_than_x86_and_computes_as_fast() -> None:

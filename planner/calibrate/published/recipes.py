@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from planner.calibrate.published.cells import Row
 from planner.calibrate.published.stack_of import release_of
@@ -29,7 +29,11 @@ FP4_GATHERED_FROM: Final = 202606
 MTP_REPEATED: Final = 2
 _FP4_NOT_GATHERED: Final = (("gpt[-_]?oss|nemotron", ""), (r"deepseek[-_]?v3", "b200"))
 _BF16_ENDS: Final = (("gpt[-_]?oss", (0, 4)), ("nemotron[-_]?3[-_]?super", (0, 14)))
-Narrowed = dict[tuple[int, bool, bool, Dispatcher, bool], Stack]
+# Most performance recipes of Megatron-Bridge for mixtures of experts on GB200 and GB300 capture the router and what
+# follows it at least, those of hybrids attention and Mamba too (v0.2.0, the container of 25.11,
+# scripts/performance/configs; 067f987 perf_recipes).
+GRAPHS_ON_GRACE_FROM: Final = 202511
+Narrowed = dict[tuple[int, bool, bool, Dispatcher, bool, bool], Stack]
 
 
 def with_routing_groups(model: ModelSpec, hf_id: str) -> ModelSpec:
@@ -73,7 +77,9 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
     names the recipe's configuration or its forced balance of experts, tokens are dispatched by DeepEP or HybridEP (its
     dispatcher guide: DeepEP first on H100 and B200, HybridEP on GB200 and GB300), unless the row says otherwise. The
     first release dropped tokens on Blackwell, which switched both off (v0.1.0rc4 scripts/performance/run_script.py).
-    Parameters of nvfp4 are kept in 4 bits where the release and the recipe do.
+    Parameters of nvfp4 are kept in 4 bits where the release and the recipe do. Recipes that capture the full iteration
+    of experts in MXFP8 have Transformer Engine's fused grouped MLP (v0.5.0 scripts/performance/configs; 067f987
+    perf_recipes qwen/common.py, deepseek/common.py, gpt_oss/common.py).
     """
     if "bridge" not in cells["framework"].lower():
         return stack
@@ -82,18 +88,35 @@ def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
     named = re.search(r"config|force[ _-]balance", text)
     if named and not drops and not _DISPATCHERS.search(text):
         dispatcher = Dispatcher.HYBRIDEP if gpu.startswith("gb") else Dispatcher.DEEPEP
-    fused = not ADAPTERS.search(text)
-    key = (id(stack), "fp32 grad" in text, fused, dispatcher, _keeps_fp4_wide(cells))
+    fused, whole = not ADAPTERS.search(text), "cuda_graph_impl=full_iteration" in text
+    key = (id(stack), "fp32 grad" in text, fused, dispatcher, _keeps_fp4_wide(cells), whole)
     if key not in seen:
         narrow: dict[str, float | bool] = {} if key[1] else {"gradient": 2.0, "optimizer_transient": 4.0}
         if key[4]:
             narrow["fp4_param_gather"] = False
         states = stack.states.model_copy(update=narrow)
         comm = stack.communication.model_copy(update={"dispatcher": dispatcher})
-        loss = {"cross_entropy": CrossEntropy.FUSED} if fused else {}
-        kernels = stack.kernels.model_copy(update=loss)
+        own: dict[str, Any] = {"cross_entropy": CrossEntropy.FUSED} if fused else {}
+        own |= {"fused_experts": True} if whole else {}
+        kernels = stack.kernels.model_copy(update=own)
         seen[key] = stack.model_copy(update={"states": states, "communication": comm, "kernels": kernels})
     return seen[key]
+
+
+def unfound_graphs(cells: Row, model: ModelSpec) -> str:
+    """What a row would say of CUDA graphs had its recipe been found: those that most on Grace have.
+
+    Empty for rows that name a recipe, or say nothing of one.
+    """
+    text, released = cells["extras"].lower(), release_of(cells["framework"], cells["source"])
+    unfound = text.startswith("no config") and "recipe " not in text
+    grace = re.match("gb[23]00", cells["gpu"].lower())
+    if not (unfound and grace and model.is_moe and "bridge" in cells["framework"].lower()):
+        return ""
+    if released is None or released < GRAPHS_ON_GRACE_FROM:
+        return ""
+    mixers = "+attn+mamba" if model.state_spaces else ""
+    return f"; CUDA graphs moe_router+moe_preprocess{mixers}"
 
 
 def torch_recipe(precision: Precision, cells: Row, stack: Stack, assumed: list[str]) -> Precision:

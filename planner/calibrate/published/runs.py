@@ -37,6 +37,7 @@ from planner.calibrate.published.recipes import (
     bridge_recipe,
     released_model,
     torch_recipe,
+    unfound_graphs,
     with_routing_groups,
 )
 from planner.calibrate.published.sharded_stacks import with_stage
@@ -409,7 +410,8 @@ def _config(
         zero = 2
         assumed.append("sharded weights under a pipeline stay gathered until the backward pass: ZeRO stage 2")
     kind, layers, modules = recompute_in(cells["recompute"], model, stack, pp, assumed)
-    graphs, captured = graphs_in(switch_text(cells), model, stack, assumed)
+    said = switch_text(cells) + unfound_graphs(cells, model)
+    graphs, captured = graphs_in(said, model, stack, assumed)
     return ParallelConfig(
         tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, ep=degrees["ep"],
         etp=expert_tp_in(cells, model, degrees, assumed),

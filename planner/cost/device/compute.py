@@ -268,8 +268,19 @@ class ComputeModel:
             for gathered in gathers
         ]  # fmt: skip
         moved = each[0] * m * k, each[1] * m * n
+        if self.fuses_experts and gemm.expert:  # the product of the other one writes them narrow
+            moved = moved[0] * (gemm.shard is Shard.COLUMN), moved[1] * (gemm.shard is Shard.ROW)
         ahead, back = (memory_bound_time(b, self.bandwidth, self.kernels) for b in moved)
         return ahead, back
+
+    @property
+    def fuses_experts(self) -> bool:
+        """Do grouped products apply the experts' gated activation and quantise what they write? In MXFP8 on Blackwell
+        (TransformerEngine#2769, in 2.15)."""
+        job, accelerator = self.problem.job, self.problem.cluster.accelerator
+        gated = all(layer.moe.gated for layer in self.problem.model.layer_kinds if layer.moe is not None)
+        narrow = job.precision is Precision.FP8_MX and accelerator.architecture is Architecture.BLACKWELL
+        return self.problem.stack.kernels.fused_experts and narrow and gated
 
     def scan(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of a state space between its projections; 0 where a layer has none."""
@@ -424,6 +435,9 @@ class ComputeModel:
             counted = self._single_operations(layer, x)
             ahead |= {name: moved.forward for name, moved in counted.items()}
             back |= {name: moved.backward for name, moved in counted.items()}
+        if self.fuses_experts and layer.moe is not None:
+            # the product behind reads gate and input again: 2 of 6 passes
+            ahead["moe_act"], back["moe_act"] = 0.0 * ahead["moe_act"], back["moe_act"] / 3.0
         factor = self.problem.stack.compute.memory_bound
         seconds = {
             name: factor * memory_bound_time(b, self.bandwidth, self.kernels) for name, b in ahead.items()

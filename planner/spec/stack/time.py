@@ -43,6 +43,11 @@ class Kernels(Section):
         description="norms, rotary embedding, activation, sums and loss run operation by operation, as Hugging Face "
         "transformers' modelling code does without torch.compile (cost/eager.py), but for those with fused kernels",
     )
+    fused_experts: bool = Field(
+        False,
+        description="in fp8_mx on Blackwell grouped products apply the experts' gated activation and quantise what "
+        "they write (Transformer Engine's CuTe DSL grouped MLP)",
+    )
     fused_rotary: bool = Field(
         False, description="beside single operations: queries and keys are rotated by one kernel"
     )

@@ -86,6 +86,7 @@ def test_switches_of_recipes() -> None:
     assert hidden.communication.ep_overlap > stack.communication.ep_overlap
     fused, _ = apply_switches(stack, "moe_flex_dispatcher_backend=hybridep")
     assert fused.communication.dispatcher is Dispatcher.HYBRIDEP
+    assert apply_switches(stack, "cutedsl_fused_grouped_mlp=True")[0].kernels.fused_experts
     assert (
         apply_switches(stack, "cuda_graph_impl=full_iteration")[0] is stack
     )  # the configuration's, not the stack's
