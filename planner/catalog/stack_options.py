@@ -25,6 +25,7 @@ SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
 FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
+UNFUSED_ATTENTION: Final = "attention-backend=unfused"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
 GRADIENTS_16: Final = "grad-reduce-in-bf16"
@@ -170,6 +171,10 @@ OPTIONS: Final = (
         DP_SERIAL, ("megatron",), {"communication": {"dp_overlap": 0.0}},
         "gradients are reduced, and weights gathered, with nothing beside them, as where --overlap-grad-reduce and "
         "--overlap-param-gather are not given", StateEngine.CONTIGUOUS, since="2024-01",
+    ),
+    StackOption(
+        UNFUSED_ATTENTION, ("megatron",), {"kernels": {"attention": AttentionKernel.FUSED_SOFTMAX}},
+        "attention by products and a softmax of its own, which keep the scores of all pairs", since="2024-01",
     ),
     StackOption(  # the update copies a rank's share to fp32: core/optimizer/distrib_optimizer.py
         GRADIENTS_16, ("megatron",),

@@ -1,4 +1,4 @@
-"""Width of gradients and their overlap, as Megatron-LM's arguments have them: written, read back, costed."""
+"""What Megatron-LM's arguments say of gradients and kernels: written, read back, costed, or said not to be."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.catalog.load_stacks import load_stack
-from planner.catalog.stack_options import DP_SERIAL, GRADIENTS_16, GRADIENTS_32
+from planner.catalog.stack_options import DP_SERIAL, GRADIENTS_16, GRADIENTS_32, UNFUSED_ATTENTION
 from planner.cli import app
+from planner.errors import InputError
 from planner.frameworks import framework
+from planner.spec.config import RECOMPUTE_MODULES, Recompute
 from tests.frameworks.launches import CONFIGS, launch, problem
 
 OVERLAPPED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
@@ -48,6 +50,57 @@ def test_what_is_written_is_read_as_it_was_costed(stack: str, precision: str) ->
     text = meant.render(told, meant.default_version)["launch.sh"]
     wide = load_stack(stack).states.gradient == 4.0
     assert meant.parse({"launch.sh": text}).stack_options == (GRADIENTS_32 if wide else GRADIENTS_16,)
+
+
+@pytest.mark.parametrize(
+    ("words", "unfused"),
+    [
+        ("--attention-backend flash", False),
+        ("", False),
+        ("--attention-backend unfused", True),
+        ("--attention-backend local --spec local", True),
+        ("--transformer-impl local", True),
+        ("--transformer-impl local --use-flash-attn", False),
+    ],
+)
+def test_attention_that_keeps_its_scores(words: str, unfused: bool) -> None:
+    """A script that asks for it needs a square of the sequence per head and layer."""
+    read = framework("megatron").parse({"run.sh": script(f"--bf16 {OVERLAPPED} {words}")})
+    assert (UNFUSED_ATTENTION in read.stack_options) is unfused
+    stack = load_stack(f"megatron-2026+{UNFUSED_ATTENTION}")
+    told = launch("llama-3.1-8b", CONFIGS["megatron"], problem("llama-3.1-8b", stack.name))
+    meant = framework("megatron")
+    again = meant.parse({"launch.sh": meant.render(told, meant.default_version)["launch.sh"]})
+    assert UNFUSED_ATTENTION in again.stack_options
+
+
+EXPERTS = (
+    "--num-experts 8 --expert-model-parallel-size 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
+)
+
+
+def test_the_older_name_of_recomputed_experts() -> None:
+    read = framework("megatron").parse({"run.sh": script(f"--bf16 {EXPERTS} --moe-layer-recompute")})
+    assert read.axes["recompute"] == Recompute.SELECTIVE
+    named = {name for bit, name in enumerate(RECOMPUTE_MODULES) if read.axes["recompute_modules"] >> bit & 1}
+    assert named == {"core_attn", "moe"}
+    full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    with pytest.raises(InputError, match="moe-layer-recompute"):
+        framework("megatron").parse({"run.sh": script(f"--bf16 {EXPERTS} --moe-layer-recompute {full}")})
+
+
+def test_what_is_not_costed_is_said() -> None:
+    def notes(words: str) -> str:
+        return "\n".join(framework("megatron").parse({"run.sh": script(f"--bf16 {words}")}).notes)
+
+    assert notes(f"--hidden-dropout 0 {EXPERTS}") == ""
+    assert "dropout" in notes("")
+    assert "one after the other" in notes("--num-experts 8")
+    assert "allgather" in notes("--num-experts 8 --expert-model-parallel-size 8")
+    assert "0.25" in notes("--optimizer-cpu-offload --optimizer-offload-fraction 0.25")
+    for words in ("--hidden-dropout $DROP", "--optimizer sgd --sgd-momentum none", "--hidden-dropout nan"):
+        with pytest.raises(InputError, match="must be a number"):
+            notes(words)
 
 
 def test_check_costs_them(tmp_path) -> None:  # type: ignore[no-untyped-def]

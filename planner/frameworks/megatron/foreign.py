@@ -45,6 +45,8 @@ _NOT_COSTED: Final = {
     "--moe-expert-capacity-factor": "no token is counted as dropped or padded",
     "--hierarchical-context-parallel-sizes": "context parallelism is costed with one kind of exchange",
     "--hybrid-context-parallel": "context parallelism is costed with one degree for all sequences",
+    "--fp32-residual-connection": "the residual stream is counted in 16 bits",
+    "--overlap-moe-expert-parallel-comm": "no exchange of tokens is hidden",
     "--freeze-all-layers": "all weights are counted as trained",
     "--outer-dp-sharding-strategy": "replicas of shards are counted whole",
 }  # fmt: skip

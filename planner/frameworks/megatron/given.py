@@ -5,6 +5,8 @@ Left out: what the options mean (`parse.py`, `parse_model.py`).
 
 from __future__ import annotations
 
+import math
+
 from planner.errors import InputError
 from planner.frameworks.shell.script import how_to_set
 from planner.spec.planfile import MOST
@@ -35,6 +37,18 @@ class Arguments:
             raise InputError(f"{name} must be a whole number", text[:80], how) from None
         if abs(value) > MOST:
             raise InputError(f"{name} must be at most {MOST:,}", text[:80], "correct the value")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """A number, with decimals or without. Raises `InputError` naming the option."""
+        text = self.word(name, str(default))
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            how = how_to_set(text) if "$" in text else "write the number itself"
+            raise InputError(f"{name} must be a number", text[:80], how)
         return value
 
     def positive(self, name: str, default: int, most: int = MOST) -> int:

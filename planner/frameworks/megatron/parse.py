@@ -117,6 +117,9 @@ def _accept(a: Arguments, version: str) -> None:
     if kind == "full" and not a.has("--recompute-num-layers"):  # T
         must = "--recompute-granularity full: --recompute-num-layers must be from 1 to the layers of a stage"
         raise InputError(must, "none", "add --recompute-num-layers 1")
+    if kind == "full" and a.has("--moe-layer-recompute"):  # T
+        must = "--moe-layer-recompute must not be used with --recompute-granularity full"
+        raise InputError(must, "both", "leave one of them out")
     if kind == "selective" and method:  # A
         must = "--recompute-method is not supported for --recompute-granularity selective"
         raise InputError(must, method, "leave it out")
@@ -178,6 +181,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *_recomputed_notes(arguments, layers, axes["pp"]),
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
+            *_kernel_notes(arguments),
             *notes_on(names, script.sourced, [*files, *script.scripts]),
         ),
         layers=layers,
@@ -211,6 +215,25 @@ def _mapping_notes(a: Arguments, devices: int | None) -> list[str]:
         said.append(
             "--num-distributed-optimizer-instances is taken as 1: the files don't state the devices to deal"
         )
+    return said
+
+
+def _kernel_notes(a: Arguments) -> list[str]:
+    """What arguments that are absent, or stand at their defaults, leave slower or larger than it is costed."""
+    said = []
+    if a.number("--hidden-dropout", 0.1) > 0:
+        said.append(
+            "--hidden-dropout is not 0 (0.1 unless stated): masks and passes of dropout are not costed"
+        )
+    share = a.number("--optimizer-offload-fraction", 1.0)
+    if a.has("--optimizer-cpu-offload") and share < 1:
+        said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted on the host")
+    if a.has("--num-experts"):
+        if not a.has("--moe-grouped-gemm"):
+            said.append("without --moe-grouped-gemm experts run one after the other: costed as grouped")
+        kind = a.word("--moe-token-dispatcher-type", "allgather")
+        if kind == "allgather" and a.positive("--expert-model-parallel-size", 1) > 1:
+            said.append("--moe-token-dispatcher-type allgather, the default: costed as alltoall")
     return said
 
 
@@ -334,8 +357,11 @@ def _zero(a: Arguments) -> int:
 def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
     kind = a.word("--recompute-granularity", "selective" if a.has("--recompute-activations") else "")
     total = a.count("--num-layers", 0)
-    if kind == "selective":
-        names = a.values.get("--recompute-modules") or ["core_attn"]
+    layers_of_experts = ["moe"] * a.has(
+        "--moe-layer-recompute"
+    )  # the older name, which transformer_config.py adds
+    if kind == "selective" or layers_of_experts:
+        names = [*(a.values.get("--recompute-modules") or ["core_attn"]), *layers_of_experts]
         unknown = [name for name in names if name not in RECOMPUTE_MODULES]
         if unknown:
             must = "--recompute-modules must be ones that planner models"
@@ -371,7 +397,7 @@ def _precision(a: Arguments) -> Precision:
 def _optimizer(a: Arguments) -> Optimizer:
     name = a.word("--optimizer", "adam")
     if name == "sgd":
-        return Optimizer.SGD if float(a.word("--sgd-momentum", "0.9")) == 0 else Optimizer.SGD_MOMENTUM
+        return Optimizer.SGD if a.number("--sgd-momentum", 0.9) == 0 else Optimizer.SGD_MOMENTUM
     if "muon" in name:
         return Optimizer.MUON
     return Optimizer.ADAMW_BF16 if a.word("--exp-avg-dtype", "fp32") == "bf16" else Optimizer.ADAMW

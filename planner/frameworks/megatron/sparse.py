@@ -166,7 +166,7 @@ def indexer_in(a: Arguments, shared: bool) -> Indexer | None:
     """The indexer that the arguments state; None without one. Raises `InputError`."""
     if not is_sparse(a):
         return None
-    trained = float(a.word("--dsa-indexer-loss-coeff", "0")) > 0
+    trained = a.number("--dsa-indexer-loss-coeff", 0.0) > 0
     sparse = a.has("--dsa-indexer-use-sparse-loss")
     loss = IndexerLoss.NONE if not trained else IndexerLoss.SPARSE if sparse else IndexerLoss.DENSE
     sizes = (a.positive(f"--dsa-indexer-{name}", 1) for name in ("n-heads", "head-dim", "topk"))

@@ -16,6 +16,7 @@ from planner.catalog.stack_options import (
     GRADIENTS_16,
     GRADIENTS_32,
     TP_SERIAL,
+    UNFUSED_ATTENTION,
 )
 from planner.errors import InputError
 from planner.frameworks.framework import Launch
@@ -202,13 +203,15 @@ def strategy(a: Arguments) -> str:
 def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     """Options of the stack that the arguments set. User buffers imply double buffers. `alone`: is there one replica,
     which reduces nothing?"""
+    local = a.word("--transformer-impl", "transformer_engine") == "local" and not a.has("--use-flash-attn")
+    scores = [UNFUSED_ATTENTION] * (local or a.word("--attention-backend", "auto") in ("unfused", "local"))
     if not a.has("--use-megatron-fsdp"):
-        found = [TP_SERIAL] if _reduces_alone(a) else []
+        found = [*scores, *[TP_SERIAL] * _reduces_alone(a)]
         if not (alone or a.has("--overlap-grad-reduce") or a.has("--use-torch-fsdp2")):
             found.append(DP_SERIAL)
         return (*found, GRADIENTS_16 if _keeps_16_bit_gradients(a) else GRADIENTS_32)
     buffers = ("--fsdp-double-buffer", "--use-nccl-ub", "--megatron-fsdp-max-pool-double-buffer")
-    found = [DOUBLE_BUFFER] if any(a.has(name) for name in buffers) else []
+    found = [*scores, *[DOUBLE_BUFFER] * any(a.has(name) for name in buffers)]
     if a.word("--megatron-fsdp-main-grads-dtype", "auto") == "fp32":
         found.append(FP32_GRADIENTS)
     return tuple(found)
