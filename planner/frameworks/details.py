@@ -62,7 +62,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "cohere2_moe": "attention beside experts, scaled logits",
     "ernie4_5": _ROTATED_PAIRS,
     "ernie4_5_moe": _ROTATED_PAIRS,
-    "deepseek_v4": "attention to compressed keys and several residual streams, which its dev branch alone has",
+    "deepseek_v4": "attention to compressed keys and several residual streams (its dev branch has both)",
     "exaone4": _POST_NORM,
     "exaone_moe": _POST_NORM,
     "falcon": "attention beside the MLP, ALiBi positions",

@@ -45,8 +45,8 @@ def check_sparse(model: ModelSpec) -> None:
 
 
 def check_sparse_release(model: ModelSpec, version: str) -> None:
-    """Raise `UnsupportedError` for a release without kernels for sparse attention."""
-    if model.indexers and version not in RELEASES:
+    """Raise `UnsupportedError` for a release without kernels for sparse attention; no release has DeepSeek-V4's."""
+    if model.indexers and not model.compresses_keys and version not in RELEASES:
         raise UnsupportedError(
             f"Megatron-LM {version} must have kernels for DeepSeek Sparse Attention, which {model.name} has",
             "it computes the scores of all heads and pairs",

@@ -20,8 +20,9 @@ from planner.cost.flops import (
 )
 from planner.cost.mixers.sparse_attention import core_flops, sight_of
 from planner.cost.params import layer_parameters, model_parameters
-from planner.errors import InputError
-from planner.frameworks.details import TRAITS
+from planner.errors import InputError, UnsupportedError
+from planner.frameworks.details import Details
+from planner.frameworks.megatron.architecture import check_release, model_options
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig, Recompute
@@ -171,5 +172,8 @@ class TestWhoRunsIt:
     def test_sixteen_bits(self) -> None:
         assert "indexer-precision" in self.broken(ParallelConfig(dp=8), precision=Precision.FP16)
 
-    def test_no_file_can_launch_it(self) -> None:
-        assert "deepseek_v4" in TRAITS
+    @pytest.mark.parametrize("version", ["0.18.2", "main-2026-08"])
+    def test_no_file_can_launch_it(self, version: str) -> None:
+        check_release(read(), version)  # what is said is not that another release would do
+        with pytest.raises(UnsupportedError, match="deepseek_v4 computes"):
+            model_options(read(), Details(), 4096, 128, version)
