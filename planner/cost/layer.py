@@ -427,21 +427,22 @@ class LayerModel:
     ) -> tuple[Array, Array, Array]:
         """Seconds of the host's launches ahead, behind, and of what recomputed modules repeat behind.
 
-        Each pass takes the longer of device and host; a third of the launches are forward ones, and a ring's steps are
-        in attention's graph.
+        Each pass takes the longer of device and host; a third of the launches are forward ones. A ring's steps launch
+        attention again, not routing or experts, and are in attention's graph.
         """
         kinds = context_kinds(self.problem.stack.communication, keys["cp_kind"])
         ring = (kinds == ContextKind.P2P) & (layer.attention is not None)
         steps = np.where(ring, c - 1, 0.0)
-        plain = FORWARD_SHARE * floor.total * (1 + RING_LAUNCHES[0] * steps)
+        fused = floor.dense / floor.launches  # what a step of the ring is counted in
+        plain = FORWARD_SHARE * (floor.total + RING_LAUNCHES[0] * steps * fused)
         routed = float(layer.moe is not None)
         worth = (1.0 + routed) / (floor.launches + routed)  # of an attention layer over those of this one
         repeated = np.minimum(relaunched(keys, capture, RELAUNCHED) * worth, 1.0) * plain
         if capture is not None:
             steps = np.where((capture.module["attn"] > 0) | capture.whole, 0.0, steps)
         forward, backward = floor.captured(capture)
-        ahead = FORWARD_SHARE * forward * (1 + RING_LAUNCHES[0] * steps)
-        return ahead, (1 - FORWARD_SHARE) * backward * (1 + RING_LAUNCHES[1] * steps), repeated
+        ahead = FORWARD_SHARE * (forward + RING_LAUNCHES[0] * steps * fused)
+        return ahead, (1 - FORWARD_SHARE) * (backward + RING_LAUNCHES[1] * steps * fused), repeated
 
     def edges(self, keys: ConfigTable) -> EdgeCost:
         """Cost of the embedding, and of the head with the loss, for every key; of single keys kept."""
