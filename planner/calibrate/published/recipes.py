@@ -27,6 +27,7 @@ FP4_GATHERED_FROM: Final = 202606
 # Nemotron 3 Super and Ultra run their one prediction module twice (mtp_num_layers, mtp_use_repeated_layer; v0.4.0
 # recipes/nemotronh/nemotron_3_super.py, 067f987 nemotron_3_ultra.py). Here as two: the second's weights count again.
 MTP_REPEATED: Final = 2
+HALF: Final = 2.0  # bytes of a gradient in bf16
 _FP4_NOT_GATHERED: Final = (("gpt[-_]?oss|nemotron", ""), (r"deepseek[-_]?v3", "b200"))
 _BF16_ENDS: Final = (("gpt[-_]?oss", (0, 4)), ("nemotron[-_]?3[-_]?super", (0, 14)))
 # Most performance recipes of Megatron-Bridge for mixtures of experts on GB200 and GB300 capture the router and what
@@ -70,32 +71,36 @@ def released_model(key: str, hf_id: str) -> ModelSpec:
 
 
 def bridge_recipe(stack: Stack, cells: Row, seen: Narrowed) -> Stack:
-    """The stack as Megatron-Bridge's performance recipes set it, where they ran.
+    """The stack as performance recipes of Megatron-Bridge, or of NeMo, set it, where they ran.
 
-    They reduce, and so keep, gradients in bf16 (grad_reduce_in_fp32=False), which the update copies to fp32, and
-    compute the loss in Transformer Engine's kernel (cross_entropy_fusion_impl="te"), not with adapters. Where the row
-    names the recipe's configuration or its forced balance of experts, tokens are dispatched by DeepEP or HybridEP (its
-    dispatcher guide: DeepEP first on H100 and B200, HybridEP on GB200 and GB300), unless the row says otherwise. The
-    first release dropped tokens on Blackwell, which switched both off (v0.1.0rc4 scripts/performance/run_script.py).
-    Parameters of nvfp4 are kept in 4 bits where the release and the recipe do. Recipes that capture the full iteration
-    of experts in MXFP8 have Transformer Engine's fused grouped MLP (v0.5.0 scripts/performance/configs; 067f987
-    perf_recipes qwen/common.py, deepseek/common.py, gpt_oss/common.py).
+    Both reduce, and so keep, gradients in bf16 (grad_reduce_in_fp32=False; NeMo v2.2.0 to v2.5.0rc0 llm/recipes,
+    pretrain_performance_optimizations), which the update copies to fp32. Megatron-Bridge's compute the loss in
+    Transformer Engine's kernel (cross_entropy_fusion_impl="te"), not with adapters. Where the row names the recipe's
+    configuration or its forced balance of experts, tokens are dispatched by DeepEP or HybridEP (its dispatcher guide:
+    DeepEP first on H100 and B200, HybridEP on GB200 and GB300), unless the row says otherwise. The first release
+    dropped tokens on Blackwell, which switched both off (v0.1.0rc4 scripts/performance/run_script.py). Parameters of
+    nvfp4 are kept in 4 bits where the release and the recipe do. Recipes that capture the full iteration of experts in
+    MXFP8 have Transformer Engine's fused grouped MLP (v0.5.0 scripts/performance/configs; 067f987 perf_recipes
+    qwen/common.py, deepseek/common.py, gpt_oss/common.py).
     """
-    if "bridge" not in cells["framework"].lower():
+    framework = cells["framework"].lower()
+    bridge = "bridge" in framework
+    if not bridge and ("nemo" not in framework or stack.communication.gradient_bytes <= HALF):
         return stack
     text, gpu, dispatcher = cells["extras"].lower(), cells["gpu"].lower(), stack.communication.dispatcher
     drops = "25.09" in cells["source"] and re.match("g?b[23]00", gpu)
     named = re.search(r"config|force[ _-]balance", text)
-    if named and not drops and not _DISPATCHERS.search(text):
+    if bridge and named and not drops and not _DISPATCHERS.search(text):
         dispatcher = Dispatcher.HYBRIDEP if gpu.startswith("gb") else Dispatcher.DEEPEP
-    fused, whole = not ADAPTERS.search(text), "cuda_graph_impl=full_iteration" in text
+    fused, whole = bridge and not ADAPTERS.search(text), bridge and "cuda_graph_impl=full_iteration" in text
     key = (id(stack), "fp32 grad" in text, fused, dispatcher, _keeps_fp4_wide(cells), whole)
     if key not in seen:
-        narrow: dict[str, float | bool] = {} if key[1] else {"gradient": 2.0, "optimizer_transient": 4.0}
+        narrow: dict[str, float | bool] = {} if key[1] else {"gradient": HALF, "optimizer_transient": 4.0}
         if key[4]:
             narrow["fp4_param_gather"] = False
         states = stack.states.model_copy(update=narrow)
-        comm = stack.communication.model_copy(update={"dispatcher": dispatcher})
+        wire = {} if key[1] else {"gradient_bytes": HALF}
+        comm = stack.communication.model_copy(update={"dispatcher": dispatcher, **wire})
         own: dict[str, Any] = {"cross_entropy": CrossEntropy.FUSED} if fused else {}
         own |= {"fused_experts": True} if whole else {}
         kernels = stack.kernels.model_copy(update=own)

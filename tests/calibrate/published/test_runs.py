@@ -215,9 +215,15 @@ def test_adapters_are_read(extras: str, rank: int | None, bits: int) -> None:
 def test_recipes_of_the_bridge() -> None:
     reader = RunReader(MODELS)
     bridge = {**ROW, "framework": "Megatron-Bridge", "source": "bridge_26.04"}
-    states = reader.read(bridge).problem.stack.states
-    assert (states.gradient, states.optimizer_transient) == (2.0, 4.0)
-    assert reader.read({**bridge, "extras": "fp32 grad"}).problem.stack.states.gradient == 4.0
+    nemo = {**bridge, "framework": "NeMo 25.09"}
+    for cells, width in ((bridge, 2.0), ({**bridge, "extras": "fp32 grad"}, 4.0), (nemo, 2.0)):
+        stack = reader.read(cells).problem.stack
+        assert (stack.name, stack.states.gradient) == ("megatron-2026", width)
+        assert (stack.communication.gradient_bytes, stack.states.optimizer_transient) == (
+            width,
+            8.0 - 2 * width,
+        )
+    assert stack.kernels.cross_entropy is not reader.read(bridge).problem.stack.kernels.cross_entropy
     assert reader.read({**bridge, "extras": "LoRA"}).problem.job.lora_targets is AdapterTargets.QKV
     moonlight = RunReader({"moonlight_16b": MODELS[ROW["model"]]}).read({**bridge, "model": "moonlight_16b"})
     assert moonlight.problem.job.optimizer is Optimizer.ADAMW_BF16
