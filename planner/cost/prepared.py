@@ -54,6 +54,7 @@ class _Stems:
     zero: Array
     waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
     replicas: Array
+    turns: tuple[Array, Array]  # of an interleaved stage, see `exposed_data_parallel`
     scatter: Array
     gather: Array
     again: Array  # gathers for the backward pass over those for the forward pass
@@ -141,6 +142,7 @@ class PreparedCosts:
             zero=zero,
             waits_whole=inputs.waits_whole,
             replicas=replicas,
+            turns=self._turns(table),
             scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
             copies=self._copies_beside(table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas),
             # frozen weights are gathered only where they are sharded; adapters are too small to count
@@ -156,6 +158,13 @@ class PreparedCosts:
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=tuple(at) or (inputs,),
         )
+
+    def _turns(self, table: ConfigTable) -> tuple[Array, Array]:
+        """Chunks whose data parallelism hides apart, and the micro-batches that each takes before the next."""
+        by_chunk = self.model.problem.stack.communication.dp_by_chunk
+        alone = (table["schedule"] > Schedule.INTERLEAVED) | (not by_chunk)
+        chunks = np.where(alone, 1, table["vpp"])
+        return chunks.astype(float), np.minimum(table["pp"], table["num_microbatches"]).astype(float)
 
     def _sharded(self, s_row: Index, zero: Array) -> tuple[Array, ...]:
         """Seconds of reduce-scatter and of all-gather, gathers for the backward pass, what recomputation adds to
@@ -205,6 +214,7 @@ class PreparedCosts:
                 batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
                 batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem],
                 None if batch.shares is None else batch.shares[:, stem],
+                (batch.turns[0][stem], batch.turns[1][stem]),
             ),
             "optimizer": batch.once[stem],
             "step_overhead": batch.overhead[stem],
@@ -323,7 +333,7 @@ class PreparedCosts:
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
-            batch.replicas, comm, batch.waits_whole, batch.again, batch.shares,
+            batch.replicas, comm, batch.waits_whole, batch.again, batch.shares, batch.turns,
         )  # fmt: skip
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)

@@ -260,6 +260,11 @@ class Communication(Section):
     sharded_dp_overlap: float | None = Field(
         None, ge=0, le=1, description="the same with ZeRO 1, where it differs"
     )
+    dp_by_chunk: bool = Field(
+        False,
+        description="the interleaved schedule reduces a chunk's gradients behind its last micro-batch, and gathers its "
+        "parameters ahead of its first, under the other chunks",
+    )
     slow_message: Seconds = Field(
         0.0, ge=0, le=5, description="a pipeline message of a stage when the device memory is full"
     )

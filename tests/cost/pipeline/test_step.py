@@ -21,10 +21,11 @@ COMM = Communication(
 def exposed(
     zero: int, scatter: float, gather: float, stage: float = 3.0, microbatches: float = 4.0, layers: float = 10.0,
     buckets: float = 0.0, ranks: float = 8.0, comm: Communication = COMM, waits_whole: float = 0.0,
+    turns: tuple[float, float] = (1.0, 1.0),
 ) -> float:  # fmt: skip
     values = (scatter, gather, stage, microbatches, float(zero), layers, buckets, ranks)
     arrays = [np.array([v]) for v in values]
-    return float(exposed_data_parallel(*arrays, comm, waits_whole)[0])  # type: ignore[arg-type]
+    return float(exposed_data_parallel(*arrays, comm, waits_whole, turns=turns)[0])  # type: ignore[arg-type]
 
 
 def test_gradients_hide_under_the_last_backward() -> None:
@@ -37,6 +38,16 @@ def test_zero_1_also_gathers_parameters_under_the_first_forward() -> None:
     # forward is 1 s, half of it hides
     assert exposed(1, scatter=3.0, gather=2.0) == pytest.approx(2.0 + 1.5)
     assert exposed(0, scatter=3.0, gather=2.0) == pytest.approx(2.0)
+
+
+def test_chunks_hide_each_others_collectives() -> None:
+    # 4 chunks, each for 2 micro-batches in turn: 3 x 2 passes of the others and the last one's own, of 2/4 s each
+    # backward and 1/4 s forward, of which half hides
+    assert exposed(0, scatter=7.0, gather=0.0, turns=(4.0, 2.0)) == pytest.approx(7.0 - 7 * 0.25)
+    assert exposed(1, scatter=7.0, gather=7.0, turns=(4.0, 2.0)) == pytest.approx(14.0 - 7 * 0.25 - 7 * 0.125)
+    # what its own pass leaves of the last chunk stays in sight
+    assert exposed(0, 1.5, 0.0, layers=100.0, turns=(4.0, 2.0)) == pytest.approx((1.5 - 1.0) / 4)
+    assert exposed(3, scatter=3.0, gather=2.0, turns=(4.0, 2.0)) == exposed(3, scatter=3.0, gather=2.0)
 
 
 def test_zero_3_communicates_in_every_micro_batch() -> None:
