@@ -137,6 +137,10 @@ def named_config(
         "zero": zero,
     }
     config = replace(config, **{axis: value for axis, value in filled.items() if axis not in named})
+    if config.sp and "sp" not in named:
+        broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
+        if any(rule.rule == "sp-expressible" for rule in broken):  # plain tensor parallelism is all it has
+            config = replace(config, sp=0)
     if named.get("recompute_layers") and named.get("recompute", Recompute.FULL) != Recompute.FULL:
         must = "recompute_layers belongs to recompute=full"
         raise InputError(must, f"recompute_layers={named['recompute_layers']}", "leave one of the two out")

@@ -171,3 +171,10 @@ def test_formats_are_not_taken_on_trust(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["estimate", str(narrow), "--cluster", "dgx-a100"])
     assert result.exit_code == 2
     assert "fp8" in result.stderr
+
+
+def test_what_is_not_named_is_what_the_framework_has() -> None:
+    """DeepSpeed's tensor parallelism knows no sequence parallelism, which is a default elsewhere."""
+    deepspeed = estimate("llama-3.1-8b", "1x8 h100 400G-ib", "--stack", "deepspeed-2025", "--set", "tp=2")
+    megatron = estimate("llama-3.1-8b", "1x8 h100 400G-ib", "--set", "tp=2")
+    assert [found["config"]["sp"] for found in (deepspeed, megatron)] == [0, 1]  # type: ignore[index]
