@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.levels import Layers, Pipelines
+from planner.cost.memory.idle_blocks import idle_blocks, lone_gradient
 from planner.cost.memory.moments import MemoryInputs
 from planner.cost.memory.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
@@ -49,7 +50,8 @@ def memory_inputs(
     expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
     shared, expert_shared = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
     last, head = np.ceil(classes.last.take(c_row, axis=0)), layers.head_memory
-    gathered = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0) * (t > 1)
+    values = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0)
+    gathered = values * (t > 1)
     torch = stack.states.engine is StateEngine.TORCH
     whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
     offload, engine = table["offload"], stack.states.engine
@@ -92,7 +94,8 @@ def memory_inputs(
         adapters=adapters,
         stream=layers.stream[l_row],
         gather_buffers=stack.kernels.gather_buffer_bytes * gathered,
-        deferred=_deferred(stack, table, held, depth, gathered),
+        deferred=idle_blocks(stack, table, layers, l_row, held, depth, gathered)
+        + lone_gradient(problem, table, values, outer, classes, c_row, weight_bytes),
         states=on_device(dense, offload, engine),
         expert_states=on_device(experts, offload, engine),
         zero=zero,
@@ -182,18 +185,3 @@ def _update_bytes(stack: Stack, job: Job) -> float:
     megatron = stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.MEGATRON_FSDP)
     as_they_are = megatron and job.optimizer is Optimizer.ADAMW_BF16
     return 0.0 if as_they_are else stack.states.optimizer_transient
-
-
-def _deferred(stack: Stack, table: ConfigTable, held: Array, depth: Array, gathered: Array) -> Array:
-    """Outputs of row-parallel products that wait for the communication stream [bytes].
-
-    Those of all layers of the passes that the host launches before it waits for the device: one without a pipeline,
-    all but two of those in flight with one. Found in nanotron's published peaks: 2 x 2 h a token and layer (the
-    record_stream of torch's caching allocator); absent from runs whose host polls its messages.
-    """
-    width = stack.kernels.deferred_bytes
-    if not width:
-        return np.zeros_like(held)
-    t, ahead = table["tp"].astype(float), np.maximum(held - 2.0, 0.0)
-    passes = np.where((table["pp"] > 1)[:, None], ahead, 1.0)
-    return np.asarray(passes * depth * (width * (1.0 - 1.0 / t) * gathered)[:, None])

@@ -189,7 +189,8 @@ def memory_cost(
     outside = stack.overhead.context + x.communicators[stem]
     if stack.overhead.logs_reserved:
         room = np.maximum(capacity - outside - logged, 0.0)
-        peak = logged + _cached_blocks(x, stem, *seen[::2], cached, room, stack.states.engine)
+        shown = logged if stack.overhead.logs_fragmentation else logged - seen[1]
+        peak = shown + _cached_blocks(x, stem, *seen[::2], cached, room, stack.states.engine)
     else:
         peak = logged - seen[1]
     terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}

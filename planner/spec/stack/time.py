@@ -115,9 +115,13 @@ class Kernels(Section):
         0.0,
         ge=0,
         le=16,
-        description="per layer and hidden value of the gathered stream: outputs of row-parallel products whose blocks "
-        "the allocator cannot reuse while passes are launched ahead of the device (tp > 1); counted as reserved",
+        description="per hidden value of the gathered stream that a collective reads: its block the allocator cannot "
+        "reuse while layers are launched ahead of the device (tp > 1); counted as reserved. 0: none is held back",
     )
+    launches_forward: float = Field(
+        47.0, ge=20, le=80, description="entries of a stream's queue that a layer's forward pass takes"
+    )
+    launches_backward: float = Field(69.0, ge=30, le=120, description="the same of its backward pass")
     split_keeps_graph: bool = Field(
         False,
         description="a backward split in two frees nothing before the weight gradient (autograd), instead of all "
