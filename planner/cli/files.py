@@ -15,6 +15,7 @@ from planner.errors import FileInputError, InputError
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, ParsedConfig
     from planner.spec.config import ParallelConfig
+    from planner.spec.model import ModelSpec
     from planner.spec.rule import Problem
     from planner.spec.stack import Stack
     from planner.spec.stack.kinds import StateEngine
@@ -160,7 +161,7 @@ def problem_of(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
-    software = _with_options(stack_to_plan(name or newest), parsed)
+    software = _with_settings(_with_options(stack_to_plan(name or newest), parsed), parsed, spec, said)
     if not name:
         said.append(f"stack {software.name}")
     if overlay is not None:
@@ -180,6 +181,22 @@ def _with_options(stack: Stack, parsed: ParsedConfig) -> Stack:
         changed = with_options(stack, [name]) if name in known else stack
         if changed.model_copy(update={"name": stack.name}) != stack:
             stack = changed
+    return stack
+
+
+def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: list[str]) -> Stack:
+    """The stack with those of its numbers that the files set, where DeepSpeed's, whose they are, holds its states."""
+    from planner.spec.stack.kinds import StateEngine
+
+    if stack.states.engine is not StateEngine.DEEPSPEED:
+        return stack
+    for one in parsed.stack_settings:
+        section = getattr(stack, one.section)
+        value = type(getattr(section, one.field))(one.value * spec.hidden**one.power)
+        if value != getattr(section, one.field):
+            stack = stack.model_copy(update={one.section: section.model_copy(update={one.field: value})})
+            shown = str(value).lower() if isinstance(value, bool) else f"{value:,.0f}"
+            said.append(f"costed with {one.name} {shown}")
     return stack
 
 

@@ -9,6 +9,7 @@ host; persistent parameters that an update changed, under 0.01 % of a model.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,10 +23,6 @@ from planner.spec.rule import Problem
 from planner.spec.stack.memory import States
 
 Array = NDArray[np.float64]
-
-PERSISTENT = (
-    1e5  # stage3_param_persistence_threshold, its default: smaller parameters stay gathered [elements]
-)
 
 
 class Module(NamedTuple):
@@ -66,7 +63,7 @@ def modules_of(layer: Layer, problem: Problem, t: Array) -> list[Module]:
         if gemm.expert and layer.moe is not None and layer.moe.gated and gemm.name == "expert_fc1":
             parts = 2
         for wide in _widths(gemm, parts):
-            if wide * gemm.in_features >= PERSISTENT:
+            if wide * gemm.in_features >= problem.stack.states.persistent_elements:
                 size = wide * gemm.in_features / (1.0 if gemm.shard is Shard.NONE or gemm.expert else t)
                 used = gemm.rows_per_token / gemm.groups
                 found.append(Module(size * np.ones(len(t)), gemm.groups, gemm.expert, used))
@@ -94,11 +91,12 @@ def released(modules: list[Module], reuse: float) -> list[Array]:
     return found[::-1]
 
 
-def prefetch_blocked(modules: list[Module], live: float) -> list[Array]:
+def prefetch_blocked(modules: list[Module], live: float, prefetched: float = math.inf) -> list[Array]:
     """Where a module's weights wait until it is due: the one before holds `live` parameters by itself
-    (stage3_max_live_parameters), so that nothing is prefetched under it [0 or 1]."""
+    (stage3_max_live_parameters), so that nothing is prefetched under it, or the most `prefetched` are none
+    (stage3_prefetch_bucket_size) [0 or 1]."""
     before = [*modules[-1:], *modules[:-1]]
-    return [(module.size >= live).astype(float) for module in before]
+    return [((module.size >= live) | (prefetched <= 0)).astype(float) for module in before]
 
 
 def computed_meanwhile(modules: list[Module], late: list[Array]) -> list[Array]:

@@ -120,7 +120,10 @@ class ShardModel:
         wide = next(of_wide), next(of_wide)
         sent = self.gathered_bytes(keys, dense, expert, outer, wide)
         gathered = largest(sent[0]), largest(sent[1])
-        scatter, reduce, gather, buckets = self._collectives(keys, copies, (heaviest, experts), gathered)
+        units = largest(counts.sum(axis=0) + begins + ends)
+        scatter, reduce, gather, buckets = self._collectives(
+            keys, copies, (heaviest, experts), gathered, units
+        )
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         fetches = self._fetches(
             keys, copies, (counts, begins, ends), (dense, expert), sent, heaviest + experts
@@ -162,29 +165,35 @@ class ShardModel:
         return width * (dense - outer) + half * outer, width * expert
 
     def _collectives(
-        self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array]
-    ) -> tuple[Array, Array, Array, Array]:
+        self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array],
+        units: Array | float = 1.0,
+    ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
         """Seconds of reduce-scatter and all-reduce of so many (dense, expert) parameters, of all-gather of so many
-        bytes, and buckets.
+        bytes, and buckets. `units`: FSDP's, the least where they are not known; taken as equally large.
 
         Hybrid sharding gathers and scatters within groups of consecutive ranks, then all-reduces every shard over the
         groups (Zhao 2023, arXiv 2304.11277, section 3.2.2).
         """
         comm = self.problem.stack.communication
         t, c, d, e, et = (keys[axis].astype(float) for axis in ("tp", "cp", "dp", "ep", "etp"))
-        gradient = comm.gradient_bytes
+        gradient, bucket = comm.gradient_bytes, self.problem.stack.states.bucket_elements
+        tensors = trained_tensors(self.problem.model, self.problem.job) if comm.owner_messages else (0, 0)
         replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
         groups = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
         sides = ((t, replicas, groups[0]), (e * et, expert_replicas, groups[1]))
         scatter = reduce = gather = np.zeros(len(keys))
         for size, whole, (inner, ranks, shards) in zip(reduced, gathered, sides, strict=True):
             everyone, inside = (self._reach(inner, group) for group in (ranks, shards))
-            scatter = scatter + comm.dp_time * reduce_scatter_time(gradient * size, *inside)
-            reduce = reduce + comm.dp_time * all_reduce_time(gradient * size, *everyone)
-            gather = gather + comm.dp_time * all_gather_time(whole, *inside)
+            sent = np.where(size > 0, np.maximum(units, 1.0), 1.0) if comm.unit_messages else 1.0
+            if comm.owner_messages:  # of no more ranks than there are tensors
+                sent = np.where(size > 0, np.clip(sum(tensors) / keys["pp"], 1.0, ranks), 1.0)
+            scatter = scatter + sent * comm.dp_time * reduce_scatter_time(gradient * size / sent, *inside)
+            filled = np.maximum(size / bucket, 1.0) if bucket else 1.0  # DeepSpeed's, all-reduced one by one
+            reduce = reduce + filled * comm.dp_time * all_reduce_time(gradient * size / filled, *everyone)
+            gather = gather + sent * comm.dp_time * all_gather_time(whole / sent, *inside)
             if (shards < ranks).any():
-                across = self._reach(inner * shards, ranks / shards)
-                scatter = scatter + comm.dp_time * all_reduce_time(gradient * size / shards, *across)
+                across, each = self._reach(inner * shards, ranks / shards), gradient * size / shards / sent
+                scatter = scatter + sent * comm.dp_time * all_reduce_time(each, *across)
         buckets = (
             gradient * (reduced[0] + reduced[1]) / comm.bucket_bytes if comm.bucket_bytes else 0 * reduced[0]
         )
@@ -230,7 +239,7 @@ class ShardModel:
         pooled, apart = np.zeros((2, len(t))), list[Array]()  # seconds, and weights used meanwhile
         for kind, layers in zip(self.kinds, counts, strict=True):
             modules = modules_of(kind, self.problem, t)
-            late = prefetch_blocked(modules, states.live_parameters)
+            late = prefetch_blocked(modules, states.live_parameters, states.prefetch_elements)
             freed = released(modules, states.reuse_distance)
             meanwhile = computed_meanwhile(modules, late)
             for module, under, gone in zip(modules, meanwhile, freed, strict=True):

@@ -40,6 +40,7 @@ from planner.frameworks.rulebook import (
 )
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.frameworks.shell.script import Script, is_script, options_of, product, whole
+from planner.frameworks.zero_settings import zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
@@ -339,6 +340,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     precision = Precision.FP16 if s.flag("fp16.enabled") else Precision.FP32
     if s.flag("bf16.enabled") or automatic_bf16:
         precision = Precision.BF16
+    settings, said = zero_settings(s, stage)
+    notes += said
     pure = [s.flag(f"bf16.{name}") for name in PURE_SETTINGS]
     if any(pure) and not all(pure):
         notes.append(f"costed with fp32 masters: only {' with '.join(PURE_SETTINGS)} is pure bf16")
@@ -355,6 +358,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         ),
         notes=tuple(notes),
         stack_options=(*((PURE_BF16,) if all(pure) else ()), *options),
+        stack_settings=settings,
     )
 
 

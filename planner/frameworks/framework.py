@@ -84,6 +84,18 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class StackSetting:
+    """A setting of the files that is a number of the stack: field `field` of its `section` is `value` times the model's
+    width to the power `power`."""
+
+    name: str
+    section: str
+    field: str
+    value: float
+    power: int = 0
+
+
+@dataclass(frozen=True)
 class ParsedConfig:
     """What a launcher's files say. Axes they don't state are absent from `axes`.
 
@@ -93,8 +105,8 @@ class ParsedConfig:
     `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
     gathers linear weights in 8 or 4 bits (and, but for FSDP2, keeps them so); None where the files cannot say.
     `engine`: which holds parameters and gradients, where it is none that the framework's newest stack has.
-    `stack_options`: of `catalog.stack_options`, by name. `bf16_layers`: as `Job` has them. `stack`: the shipped one
-    that they run on, where it is not the framework's newest.
+    `stack_options`: of `catalog.stack_options`, by name. `stack_settings`: numbers of the stack. `bf16_layers`: as
+    `Job` has them. `stack`: the shipped one that they run on, where it is not the framework's newest.
     """
 
     framework: str
@@ -117,6 +129,7 @@ class ParsedConfig:
     bf16_layers: tuple[int, int] = (0, 0)
     engine: StateEngine | None = None
     stack_options: tuple[str, ...] = ()
+    stack_settings: tuple[StackSetting, ...] = ()
     stack: str = ""
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ MODEL_CONFIG: Final = "config.json"
 # attention of transformers by what the plan's stack runs; without a stack it chooses itself
 _ATTENTION: Final = {
     AttentionKernel.FLASH_2: "flash_attention_2",
+    AttentionKernel.FLASH_TRITON: "flash_attention_2",
     AttentionKernel.MEMORY_EFFICIENT: "sdpa",
     AttentionKernel.FUSED_SOFTMAX: "sdpa",
     AttentionKernel.EAGER: "eager",
@@ -93,7 +94,7 @@ def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> lis
             *said,
             "kernels of the plan's stack, which is another framework's: those transformers chooses are used",
         ]
-    if stack.kernels.attention in (AttentionKernel.FLASH, AttentionKernel.FLASH_2):
+    if stack.kernels.attention.is_flash:
         said.append(f"{attention_of(stack, accelerator)}: its package must be installed")
     if stack.kernels.attention is AttentionKernel.MEMORY_EFFICIENT:
         said.append(

@@ -152,7 +152,7 @@ class RunReader:
     _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
     _evened: dict[int, Stack] = field(default_factory=dict)
-    _staged: dict[tuple[int, int], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
+    _staged: dict[tuple[int, int, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _narrowed: Narrowed = field(default_factory=dict)
     _polled: dict[int, Stack] = field(default_factory=dict)
     _placed: dict[tuple[int, str, str], Stack] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class RunReader:
             degrees["ep"] = 1
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
-        stack = self._sharded(stack, config.zero, assumed)
+        stack = self._sharded(stack, config.zero, choice.kin, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
         problem = self._problems.setdefault(key, Problem(model, cluster, job, stack))
@@ -193,11 +193,11 @@ class RunReader:
         offloaded = int(layers[1]) if layers else 0
         return Run(problem, config, choice.name, choice.kin, told, fallback, offloads, offloaded)
 
-    def _sharded(self, stack: Stack, zero: int, assumed: list[str]) -> Stack:
+    def _sharded(self, stack: Stack, zero: int, kin: str, assumed: list[str]) -> Stack:
         """The stack as it runs that ZeRO stage."""
-        key = (id(stack), zero)
+        key = (id(stack), zero, kin)
         if key not in self._staged:
-            self._staged[key] = with_stage(stack, zero)
+            self._staged[key] = with_stage(stack, zero, kin)
         staged, said = self._staged[key]
         assumed += said
         return staged

@@ -17,10 +17,26 @@ _SETTINGS: Final = {"bucket_elements": 9e7, "live_parameters": 3e9, "reuse_dista
 _OF_ENGINE: Final = ("fsdp_overlap", "gradient_bytes", "reduction_copies", "gather_copies", "bucket_bytes")
 
 
-def with_stage(stack: Stack, zero: int) -> tuple[Stack, tuple[str, ...]]:
-    """The stack as it runs ZeRO stage `zero`, its band as wide as that of software without runs, and what was assumed.
+# InternEvo c628a8c internlm/solver/optimizer/hybrid_zero_optim.py broadcast_params: a broadcast from every rank that
+# holds parameters, after the update (overlap_sync_param is off in its configurations).
+_OWNERS: Final = ("internevo", "internlm")
 
-    Megatron-DeepSpeed's runs, on which its stack was fitted, shard optimizer states at most."""
+
+def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str, ...]]:
+    """The stack, or what it stands in for (`kin`), as it runs ZeRO stage `zero`, and what was assumed.
+
+    Megatron-DeepSpeed's runs, on which its stack was fitted, shard optimizer states at most: beyond, its band is as
+    wide as that of software without runs. Programs that can run DeepSpeed leave stage 0 to PyTorch
+    (torch/nn/parallel/distributed.py)."""
+    if zero in (1, 2) and any(name in kin.lower() for name in _OWNERS):
+        owned = {"owner_messages": True, "gathers_after_step": True}
+        stack = stack.model_copy(update={"communication": stack.communication.model_copy(update=owned)})
+        return stack, (f"{kin} gives whole tensors to ranks, which broadcast them after the update",)
+    if stack.framework == "deepspeed" and not zero:
+        comm = stack.communication
+        under = comm.model_copy(update={"dp_overlap": comm.sharded_dp_overlap or comm.dp_overlap})
+        said = "gradients reduced under the backward pass, as without DeepSpeed by PyTorch's DDP"
+        return stack.model_copy(update={"communication": under}), (said,)
     if stack.framework != "megatron-deepspeed" or zero < 3:
         return stack, ()
     engine = load_stack("deepspeed-2025")

@@ -22,8 +22,10 @@ from planner.frameworks.shell.script import (
     script_words,
     whole,
 )
+from planner.frameworks.zero_settings import zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
+from planner.spec.stack.kinds import StateEngine
 
 VERSION: Final = "1.15.0"
 PRECISIONS: Final = {
@@ -93,6 +95,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         axes.setdefault("num_microbatches", 1)
         batch = None if dp is None else dp * axes["micro_batch"] * axes["num_microbatches"]
     precision, gathers, said = _precision(s, ds, kind)
+    settings, costed = zero_settings(ds, zero) if kind == "DEEPSPEED" else ((), ())
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
         framework="accelerate",
@@ -104,7 +107,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         precision=precision,
         param_gather=gathers,
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
-        notes=(*notes, *said, *(() if batch else (unstated,))),
+        engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
+        stack_settings=settings,
+        notes=(*notes, *said, *costed, *(() if batch else (unstated,))),
     )
 
 

@@ -67,6 +67,7 @@ OPTIMIZERS: Final[dict[Optimizer, tuple[Option, ...]]] = {
 ATTENTION: Final = {
     AttentionKernel.FLASH: "auto",
     AttentionKernel.FLASH_2: "flash",
+    AttentionKernel.FLASH_TRITON: "flash",
     AttentionKernel.MEMORY_EFFICIENT: "unfused",
     AttentionKernel.FUSED_SOFTMAX: "unfused",
     AttentionKernel.EAGER: "unfused",

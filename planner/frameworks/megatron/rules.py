@@ -27,7 +27,7 @@ from planner.spec.config import (
 from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack.kinds import AttentionKernel, StateEngine
+from planner.spec.stack.kinds import StateEngine
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
@@ -57,8 +57,8 @@ def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
 
 def _cp_attention(columns: Columns, problem: Problem) -> Mask:
     """Ranks exchange keys and values between blocks of a flash kernel; unfused attention has no blocks."""
-    flash, kernels = (AttentionKernel.FLASH, AttentionKernel.FLASH_2), problem.stack.kernels
-    return (columns["cp"] == 1) | all(kernels.attention_of(a) in flash for a in problem.model.attentions)
+    kernels = problem.stack.kernels
+    return (columns["cp"] == 1) | all(kernels.attention_of(a).is_flash for a in problem.model.attentions)
 
 
 def _qkv(columns: Columns, problem: Problem) -> Mask:

@@ -120,6 +120,11 @@ class States(Section):
         0.0, ge=0, description="DEEPSPEED: stage3_max_live_parameters [parameters]"
     )
     reuse_distance: float = Field(0.0, ge=0, description="DEEPSPEED: stage3_max_reuse_distance [parameters]")
+    persistent_elements: float = Field(
+        1e5,
+        ge=0,
+        description="DEEPSPEED: stage3_param_persistence_threshold; smaller parameters stay gathered [elements]",
+    )
 
     def accumulates_whole(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Where sharded gradients wait whole for the last micro-batch: rows of these degrees and ZeRO stages (n,)."""

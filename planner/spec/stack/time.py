@@ -285,6 +285,15 @@ class Communication(Section):
     reduce_per_microbatch: bool = Field(
         True, description="ZeRO-2 reduces gradients after every micro-batch, not once after accumulating them"
     )
+    owner_messages: bool = Field(
+        False,
+        description="ZeRO 1 gives whole tensors to ranks: gradients are reduced to the owner, which broadcasts what it "
+        "updated, a message each",
+    )
+    reduces_aside: bool = Field(
+        True,
+        description="ZeRO's reductions run beside compute (DeepSpeed's overlap_comm), not between its kernels",
+    )
     reduces_whole: bool = Field(
         False,
         description="ZeRO 1 and 2 all-reduce gradients, of which a rank keeps its share, instead of scattering sums",
@@ -307,6 +316,11 @@ class Communication(Section):
         description="device memory moved beside a gather of sharded weights: pieces put together [bytes per weight]",
     )
     bucket_bytes: Bytes = Field(0.0, ge=0, description="gradient bucket; 0: one per layer")
+    unit_messages: bool = Field(
+        False,
+        description="sharded weights are gathered, and their gradients scattered, in a message for every layer, the "
+        "embedding and the head (units of FSDP)",
+    )
     bucket_latency: Seconds = Field(0.0, ge=0, le=1e-3, description="seconds per bucket and other DP rank")
     gradient_bytes: float = Field(4.0, description="bytes per gradient on the wire")
     slowdown_per_doubling: float = Field(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.calibrate.published.sharded_stacks import with_stage
 from planner.catalog.load_stacks import load_stack
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.stack.kinds import StateEngine
+from tests.problems import costs, dense_model, problem
 
 
 def test_megatron_deepspeed_runs_stage_3_as_deepspeed_does_and_not_as_fitted() -> None:
@@ -22,3 +26,29 @@ def test_stages_that_a_stack_ran_and_other_stacks_stay() -> None:
     for name, zero in (("megatron-deepspeed-2022", 1), ("torchtitan-2026", 3), ("deepspeed-2025", 3)):
         stack = load_stack(name)
         assert with_stage(stack, zero) == (stack, ())
+
+
+def test_what_is_not_sharded_is_reduced_by_ddp() -> None:
+    stack = load_stack("deepspeed-2025")
+    assert stack.communication.dp_overlap == 0.0  # DeepSpeed's stage 0 waits for the whole backward pass
+    assert with_stage(stack, 0)[0].communication.dp_overlap == stack.communication.sharded_dp_overlap
+    assert with_stage(stack, 1) == (stack, ())
+
+
+def test_internevo_broadcasts_from_every_owner_of_tensors_after_the_update() -> None:
+    usual = load_stack("megatron-2024")
+    stack, said = with_stage(usual, 1, "InternEvo")
+    assert stack.communication.owner_messages
+    assert "broadcast" in said[0]
+    assert with_stage(usual, 1, "ColossalAI") == with_stage(usual, 1) == (usual, ())
+    subject = problem(dense_model(4), "2x8 a100 200G-ib", global_batch=16)
+    owned, whole = (
+        costs(replace(subject, stack=one)).prepare(ConfigTable.of([ParallelConfig(dp=16, zero=1)])).shards
+        for one in (stack, usual)
+    )
+    alone = (
+        costs(replace(subject, stack=stack)).prepare(ConfigTable.of([ParallelConfig(dp=2, zero=1)])).shards
+    )
+    assert owned.gather[0] > whole.gather[0]  # as many latencies as ranks
+    assert owned.scatter[0] > whole.scatter[0]
+    assert alone.gather[0] < owned.gather[0]

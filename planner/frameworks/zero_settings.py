@@ -1,0 +1,71 @@
+"""Which settings of ZeRO in a ds_config.json change what a step takes and keeps?
+
+Source: deepspeed 0.19.8 runtime/zero/config.py (names, defaults, overlap_comm_valid), stage3.py, stage_1_and_2.py,
+runtime/utils.py; transformers 5.23 integrations/deepspeed.py trainer_config_finalize ("auto"). Left out: settings that
+are noted as not costed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from planner.errors import FileInputError
+from planner.frameworks.fields import Settings
+from planner.frameworks.framework import StackSetting
+
+_ZERO: Final = "zero_optimization."
+_MOST: Final = 1e15  # elements
+_PERSISTENT: Final = 1e5  # the default threshold
+# setting -> (field of the stack's states, times hidden to the power that Transformers' Trainer writes for "auto")
+_ANY_STAGE: Final = {"reduce_bucket_size": ("bucket_elements", (1.0, 2))}
+_STAGE_3: Final = {
+    "stage3_prefetch_bucket_size": ("prefetch_elements", (0.9, 2)),
+    "stage3_param_persistence_threshold": ("persistent_elements", (10.0, 1)),
+    "stage3_max_live_parameters": ("live_parameters", None),
+    "stage3_max_reuse_distance": ("reuse_distance", None),
+}
+# flags that change messages in ways which have no term
+_NOT_COSTED: Final = (
+    "zero_quantized_weights", "zero_quantized_gradients", "stage3_use_all_reduce_for_fetch_params",
+    "stage3_allgather_sequential",
+)  # fmt: skip
+
+
+def zero_settings(s: Settings, stage: int) -> tuple[tuple[StackSetting, ...], tuple[str, ...]]:
+    """What the stack takes from them, and notes. Raises `FileInputError` naming the setting."""
+    found, notes = list[StackSetting](), list[str]()
+    if not stage:
+        return (), ()
+    for name, (field, automatic) in {**_ANY_STAGE, **(_STAGE_3 if stage == 3 else {})}.items():
+        value = s.values.get(_ZERO + name)
+        if value == "auto" and automatic is not None:
+            found.append(StackSetting(name, "states", field, *automatic))
+        elif value is not None and value != "auto":
+            found.append(StackSetting(name, "states", field, _elements(s, _ZERO + name)))
+        if found and found[-1].field == "persistent_elements" and found[-1].value > _PERSISTENT:
+            notes.append(f"{name} above {_PERSISTENT:g}: what stays gathered counts in time, not in memory")
+    # absent or "auto": overlapped in stage 3 alone
+    overlaps = s.flag(f"{_ZERO}overlap_comm", stage == 3)
+    found.append(StackSetting("overlap_comm", "communication", "reduces_aside", float(overlaps)))
+    if stage < 3 and s.has(f"{_ZERO}allgather_bucket_size"):
+        notes.append(
+            "allgather_bucket_size changes nothing: with today's PyTorch DeepSpeed gathers updated weights at once"
+        )
+    notes += [f"{name} is not costed" for name in _NOT_COSTED if s.flag(_ZERO + name)]
+    if stage == 3 and not s.flag(f"{_ZERO}reduce_scatter", True):
+        notes.append("reduce_scatter=false: the all-reduce in its place is not costed")
+    return tuple(found), tuple(notes)
+
+
+def _elements(s: Settings, name: str) -> float:
+    """A number of elements, which DeepSpeed takes as 5e8 too; of those that must not be 0, 1."""
+    value = s.values[name]
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number <= _MOST:
+        must = f"must be a number of elements from 0 to {_MOST:g}"
+        raise FileInputError(s.file, must, repr(value)[:80], field=name)
+    return number

@@ -1,0 +1,96 @@
+"""What `planner check` takes from the ZeRO settings of a ds_config.json: read, costed, said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.cli.files import problem_of
+from planner.cost.fetches import modules_of
+from planner.errors import FileInputError
+from planner.frameworks import framework
+from planner.frameworks.deepspeed import parse
+from planner.frameworks.framework import StackSetting
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.rule import Problem
+from tests.problems import costs
+
+
+def files(stage: int, **zero: Any) -> dict[str, str]:
+    settings = {
+        "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": stage, **zero},
+    }  # fmt: skip
+    return {"ds_config.json": json.dumps(settings)}
+
+
+def checked(stage: int, **zero: Any) -> tuple[Problem, list[str]]:
+    parsed = parse(files(stage, **zero))
+    return problem_of(parsed, framework("deepspeed"), "2x8 a100 200G-ib", 16, "llama-3.1-8b", None)
+
+
+def step(problem: Problem, zero: int) -> float:
+    table = ConfigTable.of([ParallelConfig(dp=16, zero=zero)])
+    return float(costs(problem).evaluate(table).step_time[0])
+
+
+def test_numbers_of_elements_reach_the_stack_and_are_said() -> None:
+    problem, said = checked(
+        3, reduce_bucket_size=2e8, stage3_max_live_parameters=3e9, stage3_max_reuse_distance=5e8
+    )
+    states = problem.stack.states
+    assert (states.bucket_elements, states.live_parameters, states.reuse_distance) == (2e8, 3e9, 5e8)
+    assert "costed with reduce_bucket_size 200,000,000" in said
+    assert not any("overlap_comm" in line for line in said)  # on by default in stage 3
+
+
+def test_auto_is_what_the_trainer_of_transformers_writes() -> None:
+    names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+    states = checked(3, **dict.fromkeys(names, "auto"))[0].stack.states
+    assert states.bucket_elements == 4096**2
+    assert states.prefetch_elements == pytest.approx(0.9 * 4096**2)
+    assert states.persistent_elements == 40960
+
+
+def test_reductions_of_stages_1_and_2_wait_unless_overlap_comm_is_set() -> None:
+    silent, said = checked(2)
+    assert "costed with overlap_comm false" in said
+    assert step(silent, 2) > step(checked(2, overlap_comm=True)[0], 2)
+    assert step(checked(3, overlap_comm=False)[0], 3) > step(checked(3)[0], 3)
+
+
+def test_nothing_is_prefetched_with_a_bucket_of_none_and_small_weights_stay() -> None:
+    usual = step(checked(3)[0], 3)
+    assert step(checked(3, stage3_prefetch_bucket_size=0)[0], 3) > usual
+    large = {"stage3_param_persistence_threshold": 2e7}
+    kept = checked(3, **large)[0]
+    modules = modules_of(kept.model.layers[0], kept, np.ones(1))
+    assert [float(one.size[0]) for one in modules] == 3 * [4096 * 14336]  # not the four of attention
+    assert any("in time, not in memory" in note for note in parse(files(3, **large)).notes)
+
+
+def test_a_bucket_that_nothing_runs_beside_needs_no_second_one() -> None:
+    table = ConfigTable.of([ParallelConfig(dp=16, zero=1)])
+    one, two = (
+        costs(checked(1, overlap_comm=overlaps)[0]).evaluate(table).peak_memory[0]
+        for overlaps in (False, True)
+    )
+    assert two > one
+
+
+def test_settings_of_deepspeed_change_no_other_engine() -> None:
+    parsed = parse(files(3, reduce_bucket_size=2e8))
+    problem, said = problem_of(
+        parsed, framework("deepspeed"), "1x8 h100", 8, "llama-3.1-8b", "torchtitan-2026"
+    )
+    assert problem.stack.states.bucket_elements == 0.0
+    assert not any("reduce_bucket_size" in line for line in said)
+    assert StackSetting("reduce_bucket_size", "states", "bucket_elements", 2e8) in parsed.stack_settings
+
+
+@pytest.mark.parametrize("value", ["much", -1, True, 1e20, [1]])
+def test_what_is_no_number_of_elements_is_refused(value: Any) -> None:
+    with pytest.raises(FileInputError, match="reduce_bucket_size"):
+        parse(files(2, reduce_bucket_size=value))
