@@ -1,6 +1,6 @@
 """How long do copies to the host and an update there take? Seconds of a step that compute does not hide.
 
-Left out: ranks that share a PCIe switch, and hosts whose memory other work uses.
+Left out: ranks that share a PCIe switch, hosts whose memory other work uses, and that a Grace has its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.assumptions import Assumption
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS
-from planner.spec.machine.accelerator import Accelerator
+from planner.spec.machine.accelerator import Accelerator, Architecture
 
 Array = NDArray[np.float64]
 
@@ -33,6 +33,13 @@ HOST_UPDATE: Final = 38 * 72.7e9 / 4 / 9.3
 # devices and 128 cores (deepspeedai/DeepSpeed#7474); no faster than 16 channels of DDR4-3200.
 SLOWEST_HOST_UPDATE: Final = 28 * 3.09e9 / 2.38
 FASTEST_HOST_UPDATE: Final = 16 * 25.6e9
+# Memory bandwidth of a usual node's two processors over that of A100's, 16 channels of DDR4-3200; the update streams
+# through it. H100 and H200: 16 of DDR5-4800 (Xeon 8480C); MI300: 24 of them (EPYC 9374F; both MLPerf, inference_results
+# v4.1, systems); B200: 16 of DDR5-5600 (Xeon 8570), V100: 12 of DDR4-2666 (Xeon 8168), both from memory.
+HOST_MEMORY: Final = {
+    Architecture.VOLTA: 12 * 2666 / (16 * 3200), Architecture.HOPPER: 4800 / 3200,
+    Architecture.BLACKWELL: 5600 / 3200, Architecture.CDNA3: 1.5 * 4800 / 3200,
+}  # fmt: skip
 
 HOST_ASSUMPTIONS: Final = (
     Assumption(
@@ -44,7 +51,8 @@ HOST_ASSUMPTIONS: Final = (
     ),
     Assumption(
         "host_update_rate", f"{HOST_UPDATE / 1e9:.0f} GB/s", "bandwidth",
-        "host memory that a node's optimizer step moves, 28 bytes a parameter with AdamW",
+        "host memory that a node's optimizer step moves, 28 bytes a parameter with AdamW, on hosts of A100; elsewhere "
+        "as the bandwidth of their memory",
         "a step of DeepSpeed's CPU-Adam on nodes of A100, about 10 s of it (deepspeedai/DeepSpeed#6834). From "
         f"{SLOWEST_HOST_UPDATE / 1e9:.0f} GB/s (a whole step in deepspeedai/DeepSpeed#7474) to "
         f"{FASTEST_HOST_UPDATE / 1e9:.0f} (two sockets of DDR4)",
@@ -58,6 +66,11 @@ def copy_rate(device: Accelerator) -> float:
     if device.host_bandwidth is not None:
         return CHIP_LINK_SHARE * device.host_bandwidth
     return PINNED_SHARE * device.pcie_bandwidth
+
+
+def host_update_rate(device: Accelerator) -> float:
+    """Host memory that one node's update moves per second [bytes/s]."""
+    return HOST_UPDATE * HOST_MEMORY.get(device.architecture, 1.0)
 
 
 def host_range(offload: int, seconds: float) -> tuple[float, float]:
@@ -74,7 +87,7 @@ def host_range(offload: int, seconds: float) -> tuple[float, float]:
 
 def host_seconds(
     offload: NDArray[np.int32], updated: Array, weights: Array, kept: Array, stage_time: Array, microbatches: Array,
-    step_bytes: float, ranks: float, rate: float, hidden: float, copied: float = 4.0,
+    step_bytes: float, ranks: float, rates: tuple[float, float], hidden: float, copied: float = 4.0,
 ) -> Array:  # fmt: skip
     """Exposed seconds of a step [s].
 
@@ -82,10 +95,11 @@ def host_seconds(
     update at the host's memory rate, shared by the node's `ranks`. Parameters: a shard comes in for the forward and for
     the backward pass of every micro-batch, hidden as far as `hidden` says. Activations: `kept` bytes go out under the
     forward pass and come back under the backward pass. `updated`: parameters of a rank; `weights`: bytes of its shard;
-    `rate`: of copies (`copy_rate`) [bytes/s]. Left out: sums of gradients that DeepSpeed brings in and out again in
-    every micro-batch, under the backward pass where memory is pinned.
+    `rates`: of copies (`copy_rate`) and of a node's updates (`host_update_rate`) [bytes/s]. Left out: sums of gradients
+    that DeepSpeed brings in and out again in every micro-batch, under the backward pass where memory is pinned.
     """
-    update = updated * (copied / rate + step_bytes * ranks / HOST_UPDATE)
+    rate, updating = rates
+    update = updated * (copied / rate + step_bytes * ranks / updating)
     forward, backward = FORWARD_SHARE * stage_time, (1 - FORWARD_SHARE) * stage_time
     stream = np.maximum(2.0 * weights / rate - hidden * stage_time, 0.0)
     copies = np.maximum(kept / rate - forward, 0.0) + np.maximum(kept / rate - backward, 0.0)

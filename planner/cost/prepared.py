@@ -18,7 +18,7 @@ from planner.cost.memory.graph_pool import RowGraphs
 from planner.cost.memory.moments import MemoryInputs
 from planner.cost.memory.peak import Kept, memory_cost, worst_moment
 from planner.cost.memory.state_bytes import weights_sharded
-from planner.cost.offload import copy_rate, host_seconds
+from planner.cost.offload import copy_rate, host_seconds, host_update_rate
 from planner.cost.pipeline.slowest import bubble_apart, bubble_time
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.pipeline.step import (
@@ -39,6 +39,7 @@ from planner.spec.config import (
     Schedule,
     distinct,
 )
+from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -182,8 +183,12 @@ class PreparedCosts:
         """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]."""
         problem, comm = self.model.problem, self.model.problem.stack.communication
         zero, m = table["zero"], table["num_microbatches"].astype(float)
-        reductions = np.where(zero >= (2 if comm.reduce_per_microbatch else 3), m, 1.0)
-        gathers = np.where((zero >= 3) & (problem.job.lora_rank is None), 2.0 * m, 0.0)
+        states = problem.stack.states
+        once = states.accumulates_whole(table["pp"], zero)
+        reductions = np.where((zero >= (2 if comm.reduce_per_microbatch else 3)) & ~once, m, 1.0)
+        # FSDP's stage 2 gathers for the forward pass alone, DeepSpeed's after an update, into place
+        gathers = np.where(zero >= 3, 2.0 * m, m * ((zero == 2) & (states.engine is StateEngine.TORCH)))
+        gathers = np.where(once & (zero >= 3), m + 1.0, gathers) * (problem.job.lora_rank is None)
         moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
         seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
         return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
@@ -320,10 +325,11 @@ class PreparedCosts:
         """Seconds of copies to the host and of updates there."""
         problem = self.model.problem
         cluster, updated, states = problem.cluster, batch.updated[stem], problem.stack.states
+        rates = copy_rate(cluster.accelerator), host_update_rate(cluster.accelerator)
         return host_seconds(
             batch.offload[stem], updated, self.model.recipe.weight_bytes * updated, kept, slowest, m,
             states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
-            copy_rate(cluster.accelerator), problem.stack.communication.fsdp_overlap, states.host_bytes,
+            rates, problem.stack.communication.fsdp_overlap, states.host_bytes,
         )  # fmt: skip
 
     def once(self, layers: float, slowest: Array) -> Array:

@@ -7,7 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.offload import HOST_UPDATE, PINNED_SHARE, copy_rate, host_range, host_seconds
+from planner.cost.offload import (
+    HOST_UPDATE,
+    PINNED_SHARE,
+    copy_rate,
+    host_range,
+    host_seconds,
+    host_update_rate,
+)
 from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.request import Request
@@ -31,7 +38,7 @@ def seconds(offload: int, kept: float = 0.0, copied: float = 4.0) -> float:
     one = np.ones(1)
     found = host_seconds(
         np.array([offload], dtype=np.int32), 1e9 * one, 2e9 * one, kept * one, 0.3 * one, 4 * one,
-        28.0, 8.0, PINNED_SHARE * 50e9, 0.5, copied,
+        28.0, 8.0, (PINNED_SHARE * 50e9, HOST_UPDATE), 0.5, copied,
     )  # fmt: skip
     return float(found[0])
 
@@ -132,3 +139,11 @@ def test_the_same_copies_are_faster_over_the_link_of_a_superchip() -> None:
         assert detail is not None
         seconds.append(float(detail.time["host_transfer"][0]))
     assert 0 <= seconds[0] < seconds[1]
+
+
+def test_an_update_on_the_host_follows_the_bandwidth_of_its_memory() -> None:
+    rates = [
+        host_update_rate(load_cluster(f"1x8 {name}", 8).accelerator) for name in ("v100", "a100", "h100")
+    ]
+    # 12 channels of 21.3 GB/s, 16 of 25.6, 16 of 38.4
+    assert np.array(rates) / HOST_UPDATE == pytest.approx([256 / 409.6, 1.0, 1.5], rel=1e-3)
