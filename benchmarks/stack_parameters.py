@@ -207,7 +207,7 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.pipeline_tp_floor": 0.003,
     },
     "llm-foundry-2023": {
-        "gemm.bf16": 1.1, "gemm.fp8": 1.1, "compute.attention": 1.5, "compute.memory_bound": 1,
+        "gemm.bf16": 1.1, "gemm.fp8": 1.1, "compute.attention": 1, "compute.memory_bound": 1,
         "host.layer_floor": 0.001, "host.step_overhead": 0.05, "communication.fsdp_overlap": 0.95,
         "communication.slowdown_per_doubling": 0.009,
     },

@@ -305,6 +305,8 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
         gathers = 0.0
     apart = config.ep * config.etp
     expert_replicas = config.tp * replicas // apart
+    # FSDP's: a message for every layer, the embedding and the head
+    units = max(sum(load.layers) + load.first + load.last, 1.0) if comm.unit_messages else 1.0
     sizes = (np.array(float(number)) for number in (config.hsdp, replicas, expert_replicas))
     shared = [int(ranks) for ranks in shard_groups(*sizes)]
     sides = (
@@ -319,7 +321,8 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
             yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
         elif ranks > 1:
-            yield from _of_shards(axis, (ranks, stride, share), (gradients, calls), (weights, gathers))
+            sent = (gradients / units, units * calls), (weights / units, units * gathers)
+            yield from _of_shards(axis, (ranks, stride, share), *sent)
 
 
 def _of_modules(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:

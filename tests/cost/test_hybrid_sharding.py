@@ -47,11 +47,14 @@ def test_a_group_of_a_node_gathers_inside_it_and_reduces_across(model: CostModel
     )
     here = (8.0, inside.local, nvlink, inside.fabric, links)
     there = (8.0, across.local, nvlink, across.fabric, links)
-    size = comm.gradient_bytes * heaviest
+    units = model.problem.model.num_layers + 2  # layers, embedding and head: a message each
+    size = comm.gradient_bytes * heaviest / units
     scatter, gather = collectives(model, 8)
-    apart = all_reduce_time(size / 8, *there)
-    assert scatter == pytest.approx(comm.dp_time * (reduce_scatter_time(size, *here) + apart), rel=0.005)
-    assert gather == pytest.approx(comm.dp_time * all_gather_time(2 * heaviest, *here), rel=0.005)
+    each = reduce_scatter_time(size, *here) + all_reduce_time(size / 8, *there)
+    assert scatter == pytest.approx(units * comm.dp_time * each, rel=0.005)
+    assert gather == pytest.approx(
+        units * comm.dp_time * all_gather_time(2 * heaviest / units, *here), rel=0.005
+    )
     assert gather < collectives(model, 0)[1]
 
 

@@ -31,6 +31,8 @@ EP_OVERLAP: Final = 0.8
 LIGER_KERNELS: Final = {
     "fused_norm": True, "fused_activation": True, "fused_rotary": True, "cross_entropy": CrossEntropy.CHUNKED,
 }  # fmt: skip
+# What FSDP1 moves beside a reduction in 16 bits [bytes per gradient]; see catalog/stacks/fsdp1-2023.yaml.
+FSDP1_COPIES: Final = 8.0
 LATEST: Final = 10**6
 
 
@@ -272,10 +274,13 @@ def _rowwise(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | None:
-    """Composer's mixed precision PURE reduces gradients in 16 bits, DEFAULT in 32."""
+    """Composer's mixed precision PURE reduces gradients in 16 bits, DEFAULT in 32, which takes casts (catalog/stacks,
+    fsdp1-2023 and llm-foundry-2023)."""
     if "mixed_precision=pure" not in text:
         return None
-    return {"communication": {"gradient_bytes": 2.0}}, "gradients reduced in 16 bits"
+    copied = min(stack.communication.reduction_copies, FSDP1_COPIES)
+    update = {"gradient_bytes": 2.0, "reduction_copies": copied}
+    return {"communication": update}, "gradients reduced in 16 bits"
 
 
 def _fused_experts(text: str, stack: Stack) -> tuple[Update, str] | None:

@@ -65,6 +65,9 @@ ENGINE_SOFTMAX_KEYS = 16384.0
 # FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
 # to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
 FLASH_2_SLOWDOWN = (1.75, 1.62)
+# FlashAttention in Triton against FlashAttention-2, which is 1.3 to 1.5 times as fast forward and about twice backward
+# on A100 (Dao 2023, arXiv 2307.08691, section 4.1).
+TRITON_SLOWDOWN = (1.4, 2.0)
 # Time of PyTorch's memory-efficient kernel over FlashAttention-2's on the same pairs: it is xformers', about as fast as
 # FlashAttention, of which FlashAttention-2 is twice as fast (Dao 2023, arXiv 2307.08691, abstract and figure 4).
 MEMORY_EFFICIENT_SLOWDOWN = 2.0
@@ -335,7 +338,9 @@ class ComputeModel:
             forward, backward, copies = self._masked(a, x, batch, seq)
             forward, backward = (MEMORY_EFFICIENT_SLOWDOWN * seconds for seconds in (forward, backward))
             return factor * slower[0] * forward + copies, factor * slower[1] * backward + copies
-        if kernel is AttentionKernel.FLASH_2:
+        if kernel is AttentionKernel.FLASH_TRITON:
+            slower = slower[0] * TRITON_SLOWDOWN[0], slower[1] * TRITON_SLOWDOWN[1]
+        if kernel.is_flash:
             return factor * slower[0] * forward + merged[0], factor * slower[1] * backward + merged[1]
         square = batch * heads * seq * seq
         passes = np.where(

@@ -8,18 +8,20 @@ from enum import StrEnum
 
 class AttentionKernel(StrEnum):
     """Which attention kernel runs. FLASH is the fastest the accelerator has, the one the kernel tables timed;
-    FLASH_2 is FlashAttention-2, which leaves Hopper and later half idle. MEMORY_EFFICIENT is the kernel that PyTorch's
-    `scaled_dot_product_attention` takes where it is given a mask: it works on the whole square."""
+    FLASH_2 is FlashAttention-2, which leaves Hopper and later half idle; FLASH_TRITON is FlashAttention as written in
+    Triton before its compiler became MLIR (MPT's, for its biases on scores). MEMORY_EFFICIENT is the kernel that
+    PyTorch's `scaled_dot_product_attention` takes where it is given a mask: it works on the whole square."""
 
     FLASH = "flash"
     FLASH_2 = "flash-2"
+    FLASH_TRITON = "flash-triton"
     MEMORY_EFFICIENT = "memory-efficient"
     FUSED_SOFTMAX = "fused-softmax"
     EAGER = "eager"
 
     @property
     def is_flash(self) -> bool:
-        return self in (AttentionKernel.FLASH, AttentionKernel.FLASH_2)
+        return self in (AttentionKernel.FLASH, AttentionKernel.FLASH_2, AttentionKernel.FLASH_TRITON)
 
     @property
     def tiled(self) -> bool:

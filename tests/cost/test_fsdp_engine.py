@@ -1,0 +1,69 @@
+"""What FSDP sends and copies layer by layer: by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner.cost.exchanges import exchanges
+from planner.cost.params import model_parameters
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.rule import Problem
+from planner.spec.stack.kinds import AttentionKernel
+from tests.problems import costs, dense_model, problem
+
+SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="torchtitan-2026")
+PARAMETERS = float(model_parameters(SUBJECT.model).total)
+RATE = 2039e9 * 0.85  # of the device's memory
+
+
+def with_section(subject: Problem, section: str, **fields: Any) -> Problem:
+    changed = getattr(subject.stack, section).model_copy(update=fields)
+    return replace(subject, stack=subject.stack.model_copy(update={section: changed}))
+
+
+def term(subject: Problem, name: str, zero: int, **axes: int) -> float:
+    config = ParallelConfig(**{"dp": 8, "zero": zero, "num_microbatches": 4, **axes})
+    detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    return float(detail.time[name][0])
+
+
+@pytest.mark.parametrize(("zero", "gathers"), [(2, 4), (3, 8)])
+def test_copies_out_of_gathers_and_into_reductions(zero: int, gathers: int) -> None:
+    bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
+    more = term(SUBJECT, "dp_comm", zero) - term(bare, "dp_comm", zero)
+    # 2 + 2 bytes a gather; 2 + 4 in each of four micro-batches
+    assert more == pytest.approx((4 * gathers + 6 * 4) * PARAMETERS / RATE, rel=1e-3)
+
+
+def test_a_pipeline_that_accumulates_whole_reduces_once_and_gathers_once_more_than_micro_batches() -> None:
+    bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
+    more, half = (
+        term(SUBJECT, "dp_comm", 3, dp=4, pp=2) - term(one, "dp_comm", 3, dp=4, pp=2)
+        for one in (bare, with_section(SUBJECT, "communication", reduction_copies=0.0))
+    )
+    assert more / half == pytest.approx((4 * 5 + 6) / 6)
+
+
+def test_every_layer_the_embedding_and_the_head_are_messages() -> None:
+    config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
+    units = SUBJECT.model.num_layers + 2
+    sent = {e.what: e for e in exchanges(costs(SUBJECT), config, 0) if e.axis == "dp"}
+    assert sent["gradients"].calls == 4 * units
+    assert sent["weights"].calls == 2 * 4 * units
+    assert sent["weights"].size == pytest.approx(2 * PARAMETERS / units, rel=1e-3)
+    whole = with_section(SUBJECT, "communication", unit_messages=False)
+    of_step = [e.calls * e.sent for e in exchanges(costs(whole), config, 0) if e.what == "weights"]
+    assert sent["weights"].calls * sent["weights"].sent == pytest.approx(of_step[0])
+
+
+def test_attention_in_triton_is_slower_backward_than_forward() -> None:
+    two, triton = (
+        with_section(SUBJECT, "kernels", attention=kernel)
+        for kernel in (AttentionKernel.FLASH_2, AttentionKernel.FLASH_TRITON)
+    )
+    slower = term(triton, "attention", 3) / term(two, "attention", 3)
+    assert 1.4 < slower < 2.0
