@@ -130,8 +130,10 @@ def test_packed_weights_travel_packed() -> None:
     wide = replace(subject, job=replace(subject.job, frozen_bits=16))
     (whole,) = (e for e in exchanges(costs(wide), config, 0) if e.what == "weights")
     outer = 2 * (2 * 32000 * 2048 + 2048)
-    assert sent.size - outer == pytest.approx(0.515875 / 2 * (whole.size - outer))
-    assert whole.size > 2 * outer
+    units = subject.model.num_layers + 2  # a message each
+    assert sent.calls == whole.calls == 2 * units
+    assert units * sent.size - outer == pytest.approx(0.515875 / 2 * (units * whole.size - outer))
+    assert units * whole.size > 2 * outer
 
 
 def test_adapters_of_llama_3_8b_are_as_many_as_peft_counts() -> None:

@@ -205,7 +205,9 @@ def test_fsdp2_gathers_a_byte_of_each_linear_weight(zero: int) -> None:
     links = group_links(np.array([1.0]), np.array([16.0]), subject.cluster)
     where = (links.local, subject.cluster.tiers[0].bandwidth, links.fabric, costs(subject).links)
     sizes = np.array([4 * layer, 2 * 4 * layer]) + 2 * (2 * 32000 * 2048 + 2048)
-    narrow, wide = all_gather_time(sizes, np.array([16.0, 16.0]), *where)
+    narrow, wide = 6 * all_gather_time(
+        sizes / 6, np.array([16.0, 16.0]), *where
+    )  # layers, embedding and head
     comm = load_stack("torchtitan-2024").communication
     assert off[1] - on[1] == pytest.approx(comm.dp_time * float(wide - narrow), rel=1e-6)
     # other recipes and the states that stay on a rank are as they were

@@ -60,17 +60,22 @@ def test_fused_dispatch_sends_what_is_charged() -> None:
 
 
 def test_a_torch_pipeline_reduces_once_a_step() -> None:
-    """8 micro-batches: with ZeRO 2 one scatter and one gather, with ZeRO 3 a gather more for every backward pass;
-    without a pipeline one scatter for each."""
+    """8 micro-batches: with ZeRO 2 one scatter and one gather of every unit, with ZeRO 3 a gather more for every
+    backward pass; without a pipeline one scatter for each."""
     model = costs(problem(stack="torchtitan-2024"))
 
     def calls(**axes: int) -> tuple[float, ...]:
         config = ParallelConfig(**{"dp": 4, "num_microbatches": 8, **axes})
         return tuple(e.calls for e in exchanges(model, config, 0) if e.axis == "dp")
 
-    assert calls(zero=2, pp=4) == (1, 1)
-    assert calls(zero=3, pp=4) == (1, 9)
-    assert calls(zero=3, pp=1, dp=16) == (8, 16)
+    layers = model.problem.model.num_layers
+    units, whole = (
+        layers / 4 + 1,
+        layers + 2,
+    )  # of the first stage, and of all: with the embedding, and the head
+    assert calls(zero=2, pp=4) == (units, units)
+    assert calls(zero=3, pp=4) == (units, 9 * units)
+    assert calls(zero=3, pp=1, dp=16) == (8 * whole, 16 * whole)
 
 
 def test_float8_gathers_send_half_of_what_is_scattered() -> None:
