@@ -14,6 +14,7 @@ from planner.cost.params import (
     embedding_parameters,
     head_parameters,
     inactive_parameters,
+    last_stream_parameters,
     layer_parameters,
     model_parameters,
     mtp_parameters,
@@ -145,7 +146,7 @@ def test_buckets_and_kinds_sum_to_the_total(name: str) -> None:
     counts = model_parameters(spec)
     layers = sum(layer_parameters(layer, spec.hidden).total for layer in spec.layers)
     outer = embedding_parameters(spec) + position_parameters(spec) + head_parameters(spec)
-    assert counts.total == layers + outer + outer_norm_parameters(spec)
+    assert counts.total == layers + outer + outer_norm_parameters(spec) + last_stream_parameters(spec)
     assert counts.total == sum(counts.by_kind.values())
     assert set(counts.by_kind) == set(KINDS)
     assert counts.active <= counts.total
