@@ -77,6 +77,13 @@ class Shards:
     fetches: Fetches | None = None  # of ZeRO 3 where modules are gathered one by one
 
 
+def mean_units(classes: StageClasses, pipelines: Index) -> Array:
+    """Layers, embedding and head of a mean stage, whatever the split deals to each (k,) [1]."""
+    held = classes.layers[pipelines].sum(axis=2) + classes.first[pipelines] + classes.last[pipelines]
+    count = classes.count[pipelines]
+    return np.asarray(classes.copies[pipelines] * (count * held).sum(axis=1) / count.sum(axis=1))
+
+
 class ShardModel:
     """Parameters by stage and their collectives for tables of candidates of one problem."""
 
@@ -120,7 +127,7 @@ class ShardModel:
         wide = next(of_wide), next(of_wide)
         sent = self.gathered_bytes(keys, dense, expert, outer, wide)
         gathered = largest(sent[0]), largest(sent[1])
-        units = largest(counts.sum(axis=0) + begins + ends)
+        units = mean_units(classes, stage)
         scatter, reduce, gather, buckets = self._collectives(
             keys, copies, (heaviest, experts), gathered, units
         )
@@ -166,10 +173,10 @@ class ShardModel:
 
     def _collectives(
         self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array],
-        units: Array | float = 1.0,
+        units: Array,
     ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
         """Seconds of reduce-scatter and all-reduce of so many (dense, expert) parameters, of all-gather of so many
-        bytes, and buckets. `units`: FSDP's, the least where they are not known; taken as equally large.
+        bytes, and buckets. `units`: FSDP's, taken as equally large.
 
         Hybrid sharding gathers and scatters within groups of consecutive ranks, then all-reduces every shard over the
         groups (Zhao 2023, arXiv 2304.11277, section 3.2.2).
@@ -290,7 +297,8 @@ class ShardModel:
             count = classes.count[classes.of_row[:1]]
             sizes = (shards.adapters * count).sum(axis=1) / count.sum(axis=1), np.zeros(1)
         copies = classes.copies[classes.of_row[:1]]
-        scatter, reduce, gather, buckets = self._collectives(keys, copies, sizes, gathered)
+        units = mean_units(classes, classes.of_row[:1])
+        scatter, reduce, gather, buckets = self._collectives(keys, copies, sizes, gathered, units)
         return replace(
             shards, most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce, gather=gather,
             buckets=buckets,
