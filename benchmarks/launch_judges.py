@@ -307,8 +307,8 @@ json.dump({"argv": sys.argv[1:], "env": {k: v for k, v in os.environ.items() if 
 """
 
 
-def words_of(folder: Path, program: str) -> tuple[list[str], dict[str, str]]:
-    """The words that launch.sh hands to its program, and the environment it sets, from bash itself."""
+def words_of(folder: Path, programs: str | tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """What launch.sh hands to its program, one of `programs`, and the environment it sets, from bash itself."""
     stub = folder / "bin" / "torchrun"
     stub.parent.mkdir(exist_ok=True)
     stub.write_text(STUB)
@@ -318,10 +318,13 @@ def words_of(folder: Path, program: str) -> tuple[list[str], dict[str, str]]:
     subprocess.run(["bash", str(folder / "launch.sh")], check=True, env={"PATH": path, "STUB_OUT": str(out)})
     said = json.loads(out.read_text())
     words = said["argv"]
-    return words[next(i for i, word in enumerate(words) if word.endswith(program)) + 1 :], said["env"]
+    return words[next(i for i, word in enumerate(words) if word.endswith(programs)) + 1 :], said["env"]
 
 
-_PROGRAMS: Final = {"torchtitan": "torchtitan.train", "megatron": "pretrain_gpt.py"}
+_PROGRAMS: Final = {
+    "torchtitan": ("torchtitan.train",),
+    "megatron": ("pretrain_gpt.py", "pretrain_hybrid.py"),
+}
 
 
 def judge(name: str, script: str, written: Sequence[Written], work: Path) -> list[dict[str, Any]]:
