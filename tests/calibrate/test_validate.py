@@ -86,7 +86,10 @@ def test_measured_step_time_and_failures() -> None:
     row = {"global_batch": "128", "seq_len": "8192", "gpus": "64", "tokens_per_s_per_gpu": "1024"}
     assert measurement_of(row).step_time == 16
     assert measurement_of({**row, "step_time_s": "3"}).step_time == 3
-    assert measurement_of({"notes": "OOM; x"}).oom
+    assert measurement_of({"notes": "OOM; x", "peak_mem_gib": "58"}).oom
+    assert measurement_of({"notes": "OOM; x", "peak_mem_gib": "58"}).peak_memory is None, (
+        "allocated when it failed"
+    )
     failed = measurement_of({"notes": "FAILED crashed/oom (source does not distinguish)"})
     assert (failed.crashed, failed.told_apart, failed.ran) == (True, False, False)
     assert group_of({"source": "u", "framework": "nanotron", "gpus": "256"}) == "u (above 128 GPUs)"

@@ -23,7 +23,8 @@ NANOTRON_DEVICES: Final = 128
 
 @dataclass(frozen=True)
 class Measurement:
-    """Step time [s] and peak of the stack's own counter [bytes], None where not published.
+    """Step time [s] and peak of the stack's own counter [bytes], None where not published. What a run had allocated
+    when it ran out of memory is less than its peak, and none.
 
     `oom`: a recorded out-of-memory. `crashed`: failed without saying whether it was that; `told_apart`: a note
     explains that this failure was none.
@@ -61,7 +62,8 @@ def measurement_of(row: Row) -> Measurement:
     unit = GB if "bridge" in (row.get("framework") or "").lower() else GIB
     crashed = notes.startswith("FAILED")
     told = crashed and not re.match(r"FAILED crashed/oom \(source does not distinguish\)\s*$", notes)
-    return Measurement(step, peak * unit if peak else None, notes.startswith("OOM"), crashed, told)
+    oom = notes.startswith("OOM")
+    return Measurement(step, peak * unit if peak and not oom else None, oom, crashed, told)
 
 
 def group_of(row: Row) -> str:
