@@ -100,7 +100,7 @@ def test_products_hold_exactly_the_matrix_parameters(name: str) -> None:
         elif s is not None:  # convolution; where heads have a time step its bias, decay and skip; a norm
             norm = 0 if isinstance(s, ShortConvolution) else s.inner
             rest -= s.conv_width * (s.conv + s.conv_bias) + 3 * s.scalars * s.heads + norm
-        if a is not None and a.indexer is not None and not a.indexer.shared:  # scale and shift of its key's norm
+        if a and a.indexer and not a.indexer.shared:  # scale and shift of the norm of its key
             rest -= 2 * a.indexer.head_dim
         assert rest > 0 if biased else rest == 0
 
