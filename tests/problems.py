@@ -13,13 +13,15 @@ from planner.cost.model import CostModel
 from planner.request import cost_model
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import ConfigTable
 from planner.spec.indexer import Indexer
 from planner.spec.job import Job, Optimizer
+from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.mixers import DeltaNet, StateSpace
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack

@@ -12,9 +12,11 @@ from planner.cost.memory.activations import LayerShape, layer_activations
 from planner.cost.memory.state_bytes import StateBytes, state_bytes
 from planner.cost.network.collectives import CollectiveKind, moved_bytes
 from planner.cost.params import model_parameters
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.job import Job, Optimizer
+from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.load_model import load_model
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
+from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel

@@ -22,7 +22,7 @@ from planner.cost.eager import LAUNCHES
 from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.cost.memory.activations import LayerShape
 from planner.spec.job import FROZEN_BYTES, Job
-from planner.spec.model import Layer
+from planner.spec.layer import Layer
 from planner.spec.stack import Stack
 
 Array = NDArray[np.float64]

@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.model import AttentionKind, Layer, ModelSpec, Moe, NormKind, QkNorm
+from planner.spec.attention import AttentionKind, QkNorm
+from planner.spec.layer import Layer, Moe, NormKind
+from planner.spec.model import ModelSpec
 
 Array = NDArray[np.float64]
 

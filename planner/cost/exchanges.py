@@ -39,10 +39,11 @@ from planner.cost.network.messages import (
     tensor_parallel_regions,
 )
 from planner.cost.network.traffic import GroupLinks, group_links
+from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
+from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.mixers import StateSpace
-from planner.spec.model import Attention, Layer
 from planner.spec.stack.kinds import Dispatcher, StateEngine
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")

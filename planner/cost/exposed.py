@@ -34,8 +34,8 @@ from planner.cost.network.messages import (
 )
 from planner.cost.network.traffic import group_links
 from planner.spec.config import ConfigTable, ContextKind
+from planner.spec.layer import Layer, Moe
 from planner.spec.machine.links import LinkRates
-from planner.spec.model import Layer, Moe
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import Dispatcher

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.flops import Gemm, Shard, layer_gemms
-from planner.spec.model import Layer
+from planner.spec.layer import Layer
 from planner.spec.rule import Problem
 from planner.spec.stack.memory import States
 

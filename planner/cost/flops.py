@@ -14,9 +14,11 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.indexer import IndexerLoss
+from planner.spec.layer import Layer
 from planner.spec.mixers import DeltaNet, ShortConvolution, StateSpace
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec
+from planner.spec.model import ModelSpec
 
 Quantity = TypeVar("Quantity", float, NDArray[np.float64])
 Number: TypeAlias = "float | NDArray[np.float64]"

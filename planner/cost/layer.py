@@ -36,10 +36,10 @@ from planner.cost.network.context import context_kinds
 from planner.cost.network.overlap import paired_time, soft_maximum
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, CudaGraphs, IntColumn
+from planner.spec.layer import Layer
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.machine.links import LinkRates
 from planner.spec.machine.rates import KernelRates
-from planner.spec.model import Layer
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher

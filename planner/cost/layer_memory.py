@@ -22,8 +22,9 @@ from planner.cost.mixers import sparse_attention
 from planner.cost.mixers.kinds import working_bytes
 from planner.cost.mixers.state_space import cut_of
 from planner.cost.network.context import context_kinds
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
-from planner.spec.model import Attention, AttentionKind, Layer
+from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import SparseKernel

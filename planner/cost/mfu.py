@@ -24,8 +24,9 @@ from planner.cost.flops import (
     seen_pairs,
 )
 from planner.cost.params import embedding_parameters, model_parameters, position_parameters
+from planner.spec.attention import Attention
 from planner.spec.mixers import DeltaNet, StateSpace
-from planner.spec.model import Attention, ModelSpec
+from planner.spec.model import ModelSpec
 
 
 class MfuConvention(StrEnum):

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.indexer import Compression
+from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.mixers import DeltaNet, ShortConvolution, StateSpace
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.model import ModelSpec
 
 KINDS = (
     "embedding",

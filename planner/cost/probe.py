@@ -20,7 +20,8 @@ from planner.cost.pipeline.stages import StageClasses
 from planner.cost.pipeline.uneven_chunks import UnevenChunks
 from planner.cost.prepared import PreparedCosts
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.model import Layer, ModelSpec
+from planner.spec.layer import Layer
+from planner.spec.model import ModelSpec
 
 Array = NDArray[np.float64]
 

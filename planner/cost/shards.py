@@ -42,8 +42,8 @@ from planner.cost.params_fp8 import narrow_weights
 from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
 from planner.spec.config import OFFLOAD_OPTIMIZER, ConfigTable, distinct
 from planner.spec.job import FROZEN_BYTES
+from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
-from planner.spec.model import Layer
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
 

@@ -26,9 +26,11 @@ from planner.frameworks.refuse import (
 )
 from planner.frameworks.rulebook import no_scans, no_selective, only, whole_recompute
 from planner.frameworks.scripts import README, job_name, launch_files, readme
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind, QkNorm
+from planner.spec.layer import Activation, Layer, Mlp, NormKind
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
 

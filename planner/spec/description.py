@@ -25,19 +25,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from planner.errors import FileInputError, InputError, UnsupportedError
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
+from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
 from planner.spec.mixers import StateSpace
-from planner.spec.model import (
-    Activation,
-    Attention,
-    AttentionKind,
-    Layer,
-    Mlp,
-    ModelSpec,
-    Moe,
-    NormKind,
-    QkNorm,
-)
+from planner.spec.model import ModelSpec
 
 T = TypeVar("T")
 GPT_POSITIONS = 2048

@@ -11,8 +11,8 @@ import pytest
 from planner.calibrate.published.stack_of import LIGER_KERNELS
 from planner.cost.eager import LAUNCHES, expert_bytes, layer_bytes, loss_bytes, norm_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.layer import NormKind
 from planner.spec.load_model import load_model
-from planner.spec.model import NormKind
 from tests.problems import costs, dense_model, moe_model, problem
 
 

@@ -22,10 +22,10 @@ from planner.cost.flops import (
 )
 from planner.cost.mfu import MfuConvention, mfu_flops_per_token
 from planner.cost.params import layer_parameters, model_parameters, norm_parameters
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import catalog_models, load_model
 from planner.spec.mixers import DeltaNet, ShortConvolution
-from planner.spec.model import Attention, AttentionKind
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ORACLE = DATA / "oracles" / "flops_oracle.csv"

@@ -22,9 +22,11 @@ from planner.cost.params import (
     outer_norm_parameters,
     position_parameters,
 )
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf import read_hf_config
+from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.load_model import catalog_models, load_model
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.model import ModelSpec
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ORACLE = DATA / "oracles" / "params_oracle.csv"

@@ -18,9 +18,9 @@ from planner.frameworks.megatron.hybrid import PROGRAM, RELEASES
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ParallelConfig, Schedule
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.mixers import StateSpace
-from planner.spec.model import Layer
 from planner.spec.rule import Problem
 from tests.frameworks.launches import launch, problem
 from tests.frameworks.megatron_checkout import MAIN, beginning, of_main, written

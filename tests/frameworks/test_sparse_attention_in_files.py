@@ -17,8 +17,9 @@ from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.sparse import chooses, sharing
 from planner.spec.config import ContextKind, ParallelConfig
 from planner.spec.indexer import IndexerLoss
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
-from planner.spec.model import Layer, ModelSpec
+from planner.spec.model import ModelSpec
 from tests.frameworks.launches import launch, problem
 from tests.frameworks.megatron_checkout import MAIN, beginning, of_main, written
 from tests.frameworks.test_own_parsers import needs, run

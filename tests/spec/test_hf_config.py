@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import FileInputError, PlannerError, UnsupportedError
+from planner.spec.attention import AttentionKind, QkNorm
 from planner.spec.hf import known_model_types, read_hf_config
 from planner.spec.hf.refused import REFUSED
-from planner.spec.model import AttentionKind, ModelSpec, NormKind, QkNorm
+from planner.spec.layer import NormKind
+from planner.spec.model import ModelSpec
 
 DENSE: dict[str, Any] = {
     "hidden_size": 64,

@@ -9,9 +9,11 @@ import pytest
 
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnsupportedError
+from planner.spec.attention import AttentionKind, QkNorm
 from planner.spec.hf import read_hf_config
+from planner.spec.layer import Activation
 from planner.spec.load_model import load_model
-from planner.spec.model import Activation, AttentionKind, ModelSpec, QkNorm
+from planner.spec.model import ModelSpec
 
 LING: dict[str, Any] = {
     "model_type": "bailing_moe_v2", "vocab_size": 157184, "head_dim": 128, "num_experts": 256,

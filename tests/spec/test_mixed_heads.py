@@ -15,12 +15,13 @@ from planner.cost.params import layer_parameters, model_parameters
 from planner.errors import FileInputError, InputError, UnsupportedError
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
 from planner.spec.load_model import load_model
 from planner.spec.machine.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.machine.load_cluster import load_cluster
-from planner.spec.model import Attention, AttentionKind, ModelSpec, QkNorm
+from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack.kinds import AttentionKernel
 from tests.problems import costs, problem

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from planner.errors import InputError
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe
+from planner.spec.attention import Attention, AttentionKind
+from planner.spec.layer import Activation, Layer, Mlp, Moe
+from planner.spec.model import ModelSpec
 
 ATTENTION = Attention(AttentionKind.GQA, 8, 2, 16, 16)
 MLP = Mlp(ffn=256, gated=True, bias=False, activation=Activation.SILU)

@@ -10,9 +10,9 @@ import pytest
 
 from planner.cost.params import model_parameters
 from planner.errors import FileInputError, UnsupportedError
+from planner.spec.attention import AttentionKind
 from planner.spec.description import spec_from_description
 from planner.spec.load_model import load_model
-from planner.spec.model import AttentionKind
 
 MODELS = Path(__file__).parents[3] / "shared" / "data" / "measured" / "models.json"
 BASE = {"layers": 4, "hidden": 64, "heads": 4, "vocab": 100, "ffn": 96}

@@ -12,8 +12,9 @@ from typing import Any, Final
 from planner.calibrate.published.cells import Row
 from planner.calibrate.published.stack_of import release_of
 from planner.errors import UnsupportedError
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model, resolve_catalog_name
-from planner.spec.model import Layer, ModelSpec
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher

@@ -42,10 +42,11 @@ from planner.cost.network.context import context_kinds, gathers_in_ring, merged_
 from planner.cost.network.messages import gathered_width
 from planner.cost.params_fp8 import gathers_float8
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, QkNorm
 from planner.spec.config import ConfigTable, ContextKind, distinct
+from planner.spec.layer import Layer
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.machine.rates import KernelRates
-from planner.spec.model import Attention, Layer, QkNorm
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import AttentionKernel, Dispatcher, Float8Scales

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from planner.cost.eager import MULTIPLIED_LAUNCHES
 from planner.cost.mixers.kinds import launches
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs
+from planner.spec.layer import Layer
 from planner.spec.mixers import StateSpace
-from planner.spec.model import Layer
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

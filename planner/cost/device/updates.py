@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.flops import layer_gemms
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.job import Job
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, QkNorm
+from planner.spec.layer import Layer
+from planner.spec.model import ModelSpec
 
 Array = NDArray[np.float64]
 

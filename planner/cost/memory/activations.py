@@ -15,15 +15,10 @@ from numpy.typing import NDArray
 from planner.cost.mixers import sparse_attention
 from planner.cost.mixers.kinds import kept_parts
 from planner.cost.mixers.state_space import cut_of
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.job import ATTENTION_INPUTS, Job
-from planner.spec.model import (
-    Attention,
-    AttentionKind,
-    Layer,
-    ModelSpec,
-    NormKind,
-    QkNorm,
-)
+from planner.spec.layer import Layer, NormKind
+from planner.spec.model import ModelSpec
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, SparseKernel
 from planner.spec.stack.time import Kernels

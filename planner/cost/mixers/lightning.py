@@ -15,8 +15,8 @@ import numpy as np
 from planner.cost.eager import norm_bytes
 from planner.cost.flops import scan_flops
 from planner.cost.mixers.state_space import PRODUCT_SHARE, Cut, Quantity, reached_bandwidth
+from planner.spec.layer import NormKind
 from planner.spec.mixers import LightningAttention
-from planner.spec.model import NormKind
 
 
 class Passes(NamedTuple):

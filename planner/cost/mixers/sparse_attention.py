@@ -25,9 +25,9 @@ from planner.cost.flops import (
     seen_pairs,
     taught_pairs,
 )
+from planner.spec.attention import Attention
 from planner.spec.indexer import Indexer, IndexerLoss
 from planner.spec.machine.accelerator import Accelerator, Architecture
-from planner.spec.model import Attention
 from planner.spec.precision import Dtype
 from planner.spec.stack.kinds import SparseKernel
 

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.spec.attention import Attention
 from planner.spec.config import ContextKind
-from planner.spec.model import Attention
 from planner.spec.stack.kinds import ContextExchange
 from planner.spec.stack.time import Communication
 

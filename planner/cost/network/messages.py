@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.spec.model import Attention, AttentionKind, Layer
+from planner.spec.attention import Attention, AttentionKind
+from planner.spec.layer import Layer
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 

@@ -17,7 +17,9 @@ from planner.frameworks.megatron.delta import check_delta_nets, delta_options
 from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
 from planner.frameworks.megatron.sparse import check_sparse, check_sparse_release
 from planner.frameworks.options import option_table
-from planner.spec.model import Activation, Attention, AttentionKind, ModelSpec, Moe, NormKind, QkNorm
+from planner.spec.attention import Attention, AttentionKind, QkNorm
+from planner.spec.layer import Activation, Moe, NormKind
+from planner.spec.model import ModelSpec
 
 Option = tuple[str, ...]
 

@@ -15,9 +15,11 @@ from typing import Final
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.megatron.given import Arguments
+from planner.spec.attention import Attention
 from planner.spec.dimensions import MOST_LAYERS
+from planner.spec.layer import Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
-from planner.spec.model import Attention, Layer, Mlp, ModelSpec, Moe
+from planner.spec.model import ModelSpec
 
 Option = tuple[str, ...]
 

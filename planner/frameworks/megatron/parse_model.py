@@ -17,19 +17,11 @@ from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.hybrid import layers_in, pattern_in, prediction_in, state_space_in
 from planner.frameworks.megatron.sparse import indexer_in, sharing_in
 from planner.frameworks.shell.script import whole
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import MOST_LAYERS
+from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
 from planner.spec.load_model import load_model, resolve_catalog_name
-from planner.spec.model import (
-    Activation,
-    Attention,
-    AttentionKind,
-    Layer,
-    Mlp,
-    ModelSpec,
-    Moe,
-    NormKind,
-    QkNorm,
-)
+from planner.spec.model import ModelSpec
 
 # Tokenizers whose vocabulary is fixed: GPT-2's byte pairs (openai/gpt-2 encoder.json), Llama 2's (its tokenizer.model).
 _TOKENIZERS: Final = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}

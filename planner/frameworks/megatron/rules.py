@@ -15,6 +15,7 @@ from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.frameworks.megatron.sparse_rules import SPARSE_RULES
 from planner.frameworks.rulebook import no_scans, shards_or_hosts
+from planner.spec.attention import AttentionKind
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,
     RECOMPUTE_MODULES,
@@ -24,7 +25,6 @@ from planner.spec.config import (
     Recompute,
     Schedule,
 )
-from planner.spec.model import AttentionKind
 from planner.spec.precision import RECIPES, Dtype
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack.kinds import StateEngine

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf.dense import read_core, rotary_model
 from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.indexer import Compression, Indexer
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec, Moe, QkNorm
+from planner.spec.layer import Layer, Moe
+from planner.spec.model import ModelSpec
 
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 # of the files as published, which list numbers

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.dense import Core, gated_mlp, read_core, rotary_model
 from planner.spec.hf.experts import read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe
+from planner.spec.layer import Activation, Layer, Mlp, Moe
+from planner.spec.model import ModelSpec
 
 
 def latent_attention(f: ConfigFields, *, default_q_rank: int | None) -> Attention:

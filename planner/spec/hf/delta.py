@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, QkNorm
 from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe, sparse_layers, with_groups
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.layer import Layer, Mlp, Moe
 from planner.spec.mixers import DeltaNet
-from planner.spec.model import Attention, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.model import ModelSpec
 
 Block = tuple[Mlp | None, Moe | None]
 _TYPES = ("full_attention", "linear_attention")

@@ -8,17 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import (
-    Activation,
-    Attention,
-    AttentionKind,
-    Layer,
-    Mlp,
-    ModelSpec,
-    NormKind,
-    QkNorm,
-)
+from planner.spec.layer import Activation, Layer, Mlp, NormKind
+from planner.spec.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.spec.attention import Attention, QkNorm
 from planner.spec.hf.dense import (
     Core,
     gated_mlp,
@@ -18,7 +19,8 @@ from planner.spec.hf.dense import (
     with_window,
 )
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import Activation, Attention, Layer, Mlp, ModelSpec, Moe, NormKind, QkNorm
+from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
+from planner.spec.model import ModelSpec
 
 
 def read_moe(

@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.errors import FileInputError, nearest_names
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
-from planner.spec.model import Activation
+from planner.spec.layer import Activation
 
 _ACTIVATIONS = {
     "gelu": Activation.GELU,

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.dense import Core, read_core
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
+from planner.spec.layer import Activation, Layer, Mlp, NormKind
+from planner.spec.model import ModelSpec
 
 
 def _full_attention(

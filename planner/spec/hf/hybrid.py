@@ -12,8 +12,9 @@ from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
-from planner.spec.model import Activation, Layer, Mlp, ModelSpec, Moe
+from planner.spec.model import ModelSpec
 
 # letters of a pattern, and spellings of `layers_block_type` before and from transformers 5 on
 _KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import QkNorm
 from planner.spec.hf.dense import (
     gated_mlp,
     grouped_attention,
@@ -18,7 +19,8 @@ from planner.spec.hf.dense import (
     with_window,
 )
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import Activation, Layer, Mlp, ModelSpec, NormKind, QkNorm
+from planner.spec.layer import Activation, Layer, Mlp, NormKind
+from planner.spec.model import ModelSpec
 
 
 def sliding_pattern(f: ConfigFields, num_layers: int, *, window: int | None, period: int) -> list[int | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.spec.attention import QkNorm
 from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import (
     gated_mlp,
@@ -17,7 +18,8 @@ from planner.spec.hf.dense import (
 from planner.spec.hf.experts import mixed_layers, read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_dense import sliding_pattern
-from planner.spec.model import Layer, ModelSpec, Moe, QkNorm
+from planner.spec.layer import Layer, Moe
+from planner.spec.model import ModelSpec
 
 
 def sparse_from(f: ConfigFields, num_layers: int, dense: int) -> list[bool]:

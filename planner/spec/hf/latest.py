@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, QkNorm
 from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model, windows_per_layer
 from planner.spec.hf.experts import mixed_layers, read_moe
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_experts import shared_and_routed, sparse_from
-from planner.spec.model import Activation, Attention, Layer, Mlp, ModelSpec, Moe, NormKind, QkNorm
+from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
+from planner.spec.model import ModelSpec
 
 
 def _leading_dense(

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, QkNorm
 from planner.spec.hf.delta import Block
 from planner.spec.hf.dense import Core, grouped_attention, read_core, rotary_model, with_window
 from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.mixers import LightningAttention, ShortConvolution
-from planner.spec.model import Activation, Attention, Layer, Mlp, ModelSpec, QkNorm
+from planner.spec.model import ModelSpec
 
 _FULL, _LINEAR, _SLIDING, _CONV = "full_attention", "linear_attention", "sliding_attention", "conv"
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_experts import sparse_from
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, Moe, QkNorm
+from planner.spec.layer import Activation, Layer, Mlp, Moe
+from planner.spec.model import ModelSpec
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 # families whose layers `per_layer_config` of transformers 5 may set apart

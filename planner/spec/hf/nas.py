@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.dense import grouped_attention, read_core, rotary_model
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec
+from planner.spec.layer import Activation, Layer, Mlp
+from planner.spec.model import ModelSpec
 
 _ROUNDED = 256  # widths of MLPs are rounded up to multiples of it
 

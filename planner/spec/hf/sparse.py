@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.spec.attention import Attention
 from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import gated_mlp, read_core, rotary_model
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_experts import shared_and_routed, sparse_from
 from planner.spec.indexer import Indexer
-from planner.spec.model import Attention, Layer, ModelSpec
+from planner.spec.layer import Layer
+from planner.spec.model import ModelSpec
 
 _FULL, _SHARED = "full", "shared"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.errors import UnsupportedError
+from planner.spec.attention import QkNorm
 from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import (
     gated_mlp,
@@ -25,7 +26,8 @@ from planner.spec.hf.experts import mixed_layers, read_moe, sparse_layers
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_dense import sliding_pattern
 from planner.spec.hf.later_experts import shared_and_routed, sparse_from
-from planner.spec.model import Activation, Layer, Mlp, ModelSpec, NormKind, QkNorm
+from planner.spec.layer import Activation, Layer, Mlp, NormKind
+from planner.spec.model import ModelSpec
 
 
 def _granite_windows(f: ConfigFields, num_layers: int) -> list[int | None]:

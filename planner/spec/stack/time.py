@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from planner.spec.model import Attention
+from planner.spec.attention import Attention
 from planner.spec.precision import Dtype
 from planner.spec.stack.kinds import (
     AttentionKernel,

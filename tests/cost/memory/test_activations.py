@@ -12,9 +12,11 @@ import pytest
 
 from planner.cost.layer_memory import context_working
 from planner.cost.memory.activations import LayerShape, head_activations, layer_activations
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import ContextKind
+from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.load_model import load_model
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec, NormKind
+from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
 from planner.spec.stack.time import Kernels

@@ -15,9 +15,11 @@ import pytest
 from planner.catalog.load_stacks import load_stack
 from planner.cost.memory.activations import head_activations, layer_activations
 from planner.cost.model import CostModel
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.job import Optimizer
-from planner.spec.model import Activation, Attention, AttentionKind, Layer, Mlp, ModelSpec
+from planner.spec.layer import Activation, Layer, Mlp
+from planner.spec.model import ModelSpec
 from planner.spec.stack import Limits, Stack
 from planner.spec.stack.kinds import CrossEntropy, StateEngine
 from planner.spec.stack.memory import Overhead, States

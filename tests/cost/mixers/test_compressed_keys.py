@@ -25,11 +25,12 @@ from planner.frameworks.details import Details
 from planner.frameworks.megatron.architecture import check_release, model_options
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
+from planner.spec.attention import Attention
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.hf import read_hf_config
 from planner.spec.indexer import Compression
 from planner.spec.load_model import load_model
-from planner.spec.model import Attention, ModelSpec
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from tests.problems import costs, problem
 

@@ -28,9 +28,10 @@ from planner.cost.params import layer_parameters, model_parameters
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs, ParallelConfig
+from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.load_model import load_model
 from planner.spec.mixers import DeltaNet
-from planner.spec.model import Activation, Layer, Mlp, ModelSpec
+from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 from tests.problems import attention, costs, delta_model, moe_model, problem

@@ -25,9 +25,9 @@ from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.mixers import DeltaNet
-from planner.spec.model import Layer
 from tests.cost.mixers.test_delta_rule import matrix
 from tests.problems import costs, delta_model, problem
 

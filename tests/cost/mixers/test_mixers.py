@@ -21,9 +21,10 @@ from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.mixers import LightningAttention, ShortConvolution
-from planner.spec.model import Layer, ModelSpec
+from planner.spec.model import ModelSpec
 from tests.problems import costs, dense_model, problem
 
 TEXT = LightningAttention(64, 128, 128, 64)  # of MiniMax-Text-01

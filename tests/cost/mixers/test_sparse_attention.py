@@ -28,11 +28,13 @@ from planner.cost.mixers.sparse_attention import (
 from planner.cost.params import layer_parameters, model_parameters
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
+from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
 from planner.spec.indexer import Indexer, IndexerLoss
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.machine.accelerator import Architecture
-from planner.spec.model import Attention, AttentionKind, Layer, ModelSpec
+from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import SparseKernel

@@ -35,9 +35,10 @@ from planner.space.legality import explain_config
 from planner.spec.config import CUDA_GRAPH_MODULES, RECOMPUTE_MODULES, ConfigTable, CudaGraphs, ParallelConfig
 from planner.spec.hf import read_hf_config
 from planner.spec.job import AdapterTargets
+from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.mixers import StateSpace
-from planner.spec.model import Layer, ModelSpec
+from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, hybrid_model, moe_model, problem

@@ -10,8 +10,9 @@ from planner.solve.splits.bound import fewest_layers
 from planner.solve.splits.dealt import Dealt
 from planner.solve.splits.split import cost_of_split
 from planner.spec.config import ParallelConfig, default_schedule
+from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.load_model import load_model
-from planner.spec.model import Activation, Layer, Mlp, ModelSpec, Moe
+from planner.spec.model import ModelSpec
 from tests.problems import attention, costs, problem
 from tests.solve.splits.test_split import every_split
 
