@@ -17,6 +17,7 @@ from planner.space.axes import stack_modules
 from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
 from planner.spec.config import OFFLOAD_LABELS, RECOMPUTE_MODULES, CudaGraphs, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.stack import Limits
 
 
 def _offload_supported(columns: Columns, problem: Problem) -> Mask:
@@ -254,6 +255,12 @@ def _either(values: Sequence[int]) -> str:
     return " or ".join(map(str, values))
 
 
+def _zero_stages(limits: Limits) -> str:
+    """The ZeRO stages of a stack, and with a pipeline those where they are others."""
+    alone, with_pp = _either(limits.zero), _either(limits.zero_with_pp)
+    return alone if with_pp == alone else f"{alone} ({with_pp} with a pipeline)"
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "world-size", ("tp", "cp", "pp", "dp"), _world,
@@ -390,9 +397,8 @@ RULES: Final[tuple[Rule, ...]] = (
     *SCHEDULE_RULES,
     Rule(
         "zero-supported", ("pp", "zero"), _zero_supported,
-        "the stack shards as ZeRO {zeros} ({with_pp} with a pipeline); zero={zero} pp={pp}",
-        "choose one of these", STACK,
-        lambda p: {"zeros": _either(p.stack.limits.zero), "with_pp": _either(p.stack.limits.zero_with_pp)},
+        "the stack shards as ZeRO {zeros}; zero={zero} pp={pp}",
+        "choose one of these", STACK, lambda p: {"zeros": _zero_stages(p.stack.limits)},
     ),
     Rule(
         "offload-supported", ("pp", "zero", "offload"), _offload_supported,

@@ -109,7 +109,7 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
         ("schedule=dualpipe", "pp=2", "micro-batches=2"),
     ),
     "offload-supported": (DENSE, {"offload": 3}, ("none, optimizer", "offload=optimizer+params")),
-    "zero-supported": (DENSE, {"zero": 3}, ("ZeRO 0 or 1 (0 or 1 with", "zero=3", "pp=2")),
+    "zero-supported": (DENSE, {"zero": 3}, ("ZeRO 0 or 1; zero=3", "pp=2")),
     "cuda-graphs-supported": (
         GREEDY,
         {"cuda_graph_impl": 2},
@@ -155,6 +155,13 @@ BROKEN: dict[str, tuple[Problem, dict[str, int], tuple[str, ...]]] = {
 
 def test_every_rule_has_an_example() -> None:
     assert set(BROKEN) == {rule.id for rule in RULES}
+
+
+def test_stages_that_a_pipeline_forbids_are_told_apart() -> None:
+    pipelined = replace(DENSE, stack=load_stack("deepspeed-2025"))
+    found = explain_config(replace(LEGAL, zero=3), pipelined, RULES)
+    (reason,) = [violation.reason for violation in found if violation.rule == "zero-supported"]
+    assert "ZeRO 0 or 1 or 2 or 3 (0 or 1 with a pipeline)" in reason
 
 
 def test_the_configuration_that_the_examples_change_is_legal() -> None:

@@ -78,8 +78,9 @@ class ConfigFields:
     def _missing(self, names: tuple[str, ...], default: int | None) -> int:
         if default is None:
             present = [name for name in names if name in self.values]
-            near = nearest_names(names[0], self.values, 3) if self.values else []
-            hint = f"add {names[0]!r} to the file" + (f"; the file has {', '.join(near)}" if near else "")
+            near = nearest_names(names[0], self.values, 3) if self.values and not present else []
+            hint = f"{'give' if present else 'add'} {names[0]!r} {'a value in' if present else 'to'} the file"
+            hint += f"; the file has {', '.join(near)}" if near else ""
             raise self.error(names[0], "must be given", None if present else "nothing", hint)
         self.assume(names[0], default)
         return default

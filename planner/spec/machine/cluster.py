@@ -272,7 +272,9 @@ def check_device_count(n: int, per_node: int, available: int | None, name: str) 
             "the number of GPUs must be a whole number above 0", repr(n), "give --gpus 8, for example"
         )
     if n > _MOST_DEVICES:
-        raise InputError(f"the number of GPUs must be at most {_MOST_DEVICES}", "more than that")
+        raise InputError(
+            f"the number of GPUs must be at most {_MOST_DEVICES:,}", f"{n:,}", "give --gpus a smaller number"
+        )
     if available is not None and n > available:
         raise InputError(
             f"{name} has {available} devices",
