@@ -43,6 +43,11 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
 - `PACKED_TEXT`, 256 tokens of a packed text (`calibrate/published/runs.py`), and 1 GiB of `FUSED_DISPATCH`
   (`cost/network/communicators.py`): from memory, without a source. 128 or 512 tokens instead of 256 change the 30 rows
   that pack by -0.2 % and +0.3 % in the median, 0.5 % at most.
+- What a row on Grace says of CUDA graphs where its recipe was not found (`calibrate/published/recipes.py`,
+  `unfound_graphs`): router and preprocessing of experts (and attention and mixers of hybrids), as most recipes of
+  that release that were found.
+- `cost/memory/idle_blocks.py`, idle blocks of nanotron's peaks: shards of tp that a layer leaves behind, 1 ahead and 3
+  back, read in its code beside its peaks; `HOST_BEHIND` 1.25, between hosts that wait and hosts that do not in them.
 - Priors of a calibration and of a diagnosis: see "Calibration, diagnosis and probe"."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from planner.request import cost_model
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.attention import Attention, AttentionKind, QkNorm
-from planner.spec.config import ConfigTable
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.indexer import Indexer
 from planner.spec.job import Job, Optimizer
 from planner.spec.layer import Activation, Layer, Mlp, Moe
@@ -112,6 +113,20 @@ def problem(
 def costs(subject: Problem) -> CostModel:
     """The cost model of a problem with the shipped rates."""
     return cost_model(subject)
+
+
+def with_section(subject: Problem, section: str, **fields: Any) -> Problem:
+    """The problem with other constants in one section of its stack."""
+    changed = getattr(subject.stack, section).model_copy(update=fields)
+    return replace(subject, stack=subject.stack.model_copy(update={section: changed}))
+
+
+def seconds_of(subject: Problem, name: str, zero: int, **axes: int) -> float:
+    """The term `name` of eight ranks' step with four micro-batches, but for what `axes` say [s]."""
+    config = ParallelConfig(**{"dp": 8, "zero": zero, "num_microbatches": 4, **axes})
+    detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert detail is not None
+    return float(detail.time[name][0])
 
 
 def legal_table(subject: Problem) -> ConfigTable:

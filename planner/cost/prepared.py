@@ -304,11 +304,8 @@ class PreparedCosts:
     def _bubble(self, p_row: Index, own: _Work, m: Array, v: Array) -> Array:
         """Seconds beyond the slowest stage's own work."""
         pipelines, classes, time = self.pipelines, self.classes, own.time
-        c_row, forward, apart = (
-            pipelines.stage_key[p_row],
-            pipelines.forward.take(p_row, axis=0),
-            pipelines.apart,
-        )
+        c_row, forward = pipelines.stage_key[p_row], pipelines.forward.take(p_row, axis=0)
+        apart = pipelines.apart
         bubble = bubble_time(forward, time, classes, c_row, own.slowest, own.total, m, v)
         if apart is None:
             return bubble

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.idle_blocks import idle_blocks, lone_gradient
 from planner.cost.memory.moments import MemoryInputs
-from planner.cost.memory.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
+from planner.cost.memory.state_bytes import (
+    StateBytes,
+    frozen,
+    on_device,
+    shard_groups,
+    state_bytes,
+    weights_sharded,
+)
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.pipeline.stages import StageClasses
 from planner.cost.shards import Shards
@@ -48,8 +55,10 @@ def memory_inputs(
     t, zero = table["tp"].astype(float), table["zero"].astype(float)
     replicas = classes.copies[c_row] * table["dp"].astype(float) * table["cp"].astype(float)
     expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-    shared, expert_shared = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
+    states = _states(problem, shards, s_row, table, weight_bytes, (replicas, expert_replicas))
     last, head = np.ceil(classes.last.take(c_row, axis=0)), layers.head_memory
+    # every prediction module has logits of its own, kept until the backward pass
+    heads = last * (1 + problem.model.mtp_layers)
     values = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0)
     gathered = values * (t > 1)
     torch = stack.states.engine is StateEngine.TORCH
@@ -59,48 +68,34 @@ def memory_inputs(
     held, copied = in_flight, (offload & OFFLOAD_ACTIVATIONS) > 0
     if copied.any():
         held = np.where(copied[:, None], two_layers_at_most(held, depth), held)
-    dense = state_bytes(zero, shared, replicas, stack, job)
-    experts = state_bytes(zero, expert_shared, expert_replicas, stack, job)
-    outer, heads = shards.outer.take(s_row, axis=0), shards.head.take(s_row, axis=0)
-    adapters = np.zeros_like(outer)
-    beside, gathered_widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))
-    if job.lora_rank is not None:
-        bytes_, sharded = FROZEN_BYTES[job.frozen_bits], weights_sharded(zero, stack.states.engine)
-        unquantised = np.where(sharded, 1.0 / shared, 1.0) * (weight_bytes - bytes_)
-        adapters = shards.adapters.take(s_row, axis=0) * dense.total[:, None]
-        if bytes_ < weight_bytes:
-            beside, gathered_widths = (outer * unquantised[:, None], None), np.full_like(outer, bytes_)
-        dense, experts = (
-            frozen(*of, bytes_) for of in ((dense, sharded, shared), (experts, sharded, expert_shared))
-        )
+    outer, head_weights = shards.outer.take(s_row, axis=0), shards.head.take(s_row, axis=0)
     return MemoryInputs(
         dense=shards.dense.take(s_row, axis=0),
         expert=shards.expert.take(s_row, axis=0),
         outer=outer,
-        head=heads,
-        head_excess=heads * ((t - 1.0) * whole)[:, None],
+        head=head_weights,
+        head_excess=head_weights * ((t - 1.0) * whole)[:, None],
         unit=shards.widest[s_row],
         layers=depth,
         alive=classes.count.take(c_row, axis=0),
         in_flight=held,
-        # every prediction module has logits of its own, kept until the backward pass
-        head_inputs=last * (1 + problem.model.mtp_layers) * head.inputs[l_row][:, None],
-        head_kept=last * (1 + problem.model.mtp_layers) * head.kept[l_row][:, None],
+        head_inputs=heads * head.inputs[l_row][:, None],
+        head_kept=heads * head.kept[l_row][:, None],
         head_transient=last * head.transient[l_row][:, None],
         logit_gradient=last * head.gradient[l_row][:, None],
         boundary=in_flight
         * (stack.kernels.boundary_bytes * layers.hidden[l_row] * (table["pp"] > 1))[:, None],
         stage_buffers=_stage_buffers(stack, table, levels, l_row, c_row, in_flight),
-        adapters=adapters,
+        adapters=states.adapters,
         stream=layers.stream[l_row],
         gather_buffers=stack.kernels.gather_buffer_bytes * gathered,
         deferred=idle_blocks(stack, table, layers, l_row, held, depth, gathered)
         + lone_gradient(problem, table, values, outer, classes, c_row, weight_bytes),
-        states=on_device(dense, offload, engine),
-        expert_states=on_device(experts, offload, engine),
+        states=on_device(states.dense, offload, engine),
+        expert_states=on_device(states.experts, offload, engine),
         zero=zero,
-        shards=shared,
-        expert_shards=expert_shared,
+        shards=states.shared,
+        expert_shards=states.expert_shared,
         accumulates=_gradients_wait(stack, table, in_flight),
         waits_whole=stack.states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
         weight_bytes=weight_bytes,
@@ -109,9 +104,45 @@ def memory_inputs(
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),
         holds_head=last > 0,
-        narrow=beside,
-        narrow_gathered=gathered_widths,
+        narrow=states.beside,
+        narrow_gathered=states.gathered_widths,
     )
+
+
+@dataclass(frozen=True)
+class _States:
+    """Bytes of states of a dense and of an expert parameter, the ranks that share one (n,); `adapters`, `beside` and
+    `gathered_widths` as in `MemoryInputs`."""
+
+    dense: StateBytes
+    experts: StateBytes
+    shared: Array
+    expert_shared: Array
+    adapters: Array
+    beside: tuple[Array, Array | None] | None
+    gathered_widths: Array | None
+
+
+def _states(
+    problem: Problem, shards: Shards, s_row: Index, table: ConfigTable, weight_bytes: float,
+    replicas: tuple[Array, Array],
+) -> _States:  # fmt: skip
+    """States of parameters that `replicas` ranks hold, dense and expert ones; those of adapters beside frozen ones."""
+    stack, job, zero = problem.stack, problem.job, table["zero"].astype(float)
+    shared, expert_shared = shard_groups(table["hsdp"].astype(float), *replicas)
+    dense = state_bytes(zero, shared, replicas[0], stack, job)
+    experts = state_bytes(zero, expert_shared, replicas[1], stack, job)
+    beside, widths = _narrow(problem, shards, s_row, table, (shared, expert_shared))
+    outer = shards.outer.take(s_row, axis=0)
+    if job.lora_rank is None:
+        return _States(dense, experts, shared, expert_shared, np.zeros_like(outer), beside, widths)
+    bytes_, sharded = FROZEN_BYTES[job.frozen_bits], weights_sharded(zero, stack.states.engine)
+    adapters = shards.adapters.take(s_row, axis=0) * dense.total[:, None]
+    if bytes_ < weight_bytes:
+        unquantised = np.where(sharded, 1.0 / shared, 1.0) * (weight_bytes - bytes_)
+        beside, widths = (outer * unquantised[:, None], None), np.full_like(outer, bytes_)
+    dense, experts = frozen(dense, sharded, shared, bytes_), frozen(experts, sharded, expert_shared, bytes_)
+    return _States(dense, experts, shared, expert_shared, adapters, beside, widths)
 
 
 def two_layers_at_most(held: Array, depth: Array) -> Array:
@@ -131,11 +162,8 @@ def _narrow(
     narrow = narrow_weights(problem)
     if narrow is None:
         return None, None
-    zero, offload, wide = (
-        table["zero"].astype(float),
-        table["offload"],
-        [of.take(s_row, axis=0) for of in shards.wide],
-    )
+    zero, offload = table["zero"].astype(float), table["offload"]
+    wide = [of.take(s_row, axis=0) for of in shards.wide]
     dense, outer, expert = (of.take(s_row, axis=0) for of in (shards.dense, shards.outer, shards.expert))
     linear = dense - outer - wide[0], expert - wide[1]
     kept: tuple[Array, Array | None] | None

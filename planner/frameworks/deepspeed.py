@@ -301,17 +301,11 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     pp = Settings(pipe, PIPELINE).count("num_stages", s.count("pipeline.stages", 1))
     tp = max(s.count("tensor_parallel.autotp_size", 1, least=0), 1)
     cp = s.count("sequence_parallel_size", 1)
-    micro = s.count("train_micro_batch_size_per_gpu", 1) if s.has("train_micro_batch_size_per_gpu") else None
     stage = s.count("zero_optimization.stage", 0, least=0)
     devices = _devices(files)
-    batch = s.count("train_batch_size", 1) if s.has("train_batch_size") else None
-    accumulated = s.count("gradient_accumulation_steps", 1)
-    dp = max(devices // (tp * cp * pp), 1) if devices else None
-    if micro is None and (dp is not None or batch is None):
-        micro = max((batch or 1) // ((dp or 1) * accumulated), 1)
-    if dp is None and batch is not None and micro is not None and s.has("gradient_accumulation_steps"):
-        dp = max(batch // (micro * accumulated), 1)
-        devices = dp * tp * cp * pp
+    dp, batch, of_batch = _batch(s, max(devices // (tp * cp * pp), 1) if devices else None)
+    if dp is not None:
+        devices = devices or dp * tp * cp * pp
     axes = {
         "tp": tp, "cp": cp, "pp": pp, "zero": stage, "vpp": 1, "sp": 0, "etp": 1,
         "ep": s.count("expert_parallel.autoep_size", 1), "schedule": int(Schedule.ONE_F_ONE_B),
@@ -324,18 +318,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
     recompute, seq_len, options = _program(files, pipe)
     axes["recompute"] = int(recompute)
-    if s.has("gradient_accumulation_steps") or micro is None:
-        axes["num_microbatches"] = accumulated
-    if (
-        micro is not None
-    ):  # else what the devices leave of the batch: DeepSpeed's _set_batch_related_parameters
-        axes["micro_batch"] = micro
-    if dp is not None and micro is not None:
-        axes["dp"] = dp
-        batch = batch if batch is not None else dp * micro * accumulated
-        axes["num_microbatches"] = max(batch // (dp * micro), 1)
-    elif batch is not None and micro is not None:
-        axes.pop("num_microbatches", None)  # the devices decide
+    axes |= of_batch
     automatic_bf16 = s.values.get("bf16.enabled") == "auto" and not s.flag("fp16.enabled")
     precision = Precision.FP16 if s.flag("fp16.enabled") else Precision.FP32
     if s.flag("bf16.enabled") or automatic_bf16:
@@ -360,6 +343,30 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         stack_options=(*((PURE_BF16,) if all(pure) else ()), *options),
         stack_settings=settings,
     )
+
+
+def _batch(s: Settings, dp: int | None) -> tuple[int | None, int | None, dict[str, int]]:
+    """Data-parallel ranks, global batch, and the axes that the batch decides; None and left out where the devices
+    decide, which `dp` counts where they are known.
+
+    The batch is ranks x micro-batch x steps of accumulation; what is not given follows from the others (DeepSpeed
+    0.19.8 runtime/config.py _set_batch_related_parameters).
+    """
+    micro = s.count("train_micro_batch_size_per_gpu", 1) if s.has("train_micro_batch_size_per_gpu") else None
+    batch = s.count("train_batch_size", 1) if s.has("train_batch_size") else None
+    accumulated, accumulates = s.count("gradient_accumulation_steps", 1), s.has("gradient_accumulation_steps")
+    if micro is None and dp is None and batch is not None:
+        return None, batch, {"num_microbatches": accumulated}
+    if micro is None:
+        micro = max((batch or 1) // ((dp or 1) * accumulated), 1)
+    if dp is None and batch is not None and accumulates:
+        dp = max(batch // (micro * accumulated), 1)
+    if dp is not None:
+        batch = batch if batch is not None else dp * micro * accumulated
+        return dp, batch, {"micro_batch": micro, "dp": dp, "num_microbatches": max(batch // (dp * micro), 1)}
+    if batch is None and accumulates:
+        return None, None, {"micro_batch": micro, "num_microbatches": accumulated}
+    return None, batch, {"micro_batch": micro}
 
 
 def _offload(s: Settings) -> int:

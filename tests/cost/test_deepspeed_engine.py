@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,42 +11,31 @@ from planner.cost.params import model_parameters
 from planner.errors import UnknownNameError
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
-from planner.spec.rule import Problem
-from tests.problems import costs, dense_model, problem
+from tests.problems import costs, dense_model, problem, seconds_of, with_section
 
 SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="deepspeed-2025")
 PARAMETERS = float(model_parameters(SUBJECT.model).total)
 RATE = 2039e9 * 0.85  # of the device's memory
 
 
-def with_section(subject: Problem, section: str, **fields: Any) -> Problem:
-    changed = getattr(subject.stack, section).model_copy(update=fields)
-    return replace(subject, stack=subject.stack.model_copy(update={section: changed}))
-
-
-def term(subject: Problem, name: str, zero: int, micro_batches: int = 4, dp: int = 8) -> float:
-    config = ParallelConfig(dp=dp, zero=zero, num_microbatches=micro_batches)
-    detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
-    assert detail is not None
-    return float(detail.time[name][0])
-
-
 @pytest.mark.parametrize(("zero", "reductions", "gathers"), [(1, 1, 0), (2, 4, 0), (3, 4, 8)])
 def test_copies_beside_collectives(zero: int, reductions: int, gathers: int) -> None:
     bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
-    more = term(SUBJECT, "dp_comm", zero) - term(bare, "dp_comm", zero)
+    more = seconds_of(SUBJECT, "dp_comm", zero) - seconds_of(bare, "dp_comm", zero)
     # three copies of 2 bytes, read and written, in every reduction; one in every gather
     assert more == pytest.approx((12 * reductions + 4 * gathers) * PARAMETERS / RATE, rel=1e-3)
 
 
 def test_a_rank_alone_copies_nothing() -> None:
-    assert term(SUBJECT, "dp_comm", 2, micro_batches=32, dp=1) == 0.0
+    assert seconds_of(SUBJECT, "dp_comm", 2, num_microbatches=32, dp=1) == 0.0
 
 
 def test_an_update_moves_norms_casts_and_scaled_gradients_too() -> None:
     bare = with_section(SUBJECT, "states", step_extra=0.0)
-    assert term(SUBJECT, "optimizer", 2) / term(bare, "optimizer", 2) == pytest.approx((30 + 40) / 30)
-    assert term(bare, "optimizer", 2) == pytest.approx(30 * PARAMETERS / 8 / RATE, rel=1e-3)
+    assert seconds_of(SUBJECT, "optimizer", 2) / seconds_of(bare, "optimizer", 2) == pytest.approx(
+        (30 + 40) / 30
+    )
+    assert seconds_of(bare, "optimizer", 2) == pytest.approx(30 * PARAMETERS / 8 / RATE, rel=1e-3)
 
 
 def sent(zero: int) -> dict[str, tuple[str, float]]:
@@ -68,8 +54,8 @@ def test_all_reduced_gradients_take_longer_than_scattered_ones() -> None:
     hidden = {"dp_overlap": 0.0, "fsdp_overlap": 0.0, "overlap_slowdown": 0.0, "reduction_copies": 0.0}
     whole = with_section(SUBJECT, "communication", **hidden)
     scattered = with_section(whole, "communication", reduces_whole=False)
-    assert term(whole, "dp_comm", 2) > 1.5 * term(scattered, "dp_comm", 2)
-    assert term(whole, "dp_comm", 3) == term(scattered, "dp_comm", 3)
+    assert seconds_of(whole, "dp_comm", 2) > 1.5 * seconds_of(scattered, "dp_comm", 2)
+    assert seconds_of(whole, "dp_comm", 3) == seconds_of(scattered, "dp_comm", 3)
 
 
 def attention(stack: str, model: str) -> tuple[float, float, float]:

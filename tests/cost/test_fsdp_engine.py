@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from planner.cost.exchanges import exchanges
 from planner.cost.params import model_parameters
-from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.rule import Problem
+from planner.spec.config import ParallelConfig
 from planner.spec.stack.kinds import AttentionKernel
-from tests.problems import costs, dense_model, problem
+from tests.problems import costs, dense_model, problem, seconds_of, with_section
 
 SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="torchtitan-2026")
 PARAMETERS = float(model_parameters(SUBJECT.model).total)
 RATE = 2039e9 * 0.85  # of the device's memory
 
 
-def with_section(subject: Problem, section: str, **fields: Any) -> Problem:
-    changed = getattr(subject.stack, section).model_copy(update=fields)
-    return replace(subject, stack=subject.stack.model_copy(update={section: changed}))
-
-
-def term(subject: Problem, name: str, zero: int, **axes: int) -> float:
-    config = ParallelConfig(**{"dp": 8, "zero": zero, "num_microbatches": 4, **axes})
-    detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
-    assert detail is not None
-    return float(detail.time[name][0])
-
-
 @pytest.mark.parametrize(("zero", "gathers"), [(2, 4), (3, 8)])
 def test_copies_out_of_gathers_and_into_reductions(zero: int, gathers: int) -> None:
     bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
-    more = term(SUBJECT, "dp_comm", zero) - term(bare, "dp_comm", zero)
+    more = seconds_of(SUBJECT, "dp_comm", zero) - seconds_of(bare, "dp_comm", zero)
     # 2 + 2 bytes a gather; 2 + 4 in each of four micro-batches
     assert more == pytest.approx((4 * gathers + 6 * 4) * PARAMETERS / RATE, rel=1e-3)
 
@@ -42,7 +26,7 @@ def test_copies_out_of_gathers_and_into_reductions(zero: int, gathers: int) -> N
 def test_a_pipeline_that_accumulates_whole_reduces_once_and_gathers_once_more_than_micro_batches() -> None:
     bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
     more, half = (
-        term(SUBJECT, "dp_comm", 3, dp=4, pp=2) - term(one, "dp_comm", 3, dp=4, pp=2)
+        seconds_of(SUBJECT, "dp_comm", 3, dp=4, pp=2) - seconds_of(one, "dp_comm", 3, dp=4, pp=2)
         for one in (bare, with_section(SUBJECT, "communication", reduction_copies=0.0))
     )
     assert more / half == pytest.approx((4 * 5 + 6) / 6)
@@ -65,5 +49,5 @@ def test_attention_in_triton_is_slower_backward_than_forward() -> None:
         with_section(SUBJECT, "kernels", attention=kernel)
         for kernel in (AttentionKernel.FLASH_2, AttentionKernel.FLASH_TRITON)
     )
-    slower = term(triton, "attention", 3) / term(two, "attention", 3)
+    slower = seconds_of(triton, "attention", 3) / seconds_of(two, "attention", 3)
     assert 1.4 < slower < 2.0

@@ -16,7 +16,6 @@ _SETTINGS: Final = {"bucket_elements": 9e7, "live_parameters": 3e9, "reuse_dista
 # What DeepSpeed's stage 3 does whatever the layers are; see deepspeed-2025, also for the sources.
 _OF_ENGINE: Final = ("fsdp_overlap", "gradient_bytes", "reduction_copies", "gather_copies", "bucket_bytes")
 
-
 # InternEvo c628a8c internlm/solver/optimizer/hybrid_zero_optim.py broadcast_params: a broadcast from every rank that
 # holds parameters, after the update (overlap_sync_param is off in its configurations).
 _OWNERS: Final = ("internevo", "internlm")

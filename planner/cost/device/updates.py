@@ -29,9 +29,7 @@ BUCKET_PER_RANK: Final = 1e6
 OUTER_TENSORS: Final = 3  # embedding, the norm before the head, the head
 MLA_TENSORS: Final = 5  # down to the compressed keys and values, their norm, up, queries, out
 INDEXER_TENSORS: Final = 5
-SHARED_KEY_TENSORS: Final = (
-    8  # DeepSeek-V4: queries down, their norm, up, the key, its norm, sinks, out twice
-)
+SHARED_KEY_TENSORS: Final = 8  # of DeepSeek-V4: queries down, norm, up, key, norm, sinks, out twice
 COMPRESSOR_TENSORS: Final = 4
 STREAM_TENSORS: Final = 5  # of a branch: projection, biases, three scales
 STATE_SPACE_TENSORS: Final = 8  # in, convolution and its bias, time step's bias, decay, skip, norm, out

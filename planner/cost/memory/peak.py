@@ -181,18 +181,17 @@ def memory_cost(
     stage_class, rows = by_class.argmax(axis=1), np.arange(len(stem))
     reserved = by_class[rows, stage_class]
     phase, unused = _binding_moment(x, moments, stem, kept, working, waste, stage_class, pool)
-    logged, seen = reserved, (phase, unused, stage_class)
+    logged, logged_phase, logged_class = reserved, phase, stage_class
     if stack.overhead.logs_first_stage:  # classes are in the order of their earliest stage
-        first = np.zeros_like(stage_class)
-        binding = _binding_moment(x, moments, stem, kept, working, waste, first, pool)
-        logged, seen = by_class[:, 0], (*binding, first)
+        logged, logged_class = by_class[:, 0], np.zeros_like(stage_class)
+        logged_phase, unused = _binding_moment(x, moments, stem, kept, working, waste, logged_class, pool)
     outside = stack.overhead.context + x.communicators[stem]
     if stack.overhead.logs_reserved:
         room = np.maximum(capacity - outside - logged, 0.0)
-        shown = logged if stack.overhead.logs_fragmentation else logged - seen[1]
-        peak = shown + _cached_blocks(x, stem, *seen[::2], cached, room, stack.states.engine)
+        peak = logged if stack.overhead.logs_fragmentation else logged - unused
+        peak = peak + _cached_blocks(x, stem, logged_phase, logged_class, cached, room, stack.states.engine)
     else:
-        peak = logged - seen[1]
+        peak = logged - unused
     terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
 

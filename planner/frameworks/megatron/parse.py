@@ -357,9 +357,8 @@ def _zero(a: Arguments) -> int:
 def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
     kind = a.word("--recompute-granularity", "selective" if a.has("--recompute-activations") else "")
     total = a.count("--num-layers", 0)
-    layers_of_experts = ["moe"] * a.has(
-        "--moe-layer-recompute"
-    )  # the older name, which transformer_config.py adds
+    # the older name, which transformer_config.py adds to the modules
+    layers_of_experts = ["moe"] * a.has("--moe-layer-recompute")
     if kind == "selective" or layers_of_experts:
         names = [*(a.values.get("--recompute-modules") or ["core_attn"]), *layers_of_experts]
         unknown = [name for name in names if name not in RECOMPUTE_MODULES]

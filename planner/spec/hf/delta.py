@@ -191,9 +191,8 @@ def read_bailing_hybrid(f: ConfigFields, name: str) -> ModelSpec:
         num_attention_heads=32, topk_group=4, **{groups: 8},
     )  # fmt: skip
     core, heads = read_core(f), f.integer("linear_num_heads", "num_attention_heads")
-    width = f.integer(
-        "linear_head_dim", "head_dim", default=128
-    )  # head_dim is the rotated width where both are
+    # where both are given, head_dim is the rotated width
+    width = f.integer("linear_head_dim", "head_dim", default=128)
     taps = f.integer("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
     net = DeltaNet(heads, width, width, heads, taps, channel_decay=True)
     every = f.integer("layer_group_size", default=6)
