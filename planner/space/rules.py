@@ -2,7 +2,8 @@
 
 Each rule is one function that masks a table and explains one row. Frameworks' own rules live in
 `planner.frameworks`; those here follow from arithmetic or from the limits that a stack's file states.
-Left out: pipelines (`pipeline_rules.py`), and memory, which is a cost, not a rule.
+Left out: pipelines (`pipeline_rules.py`), state spaces and sparse attention (`mixer_rules.py`), and memory, which is
+a cost, not a rule.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from planner.space.axes import stack_modules
+from planner.space.mixer_rules import INDEXER_RULES, SCAN_RULES
 from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
 from planner.spec.config import OFFLOAD_LABELS, RECOMPUTE_MODULES, CudaGraphs, Mask, Recompute
 from planner.spec.rule import Columns, Problem, Rule
@@ -47,37 +49,6 @@ def _heads(problem: Problem) -> int:
 
 def _kv_heads(problem: Problem) -> int:
     return math.gcd(*(attention.kv_heads for attention in problem.model.attentions))
-
-
-def _indexer_kernels(columns: Columns, problem: Problem) -> Mask:
-    able = problem.stack.kernels.sparse_attention is not None
-    return np.full(len(next(iter(columns.values()))), able or not problem.model.gathers_keys)
-
-
-def _indexer_trained(columns: Columns, problem: Problem) -> Mask:
-    adapted = problem.job.lora_rank is not None
-    return np.full(len(next(iter(columns.values()))), not (adapted and problem.model.gathers_keys))
-
-
-def _scan_heads(problem: Problem) -> int:
-    """0 where no layer has a state space; everything divides it."""
-    return math.gcd(*(state.heads for state in problem.model.state_spaces))
-
-
-def _scan_groups(problem: Problem) -> int:
-    return math.gcd(*(state.groups for state in problem.model.state_spaces))
-
-
-def _scan_words(problem: Problem) -> dict[str, object]:
-    """Heads and groups of state spaces, in the words of their kind."""
-    delta = bool(problem.model.delta_nets)
-    return {
-        "heads": _scan_heads(problem),
-        "groups": _scan_groups(problem),
-        "mixers": " and ".join(problem.model.mixer_titles),
-        "shared": "heads of keys" if delta else "groups",
-        "else_copied": "" if delta else ", or they it",
-    }
 
 
 def _dense_ffn(problem: Problem) -> int:
@@ -120,20 +91,6 @@ def _kv_heads_tp(columns: Columns, problem: Problem) -> Mask:
     if not problem.model.attentions:
         return whole
     return whole | (tp % kv == 0) if problem.stack.limits.kv_heads_below_tp else whole
-
-
-def _scan_tp(columns: Columns, problem: Problem) -> Mask:
-    return (_scan_heads(problem) % columns["tp"] == 0) & (_scan_groups(problem) % columns["tp"] == 0)
-
-
-def _scan_cp(columns: Columns, problem: Problem) -> Mask:
-    """Heads are dealt over tp x cp; groups too, or each of Mamba-2 is copied to several ranks of cp."""
-    tp, cp = columns["tp"], columns["cp"]
-    if not problem.model.state_spaces:
-        return np.ones(len(tp), dtype=np.bool_)
-    groups = np.maximum(_scan_groups(problem) // tp, 1)
-    dealt = (groups % cp == 0) | (not problem.model.delta_nets) & (cp % groups == 0)
-    return (cp == 1) | ((_scan_heads(problem) % (tp.astype(np.int64) * cp) == 0) & dealt)
 
 
 def _shared_pp(columns: Columns, problem: Problem) -> Mask:
@@ -281,20 +238,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "Megatron-LM TransformerConfig.__post_init__; torchtitan refuses tp above the key/value heads",
         lambda p: {"kv": _kv_heads(p)},
     ),
-    Rule(
-        "state-space-tp", ("tp",), _scan_tp,
-        "tp must divide the {heads} heads and the {groups} {shared} of {mixers}; tp={tp}",
-        "choose a tp that divides both",
-        "Megatron-Core ssm/mamba_mixer.py MambaMixer.__init__, transformer/transformer_config.py",
-        _scan_words,
-    ),
-    Rule(
-        "state-space-cp", ("tp", "cp"), _scan_cp,
-        "tp x cp must divide the {heads} heads of {mixers}, and cp the {groups} {shared} over tp{else_copied}; "
-        "tp={tp} cp={cp}", "choose a smaller cp",
-        "Megatron-Core ssm/mamba_context_parallel.py MambaContextParallel.__init__, transformer/transformer_config.py",
-        _scan_words,
-    ),
+    *SCAN_RULES,
     Rule(
         "ffn-tp", ("tp",), _ffn_tp,
         "tp must divide the feed-forward widths (greatest common divisor {ffn}); tp={tp}",
@@ -337,18 +281,7 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"model": p.model.name},
     ),
     *STAGE_RULES,
-    Rule(
-        "indexer-kernels", (), _indexer_kernels,
-        "the stack must have kernels of sparse attention, with which {model} gathers the keys of every query; "
-        "{stack} has none",
-        "choose --stack megatron-2026", "Megatron-LM main of 2026-08, --dsa-kernel-backend",
-        lambda p: {"model": p.model.name, "stack": p.stack.name},
-    ),
-    Rule(
-        "indexer-lora", (), _indexer_trained,
-        "adapters beside sparse attention are not modelled; LoRA of rank {rank}", "plan without --lora-rank",
-        "planner: no run of both is known", lambda p: {"rank": p.job.lora_rank},
-    ),
+    *INDEXER_RULES,
     Rule(
         "experts-ep", ("ep",), _experts_ep,
         "ep must divide the experts{experts}{limit}; ep={ep}",
