@@ -44,10 +44,16 @@ import deepspeed.runtime.config as runtime
 from deepspeed.launcher.runner import fetch_hostfile
 runtime.dist.get_rank = lambda *a, **k: 0
 def judge(case):
-    class Grid:
+    c = case["config"]
+    class Stages:  # what PipelineModule brings
         def get_data_parallel_world_size(self):
-            return case["config"]["dp"]
-    read = runtime.DeepSpeedConfig(case["folder"] + "/ds_config.json", mpu=Grid())
+            return c["dp"]
+    class Ulysses:  # what train.py registers
+        def get_sequence_parallel_world_size(self):
+            return c["cp"]
+    runtime.dist.get_world_size = lambda *a, **k: case["devices"]
+    mpu = Stages() if c["pp"] > 1 else Ulysses() if c["cp"] > 1 else None
+    read = runtime.DeepSpeedConfig(case["folder"] + "/ds_config.json", mpu=mpu)
     return {"zero": read.zero_config.stage, "micro_batch": read.train_micro_batch_size_per_gpu,
             "num_microbatches": read.gradient_accumulation_steps,
             "tp": read.tensor_parallel_config.autotp_size or 1,

@@ -83,6 +83,10 @@ def _schedule(columns: Columns, problem: Problem) -> Mask:
     return (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vpp"] == 1)
 
 
+def _one_group_of_neighbours(columns: Columns, problem: Problem) -> Mask:
+    return (columns["tp"] == 1) | (columns["cp"] == 1)
+
+
 def _pure_bf16(columns: Columns, problem: Problem) -> Mask:
     alone = columns["dp"] * columns["cp"] == 1  # ZeRO of one rank
     return np.asarray((not problem.stack.states.pure_bf16) | (columns["zero"] > 0) | alone, dtype=np.bool_)
@@ -142,6 +146,13 @@ RULES: Final[tuple[Rule, ...]] = (
             "kv": min((a.kv_heads for a in p.model.attentions), default=0),
         },
     ),
+    Rule(
+        "autotp-ulysses", ("tp", "cp"), _one_group_of_neighbours,
+        "AutoTP and Ulysses take the same neighbouring ranks, so one of tp and cp must be 1; tp={tp} cp={cp}",
+        "set tp=1 or cp=1",
+        "DeepSpeed utils/groups.py _init_tp_mesh_device, runtime/sequence_parallel/parallel_state_sp.py "
+        "initialize_sequence_parallel",
+    ),
     whole_scans(TITLE),
     no_idle_experts(TITLE),
     Rule(
@@ -173,7 +184,8 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         if config.offload & bit:
             zero[f"offload_{what}"] = {"device": "cpu", "pin_memory": True}
     settings: dict[str, Any] = {
-        "train_batch_size": job.global_batch,
+        # with AutoTP DeepSpeed takes tensor-parallel ranks for copies of the data here, and refuses any other product
+        **({"train_batch_size": job.global_batch} if config.tp == 1 else {}),
         "train_micro_batch_size_per_gpu": config.micro_batch,
         "gradient_accumulation_steps": config.num_microbatches,
         "steps_per_print": 1,
@@ -209,6 +221,7 @@ def _check(launch: Launch) -> None:
         "a pipeline with tp or cp by settings",
         config.describe(),
     )
+    require(config.tp == 1 or config.cp == 1, TITLE, "AutoTP with Ulysses", config.describe())
     require_whole_recompute(launch, TITLE, OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS)
     require(config.pp == 1 or not config.offload, TITLE, "offloading with a pipeline", config.describe())
     require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")
@@ -303,7 +316,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     cp = s.count("sequence_parallel_size", 1)
     stage = s.count("zero_optimization.stage", 0, least=0)
     devices = _devices(files)
-    dp, batch, of_batch = _batch(s, max(devices // (tp * cp * pp), 1) if devices else None)
+    dp, batch, of_batch = _batch(s, max(devices // (tp * cp * pp), 1) if devices else None, tp)
     if dp is not None:
         devices = devices or dp * tp * cp * pp
     axes = {
@@ -345,15 +358,16 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     )
 
 
-def _batch(s: Settings, dp: int | None) -> tuple[int | None, int | None, dict[str, int]]:
+def _batch(s: Settings, dp: int | None, tp: int) -> tuple[int | None, int | None, dict[str, int]]:
     """Data-parallel ranks, global batch, and the axes that the batch decides; None and left out where the devices
     decide, which `dp` counts where they are known.
 
     The batch is ranks x micro-batch x steps of accumulation; what is not given follows from the others (DeepSpeed
-    0.19.8 runtime/config.py _set_batch_related_parameters).
+    0.19.8 runtime/config.py _set_batch_related_parameters). AutoTP's `tp` ranks count as ranks there, though they share
+    their data: the global batch is that part of what is stated.
     """
     micro = s.count("train_micro_batch_size_per_gpu", 1) if s.has("train_micro_batch_size_per_gpu") else None
-    batch = s.count("train_batch_size", 1) if s.has("train_batch_size") else None
+    batch = max(s.count("train_batch_size", 1) // tp, 1) if s.has("train_batch_size") else None
     accumulated, accumulates = s.count("gradient_accumulation_steps", 1), s.has("gradient_accumulation_steps")
     if micro is None and dp is None and batch is not None:
         return None, batch, {"num_microbatches": accumulated}
