@@ -133,7 +133,7 @@ def resolve(
     runner = framework_of_stack(stack.framework)
     if runner is not None:
         runner.require_recipe(precision)
-    assumed += idle_options(stack, precision, model.is_moe, bool(model.indexers))
+    assumed += idle_options(stack, precision, model)
     cluster.accelerator.peak_flops(RECIPES[precision].gemm)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     imbalance, replicas = _expert_imbalance(request, model, assumed)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.errors import InputError, UnknownNameError
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel, Dispatcher, Float8Scales, SparseKernel, StateEngine
@@ -25,6 +26,7 @@ SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
 FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
+FUSED_EXPERTS: Final = "use-transformer-engine-op-fuser"
 UNFUSED_ATTENTION: Final = "attention-backend=unfused"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
@@ -196,6 +198,11 @@ OPTIONS: Final = (
         "tokens reach their experts once a node, by HybridEP's kernels, in NVLink domains beyond a node too",
         since="2025-12", experts=True,
     ),
+    StackOption(
+        FUSED_EXPERTS, ("megatron",), {"kernels": {"fused_experts": True}},
+        "grouped products apply the experts' activation and quantise what they write (MXFP8 on Blackwell)",
+        precisions=(Precision.FP8_MX,), since="2026-05", experts=True, needed=True,
+    ),
     *(
         StackOption(
             name, ("megatron",), {"kernels": {"sparse_attention": kernel}}, _DSA_MEANINGS[kernel], since="2026-05",
@@ -218,9 +225,8 @@ def options_for(stack: Stack) -> tuple[StackOption, ...]:
     )
 
 
-def idle_options(stack: Stack, precision: Precision, experts: bool, indexers: bool = False) -> list[str]:
-    """Options in the stack's name that change nothing under a recipe, or of a model without `experts` or without
-    `indexers`, in words.
+def idle_options(stack: Stack, precision: Precision, model: ModelSpec) -> list[str]:
+    """Options in the stack's name that change nothing under a recipe, or of a model, in words.
 
     Raises `InputError` where an option needs another recipe.
     """
@@ -233,9 +239,11 @@ def idle_options(stack: Stack, precision: Precision, experts: bool, indexers: bo
             raise InputError(must, precision, f"leave +{option.name} out")
         if option.precisions and precision not in option.precisions:
             idle.append(f"+{option.name} changes nothing under {precision}")
-        if option.experts and not experts:
+        if option.experts and not model.is_moe:
             idle.append(f"+{option.name} changes nothing of a dense model")
-        if option.indexers and not indexers:
+        elif option.name == FUSED_EXPERTS and not model.fusable_experts:
+            idle.append(f"+{option.name} changes nothing of experts without gated SiLU or quick GELU")
+        if option.indexers and not model.indexers:
             idle.append(f"+{option.name} changes nothing of a model without sparse attention")
     return idle
 

@@ -20,7 +20,7 @@ from planner.spec.dimensions import (
     require_positive,
 )
 from planner.spec.indexer import Indexer
-from planner.spec.layer import Layer, NormKind
+from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.mixers import DeltaNet, StateSpace
 
 
@@ -162,6 +162,13 @@ class ModelSpec:
     @property
     def is_moe(self) -> bool:
         return any(block.moe is not None for block in self.blocks)
+
+    @property
+    def fusable_experts(self) -> bool:
+        """Have experts an activation that grouped products can apply to what they write: SiLU or quick GELU, gated?"""
+        experts = [block.moe for block in self.blocks if block.moe is not None]
+        fusable = (Activation.SILU, Activation.QUICK_GELU)
+        return bool(experts) and all(moe.gated and moe.activation in fusable for moe in experts)
 
     @property
     def blocks(self) -> tuple[Layer, ...]:

@@ -50,7 +50,7 @@ def test_an_update_moves_bf16_alone() -> None:
 
 def test_other_recipes_and_stacks_are_refused() -> None:
     with pytest.raises(InputError, match=r"\+pure-bf16 needs one of bf16"):
-        idle_options(load_stack("torchtitan-2026+pure-bf16"), Precision.FP16, experts=False)
+        idle_options(load_stack("torchtitan-2026+pure-bf16"), Precision.FP16, dense_model())
     request = Request("llama-3.1-8b", "1x8 h100", stack="deepspeed-2025+pure-bf16", precision="fp32")
     with pytest.raises(InputError, match="needs one of bf16"):
         resolve(request)

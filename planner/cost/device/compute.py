@@ -282,9 +282,8 @@ class ComputeModel:
         """Do grouped products apply the experts' gated activation and quantise what they write? In MXFP8 on Blackwell
         (TransformerEngine#2769, in 2.15)."""
         job, accelerator = self.problem.job, self.problem.cluster.accelerator
-        gated = all(layer.moe.gated for layer in self.problem.model.layer_kinds if layer.moe is not None)
         narrow = job.precision is Precision.FP8_MX and accelerator.architecture is Architecture.BLACKWELL
-        return self.problem.stack.kernels.fused_experts and narrow and gated
+        return self.problem.stack.kernels.fused_experts and narrow and self.problem.model.fusable_experts
 
     def scan(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of a state space between its projections; 0 where a layer has none."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.catalog.stack_options import FUSED_EXPERTS
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
+from planner.frameworks.fused_experts import INTERLEAVE, VARIABLE, fuses_experts
+from planner.frameworks.fused_experts import check_release as check_fused_experts
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
 from planner.frameworks.megatron.graphs import graph_options
@@ -79,6 +82,7 @@ TRIAL_STEPS: Final = 50
 def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
     """All options of a launch by group. Raises `UnsupportedError`."""
     check_release(launch.model, version)
+    check_fused_experts(launch, version)
     return {
         "MODEL": [
             *model_options(launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary, version),
@@ -112,6 +116,8 @@ def environment(launch: Launch) -> dict[str, str]:
     }
     if launch.config.cuda_graph_impl:  # validate_args asserts it beside expandable segments
         variables["NCCL_GRAPH_REGISTER"] = "0"
+    if fuses_experts(launch):
+        variables[VARIABLE] = "1"
     if uses_fsdp(launch):
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     elif not is_blackwell(launch.accelerator):
@@ -203,6 +209,8 @@ def _experts(launch: Launch, version: str) -> list[Option]:
         options.append(("--moe-permute-fusion",))  # the cost model reads and writes every routed token once
     if overlaps_experts(launch):
         options.append(("--overlap-moe-expert-parallel-comm",))
+    if fuses_experts(launch):
+        options += [(f"--{FUSED_EXPERTS}",), ("--moe-mlp-glu-interleave-size", str(INTERLEAVE))]
     dispatcher = fused_dispatcher(launch)
     if dispatcher is None:
         return [*options, ("--moe-token-dispatcher-type", "alltoall")]

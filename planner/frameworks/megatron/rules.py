@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
+from planner.frameworks.fused_experts import FUSED_EXPERT_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.frameworks.megatron.sparse_rules import SPARSE_RULES
 from planner.frameworks.rulebook import no_scans, shards_or_hosts
@@ -145,6 +146,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *GRAPH_RULES,
     *SPARSE_RULES,
     *DISPATCH_RULES,
+    *FUSED_EXPERT_RULES,
     shards_or_hosts("Megatron-LM training/arguments.py validate_args (--optimizer-cpu-offload)"),
     Rule(
         "offload-recompute", ("recompute", "offload"), _copied_whole,

@@ -13,6 +13,7 @@ from planner.catalog.stack_options import (
     DOUBLE_BUFFER,
     DP_SERIAL,
     FP32_GRADIENTS,
+    FUSED_EXPERTS,
     GRADIENTS_16,
     GRADIENTS_32,
     TP_SERIAL,
@@ -204,14 +205,16 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     """Options of the stack that the arguments set. User buffers imply double buffers. `alone`: is there one replica,
     which reduces nothing?"""
     local = a.word("--transformer-impl", "transformer_engine") == "local" and not a.has("--use-flash-attn")
-    scores = [UNFUSED_ATTENTION] * (local or a.word("--attention-backend", "auto") in ("unfused", "local"))
+    kernels = [UNFUSED_ATTENTION] * (local or a.word("--attention-backend", "auto") in ("unfused", "local"))
+    fused = a.has("--num-experts") and a.has(f"--{FUSED_EXPERTS}") and a.has("--fp8-format")
+    kernels += [FUSED_EXPERTS] * (fused and a.word("--fp8-recipe", "delayed") == "mxfp8")
     if not a.has("--use-megatron-fsdp"):
-        found = [*scores, *[TP_SERIAL] * _reduces_alone(a)]
+        found = [*kernels, *[TP_SERIAL] * _reduces_alone(a)]
         if not (alone or a.has("--overlap-grad-reduce") or a.has("--use-torch-fsdp2")):
             found.append(DP_SERIAL)
         return (*found, GRADIENTS_16 if _keeps_16_bit_gradients(a) else GRADIENTS_32)
     buffers = ("--fsdp-double-buffer", "--use-nccl-ub", "--megatron-fsdp-max-pool-double-buffer")
-    found = [*scores, *[DOUBLE_BUFFER] * any(a.has(name) for name in buffers)]
+    found = [*kernels, *[DOUBLE_BUFFER] * any(a.has(name) for name in buffers)]
     if a.word("--megatron-fsdp-main-grads-dtype", "auto") == "fp32":
         found.append(FP32_GRADIENTS)
     return tuple(found)

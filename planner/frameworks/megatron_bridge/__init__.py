@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.catalog.stack_options import DOUBLE_BUFFER
+from planner.catalog.stack_options import DOUBLE_BUFFER, FUSED_EXPERTS
 from planner.errors import FileInputError, InputError
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
+from planner.frameworks.fused_experts import INTERLEAVE, fuses_experts
 from planner.frameworks.known import known_as
 from planner.frameworks.layout import (
     ChunkLayers,
@@ -122,6 +123,9 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         if dispatcher:
             fields["model.moe_flex_dispatcher_backend"] = str(dispatcher)
         fields["model.moe_grouped_gemm"] = fields["model.moe_permute_fusion"] = True
+        fused = fuses_experts(launch)
+        fields["model.use_transformer_engine_op_fuser"] = fused
+        fields["model.moe_mlp_glu_interleave_size"] = INTERLEAVE if fused else None
     if model.has_latent_attention or model.delta_nets:
         fields["model.mtp_num_layers"] = model.mtp_layers or None
     return fields
@@ -339,7 +343,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
         dispatcher=_dispatcher(s),
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
-        stack_options=(DOUBLE_BUFFER,) if fsdp and s.flag("ddp.fsdp_double_buffer") else (),
+        stack_options=_stack_options(s, fsdp, precision),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
     )
@@ -363,6 +367,13 @@ def _recomputation(
         modules = sum(1 << RECOMPUTE_MODULES.index(n) for n in set(names) if n in RECOMPUTE_MODULES)
     level = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
+
+
+def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tuple[str, ...]:
+    """Options of the stack that the fields set."""
+    fused = precision is Precision.FP8_MX and s.flag("model.use_transformer_engine_op_fuser")
+    doubled = fsdp and s.flag("ddp.fsdp_double_buffer")
+    return (*[DOUBLE_BUFFER] * doubled, *[FUSED_EXPERTS] * fused)
 
 
 def _dispatcher(s: Settings) -> Dispatcher | None:
