@@ -24,6 +24,7 @@ from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
 from planner.request import Request, resolve
+from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
 
@@ -346,9 +347,7 @@ def _whole_nodes(request: Request) -> tuple[int, int]:
     try:
         cluster = load_cluster(request.cluster, None)
         most = cluster.num_devices if request.gpus is None else min(request.gpus, cluster.num_devices)
-    except InputError as error:
-        if "node type" not in error.must:
-            raise
+    except NodeTypeError:
         cluster = load_cluster(request.cluster, MANY_SIZES)
         most = request.gpus or LARGEST_SIZE
     per_node = cluster.devices_per_node

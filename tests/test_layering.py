@@ -92,7 +92,7 @@ def breaches(module: str, source: str) -> list[str]:
 
 def may_touch_files(module: str) -> bool:
     own, last = top_of(module), module.rsplit(".", 1)[-1]
-    loader = own in ("spec", "catalog") and last.startswith("load")
+    loader = own in ("spec", "catalog") and last.startswith(("load", "save"))
     return loader or own in ("frameworks", "report", "calibrate", "cli")
 
 

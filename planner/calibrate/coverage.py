@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from planner.calibrate.predict import rates_of
-from planner.calibrate.published.measured import group_of, is_judged
+from planner.calibrate.published.measured import group_of, is_judged, number_of
 from planner.calibrate.statistics import Answer, error_summary
 from planner.cost.model import CostModel
 from planner.reasons import confidence_of
@@ -52,7 +52,7 @@ def coverage(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[Answer]] = defaultdict(list)
     for answer in answers:
         if answer.time_ratio is not None and answer.output.get("band") and is_judged(group_of(answer.row)):
-            groups[answer.output["stack"], size_of(float(answer.row["gpus"]))].append(answer)
+            groups[answer.output["stack"], size_of(number_of(answer.row, "gpus") or 1.0)].append(answer)
     order = [words for _, words in _SIZES]
     found = []
     for (stack, size), members in sorted(

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from planner.calibrate.probe_shapes import Task, collective_tasks, compute_tasks
 from planner.calibrate.profile import Device, Measurement, Profile, read_profile
-from planner.catalog.load_overlay import write_whole
 from planner.errors import InputError, PlannerError, UnsupportedError
+from planner.spec.save import save_text
 
 WARM_UP: Final = 3
 _LEAST, _MOST = 5, 200  # repeats of an operation
@@ -166,7 +166,7 @@ def probe(
                 say(f"{task.kind} {task.name}")
                 profile = _with(profile, _measured(bench, task))
                 if world.rank == 0:
-                    write_whole(profile.model_dump_json(indent=1) + "\n", output)
+                    save_text(profile.model_dump_json(indent=1) + "\n", output)
     finally:
         world.leave()
     return profile, world.rank == 0

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.published.measured import Measurement, group_of, is_judged, sweep_of
+from planner.calibrate.published.measured import Measurement, group_of, is_judged, sweep_of, unread_cells
 
 Array = NDArray[np.float64]
 
@@ -230,6 +230,7 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
         "answered": status["ok"] - len(illegal) + foretold,
         "illegal": {"rows": len(illegal), "failed": foretold, "ran": sum(a.measured.ran for a in illegal)},
         "reasons": dict(Counter(a.output["reason"] for a in answers if a.output["reason"]).most_common()),
+        "unread_cells": dict(Counter(name for a in answers for name in unread_cells(a.row))),
         "headline_dense": mean_of_sources(sources, "step_time_dense"),
         "headline_moe": mean_of_sources(sources, "step_time_moe"),
         "headline_moe_no_hybrids": mean_of_sources(sources, "step_time_moe_no_hybrids"),

@@ -46,6 +46,10 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
             f"{illegal['rows']} of them break a rule of their framework and have no figures: {illegal['failed']} are "
             f"recorded as failed, which counts as answered, {illegal['ran']} ran"
         )
+    lines += [
+        f"{name} of {count} rows is no number above 0: not compared"
+        for name, count in summary["unread_cells"].items()
+    ]
     for key, what in (("headline_dense", "dense"), ("headline_moe", "mixture of experts")):
         part = summary[key]
         if part:

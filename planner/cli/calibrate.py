@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from planner.calibrate.correction.estimate import Calibration
+    from planner.calibrate.logs.machine import Nodes
     from planner.calibrate.logs.nccl_tests import LinkFit
     from planner.request import Request
     from planner.spec.machine.accelerator import Accelerator
@@ -87,9 +88,10 @@ def calibrate(
     as_json: JsonOption = False,
 ) -> int:
     """Correct predictions by what was measured on your cluster: own runs, link tests, a probe."""
+    from planner.calibrate.logs.machine import read_nodes
     from planner.catalog.load_overlay import save_overlay
     from planner.report.calibration import calibration_document, calibration_facts
-    from planner.spec.machine.load_cluster import load_cluster
+    from planner.spec.save import save_text
 
     if model == NO_MODEL and run:
         raise InputError("runs need the model that they trained", model, "give its name or config.json first")
@@ -99,13 +101,14 @@ def calibrate(
         raise InputError(
             "a calibration corrects the shipped numbers, not another one", request.calibration, hint
         )
-    machine = load_cluster(cluster, gpus)
-    said = _machine_lines(machine, topo, nodes, cluster_file)
-    if not (run or nccl or profile or topo or nodes):
-        hint = "give --run, --nccl, --profile, --topo or --nodes"
-        raise InputError("something measured must be given", "nothing", hint)
+    _check_outputs(output, bool(run or nccl or profile), cluster_file, bool(topo or nodes))
+    hosts = read_nodes(nodes) if nodes else None
+    machine = _machine(cluster, gpus, hosts, exact=cluster_file is not None)
+    said, found = _machine_lines(machine, topo, hosts, cluster_file)
     overlay, runs, links, notes = _corrections(request, machine, name, run or [], nccl or [], profile)
     said += notes
+    if cluster_file is not None:
+        save_text(found, cluster_file)
     if overlay is None:
         say_json({"notes": said}) if as_json else say(_notes_only(said))
         return 0
@@ -143,24 +146,57 @@ def _notes_only(said: list[str]) -> RenderableType:
     return section("Machine", bullets(said))
 
 
-def _machine_lines(
-    machine: Cluster, topo: Path | None, nodes: str | None, cluster_file: Path | None
-) -> list[str]:
-    from planner.calibrate.logs.machine import cluster_text, machine_notes, read_nodes, read_topology
-    from planner.catalog.load_overlay import write_whole
+def _check_outputs(output: Path | None, corrects: bool, cluster_file: Path | None, describes: bool) -> None:
+    """Refuse files that cannot be written, or with nothing to write, before any work is done. Raises `InputError`."""
+    from planner.spec.save import check_target
 
-    if topo is None and nodes is None:
-        return []
+    if not (corrects or describes):
+        hint = "give --run, --nccl, --profile, --topo or --nodes"
+        raise InputError("something measured must be given", "nothing", hint)
+    if output is not None and not corrects:
+        hint = "leave -o out; --cluster-file writes the machine"
+        raise InputError("a calibration needs --run, --nccl or --profile", "--topo or --nodes alone", hint)
+    if cluster_file is not None and not describes:
+        raise InputError(
+            "--cluster-file needs what it writes", "neither --topo nor --nodes", "give one of them"
+        )
+    for file in (output, cluster_file):
+        if file is not None:
+            check_target(file)
+
+
+def _machine(cluster: str, gpus: int | None, hosts: Nodes | None, exact: bool) -> Cluster:
+    """The cluster; of a node type without a size, as many nodes as there are hosts, or, unless `exact`, as have every
+    link. Raises `InputError`."""
+    from planner.spec.machine.build_cluster import NodeTypeError
+    from planner.spec.machine.load_cluster import load_cluster
+
+    try:
+        return load_cluster(cluster, gpus)
+    except NodeTypeError as error:
+        if hosts is None and exact:
+            raise
+        return load_cluster(cluster, len(hosts.names) * error.per_node if hosts else error.smallest)
+
+
+def _machine_lines(
+    machine: Cluster, topo: Path | None, hosts: Nodes | None, cluster_file: Path | None
+) -> tuple[list[str], str]:
+    """What the machine says of itself, and the file that describes it; empty where none is asked for."""
+    from planner.calibrate.logs.machine import cluster_text, machine_notes, read_topology
+
+    if topo is None and hosts is None:
+        return [], ""
     topology = read_topology(topo) if topo else None
-    hosts = read_nodes(nodes) if nodes else None
     lines = [*topology.lines] if topology else []
     if hosts is not None:
         lines.append(f"{len(hosts.names)} nodes, {hosts.names[0]} to {hosts.names[-1]}")
     notes = machine_notes(machine, topology, hosts)
+    text = ""
     if cluster_file is not None:
-        write_whole(cluster_text(machine, topology, hosts, cluster_file.stem), cluster_file)
+        text = cluster_text(machine, topology, hosts, cluster_file.stem)
         lines.append(f"the machine as a cluster: {cluster_file}")
-    return [*lines, *(f"contradicts the cluster given: {note}" for note in notes)]
+    return [*lines, *(f"contradicts the cluster given: {note}" for note in notes)], text
 
 
 def _links(files: list[Path], profile: Path | None, machine: Cluster) -> LinkFit | None:

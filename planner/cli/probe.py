@@ -39,9 +39,9 @@ def probe(
 ) -> int:
     """Time matrix products, attention, a layer and collectives of this machine, with torch alone."""
     from planner.calibrate.probe import probe as measure
-    from planner.spec.load_plan import check_plan_target
+    from planner.spec.save import check_target
 
-    check_plan_target(output)
+    check_target(output)
     with progress("probing") as spinner:
         profile, leads = measure(output, device, tiny, updates(spinner))
     if not leads:

@@ -191,9 +191,9 @@ def estimate(
 def _check_output(output: Path | None) -> None:
     """Refuse a target that cannot be written before any work is done."""
     if output is not None:
-        from planner.spec.load_plan import check_plan_target
+        from planner.spec.save import check_target
 
-        check_plan_target(output)
+        check_target(output)
 
 
 app.command(epilog=listings.MODEL_EPILOG)(answers(listings.model))

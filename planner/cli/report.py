@@ -40,9 +40,9 @@ def report(result: ResultArgument, output: OutputOption, cluster: ClusterOption 
     """Make one self-contained page of a plan, a comparison or a sizing: charts, reasons, assumptions."""
     from planner.cli.output import progress
     from planner.report.html import page_html
-    from planner.spec.load_plan import check_plan_target, save_text
+    from planner.spec.save import check_target, save_text
 
-    check_plan_target(output)
+    check_target(output)
     with progress("drawing"):
         page = result_file_page(result, cluster)
         text = page_html(page)
@@ -56,13 +56,15 @@ def result_file_page(path: Path, cluster: str | None) -> Page:
     from planner.report.charts import require_altair
     from planner.report.page_results import result_page
     from planner.report.result_file import parse_result
-    from planner.spec.load_plan import load_json, load_plan
+    from planner.spec.load_plan import parse_json, parse_plan, read_document
 
     require_altair()
-    document = load_json(path)
+    name = str(path)
+    text = read_document(path)  # once: it may be a pipe
+    document = parse_json(text, name)
     if "kind" in document:
-        return result_page(parse_result(document, str(path)))
-    return drawn_plan_page(load_plan(path), cluster)
+        return result_page(parse_result(document, name))
+    return drawn_plan_page(parse_plan(text, name), cluster)
 
 
 def drawn_plan_page(plan: Plan, cluster: str | None = None) -> Page:

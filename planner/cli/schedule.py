@@ -19,6 +19,7 @@ from planner.schedule.generate import NamedSchedule, action_table, default_chunk
 from planner.schedule.memory_limited import default_limit, memory_limited_table
 from planner.schedule.simulate import StageTimes, Timeline, simulate, stage_times
 from planner.spec.config import Schedule
+from planner.spec.save import save_text
 
 SHORTEST, LONGEST = 1e-12, 1e12  # of a pass, in the user's unit: no sum of them overflows
 
@@ -185,15 +186,10 @@ def _counts(counts: list[int]) -> str:
 
 
 def write_svg(answer: ScheduleAnswer, path: Path) -> None:
-    """Write the drawing. Raises `InputError` if the file cannot be written."""
+    """Write the drawing. Raises `FileInputError`."""
     question = answer.question
     title = (
         f"{question.schedule}: {question.pp} ranks, {question.microbatches} micro-batches, "
         f"makespan {answer.timeline.makespan:.6g}, bubble {answer.timeline.bubble:.6g}"
     )
-    try:
-        path.write_text(timeline_svg(answer.timeline, title), encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            "--svg must name a file that can be written", str(path), str(error.strerror)
-        ) from None
+    save_text(timeline_svg(answer.timeline, title), path)

@@ -52,8 +52,8 @@ def sweep(
     restart: RestartOption = False,
 ) -> int:
     """Plan every combination of models, clusters, sizes, sequences and batches of a file into one table."""
-    from planner.spec.load_plan import check_plan_target
     from planner.spec.load_sweep import load_sweep
+    from planner.spec.save import check_target
 
     if output.suffix not in FORMATS:
         raise InputError("the table must be .csv or .parquet", str(output), "write -o results.csv")
@@ -63,7 +63,7 @@ def sweep(
         raise InputError("work must be done by --workers or --dask", "both", "leave one of them out")
     if output.suffix == ".parquet":
         _parquet()
-    check_plan_target(output)
+    check_target(output)
     asked = load_sweep(file)
     requests = requests_of(asked)
     journal = Journal(output, _digest(requests, asked.top), restart)
@@ -214,7 +214,7 @@ class Journal:
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
     """The rows as CSV or Parquet, by the file's ending: the old file or the new one, whole."""
-    from planner.spec.load_plan import save_bytes
+    from planner.spec.save import save_bytes
 
     save_bytes(parquet_bytes(rows) if path.suffix == ".parquet" else csv_text(rows).encode(), path)
 

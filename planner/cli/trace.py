@@ -5,16 +5,14 @@ Left out: how events are laid out (`report/trace.py`), and configurations that n
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.cli.options import CalibrationOption
-from planner.errors import FileInputError, InputError
+from planner.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,11 +73,12 @@ def trace(
 ) -> int:
     """Write a step of a plan as a Chrome trace: every pass of every pipeline rank, messages and memory (Perfetto)."""
     from planner.report.trace import trace_document, trace_text
-    from planner.spec.load_plan import check_plan_target, load_plan
+    from planner.spec.load_plan import load_plan
+    from planner.spec.save import check_target, save_text
 
     to_stdout = str(output) == "-"
     if not to_stdout:
-        check_plan_target(output)
+        check_target(output)
     made = load_plan(plan)
     if not made.choices:
         sys.stderr.write(f"nothing to trace: {made.headline}\n")
@@ -91,7 +90,7 @@ def trace(
     if to_stdout:
         sys.stdout.write(text)
         return 0
-    _write(text, output)
+    save_text(text, output)
     for key in ("configuration", "note"):
         if key in step.facts:
             sys.stderr.write(f"{key}: {step.facts[key]}\n")
@@ -314,23 +313,3 @@ MEMORY_COUNTS = (
     "rise and fall within a pass, and reduction of gradients. Counters called activations count nothing else: their "
     "schedule places chunks on other ranks than the plan"
 )
-
-
-def _write(text: str, path: Path) -> None:
-    """Write the file at once: a reader sees the old one or the new one, whole. Raises `FileInputError`."""
-    target, partial = path.resolve(), None
-    try:
-        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(partial, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
-        os.replace(partial, target)
-    except OSError as error:
-        raise FileInputError(str(path), "must be writable", error.strerror or str(error)) from None
-    finally:
-        if partial is not None and os.path.exists(partial):
-            os.unlink(partial)

@@ -6,8 +6,6 @@ Left out: how runs are read and predicted (`calibrate/`), and fitting.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +34,10 @@ def validate(
     from planner.calibrate.tables import text_table
     from planner.calibrate.validate import validate_files
     from planner.catalog.load_overlay import load_overlay
+    from planner.spec.save import check_target, save_text
 
+    if output is not None:
+        check_target(output)
     overlay = load_overlay(str(calibration)) if calibration is not None else None
     validation = validate_files(runs, models, overlay)
     if not validation.rows:
@@ -44,21 +45,10 @@ def validate(
             str(runs), "must hold a run or more", "none below the header", "see docs/own_runs.md"
         )
     if output is not None:
-        write_document(json.dumps(validation.document(), allow_nan=False, indent=1), output)
+        save_text(json.dumps(validation.document(), allow_nan=False, indent=1), output)
     typer.echo(text_table(validation.summary))
     parts = validation.summary["coverage"]
     if parts:
         typer.echo("\nby stack and devices (percent; a band promises to hold 80 % of the rows):")
         typer.echo("\n".join(coverage_lines(parts)))
     return 0
-
-
-def write_document(text: str, path: Path) -> None:
-    """Write the whole file or nothing. Raises `FileInputError`."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except OSError as error:
-        raise FileInputError(str(path), "the file must be writable", str(error.strerror or error)) from None

@@ -13,7 +13,8 @@ from planner.catalog.stack_options import options_for
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
 from planner.spec.load_model import catalog_index, catalog_models, load_model
-from planner.spec.machine.cluster import Cluster, ClusterSpec
+from planner.spec.machine.build_cluster import smallest_size
+from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.load_cluster import cluster_specs, load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
@@ -105,18 +106,10 @@ def cluster_facts(cluster: Cluster, any_size: bool = False) -> Facts:
     }
 
 
-def _smallest_size(spec: ClusterSpec) -> int | None:
-    """Devices that show every tier of a node type: two of its largest scale-up domains; None: all it has."""
-    if spec.nodes != "any":
-        return None
-    domain = max(spec.node.accelerators, spec.node.scale_up.domain)
-    return 2 * domain if spec.fabric else spec.node.accelerators
-
-
 def shipped_clusters() -> list[Facts]:
     """Every shipped cluster; of a node type the smallest cluster with a network between nodes."""
     return [
-        cluster_facts(load_cluster(path.stem, _smallest_size(spec)), spec.nodes == "any")
+        cluster_facts(load_cluster(path.stem, smallest_size(spec)), spec.nodes == "any")
         for path, spec in cluster_specs()
     ]
 
@@ -125,7 +118,7 @@ def named_cluster(text: str, gpus: int | None) -> Facts:
     """The cluster behind a name, a path or a shorthand; of a node type `gpus` or the smallest of its kind."""
     for path, spec in cluster_specs():
         if gpus is None and spec.nodes == "any" and text.lower() in (path.stem, spec.name, *spec.aliases):
-            return cluster_facts(load_cluster(path.stem, _smallest_size(spec)), True)
+            return cluster_facts(load_cluster(path.stem, smallest_size(spec)), True)
     return cluster_facts(load_cluster(text, gpus))
 
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.errors import FileInputError, UnknownNameError
 from planner.spec.hf import read_hf_config
+from planner.spec.load_yaml import parse_yaml
 from planner.spec.model import ModelSpec
 
 LARGEST_FILE = 8 * 2**20
@@ -176,7 +177,7 @@ def _read(
     except UnicodeDecodeError as error:
         must = "the file must be text in UTF-8"
         raise FileInputError(file, must, f"byte {error.start}: {error.reason}", "save it as UTF-8") from error
-    fields = _parse_yaml(text, file) if suffix in (".yaml", ".yml") else _parse_json(text, file)
+    fields = parse_yaml(text, file) if suffix in (".yaml", ".yml") else _parse_json(text, file)
     if not isinstance(fields, dict):
         must = "the file must hold one object of named fields"
         raise FileInputError(file, must, type(fields).__name__, "give a model's config.json")
@@ -190,11 +191,3 @@ def _parse_json(text: str, file: str) -> Any:
     except (ValueError, RecursionError) as error:
         given = str(error) if text.strip() else "an empty file"
         raise FileInputError(file, "the file must be valid JSON", given, "repair the file") from error
-
-
-def _parse_yaml(text: str, file: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        given = " ".join(str(error).split())
-        raise FileInputError(file, "the file must be valid YAML", given, "repair the file") from error

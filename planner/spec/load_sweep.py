@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from planner.errors import FileInputError
-from planner.spec.machine.load_cluster import read_yaml
+from planner.spec.load_yaml import read_yaml
 
 MOST_POINTS: Final = 1_000_000
 MOST_TOP: Final = 100

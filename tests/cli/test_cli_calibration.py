@@ -99,3 +99,25 @@ def test_own_runs_without_micro_batches_are_refused(ours: str, axis: str) -> Non
 )
 def test_every_verb_lists_the_option(verb: str) -> None:
     assert "--calibration" in RUNNER.invoke(app, [verb, "--help"]).output
+
+
+def test_what_needs_no_number_of_devices_asks_for_none(tmp_path: Path) -> None:
+    told = RUNNER.invoke(app, ["calibrate", "-", "dgx-h100", "--nodes", "gpu[01-04]", "--json"])
+    assert (told.exit_code, json.loads(told.stdout)["notes"]) == (0, ["4 nodes, gpu01 to gpu04"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--nodes", "gpu[01-04]", "-o", "ours.yaml"], "needs --run, --nccl or --profile"),
+        (["--run", "9 s", "--cluster-file", "ours.yaml"], "--cluster-file needs"),
+        (["--run", "no.log", "--nodes", "a,b", "--cluster-file", "ours.yaml"], "the log must exist"),
+    ],
+)
+def test_nothing_is_written_that_was_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = RUNNER.invoke(app, ["calibrate", *JOB, *options])
+    assert (told.exit_code, said in told.output) == (2, True), told.output
+    assert not list(tmp_path.iterdir())

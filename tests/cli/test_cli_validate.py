@@ -41,3 +41,24 @@ def test_missing_files_and_unwritable_outputs_are_bad_input(tmp_path: Path) -> N
     assert (none.exit_code, "a run or more" in none.output) == (2, True)
     where = str(tmp_path / "no" / "such" / "out.json")
     assert CliRunner().invoke(app, ["validate", str(runs), str(models), "--json", where]).exit_code == 2
+
+
+def test_cells_are_read_as_spreadsheets_write_them_or_named(tmp_path: Path) -> None:
+    runs, models = tmp_path / "runs.csv", tmp_path / "models.json"
+    row = ROW.replace(",8,4096", ',"1,024",4096')
+    runs.write_text(f"{HEADER}\n{row}\n{ROW.replace('3.0', '3.2 s')}\n")
+    models.write_text(json.dumps(MODEL))
+    result = CliRunner().invoke(app, ["validate", str(runs), str(models)])
+    assert result.exit_code == 0, result.output
+    assert "step_time_s of 1 rows is no number above 0" in result.output
+
+
+def test_files_that_no_reader_takes_are_bad_input(tmp_path: Path) -> None:
+    runs, models = tmp_path / "runs.csv", tmp_path / "models.json"
+    runs.write_text(f"{HEADER}\n{ROW}\n")
+    models.write_text("[" * 100_000)
+    deep = CliRunner().invoke(app, ["validate", str(runs), str(models)])
+    assert (deep.exit_code, "must be valid JSON" in deep.output) == (2, True)
+    runs.write_text(f"{HEADER}\n{ROW}{'x' * 200_000}\n")
+    long = CliRunner().invoke(app, ["validate", str(runs), str(models)])
+    assert (long.exit_code, "must be a valid CSV file" in long.output) == (2, True)

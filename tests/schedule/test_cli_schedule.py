@@ -89,7 +89,7 @@ def test_times_per_stage_and_of_an_overlapped_pair() -> None:
         ("--schedule zb-auto --pp 4 --microbatches 8 --memory-limit 0", "1 chunk or more"),
         ("--schedule zb-h1 --pp 4 --microbatches 8 --memory-limit 4", "searched for"),
         ("--schedule 1f1b --pp 1024 --microbatches 100000", "at most"),
-        ("--schedule 1f1b --pp 4 --microbatches 8 --svg /nowhere/x.svg", "file that can be written"),
+        ("--schedule 1f1b --pp 4 --microbatches 8 --svg /nowhere/x.svg", "folder that can be written to"),
     ],
 )
 def test_what_cannot_run_is_refused_with_exit_code_2(words: str, said: str) -> None:

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from planner.errors import FileInputError, InputError
 from planner.spec.config import AXES, ParallelConfig
 from planner.spec.job import AdapterTargets, Job, Optimizer
-from planner.spec.load_plan import check_plan_target, load_plan, plan_json, save_plan
+from planner.spec.load_plan import load_plan, plan_json, save_plan
 from planner.spec.planfile import Plan, PlannedConfig, Run
 from planner.spec.precision import Precision
+from planner.spec.save import check_target
 from planner.spec.subject import JobFacts
 
 
@@ -162,7 +163,7 @@ def test_a_failed_write_leaves_the_old_file(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("planner.spec.load_plan.os.fsync", full)
+    monkeypatch.setattr("planner.spec.save.os.fsync", full)
     with pytest.raises(FileInputError, match="No space left"):
         save_plan(example_plan, path)
     assert path.read_text() == "old"
@@ -183,8 +184,8 @@ def test_writing_follows_a_link_and_keeps_the_mode(tmp_path: Path, example_plan:
 def test_targets_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "plan.json", "/dev/null", "a\0b"):
         with pytest.raises(FileInputError):
-            check_plan_target(path)
-    check_plan_target(tmp_path / "plan.json")
+            check_target(path)
+    check_target(tmp_path / "plan.json")
     assert list(tmp_path.iterdir()) == []
 
 

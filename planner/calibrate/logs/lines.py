@@ -323,6 +323,10 @@ def read_log(path: Path) -> LogFacts:
     try:
         if path.is_dir():
             raise FileInputError(str(path), "a log must be a file", "a folder", "name the log in it")
+        if path.exists() and not path.is_file():  # read more than once
+            raise FileInputError(
+                str(path), "a log must be a regular file", "a pipe or device", "save it first"
+            )
         size = path.stat().st_size
         if size > LARGEST_LOG:
             hint = f"cut it: tail -n 200000 {path.name} > short.log"

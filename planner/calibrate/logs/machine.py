@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from planner.spec.machine.cluster import Cluster
 
 _LARGEST: Final = 5_000_000  # bytes
 _MOST_NODES: Final = 1_000_000
+_MOST_RANGES: Final = 8  # of a name
+_BALANCED: Final = r"[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*"  # brackets of a node list, none within another
+_PART: Final = r"(?:[^,\[\]]|\[[^\[\]]*\])+"
 _JOINTS: Final = {"nvlink": "NVLink", "xgmi": "Infinity Fabric"}
 _LINKS: Final = re.compile(r"^(?:X|NV\d+|NVL|PIX|PXB|PHB|NODE|SYS|N/A|OK|NS|CNS)$")
 _SLOTS: Final = re.compile(r"(?:slots|max_slots|gpus)\s*=\s*(\d+)|:(\d+)\s*$")
@@ -148,9 +152,11 @@ def read_nodes(text: str) -> Nodes:
     path = Path(text)
     try:
         is_file = path.is_file()
-    except OSError:
+    except (OSError, ValueError):
         is_file = False
     if not is_file:
+        if "/" in text or path.suffix in (".txt", ".list"):
+            raise FileInputError(text[:200], "a hostfile must exist", hint="check the path")
         return Nodes(tuple(expand_nodes(text)), None)
     names: dict[str, None] = {}
     slots: set[int] = set()
@@ -176,15 +182,14 @@ def read_nodes(text: str) -> Nodes:
 def expand_nodes(text: str) -> list[str]:
     """Names of a Slurm node list: "a[1-3,7],b" is a1, a2, a3, a7, b. Raises `InputError`."""
     found: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text.strip()):
-        found += _expanded(part.strip())
+    parts = re.findall(_PART, text.strip()) if re.fullmatch(_BALANCED, text) else []
+    for part in parts:
+        if part.count("[") > _MOST_RANGES:
+            raise InputError(f"a node name must hold at most {_MOST_RANGES} ranges", repr(part[:80]))
+        found += islice(_expanded(part.strip()), _MOST_NODES + 1)
         if len(found) > _MOST_NODES:
             raise InputError(f"a node list must name at most {_MOST_NODES:,} nodes", text[:80])
-    if (
-        text.count("[") != text.count("]")
-        or not found
-        or not all(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) for name in found)
-    ):
+    if not found or not all(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) for name in found):
         hint = "write it like gpu[001-064], or give a hostfile"
         raise InputError("nodes must be a hostfile or a Slurm node list", repr(text[:80]), hint)
     return found

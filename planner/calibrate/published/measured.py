@@ -5,7 +5,6 @@ Left out: MFU and TFLOPS, which follow each framework's own convention.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,9 @@ Row = Mapping[str, str]
 FROM_MEMORY: Final = ("korthikanti2022", "megascale_paper", "mt_nlg_530b")
 # Above this many devices most nanotron runs are in a slow mode that nothing in the row announces.
 NANOTRON_DEVICES: Final = 128
+_EMPTY: Final = ("", "na", "n/a", "none", "null", "nan", "-")
+_LEAST, _MOST = 1e-9, 1e15  # of any cell, in its unit
+_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 @dataclass(frozen=True)
@@ -42,22 +44,32 @@ class Measurement:
         return not (self.oom or self.crashed) and (self.step_time is not None or self.peak_memory is not None)
 
 
-def _number(row: Row, name: str) -> float | None:
+def number_of(row: Row, name: str) -> float | None:
+    """A cell above 0, commas between thousands left out; None for anything else."""
     try:
-        value = float(row.get(name) or "")
+        value = float(_THOUSANDS.sub("", row.get(name) or ""))
     except ValueError:
         return None
-    return value if math.isfinite(value) and value > 0 else None
+    return value if _LEAST < value < _MOST else None
+
+
+def unread_cells(row: Row) -> tuple[str, ...]:
+    """Columns whose cell is neither empty nor a number above 0, and so compared with nothing."""
+    return tuple(
+        name
+        for name in ("step_time_s", "tokens_per_s_per_gpu", "peak_mem_gib")
+        if (row.get(name) or "").strip().lower() not in _EMPTY and number_of(row, name) is None
+    )
 
 
 def measurement_of(row: Row) -> Measurement:
     """The step time as published, else global batch x sequence length / (tokens/s per device x devices)."""
-    step, rate = _number(row, "step_time_s"), _number(row, "tokens_per_s_per_gpu")
-    tokens = [_number(row, name) for name in ("global_batch", "seq_len", "gpus")]
+    step, rate = number_of(row, "step_time_s"), number_of(row, "tokens_per_s_per_gpu")
+    tokens = [number_of(row, name) for name in ("global_batch", "seq_len", "gpus")]
     if step is None and rate is not None and None not in tokens:
         batch, length, gpus = (value or 0.0 for value in tokens)
         step = batch * length / (rate * gpus)
-    peak, notes = _number(row, "peak_mem_gib"), (row.get("notes") or "").strip()
+    peak, notes = number_of(row, "peak_mem_gib"), (row.get("notes") or "").strip()
     # Megatron-Bridge logs bytes / 1e9 (training/utils/train_utils.py, report_memory): published as printed
     unit = GB if "bridge" in (row.get("framework") or "").lower() else GIB
     crashed = notes.startswith("FAILED")
@@ -69,7 +81,7 @@ def measurement_of(row: Row) -> Measurement:
 def group_of(row: Row) -> str:
     """The source, with nanotron's large runs apart."""
     source = (row.get("source") or "").strip() or "no source"
-    devices = _number(row, "gpus") or 0
+    devices = number_of(row, "gpus") or 0
     if "nanotron" in (row.get("framework") or "").lower() and devices > NANOTRON_DEVICES:
         return f"{source} (above {NANOTRON_DEVICES} GPUs)"
     return source

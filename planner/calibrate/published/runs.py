@@ -110,11 +110,21 @@ class Run:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a runs file, every value stripped. Raises `FileInputError`."""
+    try:
+        return _rows(path)
+    except csv.Error as error:
+        raise FileInputError(str(path), "must be a valid CSV file", str(error)) from None
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     rows = csv.DictReader(io.StringIO(_read_text(path), newline=""))
     needed = {"model", "gpu", "gpus"}
     header = [name.strip() for name in rows.fieldnames or ()]
     if missing := needed - set(header):
-        raise FileInputError(str(path), "must have the columns of published runs", f"no {sorted(missing)}")
+        must = f"must have the columns {', '.join(sorted(needed))}"
+        raise FileInputError(str(path), must, f"no {', '.join(sorted(missing))}", "see docs/own_runs.md")
+    if twice := [name for name in header if name and header.count(name) > 1]:
+        raise FileInputError(str(path), "must have each column once", f"{twice[0]} twice", "leave one out")
     rows.fieldnames = header
     return [
         {k: (v or "").strip() for k, v in row.items() if isinstance(k, str) and not isinstance(v, list)}
@@ -126,10 +136,11 @@ def read_models(path: Path) -> dict[str, Any]:
     """The descriptions of a models file, by key. Raises `FileInputError`."""
     try:
         models = json.loads(_read_text(path))
-    except ValueError as error:
-        raise FileInputError(str(path), "must be valid JSON", str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise FileInputError(str(path), "must be valid JSON", str(error), "see docs/own_runs.md") from None
     if not isinstance(models, dict):
-        raise FileInputError(str(path), "must map model keys to descriptions", type(models).__name__)
+        must = "must map model keys to descriptions"
+        raise FileInputError(str(path), must, type(models).__name__, "see docs/own_runs.md")
     return models
 
 

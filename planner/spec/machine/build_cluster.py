@@ -16,15 +16,30 @@ from planner.spec.machine.topology import HOP_LATENCY, FabricTier, Wiring, deriv
 _NON_BLOCKING: Final = "the fabric between nodes does not block"
 
 
+class NodeTypeError(InputError):
+    """A node type, of which nobody said how many. `per_node`: its devices; `smallest`: as many as have every link."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.per_node = spec.node.accelerators
+        self.smallest = smallest_size(spec) or self.per_node
+        must = f"{spec.name} is a node type, so the number of GPUs must be given"
+        super().__init__(must, hint=f"add --gpus {self.per_node}")
+
+
+def smallest_size(spec: ClusterSpec) -> int | None:
+    """Devices that show every tier of a node type: two of its largest scale-up domains; None: all it has."""
+    if spec.nodes != "any":
+        return None
+    domain = max(spec.node.accelerators, spec.node.scale_up.domain)
+    return 2 * domain if spec.fabric else spec.node.accelerators
+
+
 def cluster_from_spec(spec: ClusterSpec, accelerator: Accelerator, gpus: int | None) -> Cluster:
     """The first `gpus` devices of the cluster in a file (None: all of it). Raises `InputError`."""
     per_node = spec.node.accelerators
     if spec.nodes == "any":
         if gpus is None:
-            raise InputError(
-                f"{spec.name} is a node type, so the number of GPUs must be given",
-                hint=f"add --gpus {per_node}",
-            )
+            raise NodeTypeError(spec)
         check_device_count(gpus, per_node, None, spec.name)
         total = _rounded_up(gpus, _largest_domain(spec))
     else:

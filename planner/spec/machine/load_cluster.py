@@ -7,16 +7,16 @@ touches files. Left out: downloading anything, and probing the machine planner r
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import FileInputError, InputError, UnknownNameError, nearest_names
+from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_spec
 from planner.spec.machine.build_cluster import assemble_cluster, cluster_from_spec
 from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError, LinkKind
@@ -30,62 +30,7 @@ _CLUSTERS = next(
     (d for d in (_PACKAGE / "cluster_specs", _PACKAGE.parent / "cluster_specs") if d.is_dir()),
     _PACKAGE / "cluster_specs",
 )
-_LARGEST_FILE = 1_000_000  # bytes; a specification has a few thousand
-_DEEPEST_NESTING = 32
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FileType = TypeVar("FileType", bound=BaseModel)
-
-
-class _UniqueKeyLoader(_SafeLoader):  # type: ignore[misc]
-    """YAML that refuses a key given twice, of which PyYAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key.value!r} is given twice", key.start_mark
-                )
-            seen.add(str(key.value))
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return mapping
-
-
-def _check_depth(text: str) -> None:
-    """Raise ValueError on deep nesting, on which the C parser would overflow its stack and end the process."""
-    depth = 0
-    for event in yaml.parse(text, _SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST_NESTING:
-            raise ValueError(f"nested more than {_DEEPEST_NESTING} levels deep")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises `FileInputError`."""
-    name = str(path)
-    try:
-        if path.is_dir():
-            raise FileInputError(name, "must be a file", "a folder", "name the YAML file in it")
-        if path.exists() and not path.is_file():
-            raise FileInputError(name, "must be a regular file", "a device, pipe or socket")
-        if path.stat().st_size > _LARGEST_FILE:
-            raise FileInputError(name, "must be smaller than 1 MB", f"{path.stat().st_size} bytes")
-        text = path.read_text(encoding="utf-8")
-        _check_depth(text)
-        document = yaml.load(text, _UniqueKeyLoader)
-    except FileNotFoundError:
-        raise FileInputError(name, "the file must exist", hint="check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileInputError(name, "must be a readable UTF-8 text file", str(error)) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise FileInputError(
-            name, "must be valid YAML", reason, "indent with spaces, one value per key"
-        ) from None
-    if not isinstance(document, dict):
-        given = "nothing" if document is None else f"a {type(document).__name__}"
-        raise FileInputError(name, "must hold a YAML mapping", given, "write it in lines like name: value")
-    return document
 
 
 _EXAMPLES = "the files in cluster_specs/ show every key"

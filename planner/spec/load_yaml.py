@@ -1,0 +1,90 @@
+"""What does a YAML file of the user's hold? One mapping, read strictly.
+
+Left out: which keys belong there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from planner.errors import FileInputError
+
+_LARGEST_FILE: Final = 1_000_000  # bytes; a specification has a few thousand
+_DEEPEST_NESTING: Final = 32
+_MOST_VALUES: Final = 1_000_000  # with what every alias repeats
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NAMES: Final = {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises `FileInputError`."""
+    name = str(path)
+    try:
+        if path.is_dir():
+            raise FileInputError(name, "must be a file", "a folder", "name the YAML file in it")
+        if path.exists() and not path.is_file():
+            raise FileInputError(name, "must be a regular file", "a device, pipe or socket")
+        if path.stat().st_size > _LARGEST_FILE:
+            raise FileInputError(name, "must be smaller than 1 MB", f"{path.stat().st_size} bytes")
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise FileInputError(name, "the file must exist", hint="check the path") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
+        raise FileInputError(name, "must be a readable UTF-8 text file", str(error)) from None
+    return parse_yaml(text, name)
+
+
+def parse_yaml(text: str, name: str) -> dict[str, Any]:
+    """The mapping in a YAML document that came from `name`. Raises `FileInputError`."""
+    try:
+        _check_depth(text)
+        document = yaml.load(text, _UniqueKeyLoader)
+        if _values(document, {}) > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES:,} values, counted as often as aliases repeat them")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        hint = "indent with spaces, one value per key"
+        raise FileInputError(name, "must be valid YAML", reason, hint) from None
+    if not isinstance(document, dict):
+        given = "nothing" if document is None else _NAMES.get(type(document), type(document).__name__)
+        raise FileInputError(name, "must hold a YAML mapping", given, "write it in lines like name: value")
+    return document
+
+
+class _UniqueKeyLoader(_SafeLoader):  # type: ignore[misc]
+    """YAML that refuses a key given twice, of which PyYAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def _check_depth(text: str) -> None:
+    """Raise ValueError on deep nesting, on which the C parser would overflow its stack and end the process."""
+    depth = 0
+    for event in yaml.parse(text, _SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST_NESTING:
+            raise ValueError(f"nested more than {_DEEPEST_NESTING} levels deep")
+
+
+def _values(value: Any, counted: dict[int, float]) -> float:
+    """Values in all, each as often as aliases repeat it: infinite where a value holds itself."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in counted:
+        counted[id(value)] = float("inf")
+        inside = value.values() if isinstance(value, dict) else value
+        counted[id(value)] = 1 + sum(_values(one, counted) for one in inside)
+    return counted[id(value)]

@@ -1,0 +1,70 @@
+"""How is a file written so that nobody ever reads half of it?
+
+Left out: what is in it, and whole folders (`frameworks/write.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from planner.errors import FileInputError
+
+
+def check_target(path: Path | str) -> None:
+    """Raise `FileInputError` unless a file can be written there; called before the work is done."""
+    try:
+        target = Path(path).resolve()
+        if target.is_dir():
+            raise FileInputError(str(path), "must be a file to write", "a folder", "add a file name")
+        if target.exists() and not target.is_file():
+            raise FileInputError(
+                str(path), "must be a regular file", "a device, pipe or socket", "name a file"
+            )
+        if target.exists() and not os.access(target, os.W_OK):
+            raise FileInputError(str(path), "must be writable", "a read-only file", "choose another file")
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".planner-"):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileInputError(
+            str(path), "must be in a folder that can be written to", reason, "choose another file"
+        ) from None
+
+
+def save_text(text: str, path: Path | str) -> None:
+    """Write a text file as `save_bytes` does. Raises `FileInputError`."""
+    save_bytes(text.encode("utf-8", "replace"), path)  # half a surrogate pair is no UTF-8
+
+
+def save_bytes(content: bytes, path: Path | str) -> None:
+    """Write a file, replacing the old one at once: a reader sees the old one or the new one, whole.
+
+    Raises `FileInputError` where that is not possible.
+    """
+    check_target(path)
+    target = Path(path).resolve()  # a symbolic link keeps pointing to the file it names
+    partial = None
+    try:
+        handle, partial = tempfile.mkstemp(dir=target.parent, prefix=".planner-", suffix=".part")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(partial, _usual_mode(target))
+        os.replace(partial, target)
+    except OSError as error:
+        raise FileInputError(str(path), "must be writable", error.strerror or str(error)) from None
+    finally:
+        if partial is not None and os.path.exists(partial):
+            os.unlink(partial)
+
+
+def _usual_mode(target: Path) -> int:
+    """The mode of the file that is replaced, or what a new file gets here (mkstemp's own is private)."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
