@@ -14,7 +14,7 @@ from planner.frameworks import explicit_splits
 from planner.frameworks.layout import stated_layout
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.dispatch import faster_kernels
+from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
 from planner.space.axes import RESTRICTABLE, check_restriction, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for

@@ -25,7 +25,7 @@ from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.dispatch import faster_kernels
+from planner.solve.faster_kernels import faster_kernels
 from planner.solve.pareto import pareto_front
 from planner.solve.refine import (
     EFFORT,

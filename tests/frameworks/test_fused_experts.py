@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from planner.catalog.stack_options import FUSED_EXPERTS, idle_options
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.fused_experts import VARIABLE
-from planner.request import Request, resolve
+from planner.request import Request, cost_model, resolve
+from planner.solve.faster_kernels import faster_kernels
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.load_model import load_model
@@ -18,6 +21,7 @@ from tests.frameworks.launches import launch, problem
 from tests.problems import costs
 
 MODEL, STACK = "qwen3-30b-a3b", f"megatron-2026+{FUSED_EXPERTS}"
+LARGE = "qwen3-235b-a22b"
 CONFIG = ParallelConfig(dp=64, ep=8, micro_batch=1, num_microbatches=4, zero=1)
 
 
@@ -67,3 +71,16 @@ def test_models_of_which_it_changes_nothing(model: str, said: str) -> None:
 def test_other_recipes_are_refused() -> None:
     with pytest.raises(InputError, match="fp8_mx"):
         resolve(Request(MODEL, "2x8 h100 400G-ib", seq_len=4096, stack=STACK, precision="bf16"))
+
+
+def test_what_it_would_save_is_said_where_it_is_not_asked_for() -> None:
+    config = ParallelConfig(
+        dp=64, ep=8, micro_batch=4, num_microbatches=1, zero=1
+    )  # enough for a busy device
+
+    def said(subject: Problem) -> bool:
+        return any(FUSED_EXPERTS in line for line in faster_kernels(subject, config, inf, cost_model))
+
+    assert said(on_blackwell("megatron-2026", LARGE))
+    assert not said(on_blackwell(STACK, LARGE))
+    assert not said(problem(LARGE, "megatron-2026", gpus=64, precision="fp8_cs", cluster="gb200-nvl72"))

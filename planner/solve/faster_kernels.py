@@ -1,7 +1,8 @@
 """How much faster would other kernels make a configuration, where its stack can be asked for them?
 
-Fused dispatchers of tokens, and kernels of sparse attention that score in 16 bits under context parallelism. Left out:
-how much faster other configurations are, which they may favour more: a search on the stack with the option finds them.
+Fused dispatchers of tokens, experts fused with their products, and kernels of sparse attention that score in 16 bits
+under context parallelism. Left out: how much faster other configurations are, which they may favour more: a search on
+the stack with the option finds them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from planner.catalog.load_stacks import is_shipped
-from planner.catalog.stack_options import DSA_KERNELS, SEPARATOR, options_for, with_options
+from planner.catalog.stack_options import DSA_KERNELS, FUSED_EXPERTS, SEPARATOR, options_for, with_options
 from planner.cost.model import CostModel
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import Dispatcher, SparseKernel
 
@@ -35,9 +37,10 @@ def faster_kernels(
     """
     found = (
         _faster_dispatch(problem, config, limit, model_of),
+        _faster_experts(problem, config, limit, model_of),
         _faster_scores(problem, config, limit, model_of),
     )
-    return (*found[0], *found[1])
+    return tuple(sentence for part in found for sentence in part)
 
 
 def _faster_scores(
@@ -83,6 +86,23 @@ def _saved(
     if float(after.device_memory[0]) > limit:
         return 0.0
     return 1 - float(after.step_time[0] / before.step_time[0])
+
+
+def _faster_experts(
+    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
+) -> tuple[str, ...]:
+    """Experts fused with their products, where the stack knows the option and does not have it."""
+    stack, narrow = problem.stack, problem.job.precision is Precision.FP8_MX
+    known = FUSED_EXPERTS in (option.name for option in options_for(stack)) and is_shipped(stack.name)
+    if stack.kernels.fused_experts or not (known and narrow and problem.model.fusable_experts):
+        return ()
+    saved = _saved(problem, config, limit, model_of, FUSED_EXPERTS)
+    if saved is None or saved < WORTH_SAYING:
+        return ()
+    return (
+        f"experts fused with their products would take {saved:.0%} off this step: "
+        f"--stack {stack.name}{SEPARATOR}{FUSED_EXPERTS}, with Megatron-LM from 0.18 on",
+    )
 
 
 def _faster_dispatch(
