@@ -37,6 +37,7 @@ NEWER_FLASH: Final = frozenset(_FLASH_RELEASES.values())
 # their own, or there only beside a vision tower.
 NOT_IN_LIBRARY: Final = frozenset(
     {
+        *("Yi", "baichuan", "chatglm", "internlm", "minicpm", "qwen", "xverse"),
         *("bailing_moe", "bailing_moe_v2", "deepseek", "exaone", "internlm2", "kimi_k2", "mimo"),
         *("minimax_m1", "minimax_text_01"),
         *("mistral4", "muse_glimmer_text", "nemotron-nas", "step3p5"),

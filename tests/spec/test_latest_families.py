@@ -87,6 +87,11 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"model_type": "gpt_neo", "hidden_size": 2560, "num_heads": 20, "num_layers": 32, "vocab_size": 50257,
          "attention_types": [[["global", "local"], 16]]}, "2.7", "2.7",
     ),
+    "XVERSE-MoE-A4.2B": (
+        {"model_type": "xverse", "hidden_size": 2560, "intermediate_size": 1728, "num_hidden_layers": 28,
+         "num_attention_heads": 32, "num_experts": 64, "moe_top_k": 6, "num_shared_experts": 2, "vocab_size": 100534},
+        "25.8", "4.2",
+    ),
     "Kimi-K2.5 (text)": ({"model_type": "kimi_k25", "text_config": K2}, "1026", "33"),
 }  # fmt: skip
 
@@ -105,6 +110,92 @@ def test_published_totals(name: str) -> None:
     config, total, active = PUBLISHED[name]
     counted = model_parameters(read(config))
     assert (printed(counted.total, total), printed(counted.active, active)) == (total, active)
+
+
+GLM: dict[str, Any] = {
+    "model_type": "chatglm", "num_layers": 28, "padded_vocab_size": 65024, "hidden_size": 4096, "kv_channels": 128,
+    "ffn_hidden_size": 13696, "num_attention_heads": 32, "seq_length": 8192, "add_qkv_bias": True,
+    "multi_query_attention": True, "multi_query_group_num": 2,
+}  # fmt: skip
+LIKE_LLAMA: dict[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+
+
+@pytest.mark.parametrize(
+    ("config", "total"),
+    [
+        ({**LIKE_LLAMA, "model_type": "qwen", "intermediate_size": 22016, "vocab_size": 151936}, 7_721_324_544),
+        ({**LIKE_LLAMA, "model_type": "baichuan", "intermediate_size": 11008, "vocab_size": 125696}, 7_505_973_248),
+        (GLM, 6_243_584_000), ({**GLM, "num_layers": 40, "padded_vocab_size": 151552}, 9_399_951_360),
+        ({"model_type": "minicpm", "hidden_size": 2304, "intermediate_size": 5760, "num_hidden_layers": 40,
+          "num_attention_heads": 36, "vocab_size": 122753}, 2_724_880_896),
+        ({**LIKE_LLAMA, "model_type": "Yi", "intermediate_size": 11008, "num_key_value_heads": 4,
+          "vocab_size": 64000}, 6_061_035_520),
+    ],
+)  # fmt: skip
+def test_families_with_code_of_their_own_to_the_last_parameter(config: dict[str, Any], total: int) -> None:
+    assert model_parameters(read(config)).total == total
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [({**GLM, "position_encoding_2d": True}, "ChatGLM-6B"), ({**LIKE_LLAMA, "model_type": "minicpm", "vocab_size": 99,
+      "sparse_config": {"topk": 64}}, "InfLLM"), ({**LIKE_LLAMA, "model_type": "hunyuan_v1_dense", "vocab_size": 99,
+      "intermediate_size": 64, "use_cla": True}, "use_cla")],
+)  # fmt: skip
+def test_what_their_code_does_otherwise_is_refused(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        read(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "hint"),
+    [({"dim": 4096, "n_layers": 32}, "Hugging Face's form"),
+     ({"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}, "Qwen/Qwen3-8B"),
+     ({"_class_name": "FluxPipeline"}, "language models")],
+)  # fmt: skip
+def test_files_beside_a_configuration_are_named(config: dict[str, Any], hint: str) -> None:
+    with pytest.raises(FileInputError) as caught:
+        read(config)
+    assert hint in caught.value.hint
+
+
+def test_letters_say_which_layers_slide() -> None:
+    small = {"model_type": "exaone4", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+             "num_key_value_heads": 4, "intermediate_size": 64, "vocab_size": 99}  # fmt: skip
+    spec = read({**small, "sliding_window_pattern": "LLG"})
+    assert [layer.attention.window for layer in spec.layers if layer.attention] == [4096, 4096, None, 4096]
+    with pytest.raises(FileInputError, match="sliding_window_pattern"):
+        read({**small, "sliding_window_pattern": "LGLG"})
+    listed = ["sliding_attention", "full_attention"] * 2
+    assert (
+        read({**small, "sliding_window_pattern": "LGLG", "layer_types": listed}).layers[0].attention.window
+        == 4096
+    )
+
+
+def test_a_text_model_of_deepseek_v2_without_latents_has_plain_heads() -> None:
+    small = {"model_type": "deepseek_v2", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+             "moe_intermediate_size": 8, "num_experts_per_tok": 2, "n_routed_experts": 4, "vocab_size": 99}  # fmt: skip
+    assert read({**small, "use_mla": False}).layers[0].attention.kind is AttentionKind.MHA
+    assert read(small).layers[0].attention.kind is AttentionKind.MLA
+
+
+def test_internvl_names_its_text_model_otherwise() -> None:
+    inner = {
+        "model_type": "internlm2",
+        **LIKE_LLAMA,
+        "intermediate_size": 64,
+        "vocab_size": 99,
+        "bias": False,
+    }
+    spec = read({"model_type": "internvl_chat", "llm_config": inner})
+    assert (spec.family, spec.hidden) == ("internlm2", 4096)
+
+
+def test_a_classifier_is_planned_as_a_language_model() -> None:
+    small = {**LIKE_LLAMA, "model_type": "llama", "intermediate_size": 64, "vocab_size": 99}
+    said = read({**small, "architectures": ["LlamaForSequenceClassification"]}).assumed
+    assert any(line.startswith("architectures = ") for line in said)
 
 
 def test_ling_normed_queries_from_2_on() -> None:

@@ -26,6 +26,7 @@ from planner.spec.hf import (
     linear,
     mixed_heads,
     nas,
+    own_code,
     sparse,
     variants,
 )
@@ -37,15 +38,18 @@ Reader = Callable[[ConfigFields, str], ModelSpec]
 MtpReader = Callable[[ConfigFields, str, bool], ModelSpec]
 
 READERS: dict[str, Reader] = {
+    "Yi": dense.read_llama,
     "afmoe": latest.read_afmoe,
     "apertus": later_dense.read_apertus,
     "arcee": later_dense.read_arcee,
     "axk1": variants.read_axk1,
+    "baichuan": own_code.read_baichuan,
     "bailing_hybrid": delta.read_bailing_hybrid,
     "bailing_moe": latest.read_bailing_moe,
     "bailing_moe_v2": latest.read_bailing_moe,
     "bamba": hybrid.read_bamba,
     "bloom": gpt.read_bloom,
+    "chatglm": own_code.read_chatglm,
     "codegen": gpt.read_gptj,
     "cohere": dense.read_cohere,
     "cohere2": later_dense.read_cohere2,
@@ -90,6 +94,7 @@ READERS: dict[str, Reader] = {
     "hunyuan_v1_moe": later_experts.read_hunyuan_moe,
     "hy_v3": latest.read_hy_v3,
     "hyperclovax": variants.read_hyperclovax,
+    "internlm": latest.read_internlm2,
     "internlm2": latest.read_internlm2,
     "internlm3": latest.read_internlm3,
     "iquestcoder": latest.read_iquestcoder,
@@ -107,6 +112,7 @@ READERS: dict[str, Reader] = {
     "mellum": latest.read_mellum,
     "mimo": dense.read_qwen2,
     "mimo_v2_flash": mixed_heads.read_mimo_v2_flash,
+    "minicpm": own_code.read_minicpm,
     "minicpm3": latest.read_minicpm3,
     "minimax": linear.read_minimax,
     "minimax_m1": linear.read_minimax,
@@ -132,6 +138,7 @@ READERS: dict[str, Reader] = {
     "phi": later_dense.read_phi,
     "phi3": dense.read_phi3,
     "phimoe": experts.read_phimoe,
+    "qwen": own_code.read_qwen,
     "qwen2": dense.read_qwen2,
     "qwen2_moe": experts.read_qwen2_moe,
     "qwen3": dense.read_qwen3,
@@ -143,6 +150,7 @@ READERS: dict[str, Reader] = {
     "starcoder2": dense.read_starcoder2,
     "step3p5": mixed_heads.read_step3p5,
     "vaultgemma": variants.read_vaultgemma,
+    "xverse": own_code.read_xverse,
     "youtu": latest.read_youtu,
 }
 
@@ -184,10 +192,12 @@ ANY_TOWERS = {
     "aya_vision": "cohere2",
     "cohere2_vision": "cohere2",
     "exaone4_5": "exaone4",
+    "fast_vlm": "qwen2",
     "glm46v": "glm4",
     "idefics2": "mistral",
     "idefics3": "llama",
     "internvl": "qwen2",
+    "internvl_chat": "qwen2",
     "lfm2_vl": "lfm2",
     "lfm3_vl": "lfm3",
     "llava": "llama",
@@ -195,14 +205,19 @@ ANY_TOWERS = {
     "llava_next_video": "llama",
     "llava_onevision": "qwen2",
     "minicpmv4_6": "qwen3_5_text",
+    "minicpmv4_7": "qwen3_5_text",
     "nemotron_h_omni": "nemotron_h",
     "paligemma": "gemma",
+    "perception_lm": "llama",
+    "qianfan_ocr": "qwen3",
     "smolvlm": "llama",
     "video_llama_3": "qwen2",
     "video_llava": "llama",
     "vipllava": "llama",
 }
 TEXT_TOWERS |= ANY_TOWERS
+# InternVL as published by itself (OpenGVLab/InternVL, configuration_internvl_chat.py) names its text model otherwise
+_TEXT_SECTIONS = {"internvl_chat": "llm_config"}
 # what the text model of a wrapper takes where its family alone takes another value
 _TOWER_DEFAULTS: dict[str, dict[str, Any]] = {"glm4v_moe": {"attention_bias": True}}
 
@@ -218,6 +233,7 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
     `UnsupportedError` for architectures outside the cost model.
     """
     fields = ConfigFields(config, file)
+    _check_kind_of_file(fields)
     model_type = _model_type(fields)
     for flag in ("is_encoder_decoder", "add_cross_attention"):
         if config.get(flag):
@@ -225,11 +241,14 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
             raise fields.error(flag, must, config[flag], "plan the decoder-only model")
     if config.get("quantization_config") is not None:
         fields.assume("quantization_config", "ignored", "training holds weights in the job's precision")
+    if "Classification" in str(config.get("architectures")):
+        fields.assume(
+            "architectures", "a causal language model", "its head is counted in place of a classifier's"
+        )
     if model_type in TEXT_TOWERS:
-        if (
-            "text_config" in config or "hidden_size" not in config
-        ):  # older files hold the text fields themselves
-            fields = fields.section("text_config")
+        section = _TEXT_SECTIONS.get(model_type, "text_config")
+        if section in config or "hidden_size" not in config:  # older files hold the text fields themselves
+            fields = fields.section(section)
         inner = str(fields.values.get("model_type")).removesuffix("_text")
         fields.values = {**_TOWER_DEFAULTS.get(inner, _TOWER_DEFAULTS.get(model_type, {})), **fields.values}
         model_type = _tower_type(fields, model_type)
@@ -250,6 +269,21 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
         raise
     except InputError as error:
         raise FileInputError(file, error.must, error.given, error.hint) from error
+
+
+def _check_kind_of_file(fields: ConfigFields) -> None:
+    """Raise `FileInputError` for the files beside a `config.json` that are taken for it."""
+    others = {
+        "peft_type": "an adapter's: give the config.json of its base model, {base_model_name_or_path}",
+        "_class_name": "a diffusion pipeline's: planner plans language models",
+        "dim": "in the form that Meta and Mistral publish beside their weights (params.json): give the config.json of "
+        "the same model in Hugging Face's form",
+    }  # fmt: skip
+    for name, what in others.items():
+        if fields.given(name) and not fields.given("model_type"):
+            base = fields.values.get("base_model_name_or_path") or "which it does not name"
+            hint = f"the file is {what.format(base_model_name_or_path=base)}"
+            raise fields.error("model_type", "must be given", None, hint)
 
 
 def _tower_type(fields: ConfigFields, around: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind
-from planner.spec.hf.dense import Core, gated_mlp, read_core, rotary_model
+from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.layer import Activation, Layer, Mlp, Moe
@@ -72,8 +72,13 @@ def _stack_layers(
 
 
 def read_deepseek_v2(f: ConfigFields, name: str) -> ModelSpec:
+    """DeepSeek-V2; `use_mla: false` of its own code (DeepSeek-VL2 Small's and DeepSeek-OCR's text models) is MHA."""
     core = read_core(f)
-    attention = latent_attention(f, default_q_rank=1536)
+    if f.values.get("use_mla") is False:
+        switch = f.boolean("attention_bias", False)
+        attention = grouped_attention(f, core.hidden, qkv_bias=switch, out_bias=switch)
+    else:
+        attention = latent_attention(f, default_q_rank=1536)
     bias = f.boolean("mlp_bias", False)
     moe = replace(_routed_experts(f, 64, None, 2), shared_bias=bias)
     dense = f.integer("first_k_dense_replace", default=0, least=0)

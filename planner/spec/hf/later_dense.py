@@ -33,6 +33,30 @@ def sliding_pattern(f: ConfigFields, num_layers: int, *, window: int | None, per
     return windows_per_layer(f, num_layers, window, pattern)
 
 
+def refuse_unread(f: ConfigFields, *switches: str) -> None:
+    """Raise `UnsupportedError` for a switch of a family's own code that is on and that the library does not know."""
+    for name in switches:
+        if f.values.get(name):
+            must = f"{f.file}: {f.prefix}{name} is not modelled for {f.values.get('model_type')}"
+            raise UnsupportedError(
+                must, f"{name}={f.values[name]!r}", "set it to false if the model was built so"
+            )
+
+
+def window_period(f: ConfigFields, default: int) -> int:
+    """Layers from one that sees everything to the next: a number, or letters as EXAONE 4 writes them ("LLLG")."""
+    stated = f.values.get("sliding_window_pattern")
+    if f.given("layer_types"):
+        return default
+    if not isinstance(stated, str):
+        return f.optional_integer("sliding_window_pattern") or default
+    if set(stated[:-1]) - {"L"} or stated[-1:] != "G":
+        raise f.error(
+            "sliding_window_pattern", "must be a number, or L's and then a G", stated, "state layer_types"
+        )
+    return len(stated)
+
+
 def read_gemma(f: ConfigFields, name: str) -> ModelSpec:
     """Gemma: head_dim 256 and a gated GELU; its file's `hidden_act` holds, unlike in Gemma 2."""
     core = read_core(f)
@@ -78,8 +102,7 @@ def read_exaone4(f: ConfigFields, name: str) -> ModelSpec:
     """EXAONE 4: norms after attention and MLP, per-head norms of q and k, three sliding layers in four."""
     core = read_core(f)
     attention = grouped_attention(f, core.hidden, qk_norm=QkNorm.HEAD, kv_heads=32)
-    period = f.optional_integer("sliding_window_pattern") or 4
-    windows = sliding_pattern(f, core.num_layers, window=4096, period=period)
+    windows = sliding_pattern(f, core.num_layers, window=4096, period=window_period(f, 4))
     layers = repeat_with_windows(Layer(attention, gated_mlp(f), None), windows)
     return rotary_model(f, name, core, layers, max_position=2048)
 
@@ -194,6 +217,7 @@ def read_helium(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_hunyuan_dense(f: ConfigFields, name: str) -> ModelSpec:
     """Hunyuan dense: per-head norms of q and k."""
+    refuse_unread(f, "use_cla", "use_mla")
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
     attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD)

@@ -17,7 +17,7 @@ from planner.spec.hf.dense import (
 )
 from planner.spec.hf.experts import mixed_layers, read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.later_dense import sliding_pattern
+from planner.spec.hf.later_dense import refuse_unread, sliding_pattern, window_period
 from planner.spec.layer import Layer, Moe
 from planner.spec.model import ModelSpec
 
@@ -114,6 +114,7 @@ def read_minimax_m2(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_hunyuan_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Hunyuan MoE: per-head norms of q and k, one shared expert as wide as a routed one."""
+    refuse_unread(f, "use_cla", "use_mla")
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
     attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD)
@@ -198,8 +199,7 @@ def read_exaone_moe(f: ConfigFields, name: str) -> ModelSpec:
     moe = shared_and_routed(
         f, experts="num_experts", top_k=8, default_experts=64, shared="num_shared_experts", default_shared=1
     )
-    period = f.optional_integer("sliding_window_pattern") or 4
-    windows = sliding_pattern(f, core.num_layers, window=4096, period=period)
+    windows = sliding_pattern(f, core.num_layers, window=4096, period=window_period(f, 4))
     sparse = sparse_from(f, core.num_layers, f.integer("first_k_dense_replace", default=1, least=0))
     layers = mixed_layers(f, attention, moe, windows, sparse)
     return rotary_model(f, name, core, layers, max_position=2048)

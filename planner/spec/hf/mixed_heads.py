@@ -85,7 +85,7 @@ def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
     window = f.integer("sliding_window", default=1024 if unified else 512)
     sides = {_SLIDING: replace(sliding, window=window), _FULL: _global_attention(f, sliding)}
     attentions = [sides[kind] for kind in types]
-    if f.given("per_layer_config"):
+    if "per_layer_config" in f.values:  # null: no layer differs
         tied = f.boolean("attention_k_eq_v", False)
         sides[_FULL] = replace(sliding, tied_values=tied)
         attentions = [per_layer(f, sides[kind], i) for i, kind in enumerate(types)]
