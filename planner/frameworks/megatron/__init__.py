@@ -10,7 +10,7 @@ from typing import Final
 
 from planner.frameworks.details import left_out, unwritten_rotation
 from planner.frameworks.framework import Files, Framework, Launch
-from planner.frameworks.megatron import delta, sparse
+from planner.frameworks.megatron import delta, heterogeneous, sparse
 from planner.frameworks.megatron.architecture import states_yarn, written_rotations
 from planner.frameworks.megatron.arguments import (
     SCHEDULES,
@@ -45,10 +45,13 @@ def render(launch: Launch, version: str) -> Files:
             'export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"',
         ]
     )
-    program = PROGRAM if launch.model.mambas else "pretrain_gpt.py"
-    files = launch_files(
-        launch, environment(launch), groups, f'"$MEGATRON_PATH/{program}"', IMAGE, prelude=prelude
-    )
+    program = f'"$MEGATRON_PATH/{PROGRAM if launch.model.mambas else "pretrain_gpt.py"}"'
+    extra: Files = {}
+    if heterogeneous.is_heterogeneous(launch.model):
+        extra = {heterogeneous.FILE: heterogeneous.layers_file(launch.model, launch.details)}
+        prelude += '\nHERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+        program += f' {heterogeneous.OPTION} "$HERE/{heterogeneous.FILE}"'
+    files = launch_files(launch, environment(launch), groups, program, IMAGE, extra, prelude)
     run = [
         f"`MEGATRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
     ]
@@ -65,6 +68,7 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
         *unlike_stack(launch),
         *notes(launch.model),
         *delta.notes(launch.model),
+        *heterogeneous.notes(launch.model),
         *sparse.notes(launch.model, sparse_kernel(launch)),
     ]
     if states_yarn(launch.model, launch.details, version):

@@ -14,6 +14,11 @@ from typing import Any, Final
 from planner.errors import UnsupportedError
 from planner.frameworks.details import TRAITS, Details
 from planner.frameworks.megatron.delta import check_delta_nets, delta_options
+from planner.frameworks.megatron.heterogeneous import (
+    check_heterogeneous,
+    heterogeneous_options,
+    is_heterogeneous,
+)
 from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
 from planner.frameworks.megatron.sparse import check_sparse, check_sparse_release
 from planner.frameworks.options import option_table
@@ -64,6 +69,7 @@ def model_options(
         *_activation(model),
         *_biases(model),
         *_windows(model),
+        *(heterogeneous_options(details) if is_heterogeneous(model) else []),
     ]
     if not model.tied_embeddings:
         options.append(("--untie-embeddings-and-output-weights",))
@@ -113,7 +119,8 @@ def _refuse(field: str, given: object) -> UnsupportedError:
 
 
 def _check(model: ModelSpec) -> None:
-    if model.family in TRAITS:
+    differ = is_heterogeneous(model)
+    if model.family in TRAITS and not differ:
         raise _refuse(f"what {model.family} computes", TRAITS[model.family])
     if model.embedding_width != model.hidden or model.embedding_norm or model.head_bias:
         raise _refuse("an embedding projection, an embedding norm or a head bias", model.name)
@@ -125,12 +132,14 @@ def _check(model: ModelSpec) -> None:
         check_hybrid(model)
     if model.indexers:
         check_sparse(model)
+    if differ:
+        check_heterogeneous(model)
     for layer in model.layer_kinds:
         if layer.parallel:
             raise _refuse("attention and MLP in parallel", model.name)
-        if layer.norms != 2 and not model.mambas:
+        if layer.norms != 2 and not (model.mambas or differ):
             raise _refuse("another number of norms a layer than 2", layer.norms)
-        if layer.sublayers != 2 and not model.mambas:
+        if layer.sublayers != 2 and not (model.mambas or differ):
             raise _refuse("layers of attention or an MLP alone without state spaces", model.name)
         if model.norm_kind is NormKind.LAYER and not layer.norm_bias:
             raise _refuse("layer norms without a bias", model.name)
@@ -143,7 +152,7 @@ def _check(model: ModelSpec) -> None:
             raise _refuse("attention that differs between layers by more than its window", model.name)
     moes = {layer.moe for layer in model.layer_kinds if layer.moe}
     mlps = {layer.mlp for layer in model.layer_kinds if layer.mlp}
-    if len(moes) > 1 or len(mlps) > 1:
+    if len(moes) > 1 or (len(mlps) > 1 and not differ):
         raise _refuse("layers of different widths", model.name)
 
 

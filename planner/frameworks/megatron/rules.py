@@ -14,6 +14,7 @@ import numpy as np
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.fused_experts import FUSED_EXPERT_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
+from planner.frameworks.megatron.heterogeneous import HETEROGENEOUS_RULES
 from planner.frameworks.megatron.sparse_rules import SPARSE_RULES
 from planner.frameworks.rulebook import no_scans, shards_or_hosts
 from planner.spec.attention import AttentionKind
@@ -144,6 +145,7 @@ def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
 
 RULES: Final[tuple[Rule, ...]] = (
     *GRAPH_RULES,
+    *HETEROGENEOUS_RULES,
     *SPARSE_RULES,
     *DISPATCH_RULES,
     *FUSED_EXPERT_RULES,
