@@ -271,7 +271,7 @@ def _sources(gpu: str, gradients: Gradients) -> dict[str, str]:
     sustained = (
         f"best sustained over best burst bf16 shape; sustained: {MAMF}"
         + (f"; no row of its own, {MAMF_KIN[gpu]} stands in" if gpu in MAMF_KIN else "")
-        + ("; row of GH200, the same chip and memory" if gpu == "h200_sxm" else "")
+        + ("; row of H100, whose note says that H200 is the same" if gpu == "h200_sxm" else "")
         + (f"; geometric mean with {SIMUMAX.format('B200 forward GEMMs')}" if gpu == "b200" else "")
     )
     medians = f"bf16 holds median repeats, of which six other devices sustain 0.95 to 1.05; {MAMF}"

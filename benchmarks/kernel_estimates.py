@@ -49,6 +49,10 @@ AMD_LAW = ("mi300x", "mi325x", "mi355x")
 # name: (whose tables, sustained fraction of its own or None, note)
 SAME_CHIP = "same chip"
 CUBE_ROOT = ", clock as the cube root of the power per SM"
+# A GH200 shares one limit, its CPU served first (Patrou 2025, arXiv 2505.21758). Its best product at 900 W is 828.6
+# TFLOP/s, an H100's at 700 W 794.5 (MAMF table): by the cube root 794 W for the GPU, 106 for the rest. Modules of
+# JUPITER have 680 W (apps.fz-juelich.de/jsc/hps/jupiter/configuration.html), which leaves 574, less if the CPU works.
+GH200 = "same chip, unverified: 574 of 700 W, of a module's 680 W"
 KIN: dict[str, tuple[str, float | None, str]] = {
     "a100-sxm-40g": ("a100-sxm-80g", None, SAME_CHIP),
     "a800-sxm-80g": ("a100-sxm-80g", None, SAME_CHIP),
@@ -70,7 +74,7 @@ KIN: dict[str, tuple[str, float | None, str]] = {
         0.79,
         "same chip, unverified: 350 W for 114 SMs, peak 756 of 989" + CUBE_ROOT,
     ),
-    "gh200": ("h200-sxm", None, "same chip and memory"),
+    "gh200": ("h200-sxm", 0.789, GH200 + CUBE_ROOT),
     "v100-sxm2-16g": ("v100-sxm2-32g", None, SAME_CHIP),
     "v100-pcie-16g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),
     "v100-pcie-32g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),

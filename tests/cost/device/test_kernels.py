@@ -293,6 +293,15 @@ class TestRates:
     def test_kin_is_stated(self) -> None:
         assert load_kernel_rates("h800_sxm_80g").kin == "h100-sxm-80g"
         assert load_kernel_rates("gh200").kin == "h200-sxm"
+
+    def test_a_cpu_takes_its_share_of_a_module_s_power(self) -> None:
+        """828.6 TFLOP/s of a module of 900 W, 794.5 of a GPU of 700: what the rest takes is gone at 680 W, too."""
+        rest = 900 - 700 * (828.6 / 794.5) ** 3
+        clock = ((680 - rest) / 700) ** (1 / 3)
+        alone, module = (load_kernel_rates(name).sustained_fraction for name in ("h200-sxm", "gh200"))
+        assert module == pytest.approx(clock * alone, abs=1e-3)
+
+    def test_what_an_estimate_lacks_is_said(self) -> None:
         assert not load_kernel_rates("mi300x").measured
 
     def test_an_unknown_accelerator_borrows_by_architecture_or_is_refused(self) -> None:
