@@ -207,9 +207,10 @@ def _aleph_kernels(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 def _no_flash(text: str, stack: Stack) -> tuple[Update, str] | None:
-    if not re.search(r"no flash|without flash|flash[ -]?attn=false|attn_impl[:=] ?torch", text):
+    eager = re.search(r"attn_impl[:=] ?torch|attn_implementation[:=] ?eager|eager attention", text)
+    if not eager and not re.search(r"no flash|without flash|flash[ -]?attn=false", text):
         return None
-    kernel = AttentionKernel.EAGER if "torch" in text else AttentionKernel.FUSED_SOFTMAX
+    kernel = AttentionKernel.EAGER if eager or "torch" in text else AttentionKernel.FUSED_SOFTMAX
     return {"kernels": {"attention": kernel}}, f"attention kernel {kernel}"
 
 

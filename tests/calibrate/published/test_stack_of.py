@@ -119,6 +119,10 @@ def test_flash_attention_that_a_row_names_replaces_softmax_kernels() -> None:
     assert apply_switches(before, "use-flash-attn-v2")[0].kernels.attention is AttentionKernel.FLASH
     for text in ("no flash-attn", "without flash attention", "fused softmax"):
         assert apply_switches(before, text)[0].kernels.attention is AttentionKernel.FUSED_SOFTMAX
+    for text in ("eager attention", "attn_implementation=eager", "attn_impl: torch"):
+        assert (
+            apply_switches(load_stack("deepspeed-2025"), text)[0].kernels.attention is AttentionKernel.EAGER
+        )
 
 
 def test_what_is_not_modelled_is_said() -> None:
