@@ -194,21 +194,38 @@ torch.distributed.destroy_process_group()
 ACCELERATE_PROGRAM: Final = (
     _TOP.replace("import json\n", "")
     + """
+from contextlib import nullcontext
 
 from accelerate import Accelerator
 
 accelerator = Accelerator(gradient_accumulation_steps=args.accumulate)
-model = AutoModelForCausalLM.from_config(config, attn_implementation=args.attention)
+if (plugin := accelerator.state.deepspeed_plugin) is not None:  # which takes it from a data loader else
+    plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = args.micro_batch
+parts = accelerator.parallelism_config.cp_size if accelerator.parallelism_config else 1
+# the masters: config.json may name a narrower type
+model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=args.attention)
 prepare(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 model, optimizer = accelerator.prepare(model, optimizer)
-shape = (args.micro_batch, args.seq_len)
+torch.manual_seed(accelerator.process_index // parts)  # ranks that share a sequence draw the same one
+
+
+def divided(*whole):
+    if parts == 1:
+        return nullcontext()
+    return accelerator.maybe_context_parallel(
+        buffers=list(whole), buffer_seq_dims=[1] * len(whole), no_restore_buffers=set(whole)
+    )
+
+
 for step in range(args.steps):
     start = time.time()
     for _ in range(args.accumulate):
-        tokens = torch.randint(config.vocab_size, shape, device=accelerator.device)
-        with accelerator.accumulate(model):
-            loss = model(input_ids=tokens, labels=tokens).loss
+        tokens = torch.randint(config.vocab_size, (args.micro_batch, args.seq_len), device=accelerator.device)
+        places = torch.arange(args.seq_len, device=accelerator.device).repeat(args.micro_batch, 1)
+        with divided(tokens, places), accelerator.accumulate(model):
+            said = {"position_ids": places} if parts > 1 else {}
+            loss = model(input_ids=tokens, labels=tokens, **said).loss
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()

@@ -51,7 +51,7 @@ CONFIGS = {
         zero=3,
         schedule=Schedule.INTERLEAVED,
     ),
-    "accelerate": ParallelConfig(tp=2, cp=2, dp=32, micro_batch=1, num_microbatches=8, zero=3, hsdp=16),
+    "accelerate": ParallelConfig(cp=2, dp=64, micro_batch=1, num_microbatches=4, zero=3, hsdp=16),
     "nanotron": ParallelConfig(
         tp=4,
         pp=2,

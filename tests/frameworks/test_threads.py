@@ -155,8 +155,8 @@ def test_rules_of_frameworks_have_teeth() -> None:
         (
             "fsdp1-2023",
             "llama-3.1-8b",
-            ParallelConfig(tp=2, dp=64, micro_batch=1, num_microbatches=4),
-            "tp-cp-fsdp",
+            ParallelConfig(cp=2, dp=64, micro_batch=1, num_microbatches=4),
+            "cp-fsdp",
         ),
         (
             "megatron-2026",

@@ -50,6 +50,7 @@ from planner.frameworks.scripts import (
 )
 from planner.spec.config import Mask, Recompute
 from planner.spec.job import Optimizer
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.rule import Columns, Problem, Rule
 
@@ -64,13 +65,24 @@ def _degrees(columns: Columns, problem: Problem) -> Mask:
 
 
 def _cp_and_sharding(columns: Columns, problem: Problem) -> Mask:
-    parallel = (columns["cp"] > 1) | (columns["tp"] > 1)
-    return ~parallel | np.isin(columns["zero"], (2, 3))
+    return (columns["cp"] == 1) | np.isin(columns["zero"], (2, 3))
+
+
+def _full_attention(columns: Columns, problem: Problem) -> Mask:
+    return (columns["cp"] == 1) | _is_full(problem.model)
+
+
+def _is_full(model: ModelSpec) -> bool:
+    return all(attention.window is None and not attention.sinks for attention in model.attentions)
 
 
 RULES: Final[tuple[Rule, ...]] = (
     only("sp", (0,), TITLE, "accelerate parallelism_config.py (sp there is Ulysses, a kind of cp)"),
     only("etp", (1,), TITLE, "accelerate parallelism_config.py ParallelismConfig"),
+    only(
+        "tp", (1,), TITLE,
+        "accelerate 1.15.0 accelerator.py _prepare_tp: imports ReplicateParallel, which transformers 5 does not have",
+    ),
     whole_recompute(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
     no_selective(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
     shards_or_hosts("DeepSpeed runtime/zero/stage_1_and_2.py (ZeRO-Offload); torch fully_shard on a mesh of one"),
@@ -82,9 +94,15 @@ RULES: Final[tuple[Rule, ...]] = (
         "accelerate parallelism_config.py ParallelismConfig",
     ),
     Rule(
-        "tp-cp-fsdp", ("tp", "cp", "dp", "zero"), _cp_and_sharding,
-        "tensor and context parallelism need FSDP2 (zero 2 or 3); tp={tp} cp={cp} zero={zero}", "set zero=3",
+        "cp-fsdp", ("cp", "zero"), _cp_and_sharding,
+        "context parallelism needs FSDP2 (zero 2 or 3); cp={cp} zero={zero}", "set zero=3",
         "accelerate parallelism_config.py ParallelismConfig._validate_accelerator",
+    ),
+    Rule(
+        "cp-full-attention", ("cp",), _full_attention,
+        "context parallelism takes full attention alone, {model} has windows or sinks; cp={cp}", "set cp=1",
+        "accelerate big_modeling.py _attach_context_parallel_hooks; torch context_parallel, which runs SDPA",
+        lambda p: {"model": p.model.name},
     ),
 )  # fmt: skip
 
@@ -161,18 +179,22 @@ def _kind(launch: Launch) -> str:
 
 def _check(launch: Launch) -> None:
     config, job = launch.config, launch.job
-    for axis, allowed in (("pp", (1,)), ("ep", (1,)), ("etp", (1,)), ("vpp", (1,)), ("sp", (0,))):
+    for axis, allowed in (
+        ("tp", (1,)),
+        ("pp", (1,)),
+        ("ep", (1,)),
+        ("etp", (1,)),
+        ("vpp", (1,)),
+        ("sp", (0,)),
+    ):
         require_axis(launch, TITLE, axis, allowed)
-    require(
-        config.zero >= 2 or config.tp * config.cp == 1, TITLE, "tp or cp without FSDP2", config.describe()
-    )
+    require(config.zero >= 2 or config.cp == 1, TITLE, "cp without FSDP2", config.describe())
     shard = (config.hsdp or config.dp * config.cp) // config.cp
     legal = shard > 1 or config.cp > 1 or config.zero < 2
     require(legal, TITLE, "FSDP2 without a shard group above 1", config.describe())
-    replicated = config.hsdp and (config.dp * config.cp) // config.hsdp > 1 and config.tp * config.cp > 1
-    require(
-        not (replicated and shard == 1), TITLE, "replicas with tp or cp and no sharding", config.describe()
-    )
+    replicated = config.hsdp and (config.dp * config.cp) // config.hsdp > 1 and config.cp > 1
+    require(not (replicated and shard == 1), TITLE, "replicas with cp and no sharding", config.describe())
+    require(config.cp == 1 or _is_full(launch.model), TITLE, "cp with windows or sinks", config.describe())
     require_whole_recompute(launch, TITLE)
     require_masters(launch, TITLE)  # the format of weights is the training program's
     require(not any(job.bf16_layers), TITLE, "first and last layers in bf16", job.bf16_layers)
@@ -205,8 +227,13 @@ def render(launch: Launch, version: str) -> Files:
         f"--accumulate {launch.config.num_microbatches} --steps {max(steps, 1)}" + " --recompute" * recompute
     )
     stack = launch.stack_of("fsdp")
-    words += "".join(" " + " ".join(option) for option in kernel_words(stack, launch.accelerator))
-    missing += kernel_notes(stack, launch.model, launch.accelerator)
+    kernels = kernel_words(stack, launch.accelerator)
+    said = kernel_notes(stack, launch.model, launch.accelerator)
+    if launch.config.cp > 1:  # which torch's context_parallel hands to SDPA alone
+        kernels = [("--attention", "sdpa"), *(option for option in kernels if option[0] != "--attention")]
+        said = ["the attention kernel of the plan's stack: with cp it is torch's own (sdpa)"]
+    words += "".join(" " + " ".join(option) for option in kernels)
+    missing += said
     script = "\n".join(
         [
             "#!/usr/bin/env bash",
