@@ -80,8 +80,8 @@ def _qk_norm_parameters(a: Attention) -> int:
     width = {
         QkNorm.NONE: 0,
         QkNorm.KEY: a.head_dim,
-        QkNorm.HEAD: (1 if a.borrows_kv else 2) * a.head_dim,
-        QkNorm.FULL: (a.heads + a.own_kv_heads) * a.head_dim,
+        QkNorm.HEAD: (2 if a.rotated_kv_heads else 1) * a.head_dim,
+        QkNorm.FULL: (a.heads + a.rotated_kv_heads) * a.head_dim,
     }[a.qk_norm]
     return width * (1 + a.qk_norm_bias)
 

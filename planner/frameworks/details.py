@@ -87,6 +87,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "granitemoehybrid": _MULTIPLIERS,
     "granitemoeshared": _MULTIPLIERS,
     "helium": _ROTATED_PAIRS,
+    "hunyuan": "keys that pairs of layers share, normed after the rotation",
     "hunyuan_v1_dense": "norms of q and k after the rotation",
     "hunyuan_v1_moe": "norms of q and k after the rotation",
     "hyperclovax": _MULTIPLIERS,

@@ -46,9 +46,10 @@ class Attention:
     as wide as the output, multiplies it after a sigmoid (Qiu et al. 2025, arXiv 2505.06708); `head_gate`: one value a
     head does. `tied_values`: the keys' projection makes the values too. `value_norm`: they pass a norm without weights.
     `indexer`: chooses the keys that a query sees (DeepSeek Sparse Attention), with MLA or compressed keys alone.
-    `borrows_kv`: keys and values are those of an earlier layer, which `lends_kv` (Gemma 4 E2B and E4B). `compression`:
-    one key, the value too, of every token of a window, and compressed ones (DeepSeek-V4); `out_groups` groups of heads
-    are projected to `out_rank` values each, and these to the hidden state.
+    `borrows_kv`: keys and values are those of an earlier layer, which `lends_kv` (Gemma 4 E2B and E4B); `raw_keys`: as
+    projected, so that a layer which borrows them rotates and norms them anew (cross-layer attention of Hunyuan-Large,
+    arXiv 2411.02265). `compression`: one key, the value too, of every token of a window, and compressed ones
+    (DeepSeek-V4); `out_groups` groups of heads are projected to `out_rank` values each, and these to the hidden state.
     """
 
     kind: AttentionKind
@@ -73,6 +74,7 @@ class Attention:
     indexer: Indexer | None = None
     borrows_kv: bool = False
     lends_kv: bool = False
+    raw_keys: bool = False
     compression: Compression | None = None
     out_groups: int = 0
     out_rank: int = 0
@@ -167,6 +169,11 @@ class Attention:
     def own_kv_heads(self) -> int:
         """Heads of keys and values that the layer makes."""
         return 0 if self.borrows_kv else self.kv_heads
+
+    @property
+    def rotated_kv_heads(self) -> int:
+        """Heads of keys that the layer rotates and norms."""
+        return self.kv_heads if self.raw_keys else self.own_kv_heads
 
     @property
     def kv_width(self) -> int:

@@ -844,7 +844,7 @@ FAMILIES: dict[str, Callable[[Draw], Fields]] = {
 }
 # read like another family, and not part of the library
 READ_ALIKE = {
-    *("Yi", "baichuan", "chatglm", "internlm", "minicpm", "qwen", "xverse"),
+    *("Yi", "baichuan", "chatglm", "hunyuan", "internlm", "minicpm", "qwen", "xverse"),
     "bailing_moe",
     "bailing_moe_v2",
     "deepseek",

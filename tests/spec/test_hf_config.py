@@ -270,7 +270,6 @@ class TestRefusals:
             "mllama",
             "whisper",
             "step3_text",
-            "hunyuan",
         ],
     )
     def test_other_kinds_of_model_are_unsupported_with_a_reason(self, model_type: str) -> None:

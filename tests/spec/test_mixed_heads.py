@@ -139,6 +139,52 @@ class TestOwnInputs:
         assert "shared-between-layers-pp" in {b.rule for b in broken}
 
 
+HUNYUAN: dict[str, Any] = {
+    "model_type": "hunyuan", "hidden_size": 6400, "intermediate_size": 18304, "num_hidden_layers": 64,
+    "num_attention_heads": 80, "num_key_value_heads": 8, "vocab_size": 129024, "use_qk_norm": True,
+    "use_cla": True, "cla_share_factor": 2, "num_experts": 16, "use_mixed_mlp_moe": True, "num_shared_expert": 1,
+    "moe_topk": 1,
+}  # fmt: skip
+
+
+class TestCrossLayerAttention:
+    """Hunyuan-Large: every second layer borrows keys and values as projected, and rotates and norms the keys anew."""
+
+    @pytest.mark.parametrize(
+        ("changed", "inside"),
+        [
+            ({"use_cla": True, "cla_share_factor": 2, "use_qk_norm": True, "num_experts": 4,
+              "use_mixed_mlp_moe": True, "num_shared_expert": 2}, 193_488),
+            ({"num_experts": 1}, 85_120),
+            ({"num_experts": 4, "attention_bias": True, "use_cla": True, "cla_share_factor": 3}, 144_000),
+        ],
+    )  # fmt: skip
+    def test_layers_count_as_tencents_own_code(self, changed: dict[str, Any], inside: int) -> None:
+        """Parameters of its HunYuanDecoderLayers on the meta device (models/modeling_hunyuan.py)."""
+        small = {"hidden_size": 64, "intermediate_size": 24, "num_hidden_layers": 5, "num_attention_heads": 8,
+                 "num_key_value_heads": 4, "vocab_size": 99}  # fmt: skip
+        found = model_parameters(read({"model_type": "hunyuan", **small, **changed}))
+        assert found.total - 2 * 99 * 64 - 64 == inside
+
+    def test_published_total(self) -> None:
+        """389B and 52B active (arXiv 2411.02265)."""
+        found = model_parameters(read(HUNYUAN))
+        assert (found.total // 10**9, found.active // 10**9) == (389, 52)
+
+    def test_who_keeps_what(self) -> None:
+        """Both keep rotated keys and what their norm reads; the values, which both read, count once."""
+        subject = problem(read(HUNYUAN), "16x8 h100 400G-ib", seq_len=4096, stack="deepspeed-2025")
+        layers, keys = costs(subject).layers, ConfigTable.of([ParallelConfig(dp=128, ep=16)])
+        lender, borrower = (layers.layer(subject.model.layers[i], keys) for i in (0, 1))
+        values = 2 * 4096 * 8 * 80
+        assert float((lender.kept - borrower.kept)[0]) == values
+        assert float((lender.kept_full - borrower.kept_full)[0]) == 2 * values
+        assert float(borrower.forward["gemm"][0]) < float(lender.forward["gemm"][0])
+        assert float(borrower.forward["attention"][0]) == float(lender.forward["attention"][0])
+        last = layers.layer(subject.model.layers[63], keys)
+        assert float(last.kept_full[0]) == float(borrower.kept_full[0])
+
+
 def test_tied_values_spare_a_projection_and_no_attention() -> None:
     a = Attention(AttentionKind.GQA, 4, 2, 16, 16)
     tied = replace(a, tied_values=True)

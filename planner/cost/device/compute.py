@@ -455,7 +455,7 @@ class ComputeModel:
         a, hidden = layer.attention, float(self.problem.model.hidden)
         stream = x.tokens * hidden / x.sequence_split
         queries, keys = (
-            (a.heads * a.head_dim / x.t, a.own_kv_heads * a.head_dim / x.kv_split) if a else (0.0, 0.0)
+            (a.heads * a.head_dim / x.t, a.rotated_kv_heads * a.head_dim / x.kv_split) if a else (0.0, 0.0)
         )
         gates = a.heads * a.v_head_dim * (a.gate_width > 0) / x.t if a else 0.0
         ffn = layer.mlp.ffn / x.t if layer.mlp else 0.0
@@ -486,7 +486,7 @@ class ComputeModel:
             "residual": residual_passes(layer) * stream + (2.0 * stream if kernels.dropout else 0.0),
         }
         if a is not None:
-            q, k = a.heads * a.head_dim / x.t, a.own_kv_heads * a.head_dim / x.kv_split
+            q, k = a.heads * a.head_dim / x.t, a.rotated_kv_heads * a.head_dim / x.kv_split
             rotations = (2.0 if self.problem.model.position_rows == 0 else 0.0) + (
                 2.0 if a.qk_norm is not QkNorm.NONE else 0.0
             )

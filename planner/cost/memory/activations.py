@@ -115,11 +115,11 @@ def _attention_parts(
         parts = {"mla_streams": compressed + gate, "mla_up_proj": act * x.tokens * widths / x.t}
     else:
         q = act * x.tokens * a.heads * a.head_dim / x.t
-        kv = act * x.tokens * a.own_kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
+        k = act * x.tokens * a.rotated_kv_heads * a.head_dim / x.kv_split
+        kv = k + act * x.tokens * a.own_kv_heads * a.v_head_dim / x.kv_split
         if kernel is AttentionKernel.MEMORY_EFFICIENT:  # one key and value for every query head
             kv = act * x.tokens * a.heads * (a.head_dim + a.v_head_dim) / x.t
         copies = 2.0 if a.qk_norm is not QkNorm.NONE else 1.0
-        k = act * x.tokens * a.own_kv_heads * a.head_dim / x.kv_split
         pinned = kv if kernels.pins_fused_qkv and a.kv_heads == a.heads else 0.0
         gate = act * x.tokens * a.gate_width / x.t
         # what the norm of values reads; tied ones are the keys before theirs
@@ -287,7 +287,7 @@ def _outlasting(layer: Layer, x: LayerShape, parts: dict[str, Array], act: float
     lent = act * x.tokens * layer.side
     if a is not None and a.lends_kv:
         pairs = act * x.tokens * a.kv_heads * (a.head_dim + a.v_head_dim) / x.kv_split
-        parts["qkv"], lent = parts["qkv"] - pairs, lent + pairs
+        parts["qkv"], lent = parts["qkv"] - pairs, lent + pairs  # raw keys in place of as many rotated ones
     return {**parts, "input": parts["input"] + lent}
 
 

@@ -90,6 +90,7 @@ READERS: dict[str, Reader] = {
     "granitemoehybrid": hybrid.read_granitemoehybrid,
     "granitemoeshared": latest.read_granitemoeshared,
     "helium": later_dense.read_helium,
+    "hunyuan": later_experts.read_hunyuan,
     "hunyuan_v1_dense": later_dense.read_hunyuan_dense,
     "hunyuan_v1_moe": later_experts.read_hunyuan_moe,
     "hy_v3": latest.read_hy_v3,

@@ -18,7 +18,7 @@ from planner.spec.hf.dense import (
 from planner.spec.hf.experts import mixed_layers, read_moe, with_groups
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_dense import refuse_unread, sliding_pattern, window_period
-from planner.spec.layer import Layer, Moe
+from planner.spec.layer import Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
 
 
@@ -135,6 +135,40 @@ def read_hunyuan_moe(f: ConfigFields, name: str) -> ModelSpec:
         shared_ffn=f.integer("intermediate_size"),
     )
     layers = (Layer(attention, None, moe),) * core.num_layers
+    return rotary_model(f, name, core, layers, max_position=2048)
+
+
+def read_hunyuan(f: ConfigFields, name: str) -> ModelSpec:
+    """Hunyuan-Large (Tencent-Hunyuan/Tencent-Hunyuan-Large, models/modeling_hunyuan.py): a shared expert beside the
+    routed ones; with `use_cla` all layers but every `cla_share_factor`-th borrow keys and values, as projected, of the
+    last one before them that makes any."""
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    norm = QkNorm.HEAD if f.boolean("use_qk_norm", False) else QkNorm.NONE
+    plain = replace(f, values={key: value for key, value in f.values.items() if key != "head_dim"})
+    attention = grouped_attention(plain, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=norm)
+    block: tuple[Mlp | None, Moe | None] = gated_mlp(f), None
+    if f.integer("num_experts", default=1) > 1:
+        shared = f.integer("num_shared_expert", default=1) if f.boolean("use_mixed_mlp_moe", False) else 0
+        moe = read_moe(
+            f, experts=("num_experts",), top_k=("moe_topk",), default_experts=1, default_top_k=1,
+            shared_ffn=shared * f.integer("intermediate_size"),
+        )  # fmt: skip
+        block = None, moe
+    every = f.integer("cla_share_factor", default=1) if f.boolean("use_cla", False) else 1
+    last = core.num_layers - 1
+    layers = tuple(
+        Layer(
+            replace(
+                attention,
+                raw_keys=every > 1,
+                borrows_kv=i % every > 0,
+                lends_kv=every > 1 and i % every == 0 and i < last,
+            ),
+            *block,
+        )
+        for i in range(core.num_layers)
+    )
     return rotary_model(f, name, core, layers, max_position=2048)
 
 

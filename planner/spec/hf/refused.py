@@ -104,7 +104,5 @@ REFUSED: dict[str, str] = {
         ("inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"),
         "short convolutions are not modelled",
     ),
-    "hunyuan": "keys that a layer borrows and rotates and norms anew (cross-layer attention) are not modelled; planner "
-    "models Gemma 4's, borrowed as they are, and Hunyuan's later families",
     "bitnet": "weights of three values are not modelled",
 }
