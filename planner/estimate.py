@@ -52,7 +52,7 @@ def make_estimate(request: Request) -> Plan:
             "layers dealt to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
-    return with_launch_note(found, problem.model)
+    return with_launch_note(found, problem.model, problem.stack)
 
 
 def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, ...]:

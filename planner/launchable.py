@@ -13,11 +13,12 @@ from planner.frameworks import framework_of_stack
 from planner.frameworks.framework import launch_of
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Plan
+from planner.spec.stack import Stack
 
 WITHOUT_FILES: Final = "launched without files of planner export"
 
 
-def with_launch_note(plan: Plan, model: ModelSpec) -> Plan:
+def with_launch_note(plan: Plan, model: ModelSpec, stack: Stack) -> Plan:
     """The plan, and among what is assumed, first, why no release of its own framework can be written for its best
     configuration, or which other than the usual one can."""
     framework = framework_of_stack(plan.subject.stack.framework)
@@ -27,7 +28,7 @@ def with_launch_note(plan: Plan, model: ModelSpec) -> Plan:
     refused = ""
     for version in (usual, *(v for v in reversed(framework.versions) if v != usual)):
         try:
-            framework.render(launch_of(plan, 0, model), version)
+            framework.render(launch_of(plan, 0, model, stack), version)
         except PlannerError as error:
             refused = refused or ", given ".join(part for part in (error.must, error.given) if part)
         else:

@@ -126,7 +126,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         return made
     if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
-    return with_launch_note(made, problem.model)
+    return with_launch_note(made, problem.model, problem.stack)
 
 
 def _advice(

@@ -13,6 +13,8 @@ from planner.catalog.load_overlay import load_overlay
 from planner.catalog.load_stacks import load_stack
 from planner.cost.params import model_parameters
 from planner.errors import InputError, PlannerError
+from planner.frameworks.layout import chunk_layers
+from planner.spec.config import FOLDED_SCHEDULES
 from planner.spec.load_model import described_model, load_model
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.device_kernels import with_device_kernels
@@ -37,11 +39,28 @@ def planned_model(plan: Plan) -> ModelSpec:
             model = load_model(where, with_mtp)
         counts.append(model_parameters(model).total)
         if counts[-1] == facts.params_total:
+            for choice in plan.choices:
+                _check_layers(choice, model)
             return model
     must = (
         f"the model at {where} must be the one the plan was made for, with {facts.params_total:,} parameters"
     )
     raise InputError(must, f"{counts[0]:,} parameters", "make the plan again")
+
+
+def _check_layers(choice: Choice, model: ModelSpec) -> None:
+    """Raise `InputError` unless the places where a configuration says what its stages hold agree."""
+    if not choice.layout:
+        return
+    pp, vpp, said = choice.config.pp, choice.config.vpp, choice.layers_per_stage
+    dealt = chunk_layers(model.num_layers, pp, vpp, (), choice.layout)
+    other = choice.split.layers_per_chunk if choice.split is not None else dealt
+    folded = choice.config.parallel().schedule in FOLDED_SCHEDULES  # rank r holds chunks r and 2 pp - 1 - r
+    stages = said if folded or not said else tuple(sum(dealt[rank::pp]) for rank in range(pp))
+    if (dealt, said) != (other, stages):
+        given = f"{choice.layout}, {','.join(map(str, said))} and {','.join(map(str, other))}"
+        hint = "make the plan again; planner estimate ... --set layout= costs a split of your own"
+        raise InputError("layout, layers_per_stage and split of a plan must say the same", given, hint)
 
 
 def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Problem:

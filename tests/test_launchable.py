@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from planner.catalog.load_stacks import load_stack
 from planner.cli.export import render_plan
-from planner.errors import UnsupportedError
+from planner.errors import InputError, UnsupportedError
 from planner.estimate import make_estimate
 from planner.launchable import with_launch_note
 from planner.plan import make_plan
+from planner.planned import planned_model
 from planner.report.proof import assumed, cautions
 from planner.request import Request
-from planner.spec.load_plan import save_plan
+from planner.spec.load_plan import load_plan, save_plan
 from planner.spec.planfile import Plan
 
 FEW = {"tp": (1,), "pp": (16,), "cp": (1,), "ep": (1,), "micro_batch": (1,), "recompute": (2,)}
@@ -84,4 +89,43 @@ def test_a_note_leaves_the_rest_as_it_was() -> None:
     from planner.spec.load_model import load_model
 
     plan = make_estimate(request("llama-3.1-8b", "megatron-2026"))
-    assert with_launch_note(plan, load_model("llama-3.1-8b")) is plan
+    assert with_launch_note(plan, load_model("llama-3.1-8b"), load_stack("megatron-2026")) is plan
+
+
+def edited(
+    plan: Plan, file: Path, choice: Mapping[str, object] | None = None, stack: str | None = None
+) -> Path:
+    """The file of a plan whose best configuration or stack was changed by hand."""
+    document = json.loads(plan.model_dump_json())
+    document["choices"][0] |= choice or {}
+    document["subject"]["stack"]["name"] = stack or plan.subject.stack.name
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_a_stack_that_is_not_known_is_not_left_out(tmp_path: Path) -> None:
+    """Its kernels and states would be those of no stack. A user's own is named by its file."""
+    plan = make_estimate(request("llama-3.1-8b", "megatron-2026"))
+    file = edited(plan, tmp_path / "plan.json", stack="mine")
+    with pytest.raises(InputError, match=r"--stack FILE\.yaml"):
+        render_plan(file, "megatron", 0, None)
+    own = tmp_path / "mine.yaml"
+    facts = "description: ours\nreleased: '2026-08'\nsource: measured\n"
+    own.write_text(f"extends: megatron-2026\nname: mine\n{facts}")
+    with_file = render_plan(file, "megatron", 0, None, stack=str(own))
+    shipped = render_plan(edited(plan, tmp_path / "same.json"), "megatron", 0, None)
+    assert with_file["launch.sh"] == shipped["launch.sh"]
+    with pytest.raises(InputError, match="must be the stack of the plan, mine"):
+        render_plan(file, "megatron", 0, None, stack="megatron-2025")
+
+
+@pytest.mark.parametrize(
+    "change", [{"layout": "Et*17|t*15L"}, {"layout": "Et*17|t*15L", "layers_per_stage": [17, 15]}]
+)
+def test_a_layout_changed_by_hand_is_refused(change: dict[str, object], tmp_path: Path) -> None:
+    """Some verbs would follow it and others the split."""
+    asked = Request(**{**vars(request("llama-3.1-8b", "megatron-2026")), "restrict": {"pp": (2,)}})
+    plan = make_estimate(replace(asked, layout="Et*15|t*17L"))
+    assert render_plan(edited(plan, tmp_path / "plan.json"), "megatron", 0, None)
+    with pytest.raises(InputError, match="layout, layers_per_stage and split of a plan must say the same"):
+        planned_model(load_plan(edited(plan, tmp_path / "plan.json", choice=change)))

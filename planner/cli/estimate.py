@@ -68,7 +68,7 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
         job = replace(job, tokens=request.tokens)
     problem = replace(problem, job=job)
     found = estimate_of(problem, config, chunks, asked, said, started)
-    return with_launch_note(found, problem.model), problem, said
+    return with_launch_note(found, problem.model, problem.stack), problem, said
 
 
 def _choice_of(request: Request, index: int) -> tuple[Plan, Choice]:

@@ -15,7 +15,9 @@ from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework
+    from planner.spec.model import ModelSpec
     from planner.spec.planfile import Plan
+    from planner.spec.stack import Stack
 
 PlanArgument = Annotated[
     Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
@@ -44,6 +46,9 @@ ClusterOption = Annotated[
         help="For another framework than planned: the plan's cluster, where its name does not say it.",
     ),
 ]
+StackOption = Annotated[
+    str | None, typer.Option("--stack", metavar="FILE", help="The plan's stack, where it is a file of yours.")
+]
 EPILOG = "\b\nExample:\n  planner export plan.json --to megatron -o launch"
 
 
@@ -55,6 +60,7 @@ def export(
     framework_version: ReleaseOption = None,
     force: ForceOption = False,
     cluster: ClusterOption = None,
+    stack: StackOption = None,
 ) -> int:
     """Write the files that launch a configuration of a plan: arguments, torchrun, Slurm and Kubernetes scripts."""
     from planner.frameworks import framework
@@ -62,7 +68,7 @@ def export(
 
     chosen = framework(to)
     version = chosen.version(framework_version)
-    files = render_plan(plan, to, choice, framework_version, cluster)
+    files = render_plan(plan, to, choice, framework_version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
@@ -75,7 +81,12 @@ def export(
 
 
 def render_plan(
-    path: Path, to: str, choice: int, release: str | None, cluster: str | None = None
+    path: Path,
+    to: str,
+    choice: int,
+    release: str | None,
+    cluster: str | None = None,
+    stack: str | None = None,
 ) -> dict[str, str]:
     """The files of one configuration of a plan by name. Raises `PlannerError`."""
     from planner.frameworks import framework
@@ -87,9 +98,24 @@ def render_plan(
     version = chosen.version(release)
     plan = load_plan(path)
     model = planned_model(plan)
-    launch = launch_of(plan, choice, model)
+    launch = launch_of(plan, choice, model, _own_stack(plan, model, stack))
     _check_rules(plan, choice, chosen, launch.chunks, cluster)
     return chosen.render(launch, version)
+
+
+def _own_stack(plan: Plan, model: ModelSpec, stack: str | None) -> Stack | None:
+    """The stack of a plan from its file. Raises `PlannerError`."""
+    from planner.catalog.load_stacks import load_stack
+    from planner.errors import InputError
+    from planner.spec.machine.device_kernels import with_wide_heads
+
+    if stack is None:
+        return None
+    found = load_stack(stack)
+    if found.name != plan.subject.stack.name:
+        must = f"--stack must be the stack of the plan, {plan.subject.stack.name}"
+        raise InputError(must, found.name, "leave it out, or plan with it")
+    return with_wide_heads(found, model)
 
 
 def _check_rules(

@@ -191,8 +191,9 @@ class Framework:
         return wanted
 
 
-def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
-    """The `index`-th configuration (from 0) of a plan, ready to be rendered.
+def launch_of(plan: Plan, index: int, model: ModelSpec, stack: Stack | None = None) -> Launch:
+    """The `index`-th configuration (from 0) of a plan, ready to be rendered; `stack`: the plan's, where it is none that
+    planner ships.
 
     Raises `InputError`; `UnsupportedError` for a job that no framework's files state.
     """
@@ -227,13 +228,16 @@ def launch_of(plan: Plan, index: int, model: ModelSpec) -> Launch:
             model.num_layers, config.pp, config.vpp, choice.layers_per_stage, choice.layout, model.mtp_layers
         ),
         expected=_expected(choice, subject.stack.name),
-        stack=_stack(subject.stack.name, model),
+        stack=stack or _stack(subject.stack.name, model),
     )
 
 
-def _stack(name: str, model: ModelSpec) -> Stack | None:
-    """The shipped stack of that name; None for one from a file, of which a plan keeps the name alone."""
-    return with_wide_heads(load_stack(name), model) if is_shipped(name) else None
+def _stack(name: str, model: ModelSpec) -> Stack:
+    """The shipped stack of that name; a plan keeps the name alone. Raises `InputError`."""
+    if not is_shipped(name):
+        must = "the stack of the plan must be one that planner ships, or its file must be named"
+        raise InputError(must, name, "planner export ... --stack FILE.yaml, or make the plan again")
+    return with_wide_heads(load_stack(name), model)
 
 
 def _expected(choice: Choice, stack: str) -> Expected:
