@@ -193,13 +193,14 @@ def head_gemm(model: ModelSpec) -> Gemm:
 def outer_gemms(model: ModelSpec) -> tuple[Gemm, ...]:
     """Products outside the layers: the head, the projections of a narrower embedding, MTP's projections.
 
-    Each multi-token-prediction module projects 2 hidden -> hidden and runs the head again; layers' own inputs are a
-    projection of the embedding, too.
+    Each multi-token-prediction module projects the embedding and every residual stream, hidden -> hidden each, and runs
+    the head again; layers' own inputs are a projection of the embedding, too.
     """
+    n = model.streams
     gemms = [head_gemm(model)] * (1 + model.mtp_layers)
-    gemms += [Gemm("mtp_projection", 2 * model.hidden, model.hidden, Shard.NONE)] * model.mtp_layers
-    if model.streams > 1:
-        gemms.append(Gemm("last_streams", model.streams * model.hidden, model.streams, Shard.NONE))
+    gemms += [Gemm("mtp_projection", (1 + n) * model.hidden, model.hidden, Shard.NONE)] * model.mtp_layers
+    if n > 1:
+        gemms += [Gemm("last_streams", n * model.hidden, n, Shard.NONE)] * (1 + model.mtp_layers)
     if model.side_width:
         gemms.append(Gemm("side_inputs", model.hidden, model.side_width, Shard.NONE))
     if model.embedding_width != model.hidden:

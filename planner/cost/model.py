@@ -102,7 +102,7 @@ class CostModel:
         classes = stage_classes(
             table["pp"], table["vpp"], table["schedule"], self.problem.model.layer_kind_of, stack.split,
             self.embedding_in_layers, self.head_in_layers, self.layers.recomputed,
-        )  # fmt: skip
+        ).padded(len(self.kinds))  # fmt: skip
         for kind, count in self.problem.model.mtp_kinds:
             classes.layers[:, :, kind] += count * classes.last
         return classes

@@ -280,11 +280,12 @@ def mtp_parameters(model: ModelSpec) -> int:
     """Multi-token-prediction modules without the shared embedding and head [parameters].
 
     Each: its layers, a projection 2 hidden -> hidden, three norms (of the previous hidden state, of the next token's
-    embedding, before the head). Liu et al. 2024, arXiv 2412.19437, section 2.2.
+    embedding, before the head). Liu et al. 2024, arXiv 2412.19437, section 2.2. Of residual streams each also has what
+    sums them up (Megatron-Bridge models/deepseek/deepseek_v4_bridge.py: hc_head of a prediction layer).
     """
     scale = model.hidden * (1 + model.norm_bias) if model.norm_weight else 0
     layers = sum(n * layer_parameters(model.layer_kinds[k], model.hidden).total for k, n in model.mtp_kinds)
-    return layers + model.mtp_layers * (2 * model.hidden**2 + 3 * scale)
+    return layers + model.mtp_layers * (2 * model.hidden**2 + 3 * scale + last_stream_parameters(model))
 
 
 def inactive_parameters(layer: Layer, hidden: int) -> int:

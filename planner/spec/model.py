@@ -31,7 +31,8 @@ class ModelSpec:
     `position_rows`: rows of a learned position table (0: rotary or ALiBi). `embedding_width`: width of the
     token embedding where a projection brings it to `hidden` (OPT-350m); 0 in the constructor means `hidden`.
     `mtp_layers`: multi-token-prediction modules that are trained along; each is the layers `mtp_block` (none stated:
-    one of the last kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    one of the last kind), a 2 hidden x hidden projection and three norms (DeepSeek-V3, arXiv 2412.19437, section 2.2);
+    several residual streams it sums up by weights of its own. Its layers need be no layers of the model.
     `wide_norms`: where norms run operation by operation they multiply by their weights in fp32 (Gemma).
     `side_vocab`: rows of the table in which layers' `side` inputs are looked up; a normed projection of the token's
     embedding is added to them. `source`: where the dimensions come from. `assumed`: what the source left out and was
@@ -77,13 +78,15 @@ class ModelSpec:
         require(len(self.layers) + self.mtp_layers <= MOST_LAYERS, must, len(self.layers) + self.mtp_layers)
         kinds: dict[Layer, Layer] = {}
         object.__setattr__(self, "layers", tuple(kinds.setdefault(layer, layer) for layer in self.layers))
+        narrow = {layer.in_format(wide=False) for layer in kinds}
+        for layer in self.mtp_block if self.mtp_layers else ():
+            if layer.in_format(wide=False) not in narrow:
+                kinds.setdefault(layer, layer)
         object.__setattr__(self, "_kinds", tuple(kinds))
         blocks = dict.fromkeys(block for layer in kinds for block in layer.blocks)
         object.__setattr__(self, "_blocks", tuple(blocks))
         index = {id(layer): i for i, layer in enumerate(kinds)}
         object.__setattr__(self, "_kind_of", tuple(index[id(layer)] for layer in self.layers))
-        missing = [layer for layer in self.mtp_block if layer.in_format(wide=False) not in self._narrow()]
-        require(not missing, "model.mtp_block must be made of layers that the model has", missing)
 
     def __hash__(self) -> int:
         """Cheaper than over all fields, and the same in every process; equality decides."""
@@ -120,7 +123,7 @@ class ModelSpec:
 
     @property
     def layer_kinds(self) -> tuple[Layer, ...]:
-        """The distinct layers, in order of first appearance."""
+        """The distinct layers, in order of first appearance; those that prediction modules alone have come last."""
         kinds: tuple[Layer, ...] = self._kinds  # type: ignore[attr-defined]
         return kinds
 
@@ -142,7 +145,8 @@ class ModelSpec:
         narrow, found = self._narrow(), Counter[int]()
         for layer in self.mtp_block or self.layers[-1:]:
             alike = {i for i, kind in enumerate(narrow) if kind == layer.in_format(wide=False)}
-            found[next(kind for kind in reversed(self.layer_kind_of) if kind in alike)] += self.mtp_layers
+            in_model = (kind for kind in reversed(self.layer_kind_of) if kind in alike)
+            found[next(in_model, max(alike))] += self.mtp_layers
         return tuple(sorted(found.items()))
 
     @property

@@ -8,7 +8,7 @@ splits that a solver finds, which replace these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -55,6 +55,17 @@ class StageClasses:
     members: tuple[tuple[tuple[int, ...], ...], ...] = ()
     chunks: tuple[tuple[ChunkKinds, ...], ...] = ()
     again_of_chunk: tuple[tuple[IntArray, ...], ...] = ()
+
+    def padded(self, kinds: int) -> StageClasses:
+        """The same for so many kinds of layers, of which the last are prediction modules' alone, and on no stage."""
+        more = kinds - self.layers.shape[-1]
+        if not more:
+            return self
+        layers, leading = (
+            np.concatenate([each, np.zeros((*each.shape[:-1], more))], axis=-1)
+            for each in (self.layers, self.leading)
+        )
+        return replace(self, layers=layers, leading=leading)
 
 
 def recomputed_of_chunk(layers: IntArray, vpp: int, most: int, deepest: int) -> IntArray:

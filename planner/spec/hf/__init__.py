@@ -58,7 +58,6 @@ READERS: dict[str, Reader] = {
     "dbrx": experts.read_dbrx,
     "deepseek": latest.read_deepseek_moe,
     "deepseek_v2": deepseek.read_deepseek_v2,
-    "deepseek_v4": compressed.read_deepseek_v4,
     "dots1": later_experts.read_dots1,
     "ernie4_5": later_dense.read_ernie,
     "ernie4_5_moe": later_experts.read_ernie_moe,
@@ -159,6 +158,7 @@ READERS: dict[str, Reader] = {
 MTP_READERS: dict[str, MtpReader] = {
     "deepseek_v3": deepseek.read_deepseek_v3,
     "deepseek_v32": sparse.read_deepseek_v32,
+    "deepseek_v4": compressed.read_deepseek_v4,
     "glm4_moe": experts.read_glm4_moe,
     "glm_moe_dsa": sparse.read_glm_moe_dsa,
     "kimi_k2": deepseek.read_deepseek_v3,

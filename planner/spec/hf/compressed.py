@@ -1,7 +1,8 @@
 """Which layers has DeepSeek-V4? Attention to a window and compressed keys, several residual streams, experts.
 
-As transformers 5.23 builds them (models/deepseek_v4). Left out: modules of multi-token prediction, which the library
-has not; which experts the first layers take from a fixed table, which is no parameter; rotations; clipped activations.
+As transformers 5.23 builds them (models/deepseek_v4); modules of multi-token prediction, which the library has not, as
+Megatron-Bridge does (models/deepseek/deepseek_v4_bridge.py). Left out: which experts the first layers take from a fixed
+table, which is no parameter; rotations; clipped activations.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", 
 _RATIOS = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
 
 
-def read_deepseek_v4(f: ConfigFields, name: str) -> ModelSpec:
-    """DeepSeek-V4: every layer routes; layers compress keys 4 times and choose among them, 128 times, or not at all."""
+def read_deepseek_v4(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
+    """DeepSeek-V4: every layer routes; layers compress keys 4 times and choose among them, 128 times, or not at all.
+
+    The layer of a prediction module attends to the window alone, unless the list of layers goes on to it.
+    """
     f = f.with_defaults(
         vocab_size=129280, hidden_size=4096, num_hidden_layers=43, num_attention_heads=64, moe_intermediate_size=2048
     )  # fmt: skip
@@ -40,8 +44,19 @@ def read_deepseek_v4(f: ConfigFields, name: str) -> ModelSpec:
         _HEAVY: replace(attention, compression=Compression(rates[_HEAVY])),
     }
     streams, moe = f.integer("hc_mult", default=4, least=2), _experts(f)
-    layers = tuple(Layer(of_kind[kind], None, moe, streams=streams) for kind in _kinds(f, core.num_layers))
-    return rotary_model(f, name, core, layers, max_position=1048576)
+    kinds = _kinds(f, core.num_layers)
+    layers = [Layer(of_kind[kind], None, moe, streams=streams) for kind in kinds]
+    model = rotary_model(f, name, core, tuple(layers[: core.num_layers]), max_position=1048576)
+    if not with_mtp:
+        return model
+    modules = f.integer("num_nextn_predict_layers", default=1, least=0)
+    behind = set(layers[core.num_layers : core.num_layers + modules])
+    if len(behind) > 1:
+        raise f.error(
+            "compress_ratios", "must be the same for all prediction modules", modules, "plan one module"
+        )
+    block = (*behind,) or (Layer(of_kind[_SLIDING], None, moe, streams=streams),)
+    return replace(model, mtp_layers=modules, mtp_block=block if modules else (), assumed=tuple(f.assumed))
 
 
 def _shared_key(f: ConfigFields) -> Attention:
@@ -86,7 +101,7 @@ def _rates(f: ConfigFields) -> dict[str, int]:
 def _kinds(f: ConfigFields, layers: int) -> list[str]:
     """The attention of every layer: listed, by published ratios, or 128 twice and then 4 and 128 in turn.
 
-    Lists that go on to the prediction modules are cut to the layers.
+    Lists may go on to the prediction modules.
     """
     f.words("mlp_layer_types", ("hash_moe", "moe"))
     listed = f.words("layer_types", (_SLIDING, _SPARSE, _HEAVY))
@@ -102,4 +117,4 @@ def _kinds(f: ConfigFields, layers: int) -> list[str]:
     if len(listed) < layers:
         field = "layer_types" if ratios is None else "compress_ratios"
         raise f.error(field, "must name one type per layer", len(listed), f"list {layers} types")
-    return listed[:layers]
+    return listed

@@ -26,7 +26,7 @@ from planner.frameworks.megatron.architecture import check_release, model_option
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.attention import Attention
-from planner.spec.config import ParallelConfig, Recompute
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.hf import read_hf_config
 from planner.spec.indexer import Compression
 from planner.spec.load_model import load_model
@@ -151,6 +151,46 @@ class TestStreams:
     def test_products_that_weigh_them(self) -> None:
         gemms = [g for g in layer_gemms(read().layers[0], 256) if g.name == "streams"]
         assert [gemm_flops(g, 1) for g in gemms] == [2 * 4 * 256 * 24] * 2
+
+
+class TestPrediction:
+    """A prediction module: a layer that sees the window alone, two projections, three norms and its sum of streams."""
+
+    def with_module(self, **fields: Any) -> ModelSpec:
+        config = {**SMALL, "num_nextn_predict_layers": 1, **fields}
+        return read_hf_config(config, "config.json", "small", with_mtp=True)
+
+    @pytest.mark.parametrize("ratios", [[0, 128, 4, 4, 0], [128, 128, 4, 4, 0], [128, 128, 4, 4]])
+    def test_parameters(self, ratios: list[int]) -> None:
+        model = self.with_module(compress_ratios=ratios)
+        assert [layer.attention.compression for layer in model.mtp_block if layer.attention] == [
+            Compression(0)
+        ]
+        longer = read(num_hidden_layers=5, compress_ratios=[*ratios[:4], 0])
+        of_layer = model_parameters(longer).total - model_parameters(read(compress_ratios=ratios)).total
+        module = of_layer + 2 * 256**2 + 3 * 256 + 4 * (4 * 256 + 1) + 1
+        assert model_parameters(model).by_kind["mtp"] == module
+        assert model.num_layers == 4
+
+    def test_every_stream_is_projected(self) -> None:
+        more = model_flops(self.with_module(), 1, 1).forward_linear - model_flops(read(), 1, 1).forward_linear
+        longer = model_flops(read(num_hidden_layers=5), 1, 1).forward_linear
+        layer = longer - model_flops(read(), 1, 1).forward_linear
+        assert more - layer == 2 * 256 * (
+            5 * 256 + 4 * 4 + 1280
+        )  # embedding and streams; their sum; the head
+
+    @pytest.mark.parametrize("first", [0, 128])
+    def test_the_last_stage_has_it_also_where_no_layer_is_like_it(self, first: int) -> None:
+        ratios = [first, 128, 4, 4, 0]
+        staged, whole = (
+            ParallelConfig(dp=16 // pp, pp=pp, ep=8, zero=1, num_microbatches=4) for pp in (2, 1)
+        )
+        models = (self.with_module(compress_ratios=ratios), read(compress_ratios=ratios))
+        subjects = [problem(model, "2x8 h100 400G-ib", stack="megatron-2026") for model in models]
+        more, less = (costs(s).evaluate(ConfigTable.of([staged, whole])) for s in subjects)
+        assert (more.step_time > less.step_time).all()
+        assert more.peak_memory[1] > less.peak_memory[1]
 
 
 class TestWhoRunsIt:
