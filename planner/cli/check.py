@@ -118,6 +118,10 @@ def check_files(
         assumed.append(
             f"ZeRO {config.zero} was not measured on stack {problem.stack.name}; its times are a guess"
         )
+    if config.cp > problem.stack.limits.max_cp and not broken:
+        assumed.append(
+            f"context parallelism was not measured on stack {problem.stack.name}; its times are a guess"
+        )
     answer: dict[str, Any] = {
         "framework": framework.name,
         "version": parsed.version,

@@ -104,12 +104,19 @@ def newest_stack(framework: Framework, engine: StateEngine | None = None) -> str
 
 
 def as_the_framework_allows(problem: Problem, framework: Framework, stated: tuple[int, ...]) -> Problem:
-    """The problem with every ZeRO stage that the framework has, not only those that the stack was measured with, and
-    with the layers of every chunk where the files state them."""
-    stages = framework.zero_stages
-    limits = problem.stack.limits.model_copy(
-        update={"zero": stages, "zero_with_pp": stages, "hybrid_sharding": stages}
-    )
+    """The problem with every ZeRO stage that the framework has and, on its newest stack, context parallelism as far as
+    its own rules go, not only what the stack was measured with, and with the layers of every chunk where the files
+    state them."""
+    from planner.catalog.stack_options import SEPARATOR
+
+    stages, limits = framework.zero_stages, problem.stack.limits
+    newest = problem.stack.name.split(SEPARATOR)[0] == newest_stack(framework)
+    limits = limits.model_copy(
+        update={
+            "zero": stages, "zero_with_pp": stages, "hybrid_sharding": stages,
+            "max_cp": problem.cluster.num_devices if newest else limits.max_cp,
+        }
+    )  # fmt: skip
     split = stated or problem.stack.split
     return replace(problem, stack=problem.stack.model_copy(update={"limits": limits, "split": split}))
 

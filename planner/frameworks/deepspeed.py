@@ -40,7 +40,7 @@ from planner.frameworks.rulebook import (
 )
 from planner.frameworks.scripts import README, launch_files, readme
 from planner.frameworks.shell.script import Script, is_script, options_of, product, whole
-from planner.frameworks.zero_settings import zero_settings
+from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
@@ -308,7 +308,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             "a DeepSpeed configuration must be a JSON file with train_micro_batch_size_per_gpu",
             ", ".join(files),
         )
-    document = load_settings(files[name], name)
+    document = with_full_names(load_settings(files[name], name))
     s = Settings(document, name)
     pipe = next((load_settings(text, f) for f, text in files.items() if f.endswith(PIPELINE)), {})
     pp = Settings(pipe, PIPELINE).count("num_stages", s.count("pipeline.stages", 1))

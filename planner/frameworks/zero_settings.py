@@ -8,7 +8,8 @@ are noted as not costed.
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from planner.errors import FileInputError
 from planner.frameworks.fields import Settings
@@ -30,6 +31,27 @@ _NOT_COSTED: Final = (
     "zero_quantized_weights", "zero_quantized_gradients", "stage3_use_all_reduce_for_fetch_params",
     "stage3_allgather_sequential",
 )  # fmt: skip
+
+
+_PREFIX: Final = "stage3_"
+# which DeepSpeedZeroConfig takes without the prefix too
+_SHORT: Final = frozenset(
+    (
+        "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters",
+        "max_reuse_distance", "gather_16bit_weights_on_model_save", "module_granularity_threshold",
+        "use_all_reduce_for_fetch_params", "allgather_sequential",
+    )
+)  # fmt: skip
+
+
+def with_full_names(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A DeepSpeed file with settings of ZeRO 3 under the names of its documentation."""
+    said = dict(document)
+    if isinstance(zero := said.get("zero_optimization"), dict):
+        said["zero_optimization"] = {
+            f"{_PREFIX}{name}" if name in _SHORT else name: value for name, value in zero.items()
+        }
+    return said
 
 
 def zero_settings(s: Settings, stage: int) -> tuple[tuple[StackSetting, ...], tuple[str, ...]]:

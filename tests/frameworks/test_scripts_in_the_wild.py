@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.source_fields import nanotron_options
 from planner.cli import app
+from planner.cli.files import problem_of
 from planner.frameworks import framework
 from planner.frameworks.shell.branches import arithmetic, truth
 from planner.frameworks.shell.script import Script, options_of, program_options, slurm_devices
@@ -282,6 +283,35 @@ def test_torchtitan_shards_over_what_is_left(tmp_path: Path) -> None:
         "-m torchtitan.train --module llama3 --config llama3_8b --parallelism.tensor_parallel_degree 2\n"
     )
     assert checked(tmp_path, script, "run.sh")["devices"] == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "stack"),
+    [
+        ("expert_parallel_degree = 4", "torchtitan-2026-eager"),
+        ("expert_parallel_degree = 1", "torchtitan-2024+no-compile"),
+    ],
+)
+def test_torchtitan_files_of_experts_are_not_those_of_a_release_without(said: str, stack: str) -> None:
+    """models/deepseek_v3/train_configs/deepseek_v3_16b.toml of 0.2, say: 0.2.2 has what 0.1 did not run."""
+    text = f'[model]\nname = "deepseek_v3"\nflavor = "16B"\n[parallelism]\n{said}\n'
+    parsed = framework("torchtitan").parse({"train.toml": text})
+    assert (
+        problem_of(parsed, framework("torchtitan"), "1x8 h100 400G-ib", 8, None, None)[0].stack.name == stack
+    )
+
+
+def test_context_parallelism_that_no_run_measured_is_legal(tmp_path: Path) -> None:
+    """As examples/torch_native_parallelism/configs/cp.yaml of Accelerate."""
+    text = (
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+        "parallelism_config:\n  parallelism_config_cp_size: 8\n"
+    )
+    facts = checked(
+        tmp_path, text, "cp.yaml", "--model", "llama-3.2-1b", "--seq-len", "8192", "--global-batch", "1"
+    )
+    assert facts["legal"]
+    assert any("context parallelism was not measured" in str(note) for note in facts["notes"])  # type: ignore[attr-defined]
 
 
 def test_an_order_of_ranks_that_is_not_costed_is_said() -> None:

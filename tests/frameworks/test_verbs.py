@@ -257,14 +257,14 @@ def test_param_gather_needs_the_distributed_optimizer(tmp_path: Path) -> None:
 def test_export_to_another_framework_keeps_its_rules(tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.json", tmp_path / "launch"
     words = ["estimate", "llama-3.1-8b", "1x8 h100", "--stack", "deepspeed-2025", "--seq-len", "8192"]
-    words += ["--set", "cp=2", "--set", "zero=2", "--global-batch", "8", "-o", str(plan)]
+    words += ["--set", "tp=2", "--set", "zero=2", "--global-batch", "8", "-o", str(plan)]
     runner.invoke(app, words)
     refused = runner.invoke(app, ["export", str(plan), "--to", "accelerate", "-o", str(out)])
     assert refused.exit_code == 2
-    assert "cp-supported" in refused.output
+    assert "tp-expressible" in refused.output
     assert not out.exists()
     assert runner.invoke(app, ["export", str(plan), "--to", "deepspeed", "-o", str(out)]).exit_code == 0
     assert "deepspeed-2025" in (out / "README.md").read_text()
     for files in ([str(out)], [str(path) for path in sorted(out.iterdir())]):  # config.json is the model
         done = runner.invoke(app, ["check", *files, "--cluster", "1x8 h100", "--json"])
-        assert json.loads(done.stdout)["axes"]["cp"] == 2, done.output
+        assert json.loads(done.stdout)["axes"]["tp"] == 2, done.output

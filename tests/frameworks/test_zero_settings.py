@@ -46,6 +46,15 @@ def test_numbers_of_elements_reach_the_stack_and_are_said() -> None:
     assert not any("overlap_comm" in line for line in said)  # on by default in stage 3
 
 
+def test_names_without_their_prefix_are_taken_as_deepspeed_takes_them() -> None:
+    """runtime/zero/config.py DeepSpeedZeroConfig takes its fields by name beside their alias."""
+    read = parse(files(3, prefetch_bucket_size=2e7, gather_16bit_weights_on_model_save=True))
+    assert not read.unknown
+    assert [(s.field, s.value) for s in read.stack_settings if s.field == "prefetch_elements"] == [
+        ("prefetch_elements", 2e7)
+    ]
+
+
 def test_auto_is_what_the_trainer_of_transformers_writes() -> None:
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
     states = checked(3, **dict.fromkeys(names, "auto"))[0].stack.states

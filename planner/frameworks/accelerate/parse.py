@@ -22,7 +22,7 @@ from planner.frameworks.shell.script import (
     script_words,
     whole,
 )
-from planner.frameworks.zero_settings import zero_settings
+from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import StateEngine
@@ -285,7 +285,7 @@ def _deepspeed_file(wanted: str, files: Mapping[str, str]) -> tuple[Settings, li
     plain = wanted.split("/")[-1]
     for file, text in files.items():
         if file.split("/")[-1] == plain:
-            return Settings(load_settings(text, file), file), []
+            return Settings(with_full_names(load_settings(text, file)), file), []
     return Settings({}, plain), [
         f"{plain} was not given: its ZeRO stage is taken as 2; name it beside the YAML"
     ]

@@ -26,6 +26,7 @@ from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
 _EAGER, _FITTED = "torchtitan-2026-eager", "torchtitan-2024"
+_FITTED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE)
 # configurations of 0.3.0 with compiled models: models/llama3/config_registry.py, models/qwen3/config_registry.py
 _COMPILED = re.compile("405b|nvfp4|mxfp8")
 
@@ -139,7 +140,8 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
     fp8 = "float8" in s.text("model.converters", "") or shipped_precision is FLOAT8
     gathers, options, notes = _float8(s, version, shard > 1) if fp8 else (None, (), ())
-    stack, eager = _software(s, version)
+    newer = ep > 1 or schedule not in _FITTED_SCHEDULES
+    stack, eager = _software(s, version, newer)
     pure = (PURE_BF16,) if s.text("training.dtype", "float32") == "bfloat16" else ()
     deepep = s.text("parallelism.expert_parallel_comm_backend", "") == "deepep"
     fp32 = s.text("training.mixed_precision_param", "bfloat16") == "float32"
@@ -163,13 +165,14 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     )
 
 
-def _software(s: Settings, version: str) -> tuple[str, tuple[str, ...]]:
+def _software(s: Settings, version: str, newer: bool) -> tuple[str, tuple[str, ...]]:
     """The shipped stack of what the files run and its options: nothing is compiled unless they say so, or a
-    configuration does that they start from; 0.2.2 is nearer to what torchtitan-2024 was fitted on than to 0.3.0."""
+    configuration does that they start from; 0.2.2 is nearer to what torchtitan-2024 was fitted on than to 0.3.0, but
+    for `newer`, expert parallelism and schedules that 0.1 did not have."""
     starts = version == CLI and _COMPILED.search(s.text("config", "")) is not None
     parts = s.values.get("compile.components", "model,loss")
     compiled = (s.flag("compile.enable") if s.has("compile.enable") else starts) and "model" in parts
-    if version == TOML:
+    if version == TOML and not newer:
         return _FITTED, () if compiled else (NO_COMPILE,)
     return "" if compiled else _EAGER, ()
 
