@@ -180,6 +180,16 @@ def test_a_text_model_of_deepseek_v2_without_latents_has_plain_heads() -> None:
     assert read(small).layers[0].attention.kind is AttentionKind.MLA
 
 
+def test_deepseek_v3_routes_within_groups_where_nothing_is_said() -> None:
+    groups = [
+        (moe.groups, moe.top_groups)
+        for stated in ({}, {"n_group": 1, "topk_group": 1})
+        for moe in [read({**K2, **stated}).layers[-1].moe]
+        if moe is not None
+    ]
+    assert groups == [(8, 4), (0, 0)]
+
+
 def test_internvl_names_its_text_model_otherwise() -> None:
     inner = {
         "model_type": "internlm2",

@@ -88,6 +88,7 @@ def read_deepseek_v2(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_deepseek_v3(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """DeepSeek-V3, Kimi K2, Moonlight: `with_mtp` adds the multi-token-prediction modules."""
+    f = f.with_defaults(n_group=8, topk_group=4)
     core = read_core(f)
     attention = latent_attention(f, default_q_rank=1536)
     moe = _routed_experts(f, 256, 8, 1)
