@@ -115,5 +115,5 @@ def check_same(choice: Choice, now: float) -> None:
     """Raise `InputError` unless the plan's step time is what is predicted now [s]."""
     if abs(now - choice.step_time) > SAME * choice.step_time:
         must = "the step time of the plan must be what planner predicts for its model, cluster and stack now"
-        hint = "name the cluster as when the plan was made with --cluster, or make the plan again"
+        hint = "name the plan's cluster with --cluster and its calibration with --calibration, or make the plan again"
         raise InputError(must, f"{choice.step_time:.6g} s, now {now:.6g} s", hint)

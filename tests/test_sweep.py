@@ -107,7 +107,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not output.exists()
     journal = tmp_path / ".t.csv.progress"
     with journal.open("ab") as half:
-        half.write(b'{"point": 3, "rows": [{"mod')  # the process died while it wrote
+        half.write(b'{"point": 3, "rows": [{"mod\n\0\0')  # the process, or the machine, died while it wrote
     other = given(tmp_path, SWEEP.replace("10B", "20B"))
     assert run(other, "-o", output, "--workers", 1).exit_code == 2
     monkeypatch.setattr(sweep_workers, "here", counts)
@@ -143,6 +143,14 @@ def test_bad_options_are_refused_before_any_work(tmp_path: Path) -> None:
     assert run(file, "-o", tmp_path / "t.csv", "--workers", 0).exit_code == 2
     assert run(file, "-o", tmp_path / "t.csv", "--workers", 2, "--dask", "x:1").exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+
+
+@pytest.mark.parametrize("line", ["assume: [pue=x]", "calibration: none.yaml", "set: {layout: '4,4'}"])
+def test_what_all_points_share_is_refused_before_any_work(tmp_path: Path, line: str) -> None:
+    text = "\n".join(kept for kept in SWEEP.splitlines() if not kept.startswith("set"))
+    refused = run(given(tmp_path, f"{text}\n{line}\n"), "-o", tmp_path / "t.csv")
+    assert refused.exit_code == 2, refused.output
+    assert not (tmp_path / "t.csv").exists()
 
 
 def test_a_sweep_that_finds_nothing_says_why(tmp_path: Path) -> None:

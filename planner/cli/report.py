@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.cli.options import CalibrationOption
 from planner.errors import PlannerError
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ ClusterOption = Annotated[
 ]
 
 
-def report(result: ResultArgument, output: OutputOption, cluster: ClusterOption = None) -> int:
+def report(
+    result: ResultArgument, output: OutputOption, cluster: ClusterOption = None, calibration: CalibrationOption = None
+) -> int:  # fmt: skip
     """Make one self-contained page of a plan, a comparison or a sizing: charts, reasons, assumptions."""
     from planner.cli.output import progress
     from planner.report.html import page_html
@@ -44,14 +47,14 @@ def report(result: ResultArgument, output: OutputOption, cluster: ClusterOption 
 
     check_target(output)
     with progress("drawing"):
-        page = result_file_page(result, cluster)
+        page = result_file_page(result, cluster, calibration)
         text = page_html(page)
     save_text(text, output)
     sys.stderr.write(f"page written to {output}, {len(text.encode()) / 1e6:.1f} MB\n")
     return 0
 
 
-def result_file_page(path: Path, cluster: str | None) -> Page:
+def result_file_page(path: Path, cluster: str | None, calibration: Path | None) -> Page:
     """The page of a file, whichever of the three it is. Raises `PlannerError`."""
     from planner.report.charts import require_altair
     from planner.report.page_results import result_page
@@ -64,10 +67,10 @@ def result_file_page(path: Path, cluster: str | None) -> Page:
     document = parse_json(text, name)
     if "kind" in document:
         return result_page(parse_result(document, name))
-    return drawn_plan_page(parse_plan(text, name), cluster)
+    return drawn_plan_page(parse_plan(text, name), cluster, calibration)
 
 
-def drawn_plan_page(plan: Plan, cluster: str | None = None) -> Page:
+def drawn_plan_page(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Page:
     """The page of a plan with its pipeline drawn, or the reason why it is not. Raises `PlannerError`."""
     from planner.cli.trace import traced_step
     from planner.report.page import plan_page
@@ -76,7 +79,7 @@ def drawn_plan_page(plan: Plan, cluster: str | None = None) -> Page:
     if not plan.choices or plan.choices[0].config.pp == 1:
         return plan_page(plan)
     try:
-        timeline = traced_step(plan, 0, None, cluster).timeline
+        timeline = traced_step(plan, 0, None, cluster, calibration).timeline
     except PlannerError as error:
         reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
         return plan_page(plan, not_drawn=f"The passes are not drawn: {reason}.")

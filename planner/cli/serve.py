@@ -118,9 +118,13 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
         stack=stack,
         tokens=given.get("tokens"),
         settings=given.get("set", "").split() or None,
-        calibration=Path(calibration) if calibration is not None else None,
+        calibration=_file(calibration),
     )
     return options.request(model, cluster, _number(given, "gpus"))
+
+
+def _file(calibration: str | None) -> Path | None:
+    return Path(calibration) if calibration is not None else None
 
 
 def _number(given: Mapping[str, str], key: str) -> int | None:
@@ -168,7 +172,7 @@ def _computed(calibration: str | None) -> dict[str, Callable[[Mapping[str, str]]
         from planner.report.html import page_html
 
         return Response(
-            page_html(drawn_plan_page(answer(query, calibration))),
+            page_html(drawn_plan_page(answer(query, calibration), query.get("cluster"), _file(calibration))),
             media_type="text/html",
             headers=_attached("report.html"),
         )
@@ -274,9 +278,7 @@ def pipeline_drawing(query: Mapping[str, str], calibration: str | None = None) -
     found = answer(query, calibration)
     if not found.choices or found.choices[0].config.pp == 1:
         return ""
-    timeline = traced_step(
-        found, 0, None, query.get("cluster"), Path(calibration) if calibration is not None else None
-    ).timeline
+    timeline = traced_step(found, 0, None, query.get("cluster"), _file(calibration)).timeline
     return timeline_svg(timeline, "one step of the pipeline, in seconds", MOST_RANKS, MOST_CELLS)
 
 

@@ -97,8 +97,17 @@ def _say(text: str) -> None:
 
 def requests_of(asked: SweepFile) -> list[Request]:
     """The questions of a sweep, in its order. Raises `InputError`."""
+    from planner.catalog.load_campaign import load_assumptions
+    from planner.catalog.load_overlay import load_overlay
     from planner.cli.options import JobOptions
 
+    if "layout" in asked.set:
+        raise InputError(
+            "a sweep solves the splits itself", "layout", "use planner estimate, or leave it out"
+        )
+    load_assumptions(asked.assume)  # what every point shares is told once, and before the work
+    if asked.calibration is not None:
+        load_overlay(asked.calibration)
     settings = [f"{axis}={','.join(values)}" for axis, values in asked.set.items()]
     tokens = None if asked.tokens is None else str(asked.tokens)
     requests = []
@@ -175,19 +184,19 @@ class Journal:
             self._read()
 
     def _read(self) -> None:
-        text = self.path.read_bytes().decode("utf-8", "replace")
-        if text and not text.startswith(self.head):
+        content = self.path.read_bytes()
+        if content and not content.startswith(self.head.encode()):
             must = "the journal beside the output must be of this sweep and this planner"
             raise FileInputError(
                 str(self.path), must, "of another", "add --restart to forget it, or choose another -o"
             )
-        for line in text.splitlines(keepends=True):
-            if not line.endswith("\n"):
-                break  # the end of a sweep that was stopped while it wrote
-            self._length += len(line.encode())
-            entry = json.loads(line)
-            if "point" in entry:
-                self.done[entry["point"]] = entry["rows"]
+        for line in content.splitlines(keepends=True):
+            if self._length:  # behind the head
+                entry = _entry(line)
+                if entry is None:
+                    break  # the end of a sweep that was stopped while it wrote
+                self.done[entry[0]] = entry[1]
+            self._length += len(line)
 
     def __enter__(self) -> Journal:
         self._file = self.path.open("r+b" if self._length else "wb")
@@ -210,6 +219,21 @@ class Journal:
     def remove(self) -> None:
         """Forget all."""
         self.path.unlink(missing_ok=True)
+
+
+def _entry(line: bytes) -> tuple[int, list[Row]] | None:
+    """The point and the rows of a line; None for one that is not whole."""
+    from planner.spec.rows import COLUMNS
+
+    try:
+        entry = json.loads(line)
+        number, rows = entry["point"], entry["rows"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    if not (line.endswith(b"\n") and type(number) is int and isinstance(rows, list)):
+        return None
+    whole = all(isinstance(row, dict) and row.keys() == COLUMNS.keys() for row in rows)
+    return (number, rows) if rows and whole else None
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:

@@ -21,7 +21,9 @@ from planner.report.page import Block, Page
 
 FILES: Final = Path(__file__).with_name("page_files")
 _NUMBER: Final = re.compile(r"[+\-−$]?\d")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL: Final = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def page_html(page: Page) -> str:

@@ -54,10 +54,13 @@ def test_a_slower_machine_is_slower(verb: list[str], ours: str) -> None:
 def test_a_calibrated_plan_is_traced_and_explained_with_its_calibration(tmp_path: Path, ours: str) -> None:
     plan, trace = str(tmp_path / "plan.json"), str(tmp_path / "trace.json")
     made = RUNNER.invoke(
-        app, ["plan", *JOB, "--set", "tp=2", "--top", "2", "--calibration", ours, "-o", plan]
+        app, ["plan", *JOB, "--set", "tp=2", "--set", "pp=2", "--top", "2", "--calibration", ours, "-o", plan]
     )
     assert made.exit_code == 0, made.output
     assert "L3" in made.output
+    page = str(tmp_path / "page.html")
+    assert RUNNER.invoke(app, ["report", plan, "-o", page, "--calibration", ours]).exit_code == 0
+    assert "The passes are not drawn" not in Path(page).read_text()
     assert RUNNER.invoke(app, ["trace", plan, "-o", trace, "--calibration", ours]).exit_code == 0
     forgotten = RUNNER.invoke(app, ["trace", plan, "-o", trace])
     assert forgotten.exit_code == 2

@@ -14,6 +14,7 @@ from planner.errors import FileInputError
 from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.report import chart_data, charts
+from planner.report.html import clean
 from planner.report.result_file import ComparisonFile, SizingFile, parse_result
 from planner.request import Request, cost_model, resolve
 from planner.solve.place import place
@@ -179,6 +180,7 @@ def test_what_a_file_says_is_text(plan: Plan) -> None:
     assert page.count("<script") == 3  # the data, the library, the page's own
     assert "<img" not in re.sub(r"(?s)<script.*?</script>", "", page)
     assert "\u202e" not in page
+    assert clean("half a pair \ud800").encode()
 
 
 def test_pages_of_plans_without_an_answer() -> None:
