@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.device.flash import MEMORY_EFFICIENT_SLOWDOWN, TRITON_SLOWDOWN, flash_2_slowdown
 from planner.cost.device.kernels import (
+    attended_pairs,
     attention_time,
     gemm_backward_time,
     gemm_time,
@@ -63,15 +65,6 @@ SQUARE_PASSES = {AttentionKernel.EAGER: 12.0, AttentionKernel.FUSED_SOFTMAX: 4.0
 SOFTMAX_HEADS, SOFTMAX_KEYS = 4.0, 4096.0
 # The same of Transformer Engine's (transformer_engine/pytorch/attention/dot_product_attention/softmax.py).
 ENGINE_SOFTMAX_KEYS = 16384.0
-# FlashAttention-2 against the tables' kernels on Hopper and later, forward and backward: FlashAttention-3 is 1.5
-# to 2.0 and 1.5 to 1.75 times as fast (Shah 2024, arXiv 2407.08608, section 4.1); the middles.
-FLASH_2_SLOWDOWN = (1.75, 1.62)
-# FlashAttention in Triton against FlashAttention-2, which is 1.3 to 1.5 times as fast forward and about twice backward
-# on A100 (Dao 2023, arXiv 2307.08691, section 4.1).
-TRITON_SLOWDOWN = (1.4, 2.0)
-# Time of PyTorch's memory-efficient kernel over FlashAttention-2's on the same pairs: it is xformers', about as fast as
-# FlashAttention, of which FlashAttention-2 is twice as fast (Dao 2023, arXiv 2307.08691, abstract and figure 4).
-MEMORY_EFFICIENT_SLOWDOWN = 2.0
 # Unfused RMSNorm in fp32: upcast, square and mean, scale, downcast, weight: passes over the stream in units of
 # its 2-byte size, against one read and one write when fused.
 NORM_PASSES = {True: 2.0, False: 12.0}
@@ -333,7 +326,7 @@ class ComputeModel:
         kernel = stack.kernels.attention_of(a)
         if kernel is AttentionKernel.FLASH:
             return factor * forward + merged[0], factor * backward + merged[1]
-        slower = FLASH_2_SLOWDOWN if self._has_async_attention() else (1.0, 1.0)
+        slower = self._flash_2_slowdown(a, np.where(ring, seq / x.c, seq))
         if kernel is AttentionKernel.MEMORY_EFFICIENT:
             forward, backward, copies = self._masked(a, x, batch, seq)
             forward, backward = (MEMORY_EFFICIENT_SLOWDOWN * seconds for seconds in (forward, backward))
@@ -388,6 +381,15 @@ class ComputeModel:
         values = batch * seq * (a.head_dim + a.v_head_dim) * (heads + shared) * (heads > shared)
         moved = self.recipe.activation_bytes * values
         return forward, backward, memory_bound_time(moved, self.bandwidth, self.kernels)
+
+    def _flash_2_slowdown(self, a: Attention, length: Array) -> tuple[Array, Array]:
+        """Time of FlashAttention-2 over that of the tables' kernels on blocks of a length, forward and backward [1]."""
+        if not self._has_async_attention():
+            return np.ones(len(length)), np.ones(len(length))
+        masked = self.problem.stack.kernels.attention_of(a) is AttentionKernel.MEMORY_EFFICIENT
+        window = float(a.window) if a.window and not masked else np.inf
+        pairs = attended_pairs(length, length, not masked, window)
+        return flash_2_slowdown(2.0 * pairs / length, (a.head_dim + a.v_head_dim) / 2.0)
 
     def softmax_is_eager(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> NDArray[np.bool_]:
         """Where a stack with softmax kernels falls back to single operations: see `SOFTMAX_HEADS`."""

@@ -1,0 +1,40 @@
+"""How much longer do other fused attention kernels take than the one of the tables?
+
+Left out: that FlashAttention-2 loses more to the diagonal of short causal blocks than to blocks without a mask, which
+at the same span it does up to a seventh faster forward.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from planner.cost.device.kernels import interpolate
+
+Quantity = Any  # a float or a float64 column: the same text serves both
+
+# FlashAttention-2 against the table of H100, forward and backward, by length of a causal sequence and head width. It
+# issues Ampere's instructions, which leave Hopper's products at about 0.34 of the peak from 2,000 keys on, where the
+# tables' kernels still rise. Forward: bars of Dao-AILab/flash-attention@0251105 assets/flash3_fp16_fwd.png; backward:
+# flash2_h100_fwd_bwd_benchmark.png less those (BSD-3-Clause).
+_LENGTHS: Final = np.log2([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
+_WIDTHS: Final = np.log2([64.0, 128.0])
+_FORWARD: Final = np.array([[1.04, 1.0, 1.32, 1.47, 1.61, 1.66], [1.33, 1.38, 1.59, 1.8, 1.91, 2.02]]).T
+_BACKWARD: Final = np.array([[1.16, 1.08, 1.34, 1.6, 1.76, 1.82], [1.17, 1.17, 1.4, 1.61, 1.81, 1.8]]).T
+# FlashAttention in Triton against FlashAttention-2, which is 1.3 to 1.5 times as fast forward and about twice backward
+# on A100 (Dao 2023, arXiv 2307.08691, section 4.1).
+TRITON_SLOWDOWN: Final = (1.4, 2.0)
+# Time of PyTorch's memory-efficient kernel over FlashAttention-2's on the same pairs: it is xformers', about as fast as
+# FlashAttention, of which FlashAttention-2 is twice as fast (Dao 2023, arXiv 2307.08691, abstract and figure 4).
+MEMORY_EFFICIENT_SLOWDOWN: Final = 2.0
+
+
+def flash_2_slowdown(span: Quantity, width: Quantity) -> tuple[Quantity, Quantity]:
+    """Time of FlashAttention-2 over that of the tables' kernels on Hopper, forward and backward [1].
+
+    `span`: twice the mean keys a query; `width`: mean of the query-key and value widths [1]. Held beyond 512 to
+    16,384 keys and widths of 64 to 128. Blackwell, of which none is published, is taken to lose as much.
+    """
+    at = np.log2(span), np.log2(width)
+    return interpolate((_LENGTHS, _WIDTHS), _FORWARD, at), interpolate((_LENGTHS, _WIDTHS), _BACKWARD, at)
