@@ -254,6 +254,14 @@ class TestAttention:
         # SimuMax on A100 PCIe: 0.503 of the peak with 64 heads, 0.337 with 4
         assert backward(64) / backward(4) == pytest.approx(16 * 0.337 / 0.503, rel=0.16)
 
+    def test_a_limit_on_power_slows_attention_as_it_slows_products(self) -> None:
+        limited = load_kernel_rates("h100-sxm-96g-hbm2e-500w")
+        share = limited.sustained_fraction / H100.sustained_fraction
+        assert share == pytest.approx((500 / 700) ** (1 / 3), rel=0.01)
+        shape = (1, 16384, 16384, 32, 8, 128, 128, True, PEAK, BANDWIDTH)
+        slower = np.divide(attention_time(*shape, limited), attention_time(*shape, H100))
+        assert slower == pytest.approx(1 / share)
+
     def test_row_alone_equals_row_in_column(self) -> None:
         sequence = np.array([512.0, 4096, 5000, 131072])
         column = attention_time(1, sequence, sequence, 16, 4, 128, 128, True, PEAK, BANDWIDTH, H100)
