@@ -77,6 +77,8 @@ def _fields(said: dict[str, ast.expr]) -> dict[str, Any]:
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Call):
         return _precision(node)
+    if (name := ast.unparse(node)).startswith("torch."):
+        return name
     try:
         value = ast.literal_eval(node)
     except ValueError:

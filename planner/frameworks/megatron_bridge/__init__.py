@@ -46,7 +46,13 @@ from planner.frameworks.megatron.states import (
     uses_fsdp,
 )
 from planner.frameworks.megatron_bridge.graphs import graph_fields, graphs_said
-from planner.frameworks.megatron_bridge.recipes import RECIPES, WITHOUT_OVERLAP, recipe_named, recipe_settings
+from planner.frameworks.megatron_bridge.recipes import (
+    LAYOUTS_COMPUTED,
+    RECIPES,
+    WITHOUT_OVERLAP,
+    recipe_named,
+    recipe_settings,
+)
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.refuse import require, require_masters
@@ -71,6 +77,8 @@ PRECISIONS: Final = {
     Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
     Precision.NVFP4: "bf16_with_nvfp4_mixed",
 }
+# the type of its moments, which some recipes have narrower than others
+MOMENTS: Final = {Optimizer.ADAMW: "torch.float32", Optimizer.ADAMW_BF16: "torch.bfloat16"}
 FP8_RECIPES: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
 # layers at either end that a recipe keeps in bf16 (first_last_layers_bf16, one each); none in others
 BF16_LAYERS: Final = {Precision.FP8_CS: (1, 1)}
@@ -85,7 +93,11 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     require(launch.schedule in SCHEDULES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
     require_masters(launch, TITLE)
     require(job.precision in PRECISIONS, TITLE, "this precision", job.precision)
-    require(job.optimizer is Optimizer.ADAMW, TITLE, "this optimizer", job.optimizer)
+    require(job.optimizer in MOMENTS, TITLE, "this optimizer", job.optimizer)
+    wide = job.optimizer is Optimizer.ADAMW
+    require(
+        wide or config.zero >= 1, TITLE, "narrow moments without the distributed optimizer", job.optimizer
+    )
     require(not config.offload, TITLE, "offloading", config.offload)
     require(not config.hsdp, TITLE, "shard groups below dp x cp", config.hsdp)
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
@@ -103,6 +115,11 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         "model.seq_length": job.seq_len,
         "dataset.seq_length": job.seq_len,
         "mixed_precision": PRECISIONS[job.precision],
+        "optimizer.optimizer": "adam",  # Kimi K2's recipe has Muon
+        "optimizer.use_precision_aware_optimizer": not wide,
+        "optimizer.main_grads_dtype": "torch.float32",
+        "optimizer.exp_avg_dtype": MOMENTS[job.optimizer],
+        "optimizer.exp_avg_sq_dtype": MOMENTS[job.optimizer],
         "train.global_batch_size": job.global_batch,
         "train.micro_batch_size": config.micro_batch,
         "train.train_iters": steps,
@@ -305,7 +322,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     )
     layout = s.text("model.pipeline_model_parallel_layout", "")
     chunks: ChunkLayers = tuple(stage.count("t") for stage in parse_layout(layout)) if layout else ()
-    if not layout and "model.pipeline_model_parallel_layout" in fields and pp > 1 and layers:
+    unsaid = not layout and "model.pipeline_model_parallel_layout" in fields and pp > 1
+    if unsaid and name in LAYOUTS_COMPUTED and "model.pipeline_model_parallel_layout" not in overrides:
+        notes.append("the recipe computes how layers are dealt to stages: taken as the stack deals them")
+    elif unsaid and layers:
         chunks = _dealt(s, layers, pp, vpp)
     strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
     zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
@@ -333,6 +353,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         seq_len=s.count("model.seq_length", 1) if s.has("model.seq_length") else None,
         global_batch=s.count("train.global_batch_size", 1) if s.has("train.global_batch_size") else None,
         precision=precision,
+        optimizer=_optimizer(s),
         model=model,
         layers=chunks,
         # datasets of recipes for fine-tuning have settings of their own, which cost no step anything
@@ -374,6 +395,13 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
     fused = precision is Precision.FP8_MX and s.flag("model.use_transformer_engine_op_fuser")
     doubled = fsdp and s.flag("ddp.fsdp_double_buffer")
     return (*[DOUBLE_BUFFER] * doubled, *[FUSED_EXPERTS] * fused)
+
+
+def _optimizer(s: Settings) -> Optimizer | None:
+    """AdamW with moments in bf16, where a precision-aware optimizer is given that type; None for fp32."""
+    narrow = s.text("optimizer.exp_avg_dtype", "").removeprefix("torch.") in ("bfloat16", "bf16")
+    aware = s.flag("optimizer.use_precision_aware_optimizer")
+    return Optimizer.ADAMW_BF16 if narrow and aware else None
 
 
 def _dispatcher(s: Settings) -> Dispatcher | None:

@@ -28,6 +28,7 @@ READ: Final = frozenset(
         "model.cuda_graph_impl", "model.cuda_graph_modules", "model.cuda_graph_scope", "ddp.use_distributed_optimizer",
         "ddp.use_megatron_fsdp", "ddp.data_parallel_sharding_strategy", "ddp.fsdp_double_buffer",
         "train.global_batch_size", "train.micro_batch_size", "mixed_precision",
+        "optimizer.use_precision_aware_optimizer", "optimizer.exp_avg_dtype",
     )
 )  # fmt: skip
 RECIPES: Final = {
@@ -58,6 +59,8 @@ RECIPES: Final = {
     "qwen3-next-80b-a3b": "qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config",
     "qwen3.5-35b-a3b": "qwen35_text_35b_a3b_pretrain_8gpu_gb200_bf16_config",
 }
+# whose functions compute how layers are dealt to stages (_pipeline_model_parallel_layout_builder)
+LAYOUTS_COMPUTED: Final = frozenset(("deepseek-v3", "kimi-k2", "moonlight-16b-a3b"))
 # whose comm_overlap is None, so that fields below it cannot be overridden
 WITHOUT_OVERLAP: Final = frozenset(
     RECIPES[name]
