@@ -91,8 +91,11 @@ def calibrate(
     from planner.calibrate.logs.machine import read_nodes
     from planner.catalog.load_overlay import save_overlay
     from planner.report.calibration import calibration_document, calibration_facts
+    from planner.spec.overlay import LONGEST_NAME
     from planner.spec.save import save_text
 
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise InputError(f"--name must have from 1 to {LONGEST_NAME} characters", f"{len(name)}")
     if model == NO_MODEL and run:
         raise InputError("runs need the model that they trained", model, "give its name or config.json first")
     request = job.request(model, cluster, gpus)

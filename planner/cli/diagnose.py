@@ -65,9 +65,13 @@ def diagnose(
 ) -> int:
     """Say why a run is slower than predicted, or ran out of memory, and what to measure and to change."""
     from planner.calibrate.diagnosis.diagnose import diagnose as find
+    from planner.calibrate.own_runs import is_time, parse_run
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts
 
     request = job.request(model, cluster, gpus)
+    if measured is not None and not is_time(parse_run(measured)[0]):
+        hint = "write it like '4.3 s' or '9300 tokens/s/GPU'; --run takes a log"
+        raise InputError("--measured must be a step time or a throughput", repr(measured), hint)
     texts = [*(run or ()), *([measured] if measured else ())]
     if not texts and tflops is None:
         given = "nothing" if mfu is None else "--mfu alone"
@@ -113,7 +117,7 @@ def _evidence(
         found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
     if not texts and tflops is not None:
         if not 0 < tflops < 1e5:
-            raise InputError("--tflops must be above 0, in TFLOP/s of one device", str(tflops))
+            raise InputError("--tflops must be above 0 and below 100,000, of one device", str(tflops))
         seen, said = observe(request, "1 s")
         seconds = model_flops(seen) / (tflops * 1e12)
         found.append(Evidence(replace(seen, seconds=seconds)))
@@ -127,7 +131,7 @@ def _evidence(
     for evidence in found:
         _check_possible(evidence.seen, tflops)
     if mfu is not None and found:
-        found[0] = replace(found[0], mfu=parse_headroom(mfu), flops=None)
+        found[0] = replace(found[0], mfu=parse_headroom(mfu, "--mfu"), flops=None)
     elif tflops is not None and texts and found:
         found[0] = replace(found[0], flops=tflops * 1e12)
     return found, marks, notes

@@ -258,7 +258,7 @@ def takes_job(verb: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
-def parse_headroom(text: str) -> float:
+def parse_headroom(text: str, name: str = "headroom") -> float:
     """The fraction that "5%" stands for. Raises `InputError`."""
     number = text.strip().removesuffix("%").strip()
     try:
@@ -266,7 +266,7 @@ def parse_headroom(text: str) -> float:
     except ValueError:
         fraction = -1.0
     if not text.strip().endswith("%") or not 0 <= fraction < 1:
-        raise InputError("headroom must be a percentage from 0% to below 100%", text, "write it like 5%")
+        raise InputError(f"{name} must be a percentage from 0% to below 100%", text, "write it like 5%")
     return fraction
 
 

@@ -63,8 +63,8 @@ def serve(
         raise InputError(_MISSING, hint="install them: pip install 'planner[serve]'") from None
     from planner.report.html import chart_library
 
-    chart_library()  # slow, and better before the page is there than after
     listening = _listen(host, port)
+    chart_library()  # slow, and better before the page is there than after
     shown = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"planner is at http://{shown}:{listening.getsockname()[1]}  (Ctrl-C ends it)\n")
     if host not in _LOOPBACK:

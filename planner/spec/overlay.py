@@ -18,6 +18,7 @@ from planner.spec.machine.links import LinkFactors
 from planner.spec.own_run import OwnRun
 from planner.spec.stack import Stack
 
+LONGEST_NAME: Final = 200  # characters
 SECTIONS: Final = ("compute", "host", "communication", "states", "overhead")
 Factor = Annotated[float, Field(gt=0.01, lt=100, allow_inf_nan=False)]
 
@@ -50,7 +51,7 @@ class Overlay(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
     date: Annotated[str, BeforeValidator(str), Field(min_length=4, max_length=40)]  # YAML reads dates
     level: Literal["L2", "L3"]
     made_from: Annotated[tuple[str, ...], Field(min_length=1)]
