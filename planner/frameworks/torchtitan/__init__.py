@@ -81,7 +81,8 @@ def render(launch: Launch, version: str) -> Files:
 def _missing(launch: Launch, version: str, shipped: Shipped) -> list[str]:
     """What the files do not say, and what the plan's stack counts on that they do not bring."""
     said = [
-        "data: the dataset is torchtitan's c4_test; name your own",
+        "data: the dataset is c4_test, which lies in a checkout of torchtitan (tests/assets), not in its wheel: start "
+        "in the checkout, or name your own",
         "the tokenizer: set HF_ASSETS_PATH",
     ]
     if launch.config.zero == 2:
