@@ -73,18 +73,25 @@ def quantising_facts(gpu: str, key: str, grids: dict[str, GemmGrid]) -> dict[str
     return {"quantising_bytes": round(moved, 2), "quantising_outputs": round(outputs, 1)}
 
 
+# Clock of a B200 at its 1,000 W over its highest, 1,580 over 1,965 MHz, under back-to-back bf16 attention
+# (flashinfer-ai/flashinfer pull request 2899).
+B200_CLOCK = 1580.0 / 1965.0
+
+
 def sustained_fraction(gpu: str, grids: dict[str, dict[str, GemmGrid]], data: Path) -> float:
     """Sustained over burst: the best sustained shape over the best burst shape of the same device.
 
     1 where none is published: those tables hold no bursts (kernel_measurements.py).
-    B200: the geometric mean of that (0.81) and of SimuMax's forward GEMMs over the burst table (0.67): two
-    machines under continuous load, no reason to prefer one.
+    B200: the median of that (0.81), of a third machine's clock (`B200_CLOCK`, 0.80) and of SimuMax's forward GEMMs
+    over the burst table (0.67, a slow machine).
     """
     if sustained_unknown(gpu):
         return 1.0
     source = MAMF_KIN.get(gpu, gpu)
     best = MAMF_BEST[source] / float(grids[source]["bf16"].values.max())
-    return best if gpu != "b200" else float(np.sqrt(best * simumax_over_burst(gpu, grids[gpu]["bf16"], data)))
+    if gpu != "b200":
+        return best
+    return float(np.median([best, B200_CLOCK, simumax_over_burst(gpu, grids[gpu]["bf16"], data)]))
 
 
 def simumax_over_burst(gpu: str, grid: GemmGrid, data: Path) -> float:
@@ -109,6 +116,7 @@ HOPPER_BACKWARD = {1024: 0.68, 2048: 0.75, 4096: 0.80, 8192: 0.85, 16384: 0.865}
 HOPPER_WIDTH = {64: 1.15, 128: 1.0, 160: 0.85}
 BACKWARD_WIDTHS = (64, 128, 160)
 SIMUMAX = "MooreThreads/SimuMax@4dcaae5 {} (Apache-2.0)"
+B200_OTHERS = f"{SIMUMAX.format('B200 forward GEMMs')} and the clock in flashinfer-ai/flashinfer#2899"
 BACKWARD_SOURCE = {
     "ampere": SIMUMAX.format("A100 PCIe, sequence 4096, 16 to 64 heads of widths 128 and 192/128"),
     "hopper": "FlashAttention-3 on H100, full square of half the span: backward bars over forward bars. Forward: "
@@ -272,7 +280,7 @@ def _sources(gpu: str, gradients: Gradients) -> dict[str, str]:
         f"best sustained over best burst bf16 shape; sustained: {MAMF}"
         + (f"; no row of its own, {MAMF_KIN[gpu]} stands in" if gpu in MAMF_KIN else "")
         + ("; row of H100, whose note says that H200 is the same" if gpu == "h200_sxm" else "")
-        + (f"; geometric mean with {SIMUMAX.format('B200 forward GEMMs')}" if gpu == "b200" else "")
+        + (f"; median with {B200_OTHERS}" if gpu == "b200" else "")
     )
     medians = f"bf16 holds median repeats, of which six other devices sustain 0.95 to 1.05; {MAMF}"
     return {
