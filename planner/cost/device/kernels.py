@@ -213,7 +213,8 @@ def grouped_gemm_time(
 
     The groups run one after the other, up to four at once where a single one leaves units idle (the streams
     of Transformer Engine's grouped linear): concurrent = clip(units / tiles of one group, 1, min(4, groups));
-    groups / concurrent x gemm_time(rows_total / groups, concurrent x n, k) / grouped_gemm_ratio. Source: on
+    groups / concurrent x gemm_time(rows_total / groups, concurrent x n, k) / grouped_gemm_ratio; one group is a plain
+    product (TransformerEngine, common/gemm/cublaslt_gemm.cu, multi_stream_cublas_gemm: one call, one stream). Source: on
     SimuMax's grouped GEMMs (A100, B200: groups of 128 rows and more) both one group at a time and this fit
     better than one wide or one tall GEMM; four at once was chosen for narrow experts, where one at a time is up
     to twice as slow as aiconfigurator's fused MoE kernels. Validity: balanced groups; the imbalance factor
@@ -221,7 +222,7 @@ def grouped_gemm_time(
     """
     rows = np.asarray(rows_total, dtype=np.float64) / groups
     each = _grouped(rows, n, k, groups, dtype, peak_flops, memory_bandwidth, rates)
-    return each / rates.grouped_gemm_ratio
+    return each / np.where(np.asarray(groups) > 1.0, rates.grouped_gemm_ratio, 1.0)
 
 
 def grouped_gemm_backward_time(
@@ -238,13 +239,17 @@ def grouped_gemm_backward_time(
     """Times of the input and of the weight gradient of `grouped_gemm_time`'s GEMM [s].
 
     The same model on (rows, k, n) and on (n, k, rows), divided by `grouped_gemm_ratio` and by
-    `grouped_wgrad_ratio`: each expert's weight gradient has a short inner extent. `gradient_traffic` as in
-    `gemm_backward_time`.
+    `grouped_wgrad_ratio`: each expert's weight gradient has a short inner extent; those of one group are
+    `gemm_backward_time`'s. `gradient_traffic` as there.
     """
     rows = np.asarray(rows_total, dtype=np.float64) / groups
     dgrad = _grouped(rows, k, n, groups, dtype, peak_flops, memory_bandwidth, rates)
     wgrad = _grouped(n, k, rows, groups, dtype, peak_flops, memory_bandwidth, rates, gradient_traffic)
-    return dgrad / rates.grouped_gemm_ratio, wgrad / rates.grouped_wgrad_ratio
+    several = np.asarray(groups) > 1.0
+    return (
+        dgrad / np.where(several, rates.grouped_gemm_ratio, rates.dgrad_ratio),
+        wgrad / np.where(several, rates.grouped_wgrad_ratio, rates.wgrad_ratio),
+    )
 
 
 def _grouped(

@@ -184,6 +184,15 @@ class TestGroupedGemm:
         one = grouped_gemm_time(4096, 4096, 7168, 1, Dtype.BF16, PEAK, BANDWIDTH, rates)
         assert one == pytest.approx(gemm_time(4096, 4096, 7168, Dtype.BF16, PEAK, BANDWIDTH, rates))
 
+    def test_one_group_is_a_plain_product_and_its_gradients(self) -> None:
+        rates = replace(flat_rates(0.5), grouped_gemm_ratio=0.5, grouped_wgrad_ratio=0.5, wgrad_ratio=0.9)
+        shape = (8192.0, 2048, 7168)
+        one, two = (grouped_gemm_time(*shape, g, Dtype.BF16, PEAK, BANDWIDTH, rates) for g in (1, 2))
+        assert one == pytest.approx(gemm_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, rates))
+        assert two > 1.9 * one
+        back = grouped_gemm_backward_time(*shape, 1, Dtype.BF16, PEAK, BANDWIDTH, rates, 8.0)
+        assert back == pytest.approx(gemm_backward_time(*shape, Dtype.BF16, PEAK, BANDWIDTH, rates, 8.0))
+
     def test_more_groups_of_the_same_rows_are_never_faster(self) -> None:
         groups = np.array([1.0, 4, 16, 64, 256])
         times = grouped_gemm_time(16384.0, 2048, 7168, groups, Dtype.BF16, PEAK, BANDWIDTH, H100)
