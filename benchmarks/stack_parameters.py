@@ -184,7 +184,7 @@ STARTS: Final[dict[str, dict[str, float]]] = {
         "host.moe_layer_floor": 0.009,
     },
     "megatron-2026": {
-        "gemm.bf16": 0.957, "gemm.fp8": 0.746, "gemm.fp4": 0.746, "compute.attention": 1,
+        "gemm.bf16": 0.957, "gemm.fp8": 0.757, "gemm.fp4": 0.757, "compute.attention": 1,
         "compute.memory_bound": 1, "host.layer_floor": 0.0005, "host.layer_floor_tp": 0.0005,
         "host.step_overhead": 0.01, "communication.tp_exposed": 0.92, "communication.dp_time": 1,
         "communication.dp_overlap": 0.8, "communication.ep_exposed": 1,

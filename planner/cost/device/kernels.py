@@ -214,7 +214,7 @@ def grouped_gemm_time(
     The groups run one after the other, up to four at once where a single one leaves units idle (the streams
     of Transformer Engine's grouped linear): concurrent = clip(units / tiles of one group, 1, min(4, groups));
     groups / concurrent x gemm_time(rows_total / groups, concurrent x n, k) / grouped_gemm_ratio; one group is a plain
-    product (TransformerEngine, common/gemm/cublaslt_gemm.cu, multi_stream_cublas_gemm: one call, one stream). Source: on
+    product (TransformerEngine, common/gemm/cublaslt_gemm.cu, multi_stream_cublas_gemm: one call). Source: on
     SimuMax's grouped GEMMs (A100, B200: groups of 128 rows and more) both one group at a time and this fit
     better than one wide or one tall GEMM; four at once was chosen for narrow experts, where one at a time is up
     to twice as slow as aiconfigurator's fused MoE kernels. Validity: balanced groups; the imbalance factor
