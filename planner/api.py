@@ -12,7 +12,7 @@ Answers are those of the command line: "nothing fits" is a result with reasons, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any, Final, TypedDict, Unpack, get_type_hints
@@ -64,6 +64,9 @@ class Question(TypedDict, total=False):
     bf16_layers: str
 
 
+_EXAMPLES: Final = {"set": '{"tp": 8}', "assume": '{"pue": 1.2}'}
+
+
 def plan(
     model: Name, cluster: Name, *, gpus: int | None = None, top: int = 10, objective: str = "step_time",
     time_limit: float | None = None, **question: Unpack[Question],
@@ -88,8 +91,8 @@ def compare(
     **question: Unpack[Question],
 ) -> Comparison:  # fmt: skip
     """The best plan of each cluster, in the order of the objective: step_time, days, cost or energy."""
-    if isinstance(clusters, str):
-        raise InputError("clusters must be a list of names", repr(clusters), f"write [{clusters!r}]")
+    if isinstance(clusters, str) or not isinstance(clusters, Iterable):
+        raise InputError("clusters must be a list of names", repr(clusters), "write ['dgx-h100']")
     counts = (gpus,) if isinstance(gpus, int) else tuple(gpus)
     return compare_clusters(
         _request(model, "", None, question), [_name("cluster", c) for c in clusters], counts, objective
@@ -103,6 +106,8 @@ def size(
     """The fewest GPUs that end within `days`, the fastest for `budget` dollars, or with neither the fewest that fit."""
     if days is not None and budget is not None:
         raise InputError("one of days and budget may be given", "both")
+    for name, value in (("days", days), ("budget", budget)):
+        _check_number(name, value)
     goal = Goal.DAYS if days is not None else Goal.BUDGET if budget is not None else Goal.MIN
     return size_cluster(
         _request(model, cluster, max_gpus, question), goal, days if days is not None else budget
@@ -122,6 +127,12 @@ def _request(
         if not isinstance(value, kind) or (isinstance(value, bool) and known[key] is not bool and words):
             raise InputError(f"{key} must be {words}", repr(value))
     given: dict[str, Any] = {**question, **more}
+    for key in ("set", "assume"):
+        if not isinstance(given.get(key, {}), Mapping):
+            raise InputError(f"{key} must be a mapping", repr(given[key]), f"write {key}={_EXAMPLES[key]}")
+    if not isinstance(given.get("top", 1), Integral):
+        raise InputError("top must be a whole number", repr(given["top"]))
+    _check_number("time_limit", given.get("time_limit"))
     settings = [f"{axis}={_values(values)}" for axis, values in given.pop("set", {}).items()]
     assume = tuple(f"{key}={value}" for key, value in given.pop("assume", {}).items())
     if "global_batch" in given:
@@ -134,6 +145,11 @@ def _request(
         model=_name("model", model), cluster=_name("cluster", cluster), gpus=gpus,
         restrict=parse_restriction(settings), assume=assume, **given,
     )  # fmt: skip
+
+
+def _check_number(name: str, given: object) -> None:
+    if given is not None and (isinstance(given, bool) or not isinstance(given, Real)):
+        raise InputError(f"{name} must be a number", repr(given))
 
 
 def _name(what: str, given: Name) -> str:

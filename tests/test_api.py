@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,18 @@ def test_questions_and_modules_share_a_name() -> None:
 def test_importing_planner_loads_nothing_heavy() -> None:
     script = "import planner, sys; assert not {'numpy', 'pydantic', 'pandas'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, top="3"), "top must be"),
+        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, time_limit="x"), "time_limit must be"),
+        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, set="tp=2"), "set must be a mapping"),
+        (lambda: planner.compare("gpt2-xl", None, gpus=8), "clusters must be a list"),
+        (lambda: planner.size("gpt2-xl", "dgx-h100", tokens="1T", days="7"), "days must be a number"),
+    ],
+)
+def test_values_of_another_type_are_named(asked: Callable[[], object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        asked()
