@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.device.compute import ComputeModel, Groups, Products, gemm_extents
 from planner.cost.device.kernels import gemm_backward_time, gemm_time, memory_bound_time
+from planner.cost.device.products import Groups, Products, gemm_extents
+from planner.cost.device.rates import DeviceRates
 from planner.cost.eager import LAUNCHES
 from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.cost.memory.activations import LayerShape
@@ -77,8 +78,8 @@ def adapter_launches(layer: Layer, hidden: int, job: Job, stack: Stack) -> float
 class AdapterModel:
     """Seconds that a job's adapters and frozen weights add to products, for a table of distinct keys."""
 
-    def __init__(self, compute: ComputeModel) -> None:
-        self.compute, self.job, self.stack = compute, compute.problem.job, compute.problem.stack
+    def __init__(self, rates: DeviceRates) -> None:
+        self.rates, self.job, self.stack = rates, rates.problem.job, rates.problem.stack
 
     def with_adapter(
         self, products: Products, gemm: Gemm, layer: Layer, x: LayerShape, groups: Groups
@@ -106,14 +107,14 @@ class AdapterModel:
 
     def _dequantise(self, weights: Array) -> Array:
         """Seconds to dequantise so many frozen weights of a device to 16 bits [s]."""
-        bits, kernels = self.job.frozen_bits, self.compute.kernels
+        bits, kernels = self.job.frozen_bits, self.rates.kernels
         if bits == 16:
             return np.zeros_like(weights)
         eager = bits == 4 and self.stack.kernels.eager_dequantise
         fused = DEQUANTISE_BYTES if bits == 4 else FROZEN_BYTES[bits] + 2.0
         moved = weights * (EAGER_DEQUANTISE_BYTES if eager else fused)
         bound = 0.0 if bits == 8 or eager else weights / (DEQUANTISED_PER_UNIT * kernels.compute_units)
-        return np.maximum(memory_bound_time(moved, self.compute.bandwidth, kernels), bound)
+        return np.maximum(memory_bound_time(moved, self.rates.bandwidth, kernels), bound)
 
     def _adapter(
         self, gemm: Gemm, extents: tuple[Array, Array, Array], split: Array, t: Array, layers: int
@@ -124,17 +125,17 @@ class AdapterModel:
         scaled as shards of the sequence, inputs that it gathers are summed as such (Megatron-Bridge peft/utils.py
         ParallelLinearAdapter). The kernels beside the products do nothing but move bytes: no factor of the stack.
         """
-        compute, (m, n, k) = self.compute, extents
-        rank, rates = np.full_like(m, float(self.job.lora_rank or 0)), compute.half_rates()
-        factor = compute.device_factor * self.stack.compute.gemm_factor(compute.half_dtype())
+        device, (m, n, k) = self.rates, extents
+        rank, rates = np.full_like(m, float(self.job.lora_rank or 0)), device.half_rates()
+        factor = device.device_factor * self.stack.compute.gemm_factor(device.half_dtype())
         outputs = n / np.where(gemm.shard is Shard.ROW, split, 1.0)
         inputs = layers * k / np.where(gemm.shard is Shard.COLUMN, split, 1.0)
         n = n / np.where(gemm.shard is Shard.ROW, t, 1.0)
         down, up = layers * gemm_time(m, rank, k, *rates), gemm_time(m, n, rank, *rates)
         down_back, up_back = gemm_backward_time(m, rank, k, *rates), gemm_backward_time(m, n, rank, *rates)
-        width = compute.recipe.activation_bytes * m
+        width = device.recipe.activation_bytes * m
         ahead, back = (
-            memory_bound_time(width * (out * outputs + into * inputs), compute.bandwidth, compute.kernels)
+            memory_bound_time(width * (out * outputs + into * inputs), device.bandwidth, device.kernels)
             for out, into in zip(OUTPUT_PASSES, INPUT_PASSES, strict=True)
         )
         return Products(

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.adapters import AdapterModel, adapter_launches
-from planner.cost.device.compute import ComputeModel, Groups, key_groups
 from planner.cost.device.graphs import (
     Capture,
     HostFloor,
@@ -26,6 +25,10 @@ from planner.cost.device.graphs import (
     relaunched,
 )
 from planner.cost.device.kernels import memory_bound_time
+from planner.cost.device.mixing import MixingModel
+from planner.cost.device.passes import PassModel
+from planner.cost.device.products import Groups, ProductModel, key_groups
+from planner.cost.device.rates import DeviceRates
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
 from planner.cost.eager import loss_bytes, side_bytes
 from planner.cost.exposed import CommunicationModel
@@ -206,11 +209,15 @@ class LayerModel:
         self._layers: dict[tuple[object, ...], LayerCost] = {}
         self._edges: dict[tuple[int, ...], EdgeCost] = {}
         self.recomputed: tuple[int, ...] = ()  # layers of every rank, see `CostModel.with_split`
-        self.compute = ComputeModel(problem, kernels)
-        self.adapters = AdapterModel(self.compute)
+        self.rates = DeviceRates(problem, kernels)
+        self.products, self.adapters = ProductModel(self.rates), AdapterModel(self.rates)
+        self.mixing, self.passes = MixingModel(self.rates), PassModel(self.rates)
         self.communication = CommunicationModel(problem, links)
-        self.recipe, self.bandwidth = self.compute.recipe, self.compute.bandwidth
-        self.gemm_peak = self.compute.gemm_peak
+        self.recipe, self.bandwidth, self.gemm_peak = (
+            self.rates.recipe,
+            self.rates.bandwidth,
+            self.rates.gemm_peak,
+        )
 
     def shape(self, keys: ConfigTable, layer: Layer | None, longest: bool = False) -> LayerShape:
         """The cut of a micro-batch for every key; `layer` decides how key/value heads split.
@@ -338,13 +345,13 @@ class LayerModel:
         """What the device does in both passes, and what of communication its computation does not hide [s]."""
         products = {
             g.name: self.adapters.with_adapter(
-                self.compute.gemm(g, x, groups, narrow=not layer.wide), g, layer, x, groups
+                self.products.gemm(g, x, groups, narrow=not layer.wide), g, layer, x, groups
             )
             for g in layer_gemms(layer, self.problem.model.hidden)
         }
         attention, indexer, context, tensor = self._attention(layer, x, keys, groups)
-        scan = self.compute.scan(layer, x, keys)
-        memory, memory_behind = self.compute.memory_bound(layer, x)
+        scan = self.mixing.scan(layer, x, keys)
+        memory, memory_behind = self.passes.memory_bound(layer, x)
         first, inverse = groups.expert
         experts = self.communication.expert_parallel(layer, x.take(first))[inverse]
         zero = np.zeros(len(keys))
@@ -381,7 +388,7 @@ class LayerModel:
         zero = np.zeros(len(keys))
         composed, softness = self.problem.stack.composed, self.problem.stack.host.softness
         eager = np.asarray(
-            1.0 + EAGER_SOFTMAX_LAUNCHES * self.compute.softmax_is_eager(layer, x, keys), dtype=np.float64
+            1.0 + EAGER_SOFTMAX_LAUNCHES * self.mixing.softmax_is_eager(layer, x, keys), dtype=np.float64
         )
         beside = adapter_launches(layer, self.problem.model.hidden, self.problem.job, self.problem.stack)
         floor = self._host_floor(layer, keys)
@@ -416,7 +423,7 @@ class LayerModel:
         (`CommunicationModel.tensor_parallel`) for every key [s], evaluated once per distinct cut of attention."""
         first, inverse = groups.attention
         x, keys = x.take(first), keys.take(first)
-        attention, indexer = self.compute.attention(layer, x, keys), self.compute.indexer(layer, x, keys)
+        attention, indexer = self.mixing.attention(layer, x, keys), self.mixing.indexer(layer, x, keys)
         context = self.communication.context_parallel(layer, x, keys, attention)
         of_cut = (attention, indexer, context, self.communication.tensor_parallel(layer, x))
         attention, indexer, context, tensor = ((ahead[inverse], back[inverse]) for ahead, back in of_cut)
@@ -460,7 +467,7 @@ class LayerModel:
         products = np.zeros(len(keys))
         for gemm in outer_gemms(model):
             outputs = vocabulary / x.t if gemm.name == "head" else None
-            seconds = self.compute.gemm(gemm, x, groups, narrow=False, outputs=outputs)
+            seconds = self.products.gemm(gemm, x, groups, narrow=False, outputs=outputs)
             products = products + seconds.forward + seconds.input_gradient + seconds.weight_gradient
         factor = self.problem.stack.compute.memory_bound
         kernels = self.problem.stack.kernels

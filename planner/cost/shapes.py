@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.device.compute import gemm_extents
 from planner.cost.device.kernels import attended_pairs, attention_points, gemm_table, shape_distance
+from planner.cost.device.products import gemm_extents
 from planner.cost.flops import layer_counts, layer_gemms, outer_gemms
 from planner.cost.layer import LayerModel
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -43,7 +43,7 @@ def shape_distance_of(config: ParallelConfig, layers: LayerModel) -> ShapeDistan
         x = layers.shape(keys, layer)
         for gemm in gemms:
             m, n, k, groups = (float(value[0]) for value in gemm_extents(gemm, x, row))
-            table = gemm_table(layers.compute.table_of(gemm, narrow), rates)
+            table = gemm_table(layers.products.table_of(gemm, narrow), rates)
             found = shape_distance(table.axes, (m / groups, n, k))
             work.append(count * m * n * k)
             near.append(float(found[0]))

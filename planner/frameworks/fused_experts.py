@@ -2,7 +2,7 @@
 
 Transformer Engine's operation fuser, in MXFP8 on Blackwell. Sources: Megatron-Core 0.18.2 and main of 2026-08,
 core/transformer/moe/experts.py _is_fused_impl_supported; Megatron-Bridge 067f987, performance/utils/overrides.py.
-Left out: what fusing saves (`cost/device/compute.py`).
+Left out: what fusing saves (`cost/device/rates.py`).
 """
 
 from __future__ import annotations

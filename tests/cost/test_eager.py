@@ -102,10 +102,10 @@ def test_fused_kernels_beside_single_operations_move_what_fused_ones_do() -> Non
     )
     found = []
     for subject in (given, liger, plain):
-        compute = costs(subject).layers.compute
+        passes = costs(subject).layers.passes
         layer = subject.model.layers[0]
         shape = costs(subject).layers.shape(ConfigTable.of([ParallelConfig()]), layer)
-        found.append(compute.memory_bound(layer, shape)[0])
+        found.append(passes.memory_bound(layer, shape)[0])
     for name in ("layernorm", "qkv", "mlp_act"):
         assert found[1][name] == found[2][name] < found[0][name], name
     assert found[1]["residual"] == found[0]["residual"]

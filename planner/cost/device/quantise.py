@@ -1,6 +1,6 @@
 """How many bytes does quantising the operands of 8- and 4-bit products move?
 
-Bytes of one value; the times are `device/compute.py`'s. Left out: quantising weights, once a step; norms that write 8
+Bytes of one value; the times are `device/products.py`'s. Left out: quantising weights, once a step; norms that write 8
 bits at once; attention in 8 bits. That tensor-parallel ranks gather the narrow tensor is left out too: with its bytes
 halved, errors on groups left out of the fits grew (dense Megatron runs 4.4 to 4.9 %).
 """

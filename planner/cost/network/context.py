@@ -1,7 +1,7 @@
 """How does a stack's own context parallelism run, and what does torch's move in a layer?
 
 Where p2p is asked for: Transformer Engine's ring, or what torch has in its place. Left out: how long attention works on
-the blocks (`device/compute.py`), and buffers (`cost/layer_memory.py`).
+the blocks (`device/mixing.py`), and buffers (`cost/layer_memory.py`).
 
 torch's ring attention with rotate method allgather, the default (pytorch 0123248 distributed/tensor/experimental/
 _attention.py _templated_ring_attention, _AllGatherRotater; in 2.13 the same for scaled dot-product attention): keys and

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.cost.device.compute import casts_of
+from planner.cost.device.products import casts_of
 from planner.cost.device.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
 from planner.cost.flops import Gemm, Shard
 from planner.spec.config import ParallelConfig
@@ -132,7 +132,7 @@ def test_products_of_rows_run_slower_on_hopper() -> None:
 
     def ratio(chip: str, monkey: pytest.MonkeyPatch) -> float:
         nothing = Casts(0, 0, 0, 0, 0, 0)
-        monkey.setattr("planner.cost.device.compute.casts_of", lambda problem: nothing)
+        monkey.setattr("planner.cost.device.products.casts_of", lambda problem: nothing)
         stacks = ("torchtitan-2024+recipe-name=rowwise", "torchtitan-2024")
         subjects = (
             problem(dense_model(), f"1x8 {chip}", precision=Precision.FP8_CS, stack=s) for s in stacks

@@ -68,10 +68,10 @@ def test_nothing_hides_what_torchs_ring_gathers() -> None:
 def test_torchs_ring_works_on_the_blocks_of_any_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside them merging takes its bytes at the memory's rate, however slow the attention kernel."""
     given = subject("torchtitan-2024", 131072)
-    compute = costs(given).layers.compute
+    rates = costs(given).layers.rates
     whole = layer_of(given, RING)
     moved = merged_bytes(MODEL.attentions[0], np.array([131072 / 4]), np.array([1.0]), np.array([4.0]))
-    monkeypatch.setattr("planner.cost.device.compute.merged_bytes", lambda *_: (np.zeros(1), np.zeros(1)))
+    monkeypatch.setattr("planner.cost.device.mixing.merged_bytes", lambda *_: (np.zeros(1), np.zeros(1)))
     blocks = layer_of(given, RING)
     ring = given.stack.communication.model_copy(update={"cp_exchange": "ring"})
     other = given.stack.model_copy(update={"communication": ring})
@@ -80,6 +80,6 @@ def test_torchs_ring_works_on_the_blocks_of_any_ring(monkeypatch: pytest.MonkeyP
         (whole.forward, whole.backward), (blocks.forward, blocks.backward), (plain.forward, plain.backward), moved,
         strict=True,
     ):  # fmt: skip
-        seconds = memory_bound_time(each, compute.bandwidth, compute.kernels)
+        seconds = memory_bound_time(each, rates.bandwidth, rates.kernels)
         assert one["attention"] - alone["attention"] == pytest.approx(seconds, rel=1e-6)
         assert alone["attention"] <= any_ring["attention"] < 1.03 * alone["attention"]

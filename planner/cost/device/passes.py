@@ -1,0 +1,139 @@
+"""How long do operations take that only move bytes: norms, residuals, rotary embedding, activation, permutation?
+
+One value per distinct key (how a micro-batch is cut). Left out: quantising (`products.py`), the loss (`cost/layer.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.device.kernels import (
+    memory_bound_time,
+)
+from planner.cost.device.rates import DeviceRates
+from planner.cost.eager import Moved, expert_bytes, layer_bytes
+from planner.cost.memory.activations import LayerShape
+from planner.cost.mixers.sparse_attention import (
+    absorbed_bytes,
+    compressed_bytes,
+)
+from planner.spec.attention import QkNorm
+from planner.spec.layer import Layer
+from planner.spec.stack.kinds import Dispatcher
+
+Array = NDArray[np.float64]
+
+
+# Unfused RMSNorm in fp32: upcast, square and mean, scale, downcast, weight: passes over the stream in units of
+# its 2-byte size, against one read and one write when fused.
+NORM_PASSES = {True: 2.0, False: 12.0}
+# Passes over the rows of experts: gathered before their products and put back behind them, each read and written.
+# Around NCCL's all-to-all a rank that holds several experts also sorts what arrives by expert, and back (Megatron-Core,
+# transformer/moe/token_dispatcher.py, sort_chunks_by_idxs).
+PERMUTE_PASSES = 4.0
+# Passes of fused kernels over residual streams, of a branch and stream: read by the product that weighs them, read for
+# the branch's input, read and written as its output is added; and over what the branch reads and returns, once each.
+# Left out: the 20 rounds that normalise a token's mixture, 64 bytes each.
+STREAM_PASSES = (3.0, 2.0)
+CHUNK_PASSES = 4.0
+
+
+def residual_passes(layer: Layer) -> float:
+    """Passes over the residual stream, one of several counted alike, forward [1]."""
+    if layer.streams > 1:  # the product reads them itself
+        return layer.sublayers * (STREAM_PASSES[0] * layer.streams + STREAM_PASSES[1])
+    return 3.0 * (layer.sublayers + (layer.side > 0))
+
+
+class PassModel:
+    """Device seconds of operations bound by memory, for a table of distinct keys."""
+
+    def __init__(self, rates: DeviceRates) -> None:
+        self.rates = rates
+
+    def memory_bound(self, layer: Layer, x: LayerShape) -> tuple[dict[str, Array], Array]:
+        """Forward seconds of norms, residuals, rotary, activation and permutation, by module; backward ones of all.
+
+        Backward twice the forward bytes, but of single operations, which are counted.
+        """
+        ahead = self._moved(layer, x)
+        back = {name: 2.0 * moved for name, moved in ahead.items()}
+        if self.rates.problem.stack.kernels.single_operations:
+            counted = self._single_operations(layer, x)
+            ahead |= {name: moved.forward for name, moved in counted.items()}
+            back |= {name: moved.backward for name, moved in counted.items()}
+        if self.rates.fuses_experts and layer.moe is not None:
+            # the product behind reads gate and input again: 2 of 6 passes
+            ahead["moe_act"], back["moe_act"] = 0.0 * ahead["moe_act"], back["moe_act"] / 3.0
+        factor = self.rates.problem.stack.compute.memory_bound
+        seconds = {
+            name: factor * memory_bound_time(b, self.rates.bandwidth, self.rates.kernels)
+            for name, b in ahead.items()
+        }
+        behind = sum(back.values(), np.zeros(len(x.tokens)))
+        return seconds, factor * memory_bound_time(behind, self.rates.bandwidth, self.rates.kernels)
+
+    def _single_operations(self, layer: Layer, x: LayerShape) -> dict[str, Moved]:
+        """Bytes of the modules whose operations are single kernels: not of those with fused ones (Liger)."""
+        a, hidden = layer.attention, float(self.rates.problem.model.hidden)
+        stream = x.tokens * hidden / x.sequence_split
+        queries, keys = (
+            (a.heads * a.head_dim / x.t, a.rotated_kv_heads * a.head_dim / x.kv_split) if a else (0.0, 0.0)
+        )
+        gates = a.heads * a.v_head_dim * (a.gate_width > 0) / x.t if a else 0.0
+        ffn = layer.mlp.ffn / x.t if layer.mlp else 0.0
+        width, trained = self.rates.recipe.activation_bytes, self.rates.problem.job.lora_rank is None
+        each = (queries, keys, gates, ffn)
+        moved = layer_bytes(layer, self.rates.problem.model, stream, x.tokens, *each, width, trained)
+        if layer.moe is not None:
+            rows, experts = x.routed_tokens * layer.moe.mean_k, layer.moe.experts / x.e
+            moved |= expert_bytes(
+                layer.moe, hidden, stream, rows, experts, float(layer.moe.expert_ffn), width
+            )
+        kernels = self.rates.problem.stack.kernels
+        fused = {
+            "layernorm": kernels.fused_norm,
+            "qkv": kernels.fused_rotary,
+            "mlp_act": kernels.fused_activation,
+        }
+        return {name: each for name, each in moved.items() if not fused.get(name)}
+
+    def _moved(self, layer: Layer, x: LayerShape) -> dict[str, Array]:
+        """Forward bytes of the same, where kernels are fused as the stack says."""
+        h, act = float(self.rates.problem.model.hidden), self.rates.recipe.activation_bytes
+        kernels = self.rates.problem.stack.kernels
+        a = layer.attention
+        stream = act * x.tokens * h / x.sequence_split
+        moved = {
+            "layernorm": NORM_PASSES[kernels.fused_norm] * stream * max(layer.norms, 1),
+            "residual": residual_passes(layer) * stream + (2.0 * stream if kernels.dropout else 0.0),
+        }
+        if a is not None:
+            q, k = a.heads * a.head_dim / x.t, a.rotated_kv_heads * a.head_dim / x.kv_split
+            rotations = (2.0 if self.rates.problem.model.position_rows == 0 else 0.0) + (
+                2.0 if a.qk_norm is not QkNorm.NONE else 0.0
+            )
+            gated = (a.gate_width + 2.0 * a.heads * a.v_head_dim * (a.gate_width > 0)) / x.t
+            values = 2.0 * a.own_kv_heads * a.v_head_dim / x.kv_split * a.value_norm
+            moved["qkv"] = act * x.tokens * (rotations * (q + k) + values + gated)
+            if a.compression is not None:
+                moved["qkv"] = moved["qkv"] + compressed_bytes(a, x.tokens, x.t, act)
+            elif a.indexer is not None:
+                moved["qkv"] = moved["qkv"] + absorbed_bytes(a, x.tokens, x.t, act)
+        if layer.side:
+            moved["side"] = 3.0 * act * x.tokens * layer.side
+        if layer.mlp is not None:
+            reads = 3.0 if layer.mlp.gated else 2.0
+            eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0
+            moved["mlp_act"] = act * x.tokens * (reads + eager) * layer.mlp.ffn / x.t
+        if layer.moe is not None:
+            rows = x.routed_tokens * layer.moe.mean_k
+            passes: Array | float = PERMUTE_PASSES
+            if self.rates.problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL:
+                passes = np.where(layer.moe.experts / x.e > 1, passes + CHUNK_PASSES, passes)
+            moved["moe_permute"] = act * rows * x.et * layer.moe.width(int(h)) * passes
+            moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
+            moved["router"] = 16.0 * x.expert_tokens * layer.moe.choices
+            moved["shared"] = act * x.tokens * (3.0 if layer.moe.gated else 2.0) * layer.moe.shared_ffn / x.t
+        return moved

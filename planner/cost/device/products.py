@@ -1,0 +1,178 @@
+"""How long do the matrix products of a layer take, and quantising what they read?
+
+One value per distinct key (how a micro-batch is cut). Left out: communication (`cost/exposed.py`), launches by the
+host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.device.kernels import (
+    gemm_backward_time,
+    gemm_time,
+    grouped_gemm_backward_time,
+    grouped_gemm_time,
+    memory_bound_time,
+    misaligned_slowdown,
+)
+from planner.cost.device.quantise import OPERANDS
+from planner.cost.device.rates import HALF, DeviceRates
+from planner.cost.device.torchao import CASTS, ROW_RATE, Casts, cast_bytes, operands
+from planner.cost.flops import Gemm, Shard
+from planner.cost.memory.activations import LayerShape
+from planner.cost.network.messages import gathered_width
+from planner.cost.params_fp8 import gathers_float8
+from planner.spec.config import ConfigTable, distinct
+from planner.spec.machine.accelerator import Architecture
+from planner.spec.precision import Dtype, Precision
+from planner.spec.rule import Problem
+from planner.spec.stack.kinds import Float8Scales
+
+Array = NDArray[np.float64]
+
+
+class Products(NamedTuple):
+    """Seconds of a matrix product and of its two gradients."""
+
+    forward: Array
+    input_gradient: Array
+    weight_gradient: Array
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Keys that share the shapes of their products: (first rows, inverse) of dense and of expert products; `attention`:
+    those of dense ones that share the kind of context parallelism, too."""
+
+    dense: tuple[NDArray[np.intp], NDArray[np.intp]]
+    expert: tuple[NDArray[np.intp], NDArray[np.intp]]
+    attention: tuple[NDArray[np.intp], NDArray[np.intp]]
+
+
+def key_groups(keys: ConfigTable) -> Groups:
+    """Number the distinct (tp, cp, micro-batch, sp), the same with the kind of context parallelism, and (tp, cp,
+    micro-batch, ep, etp) of a table."""
+    cut = (keys["tp"], keys["cp"], keys["micro_batch"])
+    dense, expert = (*cut, keys["sp"]), (*cut, keys["ep"], keys["etp"])
+    return Groups(distinct(*dense), distinct(*expert), distinct(*dense, keys["cp_kind"]))
+
+
+def gemm_extents(gemm: Gemm, x: LayerShape, rows: NDArray[np.intp]) -> tuple[Array, Array, Array, Array]:
+    """Tokens, outputs, inputs and number of one device's share of a product, for these rows of `x` [1].
+
+    Of an expert product the tokens are those of all `number` groups together.
+    """
+    t, et = x.t[rows], x.et[rows]
+    split = et if gemm.expert else t
+    n = np.full(len(rows), float(gemm.out_features))
+    k = np.full(len(rows), float(gemm.in_features))
+    n = n / split if gemm.shard is Shard.COLUMN else n
+    k = k / split if gemm.shard is Shard.ROW else k
+    n = n + gemm.kv_out_features / x.kv_split[rows]
+    if gemm.expert:
+        return x.routed_tokens[rows] * gemm.rows_per_token * et, n, k, gemm.groups / x.e[rows]
+    m = x.tokens[rows] / (x.sequence_split[rows] if gemm.shard is Shard.NONE else 1.0)
+    return m, n, k, np.ones(len(rows))
+
+
+def casts_of(problem: Problem) -> Casts | None:
+    """What torchao moves around the products of a problem; None where it is not torchao that casts."""
+    kernels = problem.stack.kernels
+    if kernels.float8_scales is None or problem.job.precision is not Precision.FP8_CS:
+        return None
+    casts = CASTS[kernels.float8_scales, kernels.fused_norm]  # torch.compile fuses both
+    return casts.gathered() if gathers_float8(problem) else casts
+
+
+class ProductModel:
+    """Device seconds of products, for a table of distinct keys."""
+
+    def __init__(self, rates: DeviceRates) -> None:
+        self.rates, self.casts = rates, casts_of(rates.problem)
+
+    def table_of(self, gemm: Gemm, narrow: bool = True) -> Dtype | Precision:
+        """The table that a product's rate is read from; see `gemm`."""
+        return (
+            self.rates.gemm_key if narrow and not gemm.wide else self.rates.table_key(self.rates.half_dtype())
+        )
+
+    def gemm(
+        self, gemm: Gemm, x: LayerShape, groups: Groups, narrow: bool = True, outputs: Array | None = None
+    ) -> Products:
+        """Seconds of one product for every key, evaluated once per distinct shape.
+
+        `narrow`: in the recipe's format; else in bf16, as the head, the router and layers that the job keeps so are.
+        `outputs`: of a device's share where it is padded.
+        """
+        first, inverse = groups.expert if gemm.expert else groups.dense
+        m, n, k, local = gemm_extents(gemm, x, first)
+        n = n if outputs is None else outputs[first]
+        half = self.rates.half_dtype()
+        narrow = narrow and not gemm.wide
+        key = self.table_of(gemm, narrow)
+        peak = self.rates.gemm_peak if narrow else self.rates.attention_peak
+        rates = (key, peak, self.rates.bandwidth, self.rates.kernels)
+        form = self.rates.recipe.gemm if narrow else half
+        factor = self.rates.device_factor * self.rates.problem.stack.compute.gemm_factor(form)
+        if form in HALF and self.rates.meets_rows():
+            factor = factor * misaligned_slowdown(n, k)
+        states = self.rates.problem.stack.states
+        traffic = 2.0 * states.gradient if states.fused_weight_gradient else None
+        if gemm.expert:
+            factor = factor * self.rates.problem.stack.compute.grouped_gemm
+            forward = grouped_gemm_time(m, n, k, local, *rates)
+            dgrad, wgrad = grouped_gemm_backward_time(m, n, k, local, *rates, traffic)
+        else:
+            forward = gemm_time(m, n, k, *rates)
+            dgrad, wgrad = gemm_backward_time(m, n, k, *rates, traffic)
+        if self.rates.problem.job.lora_rank is not None or gemm.frozen:  # frozen weights have no gradient
+            wgrad = np.zeros_like(wgrad)
+        if gemm.detached:
+            dgrad = np.zeros_like(dgrad)
+        forward, dgrad, wgrad = factor * forward, factor * dgrad, factor * wgrad
+        if narrow and self.rates.problem.job.precision in OPERANDS:
+            if self.casts is not None and self._multiplies_rows_slowly():
+                forward = forward / ROW_RATE
+            ahead, back = self._quantising(gemm, x.sequence_split[first], m, n, k, local)
+            forward, dgrad = forward + ahead, dgrad + back
+        return Products(*(seconds[inverse] for seconds in (forward, dgrad, wgrad)))
+
+    def _multiplies_rows_slowly(self) -> bool:
+        """Do products whose operands have a scale a row run slower than those of one a tensor? On Hopper."""
+        rows = self.rates.problem.stack.kernels.float8_scales is Float8Scales.ROW
+        return rows and self.rates.problem.cluster.accelerator.architecture is Architecture.HOPPER
+
+    def _quantising(
+        self, gemm: Gemm, split: Array, m: Array, n: Array, k: Array, local: Array
+    ) -> tuple[Array, Array]:
+        """Seconds of quantising a product's input, forward, and the gradient of its output, backward.
+
+        Under sequence parallelism the ranks gather the input of a product split by columns, and the gradient of the
+        output of one split by rows. The kernels do nothing but move bytes: no factor of the stack.
+        """
+        if self.casts is not None:
+            narrow = gathered_width(self.rates.problem) < self.rates.recipe.activation_bytes
+            values = operands(gemm, (m * k, m * n, local * n * k), split, narrow)
+            ahead, back = cast_bytes(self.casts, values, self.rates.problem.job.lora_rank is None)
+            return (
+                memory_bound_time(ahead, self.rates.bandwidth, self.rates.kernels),
+                memory_bound_time(back, self.rates.bandwidth, self.rates.kernels),
+            )
+        operand = OPERANDS[self.rates.problem.job.precision]
+        architecture = self.rates.problem.cluster.accelerator.architecture
+        trained = self.rates.problem.job.lora_rank is None
+        gathers = (gemm.shard is Shard.COLUMN, gemm.shard is Shard.ROW)
+        each = [
+            operand.bytes_moved(split if gathered and not gemm.expert else np.ones_like(split), architecture, trained)
+            for gathered in gathers
+        ]  # fmt: skip
+        moved = each[0] * m * k, each[1] * m * n
+        if self.rates.fuses_experts and gemm.expert:  # the product of the other one writes them narrow
+            moved = moved[0] * (gemm.shard is Shard.COLUMN), moved[1] * (gemm.shard is Shard.ROW)
+        ahead, back = (memory_bound_time(b, self.rates.bandwidth, self.rates.kernels) for b in moved)
+        return ahead, back

@@ -1,0 +1,72 @@
+"""At which rates does a device multiply and move bytes, in the formats of a job?
+
+Left out: what is multiplied and moved (`products.py`, `mixing.py`, `passes.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import UnsupportedError
+from planner.spec.machine.accelerator import Architecture
+from planner.spec.machine.rates import KernelRates
+from planner.spec.precision import RECIPES, Dtype, Precision
+from planner.spec.rule import Problem
+
+Array = NDArray[np.float64]
+
+
+HALF = (Dtype.FP16, Dtype.BF16)
+# XLA pads the operands of such products itself (openxla/xla@fde6a3f xla/service/gpu/cublas_padding_requirements.h)
+_PADDED_INSIDE = ("maxtext",)
+
+
+class DeviceRates:
+    """Binds a problem to its kernel rates: tables, peaks [FLOP/s], bandwidth [B/s], the factor of its device [1]."""
+
+    def __init__(self, problem: Problem, kernels: KernelRates) -> None:
+        self.problem, self.kernels = problem, kernels
+        self.recipe = RECIPES[problem.job.precision]
+        device = problem.cluster.accelerator
+        self.gemm_key: Dtype | Precision = problem.job.precision
+        if self.gemm_key not in kernels.gemm:
+            self.gemm_key = self.table_key(self.recipe.gemm)
+        self.gemm_peak = device.peak_flops(self.recipe.gemm)
+        self.attention_peak = device.peak_flops(self.half_dtype())
+        self.bandwidth = device.memory_bandwidth
+        self.device_factor = problem.stack.compute.accelerator.get(device.name, 1.0)
+
+    def half_dtype(self) -> Dtype:
+        """The 16-bit format that the accelerator multiplies in."""
+        peaks = dict(self.problem.cluster.accelerator.peak)
+        return Dtype.BF16 if peaks.get(Dtype.BF16) else Dtype.FP16
+
+    def half_rates(self) -> tuple[Dtype, float, float, KernelRates]:
+        """What times 16-bit products: their table, peak, bandwidth and rates."""
+        return self.table_key(self.half_dtype()), self.attention_peak, self.bandwidth, self.kernels
+
+    def table_key(self, wanted: Dtype) -> Dtype:
+        """The format whose table stands for `wanted`: 16- and 32-bit formats reach like fractions of their peaks."""
+        wide = (Dtype.BF16, Dtype.FP16, Dtype.TF32, Dtype.FP32)
+        for kin in (wanted, *(wide if wanted in wide else ())):
+            if kin in self.kernels.gemm:
+                return kin
+        raise UnsupportedError(
+            f"GEMM rates are needed for {wanted}",
+            f"none for {self.problem.cluster.accelerator.name}",
+            "use bf16",
+        )
+
+    def meets_rows(self) -> bool:
+        """Do 16-bit products reach cuBLAS with rows as long as the model makes them?"""
+        plain = self.problem.stack.framework not in _PADDED_INSIDE
+        return plain and self.problem.cluster.accelerator.architecture.is_nvidia
+
+    @property
+    def fuses_experts(self) -> bool:
+        """Do grouped products apply the experts' gated activation and quantise what they write? In MXFP8 on Blackwell
+        (TransformerEngine#2769, in 2.15)."""
+        job, accelerator = self.problem.job, self.problem.cluster.accelerator
+        narrow = job.precision is Precision.FP8_MX and accelerator.architecture is Architecture.BLACKWELL
+        return self.problem.stack.kernels.fused_experts and narrow and self.problem.model.fusable_experts
