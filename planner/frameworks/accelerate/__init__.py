@@ -220,6 +220,7 @@ def render(launch: Launch, version: str) -> Files:
         extra[MODEL_CONFIG] = dump_json(launch.details.raw)
     else:
         missing.append(f"the model: put its {MODEL_CONFIG} beside {PROGRAM}")
+    missing.append("the hosts' memory: every process builds the whole model there first, 4 bytes a parameter")
     # FSDP2 recomputes through its own setting
     recompute = launch.config.recompute == Recompute.FULL and launch.config.zero < 2
     words = (
