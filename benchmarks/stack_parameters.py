@@ -172,7 +172,7 @@ def prior_axes(parameters: Sequence[Parameter]) -> NDArray[np.float64]:
 # attention of torchtitan-2024: FlashAttention-2, which is timed as products are, so held as close (0.15). With the
 # width of the others two rows of context parallelism over 4 and 8 ranks lift it to 1.3, and with it every plan without.
 # gemm.bf16 of megatron-2026: that of megatron-2025, held to it within 5 %, for a release changes no products. Its dense
-# rows in bf16 are one machine's, SimuMax's B200, whose products alone took a fifth longer than the tables (kernel_checks):
+# rows in bf16 are one machine's, SimuMax's B200, whose products took a fifth longer than the tables (kernel_checks):
 # with the width of the others every plan in bf16 would be some 6 % slower, on H100 as well.
 STARTS: Final[dict[str, dict[str, float]]] = {
     "megatron-2024": {
