@@ -64,6 +64,7 @@ from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 TITLE: Final = "Megatron-Bridge"
+LAYOUT: Final = "model.pipeline_model_parallel_layout"
 VERSION: Final = "0.7.0"
 IMAGE: Final = "nvcr.io/nvidia/nemo:25.11"
 TRIAL_STEPS: Final = 50
@@ -107,7 +108,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         "model.virtual_pipeline_model_parallel_size": config.vpp if config.vpp > 1 else None,
         "model.context_parallel_size": config.cp,
         "model.sequence_parallel": bool(config.sp),
-        "model.pipeline_model_parallel_layout": _layout(launch),
+        LAYOUT: _layout(launch),
         "model.num_layers_in_first_pipeline_stage": None,
         "model.num_layers_in_last_pipeline_stage": None,
         "model.account_for_embedding_in_pipeline_split": False,
@@ -320,12 +321,12 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     tp, pp, vpp = (
         s.count(f"model.{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline", "virtual_pipeline")
     )
-    layout = s.text("model.pipeline_model_parallel_layout", "")
-    chunks: ChunkLayers = tuple(stage.count("t") for stage in parse_layout(layout)) if layout else ()
-    unsaid = not layout and "model.pipeline_model_parallel_layout" in fields and pp > 1
-    if unsaid and name in LAYOUTS_COMPUTED and "model.pipeline_model_parallel_layout" not in overrides:
+    chunks: ChunkLayers = ()
+    if layout := s.text(LAYOUT, ""):
+        chunks = tuple(stage.count("t") for stage in parse_layout(layout))
+    elif LAYOUT in fields and pp > 1 and name in LAYOUTS_COMPUTED and LAYOUT not in overrides:
         notes.append("the recipe computes how layers are dealt to stages: taken as the stack deals them")
-    elif unsaid and layers:
+    elif LAYOUT in fields and pp > 1 and layers:
         chunks = _dealt(s, layers, pp, vpp)
     strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
     zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
@@ -425,6 +426,7 @@ def _context_kind(s: Settings) -> int:
 
 
 def _dealt(s: Settings, layers: int, pp: int, vpp: int) -> ChunkLayers:
+    """Layers of every chunk where no layout names them."""
     names = [f"model.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
     first, last = (s.count(name, 1) if s.has(name) else None for name in names)
     counted = [int(s.flag(f"model.account_for_{end}_in_pipeline_split")) for end in ("embedding", "loss")]
