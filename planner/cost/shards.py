@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.device.updates import buckets_of, pieces, trained_tensors
+from planner.cost.edges import padded_vocabulary
 from planner.cost.fetches import (
     Fetches,
     computed_meanwhile,
@@ -24,7 +25,6 @@ from planner.cost.fetches import (
     turning_share,
 )
 from planner.cost.flops import Shard, layer_gemms
-from planner.cost.layer import padded_vocabulary
 from planner.cost.memory.state_bytes import shard_groups
 from planner.cost.network.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
 from planner.cost.network.communicators import communicator_bytes

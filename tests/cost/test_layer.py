@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.device.kernels import memory_bound_time
-from planner.cost.layer import RELAUNCHED, LayerCost, padded_vocabulary
+from planner.cost.edges import padded_vocabulary
+from planner.cost.host import RELAUNCHED
+from planner.cost.layer import LayerCost
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.overlap import soft_maximum
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig

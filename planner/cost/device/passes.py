@@ -1,6 +1,6 @@
 """How long do operations take that only move bytes: norms, residuals, rotary embedding, activation, permutation?
 
-One value per distinct key (how a micro-batch is cut). Left out: quantising (`products.py`), the loss (`cost/layer.py`).
+One value per distinct key (how a micro-batch is cut). Left out: quantising (`products.py`), the loss (`cost/edges.py`).
 """
 
 from __future__ import annotations

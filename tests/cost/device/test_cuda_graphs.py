@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.cost.device.graphs import HostFloor, capture_of, relaunched
-from planner.cost.layer import RELAUNCHED
+from planner.cost.host import RELAUNCHED
 from planner.cost.model import CostModel
 from planner.plan import cost_model
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, module_mask

@@ -1,0 +1,110 @@
+"""How long do the embedding and the head with its loss take, and what do they keep?
+
+One value per distinct key of `layer_columns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.device.kernels import memory_bound_time
+from planner.cost.device.products import ProductModel, key_groups
+from planner.cost.eager import loss_bytes, side_bytes
+from planner.cost.flops import outer_gemms
+from planner.cost.host import HostModel
+from planner.cost.memory.activations import HeadActivations, LayerShape, head_activations
+from planner.cost.network.overlap import soft_maximum
+from planner.spec.config import ConfigTable, CudaGraphs
+from planner.spec.rule import Problem
+from planner.spec.stack.kinds import CrossEntropy
+
+Array = NDArray[np.float64]
+
+# Loss, forward and backward: logits cast to fp32 (read 2, write 4), maximum and sum of exponents (read 4 + 4),
+# gradient (read 4, write 4), cast back (write 2): bytes per logit.
+LOSS_PASSES_BYTES = 24.0
+# Launches of the embedding, and of head and loss, in units of a layer's: an unfused loss is about as many kernels as
+# a layer. vTrain's toy models, whose times are exact sums over layers and ends, give 0.3 and 1.0 at tp 2 to 8.
+EMBEDDING_LAUNCHES = 0.3
+LOSS_LAUNCHES = {
+    CrossEntropy.EAGER: 1.0, CrossEntropy.VOCAB_PARALLEL: 1.0, CrossEntropy.FUSED: 0.5, CrossEntropy.CHUNKED: 1.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EdgeCost:
+    """Embedding and head with loss. `embedding`, `head`: forward and backward seconds; `head_gemm`: the share in
+    matrix products; `memory`: bytes that head and loss keep and need; `stream`: bytes of a layer's input."""
+
+    embedding: Array
+    head: Array
+    head_gemm: Array
+    memory: HeadActivations
+    stream: Array
+
+
+def padded_vocabulary(problem: Problem, t: Array) -> Array:
+    """Vocabulary rounded up to the stack's multiple times t (Megatron-LM --make-vocab-size-divisible-by) [1]."""
+    multiple = problem.stack.limits.pads_vocabulary
+    if multiple <= 1:
+        return np.full(np.shape(t), float(problem.model.vocab))
+    return np.ceil(problem.model.vocab / (multiple * t)) * multiple * t
+
+
+class EdgeModel:
+    """Binds a problem, its products and its host; evaluates both ends of the model for a table of distinct keys."""
+
+    def __init__(self, problem: Problem, products: ProductModel, host: HostModel) -> None:
+        self.problem, self.products, self.host, self.rates = problem, products, host, products.rates
+
+    def cost(self, keys: ConfigTable, x: LayerShape, longest: LayerShape) -> EdgeCost:
+        """Of both ends; `x`: the cut of a micro-batch as computed, `longest`: as memory must hold it."""
+        problem, model, act = self.problem, self.problem.model, self.rates.recipe.activation_bytes
+        vocabulary = padded_vocabulary(problem, x.t)
+        products, (table, loss) = self._products(keys, x, vocabulary), self._passes(x, vocabulary)
+        host, softness = self.host.dense(x.t), problem.stack.host.softness
+        host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)
+        launches = LOSS_LAUNCHES[problem.stack.kernels.cross_entropy]
+        trained = problem.job.lora_rank is None
+        return EdgeCost(
+            embedding=soft_maximum(table, EMBEDDING_LAUNCHES * host, softness),
+            head=soft_maximum(products + loss, launches * host, softness),
+            head_gemm=products,
+            memory=head_activations(
+                vocabulary, model, longest, problem.stack.kernels, self.rates.recipe, trained
+            ),
+            stream=act * longest.tokens * model.hidden * model.streams / longest.sequence_split,
+        )
+
+    def _products(self, keys: ConfigTable, x: LayerShape, vocabulary: Array) -> Array:
+        """The head's products and those of the embedding's own inputs, forward and backward [s]."""
+        total, groups = np.zeros(len(keys)), key_groups(keys)
+        for gemm in outer_gemms(self.problem.model):
+            outputs = vocabulary / x.t if gemm.name == "head" else None
+            seconds = self.products.gemm(gemm, x, groups, narrow=False, outputs=outputs)
+            total = total + seconds.forward + seconds.input_gradient + seconds.weight_gradient
+        return total
+
+    def _passes(self, x: LayerShape, vocabulary: Array) -> tuple[Array, Array]:
+        """Memory passes of the embedding, and of the loss, forward and backward [s]."""
+        model, kernels, act = (
+            self.problem.model,
+            self.problem.stack.kernels,
+            self.rates.recipe.activation_bytes,
+        )
+        factor = self.problem.stack.compute.memory_bound
+        single = kernels.single_operations and kernels.cross_entropy is CrossEntropy.EAGER
+        multiplied = any(layer.multiplied for layer in model.layer_kinds)
+        per_logit = loss_bytes(act, multiplied) if single else LOSS_PASSES_BYTES
+        logits = per_logit * x.tokens * vocabulary / x.t
+        stream = act * x.tokens * model.hidden / x.sequence_split
+        own = x.tokens * model.side_width
+        read = 8.0 * (stream + act * own) + (side_bytes(act) if single else 12.0 * act) * own
+        table, loss = (
+            factor * memory_bound_time(moved, self.rates.bandwidth, self.rates.kernels)
+            for moved in (read, logits)
+        )
+        return table, loss

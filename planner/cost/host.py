@@ -1,0 +1,128 @@
+"""How long does the host take to launch the kernels of a layer, one by one?
+
+One value per distinct key, for one kind of layer. Left out: the optimizer's launches (`StackHost.tensor_update`, costed
+by tensor) and the host's work of a step. What CUDA graphs take off it is in `device/graphs.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.adapters import adapter_launches
+from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer_launches, relaunched
+from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
+from planner.cost.network.context import context_kinds
+from planner.cost.pipeline.step import FORWARD_SHARE
+from planner.spec.config import ConfigTable, ContextKind
+from planner.spec.layer import Layer
+from planner.spec.machine.accelerator import HostProcessor
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+from planner.spec.stack.kinds import Dispatcher
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+# Host time of routing, permuting and dispatching by a fused dispatcher against NCCL's all-to-all: the same mixture of
+# experts on two H100 nodes took 14.9 ms a layer with the one, permuting unfused, and 9.5 ms with the other
+# (Megatron-Bridge skills, 26.04); an upper bound of what the dispatcher alone saves.
+FUSED_DISPATCH_LAUNCHES = 0.7
+# Launches for every expert of a rank where grouped products are launched one by one (Transformer Engine's grouped
+# linear): 3 products of 2 matrices; in 8 and 4 bits inputs and output gradients of both are quantised, and scales per
+# block of either operand of every product were rearranged one by one. From 2.7 on one kernel does that for all experts
+# (TransformerEngine#2019), which leaves 10; but PyTorch's own work for every expert is not counted either
+# (TransformerEngine#1499), and counted so, mixtures of experts of megatron-2026 on groups left out were off by 8.8 % in
+# the median where 22 gave 7.8.
+EXPERT_LAUNCHES = {
+    Precision.FP32: 6.0, Precision.FP16: 6.0, Precision.BF16: 6.0, Precision.FP8: 10.0, Precision.FP8_CS: 10.0,
+}  # fmt: skip
+BLOCK_SCALED_LAUNCHES = 22.0
+# Share of a layer's forward launches that recomputing a module repeats, counted on a fused layer of 12: norm, qkv,
+# rotary of q and k, attention, projection, add, norm, fc1, activation, fc2, add; with experts about as many again
+# for routing, permutation and grouped products. Not a share of time, which faster links would change.
+RELAUNCHED = {
+    "core_attn": 1 / 12, "layernorm": 2 / 12, "mla_up_proj": 3 / 12, "mlp": 3 / 12, "moe_act": 1 / 12,
+    "moe": 8 / 12, "shared_experts": 3 / 12,
+}  # fmt: skip
+
+# Launches that an eager softmax adds to those of a layer with a softmax kernel, about 16 a pass: a cast to fp32,
+# scaling, a cast of the mask, masking, a cast back (microsoft/Megatron-DeepSpeed, megatron/model/fused_softmax.py).
+EAGER_SOFTMAX_LAUNCHES = 5 / 16
+
+# Launches of one more step of ring attention against those of a fused layer, forward (12) and backward (24): the
+# exchange, two copies of halves, attention, two corrections; backward one more (the classes and functions of
+# TransformerEngine 2.x, context_parallel.py).
+RING_LAUNCHES = (6 / 12, 7 / 24)
+
+
+class HostModel:
+    """Binds a problem; the host's seconds for a table of distinct keys."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    @property
+    def slowdown(self) -> float:
+        """Time of a launch by the cluster's hosts over that by the stack's x86 ones [1]."""
+        grace = self.problem.cluster.accelerator.host is HostProcessor.GRACE
+        return self.problem.stack.host.grace if grace else 1.0
+
+    def floor(self, layer: Layer, keys: ConfigTable, eager_softmax: Mask) -> HostFloor:
+        """Seconds the host needs to launch a layer's forward and backward kernels one by one, adapters' among them;
+        `eager_softmax`: which keys have no kernel for it."""
+        job, stack = self.problem.job, self.problem.stack
+        floor = self._plain_floor(layer, keys)
+        eager = np.asarray(1.0 + EAGER_SOFTMAX_LAUNCHES * eager_softmax, dtype=np.float64)
+        beside = adapter_launches(layer, self.problem.model.hidden, job, stack)
+        return floor.times(eager + beside / floor.launches)
+
+    def _plain_floor(self, layer: Layer, keys: ConfigTable) -> HostFloor:
+        """The same with a softmax kernel and without adapters."""
+        host, cluster = self.problem.stack.host, self.problem.cluster
+        t = keys["tp"].astype(float)
+        crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
+        pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
+        fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
+        lone = self.problem.job.seq_len, self.problem.stack.kernels.single_operations
+        worth, mixer = dense_launches(layer, *lone), mixer_launches(layer, *lone)
+        dense, none, slower = self.dense(t) * worth, np.zeros(len(t)), self.slowdown
+        pipeline = slower * pipeline
+        if layer.moe is None:
+            return HostFloor(dense, none, none, pipeline, worth, mixer)
+        routing = slower * host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
+        precision = Precision.BF16 if layer.wide else self.problem.job.precision
+        launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
+        if self.problem.stack.kernels.single_operations:
+            launches = float(LOOPED_EXPERT_LAUNCHES)
+        experts = slower * host.expert_launch * launches * layer.moe.experts / keys["ep"]
+        return HostFloor(dense, none + routing, experts, pipeline, worth, mixer)
+
+    def dense(self, t: Array) -> Array:
+        """The same of a dense layer without a pipeline."""
+        host = self.problem.stack.host
+        beyond = np.maximum(np.log2(t / self.problem.cluster.tiers[0].size), 0.0)
+        one = np.where(t > 1, host.layer_floor_tp, host.layer_floor) + beyond * host.layer_floor_tp_nodes
+        return self.slowdown * one
+
+    def launches(
+        self, layer: Layer, floor: HostFloor, capture: Capture | None, keys: ConfigTable, c: Array
+    ) -> tuple[Array, Array, Array]:
+        """Seconds of the host's launches ahead, behind, and of what recomputed modules repeat behind.
+
+        Each pass takes the longer of device and host; a third of the launches are forward ones. A ring's steps launch
+        attention again, not routing or experts, and are in attention's graph.
+        """
+        kinds = context_kinds(self.problem.stack.communication, keys["cp_kind"])
+        ring = (kinds == ContextKind.P2P) & (layer.attention is not None)
+        steps = np.where(ring, c - 1, 0.0)
+        fused = floor.dense / floor.launches  # what a step of the ring is counted in
+        plain = FORWARD_SHARE * (floor.total + RING_LAUNCHES[0] * steps * fused)
+        routed = float(layer.moe is not None)
+        worth = (1.0 + routed) / (floor.launches + routed)  # of an attention layer over those of this one
+        repeated = np.minimum(relaunched(keys, capture, RELAUNCHED) * worth, 1.0) * plain
+        if capture is not None:
+            steps = np.where((capture.module["attn"] > 0) | capture.whole, 0.0, steps)
+        forward, backward = floor.captured(capture)
+        ahead = FORWARD_SHARE * (forward + RING_LAUNCHES[0] * steps * fused)
+        return ahead, (1 - FORWARD_SHARE) * (backward + RING_LAUNCHES[1] * steps * fused), repeated
