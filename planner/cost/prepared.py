@@ -54,6 +54,7 @@ class _Stems:
     stages: Array
     zero: Array
     waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
+    aside: NDArray[np.bool_]  # they are reduced beside compute
     replicas: Array
     turns: tuple[Array, Array]  # of an interleaved stage, see `exposed_data_parallel`
     scatter: Array
@@ -142,6 +143,7 @@ class PreparedCosts:
             stages=table["pp"].astype(float),
             zero=zero,
             waits_whole=inputs.waits_whole,
+            aside=inputs.reduces_aside,
             replicas=replicas,
             turns=self._turns(table),
             scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
@@ -219,7 +221,7 @@ class PreparedCosts:
                 batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
                 batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem],
                 None if batch.shares is None else batch.shares[:, stem],
-                (batch.turns[0][stem], batch.turns[1][stem]),
+                (batch.turns[0][stem], batch.turns[1][stem]), batch.aside[stem],
             ),
             "optimizer": batch.once[stem],
             "step_overhead": batch.overhead[stem],
@@ -336,7 +338,7 @@ class PreparedCosts:
         batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
-            batch.replicas, comm, batch.waits_whole, batch.again, batch.shares, batch.turns,
+            batch.replicas, comm, batch.waits_whole, batch.again, batch.shares, batch.turns, batch.aside,
         )  # fmt: skip
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)

@@ -169,7 +169,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     _check(launch)
     zero: dict[str, Any] = {
         "stage": max(config.zero, int(is_pure_bf16(launch))),  # where there is one rank to shard over
-        "overlap_comm": True,
+        "overlap_comm": config.pp == 1,  # which a pipeline takes back
         "contiguous_gradients": True,
         "reduce_bucket_size": 500_000_000,
         "allgather_bucket_size": 500_000_000,

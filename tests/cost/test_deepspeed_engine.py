@@ -58,6 +58,25 @@ def test_all_reduced_gradients_take_longer_than_scattered_ones() -> None:
     assert seconds_of(whole, "dp_comm", 3) == seconds_of(scattered, "dp_comm", 3)
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_pipeline_reduces_behind_its_last_micro_batch(zero: int) -> None:
+    hiding = with_section(SUBJECT, "communication", dp_overlap=0.8)  # as PyTorch's DDP
+    beside = with_section(hiding, "communication", reduces_after_pipeline=False)
+    none = with_section(beside, "communication", dp_overlap=0.0, sharded_dp_overlap=0.0)
+    behind, hidden, whole = (
+        seconds_of(subject, "dp_comm", zero, pp=2, dp=4, num_microbatches=8)
+        for subject in (hiding, beside, none)
+    )
+    assert behind == pytest.approx(whole)
+    assert behind > 1.3 * hidden
+    assert seconds_of(hiding, "dp_comm", zero) == seconds_of(beside, "dp_comm", zero)
+
+
+def test_a_pipeline_has_one_bucket_of_gradients() -> None:
+    table = ConfigTable.of([ParallelConfig(dp=8, zero=1), ParallelConfig(dp=4, pp=2, zero=1)])
+    assert SUBJECT.stack.communication.beside_compute(table["pp"], table["zero"]).tolist() == [True, False]
+
+
 def attention(stack: str, model: str) -> tuple[float, float, float]:
     subject = problem(load_model(model), "1x1 a100", global_batch=1, stack=stack)
     cost = costs(subject).layers.layer(subject.model.layers[0], ConfigTable.of([ParallelConfig()]))

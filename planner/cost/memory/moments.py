@@ -47,6 +47,7 @@ class MemoryInputs:
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards` (n,): ZeRO stage and ranks
     that share states. `accumulates`: whether gradients exist when most micro-batches are in flight (1.0).
     `waits_whole` (n,): whether sharded gradients and gathered weights stay whole until the last backward pass (1.0).
+    `reduces_aside` (n,): whether gradients are reduced beside compute.
     `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
     `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
     its own.
@@ -82,6 +83,7 @@ class MemoryInputs:
     expert_shards: Array
     accumulates: Array
     waits_whole: Array
+    reduces_aside: NDArray[np.bool_]
     weight_bytes: float
     largest_tensor: Array
     communicators: Array
@@ -160,7 +162,7 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Mome
     always = _static_terms(x, stack)
     always["gradients"] = gradients_kept(x)
     if states.engine is StateEngine.DEEPSPEED:
-        always.update(_deepspeed_buffers(x, states, stack.communication.reduces_aside))
+        always.update(_deepspeed_buffers(x, states))
     else:
         width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
         unit = states.prefetch_layers * width * x.unit[:, None]
@@ -200,20 +202,22 @@ def _contiguous_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Mome
     ]
 
 
-def _deepspeed_buffers(x: MemoryInputs, states: States, aside: bool) -> dict[str, Array]:
+def _deepspeed_buffers(x: MemoryInputs, states: States) -> dict[str, Array]:
     """What ZeRO-3 keeps gathered and the buckets of all stages: neither falls with the number of ranks [bytes].
 
     Gathered: min(P, max(live, unit + prefetch)) parameters, since they are released only beyond
     stage3_max_live_parameters; those below stage3_param_persistence_threshold (by default 1e5 elements: norms, under
     0.01 % of a model) stay gathered and are left out. Weights frozen in fewer bits count packed, in elements of 16 bits
     (bnb_4bit_quant_storage). Two buckets of gradients, one filled while the other is reduced;
-    one in stages 1 and 2 without overlap_comm (stage_1_and_2.py setup_buckets).
+    one in stages 1 and 2 without overlap_comm (stage_1_and_2.py setup_buckets), which pipelines never have.
     """
     local, zero = x.dense + x.expert, x.zero[:, None]
     packing = 1.0 if x.narrow_gathered is None else x.narrow_gathered / x.weight_bytes
     live = np.maximum(states.live_parameters, packing * x.unit[:, None] + states.prefetch_elements)
     gathered = np.minimum(packing * (local - x.outer) + x.outer, live)
-    bucket = np.minimum(states.bucket_elements, local) * np.where((zero < 3) & (not aside), 1.0, 2.0)
+    bucket = np.minimum(states.bucket_elements, local) * np.where(
+        (zero < 3) & ~x.reduces_aside[:, None], 1.0, 2.0
+    )
     return {
         "gathered_parameters": np.where(zero >= 3, x.weight_bytes * gathered, 0.0),
         "reduction_buffers": np.where(zero >= 1, x.trained * states.gradient * bucket, 0.0),

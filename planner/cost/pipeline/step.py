@@ -33,6 +33,7 @@ def exposed_data_parallel(
     scatter: Array, gather: Array, stage_time: Array, microbatches: Array, zero: Array, layers: Array,
     buckets: Array, ranks: Array, comm: Communication, waits_whole: Array | float = 0.0,
     again: Array | float = 1.0, shares: Array | None = None, turns: tuple[Array | float, Array | float] = (1.0, 1.0),
+    aside: NDArray[np.bool_] | bool = True,
 ) -> Array:  # fmt: skip
     """Seconds of gradient and parameter collectives that compute does not hide.
 
@@ -47,13 +48,13 @@ def exposed_data_parallel(
     whole for the last micro-batch (`waits_whole`), they are scattered once, under nothing; weights are gathered under
     the first forward and, as ZeRO 3 frees them after a forward but not after a backward, under every backward: m + 1
     times in 1F1B and GPipe, the least in others. What is hidden slows down what hides it: a second of it costs
-    `overlap_slowdown` seconds. Reductions of ZeRO that do not run beside compute (`reduces_aside`) are hidden by
-    nothing. Plus `bucket_latency` per bucket and rank.
+    `overlap_slowdown` seconds. Reductions that do not run beside compute (`aside`) are hidden by nothing. Plus
+    `bucket_latency` per bucket and rank.
     `scatter`, `gather`: seconds for all of a stage's gradients, parameters. ZeRO 3: `again`, gathers for the backward
     pass over those for the forward pass; `shares` (2, n, J), of gathers and of what hides each, where they run a module
     ahead (`cost.fetches`).
     """
-    between = 0.0 if comm.reduces_aside else scatter * (zero >= 1)
+    between = np.where(aside, 0.0, scatter)
     scatter = scatter - between
     # x seconds under a: e = max(x - a, x / layers) in sight, s (x - e) lost; together max(x - (1 - s) a, least x)
     slower = comm.overlap_slowdown
@@ -78,8 +79,7 @@ def exposed_data_parallel(
         regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
         waited = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
         exposed = np.where(waits_whole, waited, exposed)
-    if not comm.reduces_aside:
-        exposed = exposed + between * np.where(in_each, microbatches, 1.0)
+    exposed = exposed + between * np.where(in_each, microbatches, 1.0)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
 
 

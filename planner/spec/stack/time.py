@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from planner.spec.attention import Attention
@@ -294,6 +296,11 @@ class Communication(Section):
         True,
         description="ZeRO's reductions run beside compute (DeepSpeed's overlap_comm), not between its kernels",
     )
+    reduces_after_pipeline: bool = Field(
+        False,
+        description="a pipeline's gradients are reduced after the last micro-batch, beside nothing (DeepSpeed's "
+        "PipelineEngine)",
+    )
     reduces_whole: bool = Field(
         False,
         description="ZeRO 1 and 2 all-reduce gradients, of which a rank keeps its share, instead of scattering sums",
@@ -326,3 +333,7 @@ class Communication(Section):
     slowdown_per_doubling: float = Field(
         0.009, ge=0, le=0.1, description="stragglers: step growth per doubling of nodes"
     )
+
+    def beside_compute(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Where gradients are reduced beside compute, as far as overlaps say: rows of these degrees and stages (n,)."""
+        return (self.reduces_aside | (zero < 1)) & ((pp == 1) | (not self.reduces_after_pipeline))

@@ -21,11 +21,11 @@ COMM = Communication(
 def exposed(
     zero: int, scatter: float, gather: float, stage: float = 3.0, microbatches: float = 4.0, layers: float = 10.0,
     buckets: float = 0.0, ranks: float = 8.0, comm: Communication = COMM, waits_whole: float = 0.0,
-    turns: tuple[float, float] = (1.0, 1.0),
+    turns: tuple[float, float] = (1.0, 1.0), aside: bool = True,
 ) -> float:  # fmt: skip
     values = (scatter, gather, stage, microbatches, float(zero), layers, buckets, ranks)
     arrays = [np.array([v]) for v in values]
-    return float(exposed_data_parallel(*arrays, comm, waits_whole, turns=turns)[0])  # type: ignore[arg-type]
+    return float(exposed_data_parallel(*arrays, comm, waits_whole, turns=turns, aside=aside)[0])  # type: ignore[arg-type]
 
 
 def test_gradients_hide_under_the_last_backward() -> None:
@@ -38,6 +38,12 @@ def test_zero_1_also_gathers_parameters_under_the_first_forward() -> None:
     # forward is 1 s, half of it hides
     assert exposed(1, scatter=3.0, gather=2.0) == pytest.approx(2.0 + 1.5)
     assert exposed(0, scatter=3.0, gather=2.0) == pytest.approx(2.0)
+
+
+def test_what_is_reduced_behind_a_pipeline_is_in_sight() -> None:
+    assert exposed(0, scatter=3.0, gather=0.0, aside=False) == pytest.approx(3.0)
+    assert exposed(1, scatter=3.0, gather=2.0, aside=False) == pytest.approx(3.0 + 1.5)
+    assert exposed(2, scatter=3.0, gather=2.0, aside=False) == pytest.approx(4 * (3.0 + 1.5))
 
 
 def test_chunks_hide_each_others_collectives() -> None:
