@@ -1,6 +1,6 @@
 """What does calibrating on one, two or three runs do to the prediction of the other runs?
 
-    python -m benchmarks.calibration RUNS.csv MODELS.json [--draws 12]
+    python -m benchmarks.calibration RUNS.csv MODELS.json [--draws 12] [--results]
 
 Rows are grouped by source, model, device and number of devices (what one team measures); with all releases of a
 publisher together, as far as one stack is said to run them; by source and device (one release on one machine); and by
@@ -19,6 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fit_stacks import publisher_of
+from benchmarks.results_file import write_section
 from planner.calibrate.correction.estimate import (
     Observation,
     alike,
@@ -264,14 +266,23 @@ def main() -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("models", type=Path)
     parser.add_argument("--draws", type=int, default=12)
+    parser.add_argument("--results", action="store_true", help="write the tables into benchmarks/RESULTS.md")
     options = parser.parse_args()
     rows = rows_of(options.runs, options.models)
-    print(f"{len(rows)} rows; median errors in percent, before -> after\n")
+    said = (
+        f"{len(rows)} rows, up to {options.draws} draws of a group; median errors in percent, before -> after"
+    )
+    lines = [f"Measured {date.today()} with `python -m benchmarks.calibration`: {said}.", ""]
+    print("\n".join(lines))
     for what, of in (("", rows), (", from a neighbouring release", with_neighbour(rows))):
         told = told_of(of)
         for how in Grouping if not what else (Grouping.TEAM, Grouping.MACHINE):
             results = {size: held_out(of, told, size, options.draws, how) for size in (1, 2, 3)}
-            print("\n".join([*report(how + what, results), *possible(of, told, how)]), flush=True)
+            found = [*report(how + what, results), *possible(of, told, how)]
+            lines += found
+            print("\n".join(found), flush=True)
+    if options.results:
+        write_section("calibration", "\n".join(lines).rstrip())
 
 
 if __name__ == "__main__":
