@@ -236,6 +236,8 @@ def possible(rows: Sequence[Row], told: Told, how: Grouping) -> list[str]:
         every[name] += calibrated(rows, told, group, group)[0].tolist()
     lines = ["| with all rows of a group known | mean of medians | all rows |", "| --- | ---: | ---: |"]
     for what, found in (("shipped", shipped), ("one best factor a group", one), ("the estimator", every)):
+        if not found:
+            continue
         mean = np.mean([middle(errors) for errors in found.values()])
         lines.append(f"| {what} | {mean:.2f} | {middle(itertools.chain(*found.values())):.2f} |")
     return [*lines, ""]
@@ -247,6 +249,9 @@ def report(title: str, results: Mapping[int, Errors]) -> list[str]:
     lines = [f"### {title}", "", head, "| ---: | ---: | ---: | ---: | ---: | ---: | --- |"]
     for size, errors in results.items():
         medians = errors.medians()
+        if not medians:
+            lines.append(f"| {size} | 0 | no group has more rows | | | | |")
+            continue
         means = [float(np.mean([pair[i] for pair in medians.values()])) for i in (0, 1)]
         whole = [middle(itertools.chain(*side.values())) for side in (errors.before, errors.after)]
         shares = np.array([np.mean(pairs, axis=0) for pairs in errors.within.values()])
