@@ -6,8 +6,8 @@ import pytest
 
 from planner.cost.exchanges import exchanges
 from planner.cost.params import model_parameters
-from planner.spec.config import ParallelConfig
-from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.stack.kinds import AttentionKernel, StaysGathered
 from tests.problems import costs, dense_model, problem, seconds_of, with_section
 
 SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="torchtitan-2026")
@@ -51,3 +51,29 @@ def test_attention_in_triton_is_slower_backward_than_forward() -> None:
     )
     slower = seconds_of(triton, "attention", 3) / seconds_of(two, "attention", 3)
     assert 1.4 < slower < 2.0
+
+
+def held_at(stage: StaysGathered, zero: int = 3) -> dict[str, float]:
+    """Gathered weights [bytes] at the loss and where the head's backward pass starts, of one rank of eight."""
+    subject = with_section(SUBJECT, "states", stays_gathered=stage)
+    detail = (
+        costs(subject).evaluate(ConfigTable.of([ParallelConfig(dp=8, zero=zero)]), keep_terms=True).detail
+    )
+    assert detail is not None
+    return {
+        phase: float(detail.memory[phase]["gathered_parameters"][0, 0]) for phase in ("loss", "head_backward")
+    }
+
+
+def test_what_is_not_resharded_after_the_forward_pass_is_there_at_the_loss_and_is_not_gathered_again() -> (
+    None
+):
+    head, embedding, norm = 2 * 32000 * 2048, 2 * 32000 * 2048, 2 * 2048
+    assert held_at(StaysGathered.NOTHING) == {"loss": 0.0, "head_backward": 2 * (head + embedding + norm)}
+    assert held_at(StaysGathered.HEAD) == {"loss": head, "head_backward": head}
+    assert held_at(StaysGathered.ROOT) == dict.fromkeys(("loss", "head_backward"), head + embedding + norm)
+
+
+@pytest.mark.parametrize("stage", StaysGathered)
+def test_stage_2_keeps_everything_gathered_whatever_stays(stage: StaysGathered) -> None:
+    assert held_at(stage, zero=2) == dict.fromkeys(("loss", "head_backward"), 2 * PARAMETERS)

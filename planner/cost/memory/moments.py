@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from planner.cost.memory.state_bytes import StateBytes
 from planner.cost.memory.units import fsdp_units
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.kinds import StateEngine, StaysGathered
 from planner.spec.stack.memory import States
 
 Array = NDArray[np.float64]
@@ -267,10 +267,10 @@ def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Unit
 def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     """Moments under fully_shard (ZeRO 2 and 3), or with plain gradients (0, 1).
 
-    Stage 3 gathers two layers at once, the one at work and the next, and the outer unit when the backward pass starts;
-    copying a gathered buffer into parameters holds both for a moment. From the second layer of the backward pass on a
-    reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches are there
-    throughout (`accumulates`).
+    Stage 3 gathers two layers at once, the one at work and the next, and the outer unit when the backward pass starts,
+    unless it stayed; copying a gathered buffer into parameters holds both for a moment. From the second layer of the
+    backward pass on a reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches
+    are there throughout (`accumulates`).
 
     `waits_whole`: stage 2 keeps all weights gathered; stage 3 frees a layer's after its forward pass, and none after
     its backward pass, so that both hold all of them when it ends. Gradients pile up unsharded in the type in which they
@@ -308,7 +308,10 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     head, fully = before + u.head_gradient, u.all_weights
     gone, stay = np.where(waits, none, u.weights), np.where(waits, u.weights, none)
     scatter, first = u.scatter * ~waits, fresh * np.where(waits, u.shard, none)
-    stays = x.weight_bytes * x.head if states.head_stays_gathered else none
+    stays = {StaysGathered.ROOT: u.outer_weights, StaysGathered.HEAD: x.weight_bytes * x.head}.get(
+        states.stays_gathered, none
+    )
+    again = 2 * u.outer_weights if states.stays_gathered is StaysGathered.NOTHING else stays
     logits = x.head_inputs + x.head_kept + x.head_transient
     excess = x.trained * states.gradient * x.head_excess
     ended = np.where(sharded & ~waits, before + fresh * (grown - u.outer_shard), grown + excess * ~waits)
@@ -317,7 +320,7 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
         moment("forward", less, u.weights + u.outer_weights + 2 * u.weights,
                fully + 2 * u.weights * np.where(waits, fresh, 1.0), before, working_set=stream),
         moment("loss", held, stays, fully, before, logits=logits),
-        moment("head_backward", held, 2 * u.outer_weights, fully, before, logits=x.head_inputs + x.logit_gradient),
+        moment("head_backward", held, again, fully, before, logits=x.head_inputs + x.logit_gradient),
         moment("backward", held, two, fully, head, works=True),
         moment("layer_reduction", less, ahead + u.outer_weights + stay, fully - gone,
                head + np.where(sharded, u.gradients, 0.0) + first, scatter, working_set=stream),

@@ -51,6 +51,15 @@ class CrossEntropy(StrEnum):
     CHUNKED = "chunked"
 
 
+class StaysGathered(StrEnum):
+    """Which parameters outside the layers `fully_shard` keeps gathered from the forward to the backward pass: none,
+    final norm and head, or all of the root's own (embedding, norm, head)."""
+
+    NOTHING = "nothing"
+    HEAD = "head"
+    ROOT = "root"
+
+
 class StateEngine(StrEnum):
     """Who holds parameters and gradients, and when.
 

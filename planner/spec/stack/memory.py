@@ -11,7 +11,7 @@ from pydantic import Field
 
 from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.kinds import StateEngine, StaysGathered
 from planner.spec.stack.section import Bytes, Section
 
 
@@ -30,8 +30,10 @@ class States(Section):
     one_unit: bool = Field(
         False, description="TORCH: the whole model is gathered at once (only the root is wrapped)"
     )
-    head_stays_gathered: bool = Field(
-        False, description="TORCH: norm and head are not resharded after forward"
+    stays_gathered: StaysGathered = Field(
+        StaysGathered.NOTHING,
+        strict=False,
+        description="TORCH: of stage 3, what is not resharded after forward",
     )
     pipeline_accumulates_whole: bool = Field(
         False,
