@@ -312,7 +312,9 @@ def head_activations(
 
     Inputs: 4 s b h and the norm's statistics; a head that is not `trained` keeps no input of its own. Unfused loss in q
     bytes (4: fp32): keeps q s b V of log-probabilities, peaks at 3 q s b V in the backward pass (measured: 12 s b V).
-    Fused on bf16 logits: those and their gradient. Chunked: 3 q s b V over the chunks, and the head input's gradient.
+    On logits that tp ranks split, PyTorch's peaks at 4: log-probabilities, the gradient at the labels, exponents and
+    their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Fused on bf16 logits: those and
+    their gradient. Chunked: 3 q s b V over the chunks, and the head input's gradient.
     V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is.
     """
     act = recipe.activation_bytes
@@ -334,4 +336,6 @@ def head_activations(
         return HeadActivations(
             inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part
         )
-    return HeadActivations(inputs, logits, wide, (kernels.loss_peak - 1) * wide + whole, logits)
+    split_peak = kernels.split_loss_peak or kernels.loss_peak
+    peak = np.where(split > 1, split_peak, kernels.loss_peak)
+    return HeadActivations(inputs, logits, wide, (peak - 1) * wide + whole, logits)

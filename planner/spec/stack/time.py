@@ -148,6 +148,9 @@ class Kernels(Section):
         le=3,
         description="copies of the logits in `loss_bytes` alive at the peak of an unfused loss",
     )
+    split_loss_peak: float = Field(
+        0.0, ge=0, le=4, description="the same of a loss on logits that tp ranks split; 0: as `loss_peak`"
+    )
     loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
     whole_logit_bytes: float = Field(
         0.0,

@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from planner.catalog.load_stacks import load_stack
 from planner.cost.layer_memory import context_working
 from planner.cost.memory.activations import LayerShape, head_activations, layer_activations
 from planner.spec.attention import Attention, AttentionKind
@@ -20,6 +21,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
 from planner.spec.stack.time import Kernels
+from tests.problems import dense_model
 
 TOKENS = 8192.0
 BF16 = RECIPES[Precision.BF16]
@@ -202,6 +204,17 @@ def test_eager_loss_keeps_4_and_peaks_at_12_bytes_per_logit(t: int) -> None:
     assert float((head.kept + head.transient)[0]) == pytest.approx(12 * TOKENS * 128256)  # 12.6 GB at 8,192
     parallel = head_activations(vocabulary, llama, shape(t=t), FUSED, BF16)
     assert float((parallel.kept + parallel.transient)[0]) == pytest.approx(12 * TOKENS * 128256 / t)
+
+
+@pytest.mark.parametrize(("t", "peak"), [(1, 12), (2, 16), (8, 16)])
+def test_torch_peaks_at_16_bytes_per_logit_where_tp_ranks_split_them(t: int, peak: int) -> None:
+    # 4 each: log-probabilities, gradient at the labels, exponents, their sum (torch loss.py); torchtitan#1690: 32B on
+    # tp 8 took 43.4, 70.8 and 63.3 GiB, 38.5, 61.4 and 53.8 with 12 bytes, 43.1, 70.7 and 63.1 with 16
+    kernels, llama = load_stack("torchtitan-2024").kernels, dense_model(4)
+    vocabulary = np.array([32000.0])
+    head = head_activations(vocabulary, llama, shape(t=t), kernels, BF16)
+    logits = float(head.logits[0]) / 2
+    assert float((head.kept + head.transient)[0]) == peak * logits
 
 
 @pytest.mark.parametrize(("kind", "bytes_per_logit"), [("fused", 4), ("eager", 6)])
