@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from planner.spec.hf import TEXT_TOWERS
+from planner.spec.hf.wrappers import TEXT_TOWERS, text_section
 from planner.spec.load_model import resolve_catalog_name
 from planner.spec.model import ModelSpec
 
@@ -147,8 +147,10 @@ def read_details(model: ModelSpec) -> Details:
     fields = _configuration(model)
     if fields is None:
         return Details(router_sigmoid=model.family in _SIGMOID)
-    if fields.get("model_type") in TEXT_TOWERS and isinstance(text := fields.get("text_config"), dict):
-        fields = {**text, "model_type": model.family}  # what is planned is the text model alone
+    if fields.get("model_type") in TEXT_TOWERS:
+        for section in text_section(fields):
+            fields = fields.get(section) or {}
+        fields = {**fields, "model_type": model.family}  # what is planned is the text model alone
     scoring = fields.get("scoring_func", fields.get("score_function"))
     sigmoid = (scoring or ("sigmoid" if model.family in _SIGMOID else "softmax")) == "sigmoid"
     always = model.family in ("mixtral", "gpt_oss", "phimoe", "dbrx", "qwen3_5_moe_text", "afmoe")

@@ -16,6 +16,7 @@ import pytest
 from planner.cost.params import model_parameters
 from planner.frameworks.programs import NOT_IN_LIBRARY
 from planner.spec.hf import MTP_READERS, READERS, read_hf_config
+from planner.spec.hf.wrappers import TEXT_TOWERS
 
 CONFIGS_PER_FAMILY = 12
 Fields = dict[str, Any]
@@ -977,3 +978,72 @@ def test_counts_equal_the_library(family: str) -> None:
             assert [layer.state_space is not None for layer in spec.layers] == mixers, fields
         attentions = [(layer.attention, slide) for layer, slide in zip(spec.layers, slides, strict=True)]
         assert all((a.window is not None) == slide for a, slide in attentions if a is not None), fields
+
+
+# wrappers that need a library of vision models, or cannot be built from so few dimensions
+UNBUILT_WRAPPERS = {
+    "audioflamingo3",
+    "fast_vlm",
+    "musicflamingo",
+    "perception_lm",
+    "qwen2_5_omni",
+    "qwen3_omni_moe",
+}
+TOWER = {
+    "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 2, "num_experts": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "n_routed_experts": 4,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "kv_lora_rank": 16,
+    "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
+ENCODERS: dict[str, Fields] = {
+    "aya_vision": {"num_attention_heads": 16},
+    "granite_docling": {"out_hidden_size": 64},
+}
+
+
+def in_library(wrapper: str) -> bool:
+    if importlib.util.find_spec("transformers") is None:
+        return True
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return wrapper in CONFIG_MAPPING_NAMES
+
+
+def wrapped_count(wrapper: str, inside: Fields, outside: Fields) -> int:
+    """Parameters of a wrapper's text model as the library builds it."""
+    import torch
+    import transformers
+    from transformers.models.auto import modeling_auto as known
+
+    encoder = {"vision_config": ENCODERS[wrapper]} if wrapper in ENCODERS else {}
+    config = transformers.AutoConfig.for_model(wrapper, text_config=dict(inside), **outside, **encoder)
+    maps = (
+        known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        known.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    )
+    name = next(names[wrapper] for names in maps if wrapper in names)
+    with torch.device("meta"):
+        model = getattr(transformers, name if isinstance(name, str) else name[0])._from_config(config)
+    model.tie_weights()
+    text = re.compile(r"language_model|text_model|lm_head")
+    return sum(p.numel() for n, p in model.named_parameters() if p.requires_grad and text.search(n))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@NEEDS_LIBRARY
+@pytest.mark.parametrize("wrapper", [w for w in TEXT_TOWERS if w not in UNBUILT_WRAPPERS and in_library(w)])
+def test_wrappers_equal_the_library(wrapper: str) -> None:
+    """Where the wrapper states whether it ties, alone or against the text model."""
+    text = TOWER | ({"model_type": "exaone4"} if wrapper == "exaone4_5" else {})
+    for inner in ({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}):
+        for tied in (True, False):
+            inside, outside = text | inner, {"tie_word_embeddings": tied}
+            spec = read_hf_config(
+                {"model_type": wrapper, "text_config": inside, **outside}, "config.json", "m"
+            )
+            expected = wrapped_count(wrapper, inside, outside)
+            assert model_parameters(spec).total == expected, (inner, tied)

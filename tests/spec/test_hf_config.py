@@ -111,7 +111,7 @@ class TestPatterns:
         assert [m.layers[0].parallel for m in (new, single, old)] == [True, True, False]
 
     @pytest.mark.parametrize(
-        ("outer", "inner"), [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("glm4v", "glm4")]
+        ("outer", "inner"), [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")]
     )
     def test_text_towers(self, outer: str, inner: str) -> None:
         spec = read_hf_config({"model_type": outer, "text_config": DENSE}, "config.json", "m")
@@ -164,6 +164,72 @@ class TestPatterns:
             spec = read_hf_config(config, "config.json", "m")
             assert spec.family == "glm4_moe"
             assert [a.qkv_bias for a in spec.attentions] == [True]
+
+    @pytest.mark.parametrize(
+        ("outer", "inside", "outside", "tied"),
+        [
+            ("mistral3", None, None, False),  # as Mistral Small 3.1 is published
+            ("mistral3", True, None, True),  # Ministral 3 3B
+            ("mistral3", False, None, False),
+            ("kimi_k25", None, False, False),
+            ("qwen3_vl", True, False, False),
+            ("llava_onevision", True, False, True),  # the 0.5B one
+            ("llama4", False, True, False),
+            ("gemma3", None, None, True),
+            ("voxtral", True, True, False),
+        ],
+    )
+    def test_heads_behind_images(
+        self, outer: str, inside: bool | None, outside: bool | None, tied: bool
+    ) -> None:
+        stated = {} if inside is None else {"tie_word_embeddings": inside}
+        text = {
+            **DENSE,
+            **EXPERTS,
+            **LATENT,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_key_value_heads": 8,
+            **stated,
+        }
+        around = {} if outside is None else {"tie_word_embeddings": outside}
+        spec = read_hf_config({"model_type": outer, "text_config": text, **around}, "config.json", "m")
+        assert spec.tied_embeddings == tied
+        said = any("weights may tell" in note for note in spec.assumed)
+        assert said == (outer == "mistral3" and inside is outside is None)
+
+    @pytest.mark.parametrize(
+        ("outer", "section", "inner", "family"),
+        [
+            ("internvl_chat", "llm_config", "internlm2", "internlm2"),
+            ("multi_modality", "language_config", "llama", "llama"),
+            ("qwen2_5_omni_thinker", "text_config", "qwen2_5_omni_text", "qwen2"),
+        ],
+    )
+    def test_sections_that_hold_the_text_model(
+        self, outer: str, section: str, inner: str, family: str
+    ) -> None:
+        text = {**DENSE, "num_key_value_heads": 2, "model_type": inner}
+        assert read_hf_config({"model_type": outer, section: text}, "config.json", "m").family == family
+
+    def test_glm_behind_images_has_heads_as_wide_as_its_hidden_size_allows(self) -> None:
+        wrapped = {"model_type": "glm4v", "text_config": {**DENSE, "num_key_value_heads": 2}}
+        assert read_hf_config(wrapped, "config.json", "m").layers[0].attention.head_dim == 8
+        assert read("glm4").layers[0].attention.head_dim == 128
+
+    def test_the_model_that_answers_stands_two_sections_deep(self) -> None:
+        text = {**DENSE, "num_key_value_heads": 2, "model_type": "qwen2_5_omni_text"}
+        config = {"model_type": "qwen2_5_omni", "thinker_config": {"text_config": text}, "talker_config": {}}
+        spec = read_hf_config(config, "config.json", "m")
+        assert spec.layers == read("qwen2", num_key_value_heads=2).layers
+        del text["vocab_size"]
+        with pytest.raises(FileInputError, match=r"thinker_config\.text_config\.vocab_size"):
+            read_hf_config(config, "config.json", "m")
+
+    def test_a_text_model_of_an_unknown_family_is_not_read_as_the_usual_one(self) -> None:
+        text = {**DENSE, "num_key_value_heads": 2, "model_type": "mistral_large4_text"}
+        with pytest.raises(UnsupportedError, match="mistral_large4_text"):
+            read_hf_config({"model_type": "mistral3", "text_config": text}, "config.json", "m")
 
     def test_gemma3_vision_file_leaves_out_heads_and_vocabulary(self) -> None:
         inner = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}

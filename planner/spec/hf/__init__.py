@@ -32,6 +32,7 @@ from planner.spec.hf import (
 )
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.refused import REFUSED
+from planner.spec.hf.wrappers import TEXT_TOWERS, text_fields
 from planner.spec.model import ModelSpec
 
 Reader = Callable[[ConfigFields, str], ModelSpec]
@@ -168,60 +169,6 @@ MTP_READERS: dict[str, MtpReader] = {
     "qwen3_next": delta.read_qwen3_next,
 }
 
-# vision-language wrappers whose `text_config` is one of the above
-TEXT_TOWERS = {
-    "gemma3": "gemma3_text",
-    "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_unified_text",
-    "glm4v": "glm4",
-    "glm4v_moe": "glm4_moe",
-    "kimi_k25": "deepseek_v3",
-    "kimi_vl": "deepseek_v3",
-    "llama4": "llama4_text",
-    "mistral3": "mistral",
-    "muse_glimmer": "muse_glimmer_text",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_vl": "qwen2",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "step3p7": "step3p5",
-}
-# those whose `text_config` may be of any family, and what it is where it states none
-ANY_TOWERS = {
-    "aya_vision": "cohere2",
-    "cohere2_vision": "cohere2",
-    "exaone4_5": "exaone4",
-    "fast_vlm": "qwen2",
-    "glm46v": "glm4",
-    "idefics2": "mistral",
-    "idefics3": "llama",
-    "internvl": "qwen2",
-    "internvl_chat": "qwen2",
-    "lfm2_vl": "lfm2",
-    "lfm3_vl": "lfm3",
-    "llava": "llama",
-    "llava_next": "llama",
-    "llava_next_video": "llama",
-    "llava_onevision": "qwen2",
-    "minicpmv4_6": "qwen3_5_text",
-    "minicpmv4_7": "qwen3_5_text",
-    "nemotron_h_omni": "nemotron_h",
-    "paligemma": "gemma",
-    "perception_lm": "llama",
-    "qianfan_ocr": "qwen3",
-    "smolvlm": "llama",
-    "video_llama_3": "qwen2",
-    "video_llava": "llama",
-    "vipllava": "llama",
-}
-TEXT_TOWERS |= ANY_TOWERS
-# InternVL as published by itself (OpenGVLab/InternVL, configuration_internvl_chat.py) names its text model otherwise
-_TEXT_SECTIONS = {"internvl_chat": "llm_config"}
-# what the text model of a wrapper takes where its family alone takes another value
-_TOWER_DEFAULTS: dict[str, dict[str, Any]] = {"glm4v_moe": {"attention_bias": True}}
-
 
 def known_model_types() -> list[str]:
     return sorted([*READERS, *MTP_READERS, *TEXT_TOWERS])
@@ -247,16 +194,9 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
             "architectures", "a causal language model", "its head is counted in place of a classifier's"
         )
     if model_type in TEXT_TOWERS:
-        section = _TEXT_SECTIONS.get(model_type, "text_config")
-        if section in config or "hidden_size" not in config:  # older files hold the text fields themselves
-            fields = fields.section(section)
-        inner = str(fields.values.get("model_type")).removesuffix("_text")
-        fields.values = {**_TOWER_DEFAULTS.get(inner, _TOWER_DEFAULTS.get(model_type, {})), **fields.values}
+        fields = text_fields(fields, model_type)
         model_type = _tower_type(fields, model_type)
         fields.values = {**fields.values, "model_type": model_type}
-        if "tie_word_embeddings" in config:  # the library asks the wrapper
-            fields.values["tie_word_embeddings"] = config["tie_word_embeddings"]
-        fields.assume("vision tower", "ignored", "text model only")
     if fields.given("per_layer_config") and model_type not in mixed_heads.READS_PER_LAYER:
         must = "must be left out: layers of this family that differ in their dimensions are not modelled"
         raise fields.error(
@@ -294,12 +234,8 @@ def _tower_type(fields: ConfigFields, around: str) -> str:
         return _model_type(fields)
     if stated in READERS or stated in MTP_READERS:
         return str(stated)
-    inner = "" if stated is None else stated.removesuffix("_text")
-    if around in ANY_TOWERS and inner != around and inner in TEXT_TOWERS:  # the text model of another wrapper
-        return TEXT_TOWERS[inner]
-    if around in ANY_TOWERS and stated not in (None, around, f"{around}_text"):
-        return _model_type(fields)
-    return TEXT_TOWERS[around]
+    inner = around if stated is None else stated.removesuffix("_text")
+    return TEXT_TOWERS[inner] if inner in TEXT_TOWERS else _model_type(fields)
 
 
 def _model_type(fields: ConfigFields) -> str:

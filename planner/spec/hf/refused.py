@@ -86,8 +86,6 @@ REFUSED: dict[str, str] = {
             "dinov2",
             "mllama",
             "phi4_multimodal",
-            "qwen2_5_omni",
-            "qwen3_omni_moe",
             "siglip",
             "vit",
         ),

@@ -1,0 +1,184 @@
+"""Where in a wrapper's `config.json` does its text model stand, of which family is it, and has its head own weights?
+
+A wrapper holds encoders of images or sound beside a text model. transformers 5 ties the head by the wrapper's
+`tie_word_embeddings`, transformers 4 by the text model's; of a file that states one of the two, that one is taken.
+Where both are silent the text family's default is: transformers 5 asks for tying in some wrappers then, but keeps a
+head that the weights hold, as those of Mistral Small 3.1 do (transformers issue 42313 and pull request 43429, vLLM
+issue 51063). Left out: the encoders, whose parameters and time are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.spec.hf.fields import ConfigFields
+
+# of which family a wrapper's text model is, where it does not state it
+TEXT_TOWERS = {
+    "audioflamingo3": "qwen2",
+    "aya_vision": "cohere2",
+    "cohere2_vision": "cohere2",
+    "deepseek_vl": "llama",
+    "deepseek_vl_hybrid": "llama",
+    "deepseek_vl_v2": "deepseek_v2",
+    "exaone4_5": "exaone4",
+    "fast_vlm": "qwen2",
+    "fuyu": "persimmon",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+    "glm46v": "glm4",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
+    "glm_ocr": "glm4",
+    "glmasr": "llama",
+    "glmga": "glm4",
+    "got_ocr2": "qwen2",
+    "granite_docling": "llama",
+    "granite_speech": "granite",
+    "granite_speech_plus": "granite",
+    "hunyuan_vl": "hunyuan_v1_dense",
+    "hyperclovax_vision_v2": "hyperclovax",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "internvl": "qwen2",
+    "internvl_chat": "qwen2",
+    "janus": "llama",
+    "kimi_k25": "deepseek_v3",
+    "kimi_vl": "deepseek_v3",
+    "lfm2_vl": "lfm2",
+    "lfm3_vl": "lfm3",
+    "lighton_ocr": "qwen3",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "llava_next": "llama",
+    "llava_next_video": "llama",
+    "llava_onevision": "qwen2",
+    "minicpm_ocr": "qwen3_5_text",
+    "minicpmv4_6": "qwen3_5_text",
+    "minicpmv4_7": "qwen3_5_text",
+    "mistral3": "mistral",
+    "multi_modality": "llama",
+    "muse_glimmer": "muse_glimmer_text",
+    "musicflamingo": "qwen2",
+    "nemotron_h_omni": "nemotron_h",
+    "ovis2": "qwen2",
+    "paddleocr_vl": "ernie4_5",
+    "paligemma": "gemma",
+    "perception_lm": "llama",
+    "qianfan_ocr": "qwen3",
+    "qwen2_5_omni": "qwen2",
+    "qwen2_5_omni_thinker": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_audio": "qwen2",
+    "qwen2_vl": "qwen2",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_asr": "qwen3",
+    "qwen3_omni_moe": "qwen3_moe",
+    "qwen3_omni_moe_thinker": "qwen3_moe",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "smolvlm": "llama",
+    "step3p7": "step3p5",
+    "vibevoice_asr": "qwen2",
+    "video_llama_3": "qwen2",
+    "video_llava": "llama",
+    "vipllava": "llama",
+    "voxtral": "llama",
+}
+
+# names of the text model's section: the library's, InternVL's own (configuration_internvl_chat.py), DeepSeek-VL2's and
+# Janus's own; the model that answers in Qwen's Omni models stands in a section of theirs
+_SECTIONS = ("text_config", "llm_config", "language_config")
+_OUTER_SECTION = "thinker_config"
+# what the text model of a wrapper takes where its family alone takes another value
+_TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "glm4v": {"head_dim": None},
+    "glm4v_moe": {"attention_bias": True},
+    "glm_ocr": {"attention_bias": False, "head_dim": None, "num_key_value_heads": 8},
+    "granite_docling": {"tie_word_embeddings": True},
+    "hunyuan_vl": {"tie_word_embeddings": True},
+    "paddleocr_vl": {"tie_word_embeddings": True},
+}
+# wrappers that tie where the text model says so, too; those that leave it to the text model; those that never do
+_TIED_BY_EITHER = {
+    *(
+        "fast_vlm",
+        "glm4v",
+        "glm4v_moe",
+        "glm_ocr",
+        "hunyuan_vl",
+        "llava",
+        "llava_next_video",
+        "llava_onevision",
+    ),
+    *("paddleocr_vl", "qwen2_5_vl", "qwen2_vl", "video_llama_3"),
+}
+_TIED_BY_TEXT = {"deepseek_vl_v2", "internvl_chat", "llama4", "multi_modality"}
+_NEVER_TIED = {
+    "audioflamingo3",
+    "musicflamingo",
+    "nemotron_h_omni",
+    "qwen2_audio",
+    "vibevoice_asr",
+    "voxtral",
+}
+# wrappers for which transformers 5 asks for tying where nothing is said, though the text family's default is none
+_SILENTLY_TIED = {
+    *("deepseek_vl", "deepseek_vl_hybrid", "glmasr", "got_ocr2", "granite_speech", "granite_speech_plus"),
+    *(
+        "hyperclovax_vision_v2",
+        "internvl",
+        "janus",
+        "kimi_k25",
+        "lighton_ocr",
+        "minicpm_ocr",
+        "mistral3",
+        "ovis2",
+    ),
+    "qwen3_asr",
+}
+
+
+def text_section(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the sections, outermost first, in which a wrapper's file holds its text model; none: beside the rest."""
+    outer = (_OUTER_SECTION,) if isinstance(config.get(_OUTER_SECTION), dict) else ()
+    around = config[_OUTER_SECTION] if outer else config
+    found = next((name for name in _SECTIONS if around.get(name) is not None), None)
+    if found is None and around.get("hidden_size") is None:  # older files hold the text fields themselves
+        found = _SECTIONS[0]
+    return (*outer, found) if found else outer
+
+
+def text_fields(fields: ConfigFields, wrapper: str) -> ConfigFields:
+    """The fields of a wrapper's text model, with what it takes from the wrapper. Raises `FileInputError`."""
+    around = inner = fields
+    for name in text_section(fields.values):
+        around, inner = inner, inner.section(name)
+    if around is not fields and "tie_word_embeddings" not in around.values:
+        around = fields
+    family = str(inner.values.get("model_type")).removesuffix("_text")
+    defaults = _TOWER_DEFAULTS.get(family, _TOWER_DEFAULTS.get(wrapper, {}))
+    for name in defaults.keys() - inner.values.keys():
+        inner.assume(name, defaults[name])
+    inner.values = {**defaults, **inner.values}
+    if (tied := _ties(around, inner, wrapper)) is not None:
+        inner.values["tie_word_embeddings"] = tied
+    inner.assume("vision tower", "ignored", "text model only")
+    return inner
+
+
+def _ties(around: ConfigFields, inner: ConfigFields, wrapper: str) -> Any:
+    """Whether the text model's head is tied; None where its family's default holds."""
+    name = "tie_word_embeddings"
+    outside, inside = around.values.get(name), inner.values.get(name)
+    if wrapper in _NEVER_TIED:
+        return False
+    if inside is None and outside is None and wrapper in _SILENTLY_TIED:
+        why = f"neither {wrapper} nor its text model states it; weights may tell"
+        inner.assume(name, "the text family's", why)
+    if wrapper in _TIED_BY_TEXT or outside is None:
+        return inside
+    return True if wrapper in _TIED_BY_EITHER and inside is True else outside
