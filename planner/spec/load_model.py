@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from planner.errors import FileInputError, UnknownNameError
 from planner.spec.hf import read_hf_config
+from planner.spec.hf.mistaken import folder_hint, weights_in
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.model import ModelSpec
 
@@ -120,13 +121,17 @@ def load_model_file(path: Path, with_mtp: bool = False) -> ModelSpec:
             path = path / "config.json"
             if not path.is_file():
                 must = "a model folder must hold a config.json"
-                raise FileInputError(
-                    str(path.parent), must, hint="give the folder of a model, or the file itself"
-                )
+                hint = folder_hint({file.name for file in path.parent.iterdir()})
+                raise FileInputError(str(path.parent), must, hint=hint)
         elif path.name == "config.json":
             name = path.resolve().parent.name
         if path.exists() and not path.is_file():
             raise FileInputError(str(path), "must be a regular file", "a device, pipe or socket")
+        if weights_in(path.name):
+            must = "a model file must be a configuration"
+            raise FileInputError(
+                str(path), must, "weights", "give the config.json that they were published with"
+            )
         if path.stat().st_size > LARGEST_FILE:
             must = "a model file must be at most 8 MiB"
             raise FileInputError(

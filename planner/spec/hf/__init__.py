@@ -31,6 +31,7 @@ from planner.spec.hf import (
     variants,
 )
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mistaken import check_head, check_kind_of_file, nested_hint
 from planner.spec.hf.refused import REFUSED
 from planner.spec.hf.wrappers import TEXT_TOWERS, text_fields
 from planner.spec.model import ModelSpec
@@ -181,7 +182,7 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
     `UnsupportedError` for architectures outside the cost model.
     """
     fields = ConfigFields(config, file)
-    _check_kind_of_file(fields)
+    check_kind_of_file(fields)
     model_type = _model_type(fields)
     for flag in ("is_encoder_decoder", "add_cross_attention"):
         if config.get(flag):
@@ -189,10 +190,7 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
             raise fields.error(flag, must, config[flag], "plan the decoder-only model")
     if config.get("quantization_config") is not None:
         fields.assume("quantization_config", "ignored", "training holds weights in the job's precision")
-    if "Classification" in str(config.get("architectures")):
-        fields.assume(
-            "architectures", "a causal language model", "its head is counted in place of a classifier's"
-        )
+    check_head(fields)
     if model_type in TEXT_TOWERS:
         fields = text_fields(fields, model_type)
         model_type = _tower_type(fields, model_type)
@@ -212,21 +210,6 @@ def read_hf_config(config: dict[str, Any], file: str, name: str, with_mtp: bool 
         raise FileInputError(file, error.must, error.given, error.hint) from error
 
 
-def _check_kind_of_file(fields: ConfigFields) -> None:
-    """Raise `FileInputError` for the files beside a `config.json` that are taken for it."""
-    others = {
-        "peft_type": "an adapter's: give the config.json of its base model, {base_model_name_or_path}",
-        "_class_name": "a diffusion pipeline's: planner plans language models",
-        "dim": "in the form that Meta and Mistral publish beside their weights (params.json): give the config.json of "
-        "the same model in Hugging Face's form",
-    }  # fmt: skip
-    for name, what in others.items():
-        if fields.given(name) and not fields.given("model_type"):
-            base = fields.values.get("base_model_name_or_path") or "which it does not name"
-            hint = f"the file is {what.format(base_model_name_or_path=base)}"
-            raise fields.error("model_type", "must be given", None, hint)
-
-
 def _tower_type(fields: ConfigFields, around: str) -> str:
     """The family of a wrapper's text model: what it states, or the wrapper's own. Raises as `_model_type`."""
     stated = fields.values.get("model_type")
@@ -243,7 +226,9 @@ def _model_type(fields: ConfigFields) -> str:
     value = fields.values.get("model_type")
     known = known_model_types()
     if not isinstance(value, str):
-        raise fields.error("model_type", "must be given as text", value, f"one of {', '.join(known)}")
+        stated = fields.values.get("architectures")
+        hint = f"add that of {stated} in the transformers library" if stated else "give a model's config.json"
+        raise fields.error("model_type", "must be given as text", value, hint)
     if value in REFUSED:
         raise UnsupportedError(
             f"{fields.file}: model_type must be a decoder-only transformer that planner models",
@@ -251,11 +236,7 @@ def _model_type(fields: ConfigFields) -> str:
             "plan a model without it; planner model lists those that come with planner",
         )
     if value not in known:
-        near = ", ".join(nearest_names(value, known))
-        raise fields.error(
-            "model_type",
-            "must be a model type that planner can read",
-            value,
-            f"nearest known: {near}; or describe the architecture by hand in the YAML form",
-        )
+        near = f"nearest known: {', '.join(nearest_names(value, known))}"
+        hint = f"{nested_hint(fields.values, known) or near}; or describe the architecture by hand in the YAML form"
+        raise fields.error("model_type", "must be a model type that planner can read", value, hint)
     return value
