@@ -997,9 +997,11 @@ TOWER = {
     "bos_token_id": 1, "eos_token_id": 2, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
     "linear_key_head_dim": 16, "linear_value_head_dim": 16,
 }  # fmt: skip
-ENCODERS: dict[str, Fields] = {
-    "aya_vision": {"num_attention_heads": 16},
-    "granite_docling": {"out_hidden_size": 64},
+# what the library needs around the text model to build it
+AROUND: dict[str, Fields] = {
+    "aya_vision": {"vision_config": {"num_attention_heads": 16}},
+    "granite_docling": {"vision_config": {"out_hidden_size": 64}},
+    "ovis2": {"hidden_size": 64, "vocab_size": 320},
 }
 
 
@@ -1017,8 +1019,9 @@ def wrapped_count(wrapper: str, inside: Fields, outside: Fields) -> int:
     import transformers
     from transformers.models.auto import modeling_auto as known
 
-    encoder = {"vision_config": ENCODERS[wrapper]} if wrapper in ENCODERS else {}
-    config = transformers.AutoConfig.for_model(wrapper, text_config=dict(inside), **outside, **encoder)
+    config = transformers.AutoConfig.for_model(
+        wrapper, text_config=dict(inside), **outside, **AROUND.get(wrapper, {})
+    )
     maps = (
         known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
         known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
