@@ -130,7 +130,8 @@ class Answerer:
         return Certificate(
             objective=objective,
             compared="the step time of the cost model's equations under the stack's own split; the fastest "
-            f"{found.solved} with their pipelines simulated, and under any split and number of recomputed layers"
+            f"{found.solved} with their pipelines simulated, {len(splits.best) if splits else 0} of them under any "
+            "split and number of recomputed layers"
             + "; hosts held to what a node has" * (not always_on_host(self.model, space.stems))
             + (
                 f"; peaks up to {format_capacity(allowed)}, so that the model's error fits"

@@ -4,7 +4,7 @@
     legal     enumerate_configs(problem)       every configuration, as columns -> Enumeration
     cost      CostModel(problem, rates)        step time and memory of each
     best      search(model, space, limit)      the fastest that fit            -> SearchResult
-              refine(model, found)             in the order of simulated pipelines
+              refine(model, found, look)       in the order of simulated pipelines
               solve_splits(model, found)       layers of every stage           -> SplitsSolved
               pareto_front(model, space)       step time against memory        -> ParetoFront
     answer    Plan                             what the report shows and the plan file holds
@@ -30,8 +30,11 @@ from planner.solve.pareto import pareto_front
 from planner.solve.refine import (
     EFFORT,
     FINALISTS,
+    LISTED,
     PASSING_EFFORT,
     PASSING_FINALISTS,
+    PASSING_SIMULATED,
+    SIMULATED,
     refine,
     solve_splits,
     worth_listing,
@@ -91,17 +94,24 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     bounds = bounds_of(model, space, limit)
     error = problem.stack.overhead.error
     allowed = limit if request.borderline else safe_limit(limit, problem.cluster.accelerator.memory, error)
-    most = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
-    found, splits = search(model, space, allowed, most, bounds, watch.stopped), None
+    finalists = max(FINALISTS if request.thorough else PASSING_FINALISTS, 2 * request.top)
+
+    def look(most: int) -> SearchResult:
+        return search(model, space, allowed, most, bounds, watch.stopped)
+
+    found, splits = look(finalists), None
     if allowed < limit and not len(found.best) and not watch.stopped():
-        allowed, found = limit, search(model, space, limit, most, bounds, watch.stopped)
+        allowed = limit
+        found = look(finalists)
     wanted = request.front or objective is Objective.HEADROOM
     front = pareto_front(model, space, limit, bounds, watch.stopped if wanted else lambda: True)
     if objective is Objective.HEADROOM:
         found = replace(found, best=front.table.take(slice(None, None, -1)))
         found = replace(found, best=found.best.take(slice(request.top)))
     else:
-        found = refine(model, simulator, found)
+        listed = max(LISTED, request.top) if request.thorough else request.top
+        simulated = SIMULATED if request.thorough else PASSING_SIMULATED
+        found = refine(model, simulator, found, look, finalists, listed, max(simulated, finalists))
         explicit = explicit_splits(problem.stack.framework)
         splits = solve_splits(
             model, simulator, found, allowed, explicit, watch.stopped,
@@ -109,8 +119,8 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
             EFFORT if request.thorough else PASSING_EFFORT,
         )  # fmt: skip
         alike = {"vpp", "recompute_layers"} & set(request.restrict)  # asked about, each is worth a line
-        listed = splits.best.take(slice(request.top)) if alike else worth_listing(splits.best, request.top)
-        found = replace(found, best=listed)
+        top = splits.best.take(slice(request.top)) if alike else worth_listing(splits.best, request.top)
+        found = replace(found, best=top)
     helps = _advice(request, problem, model, space, found, limit, watch) if request.thorough else None
     answer = Answerer(
         problem,

@@ -199,15 +199,18 @@ class _Judge:
     def best(self) -> Choice | None:
         """The fastest legal configuration that fits, None if there is none."""
         from planner.solve.refine import FINALISTS, refine
-        from planner.solve.search import search
+        from planner.solve.search import SearchResult, search
         from planner.space.enumerate import enumerate_configs
         from planner.space.framework_rules import rules_for
 
         space = enumerate_configs(self.problem, rules_for(self.problem.stack), {})
         if not len(space):
             return None
-        found = search(self.model, space, self.chooser.limit, FINALISTS, name_smallest=False)
-        found = refine(self.model, self.simulator, found)
+
+        def look(most: int) -> SearchResult:
+            return search(self.model, space, self.chooser.limit, most, name_smallest=False)
+
+        found = refine(self.model, self.simulator, look(FINALISTS), look)
         choices = self.chooser.choices(found.best)
         return choices[0] if choices else None
 

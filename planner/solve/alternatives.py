@@ -17,7 +17,8 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
-from planner.solve.search import search
+from planner.solve.refine import FINALISTS, refine
+from planner.solve.search import SearchResult, search
 from planner.space.axes import Restriction, divisors, stack_modules
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.legality import explain_config
@@ -399,11 +400,14 @@ def why_not(weigher: Weigher, planned: Alternative, named: Restriction, rules: S
     problem = weigher.problem
     space = enumerate_configs(problem, rules, named)
     as_planned = weigher.weigh([("with the rest as planned", _renamed(planned.config, named, problem))])[0]
-    found = search(weigher.model, space, weigher.limit, 4)
+
+    def look(most: int) -> SearchResult:
+        return search(weigher.model, space, weigher.limit, most)
+
+    found = refine(weigher.model, weigher.simulator, look(FINALISTS), look, listed=1)
     best = smallest = None
     if len(found.best):
-        rows = [("the best with it", found.best.row(i)) for i in range(len(found.best))]
-        best = min(weigher.weigh(rows), key=_time)
+        best = weigher.weigh([("the best with it", found.best.row(0))])[0]
     elif len(space):
         smallest = weigher.weigh([("the smallest with it", found.smallest.row(0))])[0]
     removed = {r.rule: r.candidates for r in sorted(space.removed, key=lambda r: -r.candidates)}

@@ -1,9 +1,10 @@
 """Which of the best configurations is the best when their pipelines are simulated and their splits are solved?
 
-The search ranks by closed forms, exact for 1F1B and near for interleaved pipelines, under the stack's own split; the
-finalists are costed again with their pipelines simulated pass by pass, and the split of each that could overtake the
-best is solved, starting from a few simple ones. Left out: configurations behind the finalists, which an error of the
-closed form larger than their distance, or a better split, could hide.
+The search ranks by closed forms, exact for 1F1B and near for other pipelines, under the stack's own split; the fastest
+are costed again with their pipelines simulated pass by pass: ever more of them, until those further behind would not be
+among the best even if their closed forms were as far above the truth as any seen. Of the finalists the split of each
+that could overtake the best is solved, starting from a few simple ones. Left out: configurations behind those
+simulated, which a larger error of the closed form, or a better split, could hide.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost.chunks import PipelineSimulator
 from planner.cost.model import CostModel
@@ -21,7 +23,11 @@ from planner.solve.splits.bound import LayerCosts, quick_bound
 from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 
-FINALISTS = 16
+FINALISTS = 20  # whose splits are solved
+LISTED = 10  # that differ in more than virtual stages, however few are asked for
+SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
+MORE = 4  # times as many are simulated where that may change the best
+SHORTENED = 0.97  # of a closed form a simulation takes, unless those simulated say less
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 SLICE = 0.3  # of it that one of them gets before another has its turn
 EFFORT = 1.0  # deterministic time of CP-SAT for all finalists: up to three seconds of a processor
@@ -30,13 +36,26 @@ EFFORT = 1.0  # deterministic time of CP-SAT for all finalists: up to three seco
 PASSING_EFFORT, PASSING_FINALISTS = 0.1, 4
 
 
-def refine(model: CostModel, simulator: PipelineSimulator, found: SearchResult) -> SearchResult:
-    """`found` with its best rows in the order of their simulated step times."""
-    if not len(found.best):
-        return found
-    cost = evaluate_exactly(model, found.best, simulator)
-    order = np.lexsort((np.arange(len(found.best)), cost.device_memory, cost.step_time))
-    return replace(found, best=found.best.take(order), solved=len(found.best))
+def refine(
+    model: CostModel, simulator: PipelineSimulator, found: SearchResult, look: Callable[[int], SearchResult],
+    finalists: int = FINALISTS, listed: int = LISTED, most: int = SIMULATED,
+) -> SearchResult:  # fmt: skip
+    """The fastest with their pipelines simulated, fastest first: `finalists` of them, and the first `listed` that
+    differ in more than virtual stages. `look`: a search like `found` for another number of the fastest by closed forms;
+    `most` of them are simulated."""
+    asked, shortened = finalists, SHORTENED
+    while len(found.best):
+        cost, closed = evaluate_exactly(model, found.best, simulator), model.evaluate(found.best).step_time
+        order = np.lexsort((np.arange(len(closed)), cost.device_memory, cost.step_time))
+        alone = np.flatnonzero(~_again(found.best.take(order)))[:listed]
+        shortened = min(shortened, float((cost.step_time / closed).min()))
+        sure = len(alone) == listed and closed[-1] * shortened >= cost.step_time[order[alone[-1]]]
+        if sure or asked >= most or len(closed) < asked or np.isfinite(found.unseen):
+            kept = np.union1d(np.arange(min(finalists, len(closed))), alone)
+            return replace(found, best=found.best.take(order[kept]), solved=len(closed))
+        asked = min(MORE * asked, most)
+        found = look(asked)
+    return found
 
 
 @dataclass(frozen=True)
@@ -106,6 +125,12 @@ def solve_splits(
 def worth_listing(table: ConfigTable, top: int) -> ConfigTable:
     """`top` rows of a table, in its order: of those that differ in virtual stages (and the layers recomputed with them)
     alone the first; more of them only where there are too few others."""
+    chosen = np.argsort(_again(table), kind="stable")[:top]
+    return table.take(np.sort(chosen))
+
+
+def _again(table: ConfigTable) -> NDArray[np.bool_]:
+    """Which rows differ from one before in virtual stages and the layers recomputed with them alone?"""
     seen: set[ParallelConfig] = set()
     again = []
     for i in range(len(table)):
@@ -114,8 +139,7 @@ def worth_listing(table: ConfigTable, top: int) -> ConfigTable:
             config = replace(config, vpp=1, schedule=0, recompute_layers=min(config.recompute_layers, 1))
         again.append(config in seen)
         seen.add(config)
-    chosen = np.argsort(again, kind="stable")[:top]
-    return table.take(np.sort(chosen))
+    return np.array(again, dtype=np.bool_)
 
 
 def _differing(model: CostModel, config: ParallelConfig, limit: float, best: float) -> SplitResult | None:
