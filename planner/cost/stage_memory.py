@@ -210,7 +210,11 @@ def _update_bytes(stack: Stack, job: Job) -> float:
     Megatron copies 16-bit gradients to fp32 (distrib_optimizer.py, _copy_model_grads_to_main_grads; Megatron-FSDP
     too, param_and_grad_buffer.py update_main_grads) unless its
     optimizer takes them as they are, as the one that keeps moments in 16 bits does (use_precision_aware_optimizer).
+    8-bit AdamW updates one parameter after the other, without torch's foreach kernels (torchao optim/adam.py step,
+    bitsandbytes optim/optimizer.py step).
     """
+    if stack.states.engine is StateEngine.TORCH and job.optimizer is Optimizer.ADAMW_8BIT:
+        return 0.0
     megatron = stack.states.engine in (StateEngine.CONTIGUOUS, StateEngine.MEGATRON_FSDP)
     as_they_are = megatron and job.optimizer is Optimizer.ADAMW_BF16
     return 0.0 if as_they_are else stack.states.optimizer_transient

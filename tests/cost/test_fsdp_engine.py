@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.cost.exchanges import exchanges
 from planner.cost.params import model_parameters
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Optimizer
 from planner.spec.stack.kinds import AttentionKernel, StaysGathered
 from tests.problems import costs, dense_model, problem, seconds_of, with_section
 
@@ -77,3 +80,13 @@ def test_what_is_not_resharded_after_the_forward_pass_is_there_at_the_loss_and_i
 @pytest.mark.parametrize("stage", StaysGathered)
 def test_stage_2_keeps_everything_gathered_whatever_stays(stage: StaysGathered) -> None:
     assert held_at(stage, zero=2) == dict.fromkeys(("loss", "head_backward"), 2 * PARAMETERS)
+
+
+@pytest.mark.parametrize(("optimizer", "each"), [(Optimizer.ADAMW, 4.0), (Optimizer.ADAMW_8BIT, 0.0)])
+def test_8_bit_adamw_updates_one_parameter_after_the_other(optimizer: Optimizer, each: float) -> None:
+    subject = problem(dense_model(4), "1x8 a100", global_batch=32, stack="fsdp1-2023")
+    subject = replace(subject, job=replace(subject.job, optimizer=optimizer))
+    detail = costs(subject).evaluate(ConfigTable.of([ParallelConfig(dp=8, zero=3)]), keep_terms=True).detail
+    assert detail is not None
+    held = float(detail.memory["optimizer"]["optimizer_temporaries"][0, 0])
+    assert held == pytest.approx(each * PARAMETERS / 8)
