@@ -217,6 +217,24 @@ class TestPatterns:
         assert read_hf_config(wrapped, "config.json", "m").layers[0].attention.head_dim == 8
         assert read("glm4").layers[0].attention.head_dim == 128
 
+    @pytest.mark.parametrize(
+        ("model_type", "architecture", "family"),
+        [
+            ("llava", "LlavaQwenForCausalLM", "qwen2"),
+            ("llava", "LlavaLlamaForCausalLM", "llama"),
+            ("llava_mistral", "LlavaMistralForCausalLM", "mistral"),
+            ("phi3_v", "Phi3VForCausalLM", "phi3"),
+            ("phi4mm", "Phi4MMForCausalLM", "phi3"),
+        ],
+    )
+    def test_files_that_hold_the_text_fields_beside_the_rest(
+        self, model_type: str, architecture: str, family: str
+    ) -> None:
+        fields = {**DENSE, "num_key_value_heads": 2, "architectures": [architecture], "mm_hidden_size": 1152}
+        spec = read_hf_config({**fields, "model_type": model_type}, "config.json", "m")
+        assert spec.family == family
+        assert spec.layers == read(family, num_key_value_heads=2).layers
+
     def test_the_model_that_answers_stands_two_sections_deep(self) -> None:
         text = {**DENSE, "num_key_value_heads": 2, "model_type": "qwen2_5_omni_text"}
         config = {"model_type": "qwen2_5_omni", "thinker_config": {"text_config": text}, "talker_config": {}}

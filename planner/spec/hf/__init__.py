@@ -33,7 +33,7 @@ from planner.spec.hf import (
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mistaken import check_head, check_kind_of_file, nested_hint
 from planner.spec.hf.refused import REFUSED
-from planner.spec.hf.wrappers import TEXT_TOWERS, text_fields
+from planner.spec.hf.wrappers import TEXT_TOWERS, default_family, text_fields
 from planner.spec.model import ModelSpec
 
 Reader = Callable[[ConfigFields, str], ModelSpec]
@@ -44,6 +44,7 @@ READERS: dict[str, Reader] = {
     "afmoe": latest.read_afmoe,
     "apertus": later_dense.read_apertus,
     "arcee": later_dense.read_arcee,
+    "aria_text": later_experts.read_aria,
     "axk1": variants.read_axk1,
     "baichuan": own_code.read_baichuan,
     "bailing_hybrid": delta.read_bailing_hybrid,
@@ -218,7 +219,7 @@ def _tower_type(fields: ConfigFields, around: str) -> str:
     if stated in READERS or stated in MTP_READERS:
         return str(stated)
     inner = around if stated is None else stated.removesuffix("_text")
-    return TEXT_TOWERS[inner] if inner in TEXT_TOWERS else _model_type(fields)
+    return default_family(fields.values, inner) if inner in TEXT_TOWERS else _model_type(fields)
 
 
 def _model_type(fields: ConfigFields) -> str:

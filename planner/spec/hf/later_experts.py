@@ -237,3 +237,15 @@ def read_exaone_moe(f: ConfigFields, name: str) -> ModelSpec:
     sparse = sparse_from(f, core.num_layers, f.integer("first_k_dense_replace", default=1, least=0))
     layers = mixed_layers(f, attention, moe, windows, sparse)
     return rotary_model(f, name, core, layers, max_position=2048)
+
+
+def read_aria(f: ConfigFields, name: str) -> ModelSpec:
+    """Aria's text model: Llama's attention, shared experts as wide as the routed ones."""
+    f = f.with_defaults(intermediate_size=4096)
+    core = read_core(f)
+    bias = f.boolean("attention_bias", False)
+    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    moe = read_moe(f, experts=("moe_num_experts",), top_k=("moe_topk",), default_experts=8, default_top_k=2)
+    shared = f.integer("moe_num_shared_experts", default=2) * moe.expert_ffn
+    layers = (Layer(attention, None, replace(moe, shared_ffn=shared)),) * core.num_layers
+    return rotary_model(f, name, core, layers, max_position=2048)

@@ -111,8 +111,6 @@ REFUSED: dict[str, str] = {
         (
             "clip",
             "dinov2",
-            "mllama",
-            "phi4_multimodal",
             "siglip",
             "vit",
         ),
@@ -127,7 +125,17 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("step3_text", "step3_vl", "step3v"), "its factored attention (MFA) is not modelled"),
     **dict.fromkeys(
         ("inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"),
-        "short convolutions are not modelled",
+        "short convolutions over keys, values and what a layer adds are not modelled; planner models those that "
+        "stand in place of attention",
     ),
     "bitnet": "weights of three values are not modelled",
+    **dict.fromkeys(("mllama", "mllama_text_model"), "layers that attend to an image are not modelled"),
+    **dict.fromkeys(
+        ("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"), "experts of two kinds in a layer are not modelled"
+    ),
+    **dict.fromkeys(("chameleon", "emu3"), _VISION),
+    "blt": "patches of bytes of varying length are not modelled",
+    "diffllama": "attention as a difference of two is not modelled",
+    **dict.fromkeys(("arctic", "grok-1"), "its own code is not read; describe the model by hand"),
+    "modernbert-decoder": "a head behind a dense layer of its own is not modelled",
 }

@@ -16,6 +16,7 @@ from planner.spec.hf.fields import ConfigFields
 
 # of which family a wrapper's text model is, where it does not state it
 TEXT_TOWERS = {
+    "aria": "aria_text",
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
     "cohere2_vision": "cohere2",
@@ -52,9 +53,12 @@ TEXT_TOWERS = {
     "lighton_ocr": "qwen3",
     "llama4": "llama4_text",
     "llava": "llama",
+    "llava_llama": "llama",
+    "llava_mistral": "mistral",
     "llava_next": "llama",
     "llava_next_video": "llama",
     "llava_onevision": "qwen2",
+    "llava_qwen": "qwen2",
     "minicpm_ocr": "qwen3_5_text",
     "minicpmv4_6": "qwen3_5_text",
     "minicpmv4_7": "qwen3_5_text",
@@ -67,6 +71,9 @@ TEXT_TOWERS = {
     "paddleocr_vl": "ernie4_5",
     "paligemma": "gemma",
     "perception_lm": "llama",
+    "phi3_v": "phi3",
+    "phi4_multimodal": "phi3",
+    "phi4mm": "phi3",
     "qianfan_ocr": "qwen3",
     "qwen2_5_omni": "qwen2",
     "qwen2_5_omni_thinker": "qwen2",
@@ -90,9 +97,15 @@ TEXT_TOWERS = {
 }
 
 # names of the text model's section: the library's, InternVL's own (configuration_internvl_chat.py), DeepSeek-VL2's and
-# Janus's own; the model that answers in Qwen's Omni models stands in a section of theirs
-_SECTIONS = ("text_config", "llm_config", "language_config")
+# Janus's own, VILA's; the model that answers in Qwen's Omni models stands in a section of theirs
+_SECTIONS = ("text_config", "llm_config", "language_config", "llm_cfg")
 _OUTER_SECTION = "thinker_config"
+# LLaVA's own classes, whose files hold the text fields beside the rest and all call themselves llava
+_LLAVA = {
+    "LlavaLlamaForCausalLM": "llama",
+    "LlavaMistralForCausalLM": "mistral",
+    "LlavaQwenForCausalLM": "qwen2",
+}
 # what the text model of a wrapper takes where its family alone takes another value
 _TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
     "glm4v": {"head_dim": None},
@@ -182,3 +195,10 @@ def _ties(around: ConfigFields, inner: ConfigFields, wrapper: str) -> Any:
     if wrapper in _TIED_BY_TEXT or outside is None:
         return inside
     return True if wrapper in _TIED_BY_EITHER and inside is True else outside
+
+
+def default_family(config: Mapping[str, Any], wrapper: str) -> str:
+    """Of which family a wrapper's text model is that does not state it."""
+    named = config.get("architectures")
+    own = [_LLAVA[name] for name in named if name in _LLAVA] if isinstance(named, list) else []
+    return own[0] if own else TEXT_TOWERS[wrapper]
