@@ -14,7 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from planner.spec.hf.wrappers import TEXT_TOWERS, text_section
+from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.wrappers import TEXT_TOWERS, text_fields
 from planner.spec.load_model import resolve_catalog_name
 from planner.spec.model import ModelSpec
 
@@ -147,13 +148,20 @@ def read_details(model: ModelSpec) -> Details:
     fields = _configuration(model)
     if fields is None:
         return Details(router_sigmoid=model.family in _SIGMOID)
-    if fields.get("model_type") in TEXT_TOWERS:
-        for section in text_section(fields):
-            fields = fields.get(section) or {}
-        fields = {**fields, "model_type": model.family}  # what is planned is the text model alone
+    if (wrapper := fields.get("model_type")) in TEXT_TOWERS:  # what is planned is the text model alone
+        text = text_fields(ConfigFields({**fields}, model.source), wrapper).values
+        fields = {**text, "model_type": model.family, "tie_word_embeddings": model.tied_embeddings}
     scoring = fields.get("scoring_func", fields.get("score_function"))
     sigmoid = (scoring or ("sigmoid" if model.family in _SIGMOID else "softmax")) == "sigmoid"
-    always = model.family in ("mixtral", "gpt_oss", "phimoe", "dbrx", "qwen3_5_moe_text", "afmoe")
+    always = model.family in (
+        "mixtral",
+        "gpt_oss",
+        "phimoe",
+        "dbrx",
+        "qwen3_5_moe_text",
+        "afmoe",
+        "aria_text",
+    )
     always = always or (model.family == "qwen3_next" and "norm_topk_prob" not in fields)
     rope = fields.get("rope_parameters")
     rope = rope if isinstance(rope, dict) else {}  # transformers 5 writes all of the rotation there

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.frameworks.launches import golden_launch
 STATED = {
     *(
         "arcee",
+        "aria_text",
         "cwm",
         "dbrx",
         "deepseek_v2",
@@ -84,6 +86,31 @@ def test_a_wrapper_states_them_of_its_text_model(tmp_path: Path) -> None:
     assert details.rope_theta == 5e6
     assert details.raw is not None
     assert (details.raw["model_type"], "vision_config" in details.raw) == ("qwen3", False)
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside", "states"),
+    [
+        ({"model_type": "qwen3_vl", "tie_word_embeddings": True}, {}, {"tie_word_embeddings": True}),
+        ({"model_type": "hunyuan_vl"}, {}, {"tie_word_embeddings": True}),
+        ({"model_type": "mistral3"}, {"head_dim": 16}, {"tie_word_embeddings": False, "head_dim": 16}),
+        ({"model_type": "glm4v"}, {}, {"head_dim": None}),
+    ],
+)
+def test_what_a_text_model_takes_from_its_wrapper_is_stated(
+    tmp_path: Path, outside: dict[str, Any], inside: dict[str, Any], states: dict[str, Any]
+) -> None:
+    text = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "vocab_size": 100, "intermediate_size": 128}  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**outside, "text_config": {**text, **inside}}))
+    model = load_model(str(file))
+    raw = read_details(model).raw
+    assert raw is not None
+    assert {name: raw[name] for name in states} == states
+    file.write_text(json.dumps(dict(raw)))  # by itself it describes the same model
+    again = load_model(str(file))
+    assert (again.layers, again.tied_embeddings) == (model.layers, model.tied_embeddings)
 
 
 def test_the_routers_of_ling_and_hunyuan(tmp_path: Path) -> None:
