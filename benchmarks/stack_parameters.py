@@ -155,7 +155,8 @@ def prior_axes(parameters: Sequence[Parameter]) -> NDArray[np.float64]:
 # Centres of the priors: start values from data sheets, published studies and defaults; see the stack files. Of
 # accelerators 1. megatron-deepspeed-2022: products in fp16 as in vTrain's profiles of its layers (vtrain-2024), which
 # together with links as they are (dp_time 1, not 1.5) took its multi-node rows from 5.8 to 4.3 % on groups left out.
-# aa-scaling-2023: compute as in those profiles, which took its rows from 4.6 to 3.6 % and 3.0 to 3.1 %.
+# aa-scaling-2023: compute as in those profiles, which took its rows from 4.6 to 3.6 % and 3.0 to 3.1 %. Its dp_time was
+# 2 before its code said that gradients are all-reduced whole, in fp32.
 # gemm.fp8 of Megatron's: gemm.bf16 times 1.04 (Hopper), 0.78 (Blackwell), 0.90 (both), what 8-bit products under load
 # take over 16-bit ones, each over its table without quantising (benchmarks/best_shapes.py); gemm.fp4 as gemm.fp8. The
 # prior is one of that ratio (`prior_axes`).
@@ -236,6 +237,6 @@ STARTS: Final[dict[str, dict[str, float]]] = {
     "aa-scaling-2023": {
         "gemm.bf16": 0.92, "compute.attention": 1.5, "compute.memory_bound": 1.5, "host.layer_floor": 0.002,
         "host.layer_floor_tp": 0.002, "host.step_overhead": 0.5, "communication.tp_exposed": 1.5,
-        "communication.dp_time": 2,
+        "communication.dp_time": 1,
     },
 }  # fmt: skip
