@@ -86,6 +86,9 @@ _FSDP1: Final = ((LATEST, "fsdp1-2023"),)
 _FAMILIES: Final = (
     _Family(r"nanotron", _NANOTRON),
     _Family(r"aa-scaling|aleph", ((LATEST, "aa-scaling-2023"),)),
+    # ATorch's "DS 3D": transformers' layers in DeepSpeed's pipelines (intelligent-machine-learning/dlrover@a731530
+    # atorch/examples/llama2/README.md)
+    _Family(r"atorch.*(?:deepspeed|ds.?3d)|deepspeed.*atorch", _DEEPSPEED, kin=True),
     _Family(r"megatron-?deepspeed", ((LATEST, "megatron-deepspeed-2022"),)),
     _Family(r"gpt-neox", ((LATEST, "megatron-deepspeed-2022"),), kin=True),
     _Family(r"llm-foundry|composer|mosaic", ((LATEST, "llm-foundry-2023"),)),

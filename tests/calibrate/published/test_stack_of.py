@@ -38,7 +38,16 @@ def test_framework_has_its_stack(framework: str, source: str, expected: str) -> 
 
 
 @pytest.mark.parametrize(
-    "framework", ["InternEvo", "OneFlow LiBai", "FSDP2 + transformers", "Primus", "something new", ""]
+    "framework",
+    [
+        "ATorch, DeepSpeed pipelines",
+        "InternEvo",
+        "OneFlow LiBai",
+        "FSDP2 + transformers",
+        "Primus",
+        "something new",
+        "",
+    ],
 )
 def test_other_frameworks_name_their_kin(framework: str) -> None:
     choice = stack_of(framework, "source", Architecture.CDNA3, DEFAULT_STACK)
@@ -54,6 +63,14 @@ def test_undated_megatron_is_of_the_time_of_its_machine() -> None:
     ]
     assert names == ["megatron-2022", "megatron-2026"]
     assert stack_of("NeMo 23.05", "x", Architecture.AMPERE, DEFAULT_STACK).name == "megatron-2022"
+
+
+@pytest.mark.parametrize(
+    "framework", ["ATorch DS 3D", "DeepSpeed 3D of ATorch", "ATorch (Megatron-DeepSpeed)"]
+)
+def test_atorch_runs_layers_of_transformers_in_pipelines_of_deepspeed(framework: str) -> None:
+    choice = stack_of(framework, "x", Architecture.AMPERE, DEFAULT_STACK)
+    assert (choice.name, choice.kin) == ("deepspeed-2025", framework)
 
 
 @pytest.mark.parametrize("framework", ["InternEvo", "FlagScale", "Pai-Megatron"])
