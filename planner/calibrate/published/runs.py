@@ -214,8 +214,12 @@ class RunReader:
         return staged
 
     def _even(self, stack: Stack, config: ParallelConfig, layers: int, cells: Row) -> Stack:
-        """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated."""
-        balanced = stack.framework == "megatron" and stack.split is PipelineSplit.BALANCED
+        """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated.
+
+        It is Megatron-DeepSpeed's too (megatron/model/gpt_model.py GPTModelPipe: partition_method type:transformer).
+        """
+        megatron = stack.framework in ("megatron", "megatron-deepspeed")
+        balanced = megatron and stack.split is PipelineSplit.BALANCED
         if not balanced or config.pp == 1 or layers % (config.pp * config.vpp) or "layout" in cells["extras"]:
             return stack
         if id(stack) not in self._evened:

@@ -13,7 +13,7 @@ from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import AdapterTargets, Optimizer
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import AttentionKernel, Dispatcher
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher, PipelineSplit
 from tests.calibrate.rows import MODELS, ROW
 
 MEASURED = Path(__file__).resolve().parents[4] / "shared" / "data" / "measured"
@@ -82,6 +82,22 @@ def test_embedding_and_loss_may_fill_the_outermost_chunks() -> None:
     run = RunReader({"moe": described}).read({**row, "schedule": "interleaved", "global_batch": "256"})
     assert (run.config.pp, run.config.vpp) == (32, 3)  # 96 chunks: a layer each, but the first and the last
     assert not any("virtual stages" in text for text in run.assumed)
+
+
+@pytest.mark.parametrize(
+    ("framework", "layers", "split"),
+    [
+        ("Megatron-DeepSpeed", 30, PipelineSplit.EVEN),
+        ("Megatron-DeepSpeed", 31, PipelineSplit.BALANCED),
+        ("DeepSpeed + transformers", 30, PipelineSplit.BALANCED),
+    ],
+)
+def test_stages_of_megatron_deepspeed_are_equal_where_they_can_be(
+    framework: str, layers: int, split: PipelineSplit
+) -> None:
+    reader = RunReader({name: {**told, "layers": layers} for name, told in MODELS.items()})
+    row = {**ROW, "framework": framework, "precision": "fp16", "tp": "1", "dp": "32", "sequence_parallel": ""}
+    assert reader.read(row).problem.stack.split is split
 
 
 def test_batch_follows_from_accumulation() -> None:
