@@ -7,6 +7,7 @@ between those, and objectives at a given size (`plan.py`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.errors import InputError
@@ -16,6 +17,9 @@ from planner.plan import make_plan
 from planner.request import Request
 from planner.size import Goal, size_cluster
 from planner.spec.planfile import Certificate, Objective, Plan
+
+HARDLY_MORE = 1.1  # of the least money or energy
+MUCH_SOONER = 1.25  # times as long
 
 
 def plan_with_size(request: Request) -> Plan:
@@ -43,7 +47,35 @@ def plan_with_size(request: Request) -> Plan:
     assert certificate is not None, "a search has one"
     proven = _over_sizes(certificate, objective, value, said)
     search = plan.search.model_copy(update={"certificate": proven})
-    return plan.model_copy(update={"search": search, "assumptions": (said, batch, *plan.assumptions)})
+    helps = (*sooner(points, best, objective), plan.smallest_change)
+    return plan.model_copy(
+        update={
+            "search": search,
+            "assumptions": (said, batch, *plan.assumptions),
+            "smallest_change": "; or ".join(filter(None, helps)),
+        }
+    )
+
+
+def sooner(points: Sequence[Point], best: Point, objective: Objective) -> tuple[str, ...]:
+    """What ends earlier than the least of an objective, and for how much more of it: without a deadline few devices,
+    which wait for each other least, take least money and energy, however long they take."""
+    if objective is Objective.GPUS:
+        return ()
+    faster = [point for point in points if best.days >= MUCH_SOONER * point.days]
+    near = [point for point in faster if _value(point, objective) <= HARDLY_MORE * _value(best, objective)]
+    named = [min(some, key=lambda point: (point.days, point.gpus)) for some in (near, faster) if some]
+    if not named:
+        return ()
+    said = " or ".join(
+        f"{point.gpus:,} devices in {point.days:,.1f} days for "
+        f"{_value(point, objective) / _value(best, objective) - 1:.0%} more"
+        for point in {point.gpus: point for point in named}.values()
+    )
+    return (
+        f"a deadline: {best.gpus:,} devices take {best.days:,.1f} days, {said} (planner size --days N takes the fewest "
+        "devices that end in time)",
+    )
 
 
 _NAMES = {

@@ -9,13 +9,14 @@ import pytest
 
 from planner.campaign.run import run_facts
 from planner.catalog.load_campaign import load_assumptions
-from planner.objective import plan_with_size
+from planner.objective import plan_with_size, sooner
 from planner.outcome import hold_batch
 from planner.plan import make_plan
 from planner.request import Request, cost_model, resolve
 from planner.size import Goal, size_cluster
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.spec.planfile import Objective
 from planner.spec.verdict import safe_limit
 
 # without pipelines there is no split to solve, and the equations are the whole answer
@@ -71,3 +72,21 @@ def test_sizes_are_compared_by_what_the_best_of_each_takes(objective: str) -> No
     proof = found.search.certificate
     assert proof is not None
     assert proof.best == pytest.approx(values[best])
+
+
+def test_the_cheapest_says_what_ends_sooner() -> None:
+    request = replace(REQUEST, objective="cost")
+    points = [
+        point for point in size_cluster(replace(request, objective="step_time"), Goal.MIN).tried if point.best
+    ]
+    best = min(points, key=lambda point: point.cost)
+    fastest = min(points, key=lambda point: point.days)
+    (said,) = sooner(points, best, Objective.COST)
+    assert best.gpus < fastest.gpus
+    assert (
+        f"{fastest.gpus} devices in {fastest.days:,.1f} days for {fastest.cost / best.cost - 1:.0%} more"
+        in said
+    )
+    assert said in plan_with_size(request).smallest_change
+    assert sooner(points, fastest, Objective.COST) == ()
+    assert sooner(points, best, Objective.GPUS) == ()
