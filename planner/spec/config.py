@@ -216,7 +216,7 @@ class ParallelConfig:
         """The configuration in one line, axes at their neutral value left out."""
         parts = [f"tp{self.tp}", f"pp{self.pp}", f"dp{self.dp}"]
         parts += [f"{name}{value}" for name in ("vpp", "cp", "ep") if (value := getattr(self, name)) > 1]
-        if self.ep > 1 and self.etp != 1:
+        if self.etp > 1:
             parts.append(f"etp{self.etp}")
         parts += [f"mbs{self.micro_batch}", f"zero{self.zero}"]
         if self.hsdp:

@@ -377,3 +377,11 @@ def test_the_nearest_legal_keeps_the_modules() -> None:
     found = nearest_legal(wanted, subject, RULES)
     assert found is not None
     assert (found.recompute, found.recompute_modules) == (Recompute.SELECTIVE, 6)
+
+
+def test_every_configuration_has_a_text_of_its_own() -> None:
+    subject = problem(moe_model(4), "1x8 h100", global_batch=16)
+    table = enumerate_configs(subject, RULES, {"hsdp": (0, 2), "offload": (0, 1)}).table()
+    texts = {table.row(i).describe() for i in range(len(table))}
+    assert len(texts) == len(table)
+    assert any(" etp2 " in text and " ep" not in text for text in texts)
