@@ -15,7 +15,7 @@ from planner.spec.planfile import Plan
 from planner.stopping import Stopwatch
 from planner.units import format_time
 
-FEW_LEGAL = 200_000  # configurations: another search takes a few seconds at most
+FEW_LEGAL = 5_000_000  # configurations: another search takes a few seconds at most
 AWKWARD = 11  # the least prime factor of a number of nodes that hardly any model or batch shares
 SMOOTH = (2, 3, 5)
 REACH = 8  # at most an eighth of the nodes is left out
