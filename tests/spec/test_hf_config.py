@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.params import model_parameters
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.attention import AttentionKind, QkNorm
 from planner.spec.hf import known_model_types, read_hf_config
@@ -234,6 +235,17 @@ class TestPatterns:
         spec = read_hf_config({**fields, "model_type": model_type}, "config.json", "m")
         assert spec.family == family
         assert spec.layers == read(family, num_key_value_heads=2).layers
+
+    def test_sections_that_state_what_differs_from_their_family_alone(self) -> None:
+        llava = {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064}  # LLaVA 1.5 7B
+        spec = read_hf_config({"model_type": "llava", "text_config": llava}, "config.json", "m")
+        assert model_parameters(spec).total == 6_738_415_616 + 2 * 64 * 4096  # Llama 2 7B and rows for images
+        assert any("hidden_size = 4096" in note for note in spec.assumed)
+        for section in ({}, {"model_type": "other"}, {"vocab_size": 32064}):
+            with pytest.raises(PlannerError):
+                read_hf_config({"model_type": "llava", "text_config": section}, "config.json", "m")
+        with pytest.raises(FileInputError, match="hidden_size"):
+            read_hf_config(llava, "config.json", "m")
 
     def test_the_model_that_answers_stands_two_sections_deep(self) -> None:
         text = {**DENSE, "num_key_value_heads": 2, "model_type": "qwen2_5_omni_text"}

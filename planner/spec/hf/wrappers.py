@@ -115,6 +115,28 @@ _TOWER_DEFAULTS: dict[str, dict[str, Any]] = {
     "hunyuan_vl": {"tie_word_embeddings": True},
     "paddleocr_vl": {"tie_word_embeddings": True},
 }
+# hidden, MLP, layers, heads and vocabulary of a family that a section names: transformers 4 wrote there what differs
+# from these alone (LLaVA 1.5, Idefics 2 and Pixtral are published so)
+_DIMENSIONS = {
+    "cohere2": (8192, 22528, 40, 64, 256000),
+    "gemma": (3072, 24576, 28, 16, 256000),
+    "gemma2": (2304, 9216, 26, 8, 256000),
+    "granite": (4096, 11008, 32, 32, 32000),
+    "llama": (4096, 11008, 32, 32, 32000),
+    "ministral3": (4096, 14336, 34, 32, 131072),
+    "mistral": (4096, 14336, 32, 32, 32000),
+    "phi3": (3072, 8192, 32, 32, 32064),
+    "qwen2": (4096, 22016, 32, 32, 151936),
+    "qwen3": (4096, 22016, 32, 32, 151936),
+}
+_DIMENSION_NAMES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+)
+
 # wrappers that tie where the text model says so, too; those that leave it to the text model; those that never do
 _TIED_BY_EITHER = {
     *(
@@ -172,10 +194,13 @@ def text_fields(fields: ConfigFields, wrapper: str) -> ConfigFields:
         around, inner = inner, inner.section(name)
     if around is not fields and "tie_word_embeddings" not in around.values:
         around = fields
-    family = str(inner.values.get("model_type")).removesuffix("_text")
-    defaults = _TOWER_DEFAULTS.get(family, _TOWER_DEFAULTS.get(wrapper, {}))
-    for name in defaults.keys() - inner.values.keys():
-        inner.assume(name, defaults[name])
+    stated = str(inner.values.get("model_type"))
+    defaults = dict(_TOWER_DEFAULTS.get(stated.removesuffix("_text"), _TOWER_DEFAULTS.get(wrapper, {})))
+    if inner is not fields and stated in _DIMENSIONS:
+        defaults |= dict(zip(_DIMENSION_NAMES, _DIMENSIONS[stated], strict=True))
+    for name, value in defaults.items():
+        if name not in inner.values:
+            inner.assume(name, value)
     inner.values = {**defaults, **inner.values}
     if (tied := _ties(around, inner, wrapper)) is not None:
         inner.values["tie_word_embeddings"] = tied
