@@ -15,7 +15,7 @@ from ortools.sat.python.cp_model import CpSolver
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.solve.refine import FINALISTS, refine, solve_splits
-from planner.solve.search import search
+from planner.solve.search import SearchResult, search
 from planner.solve.splits.bound import capacity, quick_bound
 from planner.solve.splits.dealt import Dealt
 from planner.solve.splits.model import STARTING, SplitModel
@@ -314,7 +314,11 @@ def test_no_random_configuration_beats_the_certificate(seed: int) -> None:
     model, space = costs(subject), enumerate_configs(subject, RULES)
     limit = subject.cluster.accelerator.memory * 0.95
     simulator = simulator_of(model)
-    found = refine(model, simulator, search(model, space, limit, FINALISTS))
+
+    def look(most: int) -> SearchResult:
+        return search(model, space, limit, most)
+
+    found = refine(model, simulator, look(FINALISTS), look)
     solved = solve_splits(model, simulator, found, limit, explicit=True)
     table = space.table()
     rows = np.random.default_rng(seed).choice(len(table), 10_000)
