@@ -185,10 +185,11 @@ def explanation_document(found: Explanation) -> RenderableType:
     nothing = [prose("nothing: none would be")]
     stopped = [_walls_table(found), *_rules_said(found.walls)] if found.walls else nothing
     blocks.append(section("What stopped configurations that would be faster", *stopped))
-    if choice.split is not None:  # other configurations have none solved: like is compared with like
-        blocks.append(prose("below, all under the split that the stack itself deals", "dim"))
     said = {b.rule for a in found.walls for b in a.broken[:_MOST_RULES]}
-    blocks.append(section("What if", _changes_table(found), *_rules_said(found.changes, said)))
+    alike = []
+    if choice.split is not None:  # other configurations have none solved: like is compared with like
+        alike.append(prose("compared under the split that the stack itself deals, the plan's too", "dim"))
+    blocks.append(section("What if", _changes_table(found), *alike, *_rules_said(found.changes, said)))
     return Group(*blocks)
 
 
@@ -291,7 +292,7 @@ def _walls_table(found: Explanation) -> RenderableType:
     for a in found.walls:
         gain = _gain(a, found.planned)
         rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", _stopped_by(a, found.limit)))
-    return _wrapping(("change", "faster", "stopped by"), rows)
+    return _wrapping(("change", "tok/s", "stopped by"), rows)
 
 
 def _rules_said(rows: Sequence[Alternative], before: Set[str] = frozenset()) -> list[RenderableType]:
@@ -328,12 +329,14 @@ def _changes_table(found: Explanation) -> RenderableType:
 def why_not_sentence(answer: WhyNot, found: Explanation) -> str:
     """The answer in one sentence."""
     if answer.best is not None:
-        gain = _gain(answer.best, found.planned)
-        assert gain is not None, "the best was costed"
+        step_time, planned = answer.best.step_time, found.planned.step_time
+        assert step_time is not None, "the best was costed"
+        assert planned is not None, "the planned one was costed"
+        longer = step_time / planned - 1
         best = f"the best with it is {answer.best.config.describe()}"
-        if abs(gain) < WORTH_SAYING:
+        if abs(longer) < WORTH_SAYING:
             return f"{best}, as fast within {WORTH_SAYING:.1%}"
-        return f"{best}, {abs(gain):.1%} {'slower' if gain < 0 else 'faster'}"
+        return f"{best}, whose step takes {abs(longer):.1%} {'longer' if longer > 0 else 'less'}"
     if answer.smallest is not None:
         assert answer.smallest.memory is not None, "the smallest was costed"
         over = (answer.smallest.memory - found.limit) / GIB

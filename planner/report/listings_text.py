@@ -6,14 +6,17 @@ Left out: the facts themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.padding import Padding
 
 from planner.report.facts import count
 from planner.report.listings import Facts, flattened
 from planner.report.text import bullets, labelled, listing, prose, section
+from planner.spec.config import offload_text
+from planner.spec.stack import Stack
+from planner.spec.stack.section import Bytes, Seconds
 from planner.units import (
     format_bandwidth,
     format_capacity,
@@ -21,12 +24,10 @@ from planner.units import (
     format_time,
 )
 
-# fields of a stack that are not plain factors or bytes per parameter
-_TIMES = (
-    "layer_floor", "layer_floor_tp", "layer_floor_tp_nodes", "pipeline_tp_floor", "step_overhead",
-    "bucket_latency", "tensor_update",
-)  # fmt: skip
-_CAPACITIES = ("context", "workspace", "bucket_bytes")
+_BY_UNIT = (
+    (get_args(Seconds)[1], format_time),
+    (get_args(Bytes)[1], format_capacity),
+)  # by a field's validator
 _ABSENT = ("flops_forward_scan", "flops_forward_indexer")  # told where a model has them
 NO_LIMIT = 10**6  # what a stack's limits say where there is none
 
@@ -153,19 +154,20 @@ def clusters_document(clusters: Sequence[Facts]) -> RenderableType:
         outer: dict[str, Any] | None = tiers[1] if len(tiers) > 1 else None
         rows.append(
             (
-                facts["name"] + (" *" if facts["unverified"] else ""),
-                facts["accelerator"],
+                facts["name"],
+                facts["accelerator"] if facts["accelerator"] != facts["name"] else "same",
                 "any" if facts["any_size"] else f"{facts['devices']:,}",
                 str(tiers[0]["devices"]),
                 _gigabytes(tiers[0]["bandwidth"]),
                 f"{outer['kind']} {_gigabytes(outer['bandwidth'])}" if outer else "",
             )
         )
-    heads = ("cluster", "accelerator", "devices", "domain", "GB/s", "between, GB/s")
+    heads = ("cluster", "accelerator", "size", "domain", "GB/s", "between, GB/s")
     return Group(
         listing(heads, rows, left=2),
-        prose("GB/s per device and direction, inside the scale-up domain and between domains", "dim"),
-        prose("* some numbers come from memory: `planner clusters NAME` says which, with all sources", "dim"),
+        prose("size and domain in devices; same: named as the accelerator", "dim"),
+        prose("GB/s per device and direction, inside the domain and between domains", "dim"),
+        prose("`planner clusters NAME` gives every source, and says which numbers come from memory", "dim"),
     )
 
 
@@ -192,20 +194,24 @@ def stack_document(facts: Facts) -> RenderableType:
 
 
 def _stack_value(key: str, value: str) -> str:
-    """A stack's number with its unit; shares and factors have none."""
-    last = key.rpartition(".")[2]
-    if last in _TIMES:
-        return format_time(float(value))
-    if last in _CAPACITIES:
-        return format_capacity(float(value))
-    return "no limit" if value == str(NO_LIMIT) else value
+    """A stack's number with its unit, which its field states; shares and factors have none."""
+    *sections, last = key.split(".")
+    fields = Stack.model_fields
+    for section_name in sections:
+        fields = getattr(fields[section_name].annotation, "model_fields", {})
+    for reader, shown in _BY_UNIT:
+        if last in fields and reader in fields[last].metadata:
+            return shown(float(value))
+    if key == "limits.offload":
+        return ", ".join(offload_text(int(mask)) for mask in value.split(", "))
+    return "no limit" if value == str(NO_LIMIT) else value or "not set"
 
 
 def stacks_document(stacks: Sequence[Facts]) -> RenderableType:
-    """The shipped stacks."""
-    rows = [
-        (f["name"], f["framework"], f["released"], f"{100 * f['band']:.0f} %", f["description"])
-        for f in stacks
-    ]
-    table = listing(("stack", "framework", "released", "band", "what it is"), rows, left=5)
-    return Group(table, Text("band: 8 of 10 step times lie within +- this", "dim"))
+    """The shipped stacks, what each is on a line of its own."""
+    lines: list[RenderableType] = []
+    for f in stacks:
+        head = prose(f["name"], "bold")
+        head.append(f"  {f['framework']}, {f['released']}, band {100 * f['band']:.0f} %", "not bold")
+        lines += [head, Padding(prose(f["description"], "dim"), (0, 0, 0, 4))]
+    return Group(*lines, prose("band: 8 of 10 step times lie within +- this", "dim"))

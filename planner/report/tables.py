@@ -1,7 +1,7 @@
 """How does a table look where the terminal is too narrow for it? No word is broken: columns wrap at spaces, and where
 that is not enough every row is told as a line.
 
-Left out: terminals of 80 columns and more, for which tables are made; `rich` lays those out.
+Left out: tables that fit, which `rich` lays out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-_MADE_FOR: Final = 80  # columns
 _BAR: Final = frozenset("█▏▎▍▌▋▊▉# ")
 
 
@@ -24,10 +23,10 @@ class WordTable(Table):
     """A table of text that breaks no words."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if console.width >= _MADE_FOR:
+        free = options.update(max_width=10_000)
+        if Measurement.get(console, free, self).maximum <= options.max_width:
             yield from super().__rich_console__(console, options)
             return
-        free = options.update(max_width=10_000)
         sizes = [self._sizes(console, free, index) for index in range(len(self.columns))]
         between = Measurement.get(console, free, self).maximum - sum(most for _, most in sizes)
         widths = shared_width(sizes, options.max_width - between)

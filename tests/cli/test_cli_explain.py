@@ -101,6 +101,13 @@ def test_why_not_is_headed_in_the_words_of_the_question(plans: dict[str, Path]) 
     assert f"Why not {asked.replace(',', ', ')}" in " ".join(done.stdout.split())
 
 
+def test_why_not_says_how_much_longer_a_step_takes(plans: dict[str, Path]) -> None:
+    """The share is that of the seconds listed under it, not that of the throughput lost."""
+    facts = explained(plans["dense"], "--why-not", "tp=8,pp=1")["why_not"]
+    rate = 1 + facts["best"]["throughput_change"]
+    assert f"takes {1 / rate - 1:.1%} longer" in facts["sentence"]
+
+
 def test_why_not_names_the_rule(plans: dict[str, Path]) -> None:
     facts = explained(plans["dense"], "--why-not", "tp=3")
     assert facts["why_not"]["best"] is None

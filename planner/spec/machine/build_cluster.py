@@ -124,7 +124,7 @@ def _nominal_latencies(wiring: Wiring) -> list[str]:
         kinds.append(wiring.fabric)
     if not kinds:
         return []
-    hops = ", ".join(f"{kind} {HOP_LATENCY[kind] * 1e6:g} us" for kind in dict.fromkeys(kinds))
+    hops = ", ".join(f"{kind} {HOP_LATENCY[kind] * 1e6:g} µs" for kind in dict.fromkeys(kinds))
     return [f"nominal time of a hop: {hops}"]
 
 

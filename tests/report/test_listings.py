@@ -1,0 +1,46 @@
+"""What planner knows, listed: names are whole in 80 columns, numbers of a stack have the units of their fields."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from planner.catalog.load_stacks import load_stack, stack_names
+from planner.report.listings import shipped_clusters, shipped_stacks, stack_facts
+from planner.report.listings_text import clusters_document, stack_document, stacks_document
+from planner.report.text import render
+
+
+def lines(document: object, width: int = 80) -> list[str]:
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    return render(document, console).splitlines()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_names_to_type_are_whole(width: int) -> None:
+    clusters = lines(clusters_document(shipped_clusters()), width)
+    for facts in shipped_clusters():
+        assert any(line.split()[:1] == [facts["name"]] for line in clusters), facts["name"]
+    stacks = lines(stacks_document(shipped_stacks()), width)
+    for name in stack_names():
+        assert any(line.startswith(f"{name}  ") for line in stacks), name
+    assert max(map(len, clusters + stacks)) <= width
+    assert sum(len(line.split()) > 4 for line in stacks) >= len(stack_names())  # no column of a word a line
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("host.moe_layer_floor", "ms"),
+        ("host.expert_launch", "µs"),
+        ("overhead.context", "MiB"),
+        ("limits.offload", "none, optimizer"),
+        ("limits.max_cp", "no limit"),
+        ("kernels.float8_scales", "not set"),
+    ],
+)
+def test_numbers_of_a_stack_have_units(name: str, value: str) -> None:
+    told = next(
+        line for line in lines(stack_document(stack_facts(load_stack("megatron-2026")))) if name + " " in line
+    )
+    assert value in told
