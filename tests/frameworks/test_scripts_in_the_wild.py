@@ -696,3 +696,61 @@ def test_a_condition_that_is_not_known_is_said(tmp_path: Path) -> None:
     assert "[ $NODES -le 4 ]" in notes
     assert "DEBUG" not in notes
     assert "NODES" not in str(checked(tmp_path, "NODES=2\n" + text, "run.sh", "--gpus", "8")["notes"])
+
+
+CALLED = r"""
+if [ -z ${TP} ]; then TP=1; fi
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 \
+  --seq-length 4096 --max-position-embeddings 4096 --vocab-size 128256 --micro-batch-size 1 --bf16 \
+  --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size ${PP:-1} ${EXTRA}
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'TP=4 PP=2 EXTRA="--global-batch-size 32 --sequence-parallel" bash train.sh',
+        "env TP=4 PP=2 EXTRA='--global-batch-size 32 --sequence-parallel' ./train.sh",
+        "sbatch --export=ALL,TP=4,PP=2,EXTRA=--sequence-parallel train.sh",
+        'export TP=4 PP=2 EXTRA="--global-batch-size 32 --sequence-parallel"\nbash train.sh',
+        'TP=4 PP=2\nEXTRA="--global-batch-size 32 --sequence-parallel"\n. ./train.sh',
+    ],
+)
+def test_variables_that_a_call_sets_count_in_the_script_that_is_called(tmp_path: Path, call: str) -> None:
+    (tmp_path / "train.sh").write_text(CALLED)
+    facts = checked(tmp_path, f"#!/bin/bash\n{call}\n", "call.sh", str(tmp_path / "train.sh"))
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["tp"], axes["pp"], axes["sp"]) == (4, 2, 1)
+    assert axes["num_microbatches"] == (32 if "32" in call else 1)
+
+
+def test_options_that_a_condition_prints() -> None:
+    words = program_options(
+        'SP=1\ntorchrun pretrain_gpt.py --num-layers 2 $([ "$MODE" = det ] && echo --deterministic-mode) '
+        '$([[ $SP == 1 ]] && echo "--sequence-parallel --bf16" || echo --fp16) --micro-batch-size 1',
+        ("--num-layers",),
+    )
+    assert words == [
+        ("--num-layers", "2"), ("--sequence-parallel",), ("--bf16",), ("--micro-batch-size", "1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", ["==", "!="])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "[[ $A {} 1 ]]",
+        "[ $A {} 1 ]",
+        "[[ $B {} 1 && -v A ]]",
+        "[[ -v C || ! -v B ]]",
+        "[[ $B {} 1 || $A {} 1 ]]",
+    ],
+)
+def test_conditions_hold_as_bash_says(sign: str, test: str) -> None:
+    condition = test.replace("{}", sign)
+    text = f"B=1\nif {condition}; then X=yes; else X=no; fi\n"
+    said = subprocess.run(["bash", "-c", text + "echo $X"], capture_output=True, text=True, check=True)
+    script = Script().follow(text)
+    assert script.variables["X"] == said.stdout.strip()
+    assert not script.conditions

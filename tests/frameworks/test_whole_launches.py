@@ -71,7 +71,7 @@ def test_only_calls_bind_arguments() -> None:
         "a.sh": "echo train.sh 1\ncp train.sh 2\nMODE=x bash ./train.sh one 'two three' > log\n",
         "train.sh": "x",
     }
-    assert with_arguments(files)["train.sh"] == "set -- one 'two three'\nx"
+    assert with_arguments(files)["train.sh"] == "MODE=x\nset -- one 'two three'\nx"
     assert with_arguments({"a.sh": "bash train.sh 1"}) == {"a.sh": "bash train.sh 1"}
     assert with_arguments({"a.sh": "bash train.sh", "train.sh": "x"})["train.sh"] == "x"
 

@@ -28,6 +28,7 @@ _SHELL_COMPARISONS: Final = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }  # fmt: skip
+_SIGNS: Final = ("=", "==", "!=")
 _PATTERN: Final = re.compile(r"\(?\s*([^()\s][^()]*?)\s*\)\s*(.*)", re.DOTALL)
 _MOST_WORDS: Final = 200  # of a condition
 _DEEPEST: Final = 200  # blocks within each other
@@ -67,10 +68,14 @@ def truth(condition: str) -> bool | None:
         return None
     if len(words) > _MOST_WORDS:
         return None
+    whole = words[:1] == ["[["] and "]]" not in words[:-1]  # joints within one test
     for joint, decide in (("||", any), ("&&", all)):
         if joint in words:
             at = words.index(joint)
-            sides = [truth(shlex.join(words[:at])), truth(shlex.join(words[at + 1 :]))]
+            left, right = words[:at], words[at + 1 :]
+            if whole:
+                left, right = [*left, "]]"], ["[[", *right]
+            sides = [truth(shlex.join(left)), truth(shlex.join(right))]
             settled = decide is any
             if settled in sides:
                 return settled
@@ -83,7 +88,12 @@ def truth(condition: str) -> bool | None:
         return None if value is None else value != 0
     if len(words) < 2 or (words[0], words[-1]) not in (("[", "]"), ("[[", "]]")):
         return None
-    return _test(words[1:-1])
+    test = words[1:-1]
+    if (
+        len(test) == 2 and test[0] in _SIGNS
+    ):  # of an empty variable without quotes, which [ takes for an error
+        return words[0] == "[[" and _test(["", *test])
+    return _test(test)
 
 
 def _test(words: list[str]) -> bool | None:

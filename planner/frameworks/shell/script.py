@@ -2,13 +2,14 @@
 
 Understands assignments, declare, arrays, +=, $NAME, ${NAME}, ${NAME:-default}, : "${NAME:=default}", $((2*4)), `read`
 of a text, `set --` and the script's own arguments, conditions on known values and the first round of a loop
-(`shell_branches.py`), here-documents (`here_documents.py`) and line continuations: what launch scripts are made of.
-Left out: everything else a shell can do (commands in place of words, functions' arguments); words that need it stay as
-they are. Nothing is ever executed.
+(`branches.py`), $([ a = b ] && echo words), here-documents (`here_documents.py`) and line continuations: what launch
+scripts are made of. Left out: everything else a shell can do (other commands in place of words, functions' arguments);
+words that need it stay as they are. Nothing is ever executed.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from planner.errors import InputError
-from planner.frameworks.shell.branches import Branches, arithmetic
+from planner.frameworks.shell.branches import Branches, arithmetic, truth
 from planner.frameworks.shell.here_documents import (
     HereDocument,
     document_of,
@@ -28,11 +29,18 @@ from planner.frameworks.shell.here_documents import (
 _ASSIGNMENT: Final = re.compile(
     r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL
 )
+_KEYWORDS: Final = re.compile(r"(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*")
+_ENV: Final = re.compile(r"env\s+(?=[A-Za-z_]\w*=)")
+_PAIR: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _DEFAULT: Final = re.compile(r"\$\{([A-Za-z_]\w*):?=(.*)\}", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$\{(\w+|[@*#])(?::?[-=]([^${}]*))?\}|\$([A-Za-z_]\w*|[0-9@*#])")
 _ARRAY: Final = re.compile(r"\"?\$\{(\w+)\[[@*]\]\}\"?")
 _SUM: Final = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
 _COMMAND: Final = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+_CHOICE: Final = re.compile(
+    r"\$\(\s*(\[\[?\s[^()]+?\s\]\]?)\s*&&\s*echo\s([^()|&;]*)(?:\|\|\s*echo\s([^()|&;]*))?\)"
+)
+_IS_SET: Final = re.compile(r"(?<=\s)-v\s+([A-Za-z_]\w*)(?=\s)")
 _READ: Final = re.compile(
     r"(?:IFS=(\S+)\s+)?read\s+((?:-[rsa]+\s+)*)([A-Za-z_]\w*(?: +[A-Za-z_]\w*)*)\s*<<<\s*(.+)", re.DOTALL
 )
@@ -71,6 +79,8 @@ class Script:
     scripts: list[str] = field(
         default_factory=list
     )  # that it writes by here-documents, and that are followed
+    # variables set for a command alone, by the place of its COMMAND_END among the words
+    environments: dict[int, dict[str, str]] = field(default_factory=dict)
     built: int = 0  # characters that statements came to so far
 
     def follow(self, text: str, depth: int = 0) -> Script:
@@ -86,11 +96,12 @@ class Script:
             except RecursionError:
                 must = "a statement must hold few keywords and case patterns one behind another"
                 raise InputError(must, _start_of(written), _PLAIN) from None
-            match = _ASSIGNMENT.fullmatch(statement.strip())
+            statement = _ENV.sub("", statement.strip())
+            match = _ASSIGNMENT.fullmatch(statement)
             number = document_of(statement)
             if number is not None and match is None:
                 self._take(statement, documents[number], depth)
-            elif (read := _READ.fullmatch(statement.strip())) is not None:
+            elif (read := _READ.fullmatch(statement)) is not None:
                 self._read(*read.groups())
             elif match is not None:
                 self._assign(statement, *match.groups())
@@ -111,15 +122,24 @@ class Script:
 
     def _filled(self, text: str) -> str:
         """Text with its variables' values, as `_expand` has it. Raises `InputError` where a script builds too much."""
-        filled = _expand(text, self.variables)
+        filled = _expand(_CHOICE.sub(self._chosen, text), self.variables)
         self.built += len(filled)
         if self.built > _LARGEST:
             must = f"what the statements of a script come to must stay below {_LARGEST:,} characters"
             raise InputError(must, _start_of(text), _PLAIN)
         return filled
 
+    def _chosen(self, choice: re.Match[str]) -> str:
+        """What `$([ a = b ] && echo words)` prints; its words where the condition is not known."""
+        holds = truth(self._condition(choice[1]))
+        if holds is None:
+            self.conditions.append(choice[1])
+        return " ".join(_words((choice[3] or "") if holds is False else choice[2]))
+
     def _condition(self, text: str) -> str:
         """A condition with its variables' values, unknown ones empty."""
+        if text.lstrip().startswith("["):
+            text = _IS_SET.sub(lambda name: f"-n '{'set' * (name[1] in self.variables)}'", text)
         return _VARIABLE.sub("", self._filled(text))
 
     def _own_arguments(self, words: list[str]) -> None:
@@ -166,8 +186,24 @@ class Script:
             before = self.variables.get(name, "")
             self.variables[name] = (before + " " + filled).strip() if plus else filled
             _require_short(written, len(self.variables[name]))
-        else:  # NAME=value command ...: the variable is for that command alone
-            self.words += [COMMAND_END, *_split(self._filled(shlex.join(_words(inner)[1:])))]
+        else:
+            self._assign_several(written)
+
+    def _assign_several(self, statement: str) -> None:
+        """`A=1 B=2`, exported or not; before a command they are set for that command alone."""
+        plain = _KEYWORDS.sub("", statement, count=1)
+        words = _words(plain)
+        pairs = [pair for word in words if (pair := _PAIR.fullmatch(word))]
+        if len(pairs) == len(words) or plain != statement:
+            for pair in pairs:
+                self.variables[pair[1]] = self._filled(pair[2])
+            return
+        words = _words(self._filled(plain))
+        own = list(itertools.takewhile(_PAIR.fullmatch, words))
+        self.environments[len(self.words)] = {
+            pair[1]: pair[2] for word in own if (pair := _PAIR.fullmatch(word))
+        }
+        self.words += [COMMAND_END, *_split(shlex.join(words[len(own) :]))]
 
 
 def script_words(text: str) -> tuple[list[str], dict[str, str]]:
