@@ -21,6 +21,7 @@ from planner.space.batch import global_batch_of
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.space.legality import changed_axes, explain_config
+from planner.space.restriction import value_text
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.rule import Problem, Rule
@@ -55,8 +56,9 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
             near = sorted(
                 values.tolist(), key=lambda value: (abs(np.log2((value + 1) / (pinned[0] + 1))), value)
             )[:3]
-            choice = ", ".join(str(value) for value in sorted(near))
-            found.append(f"{axis} of {choice} instead of {pinned[0]}" if near else f"leave {axis} free")
+            choice = ", ".join(value_text(axis, int(value)) for value in sorted(near))
+            asked = value_text(axis, pinned[0])
+            found.append(f"{axis} of {choice} instead of {asked}" if near else f"leave {axis} free")
     batches = legal_batches(problem, rules, restrict)
     if batches:
         found.append("a global batch of " + " or ".join(str(b) for b in batches) + " sequences")

@@ -130,7 +130,7 @@ RECOMPUTE_MODULES: Final = (
 )
 
 
-_CLASSIC: Final = ((), ("core_attn",), ("mlp",))  # what stacks mean by "selective"
+_CLASSIC: Final = ((), ("core_attn",))  # "selective" in Megatron-LM's words
 
 
 def recomputed_modules(mask: int) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ def recomputed_modules(mask: int) -> tuple[str, ...]:
 
 
 def selective_text(mask: int) -> str:
-    """Selective recomputation in a word: its modules, where they are not what a stack means by it."""
+    """Selective recomputation in a word: its modules, where it is not that of core attention."""
     names = recomputed_modules(mask)
     return "selective" if names in _CLASSIC else "+".join(names)
 

@@ -41,6 +41,7 @@ def test_modules_are_said_as_they_are_set() -> None:
     assert value_text("recompute_modules", 6) == "moe_act+layernorm"
     assert ParallelConfig(recompute=1, recompute_modules=6).describe().endswith("recompute:moe_act+layernorm")
     assert ParallelConfig(recompute=1, recompute_modules=1).describe().endswith("recompute:selective")
+    assert ParallelConfig(recompute=1, recompute_modules=16).describe().endswith("recompute:mlp")
 
 
 @pytest.mark.parametrize(
