@@ -54,7 +54,8 @@ import typing_extensions
 typing.override = typing_extensions.override
 sys.path.insert(0, sys.argv[1])
 from megatron.training.arguments import add_megatron_arguments
-parser = add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+from megatron.post_training.arguments import add_modelopt_args  # which pretrain_gpt.py takes beside nvidia-modelopt
+parser = add_modelopt_args(add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False)))
 found = {}
 for action in parser._actions:
     kind = getattr(action.type, "__name__", "str") if action.type else "str"

@@ -754,3 +754,32 @@ def test_conditions_hold_as_bash_says(sign: str, test: str) -> None:
     script = Script().follow(text)
     assert script.variables["X"] == said.stdout.strip()
     assert not script.conditions
+
+
+def test_arguments_of_model_optimizer_are_megatrons_own(tmp_path: Path) -> None:
+    """pretrain_gpt.py takes them where nvidia-modelopt is installed."""
+    more = "--export-te-mcore-model --enable-gpt-oss --finetune-hf-dataset a/b --export-kd-teacher-load /t"
+    facts = checked(tmp_path, PLAIN.replace("--bf16", f"--bf16 {more}"), "run.sh")
+    assert (facts["legal"], facts["unknown_options"]) == (True, [])
+    assert "the teacher's weights and passes are not counted" in str(facts["notes"])
+
+
+@pytest.mark.parametrize(("more", "captured"), [("", 0), ("--rl-training-cuda-graphs", 1)])
+def test_graphs_of_reinforcement_learning_are_those_of_what_generates(
+    tmp_path: Path, more: str, captured: int
+) -> None:
+    text = PLAIN.replace("--bf16", f"--bf16 --perform-rl-step --cuda-graph-impl=local {more}")
+    facts = checked(tmp_path, text, "run.sh")
+    assert facts["axes"]["cuda_graph_impl"] == captured  # type: ignore[index]
+    assert "the training step alone is costed" in str(facts["notes"])
+
+
+def test_groups_of_micro_batches_other_than_the_pipeline_are_not_modelled(tmp_path: Path) -> None:
+    """5 micro-batches in groups of 5 are legal on 4 stages, whose own groups they do not fill."""
+    split = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
+    group = "--microbatch-group-size-per-virtual-pipeline-stage"
+    text = PLAIN.replace("--bf16", f"--bf16 {split}").replace("-size 64", "-size 5")
+    said = refused(tmp_path, text.replace("--bf16", f"--bf16 {group} 5"), "run.sh", "--gpus", "16")
+    assert f"{group} must be the pipeline size" in said
+    same = text.replace("--bf16", f"--bf16 {group} 4").replace("-size 5", "-size 8")
+    assert checked(tmp_path, same, "run.sh", "--gpus", "16")["legal"] is True

@@ -49,6 +49,12 @@ _NOT_COSTED: Final = {
     "--overlap-moe-expert-parallel-comm": "no exchange of tokens is hidden",
     "--freeze-all-layers": "all weights are counted as trained",
     "--outer-dp-sharding-strategy": "replicas of shards are counted whole",
+    "--export-kd-teacher-load": "the teacher's weights and passes are not counted",
+    "--qad-train-target": "all weights are counted as trained",
+    "--freeze-base-for-mtp": "all weights are counted as trained",
+    "--export-force-local-attention": "attention is costed as the stack runs it",
+    "--perform-rl-step": "the training step alone is costed, not the generation of what it learns from",
+    "--langrl-env-config": "the training step alone is costed, not the generation of what it learns from",
 }  # fmt: skip
 
 

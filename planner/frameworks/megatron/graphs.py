@@ -67,7 +67,14 @@ def accept_graphs(a: Arguments, variables: Mapping[str, str]) -> None:
 
 
 def graph_axes(a: Arguments) -> dict[str, int]:
-    """`cuda_graph_impl` and `cuda_graph_modules` of the arguments. Raises `InputError`."""
+    """`cuda_graph_impl` and `cuda_graph_modules` of the arguments. Raises `InputError`.
+
+    Reinforcement learning captures what generates alone unless told otherwise (megatron/rl/rl_utils.py
+    megatron_rl_inference_mode).
+    """
+    learns = a.has("--perform-rl-step") or a.has("--langrl-env-config")
+    if learns and not a.has("--rl-training-cuda-graphs"):
+        return {}
     impl = a.word("--cuda-graph-impl", "none")
     for name, meant in (("--enable-cuda-graph", "local"), ("--external-cuda-graph", "transformer_engine")):
         if a.has(name):

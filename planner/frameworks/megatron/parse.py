@@ -271,6 +271,10 @@ def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> in
 def _axes(a: Arguments) -> tuple[dict[str, int], ChunkLayers]:
     tp, pp = a.positive("--tensor-model-parallel-size", 1), a.positive("--pipeline-model-parallel-size", 1)
     vpp, layers = _pipeline(a, pp)
+    group = a.positive("--microbatch-group-size-per-virtual-pipeline-stage", pp)
+    if vpp > 1 and group != pp:
+        must = "--microbatch-group-size-per-virtual-pipeline-stage must be the pipeline size: planner models no other"
+        raise InputError(must, f"{group}, pp {pp}", "leave it out")
     recompute, recomputed, modules = _recompute(a, pp, vpp)
     axes = {
         "tp": tp,
