@@ -14,7 +14,7 @@ Every message says what must hold, what was given, and what to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _FEW: Final = 30  # names that a message can hold
@@ -87,6 +87,28 @@ class UnknownNameError(InputError):
             repr(name),
             hint or ("nearest known: " + ", ".join(nearest) + few),
         )
+
+
+# what a field must be, by the type of pydantic's error, where its own words are those of a programmer
+_FIELD_MUST: Final = {
+    "missing": "the key must be given",
+    "extra_forbidden": "the key must be a known one",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "must be a whole number"
+    ),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a finite number"),
+    **dict.fromkeys(("tuple_type", "list_type", "set_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be keys with their values"),
+}
+
+
+def field_must(found: Mapping[str, Any]) -> str:
+    """What must hold of a field, from the first of pydantic's errors."""
+    told = str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    return _FIELD_MUST.get(found["type"], told)
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:

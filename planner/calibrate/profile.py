@@ -19,7 +19,7 @@ from planner.calibrate.logs.nccl_tests import SMALLEST_SIZE, LinkTest
 from planner.catalog.loader import load_kernel_rates
 from planner.cost.device.kernels import attention_time, gemm_time, grouped_gemm_time, memory_bound_time
 from planner.cost.network.collectives import CollectiveKind
-from planner.errors import FileInputError, InputError, PlannerError
+from planner.errors import FileInputError, InputError, PlannerError, field_must
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.rates import KernelRates
 from planner.spec.overlay import Overlay
@@ -97,7 +97,7 @@ def read_profile(path: Path) -> Profile:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         given = "" if isinstance(first["input"], dict | list) else repr(first["input"])[:80]
-        raise FileInputError(str(path), first["msg"], given, hint, field=field) from None
+        raise FileInputError(str(path), field_must(first), given, hint, field=field) from None
 
 
 def expected(measured: Measurement, accelerator: Accelerator, rates: KernelRates) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from planner.errors import FileInputError, InputError
+from planner.errors import FileInputError, InputError, field_must
 from planner.spec.assumptions import Assumption, Assumptions, assumptions_from
 from planner.units import parse_quantity
 
@@ -59,7 +59,7 @@ def read_assumptions(path: Path) -> Assumptions:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise FileInputError(str(path), first["msg"], field=field) from None
+        raise FileInputError(str(path), field_must(first), field=field) from None
     records = [
         Assumption(key, entry.value, entry.kind, entry.meaning, entry.source, entry.unverified)
         for key, entry in document.assumptions.items()

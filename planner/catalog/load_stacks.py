@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from planner.catalog.stack_options import SEPARATOR, with_options
-from planner.errors import FileInputError, InputError, UnknownNameError
+from planner.errors import FileInputError, InputError, UnknownNameError, field_must
 from planner.spec.stack import Stack
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -84,7 +84,7 @@ def read_stack(path: Path) -> Stack:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         given = "" if isinstance(first["input"], dict) else repr(first["input"])
-        raise FileInputError(str(path), first["msg"], given, field=field) from None
+        raise FileInputError(str(path), field_must(first), given, field=field) from None
 
 
 def _extended(path: Path, document: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from planner.cost.params import model_parameters
 from planner.spec.load_model import catalog_index, catalog_models, load_model
 from planner.spec.machine.build_cluster import smallest_size
 from planner.spec.machine.cluster import Cluster
-from planner.spec.machine.load_cluster import cluster_specs, load_cluster
+from planner.spec.machine.load_cluster import cluster_spec, cluster_specs, load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 
@@ -116,10 +116,9 @@ def shipped_clusters() -> list[Facts]:
 
 def named_cluster(text: str, gpus: int | None) -> Facts:
     """The cluster behind a name, a path or a shorthand; of a node type `gpus` or the smallest of its kind."""
-    for path, spec in cluster_specs():
-        if gpus is None and spec.nodes == "any" and text.lower() in (path.stem, spec.name, *spec.aliases):
-            return cluster_facts(load_cluster(path.stem, smallest_size(spec)), True)
-    return cluster_facts(load_cluster(text, gpus))
+    spec = cluster_spec(text) if gpus is None else None
+    size = smallest_size(spec) if spec else gpus
+    return cluster_facts(load_cluster(text, size), any_size=spec is not None and size is not None)
 
 
 def stack_facts(stack: Stack) -> Facts:

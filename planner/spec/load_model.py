@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from planner.errors import FileInputError, UnknownNameError
+from planner.errors import FileInputError, UnknownNameError, field_must
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
 from planner.spec.load_yaml import parse_yaml
@@ -60,7 +60,9 @@ def catalog_index() -> Mapping[str, CatalogEntry]:
         return {name: CatalogEntry.model_validate(entry) for name, entry in content.items()}
     except ValidationError as error:
         first = error.errors()[0]
-        raise FileInputError(str(path), first["msg"], repr(first.get("input")), "repair the index") from error
+        raise FileInputError(
+            str(path), field_must(first), repr(first.get("input")), "repair the index"
+        ) from error
 
 
 def catalog_models() -> list[str]:

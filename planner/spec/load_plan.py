@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from planner.errors import FileInputError
+from planner.errors import FileInputError, field_must
 from planner.spec.planfile import SCHEMA_VERSION, Plan
 from planner.spec.save import save_text
 
@@ -45,8 +45,7 @@ def parse_plan(text: str, name: str) -> Plan:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         given = "" if isinstance(first["input"], dict | list) else repr(first["input"])
-        must = first["msg"].removeprefix("Value error, ")
-        raise FileInputError(name, must, given, _MAKE_ONE, field=field) from None
+        raise FileInputError(name, field_must(first), given, _MAKE_ONE, field=field) from None
 
 
 def read_document(path: Path | str) -> str:

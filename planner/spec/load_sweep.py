@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from planner.errors import FileInputError
+from planner.errors import FileInputError, field_must
 from planner.spec.load_yaml import read_yaml
 
 MOST_POINTS: Final = 1_000_000
@@ -79,7 +79,7 @@ def load_sweep(path: Path) -> SweepFile:
         field = ".".join(str(part) for part in first["loc"])
         given = "" if isinstance(first["input"], dict | list) else repr(first["input"])[:200]
         known = ", ".join(SweepFile.model_fields)
-        raise FileInputError(name, first["msg"], given, f"keys: {known}", field=field) from None
+        raise FileInputError(name, field_must(first), given, f"keys: {known}", field=field) from None
     count = 1
     for key in GRID:
         values = getattr(sweep, key)

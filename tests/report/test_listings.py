@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
 from planner.catalog.load_stacks import load_stack, stack_names
-from planner.report.listings import shipped_clusters, shipped_stacks, stack_facts
+from planner.report.listings import named_cluster, shipped_clusters, shipped_stacks, stack_facts
 from planner.report.listings_text import clusters_document, stack_document, stacks_document
 from planner.report.text import render
+from planner.spec.machine.load_cluster import cluster_specs
 
 
 def lines(document: object, width: int = 80) -> list[str]:
@@ -44,3 +47,12 @@ def test_numbers_of_a_stack_have_units(name: str, value: str) -> None:
         line for line in lines(stack_document(stack_facts(load_stack("megatron-2026")))) if name + " " in line
     )
     assert value in told
+
+
+def test_a_node_type_of_ones_own_is_shown_as_a_shipped_one(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text((next(cluster_specs())[0].parent / "dgx-h100.yaml").read_text())
+    assert named_cluster(str(own), None) == named_cluster("dgx-h100", None)
+    assert named_cluster("DGX_H100", None)["any_size"]
+    assert named_cluster(str(own), 64)["devices"] == 64
+    assert not named_cluster("h100-sxm-roce", None)["any_size"]

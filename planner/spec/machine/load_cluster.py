@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from planner.errors import FileInputError, InputError, UnknownNameError, nearest_names
+from planner.errors import FileInputError, InputError, UnknownNameError, field_must, nearest_names
 from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_spec
 from planner.spec.machine.build_cluster import assemble_cluster, cluster_from_spec
@@ -46,17 +46,24 @@ def _checked(document: Mapping[str, Any], path: str, model: type[FileType]) -> F
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        first = errors[0]
         if first["type"] == "missing":  # a misspelt key tells more than the one that is then missing
-            first = next((found for found in error.errors() if found["type"] == "extra_forbidden"), first)
+            first = next((found for found in errors if found["type"] == "extra_forbidden"), first)
     raised = first.get("ctx", {}).get("error")
     field = raised.field if isinstance(raised, FieldError) else _dotted(first["loc"], document)
-    must, hint = str(raised or first["msg"]).replace("Input should be", "must be", 1), ""
+    here = [
+        field_must(found) for found in errors if _dotted(found["loc"], document) == field
+    ]  # a union has several
+    must, hint = (
+        str(raised) if raised else " or ".join([here[0], *(m.removeprefix("must be ") for m in here[1:])]),
+        "",
+    )
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, first["loc"])
-        must, hint = "the key must be a known one", "known: " + ", ".join(known)
+        hint = "known: " + ", ".join(known)
     elif first["type"] == "missing":
-        must, hint = "the key must be given", f"add it: {_EXAMPLES}"
+        hint = f"add it: {_EXAMPLES}"
     given = "" if isinstance(first["input"], dict) or not field else repr(first["input"])[:200]
     raise FileInputError(path, must, given, hint, field=field)
 
@@ -150,7 +157,7 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
         return _built(_read_spec(named, ClusterSpec), str(named), gpus)
     if looks_like_shorthand(text):
         return _load_shorthand(text, gpus)
-    if text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text or _exists(text):
+    if _is_file(text):
         document = read_yaml(Path(text))
         return described_cluster(document, text, gpus)
     nearest = ", ".join(nearest_names(text[:100], _index(_CLUSTERS)))
@@ -159,9 +166,22 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
     )
 
 
+def cluster_spec(text: str) -> ClusterSpec | None:
+    """The file behind a name or a YAML path; None of a shorthand and of what is no cluster. Raises `InputError`."""
+    named = _find(_CLUSTERS, text)
+    if named is None and (looks_like_shorthand(text) or not _is_file(text)):
+        return None
+    return _read_spec(named or Path(text), ClusterSpec)
+
+
 def names_no_file(text: str) -> bool:
     """Is it a cluster that planner ships, or a shorthand, so that no other file is read for it?"""
     return bool(text.strip()) and (_find(_CLUSTERS, text) is not None or looks_like_shorthand(text))
+
+
+def _is_file(text: str) -> bool:
+    """Is it meant as a path?"""
+    return text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text or _exists(text)
 
 
 def _exists(text: str) -> bool:

@@ -1,0 +1,55 @@
+"""Fields of files are refused in words of a file, not of the library that checks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.catalog.load_stacks import read_stack
+from planner.errors import FileInputError
+from planner.spec.load_model import load_model
+from planner.spec.load_sweep import load_sweep
+from planner.spec.machine.load_cluster import cluster_specs, load_cluster
+
+OF_A_PROGRAMMER = ("Input should", "valid", "tuple", "dictionary", "instance", "inputs are not")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("aliases: superpod", "aliases: must be a list"),
+        ("nodes: many", "nodes: must be a whole number or 'any'"),
+        ("name: 3", "name: must be text"),
+        ("fabric: fast", "fabric: must be keys with their values"),
+        ("colour: red", "colour: the key must be a known one"),
+        ("unverified: [3]", "unverified.0: must be text"),
+    ],
+)
+def test_clusters(line: str, said: str, tmp_path: Path) -> None:
+    shipped = next(path for path, spec in cluster_specs() if spec.name == "dgx-h100").read_text()
+    key = line.split(":")[0]
+    kept, skipping = [], False
+    for row in shipped.splitlines():
+        skipping = row.startswith(f"{key}:") or (skipping and row.startswith(" "))
+        kept += [] if skipping else [row]
+    (tmp_path / "own.yaml").write_text("\n".join([*kept, line]))
+    with pytest.raises(FileInputError) as refused:
+        load_cluster(str(tmp_path / "own.yaml"), 16)
+    assert said in str(refused.value)
+    assert not any(word in str(refused.value) for word in OF_A_PROGRAMMER)
+
+
+def test_models_stacks_and_sweeps(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    head = "extends: megatron-2026\nname: own\ndescription: own\nreleased: 2026-01\nsource: own\n"
+    for load, text, said in (
+        (lambda: load_model(str(file)), "layers: 2.5\nhidden: 8\nheads: 1\nvocab: 9\n", "layers: must be a whole"),
+        (lambda: read_stack(file), head + "host: 3\n", "host: must be keys with their values"),
+        (lambda: read_stack(file), head + "limits: {zero: 3}\n", "limits.zero: must be a list"),
+        (lambda: load_sweep(file), "model: a\ncluster: b\nspeed: 1\n", "speed: the key must be a known one"),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(FileInputError) as refused:
+            load()
+        assert said in str(refused.value)
