@@ -39,7 +39,8 @@ from planner.frameworks.rulebook import (
     whole_scans,
 )
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.shell.script import Script, is_script, options_of, product, whole
+from planner.frameworks.shell.script import Script, is_script, product, slurm_devices
+from planner.frameworks.trainer import Trainer, trainer_of, words_of
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
@@ -57,6 +58,11 @@ _FREE: Final = (
     "optimizer.params.", "scheduler.params.", "checkpoint.parallel_write.", "compression_training.", "autotuning.",
     "data_efficiency.", "elasticity.", "curriculum_learning.", "weight_quantization.", "timers.",
     "datastates.", "tensor_parallel.partition_config.",
+)  # fmt: skip
+# sections whose models forbid other names (runtime/config_utils.py DeepSpeedConfigModel); others are asked by name
+_STRICT: Final = (
+    "zero_optimization.", "bf16.", "fp16.", "compile.", "tensor_parallel.", "expert_parallel.", "hybrid_engine.",
+    "tensorboard.", "wandb.", "csv_monitor.", "comet.", "comms_logger.",
 )  # fmt: skip
 
 
@@ -308,8 +314,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             "a DeepSpeed configuration must be a JSON file with train_micro_batch_size_per_gpu",
             ", ".join(files),
         )
-    document = with_full_names(load_settings(files[name], name))
-    s = Settings(document, name)
+    stated = with_full_names(load_settings(files[name], name))
+    words = words_of(files)
+    trainer = trainer_of(words)
+    s = Settings(trainer.filled(stated), name)
     pipe = next((load_settings(text, f) for f, text in files.items() if f.endswith(PIPELINE)), {})
     pp = Settings(pipe, PIPELINE).count("num_stages", s.count("pipeline.stages", 1))
     tp = max(s.count("tensor_parallel.autotp_size", 1, least=0), 1)
@@ -329,7 +337,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if stage == 3 and s.count("zero_optimization.zero_hpz_partition_size", 1) > 1:
         notes.append("zero_hpz_partition_size, a second copy of the weights in every group, is not costed")
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
-    recompute, seq_len, options = _program(files, pipe)
+    recompute = Recompute.FULL if _recomputes(words, trainer, pipe) else Recompute.NONE
+    options = (FLASH_ATTENTION_3,) if set(words.get("attention", ())) & NEWER_FLASH else ()
+    kind = s.text("optimizer.type", "AdamW")
+    if kind.lower() not in ("adam", "adamw"):
+        notes.append(f"optimizer.type {kind[:40]}: costed as AdamW with fp32 moments")
+    strange, passed = _unknown(stated)
+    notes += [f"DeepSpeed passes over what it does not know: {option}" for option in passed]
     axes["recompute"] = int(recompute)
     axes |= of_batch
     automatic_bf16 = s.values.get("bf16.enabled") == "auto" and not s.flag("fp16.enabled")
@@ -346,13 +360,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         version=VERSION,
         axes=axes,
         devices=devices,
-        seq_len=seq_len,
+        seq_len=trainer.seq_len,
         global_batch=batch,
         precision=precision,
-        unknown=unknown_options(
-            "deepspeed", VERSION, [n for n in flatten(document) if not n.startswith(_FREE)]
-        ),
-        notes=tuple(notes),
+        model=trainer.model,
+        optimizer=None if s.has("optimizer.type") else trainer.optimizer,
+        unknown=strange,
+        notes=(*notes, *trainer.notes),
         stack_options=(*((PURE_BF16,) if all(pure) else ()), *options),
         stack_settings=settings,
     )
@@ -392,22 +406,17 @@ def _offload(s: Settings) -> int:
     return found
 
 
-def _program(
-    files: Mapping[str, str], pipe: Mapping[str, Any]
-) -> tuple[Recompute, int | None, tuple[str, ...]]:
-    """Recomputation, sequence length and options of the stack, which a program's options say."""
-    full = bool(pipe.get("activation_checkpoint_interval"))
-    seq_len: int | None = None
-    options: tuple[str, ...] = ()
-    for file, text in files.items():
-        if is_script(file):
-            words = {name: values for name, *values in options_of(text)[0]}
-            full |= "--recompute" in words
-            given = (words.get("--seq-len") or [""])[0]
-            seq_len = whole(given) or seq_len
-            if set(words.get("--attention", ())) & NEWER_FLASH:
-                options = (FLASH_ATTENTION_3,)
-    return (Recompute.FULL if full else Recompute.NONE), seq_len, options
+def _recomputes(words: Mapping[str, list[str]], trainer: Trainer, pipe: Mapping[str, Any]) -> bool:
+    """Are layers recomputed: by PipelineModule's arguments, or the program's words?"""
+    return bool(pipe.get("activation_checkpoint_interval")) or trainer.recompute or "recompute" in words
+
+
+def _unknown(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Settings that DeepSpeed refuses (its sections' models forbid others), and those that it does not look at."""
+    names = [name for name in flatten(document) if not name.startswith(_FREE)]
+    strange = unknown_options("deepspeed", VERSION, names)
+    refused = tuple(name for name in strange if name.startswith(_STRICT))
+    return refused, tuple(name for name in strange if name not in refused)
 
 
 def _devices(files: Mapping[str, str]) -> int | None:
@@ -416,10 +425,13 @@ def _devices(files: Mapping[str, str]) -> int | None:
             slots = re.findall(r"^\s*[^#\s]+\s+slots=(\d{1,6})\s*$", text, re.MULTILINE)
             return sum(int(count) for count in slots) or None
     for file, text in files.items():
-        if is_script(file) and "deepspeed" in text:
-            words = {name: values for name, *values in options_of(text)[0]}
-            each = (words.get("--num_gpus") or [""])[0]
-            return product((words.get("--num_nodes") or ["1"])[0], each)
+        if is_script(file):
+            words = words_of({file: text})
+            each = words.get("num_gpus") or words.get("nproc_per_node") or [""]
+            nodes = words.get("num_nodes") or words.get("nnodes") or ["1"]
+            devices = slurm_devices(text) or product(nodes[0], each[0])
+            if devices is not None:
+                return devices
     return None
 
 

@@ -45,8 +45,10 @@ _SHORT: Final = frozenset(
 
 
 def with_full_names(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A DeepSpeed file with settings of ZeRO 3 under the names of its documentation."""
+    """A DeepSpeed file with settings of ZeRO 3, and the section of bf16, under the names of its documentation."""
     said = dict(document)
+    if "bf16" not in said and "bfloat16" in said:  # runtime/precision_config.py get_bfloat16_config
+        said["bf16"] = said.pop("bfloat16")
     if isinstance(zero := said.get("zero_optimization"), dict):
         said["zero_optimization"] = {
             f"{_PREFIX}{name}" if name in _SHORT else name: value for name, value in zero.items()

@@ -18,10 +18,10 @@ from planner.frameworks.shell.script import (
     COMMAND_END,
     group_options,
     is_script,
-    options_of,
     script_words,
     whole,
 )
+from planner.frameworks.trainer import Trainer, trainer_of, words_of
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
@@ -79,22 +79,23 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if kind == "DEEPSPEED" and s.has("deepspeed_config.deepspeed_config_file"):
         ds, notes = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
     zero, hsdp, offload = _states(s, ds, kind, devices, cp)
-    words = _program_words(files)
-    full = s.flag("fsdp_config.fsdp_activation_checkpointing") or "--recompute" in words
+    words = words_of(files)
+    trainer = trainer_of(words)
+    full = s.flag("fsdp_config.fsdp_activation_checkpointing") or trainer.recompute or "recompute" in words
     axes = {
         "tp": tp, "cp": cp, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "sp": 0, "zero": zero, "hsdp": hsdp,
         "recompute": int(Recompute.FULL if full else Recompute.NONE), "offload": offload,
     }  # fmt: skip
     dp = None if devices is None else max(devices // (tp * cp), 1)
     axes |= {"dp": dp} if dp is not None else {}
-    numbers = _numbers(words, s, ds)
+    numbers = _numbers(words, trainer, s, ds)
     axes |= {"num_microbatches": numbers["accumulate"]} if "accumulate" in numbers else {}
     batch = None
     if "micro-batch" in numbers:
         axes["micro_batch"] = numbers["micro-batch"]
         axes.setdefault("num_microbatches", 1)
         batch = None if dp is None else dp * axes["micro_batch"] * axes["num_microbatches"]
-    precision, gathers, said = _precision(s, ds, kind)
+    precision, gathers, said = _precision(s, ds, kind, trainer)
     settings, costed = zero_settings(ds, zero) if kind == "DEEPSPEED" else ((), ())
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
@@ -105,11 +106,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         seq_len=numbers.get("seq-len"),
         global_batch=batch,
         precision=precision,
+        model=trainer.model,
+        optimizer=None if ds.has("optimizer.type") else trainer.optimizer,
         param_gather=gathers,
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
         engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
         stack_settings=settings,
-        notes=(*notes, *said, *costed, *(() if batch else (unstated,))),
+        notes=(*notes, *said, *costed, *trainer.notes, *(() if batch else (unstated,))),
     )
 
 
@@ -124,22 +127,14 @@ def _states(s: Settings, ds: Settings, kind: str, devices: int | None, cp: int) 
     return 0, 0, 0
 
 
-def _program_words(files: Mapping[str, str]) -> dict[str, list[str]]:
-    """Options of the commands in scripts, and their values."""
-    words: dict[str, list[str]] = {}
-    for file, text in files.items():
-        if is_script(file):
-            words |= {option: values for option, *values in options_of(text)[0]}
-    return words
-
-
-def _numbers(words: Mapping[str, list[str]], s: Settings, ds: Settings) -> dict[str, int]:
+def _numbers(words: Mapping[str, list[str]], trainer: Trainer, s: Settings, ds: Settings) -> dict[str, int]:
     """Sequence, micro-batch and accumulated steps, by the program's words, else the DeepSpeed file, else the YAML."""
-    numbers = {
-        option: value
-        for option in ("seq-len", "micro-batch", "accumulate")
-        if (value := whole((words.get(f"--{option}") or [""])[0]))
+    stated = {
+        "seq-len": trainer.seq_len,
+        "micro-batch": trainer.micro_batch or whole((words.get("micro_batch") or [""])[0]),
+        "accumulate": trainer.accumulate or whole((words.get("accumulate") or [""])[0]),
     }
+    numbers = {name: value for name, value in stated.items() if value}
     for option, settings, name in (
         ("micro-batch", ds, "train_micro_batch_size_per_gpu"),
         ("accumulate", ds, "gradient_accumulation_steps"),
@@ -150,9 +145,13 @@ def _numbers(words: Mapping[str, list[str]], s: Settings, ds: Settings) -> dict[
     return numbers
 
 
-def _precision(s: Settings, ds: Settings, kind: str) -> tuple[Precision | None, bool | None, list[str]]:
-    """The recipe, whether FSDP2 casts weights before it gathers them, and what was taken of fp8."""
-    text = s.text("mixed_precision", "no").lower()
+def _precision(
+    s: Settings, ds: Settings, kind: str, trainer: Trainer
+) -> tuple[Precision | None, bool | None, list[str]]:
+    """The recipe, whether FSDP2 casts weights before it gathers them, and what was taken of fp8. What a Trainer is told
+    goes before the YAML (training_args.py sets ACCELERATE_MIXED_PRECISION)."""
+    own = next((name for name, on in trainer.formats.items() if on), None)
+    text = own or s.text("mixed_precision", "no").lower()
     if ds.flag("bf16.enabled") or ds.flag("fp16.enabled"):  # the DeepSpeed file's own counts
         text = "bf16" if ds.flag("bf16.enabled") else "fp16"
     if text != "fp8":

@@ -1,0 +1,106 @@
+"""What do the words of a program with Transformers' Trainer say? They fill what a settings file leaves to the program.
+
+Source: transformers 5.23 (training_args.py, hf_argparser.py, integrations/deepspeed.py). The sequence's length has no
+word of the Trainer: those of its examples, of TRL, of LLaMA-Factory and of FastChat count. Left out: settings that cost
+no step anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from planner.frameworks.shell.script import is_script, options_of, whole
+from planner.spec.job import Optimizer
+from planner.spec.load_model import load_model, resolve_catalog_name
+from planner.spec.model import ModelSpec
+
+_LENGTHS: Final = (
+    "seq_len", "max_seq_length", "max_seq_len", "model_max_length", "max_length", "block_size", "cutoff_len",
+)  # fmt: skip
+_MODELS: Final = ("model_name_or_path", "model_name", "model_path")
+_ADAPTERS: Final = ("use_peft", "use_lora", "lora_enable", "lora_r", "lora_rank", "lora_dim")
+# --optim -> what it is here; those of no entry are said
+_OPTIMIZERS: Final = {
+    "adamw_torch": Optimizer.ADAMW, "adamw_torch_fused": Optimizer.ADAMW, "adamw_apex_fused": Optimizer.ADAMW,
+    "adamw_hf": Optimizer.ADAMW, "adamw_8bit": Optimizer.ADAMW_8BIT, "adamw_bnb_8bit": Optimizer.ADAMW_8BIT,
+    "adamw_torch_8bit": Optimizer.ADAMW_8BIT, "adafactor": Optimizer.ADAFACTOR, "sgd": Optimizer.SGD_MOMENTUM,
+}  # fmt: skip
+_RECOMPUTES: Final = ("gradient_checkpointing", "activation_checkpointing")
+_FORMATS: Final = ("bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What the words say, None where they are silent: sequences of a micro-batch, micro-batches of a step, tokens of a
+    sequence. `formats`: the number formats that they turn on or off."""
+
+    micro_batch: int | None
+    accumulate: int | None
+    seq_len: int | None
+    recompute: bool
+    formats: Mapping[str, bool]
+    model: ModelSpec | None
+    optimizer: Optimizer | None
+    notes: tuple[str, ...]
+
+    def filled(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """A DeepSpeed file with what it leaves to the program (HfTrainerDeepSpeedConfig.trainer_config_process)."""
+        said = dict(document)
+        for name, value in (
+            ("train_micro_batch_size_per_gpu", self.micro_batch),
+            ("gradient_accumulation_steps", self.accumulate),
+        ):
+            if value is not None and said.get(name, "auto") == "auto":
+                said[name] = value
+        for name, on in self.formats.items():
+            section = said.get(name)
+            if isinstance(section, dict) and section.get("enabled") == "auto":
+                said[name] = {**section, "enabled": on}
+        return said
+
+
+def words_of(files: Mapping[str, str]) -> dict[str, list[str]]:
+    """Options of the commands in scripts, with _ for -, and their values."""
+    words: dict[str, list[str]] = {}
+    for file, text in files.items():
+        if is_script(file):
+            words |= {option[2:].replace("-", "_"): values for option, *values in options_of(text)[0]}
+    return words
+
+
+def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
+    """What `words`, as `words_of` has them, say."""
+    notes = []
+    adapters = next((name for name in _ADAPTERS if _on(words, name)), None)
+    if adapters is not None:
+        notes.append(f"--{adapters}: all weights are counted as trained, not the adapters alone")
+    optim = _first(words, ("optim",))
+    if optim and "$" not in optim and optim not in _OPTIMIZERS:
+        notes.append(f"--optim {optim[:40]}: costed as AdamW with fp32 moments")
+    named = _first(words, _MODELS)
+    known = resolve_catalog_name(named) if named else None
+    if known is not None:
+        notes.append(f"the model is taken as {known}, by {named}; --model names another")
+    trainer = "per_device_train_batch_size" in words
+    return Trainer(
+        micro_batch=whole(_first(words, ("per_device_train_batch_size",))),
+        accumulate=whole(_first(words, ("gradient_accumulation_steps",))),
+        seq_len=next((n for name in _LENGTHS if (n := whole(_first(words, (name,)))) is not None), None),
+        recompute=any(_on(words, name) for name in _RECOMPUTES),
+        formats={name: _on(words, name) for name in _FORMATS if name in words or trainer},
+        model=load_model(known) if known is not None else None,
+        optimizer=_OPTIMIZERS.get(optim),
+        notes=tuple(notes),
+    )
+
+
+def _first(words: Mapping[str, list[str]], names: tuple[str, ...]) -> str:
+    return next((words[name][0] for name in names if words.get(name)), "")
+
+
+def _on(words: Mapping[str, list[str]], name: str) -> bool:
+    """Is a flag set? Alone, or with a value that hf_argparser.py string_to_bool takes for true, or a number above 0."""
+    value = (words.get(name) or [""])[0].lower()
+    return name in words and (value in ("", "true", "yes", "y", "t", "1") or bool(whole(value)))

@@ -1,0 +1,111 @@
+"""Words of Transformers' Trainer fill what a DeepSpeed file or an Accelerate YAML leaves to the program."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from planner.frameworks import framework
+from planner.frameworks.framework import ParsedConfig
+from planner.spec.config import Recompute
+from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
+
+AUTO: dict[str, Any] = {
+    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}, "zero_optimization": {"stage": 3},
+}  # fmt: skip
+WORDS = (
+    "--model_name_or_path meta-llama/Llama-3.1-8B-Instruct --per_device_train_batch_size 2 "
+    "--gradient_accumulation_steps=4 --model_max_length 4096 --bf16 True --gradient_checkpointing True"
+)
+
+
+def deepspeed(
+    words: str, settings: dict[str, Any] | None = None, start: str = "deepspeed --num_gpus 8"
+) -> ParsedConfig:
+    files = {"run.sh": f"{start} train.py {words}\n", "ds.json": json.dumps(settings or AUTO)}
+    return framework("deepspeed").parse(files)
+
+
+@pytest.mark.parametrize("words", [WORDS, WORDS.replace("_", "-").replace(" True", "")])
+def test_a_deepspeed_file_left_to_the_trainer(words: str) -> None:
+    read = deepspeed(words)
+    assert {axis: read.axes[axis] for axis in ("dp", "micro_batch", "num_microbatches", "recompute", "zero")} == {
+        "dp": 8, "micro_batch": 2, "num_microbatches": 4, "recompute": Recompute.FULL, "zero": 3,
+    }  # fmt: skip
+    assert (read.devices, read.global_batch, read.seq_len, read.precision) == (8, 64, 4096, Precision.BF16)
+    assert read.model is not None
+    assert read.model.hidden == 4096
+    assert not any("micro_batch" in note for note in read.notes)
+
+
+def test_what_the_file_states_goes_before_the_words() -> None:
+    read = deepspeed(WORDS, AUTO | {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": False}})
+    assert read.axes["micro_batch"] == 1
+    assert read.precision is Precision.FP32
+
+
+@pytest.mark.parametrize(
+    ("words", "precision"),
+    [("--fp16 True", Precision.FP16), ("--bf16 False --fp16", Precision.FP16), ("", Precision.FP32)],
+)
+def test_formats_left_to_the_trainer_are_its_own(words: str, precision: Precision) -> None:
+    read = deepspeed(f"--per_device_train_batch_size 1 {words}")
+    assert read.precision is precision
+    assert deepspeed(words, {**AUTO, "fp16": {"enabled": False}}).precision is not Precision.FP16
+
+
+@pytest.mark.parametrize(
+    ("start", "devices"),
+    [
+        ("torchrun --nproc_per_node 4 --nnodes=2", 8),
+        ("#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun python", 32),
+        ("deepspeed --num_nodes 3 --num_gpus 8", 24),
+        ("deepspeed", None),
+    ],
+)
+def test_devices_are_those_of_whatever_starts_it(start: str, devices: int | None) -> None:
+    assert deepspeed(WORDS, start=start).devices == devices
+
+
+def test_optimizers_and_adapters() -> None:
+    read = deepspeed(WORDS + " --optim adamw_bnb_8bit --lora_r 16")
+    assert read.optimizer is Optimizer.ADAMW_8BIT
+    assert any(note.startswith("--lora_r: all weights are counted as trained") for note in read.notes)
+    assert not any("adapters" in note for note in deepspeed(WORDS + " --use_peft False --lora_r 0").notes)
+    assert (
+        "--optim lion_8bit: costed as AdamW with fp32 moments"
+        in deepspeed(WORDS + " --optim lion_8bit").notes
+    )
+    own = AUTO | {"optimizer": {"type": "Lamb", "params": {"lr": 1e-4}}}
+    read = deepspeed(WORDS + " --optim adafactor", own)
+    assert read.optimizer is None
+    assert "optimizer.type Lamb: costed as AdamW with fp32 moments" in read.notes
+
+
+def test_names_that_deepspeed_does_not_look_at_are_no_faults() -> None:
+    """LLaMA-Factory's own files have _comment and monitor_config; the models of sections forbid what they lack."""
+    read = deepspeed(WORDS, AUTO | {"_comment": "x", "zero_optimisation": {"stage": 1}})
+    assert read.unknown == ()
+    assert any("passes over what it does not know: zero_optimisation.stage" in note for note in read.notes)
+    strict = deepspeed(WORDS, AUTO | {"zero_optimization": {"stage": 3, "reduce_buckets": 1}})
+    assert [option.split()[0] for option in strict.unknown] == ["zero_optimization.reduce_buckets"]
+
+
+def test_the_older_name_of_bf16() -> None:
+    read = deepspeed("", {"train_micro_batch_size_per_gpu": 1, "bfloat16": {"enabled": True}})
+    assert (read.precision, read.unknown) == (Precision.BF16, ())
+
+
+def test_accelerate_takes_the_same_words() -> None:
+    yaml = (
+        "distributed_type: FSDP\nnum_processes: 16\nmixed_precision: 'no'\nfsdp_config:\n  fsdp_version: 2\n"
+    )
+    script = f"accelerate launch --config_file a.yaml train.py {WORDS}\n"
+    read = framework("accelerate").parse({"run.sh": script, "a.yaml": yaml})
+    assert (read.axes["micro_batch"], read.axes["num_microbatches"], read.global_batch) == (2, 4, 128)
+    assert (read.seq_len, read.precision, read.axes["recompute"]) == (4096, Precision.BF16, Recompute.FULL)
+    assert read.model is not None
