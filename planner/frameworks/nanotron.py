@@ -253,7 +253,6 @@ def render(launch: Launch, version: str) -> Files:
         *left_out(launch.model),
         *unwritten_rotation(launch.details, {}),
         *uncaptured(launch, TITLE),
-        "vocabulary padding: nanotron does not pad here, tp must divide the vocabulary",
     ]
     return {**files, README: readme(launch, TITLE, version, table_source("nanotron", version), run, missing)}
 

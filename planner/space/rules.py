@@ -102,7 +102,7 @@ def _ffn_tp(columns: Columns, problem: Problem) -> Mask:
 
 
 def _vocabulary_tp(columns: Columns, problem: Problem) -> Mask:
-    if problem.stack.limits.pads_vocabulary > 1:
+    if problem.stack.limits.pads_vocabulary:
         return np.ones(len(columns["tp"]), dtype=np.bool_)
     return problem.model.vocab % columns["tp"] == 0
 
@@ -248,7 +248,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "vocabulary-tp", ("tp",), _vocabulary_tp,
         "tp must divide the vocabulary, {vocab}, which this stack does not pad; tp={tp}",
-        "choose a tp that divides the vocabulary", "nanotron and torchtitan do not pad",
+        "choose a tp that divides the vocabulary", "torchtitan does not pad",
         lambda p: {"vocab": p.model.vocab},
     ),
     Rule(

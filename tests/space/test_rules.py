@@ -48,7 +48,7 @@ GREEDY = replace(DENSE, stack=load_stack("nanotron-2024"))
 EVEN = replace(DENSE, stack=load_stack("megatron-2026").model_copy(update={"split": PipelineSplit.EVEN}))
 NO_COPIES = on(limited(kv_heads_below_tp=False))
 UNPADDED = replace(
-    on(limited(pads_vocabulary=1)),
+    on(limited(pads_vocabulary=0)),
     model=dense_model(vocab=32001),
 )
 ANY = on(limited(schedules=SCHEDULE_LABELS))

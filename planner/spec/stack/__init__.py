@@ -70,7 +70,7 @@ class Limits(Section):
     kv_heads_below_tp: bool = True
     moe_needs_sp: bool = False
     pads_vocabulary: int = Field(
-        128, description="vocabulary is padded to a multiple of this x tp; 1: not padded"
+        128, ge=0, description="vocabulary is padded to a multiple of this x tp; 0: not padded"
     )
 
     @field_validator("cuda_graphs", "cuda_graphs_tried")

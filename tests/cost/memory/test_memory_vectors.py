@@ -78,7 +78,7 @@ def stack_of(o: dict[str, str]) -> Stack:
         saves_gathered_input=True,
     )
     none = Overhead(context="0 GiB", workspace="0 GiB", fragmentation=0.0)
-    limits = Limits(zero=(0, 1, 2, 3), pads_vocabulary=1, sequence_parallel=(0, 1))
+    limits = Limits(zero=(0, 1, 2, 3), pads_vocabulary=0, sequence_parallel=(0, 1))
     return load_stack("torchtitan-2026").model_copy(
         update={"states": states, "kernels": kernels, "overhead": none, "limits": limits}
     )
