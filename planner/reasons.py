@@ -95,7 +95,7 @@ def _shapes(model: CostModel, config: ParallelConfig) -> str:
         f"its matrix products are a factor {2**far.mean:.2f} from the nearest measured shape on average, "
         f"{2**far.most:.2f} at most"
     )
-    if far.outside > 0:
+    if far.outside >= 0.005:  # 0% of the work is not worth saying
         text += f", {far.outside:.0%} of their work beyond the largest or smallest"
     if far.attention > 0:
         text += f"; its attention is a factor {2**far.attention:.1f} beyond what was measured"

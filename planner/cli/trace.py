@@ -91,7 +91,7 @@ def trace(
         sys.stdout.write(text)
         return 0
     save_text(text, output)
-    for key in ("configuration", "note"):
+    for key in ("configuration", "schedule", "note"):
         if key in step.facts:
             sys.stderr.write(f"{key}: {step.facts[key]}\n")
     sys.stderr.write(

@@ -9,7 +9,7 @@ from rich.text import Text
 from planner import __version__
 from planner.compare import Comparison, Objective, Standing
 from planner.outcome import run_days
-from planner.report.facts import MEMORY_WORDS, days, precise_time
+from planner.report.facts import MEMORY_WORDS, days, days_cell, precise_time
 from planner.report.outcome import (
     Facts,
     band_of_days,
@@ -150,7 +150,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
         precise_time(best.step_time),
         f"{best.tokens_per_second_per_device:,.0f}",
         f"{100 * best.mfu:.1f}",
-        f"{run_days(run):,.1f}" if run else "",
+        days_cell(run_days(run)) if run else "",
         money(run.cost) if run else "",
         format_energy(run.energy) if run and run.energy else "",
         f"{100 * run.goodput:.1f} %" if run and run.goodput else "",

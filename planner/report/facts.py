@@ -167,7 +167,7 @@ def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
     else:
         figures.append(Figure("money", "not known", "--assume 'price=2.50 $/h' sets a price"))
     if run.energy is not None and run.emissions is not None and run.power_per_device is not None:
-        carbon = f"{run.emissions / 1000:,.0f} t CO2; {run.power_per_device:,.0f} W per GPU"
+        carbon = f"{tonnes(run.emissions)} CO2; {run.power_per_device:,.0f} W per GPU"
         figures.append(Figure("energy", format_energy(run.energy), f"{carbon}, {run.power_source}"))
     return tuple(figures)
 
@@ -192,6 +192,17 @@ def price_sentence(run: Run) -> str:
     own = f"own hardware ${run.owned_price_per_device_hour:.2f}"
     even = f"pays after {duration(run.break_even)} of use" if run.break_even else "never pays"
     return f"{text}; {own}, {even}"
+
+
+def tonnes(kilograms: float) -> str:
+    """A mass, in kg below a tonne."""
+    value, unit = (kilograms, "kg") if kilograms < 1000 else (kilograms / 1000, "t")
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def days_cell(number: float) -> str:
+    """A number of days for a column of them: runs of some hours stay apart."""
+    return f"{number:,.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.2g}"
 
 
 def days(number: float) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from planner.report import chart_data, charts, facts
 from planner.report.chart_data import Row
-from planner.report.facts import Figure
+from planner.report.facts import Figure, tonnes
 from planner.report.page import Block, Page, Section, chart, lines, table
 from planner.report.result_file import ComparisonFile, Outcome, ResultFile, SizingFile, Standing
 from planner.units import GIB, format_energy
@@ -128,7 +128,7 @@ def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
         price = f"${o.run.price_per_device_hour:.2f} per GPU-hour"
         found.append(Figure("money", f"${facts.count(o.run.cost)}", price))
     if o.run and o.run.energy:
-        carbon = f"{o.run.emissions / 1000:,.0f} t CO2" if o.run.emissions is not None else ""
+        carbon = f"{tonnes(o.run.emissions)} CO2" if o.run.emissions is not None else ""
         found.append(Figure("energy", format_energy(o.run.energy), carbon))
     return tuple(found)
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from planner import __version__
 from planner.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
 from planner.outcome import run_days
-from planner.report.facts import count, days, key_figures, precise_time
+from planner.report.facts import count, days, days_cell, key_figures, precise_time
 from planner.report.outcome import Facts, choice_lines, money, outcome_facts, shared_assumptions
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, labelled, prose, section
@@ -192,7 +192,7 @@ def _row(point: Point, doubling: Doubling | None, sizing: Sizing) -> tuple[str, 
     return (
         f"{point.gpus:,}",
         precise_time(best.step_time),
-        f"{run_days(run):,.1f}" if run else "",
+        days_cell(run_days(run)) if run else "",
         f"{doubling.speedup:.2f}x" if doubling else "",
         count(run.held_gpu_hours or run.gpu_hours) if run else "",
         money(run.cost) if run else "",

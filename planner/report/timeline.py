@@ -160,10 +160,10 @@ def timeline_svg(timeline: Timeline, title: str, most_ranks: int = 256, most_cel
         f"<style>{_SVG_STYLE}</style>",
         f'<rect class="paper" width="{_LEFT + _WIDTH + 20:.0f}" height="{height:.0f}"/>',
         f'<text class="title" x="{_LEFT:.0f}" y="20">{html.escape(title)}</text>',
-        *_svg_legend(),
     ]
     columns = max(_FEWEST_COLUMNS, most_cells // len(ranks))
     merged = table.kind.shape[1] > columns
+    lines.extend(_svg_legend(bool(table.where(Pass.WEIGHT_GRADIENT).any()), merged))
     for row, rank in enumerate(ranks):
         y = _TOP + row * _ROW_HEIGHT
         lines.append(f'<text class="end" x="{_LEFT - 6:.0f}" y="{y + 13:.1f}">rank {rank}</text>')
@@ -206,14 +206,12 @@ def _svg_cell(cell: Cell, y: float) -> str:
     return f'<g class="cell">{tip}{rect}{text}</g>'
 
 
-def _svg_legend() -> Iterator[str]:
-    words = (
-        ("f", "forward"),
-        ("b", "backward (input gradient)"),
-        ("w", "weight gradient"),
-        ("m", "mixed"),
-        ("row", "idle"),
+def _svg_legend(split: bool, merged: bool) -> Iterator[str]:
+    """What is drawn: backward passes, whole or `split` in two, and cells of several passes where `merged`."""
+    backward = (
+        (("b", "backward, input gradient"), ("w", "weight gradient")) if split else (("b", "backward"),)
     )
+    words = (("f", "forward"), *backward, *((("m", "mixed"),) if merged else ()), ("row", "idle"))
     x = _LEFT
     for kind, word in words:
         yield f'<rect class="{kind}" x="{x:.0f}" y="30" width="14" height="12"/>'

@@ -24,6 +24,19 @@ def test_key_figures_name_band_formula_and_margin(example_plan: Plan) -> None:
     assert "21.2M GPU-hours" in figures["whole run"].note
 
 
+@pytest.mark.parametrize(
+    ("kilograms", "said"), [(2558.8, "2.56 t"), (1.797e6, "1,797 t"), (81.0, "81 kg"), (412.6, "413 kg")]
+)
+def test_small_masses_keep_their_digits(kilograms: float, said: str) -> None:
+    assert facts.tonnes(kilograms) == said
+
+
+def test_days_of_short_runs_stay_apart() -> None:
+    assert [facts.days_cell(n) for n in (0.014, 0.1875, 0.23, 1.94, 33.08, 7345.8)] == [
+        "0.014", "0.19", "0.23", "1.94", "33.1", "7,345.8",
+    ]  # fmt: skip
+
+
 def test_too_much_memory_says_by_how_much(example_plan: Plan) -> None:
     memory = example_plan.choices[0].memory.model_copy(
         update={"limit": 60 * 2.0**30, "verdict": MemoryVerdict.DOES_NOT_FIT}

@@ -65,6 +65,15 @@ def test_svg_is_well_formed_escaped_and_self_contained() -> None:
     assert "prefers-color-scheme:dark" in text
 
 
+def test_the_legend_names_what_is_drawn() -> None:
+    whole, split = (timeline_svg(timed(s, 4, 8), "t") for s in (Schedule.ONE_F_ONE_B, Schedule.ZB_H1))
+    assert ">backward<" in whole
+    assert "gradient" not in whole
+    assert ">weight gradient<" in split
+    assert ">mixed<" not in whole + split
+    assert ">mixed<" in timeline_svg(timed(Schedule.ONE_F_ONE_B, 64, 256), "t")
+
+
 def test_halves_of_an_overlapped_pair_stand_side_by_side() -> None:
     timeline = timed(Schedule.DUALPIPE_V, 2, 6, 2.2)
     rows = timeline_text(timeline, 200).plain
