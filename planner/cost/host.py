@@ -44,6 +44,7 @@ BLOCK_SCALED_LAUNCHES = 22.0
 RELAUNCHED = {
     "core_attn": 1 / 12, "layernorm": 2 / 12, "mla_up_proj": 3 / 12, "mlp": 3 / 12, "moe_act": 1 / 12,
     "moe": 8 / 12, "shared_experts": 3 / 12,
+    "op": 8 / 12,  # both norms, rotary of q and k, projection, add, the second half of fc1, activation
 }  # fmt: skip
 
 # Launches that an eager softmax adds to those of a layer with a softmax kernel, about 16 a pass: a cast to fp32,

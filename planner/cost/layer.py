@@ -31,6 +31,7 @@ from planner.cost.host import HostModel
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.memory.activations import LayerShape
 from planner.cost.network.overlap import paired_time, soft_maximum
+from planner.cost.selective import by_operations, kept_shares, repeated_time
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, IntColumn
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
@@ -187,8 +188,10 @@ class LayerModel:
         attention: Array,
         memory: dict[str, Array],
         experts: Array,
+        scan: Array,
+        tensor: Array,
     ) -> Array:
-        """Forward seconds of the modules that a key recomputes."""
+        """Forward seconds of the modules, or of the operations, that a key recomputes."""
         zero = np.zeros(len(keys))
         seconds = {
             "core_attn": attention,
@@ -206,7 +209,10 @@ class LayerModel:
         mask = keys["recompute_modules"]
         total = zero
         for bit, name in enumerate(RECOMPUTE_MODULES):
-            total = total + np.where(mask & (1 << bit) > 0, seconds[name], 0.0)
+            total = total + np.where(mask & (1 << bit) > 0, seconds.get(name, zero), 0.0)
+        if (operations := by_operations(keys)).any():
+            shares = kept_shares(self.problem, self.recipe, layer)
+            total = np.where(operations, repeated_time(shares, gemms, memory, scan, tensor), total)
         return total
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
@@ -279,7 +285,7 @@ class LayerModel:
             weight_gradient=weight_gradient,
             tensor=tensor,
             exchanged=exposed[0] + exposed[1],
-            recomputed=self._recomputed(layer, keys, gemms, mixed[0], memory, experts),
+            recomputed=self._recomputed(layer, keys, gemms, mixed[0], memory, experts, scan[0], tensor[0]),
         )
 
     def _with_host(

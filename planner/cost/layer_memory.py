@@ -22,6 +22,7 @@ from planner.cost.mixers import sparse_attention
 from planner.cost.mixers.kinds import working_bytes
 from planner.cost.mixers.state_space import cut_of
 from planner.cost.network.context import context_kinds
+from planner.cost.selective import by_operations, kept_bytes
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
@@ -61,6 +62,9 @@ def layer_memory(
         extra = parts.get("moe_act", zero) if name == "moe" else zero
         part = parts.get(name, zero) + extra
         freed = freed + np.where(keys["recompute_modules"] & (1 << bit) > 0, part, 0.0)
+    if (operations := by_operations(keys)).any():
+        held = kept_bytes(problem, recipe, layer, x, parts)
+        freed = np.where(operations, everything - held, freed)
     freed = np.minimum(freed, everything - parts["input"])
     beside = kernels.checkpoint_extra * x.tokens * problem.model.hidden / x.sequence_split
     least = np.minimum(parts["input"] + beside, everything)

@@ -28,6 +28,7 @@ from planner.cost.pipeline.step import (
     slow_mode_time,
     straggling,
 )
+from planner.cost.selective import by_operations
 from planner.cost.shards import Shards
 from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
@@ -239,8 +240,9 @@ class PreparedCosts:
             factor = measured_factor(model.problem, self.stems.take(part))[stem]
             of_step["own_runs"] = (factor - 1.0) * (subtotal + of_step["stragglers"])
         working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
-        # a stage that keeps nothing but layer inputs reaches the loss with one layer's blocks unused
-        cached = np.where(recompute_layers >= batch.layers[stem], working, 0.0)
+        # a stage that recomputes every layer reaches the loss with one layer's blocks unused
+        again = (recompute_layers >= batch.layers[stem]) | by_operations(self.stems.take(part))[stem]
+        cached = np.where(again, working, 0.0)
         capacity, graphs = cluster.accelerator.memory, self._graphs(p_row, l_row, working, in_flight.peak)
         memory = worst_moment(
             [

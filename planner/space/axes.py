@@ -190,4 +190,4 @@ def selects_anything(problem: Problem) -> bool:
         present.add("shared_experts")
     if problem.model.expands_queries:
         present.add("mla_up_proj")
-    return not present.isdisjoint(problem.stack.limits.selective_recompute)
+    return not (present | {"op"}).isdisjoint(problem.stack.limits.selective_recompute)

@@ -118,8 +118,8 @@ OFFLOAD_LABELS: Final[dict[str, int]] = {
     "optimizer+params+activations": 7,
 }
 
-# Bits of `recompute_modules`, named as Megatron-LM's --recompute-modules.
-RECOMPUTE_MODULES: Final = (
+# Megatron-LM's --recompute-modules.
+MEGATRON_MODULES: Final = (
     "core_attn",
     "moe_act",
     "layernorm",
@@ -128,9 +128,12 @@ RECOMPUTE_MODULES: Final = (
     "moe",
     "shared_experts",
 )
+# Bits of `recompute_modules`. "op" is no module: it checkpoints a layer by operations (torchtitan's
+# selective_ac_option=op).
+RECOMPUTE_MODULES: Final = (*MEGATRON_MODULES, "op")
 
 
-_CLASSIC: Final = ((), ("core_attn",))  # "selective" in Megatron-LM's words
+_CLASSIC: Final = ((), ("core_attn",), ("op",))  # "selective" in the words of Megatron-LM and of torchtitan
 
 
 def recomputed_modules(mask: int) -> tuple[str, ...]:

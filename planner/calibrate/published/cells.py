@@ -199,9 +199,10 @@ def context_kind_in(cells: Row, stack: Stack) -> ContextKind:
 
 
 def recompute_in(
-    text: str, model: ModelSpec, stack: Stack, pp: int, assumed: list[str]
+    cells: Row, model: ModelSpec, stack: Stack, pp: int, assumed: list[str]
 ) -> tuple[Recompute, int, int]:
     """Kind, layers per pipeline rank, modules as a bit mask, from text such as "full:5" or "selective:moe_act+mlp"."""
+    text = cells["recompute"]
     lower, most = text.lower(), -(-model.num_layers // pp)
     if not lower and stack.name.startswith("maxtext"):
         assumed.append("recomputation not stated: full, the default of MaxText's remat_policy")
@@ -224,8 +225,8 @@ def recompute_in(
     if "minimal" in lower:  # MaxText: everything saved but attention
         assumed.append(f"recomputation {text!r}: the attention core")
         return Recompute.SELECTIVE, 0, _bits(("core_attn",))
-    if stack.framework in ("torchtitan", "fsdp"):
-        # per-operation or every-second-layer checkpointing both repeat about half of the forward work
+    layers_apart = stack.framework == "fsdp" or "selective layer" in cells["extras"].lower()
+    if stack.framework in ("torchtitan", "fsdp") and layers_apart:
         assumed.append(f"recomputation {text!r}: every second layer")
         return Recompute.FULL, max(1, most // 2), 0
     assumed.append(f"recomputation {text!r}: {'+'.join(stack.limits.selective_recompute)}")

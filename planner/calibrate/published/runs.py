@@ -424,7 +424,7 @@ def _config(
         # torchtitan's policy unless "always" is asked for: `not pp_enabled`, distributed/fsdp.py
         zero = 2
         assumed.append("sharded weights under a pipeline stay gathered until the backward pass: ZeRO stage 2")
-    kind, layers, modules = recompute_in(cells["recompute"], model, stack, pp, assumed)
+    kind, layers, modules = recompute_in(cells, model, stack, pp, assumed)
     said = switch_text(cells) + unfound_graphs(cells, model)
     graphs, captured = graphs_in(said, model, stack, assumed)
     return ParallelConfig(

@@ -35,7 +35,7 @@ REPLAY_LAUNCHES: Final = (2 / 12, 2 / 24)
 _RECOMPUTED_IN: Final = {
     "core_attn": {"attn": 1.0}, "mla_up_proj": {"attn": 1.0}, "mlp": {"mlp": 1.0}, "moe_act": {"moe": 1.0},
     "moe": {"moe": 1.0}, "shared_experts": {"moe_router": 1.0},
-    "layernorm": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5},
+    "layernorm": {"attn": 0.5, "mlp": 0.5, "moe_router": 0.5}, "op": {},
 }  # fmt: skip
 _MIXERS: Final = {"attn": 1.0, "mamba": 1.0}  # a layer has one of them
 # part of what a layer keeps (`memory/activations.py`) -> modules whose graphs keep it, and the share of it in each

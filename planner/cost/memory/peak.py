@@ -189,7 +189,7 @@ def memory_cost(
     if stack.overhead.logs_reserved:
         room = np.maximum(capacity - outside - logged, 0.0)
         peak = logged if stack.overhead.logs_fragmentation else logged - unused
-        peak = peak + _cached_blocks(x, stem, logged_phase, logged_class, cached, room, stack.states.engine)
+        peak = peak + _cached_blocks(x, stem, logged_phase, logged_class, cached, room, stack)
     else:
         peak = logged - unused
     terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}
@@ -198,13 +198,23 @@ def memory_cost(
 
 def _cached_blocks(
     x: MemoryInputs, stem: NDArray[np.intp], phase: NDArray[np.intp], stage_class: NDArray[np.intp],
-    cached: Array | float, room: Array, engine: StateEngine,
+    cached: Array | float, room: Array, stack: Stack,
 ) -> Array:  # fmt: skip
     """What a counter of reserved memory shows beyond tensors where the peak lies in `phase` of `stage_class`, in the
-    `room` that is left (n,) [bytes]."""
+    `room` that is left (n,) [bytes].
+
+    FSDP2 gathers on a stream of its own, whose blocks nothing else can use: the outer unit's and the next layer's,
+    which is asked for before the former is free (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
+    foreach_all_gather).
+    """
     late: Array | float = 0.0
-    if engine is StateEngine.TORCH:
-        late = ((1.0 - x.accumulates) * gradients_kept(x))[stem, stage_class]
+    if stack.states.engine is StateEngine.TORCH:
+        idle = (1.0 - x.accumulates) * gradients_kept(x)
+        if stack.communication.gather_copies:
+            width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
+            pool = x.weight_bytes * x.outer + width * x.unit[:, None]
+            idle = idle + np.where(x.zero[:, None] >= 2, pool, 0.0)
+        late = idle[stem, stage_class]
     shown = np.minimum(np.where(phase == PHASES.index("loss"), cached + late, 0.0), room)
     deferred = x.deferred[stem, stage_class]
     in_passes = phase <= PHASES.index("gradient_reduction")

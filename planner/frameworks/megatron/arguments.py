@@ -26,10 +26,10 @@ from planner.frameworks.megatron.states import (
     uses_fsdp,
 )
 from planner.spec.config import (
+    MEGATRON_MODULES,
     OFFLOAD_ACTIVATIONS,
     OFFLOAD_OPTIMIZER,
     OFFLOAD_PARAMETERS,
-    RECOMPUTE_MODULES,
     ContextKind,
     Recompute,
     Schedule,
@@ -313,7 +313,7 @@ def unlike_stack(launch: Launch) -> list[str]:
 def _recompute(launch: Launch) -> list[Option]:
     config = launch.config
     if config.recompute == Recompute.SELECTIVE:
-        names = [name for bit, name in enumerate(RECOMPUTE_MODULES) if config.recompute_modules >> bit & 1]
+        names = [name for bit, name in enumerate(MEGATRON_MODULES) if config.recompute_modules >> bit & 1]
         return [("--recompute-granularity", "selective"), ("--recompute-modules", *names)]
     if config.recompute != Recompute.FULL:
         return []

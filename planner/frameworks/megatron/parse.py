@@ -32,7 +32,7 @@ from planner.frameworks.megatron.states import (
 )
 from planner.frameworks.options import has_options, option_table, table_releases, unknown_options
 from planner.frameworks.shell.script import Script, options_of, product, program_options, slurm_devices
-from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, RECOMPUTE_MODULES, Recompute, Schedule
+from planner.spec.config import MEGATRON_MODULES, OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
@@ -365,11 +365,11 @@ def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
     layers_of_experts = ["moe"] * a.has("--moe-layer-recompute")
     if kind == "selective" or layers_of_experts:
         names = [*(a.values.get("--recompute-modules") or ["core_attn"]), *layers_of_experts]
-        unknown = [name for name in names if name not in RECOMPUTE_MODULES]
+        unknown = [name for name in names if name not in MEGATRON_MODULES]
         if unknown:
             must = "--recompute-modules must be ones that planner models"
-            raise InputError(must, ", ".join(unknown), "one of: " + ", ".join(RECOMPUTE_MODULES))
-        return Recompute.SELECTIVE, 0, sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+            raise InputError(must, ", ".join(unknown), "one of: " + ", ".join(MEGATRON_MODULES))
+        return Recompute.SELECTIVE, 0, sum(1 << MEGATRON_MODULES.index(name) for name in set(names))
     if kind == "full":
         most = -(-total // pp)
         block = a.word("--recompute-method", "uniform") == "block"

@@ -57,7 +57,7 @@ from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.options import check_options, table_source, unknown_options
 from planner.frameworks.refuse import require, require_masters
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
+from planner.spec.config import MEGATRON_MODULES, ContextKind, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
@@ -215,7 +215,7 @@ def _sharding(launch: Launch) -> dict[str, Any]:
 def _recompute(launch: Launch) -> dict[str, Any]:
     config = launch.config
     kind = Recompute(config.recompute)
-    names = [name for bit, name in enumerate(RECOMPUTE_MODULES) if config.recompute_modules >> bit & 1]
+    names = [name for bit, name in enumerate(MEGATRON_MODULES) if config.recompute_modules >> bit & 1]
     if kind == Recompute.NONE:
         return {
             "model.recompute_granularity": None,
@@ -386,7 +386,7 @@ def _recomputation(
         notes = recomputed_note("model.recompute_num_layers", each, chunks, pp) if block else ()
     if kind == "selective":
         names = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
-        modules = sum(1 << RECOMPUTE_MODULES.index(n) for n in set(names) if n in RECOMPUTE_MODULES)
+        modules = sum(1 << MEGATRON_MODULES.index(n) for n in set(names) if n in MEGATRON_MODULES)
     level = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
 

@@ -1,0 +1,106 @@
+"""What does checkpointing by operations keep of a layer, and what of its products does it do again?
+
+torchtitan's policy ("op"): of the products in order of execution every second one is done again; the outputs of the
+others, of attention, of reduce-scatters and of what experts are sent are kept, and all else is done again. One value
+per distinct key. Read in torchtitan models/llama3/parallelize_llama.py (0.1, _custom_policy) and
+distributed/activation_checkpoint.py (0.3.0, SelectiveAC). Left out: the experts chosen, a few bytes a token.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.adapters import linear_layers
+from planner.cost.flops import Gemm, Shard, layer_gemms
+from planner.cost.memory.activations import LayerShape
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable
+from planner.spec.layer import Layer
+from planner.spec.precision import PrecisionRecipe
+from planner.spec.rule import Problem
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_OPERATIONS = 1 << RECOMPUTE_MODULES.index("op")
+# Of the two gathers and two reductions of a tensor-parallel layer's forward pass the gathers are done again.
+GATHERED_AGAIN = 0.5
+# Of a layer's passes over the residual stream the last one, behind which nothing is needed again, is not repeated.
+LAST_RESIDUAL = 0.5
+
+
+def by_operations(keys: ConfigTable) -> Mask:
+    """Which keys checkpoint by operations?"""
+    return np.asarray(keys["recompute_modules"] & _OPERATIONS > 0)
+
+
+def kept_shares(problem: Problem, recipe: PrecisionRecipe, layer: Layer) -> dict[str, float]:
+    """Share of the output of each product that is kept, by name [1].
+
+    Linear layers are counted one by one: q, k and v unless the model fuses them, gate and up. Neither routers nor
+    experts, whose product is no `mm`, are counted or kept.
+    """
+    kernels, shares, counted = problem.stack.kernels, {}, 0
+    narrow = recipe.operand_bytes < recipe.activation_bytes and kernels.keeps_float8_products
+    for gemm in layer_gemms(layer, problem.model.hidden):
+        if gemm.expert or gemm.name == "router":
+            shares[gemm.name] = 0.0
+            continue
+        if narrow and not gemm.wide and not layer.wide:  # `_scaled_mm`, kept and not counted
+            shares[gemm.name] = 1.0
+            continue
+        widths = _widths(gemm, layer, problem)
+        kept = [width for place, width in enumerate(widths, counted) if place % 2 == 0]
+        counted += len(widths)
+        shares[gemm.name] = sum(kept) / sum(widths)
+    return shares
+
+
+def _widths(gemm: Gemm, layer: Layer, problem: Problem) -> list[float]:
+    """Output features of the linear layers of a product, in order of execution."""
+    if gemm.kv_out_features:
+        if problem.stack.kernels.fused_qkv:
+            return [float(gemm.out_features + gemm.kv_out_features)]
+        return [float(gemm.out_features), *(gemm.kv_out_features / 2,) * 2]
+    count = linear_layers(gemm, layer, problem.stack)
+    return [gemm.out_features / count] * count
+
+
+def kept_bytes(
+    problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape, parts: dict[str, Array]
+) -> Array:
+    """Bytes that a layer checkpointed by operations holds from its forward to its backward pass.
+
+    `parts`: what it keeps without. A compiled model drops what no backward operation reads: the output of a block's
+    last product, which the residual stream takes up. Llama-2-7B, bf16, per token: 15.4 h, compiled 13.4 h.
+    """
+    kernels, zero, act = problem.stack.kernels, np.zeros(len(x.t)), recipe.activation_bytes
+    compiled, shares = kernels.fused_activation, kept_shares(problem, recipe, layer)
+    kept = parts["input"] + parts.get("core_attn", zero) + parts.get("attention_out", zero)
+    gemms = layer_gemms(layer, problem.model.hidden)
+    for gemm in gemms:
+        if compiled and gemm.name in ("mlp_fc2", "shared_fc2"):
+            continue
+        column = gemm.shard is Shard.COLUMN
+        own = gemm.out_features / (x.t if column else 1.0) + gemm.kv_out_features / x.kv_split
+        kept = kept + shares[gemm.name] * act * x.tokens * own
+    # reduce-scatters behind attention and behind the block, the latter dropped as its product is
+    blocks = int(layer.mixes) + int(not compiled and (layer.mlp is not None))
+    reduced = act * x.tokens * problem.model.hidden / x.sequence_split
+    kept = kept + np.where(x.sequence_split > 1, blocks * reduced, 0.0)
+    if layer.moe is not None:
+        sent = act * x.routed_tokens * layer.moe.mean_k * x.et * layer.moe.width(problem.model.hidden)
+        kept = kept + np.where(x.e > 1, (1.0 if compiled else 2.0) * sent, 0.0)
+    return np.asarray(np.minimum(kept, sum(parts.values(), zero)))
+
+
+def repeated_time(
+    shares: dict[str, float], gemms: dict[str, Array], memory: dict[str, Array], scan: Array, tensor: Array
+) -> Array:
+    """Forward seconds done again: products that are not kept, passes bound by memory, scans, gathers of the stream.
+
+    `gemms`, `memory`: forward seconds by name; `tensor`: exposed ones of tensor parallelism.
+    """
+    products = sum(((1.0 - shares[name]) * seconds for name, seconds in gemms.items()), np.zeros(len(scan)))
+    passes = sum(memory.values(), np.zeros(len(scan))) - LAST_RESIDUAL * memory.get("residual", 0.0)
+    return np.asarray(products + passes + scan + GATHERED_AGAIN * tensor)
