@@ -176,10 +176,11 @@ def _hybrid_groups(columns: Columns, problem: Problem) -> Mask:
 
 
 def _recompute_partial(columns: Columns, problem: Problem) -> Mask:
-    partial = (columns["recompute"] == Recompute.FULL) & (
-        columns["recompute_layers"] < -(-problem.model.num_layers // columns["pp"])
-    )
-    return ~partial if not problem.stack.limits.partial_full_recompute else np.ones_like(partial)
+    most, count = -(-problem.model.num_layers // columns["pp"]), np.maximum(columns["recompute_layers"], 1)
+    partial, limits = (columns["recompute"] == Recompute.FULL) & (count < most), problem.stack.limits
+    if limits.recompute_every:
+        return np.asarray(~partial | (most // (most // count) == count))
+    return ~partial if not limits.partial_full_recompute else np.ones_like(partial)
 
 
 def _recompute_selective(columns: Columns, problem: Problem) -> Mask:
@@ -399,7 +400,10 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "recompute-partial", ("pp", "recompute", "recompute_layers"), _recompute_partial,
-        "the stack recomputes all layers or none; recompute_layers={recompute_layers}",
+        "the stack recomputes {own}; recompute_layers={recompute_layers}",
         "recompute all layers", STACK,
+        lambda p: {
+            "own": "all layers, one of so many, or none" if p.stack.limits.recompute_every else "all layers or none"
+        },
     ),
 )  # fmt: skip

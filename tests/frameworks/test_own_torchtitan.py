@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.launch_judges import words_of
+from planner.cost.selective import kept_shares
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.frameworks.torchtitan.names import MODELS
 from planner.spec.config import CudaGraphs, ParallelConfig
-from planner.spec.precision import Precision
+from planner.spec.load_model import load_model
+from planner.spec.precision import RECIPES, Precision
+from tests import problems
 from tests.frameworks.launches import launch, problem
 from tests.frameworks.test_own_parsers import run, write
 
@@ -143,3 +146,52 @@ for folder, words, wanted in json.load(open(sys.argv[1])):
 """
     )
     run(script, str(tmp_path / "cases.json"))
+
+
+POLICY = """
+import importlib, json, sys
+import torch
+import torchtitan.distributed.activation_checkpoint as checkpoint
+from torch.utils.checkpoint import CheckpointPolicy
+kept, real = [], checkpoint.create_selective_checkpoint_contexts
+def noting(policy):
+    def noted(ctx, func, *args, **kwargs):
+        said = policy(ctx, func, *args, **kwargs)
+        if func is torch.ops.aten.mm.default and not ctx.is_recompute:
+            kept.append((args[1].shape[1], said is CheckpointPolicy.MUST_SAVE))
+        return said
+    return real(noted)
+checkpoint.create_selective_checkpoint_contexts = noting
+module = importlib.import_module("torchtitan.models." + sys.argv[1])
+model = module.model_registry(sys.argv[2]).model.build()
+for layer in model.layers.values():
+    layer.attention.inner_attention.forward = lambda q, k, v, *a, **b: v.repeat_interleave(q.shape[2] // v.shape[2], 2)
+checkpoint.SelectiveAC(checkpoint.SelectiveAC.Config()).apply(model)
+model(torch.zeros(1, 128, dtype=torch.long))
+print(json.dumps(kept))
+"""
+
+
+@pytest.mark.skipif(release() != "0.3.0", reason="another release of torchtitan")
+@pytest.mark.parametrize(
+    ("family", "config", "name", "products"),
+    [
+        ("llama3", "debugmodel", "llama-3.1-8b", ("qkv", "attention_out", "mlp_fc1", "mlp_fc1", "mlp_fc2")),
+        ("qwen3", "debugmodel_moe", "qwen3-30b-a3b", ("qkv", "attention_out", "router")),
+        ("deepseek_v3", "debugmodel", "deepseek-v2-lite",
+         ("q", "kv_a", "kv_b", "attention_out", "router", "shared_fc1", "shared_fc1", "shared_fc2")),
+    ],
+)  # fmt: skip
+def test_its_policy_keeps_the_products_that_planner_counts(
+    family: str, config: str, name: str, products: tuple[str, ...]
+) -> None:
+    """Of the last layer of a small model of its own, forward."""
+    said = json.loads(run(POLICY, family, config).splitlines()[-1])[-len(products) :]
+    total: dict[str, float] = {}
+    saved: dict[str, float] = {}
+    for product, (width, kept) in zip(products, said, strict=True):
+        total[product] = total.get(product, 0.0) + width
+        saved[product] = saved.get(product, 0.0) + width * kept
+    subject = problems.problem(load_model(name), stack="torchtitan-2026")
+    shares = kept_shares(subject, RECIPES[Precision.BF16], subject.model.layers[-1])
+    assert {product: shares[product] for product in total} == {p: saved[p] / total[p] for p in total}

@@ -170,3 +170,19 @@ def test_what_lies_on_the_host_is_written_and_read_back(name: str, offload: int,
         back = parsed(name, files)
         assert back.axes["offload"] == offload
         assert not back.unknown
+
+
+def test_torchtitan_takes_one_layer_of_so_many_in_a_toml_file_alone() -> None:
+    """selective_ac_option of 0.2.2; 0.3.0 recomputes all layers or none."""
+    found = framework("torchtitan")
+    one = golden_launch("torchtitan")
+    deep = -(-one.model.num_layers // one.config.pp)
+    config = replace(
+        one.config, recompute=int(Recompute.FULL), recompute_layers=deep // 3, recompute_modules=0
+    )
+    files = found.render(replace(one, config=config), "0.2.2")
+    assert 'selective_ac_option = "3"' in files["config.toml"]
+    axes = found.parse(files).axes
+    assert (axes["recompute"], axes["recompute_layers"]) == (Recompute.FULL, deep // 3)
+    with pytest.raises(UnsupportedError, match="0.3.0"):
+        found.render(replace(one, config=config), "0.3.0")

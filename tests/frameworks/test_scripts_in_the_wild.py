@@ -15,7 +15,7 @@ from planner.cli.files import problem_of
 from planner.frameworks import framework
 from planner.frameworks.shell.branches import arithmetic, truth
 from planner.frameworks.shell.script import Script, options_of, program_options, slurm_devices
-from planner.spec.config import Schedule
+from planner.spec.config import Recompute, Schedule
 from planner.spec.job import Optimizer
 
 runner = CliRunner()
@@ -582,6 +582,38 @@ def test_a_schedule_without_a_pipeline_does_not_run(tmp_path: Path) -> None:
     facts = checked(tmp_path, TOML, "train.toml", "--gpus", "32")
     assert facts["legal"] is True
     assert facts["axes"]["schedule"] == 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "layers"),
+    [
+        ('mode = "selective"\nselective_ac_option = "op"', Recompute.SELECTIVE, 0),
+        ('mode = "selective"\nselective_ac_option = "3"', Recompute.FULL, 10),
+        ("", Recompute.FULL, 16),
+        ('mode = "full"', Recompute.FULL, 32),
+        ('mode = "none"', Recompute.NONE, 0),
+    ],
+)
+def test_torchtitan_checkpoints_one_layer_of_so_many(
+    tmp_path: Path, said: str, kind: Recompute, layers: int
+) -> None:
+    """0.2.2 distributed/activation_checkpoint.py: of every second layer unless selective_ac_option says otherwise."""
+    facts = checked(tmp_path, f"{TOML}[activation_checkpoint]\n{said}\n", "train.toml", "--gpus", "32")
+    assert facts["legal"] is True
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["recompute"], axes["recompute_layers"]) == (kind, layers)
+
+
+@pytest.mark.parametrize(
+    "said", ['mode = "memory_budget"', 'selective_ac_option = "ops"', 'selective_ac_option = "-1"']
+)
+def test_torchtitan_checkpointing_that_is_not_modelled_is_refused(tmp_path: Path, said: str) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(f"{TOML}[activation_checkpoint]\n{said}\n")
+    done = runner.invoke(app, ["check", str(file), "--cluster", "dgx-h100", "--gpus", "32"])
+    assert done.exit_code == 2
+    assert "activation_checkpoint." in done.output
 
 
 def test_options_go_before_the_toml_file(tmp_path: Path) -> None:

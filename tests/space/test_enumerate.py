@@ -345,13 +345,17 @@ def test_schedules_are_an_axis_and_every_removed_one_is_counted() -> None:
 
 
 def test_selective_recomputation_only_where_the_model_has_its_modules() -> None:
-    """torchtitan's selective mode recomputes dense MLPs, of which a pure mixture of experts has none."""
-    assert selects_anything(problem(stack="torchtitan-2026"))
+    """A stack that recomputes dense MLPs, of which a pure mixture of experts has none; operations every model has."""
     experts = moe_model()
     only = replace(experts, layers=tuple(layer for layer in experts.layers if layer.moe))
-    sparse = problem(only, stack="torchtitan-2026")
+    assert selects_anything(problem(only, stack="torchtitan-2026"))
+    sparse = problem(only)
+    assert selects_anything(sparse)
+    limits = sparse.stack.limits.model_copy(update={"selective_recompute": ("mlp",)})
+    stack = sparse.stack.model_copy(update={"limits": limits})
+    assert selects_anything(problem(dense_model(), stack=stack))
+    sparse = replace(sparse, stack=stack)
     assert not selects_anything(sparse)
-    assert selects_anything(problem(only))
     assert Recompute.SELECTIVE not in enumerate_configs(sparse, RULES).table()["recompute"]
 
 

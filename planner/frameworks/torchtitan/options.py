@@ -22,20 +22,28 @@ def recompute_mode(launch: Launch) -> str:
     return names[Recompute(launch.config.recompute)]
 
 
+def _recomputation(launch: Launch) -> dict[str, str]:
+    """The same of 0.2.2, which calls one layer of so many selective, too."""
+    config, most = launch.config, -(-launch.model.num_layers // launch.config.pp)
+    if config.recompute == Recompute.SELECTIVE:
+        return {"mode": "selective", "selective_ac_option": "op"}
+    if config.recompute == Recompute.FULL and config.recompute_layers < most:
+        return {"mode": "selective", "selective_ac_option": str(most // config.recompute_layers)}
+    return {"mode": recompute_mode(launch)}
+
+
 def toml_sections(launch: Launch, shipped: Shipped, sections: Sections) -> dict[str, dict[str, Any]]:
     """The TOML file of 0.2.2."""
     toml: dict[str, dict[str, Any]] = {
         "model": {"name": shipped.family, "flavor": shipped.toml_flavor},
         **{name: dict(section) for name, section in sections.items()},
-        "activation_checkpoint": {"mode": recompute_mode(launch)},
+        "activation_checkpoint": _recomputation(launch),
         "optimizer": {"name": "AdamW", "lr": 3e-4, "implementation": "fused"},
         "lr_scheduler": {"warmup_steps": min(2, sections["training"]["steps"])},
     }
     toml["training"]["dataset"] = "c4_test"
     toml["parallelism"]["enable_async_tensor_parallel"] = False
     toml["compile"] = {"enable": compiles(launch), "components": ["model", "loss"]}
-    if launch.config.recompute == Recompute.SELECTIVE:
-        toml["activation_checkpoint"]["selective_ac_option"] = "op"
     if launch.job.precision is FLOAT8:
         toml["model"]["converters"] = ["quantize.linear.float8"]
         # the head stays in bf16, as the cost model has it; a recipe's name excludes the float8 all-gather

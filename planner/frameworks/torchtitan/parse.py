@@ -41,7 +41,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     config_file = words.pop("job.config_file", "")
     if toml is not None:
         # the command line goes before the file (torchtitan 0.2.2 config/manager.py parse_args)
-        said = flatten(load_settings(files[toml], toml)) | words
+        # a section without settings says nothing
+        said = {k: v for k, v in flatten(load_settings(files[toml], toml)).items() if v != {}} | words
         return _parsed(Settings(said, toml), TOML, devices, unknown_options("torchtitan", TOML, said))
     if config_file:
         must = "the TOML file that --job.config_file names must be given too"
@@ -123,8 +124,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     reshard = s.text("parallelism.fsdp_reshard_after_forward", "default")
     always = reshard == "always" or (reshard == "default" and pp == 1)
     sharded = shard * cp > 1 or not known
-    mode = s.text("activation_checkpoint.mode", "selective")
-    recompute = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(mode, Recompute.NONE)
+    recompute, every = _recompute(s, version)
     ep = degree("expert_parallel_degree")
     axes = {
         "tp": tp, "cp": cp, "pp": pp, "dp": dp, "vpp": max(len(chunks) // pp, 1) if chunks else 1,
@@ -134,7 +134,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         "hsdp": shard * cp if sharded and replicate > 1 else 0,
         "recompute": int(recompute), "schedule": int(schedule),
         **_graphs(s, version, model, pp * ep),
-        "recompute_layers": -(-model.num_layers // pp) if model and recompute == Recompute.FULL else 0,
+        "recompute_layers": -(-model.num_layers // pp) // every if model and recompute == Recompute.FULL else 0,
     }  # fmt: skip
     if not known:  # all devices that are left; the cluster says how many
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
@@ -163,6 +163,27 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         stack_options=(*pure, *eager, *options),
         stack=stack,
     )
+
+
+def _recompute(s: Settings, version: str) -> tuple[Recompute, int]:
+    """The kind of checkpointing, and of how many layers one is recomputed whole.
+
+    0.2.2 checkpoints whole layers selectively, one of two unless selective_ac_option says otherwise, or operations
+    ("op"); 0.3.0 operations alone.
+    """
+    name, option = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+    mode = s.text(name, "selective")
+    if mode in ("full", "none"):
+        return (Recompute.FULL if mode == "full" else Recompute.NONE), 1
+    if mode != "selective":
+        must = "planner models full and selective activation checkpointing, and none"
+        raise FileInputError(s.file, must, mode[:80], "full, selective or none", field=name)
+    if version != TOML or s.text(option, "2") == "op":
+        return Recompute.SELECTIVE, 1
+    if not (said := s.text(option, "2")).isdecimal():
+        must = "must be op, or of how many layers one is checkpointed"
+        raise FileInputError(s.file, must, said[:80], field=option)
+    return Recompute.FULL, max(int(said), 1)
 
 
 def _software(s: Settings, version: str, newer: bool) -> tuple[str, tuple[str, ...]]:

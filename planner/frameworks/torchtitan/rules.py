@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from planner.frameworks.rulebook import no_scans, whole_recompute
-from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES, TITLE
-from planner.spec.config import CudaGraphs, Mask, Schedule
+from planner.frameworks.rulebook import no_scans
+from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES
+from planner.spec.config import CudaGraphs, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy
 
@@ -54,6 +54,12 @@ def _schedule_stages(columns: Columns, problem: Problem) -> Mask:
 
 def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
     return (columns["sp"] == 1) == (columns["tp"] > 1)
+
+
+def _layers(columns: Columns, problem: Problem) -> Mask:
+    """0.2.2 also takes one layer of so many, which the generic rule holds to equal distances."""
+    whole = columns["recompute_layers"] >= -(-problem.model.num_layers // columns["pp"])
+    return (columns["recompute"] != Recompute.FULL) | whole | problem.stack.limits.recompute_every
 
 
 def _experts(columns: Columns, problem: Problem) -> Mask:
@@ -100,7 +106,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "cuda_graph_impl={cuda_graph_impl}", "set cuda_graph_impl=none",
         "torchtitan 0.3.0 config/configs.py disable_cuda_graphs; its configurations of experts disable them",
     ),
-    whole_recompute(TITLE, "torchtitan distributed/activation_checkpoint.py"),
+    Rule(
+        "recompute-whole", ("pp", "recompute", "recompute_layers"), _layers,
+        "torchtitan 0.3.0 recomputes all layers or none; recompute_layers={recompute_layers}",
+        "recompute all layers, or plan for torchtitan-2024, which takes one of so many",
+        "torchtitan distributed/activation_checkpoint.py",
+    ),
     Rule(
         "experts-tp", ("tp", "ep", "etp"), _experts,
         "experts are dealt over tp without expert parallelism, else whole: etp must be tp with ep=1, and 1 with more; "

@@ -94,7 +94,9 @@ def settings_of(launch: Launch, version: str) -> dict[str, dict[str, Any]]:
 def _check(launch: Launch, version: str) -> None:
     config, job = launch.config, launch.job
     require_axis(launch, TITLE, "zero", (0, 2, 3) if config.dp * config.cp > 1 else (0, 1, 2, 3))
-    require_whole_recompute(launch, TITLE)
+    if version == CLI:
+        require_whole_recompute(launch, f"{TITLE} {CLI}")
+    require(not config.offload, TITLE, "this offloading", f"offload={config.offload}")
     require(not any(job.bf16_layers), TITLE, "first and last layers in bf16", job.bf16_layers)
     require(_kind(launch) in NAME_OF, TITLE, "this pipeline schedule", launch.schedule.label)
     overlapped = version == TOML and launch.schedule is Schedule.DUALPIPE_V and config.ep > 1

@@ -65,6 +65,9 @@ class Limits(Section):
         ("1f1b", "interleaved"), description="pipeline schedules, as spec.config.SCHEDULE_LABELS names them"
     )
     partial_full_recompute: bool = True
+    recompute_every: bool = Field(
+        False, description="of partly recomputed layers, those at equal distances alone: one of so many"
+    )
     selective_recompute: tuple[str, ...] = ("core_attn",)
     recompute_modules: tuple[str, ...] = Field((), description="modules that can be recomputed one by one")
     kv_heads_below_tp: bool = True

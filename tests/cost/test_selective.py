@@ -1,0 +1,76 @@
+"""Checkpointing by operations: what torchtitan's policy keeps of a layer, and what it does again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.cost.layer_memory import layer_parts
+from planner.cost.selective import kept_bytes, kept_shares
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
+from planner.spec.load_model import load_model
+from planner.spec.precision import RECIPES, Precision
+from tests.cost.memory.test_activations import BF16, TOKENS, shape
+from tests.problems import costs, dense_model, problem
+
+OP = 1 << RECOMPUTE_MODULES.index("op")
+
+
+def shares(model: str, stack: str, precision: Precision = Precision.BF16) -> dict[str, float]:
+    subject = problem(load_model(model), stack=stack, precision=precision)
+    return kept_shares(subject, RECIPES[precision], subject.model.layers[-1])
+
+
+def test_every_second_product_is_kept() -> None:
+    """0.1: q, not k, v; not the output's; gate, not up; down. 0.3 multiplies by q, k and v at once."""
+    found = shares("llama-3-8b", "torchtitan-2024")
+    assert found == {"qkv": pytest.approx(5 / 6), "attention_out": 0, "mlp_fc1": 0.5, "mlp_fc2": 1}
+    assert shares("llama-3-8b", "torchtitan-2026") == {**found, "qkv": 1}
+    everything = shares("llama-3-8b", "torchtitan-2026", Precision.FP8_CS)
+    assert set(everything.values()) == {1.0}
+    assert shares("llama-3-8b", "torchtitan-2024", Precision.FP8_CS) == found
+
+
+def test_routers_and_experts_are_done_again_and_not_counted() -> None:
+    found = shares("deepseek-v2-lite", "torchtitan-2026")
+    assert found == {
+        "q": 1, "kv_a": 0, "kv_b": 1, "attention_out": 0, "router": 0, "shared_fc1": 0.5, "shared_fc2": 1,
+        "expert_fc1": 0, "expert_fc2": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stack", "width"), [("torchtitan-2024", 13.4), ("torchtitan-2024+no-compile", 15.4)]
+)
+def test_bytes_of_a_token_of_7b(stack: str, width: float) -> None:
+    """pytorch/torchtitan pull request 165: 26.8 GiB more than full recomputation, which keeps 2 h, of 32 layers and
+    16,384 tokens, eager: 13.4 h a token."""
+    subject = problem(load_model("llama-2-7b"), stack=stack)
+    x, layer = shape(kv_heads=32), subject.model.layers[0]
+    kept = kept_bytes(subject, BF16, layer, x, layer_parts(subject, BF16, layer, x))
+    assert float(kept[0]) / (TOKENS * 4096) == pytest.approx(width, abs=0.05)
+
+
+def test_tensor_parallel_ranks_keep_what_they_hold() -> None:
+    """A t-th of columns; the whole of the last product's partial sums, eager, and reduced shards."""
+    subject = problem(load_model("llama-2-7b"), stack="torchtitan-2024+no-compile")
+    x, layer = shape(t=8, sp=True, kv_heads=32), subject.model.layers[0]
+    kept = kept_bytes(subject, BF16, layer, x, layer_parts(subject, BF16, layer, x))
+    whole = 2 * TOKENS * 4096
+    split = (
+        4 + 11008 / 4096
+    ) * whole / 8 + 4 * 32 / 8 * TOKENS  # input, q, v, attention's output; gate; statistics
+    assert float(kept[0]) == pytest.approx(split + whole + 2 * whole / 8, rel=1e-6)
+
+
+def test_time_and_memory_lie_between_none_and_full() -> None:
+    model = costs(problem(dense_model(16, 4096, 32, 8, 14336), "1x8 h100", stack="torchtitan-2024"))
+    base = {"dp": 8, "num_microbatches": 2, "zero": 3}
+    rows = [
+        ParallelConfig(**base),
+        ParallelConfig(**base, recompute=int(Recompute.SELECTIVE), recompute_modules=OP),
+        ParallelConfig(**base, recompute=int(Recompute.FULL), recompute_layers=16),
+    ]
+    found = model.evaluate(ConfigTable.of(rows))
+    assert (np.diff(found.step_time) > 0).all()
+    assert (np.diff(found.device_memory) < 0).all()
