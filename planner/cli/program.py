@@ -9,6 +9,7 @@ clusters or plans.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -339,6 +340,9 @@ for _verb, _epilog in (
 def main() -> None:
     """The `planner` command."""
     gc.set_threshold(100_000)  # a short life with many objects and few cycles
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as with >&-
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(

@@ -20,6 +20,8 @@ from planner.spec.planfile import (
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_time
 
+_ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
+
 
 @dataclass(frozen=True)
 class Remainder:
@@ -58,7 +60,7 @@ def proof_sentence(certificate: Certificate) -> str:
     counted = f"{certificate.costed:,} costed, {certificate.solved:,} simulated"
     if certificate.ending is not Ending.COMPLETE:
         gap = "" if certificate.gap is None else f": at best {certificate.gap:.2%} faster is possible"
-        return f"not proven, ended by {certificate.ending}{gap}; {counted}"
+        return f"not proven, ended by {_ENDED_BY[certificate.ending]}{gap}; {counted}"
     if certificate.gap is None:
         return f"best of what was tried: {certificate.compared}"
     proven = (

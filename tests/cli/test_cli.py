@@ -451,3 +451,16 @@ def test_an_interrupt_is_quiet() -> None:
 def test_a_terminal_without_unicode_is_no_failure() -> None:
     done = run("stacks", "megatron-2026", env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_failure(closed: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    words = f"plan llama-3.2-1b dgx-h100 --gpus 8 --top 1 --set tp=1 -o {plan}"
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m planner {words} {closed}"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert json.loads(plan.read_text())["verdict"] == "found"
