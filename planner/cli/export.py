@@ -23,11 +23,12 @@ PlanArgument = Annotated[
     Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
 ]
 ToOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--to",
         metavar="FRAMEWORK",
-        help="megatron, megatron-bridge, deepspeed, torchtitan, accelerate or nanotron.",
+        help="megatron, megatron-bridge, deepspeed, torchtitan, accelerate or nanotron (default: that of the plan's "
+        "stack).",
     ),
 ]
 FolderOption = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
@@ -49,13 +50,13 @@ ClusterOption = Annotated[
 StackOption = Annotated[
     str | None, typer.Option("--stack", metavar="FILE", help="The plan's stack, where it is a file of yours.")
 ]
-EPILOG = "\b\nExample:\n  planner export plan.json --to megatron -o launch"
+EPILOG = "\b\nExample:\n  planner export plan.json -o launch"
 
 
 def export(
     plan: PlanArgument,
-    to: ToOption,
     output: FolderOption,
+    to: ToOption = None,
     choice: ChoiceOption = 0,
     framework_version: ReleaseOption = None,
     force: ForceOption = False,
@@ -66,9 +67,9 @@ def export(
     from planner.frameworks import framework
     from planner.frameworks.write import write_files
 
-    chosen = framework(to)
+    chosen = framework(to or _planned_framework(plan))
     version = chosen.version(framework_version)
-    files = render_plan(plan, to, choice, framework_version, cluster, stack)
+    files = render_plan(plan, chosen.name, choice, framework_version, cluster, stack)
     for path in write_files(files, output, force):
         sys.stdout.write(f"{path}\n")
     sys.stderr.write(f"written for {chosen.title} {version}; start with README.md\n")
@@ -101,6 +102,19 @@ def render_plan(
     launch = launch_of(plan, choice, model, _own_stack(plan, model, stack))
     _check_rules(plan, choice, chosen, launch.chunks, cluster)
     return chosen.render(launch, version)
+
+
+def _planned_framework(path: Path) -> str:
+    """The framework of a plan's stack. Raises `PlannerError`."""
+    from planner.errors import InputError
+    from planner.frameworks import framework_of_stack
+    from planner.spec.load_plan import load_plan
+
+    stack = load_plan(path).subject.stack
+    if (found := framework_of_stack(stack.framework)) is None:
+        must = f"--to must name a launcher: the plan's stack, {stack.name}, is of none"
+        raise InputError(must, stack.framework, "planner export plan.json --to FRAMEWORK -o DIR")
+    return found.name
 
 
 def _own_stack(plan: Plan, model: ModelSpec, stack: str | None) -> Stack | None:

@@ -45,6 +45,31 @@ def test_export_then_check(plan: Path, tmp_path: Path) -> None:
     )
 
 
+def test_the_launcher_is_that_of_the_stack_unless_another_is_named(plan: Path, tmp_path: Path) -> None:
+    done = runner.invoke(app, ["export", str(plan), "-o", str(tmp_path / "own")])
+    named = runner.invoke(app, ["export", str(plan), "--to", "megatron", "-o", str(tmp_path / "named")])
+    assert (done.exit_code, named.exit_code) == (0, 0), done.output
+    for file in (tmp_path / "named").iterdir():
+        assert (tmp_path / "own" / file.name).read_bytes() == file.read_bytes()
+    other = tmp_path / "maxtext.json"
+    words = [
+        "plan",
+        "llama-3.1-8b",
+        CLUSTER,
+        "--seq-len",
+        "4096",
+        "--global-batch",
+        "256",
+        "--stack",
+        "maxtext-2024",
+    ]
+    assert runner.invoke(app, [*words, "-o", str(other)]).exit_code == 0
+    refused = runner.invoke(app, ["export", str(other), "-o", str(tmp_path / "none")])
+    assert refused.exit_code == 2
+    assert "--to must name a launcher" in refused.output
+    assert not (tmp_path / "none").exists()
+
+
 def test_files_of_another_export_are_named(plan: Path, tmp_path: Path) -> None:
     out = tmp_path / "launch"
     words = ["export", str(plan), "--to", "megatron", "-o", str(out), "--force"]
