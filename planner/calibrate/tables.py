@@ -40,7 +40,7 @@ def tail_text(part: dict[str, Any]) -> str:
 
 def _total_lines(summary: dict[str, Any]) -> list[str]:
     status = ", ".join(f"{count} {name}" for name, count in summary["status"].items())
-    lines = [f"{summary['rows']} rows: {status}"]
+    lines = [f"{summary['rows']} row{'s' * (summary['rows'] != 1)}: {status}"]
     if (illegal := summary["illegal"])["rows"]:
         lines.append(
             f"{illegal['rows']} of them break a rule of their framework and have no figures: {illegal['failed']} are "
@@ -120,21 +120,22 @@ def text_table(summary: dict[str, Any]) -> str:
     table = [_HEADER, *_source_lines(summary["sources"])]
     widths = [max(len(line[i]) for line in table) for i in range(len(_HEADER))]
     lines = ["  ".join(_aligned(line, widths)) for line in table]
-    lines += [
-        "",
-        *_total_lines(summary),
-        "",
-        "sweeps (rows, Spearman, regret of the pick, of the best of three):",
-    ]
-    lines += [_sweep_line(sweep) for sweep in summary["sweeps"]]
-    if reasons := _without_figures(summary["sources"]):
-        lines += ["", "rows without figures:", *reasons]
-    lines += ["", "furthest off:"]
-    lines += [
+    worst = [
         f"  row {w['row']} {w['source']} {w['model']} {w['gpus']} GPUs {w['config']}: {w['predicted_s']:.3g} s, "
         f"measured {w['measured_s']:.3g} s"
         for w in summary["worst"]
     ]
+    lines += ["", *_total_lines(summary)]
+    for title, rows in (
+        (
+            "sweeps (rows, Spearman, regret of the pick, of the best of three):",
+            map(_sweep_line, summary["sweeps"]),
+        ),
+        ("rows without figures:", _without_figures(summary["sources"])),
+        ("furthest off:", worst),
+    ):
+        if told := list(rows):
+            lines += ["", title, *told]
     return "\n".join(lines)
 
 

@@ -267,7 +267,8 @@ def _diff(
         mine = framework.render(_launch(problem, config, parsed.layers), parsed.version)
         other = framework.render(_launch(hidden, best.config.parallel(), (), best), parsed.version)
     except PlannerError as error:
-        return [f"cannot be written for {framework.title}: {' '.join(str(error).split())}"]
+        why = f"{error.must}; given: {error.given}" if error.given else error.must
+        return [f"the change cannot be shown: one of the two cannot be written for {framework.title}: {why}"]
     lines: list[str] = []
     for name in other:
         if name in ("README.md", "kubernetes.yaml", "launch.sbatch"):

@@ -50,7 +50,9 @@ def read_files(paths: list[Path]) -> dict[str, str]:
         except (OSError, ValueError) as error:
             raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
     if not texts:
-        raise InputError("files to check must be given", "none", "name a script or settings file")
+        given = ", ".join(map(str, paths))
+        hint = f"name a script or settings file; README.md, kubernetes.yaml, train.py and {MODEL_CONFIG} are not read"
+        raise InputError("a file that says how to launch must be given", given, hint)
     return with_arguments(texts)
 
 

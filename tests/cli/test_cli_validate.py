@@ -32,6 +32,17 @@ def test_it_predicts_and_writes_every_row(tmp_path: Path) -> None:
     assert "mine" in result.output
 
 
+def test_sections_without_rows_are_left_out(tmp_path: Path) -> None:
+    runs, models = tmp_path / "runs.csv", tmp_path / "models.json"
+    runs.write_text(f"{HEADER}\n{ROW.replace('small', 'other')}\n")
+    models.write_text(json.dumps(MODEL))
+    said = CliRunner().invoke(app, ["validate", str(runs), str(models)]).output
+    assert "1 row: 1 unsupported" in said
+    assert "rows without figures:" in said
+    assert "sweeps" not in said
+    assert "furthest off" not in said
+
+
 def test_missing_files_and_unwritable_outputs_are_bad_input(tmp_path: Path) -> None:
     runs, models = tmp_path / "runs.csv", tmp_path / "models.json"
     assert CliRunner().invoke(app, ["validate", str(runs), str(models)]).exit_code == 2

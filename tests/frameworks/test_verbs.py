@@ -205,6 +205,14 @@ def test_check_of_nonsense(text: str, tmp_path: Path) -> None:
         assert "Traceback" not in done.output
 
 
+def test_check_names_files_that_it_does_not_read(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("how to launch\n")
+    done = runner.invoke(app, ["check", str(readme), "--cluster", CLUSTER])
+    assert done.exit_code == 2
+    assert f"given: {readme}" in done.output
+
+
 def test_export_refuses(plan: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "x")
     for words in (
