@@ -35,7 +35,8 @@ def _marks(*patterns: str) -> tuple[re.Pattern[str], ...]:
 # settings as their documentation and examples have them: mosaicml/llm-foundry scripts/train/yamls, mcli;
 # axolotl-ai-cloud/axolotl examples; hiyouga/LLaMA-Factory examples; huggingface/alignment-handbook and open-r1 recipes
 # (TRL); NVIDIA/NeMo 1 examples/nlp/language_modeling; pytorch/torchtune recipes; volcengine/verl examples;
-# modelscope/ms-swift examples; AI-Hypercomputer/maxtext configs
+# modelscope/ms-swift examples; AI-Hypercomputer/maxtext configs; EleutherAI/gpt-neox configs; Megatron-Bridge
+# scripts/performance
 LAUNCHERS: Final = (
     Launcher(
         "LLM Foundry (Composer)",
@@ -47,6 +48,17 @@ LAUNCHERS: Final = (
         "LLaMA-Factory or TRL",
         _marks(r"^model_name_or_path:", r"^(per_device_train_batch_size|finetuning_type|stage):"),
         _PARTS,
+    ),
+    Launcher(
+        "GPT-NeoX",
+        _marks(r"pipe[-_]parallel[-_]size\"?\s*:"),
+        f"{_DEGREES}, with --stack megatron-deepspeed-2022",
+    ),
+    Launcher(
+        "Megatron-Bridge's performance scripts",
+        _marks(r"performance/(setup_experiment|run_script|bootstrap)\.py"),
+        f"{_DEGREES}, with --stack megatron-2026: their recipes are Python",
+        script=True,
     ),
     Launcher("torchtune", _marks(r"^\s+_component_:\s*torchtune"), _DEGREES),
     Launcher("MaxText", _marks(r"^(ici|dcn)_\w+_parallelism:"), f"{_DEGREES}, with --stack maxtext-2024"),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from planner.frameworks.shell.script import is_script, options_of, whole
 from planner.spec.job import Optimizer
-from planner.spec.load_model import load_model, resolve_catalog_name
+from planner.spec.load_model import catalog_name_at, load_model
 from planner.spec.model import ModelSpec
 
 _LENGTHS: Final = (
@@ -80,7 +80,7 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
     if optim and "$" not in optim and optim not in _OPTIMIZERS:
         notes.append(f"--optim {optim[:40]}: costed as AdamW with fp32 moments")
     named = _first(words, _MODELS)
-    known = resolve_catalog_name(named) if named else None
+    known = catalog_name_at(named) if named else None
     if known is not None:
         notes.append(f"the model is taken as {known}, by {named}; --model names another")
     trainer = "per_device_train_batch_size" in words

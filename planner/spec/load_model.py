@@ -93,6 +93,11 @@ def resolve_catalog_name(name: str) -> str | None:
     return names.get(name.lower()) or names.get(_folded(name)) if _folded(name) else None
 
 
+def catalog_name_at(place: str) -> str | None:
+    """The same behind a folder or another account's copy, by what either is called: unsloth/DeepSeek-V3."""
+    return resolve_catalog_name(place) or resolve_catalog_name(place.rstrip("/").rpartition("/")[2])
+
+
 def load_model(name_or_path: str, with_mtp: bool = False) -> ModelSpec:
     """The model behind a catalog name, a Hugging Face id, or a path.
 

@@ -816,3 +816,26 @@ def test_groups_of_micro_batches_other_than_the_pipeline_are_not_modelled(tmp_pa
     assert f"{group} must be the pipeline size" in said
     same = text.replace("--bf16", f"--bf16 {group} 4").replace("-size 5", "-size 8")
     assert checked(tmp_path, same, "run.sh", "--gpus", "16")["legal"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "launcher"),
+    [
+        ("20B.yml", '{\n  "pipe_parallel_size": 4,\n  "num_layers": 44,\n}\n', "GPT-NeoX"),
+        (
+            "run.sh",
+            "python scripts/performance/setup_experiment.py -m llama3 -ng 64\n",
+            "performance scripts",
+        ),
+    ],
+)
+def test_files_of_launchers_that_are_not_read_are_named(
+    tmp_path: Path, name: str, text: str, launcher: str
+) -> None:
+    assert launcher in refused(tmp_path, text, name, "--gpus", "8")
+
+
+def test_adapters_of_megatron_bridge_are_said(tmp_path: Path) -> None:
+    text = "python run_recipe.py --recipe gpt_oss_20b_peft_config model.tensor_model_parallel_size=2\n"
+    facts = checked(tmp_path, text, "run.sh", "--gpus", "8", "--model", "gpt-oss-20b")
+    assert "all weights are counted as trained" in str(facts["notes"])

@@ -21,6 +21,7 @@ from planner.frameworks.megatron.arguments import (
     unlike_stack,
 )
 from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
+from planner.frameworks.megatron.model_args import is_model_args
 from planner.frameworks.megatron.parse import parse
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
@@ -85,7 +86,9 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
 
 
 def recognizes(name: str, text: str) -> bool:
-    """A script or list of arguments of pretrain_gpt.py or pretrain_hybrid.py."""
+    """A script or list of arguments of pretrain_gpt.py or pretrain_hybrid.py, or a YAML of them."""
+    if is_model_args(name, text):
+        return True
     telling = ("--tensor-model-parallel-size", "pretrain_gpt.py", "--num-layers", PATTERNS[0])
     return any(words in text for words in telling)
 

@@ -29,7 +29,6 @@ _MODELS: Final = {
     "--encoder-num-layers": "an encoder", "--decoder-num-layers": "an encoder and a decoder",
     "--hybrid-attention-ratio": "a hybrid without --hybrid-layer-pattern",
     "--hybrid-mlp-ratio": "a hybrid without --hybrid-layer-pattern",
-    "--heterogeneous-layers-config-path": "layers that differ, from a file of their own",
     "--enable-mhc-connections": "hyper-connections", "--language-model-type": "an encoder beside it",
     "--vision-model-type": "an encoder beside it", "--model-provider": "a model put together by its own program",
 }  # fmt: skip

@@ -18,7 +18,9 @@ from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.foreign import notes_on, require_gpt
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
+from planner.frameworks.megatron.heterogeneous import OPTION as LAYERS_FILE
 from planner.frameworks.megatron.hybrid import pattern_in
+from planner.frameworks.megatron.model_args import environment_in, is_model_args, options_in
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
 from planner.frameworks.megatron.sparse import accept_sparse, kernel_options
 from planner.frameworks.megatron.states import (
@@ -41,6 +43,7 @@ VERSION: Final = "main-2026-08"
 _NO_VOCABULARY: Final = (
     "the vocabulary: planner does not read tokenizers; add --vocab-size N to the arguments"
 )
+_NO_LAYERS: Final = f"its layers: {LAYERS_FILE} names a file of them, which planner does not read"
 _QUERY_NORM: Final = (
     "Megatron-LM from 0.19 on puts a second norm before the queries here, which 0.18.2 leaves out"
 )
@@ -51,50 +54,19 @@ _TELLING: Final = (
     "--micro-batch-size",
 )
 # Words of torchrun and of other starters, which are not the program's.
-_STARTERS: Final = frozenset(
-    {
-        "--rdzv_backend",
-        "--container-image",
-        "--partition",
-        "--log-dir",
-        "--rdzv_endpoint",
-        "--local-ranks-filter",
-        "--cpus-per-task",
-        "--account",
-        "--master_addr",
-        "--exclusive",
-        "--redirects",
-        "--node-rank",
-        "--nnodes",
-        "--max-restarts",
-        "--master_port",
-        "--nproc_per_node",
-        "--node_rank",
-        "--nproc-per-node",
-        "--output",
-        "--standalone",
-        "--max_restarts",
-        "--rdzv-backend",
-        "--nodes",
-        "--ntasks-per-node",
-        "--ntasks",
-        "--mpi",
-        "--mem",
-        "--time",
-        "--error",
-        "--master-port",
-        "--rdzv-id",
-        "--kill-on-bad-exit",
-        "--tee",
-        "--job-name",
-        "--role",
-        "--rdzv_id",
-        "--gpus-per-node",
-        "--label",
-        "--master-addr",
-        "--rdzv-endpoint",
-    }
-)
+_STARTERS: Final = frozenset((
+    "--account", "--chdir", "--comment", "--constraint", "--container-env", "--container-image",
+    "--container-mount-home", "--container-mounts", "--container-name", "--container-save", "--container-workdir",
+    "--cpu-bind", "--cpus-per-task", "--dependency", "--error", "--exclude", "--exclusive", "--export",
+    "--gpu-bind", "--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--job-name", "--kill-on-bad-exit",
+    "--label", "--local-ranks-filter", "--log-dir", "--master-addr", "--master-port", "--master_addr",
+    "--master_port", "--max-restarts", "--max_restarts", "--mem", "--mem-bind", "--mpi", "--nnodes",
+    "--no-container-mount-home", "--no-kill", "--node-rank", "--node_rank", "--nodelist", "--nodes",
+    "--nproc-per-node", "--nproc_per_node", "--ntasks", "--ntasks-per-node", "--output", "--overlap", "--partition",
+    "--qos", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv_backend", "--rdzv_endpoint", "--rdzv_id",
+    "--redirects", "--reservation", "--role", "--segment", "--signal", "--standalone", "--tee", "--time",
+    "--unbuffered",
+))  # fmt: skip
 
 
 def _accept(a: Arguments, version: str) -> None:
@@ -136,9 +108,13 @@ def _accept(a: Arguments, version: str) -> None:
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
     # in order, so that a file of settings given before a script fills its variables
-    text = "\n".join(files.values())
+    tables = {name: text for name, text in files.items() if is_model_args(name, text)}
+    text = "\n".join(text for name, text in files.items() if name not in tables)
     options, variables = options_of(text)
     own = [option for option in program_options(text, _TELLING) if option[0] not in _STARTERS]
+    for name, table in tables.items():
+        variables = environment_in(table, name) | variables
+        own = [*options_in(table, name, variables), *own]
     arguments = Arguments(own)
     if not any(arguments.has(name) for name in _TELLING):
         must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
@@ -161,7 +137,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     axes["hsdp"] = _shard_group(arguments, axes, devices)
     alone = devices == axes["tp"] * axes["pp"]
     gathers, uncosted = narrow_parameters(arguments)
-    model = model_of(arguments) if arguments.has("--num-layers") and arguments.has("--hidden-size") else None
+    described = arguments.has("--num-layers") and arguments.has("--hidden-size")
+    differ = arguments.has(LAYERS_FILE)
+    model = model_of(arguments) if described and not differ else None
     vocabulary = vocabulary_of(arguments)
     return ParsedConfig(
         framework="megatron",
@@ -174,7 +152,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         else None,
         precision=_precision(arguments),
         model=None if model is None or vocabulary is None else replace(model, vocab=vocabulary),
-        missing="" if model is None or vocabulary is not None else _NO_VOCABULARY,
+        missing=_NO_LAYERS if differ else "" if model is None or vocabulary is not None else _NO_VOCABULARY,
         notes=(
             *vocabulary_notes(arguments),
             *_mapping_notes(arguments, devices),

@@ -20,7 +20,7 @@ from planner.frameworks.shell.script import whole
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
-from planner.spec.load_model import load_model, resolve_catalog_name
+from planner.spec.load_model import catalog_name_at, load_model
 from planner.spec.model import ModelSpec
 
 # Tokenizers whose vocabulary is fixed: GPT-2's byte pairs (openai/gpt-2 encoder.json), Llama 2's (its tokenizer.model).
@@ -91,7 +91,7 @@ def vocabulary_of(a: Arguments) -> int | None:
     kind = _tokenizer(a)
     if kind in _TOKENIZERS:
         return _TOKENIZERS[kind]
-    known = resolve_catalog_name(a.word("--tokenizer-model", ""))
+    known = catalog_name_at(a.word("--tokenizer-model", ""))
     return None if known is None else load_model(known).vocab
 
 

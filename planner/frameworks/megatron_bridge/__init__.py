@@ -311,6 +311,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes.append(
             f"what {recipe or 'the recipe'} sets is not known: degrees that the script does not override are taken as 1"
         )
+    if "peft" in recipe or any(field.startswith("peft") for field in overrides):
+        notes.append("adapters (peft): all weights are counted as trained, not the adapters alone")
     notes += [
         f"{field}, which the recipe computes, is not read" for field in fields if fields[field] == "computed"
     ]

@@ -121,8 +121,8 @@ class Script:
         return self
 
     def _filled(self, text: str) -> str:
-        """Text with its variables' values, as `_expand` has it. Raises `InputError` where a script builds too much."""
-        filled = _expand(_CHOICE.sub(self._chosen, text), self.variables)
+        """Text with its variables' values, as `expand` has it. Raises `InputError` where a script builds too much."""
+        filled = expand(_CHOICE.sub(self._chosen, text), self.variables)
         self.built += len(filled)
         if self.built > _LARGEST:
             must = f"what the statements of a script come to must stay below {_LARGEST:,} characters"
@@ -376,7 +376,7 @@ def _require_short(statement: str, length: int = 0) -> None:
         raise InputError(must, _start_of(statement), _PLAIN)
 
 
-def _expand(text: str, variables: dict[str, str]) -> str:
+def expand(text: str, variables: dict[str, str]) -> str:
     """Variables replaced by their values, to a small depth; unknown ones stay. Raises `InputError` for too many."""
     taken = 0
 
