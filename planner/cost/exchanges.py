@@ -39,6 +39,7 @@ from planner.cost.network.messages import (
     tensor_parallel_regions,
 )
 from planner.cost.network.traffic import GroupLinks, group_links
+from planner.cost.selective import OPERATIONS
 from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.layer import Layer
@@ -162,6 +163,9 @@ def _of_layer(
         kinds = ((CollectiveKind.ALL_GATHER, narrow), (CollectiveKind.REDUCE_SCATTER, size))
         for kind, sent in kinds if config.sp else ((CollectiveKind.ALL_REDUCE, size),):
             yield _collective("tp", kind, "hidden states", sent, config.tp, calls)
+        if config.sp and config.recompute_modules & OPERATIONS:  # what a reduce-scatter returned is kept
+            twice = tensor_parallel_regions(layer) * passes
+            yield _collective("tp", CollectiveKind.ALL_GATHER, "hidden states", narrow, config.tp, twice)
         if config.sp and gathers_inputs_again(model):
             regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, hidden"
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)

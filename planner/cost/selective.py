@@ -22,7 +22,7 @@ from planner.spec.rule import Problem
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_OPERATIONS = 1 << RECOMPUTE_MODULES.index("op")
+OPERATIONS = 1 << RECOMPUTE_MODULES.index("op")
 # Of the two gathers and two reductions of a tensor-parallel layer's forward pass the gathers are done again.
 GATHERED_AGAIN = 0.5
 # Of a layer's passes over the residual stream the last one, behind which nothing is needed again, is not repeated.
@@ -31,7 +31,7 @@ LAST_RESIDUAL = 0.5
 
 def by_operations(keys: ConfigTable) -> Mask:
     """Which keys checkpoint by operations?"""
-    return np.asarray(keys["recompute_modules"] & _OPERATIONS > 0)
+    return np.asarray(keys["recompute_modules"] & OPERATIONS > 0)
 
 
 def kept_shares(problem: Problem, recipe: PrecisionRecipe, layer: Layer) -> dict[str, float]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from planner.cost.exchanges import exchanges
 from planner.cost.layer_memory import layer_parts
+from planner.cost.network.collectives import CollectiveKind
 from planner.cost.selective import kept_bytes, kept_shares
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute
 from planner.spec.load_model import load_model
@@ -74,3 +78,20 @@ def test_time_and_memory_lie_between_none_and_full() -> None:
     found = model.evaluate(ConfigTable.of(rows))
     assert (np.diff(found.step_time) > 0).all()
     assert (np.diff(found.device_memory) < 0).all()
+
+
+def test_gathers_of_the_stream_are_repeated_and_reductions_are_not() -> None:
+    subject = problem(dense_model(8), "1x8 h100", stack="torchtitan-2024")
+    config = ParallelConfig(tp=4, sp=1, dp=2, num_microbatches=4, zero=3)
+    operations = replace(config, recompute=int(Recompute.SELECTIVE), recompute_modules=OP)
+    calls = [
+        {
+            e.kind: e.calls
+            for e in exchanges(costs(subject), each, 0)
+            if e.axis == "tp" and e.what == "hidden states"
+        }
+        for each in (config, operations)
+    ]
+    gather, reduce = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    assert calls[1][gather] == 1.5 * calls[0][gather]
+    assert calls[1][reduce] == calls[0][reduce]
