@@ -1,0 +1,79 @@
+"""docs/json.md is true: units of a plan's fields, names of its codes, fields that are taken for others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.docs_output import DOCS
+from planner.space.restriction import value_text
+from planner.spec.config import ContextKind
+from planner.spec.planfile import Plan
+
+PAGE = (DOCS / "json.md").read_text(encoding="utf-8")
+SCHEMA = Plan.model_json_schema()
+UNITS = {
+    "1", "s", "bytes", "bytes/s", "FLOP/s", "FLOP/s/device", "tokens/s/device", "US dollars", "US dollars/h", "J", "W",
+    "kg", "bits",
+}  # fmt: skip
+IN_NAME = {"_s": "s", "_gib": "GiB", "_bytes": "bytes", "days": "days", "_hours": "h"}
+
+
+def described() -> Iterator[tuple[str, str]]:
+    """Every field of a plan and its unit."""
+    for part in SCHEMA["$defs"].values():
+        for name, field in part.get("properties", {}).items():
+            if unit := re.search(r"\[([^\[\]]+)\]$", field.get("description", "")):
+                yield name, unit.group(1)
+
+
+def test_units_are_those_of_the_page() -> None:
+    assert len(list(described())) > 60
+    for name, unit in described():
+        stated = next((u for end, u in IN_NAME.items() if name.endswith(end)), None)
+        assert unit == stated if stated else unit in UNITS, name
+
+
+def test_kinds_name_fields_with_their_unit() -> None:
+    units = dict(described())
+    rows = dict(re.findall(r"^\| (time|memory, message|money) \| .*? \| (.*?) \|$", PAGE, re.MULTILINE))
+    for kind, unit in (("time", "s"), ("memory, message", "bytes"), ("money", "US dollars")):
+        told = [name.split(".")[-1] for name in re.findall(r"`([^`]+)`", rows[kind])]
+        known = [name for name in told if name in units]
+        assert known
+        assert all(units[name].startswith(unit) for name in known)
+
+
+def resolved(path: str) -> dict[str, Any]:
+    part: dict[str, Any] = SCHEMA
+    for name in path.replace("[]", "").split("."):
+        field = part["properties"][name]
+        options = [field, field.get("items", {}), *field.get("anyOf", ())]
+        inner = next((option["$ref"] for option in options if "$ref" in option), None)
+        part = SCHEMA["$defs"][inner.rpartition("/")[2]] if inner else field
+    return part
+
+
+@pytest.mark.parametrize("path", re.findall(r"`((?:choices|subject)[\w.\[\]]*)`", PAGE))
+def test_fields_are_there(path: str) -> None:
+    assert resolved(path)
+
+
+@pytest.mark.parametrize(
+    "axis", ["schedule", "recompute", "recompute_modules", "offload", "cuda_graph_impl", "cuda_graph_modules"]
+)
+def test_codes_are_those_of_configurations(axis: str) -> None:
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{axis}` |"))
+    told = {int(code): name for code, name in re.findall(r"(\d+) `([^`]+)`", row)}
+    assert told == {code: value_text(axis, code) for code in told}
+    most = SCHEMA["$defs"]["PlannedConfig"]["properties"][axis]["maximum"]
+    assert most == (sum(told) if row.split("|")[2].find("sum of") >= 0 else max(told))
+
+
+def test_exchanges_of_context_parallelism() -> None:
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `cp_kind` |"))
+    told = {int(code): name for code, name in re.findall(r"(\d) `([^`]+)`", row)}
+    assert told == {int(kind): kind.name.lower() for kind in ContextKind}
