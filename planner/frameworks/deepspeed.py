@@ -39,8 +39,8 @@ from planner.frameworks.rulebook import (
     whole_scans,
 )
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.frameworks.shell.script import Script, is_script, product, slurm_devices
-from planner.frameworks.trainer import Trainer, trainer_of, words_of
+from planner.frameworks.shell.script import Script, is_script
+from planner.frameworks.trainer import Trainer, devices_of, trainer_of, words_of
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Mask, Recompute, Schedule
 from planner.spec.job import Optimizer
@@ -52,6 +52,7 @@ VERSION: Final = "0.19.8"
 CONFIG, HOSTFILE, PIPELINE = "ds_config.json", "hostfile", "pipeline.json"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 TRIAL_STEPS: Final = 50
+_NAMED: Final = re.compile(r"--deepspeed(?:_config)?[ =][\"']?([^\s\"']+\.json)")
 PURE_SETTINGS: Final = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
 # words of the optimizer or scheduler that is named, and sections that the table does not go into
 _FREE: Final = (
@@ -310,10 +311,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         (file for file, text in files.items() if recognizes(file, text) and file.endswith(".json")), None
     )
     if name is None:
-        raise InputError(
-            "a DeepSpeed configuration must be a JSON file with train_micro_batch_size_per_gpu",
-            ", ".join(files),
-        )
+        must = "a DeepSpeed configuration must be a JSON file with train_micro_batch_size_per_gpu"
+        wanted = next((found[1] for text in files.values() if (found := _NAMED.search(text))), "")
+        raise InputError(must, ", ".join(files), f"name {wanted} beside the script" if wanted else "")
     stated = with_full_names(load_settings(files[name], name))
     words = words_of(files)
     trainer = trainer_of(words)
@@ -424,15 +424,7 @@ def _devices(files: Mapping[str, str]) -> int | None:
         if file.split("/")[-1].startswith("hostfile"):
             slots = re.findall(r"^\s*[^#\s]+\s+slots=(\d{1,6})\s*$", text, re.MULTILINE)
             return sum(int(count) for count in slots) or None
-    for file, text in files.items():
-        if is_script(file):
-            words = words_of({file: text})
-            each = words.get("num_gpus") or words.get("nproc_per_node") or [""]
-            nodes = words.get("num_nodes") or words.get("nnodes") or ["1"]
-            devices = slurm_devices(text) or product(nodes[0], each[0])
-            if devices is not None:
-                return devices
-    return None
+    return devices_of(files)
 
 
 def _written(files: Mapping[str, str]) -> dict[str, str]:
@@ -448,8 +440,11 @@ def _written(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def recognizes(name: str, text: str) -> bool:
-    """A ds_config.json, a script that writes one, a hostfile or pipeline.json."""
+    """A ds_config.json, a script that names or writes one, a hostfile or pipeline.json."""
     plain = name.split("/")[-1]
+    other = "--tensor-model-parallel-size" in text or "--num-layers" in text  # Megatron-DeepSpeed
+    if is_script(name) and _NAMED.search(text) and not other:
+        return True
     if is_script(name) and "zero_optimization" in text and "--tensor-model-parallel-size" not in text:
         return any("zero_optimization" in body for body in _written({name: text}).values())
     return (

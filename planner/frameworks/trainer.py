@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planner.frameworks.shell.script import is_script, options_of, whole
+from planner.frameworks.shell.script import is_script, options_of, product, slurm_devices, whole
 from planner.spec.job import Optimizer
 from planner.spec.load_model import catalog_name_at, load_model
 from planner.spec.model import ModelSpec
@@ -68,6 +68,19 @@ def words_of(files: Mapping[str, str]) -> dict[str, list[str]]:
         if is_script(file):
             words |= {option[2:].replace("-", "_"): values for option, *values in options_of(text)[0]}
     return words
+
+
+def devices_of(files: Mapping[str, str]) -> int | None:
+    """Processes that the scripts start, by torchrun, DeepSpeed's launcher or Slurm; None where none says."""
+    for file, text in files.items():
+        if is_script(file):
+            words = words_of({file: text})
+            each = words.get("num_gpus") or words.get("nproc_per_node") or [""]
+            nodes = words.get("num_nodes") or words.get("nnodes") or ["1"]
+            devices = slurm_devices(text) or product((nodes or ["1"])[0], (each or [""])[0])
+            if devices is not None:
+                return devices
+    return None
 
 
 def trainer_of(words: Mapping[str, list[str]]) -> Trainer:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from planner.cli.files import recognize
+from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.framework import ParsedConfig
 from planner.spec.config import Recompute
@@ -109,3 +111,38 @@ def test_accelerate_takes_the_same_words() -> None:
     assert (read.axes["micro_batch"], read.axes["num_microbatches"], read.global_batch) == (2, 4, 128)
     assert (read.seq_len, read.precision, read.axes["recompute"]) == (4096, Precision.BF16, Recompute.FULL)
     assert read.model is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "zero", "offload", "recompute"),
+    [
+        ('--fsdp "full_shard auto_wrap"', 3, 0, Recompute.NONE),
+        ("--fsdp 'shard_grad_op auto_wrap offload' --gradient_checkpointing", 2, 3, Recompute.FULL),
+        ("--fsdp full_shard --fsdp_config conf/fsdp.json", 3, 0, Recompute.FULL),
+        ("", 0, 0, Recompute.NONE),
+    ],
+)
+def test_a_trainer_under_torchrun(more: str, zero: int, offload: int, recompute: Recompute) -> None:
+    script = (
+        "torchrun --nproc_per_node=4 --nnodes 2 train.py --model_name_or_path /models/Llama-2-7b-hf --bf16 True "
+        f"--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --model_max_length 2048 {more}\n"
+    )
+    files = {"run.sh": script}
+    if "fsdp_config" in more:
+        with pytest.raises(InputError, match="name it beside the script"):
+            framework("accelerate").parse(files)
+        files["x/fsdp.json"] = json.dumps({"activation_checkpointing": True})
+    assert recognize(files).name == "accelerate"
+    read = framework("accelerate").parse(files)
+    axes = {axis: read.axes[axis] for axis in ("zero", "offload", "recompute", "dp", "micro_batch")}
+    assert axes == {"zero": zero, "offload": offload, "recompute": recompute, "dp": 8, "micro_batch": 4}
+    assert (read.devices, read.global_batch, read.seq_len, read.precision) == (8, 256, 2048, Precision.BF16)
+    assert read.model is not None
+    assert any("/models/Llama-2-7b-hf" in note for note in read.notes)
+
+
+def test_a_deepspeed_script_alone_is_asked_for_its_file() -> None:
+    files = {"run.sh": f"torchrun --nproc_per_node 8 train.py --deepspeed conf/ds_z3.json {WORDS}\n"}
+    assert recognize(files).name == "deepspeed"
+    with pytest.raises(InputError, match=r"name conf/ds_z3\.json beside the script"):
+        framework("deepspeed").parse(files)

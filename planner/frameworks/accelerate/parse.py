@@ -21,7 +21,7 @@ from planner.frameworks.shell.script import (
     script_words,
     whole,
 )
-from planner.frameworks.trainer import Trainer, trainer_of, words_of
+from planner.frameworks.trainer import Trainer, devices_of, trainer_of, words_of
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
@@ -64,7 +64,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     name = next(
         (file for file, text in files.items() if recognizes(file, text) and not is_script(file)), None
     )
+    words = words_of(files)
     launched = _launch_words(files)
+    if name is None and launched is None:
+        launched = _trainer_words(files, words)
     if name is None and launched is None:
         raise InputError("an Accelerate YAML must name distributed_type and num_processes", ", ".join(files))
     document = _prefixed(load_settings(files[name], name)) if name is not None else {}
@@ -79,7 +82,6 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     if kind == "DEEPSPEED" and s.has("deepspeed_config.deepspeed_config_file"):
         ds, notes = _deepspeed_file(s.text("deepspeed_config.deepspeed_config_file", ""), files)
     zero, hsdp, offload = _states(s, ds, kind, devices, cp)
-    words = words_of(files)
     trainer = trainer_of(words)
     full = s.flag("fsdp_config.fsdp_activation_checkpointing") or trainer.recompute or "recompute" in words
     axes = {
@@ -206,7 +208,7 @@ def _prefixed(document: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _launch_words(files: Mapping[str, str]) -> dict[str, str] | None:
+def _launch_words(files: Mapping[str, str]) -> dict[str, Any] | None:
     """Settings that the words of `accelerate launch` state, which go before the YAML's; None where no file runs it."""
     places = {key.rpartition(".")[2]: key for key in option_table("accelerate", VERSION)}
     for file, text in files.items():
@@ -220,7 +222,7 @@ def _launch_words(files: Mapping[str, str]) -> dict[str, str] | None:
             return {}
         own = words[start:]
         ends = (i for i, word in enumerate(own) if i and (word == COMMAND_END or word.endswith(".py")))
-        said: dict[str, str] = {}
+        said: dict[str, Any] = {}
         for option, *values in group_options(own[: next(ends, len(own))]):
             name = option[2:].replace("-", "_")
             if name in _TYPES:
@@ -231,7 +233,29 @@ def _launch_words(files: Mapping[str, str]) -> dict[str, str] | None:
     return None
 
 
-def _require_no_other_file(launched: Mapping[str, str]) -> None:
+def _trainer_words(files: Mapping[str, str], words: Mapping[str, list[str]]) -> dict[str, Any] | None:
+    """Settings that a Trainer under torchrun hands to Accelerate by itself; None where no script runs one."""
+    if "per_device_train_batch_size" not in words:
+        return None
+    devices, parts = devices_of(files), " ".join(words.get("fsdp", [])).upper().split()
+    said: dict[str, Any] = {"num_processes": devices} if devices is not None else {}
+    if not parts or parts == ["FALSE"]:
+        return said | {"distributed_type": "MULTI_GPU"}
+    wanted = (words.get("fsdp_config") or [""])[0].split("/")[-1]
+    given = next((file for file in files if wanted and file.split("/")[-1] == wanted), None)
+    if wanted and given is None:
+        raise InputError(
+            "the file that --fsdp_config names must be given too", wanted, "name it beside the script"
+        )
+    own = flatten(_prefixed({"fsdp_config": load_settings(files[given], given)})) if given is not None else {}
+    strategy = next((part for part in parts if part in _STRATEGIES), "FULL_SHARD")
+    return said | own | {
+        "distributed_type": "FSDP", "fsdp_config.fsdp_sharding_strategy": strategy,
+        "fsdp_config.fsdp_offload_params": "OFFLOAD" in parts,
+    }  # fmt: skip
+
+
+def _require_no_other_file(launched: Mapping[str, Any]) -> None:
     """Raise `InputError` where the command takes its settings from a YAML that was not given."""
     if wanted := launched.get("config_file"):
         raise InputError(
@@ -291,7 +315,10 @@ def _deepspeed_file(wanted: str, files: Mapping[str, str]) -> tuple[Settings, li
 
 
 def recognizes(name: str, text: str) -> bool:
-    """A YAML file that `accelerate config` could have written, or a script that runs `accelerate launch`."""
+    """A YAML file that `accelerate config` could have written, or a script that runs `accelerate launch` or, under
+    torchrun, Transformers' Trainer."""
     if is_script(name):
-        return _LAUNCHED.search(text) is not None
+        alone = "torchrun" in text or "torch.distributed" in text
+        trains = "--per_device_train_batch_size" in text and "--deepspeed" not in text
+        return _LAUNCHED.search(text) is not None or (alone and trains)
     return name.endswith((".yaml", ".yml")) and ("distributed_type:" in text or "fsdp_config:" in text)
