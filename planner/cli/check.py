@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -263,6 +264,8 @@ def _diff(
 ) -> list[str]:
     """Changed lines between the files of both configurations, by file, as the export writes them; of a script, only
     options that its own `text` has are taken out."""
+    from planner.frameworks.trainer import with_trainer_names
+
     try:
         mine = framework.render(_launch(problem, config, parsed.layers), parsed.version)
         other = framework.render(_launch(hidden, best.config.parallel(), (), best), parsed.version)
@@ -273,11 +276,16 @@ def _diff(
     for name in other:
         if name in ("README.md", "kubernetes.yaml", "launch.sbatch"):
             continue
-        before, after = mine.get(name, "").splitlines(), other[name].splitlines()
+        comma = "," if name.endswith(".json") else ""  # which only says that another line follows
+        before, after = (
+            [line.rstrip(comma) if comma else line for line in files.get(name, "").splitlines()]
+            for files in (mine, other)
+        )
         changed = [*difflib.unified_diff(before, after, n=0, lineterm="")][2:]  # after the two names
         changed = [line for line in changed if not _frames(line[1:].strip())]
+        changed = [line for line in changed if not _automatic(line, text)]
         if name.endswith(".sh"):
-            changed = _in_script(changed, framework, text)
+            changed = _in_script([with_trainer_names(line, text) for line in changed], framework, text)
         if changed:
             lines.append("change in the launch script:" if name.endswith(".sh") else f"change in {name}:")
             lines += [f"  {line[0]} {line[1:].strip()}" for line in changed if not line.startswith("@@")]
@@ -297,6 +305,12 @@ def _in_script(changed: list[str], framework: Framework, text: str) -> list[str]
     anew = added & {*framework.split_options, "--pipeline-model-parallel-size"}
     stale = [name for name in framework.split_options if anew and name in has and name not in named | added]
     return [*kept, *(f"- {name}" for name in stale)]
+
+
+def _automatic(line: str, text: str) -> bool:
+    """Is it a setting that the user's files leave to the program ("auto")?"""
+    key = re.match(r'[-+]\s*"(\w+)":', line)
+    return key is not None and re.search(rf'"{key[1]}":\s*"auto"', text) is not None
 
 
 def _frames(line: str) -> bool:

@@ -7,6 +7,7 @@ no step anything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +29,11 @@ _OPTIMIZERS: Final = {
     "adamw_torch_8bit": Optimizer.ADAMW_8BIT, "adafactor": Optimizer.ADAFACTOR, "sgd": Optimizer.SGD_MOMENTUM,
 }  # fmt: skip
 _RECOMPUTES: Final = ("gradient_checkpointing", "activation_checkpointing")
+# options of programs.py by the names that the Trainer has for them
+_OWN_NAMES: Final = {
+    "--micro-batch": "--per_device_train_batch_size", "--accumulate": "--gradient_accumulation_steps",
+    "--recompute": "--gradient_checkpointing",
+}  # fmt: skip
 _FORMATS: Final = ("bf16", "fp16")
 
 
@@ -59,6 +65,15 @@ class Trainer:
             if isinstance(section, dict) and section.get("enabled") == "auto":
                 said[name] = {**section, "enabled": on}
         return said
+
+
+def with_trainer_names(line: str, text: str) -> str:
+    """A line of options of planner's own programs, by the Trainer's names where a script `text` runs one."""
+    if "per_device_train_batch_size" not in text.replace("-", "_"):
+        return line
+    for own, name in _OWN_NAMES.items():
+        line = re.sub(rf"(?<=\s|[-+]){own}(?=\s|$)", name, line)
+    return line
 
 
 def words_of(files: Mapping[str, str]) -> dict[str, list[str]]:

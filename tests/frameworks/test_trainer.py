@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from planner.cli.check import check_files
 from planner.cli.files import recognize
 from planner.errors import InputError
 from planner.frameworks import framework
@@ -146,3 +147,18 @@ def test_a_deepspeed_script_alone_is_asked_for_its_file() -> None:
     assert recognize(files).name == "deepspeed"
     with pytest.raises(InputError, match=r"name conf/ds_z3\.json beside the script"):
         framework("deepspeed").parse(files)
+
+
+def test_what_is_better_is_told_in_the_trainers_words() -> None:
+    """And by neither the exported program's, nor settings that the file leaves to the Trainer."""
+    files = {"run.sh": f"deepspeed --num_gpus 16 train.py {WORDS}\n", "ds.json": json.dumps(AUTO)}
+    lines = check_files(files, "dgx-h100", None, None, None)["better"]["diff"]
+    words = {line.split()[1].strip('":') for line in lines if line.startswith("  ")}
+    assert {"--gradient_checkpointing", "--per_device_train_batch_size", "stage"} <= words
+    assert not words & {"--micro-batch", "--accumulate", "--recompute", "train_micro_batch_size_per_gpu"}
+    assert len({line.strip("+- ,") for line in lines}) == len(lines)  # no comma alone is a change
+    own = {**files, "run.sh": "torchrun --nproc_per_node 16 train.py --seq-len 4096 --recompute\n"}
+    settings = AUTO | {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
+    own["ds.json"] = json.dumps(settings)
+    lines = check_files(own, "dgx-h100", None, "llama-3.1-8b", None)["better"]["diff"]
+    assert "  - --recompute" in lines
