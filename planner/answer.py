@@ -25,6 +25,7 @@ from planner.space.enumerate import Enumeration, Removed
 from planner.space.restriction import value_text
 from planner.spec.assumptions import Assumptions
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Optimizer
 from planner.spec.planfile import (
     BrokenRule,
     Certificate,
@@ -43,16 +44,32 @@ from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts,
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity, format_time
 
-NOT_MODELLED = (
+_MUON = "the matrix products of Muon's update"
+_LOADS = "experts that get more tokens than others, unless their loads are given (--expert-loads)"
+_LENGTHS = "varying sequence lengths and padding, unless their mean is given (--mean-len)"
+_NOT_MODELLED = (
     "queueing, evaluation and planned maintenance: they add to the days of a run",
     "network congestion from other jobs, and a pathological network state",
-    "the matrix products of Muon's update",
-    "experts that get more tokens than others, unless their loads are given (--expert-loads)",
-    "varying sequence lengths and padding, unless their mean is given (--mean-len), and the data loader",
+    _MUON,
+    _LOADS,
+    _LENGTHS,
+    "the data loader",
     "pipeline schedules that the stack does not run (`planner schedule` simulates them)",
     "what the driver keeps of CUDA graphs outside the allocator",
     "buffers registered with NCCL, and its settings by the environment",
 )
+
+
+def not_modelled(problem: Problem) -> tuple[str, ...]:
+    """What is left out of answers, of what this job has or does not state."""
+    job = problem.job
+    has_experts = any(layer.moe for layer in problem.model.blocks)
+    irrelevant = {
+        _MUON: job.optimizer is not Optimizer.MUON,
+        _LOADS: not has_experts or job.expert_imbalance not in ((), 1.0),
+        _LENGTHS: job.mean_length is not None,
+    }
+    return tuple(line for line in _NOT_MODELLED if not irrelevant.get(line, False))
 
 
 class Answerer:
@@ -220,7 +237,7 @@ class Answerer:
                 *self.problem.model.assumed,
                 *(self._run_assumptions() if choices or nearest else ()),
             ),
-            not_modelled=NOT_MODELLED,
+            not_modelled=not_modelled(self.problem),
             confidence=confidence_of(self.problem, self.model),
             headroom=self.headroom,
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from planner.answer import not_modelled
 from planner.catalog.load_stacks import load_stack
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError, PlannerError
@@ -459,3 +460,21 @@ def test_prediction_modules_that_a_model_lacks_are_said() -> None:
     request = Request("llama-3.1-8b", "1x8 h100", with_mtp=True)
     assert any("llama-3.1-8b has none" in said for said in resolve(request)[1])
     assert not any("has none" in said for said in resolve(replace(request, model="deepseek-v3"))[1])
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "unsaid"),
+    [
+        ({}, "--mean-len", ("Muon", "experts")),
+        ({"optimizer": "muon", "mean_len": 4096.0}, "Muon", ("experts", "--mean-len")),
+        ({"model": "qwen3-30b-a3b"}, "--expert-loads", ("Muon",)),
+        ({"model": "qwen3-30b-a3b", "expert_loads": "zipf:0.6"}, "--mean-len", ("Muon", "--expert-loads")),
+    ],
+)
+def test_what_is_not_modelled_is_of_the_job(
+    asked: dict[str, Any], said: str, unsaid: tuple[str, ...]
+) -> None:
+    told = " ".join(not_modelled(resolve(replace(SMALL, **asked))[0]))
+    assert said in told
+    assert "data loader" in told
+    assert not any(word in told for word in unsaid)

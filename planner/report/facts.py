@@ -153,7 +153,7 @@ def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
         days(run.effective_days * s / choice.step_time) for s in (choice.step_time_low, choice.step_time_high)
     )
     held = f"{run.steps:,.0f} steps, {count(run.held_gpu_hours)} GPU-hours"
-    spares = f" with {run.spare_nodes} spare nodes" if run.spare_nodes else ""
+    spares = f" with {run.spare_nodes} spare node{'s' * (run.spare_nodes > 1)}" if run.spare_nodes else ""
     figures = [
         Figure("whole run", days(run.effective_days), f"between {low} and {high}: {held}{spares}"),
         Figure("goodput", f"{100 * run.goodput:.1f} %", goodput_sentence(run)),
@@ -174,7 +174,7 @@ def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
 
 def goodput_sentence(run: Run) -> str:
     """How often the run stops and what the stops cost."""
-    lost = [f"{term_name(key)} {100 * share:.1f} %" for key, share in parts_of(run.lost)]
+    lost = [f"{term_name(key)} {share:.1%}" for key, share in parts_of(run.lost)]
     stops = f"a stop every {duration(run.time_between_stops or 0.0)}"
     return f"{stops}; lost to " + ", ".join(lost) if lost else stops
 

@@ -133,7 +133,7 @@ def test_whole_run_with_stops_money_and_energy(choice_of: Callable[..., Choice])
     assert figures["whole run"].value == "12.5 days"
     assert figures["whole run"].note.startswith("between 11.2 days and 13.8 days")
     assert figures["goodput"].value == "80.0 %"
-    assert "a stop every 2.0 h; lost to restarts 15.0 %, repeated work 5.0 %" in figures["goodput"].note
+    assert "a stop every 2.0 h; lost to restarts 15.0%, repeated work 5.0%" in figures["goodput"].note
     assert figures["checkpoints"].value == "every 10.0 min"
     assert "own hardware $1.00, pays after 90.0 days of use" in figures["money"].note
     assert (figures["energy"].value, figures["energy"].note[:9]) == ("1 GWh", "400 t CO2")

@@ -165,7 +165,8 @@ class ClusterSpec(FileModel):
             if size % below or (size == below and index > 0):
                 raise FieldError(field, f"tiers must grow by whole domains of {below} devices, given {size}")
             if total is not None and total % size:
-                raise FieldError(field, f"must divide the cluster's {total} devices, given {size}")
+                hint = f"with nodes: any, --gpus {total} fills such domains evenly"
+                raise FieldError(field, f"must divide the cluster's {total} devices, given {size}; {hint}")
             below = size
         return self
 
