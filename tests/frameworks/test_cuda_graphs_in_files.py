@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.cli.check import check_files
 from planner.errors import InputError, PlannerError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
@@ -234,3 +235,11 @@ def test_what_a_recipe_captures() -> None:
     assert read("megatron-bridge", script + " model.cuda_graph_modules=[attn]") == (TE, ("attn",))
     assert read("megatron-bridge", script + " model.cuda_graph_impl=none") == (NONE, ())
     assert read("megatron-bridge", "run_recipe.py --recipe llama3_8b_pretrain_config") == (NONE, ())
+
+
+@pytest.mark.parametrize("compiles", ["", "--compile.enable"])
+def test_torchtitans_plainest_launch_is_legal(compiles: str) -> None:
+    """It captures the step whether or not anything is compiled (0.3.0 config/configs.py disable_cuda_graphs)."""
+    text = f"torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b {compiles}\n"
+    facts = check_files({"run.sh": text}, "dgx-h100", None, None, None)
+    assert (facts["legal"], facts["axes"]["cuda_graph_impl"]) == (True, int(WHOLE))
