@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planner.frameworks.shell.script import is_script, options_of, product, slurm_devices, whole
+from planner.errors import InputError
+from planner.frameworks.shell.script import how_to_set, is_script, options_of, product, slurm_devices, whole
 from planner.spec.job import Optimizer
 from planner.spec.load_model import catalog_name_at, load_model
 from planner.spec.model import ModelSpec
@@ -92,14 +93,21 @@ def devices_of(files: Mapping[str, str]) -> int | None:
             words = words_of({file: text})
             each = words.get("num_gpus") or words.get("nproc_per_node") or [""]
             nodes = words.get("num_nodes") or words.get("nnodes") or ["1"]
-            devices = slurm_devices(text) or product((nodes or ["1"])[0], (each or [""])[0])
+            devices = slurm_devices(text) or _included((words.get("include") or [""])[0])
+            devices = devices or product((nodes or ["1"])[0], (each or [""])[0])
             if devices is not None:
                 return devices
     return None
 
 
+def _included(text: str) -> int | None:
+    """Devices of DeepSpeed's --include, such as host-0:0,1@host-1:0,1; None where a host's are not numbered."""
+    hosts = [host.partition(":")[2] for host in text.split("@")]
+    return sum(len(numbers.split(",")) for numbers in hosts) if all(hosts) else None
+
+
 def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
-    """What `words`, as `words_of` has them, say."""
+    """What `words`, as `words_of` has them, say. Raises `InputError` for a number that no file sets."""
     notes = []
     adapters = next((name for name in _ADAPTERS if _on(words, name)), None)
     if adapters is not None:
@@ -113,9 +121,9 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
         notes.append(f"the model is taken as {known}, by {named}; --model names another")
     trainer = "per_device_train_batch_size" in words
     return Trainer(
-        micro_batch=whole(_first(words, ("per_device_train_batch_size",))),
-        accumulate=whole(_first(words, ("gradient_accumulation_steps",))),
-        seq_len=next((n for name in _LENGTHS if (n := whole(_first(words, (name,)))) is not None), None),
+        micro_batch=_number(words, "per_device_train_batch_size"),
+        accumulate=_number(words, "gradient_accumulation_steps"),
+        seq_len=next((n for name in _LENGTHS if (n := _number(words, name)) is not None), None),
         recompute=any(_on(words, name) for name in _RECOMPUTES),
         formats={name: _on(words, name) for name in _FORMATS if name in words or trainer},
         model=load_model(known) if known is not None else None,
@@ -126,6 +134,13 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
 
 def _first(words: Mapping[str, list[str]], names: tuple[str, ...]) -> str:
     return next((words[name][0] for name in names if words.get(name)), "")
+
+
+def _number(words: Mapping[str, list[str]], name: str) -> int | None:
+    text = _first(words, (name,))
+    if "$" in text:
+        raise InputError(f"--{name} must be a whole number", text[:80], how_to_set(text))
+    return whole(text)
 
 
 def _on(words: Mapping[str, list[str]], name: str) -> bool:

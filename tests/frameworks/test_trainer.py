@@ -68,6 +68,9 @@ def test_formats_left_to_the_trainer_are_its_own(words: str, precision: Precisio
         ("#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun python", 32),
         ("deepspeed --num_nodes 3 --num_gpus 8", 24),
         ("deepspeed", None),
+        ("deepspeed --include localhost:0,1,2", 3),
+        ("deepspeed --include=a:0,1@b:0,1", 4),
+        ("deepspeed --include=a@b", None),
     ],
 )
 def test_devices_are_those_of_whatever_starts_it(start: str, devices: int | None) -> None:
@@ -162,3 +165,10 @@ def test_what_is_better_is_told_in_the_trainers_words() -> None:
     own["ds.json"] = json.dumps(settings)
     lines = check_files(own, "dgx-h100", None, "llama-3.1-8b", None)["better"]["diff"]
     assert "  - --recompute" in lines
+
+
+def test_a_number_that_no_file_sets_is_asked_for() -> None:
+    with pytest.raises(InputError, match="--per_device_train_batch_size must be a whole number") as refused:
+        deepspeed("--per_device_train_batch_size $BS")
+    assert "name the file that does" in str(refused.value)
+    assert deepspeed("--per_device_train_batch_size ${BS:-4}").axes["micro_batch"] == 4
