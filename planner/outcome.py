@@ -57,7 +57,7 @@ def hold_batch(request: Request) -> tuple[Request, str]:
     what = "about 4M tokens" if text is None else f"{text} asked for"
     return replace(
         request, global_batch=str(batch)
-    ), f"global batch held at {batch} sequences, {size} ({what})"
+    ), f"global batch held at {batch:,} sequences, {size} ({what})"
 
 
 def best_of(plan: Plan) -> Choice | None:

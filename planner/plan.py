@@ -81,7 +81,7 @@ def _posed(request: Request) -> tuple[Problem, tuple[str, ...], Enumeration]:
     batch = min(batches, key=lambda legal: abs(legal - problem.job.global_batch))
     problem, assumed = resolve(replace(request, global_batch=str(batch)))
     size = f"{batch * problem.job.seq_len / 1e6:.3g}M tokens"
-    said = f"global batch {batch} sequences, {size} (the nearest to 4M tokens that is legal here)"
+    said = f"global batch {batch:,} sequences, {size} (the nearest to 4M tokens that is legal here)"
     return problem, (*assumed, said), enumerate_configs(problem, rules, request.restrict)
 
 

@@ -112,7 +112,9 @@ def resolve(
     seq_len = request.seq_len
     if seq_len is None:
         seq_len = min(longest, DEFAULT_SEQ_LEN)
-        assumed.append(f"sequence length {seq_len} (the model's context or {DEFAULT_SEQ_LEN}, the smaller)")
+        assumed.append(
+            f"sequence length {seq_len:,} (the model's context or {DEFAULT_SEQ_LEN:,}, the smaller)"
+        )
     elif seq_len > longest and model.position_rows:
         must = f"the sequence must not be longer than the model's learned positions, {model.position_rows}"
         raise InputError(must, str(seq_len), f"use --seq-len {model.position_rows} or less")

@@ -119,7 +119,7 @@ def test_bad_settings_are_refused() -> None:
 def test_the_batch_is_the_same_for_all() -> None:
     request, said = hold_batch(replace(REQUEST, global_batch=None))
     assert request.global_batch == "1024"
-    assert "1024 sequences" in said
+    assert "1,024 sequences" in said
     assert hold_batch(replace(REQUEST, global_batch="16Mtok"))[0].global_batch == "4096"
     assert hold_batch(REQUEST)[0] is REQUEST
 

@@ -297,7 +297,7 @@ def test_defaults_are_said() -> None:
     assert problem.job.seq_len == 4096  # the model's context, below 8192
     assert problem.stack.name == "megatron-2026"
     said = "\n".join(assumed)
-    for words in ("sequence length 4096", "global batch", "stack megatron-2026"):
+    for words in ("sequence length 4,096", "global batch", "stack megatron-2026"):
         assert words in said
     assert resolve(Request("llama-3.1-8b", "1x8 h100"))[0].job.seq_len == 8192
 
@@ -377,7 +377,7 @@ def test_tensor_parallelism_across_nodes_comes_with_a_larger_batch() -> None:
 def test_nothing_is_refused_for_a_batch_that_nobody_named() -> None:
     plan = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, restrict={"tp": (8,), "cp": (1,)}))
     assert plan.choices[0].config.dp == 1009
-    assert any("global batch 1009 sequences" in said and "legal here" in said for said in plan.assumptions)
+    assert any("global batch 1,009 sequences" in said and "legal here" in said for said in plan.assumptions)
     named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=8 * 1009, global_batch="512"))
     assert "1009 sequences" in named.smallest_change
 

@@ -256,7 +256,7 @@ def test_the_verb(planner: Callable[..., tuple[int, str, str]]) -> None:
     assert "no size ends within 2.4 h" in out
     code, out, _ = planner("size", *JOB, "--tokens", "1G", "--days", "10", "--spare-nodes", "1")
     assert code == 0
-    assert "with 1 spare nodes" in out
+    assert "with 1 spare node" in out
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,9 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
     """The answer as text."""
     from planner.units import format_capacity, format_time
 
-    lines = [f"{answer['framework']} {answer['version']}: {answer['config']} on {answer['devices']} devices"]
+    lines = [
+        f"{answer['framework']} {answer['version']}: {answer['config']} on {answer['devices']:,} devices"
+    ]
     lines += [f"unknown option: {name}" for name in answer["unknown_options"]]
     for broken in answer["violations"]:
         lines.append(f"not legal ({broken['rule']}): {broken['reason']}; {broken['hint']}")

@@ -162,7 +162,7 @@ def problem_of(
     if batch is None:
         shards = max(parsed.axes.get("dp", hardware.num_devices // _product(parsed)), 1)
         batch = parsed.axes.get("micro_batch", 1) * shards * parsed.axes.get("num_microbatches", 1)
-        said.append(f"the files don't state a global batch; assumed {batch} sequences")
+        said.append(f"the files don't state a global batch; assumed {batch:,} sequences")
     overlay = load_overlay(str(calibration)) if calibration is not None else None
     name = stack or (overlay.stack if overlay else None) or ""
     newest = parsed.stack or newest_stack(framework, parsed.engine)

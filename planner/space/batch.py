@@ -60,7 +60,7 @@ def global_batch_of(
             if batch <= most
             else "more than 4M tokens, which the named degrees do not divide"
         )
-    return batch, (f"global batch {batch} sequences, {size} ({what}, rounded to a legal size)",)
+    return batch, (f"global batch {batch:,} sequences, {size} ({what}, rounded to a legal size)",)
 
 
 def _odd_part(number: int) -> int:

@@ -152,10 +152,10 @@ def _refuse_unsupported(fields: Mapping[str, Any], name: str) -> None:
         )
     for required in ("layers", "hidden", "heads", "vocab"):
         if fields.get(required) is None:
-            reason = str(fields.get("source") or "no reason given")
+            reason = f" ({source})" if (source := fields.get("source")) else ""
             raise UnsupportedError(
                 f"{name}: the architecture must be described",
-                f"{required} is not stated ({reason})",
+                f"{required} is not stated{reason}",
                 f"state {required}",
             )
 

@@ -229,7 +229,7 @@ def _load_shorthand(text: str, gpus: int | None) -> Cluster:
         whole = replace(whole, name=f"{whole.name} {said.network}")
     if said.speed and whole.num_nodes > 1 < said.devices_per_node:
         bits = 8e-9 * said.speed
-        speed = f"{said.fabric} of {bits:g} Gbit/s a device, {bits * said.devices_per_node:g} Gbit/s a node"
+        speed = f"{said.fabric} of {bits:g} Gbit/s a device, {bits * said.devices_per_node:,g} Gbit/s a node"
         whole = replace(whole, assumed=(speed, *whole.assumed))
     return whole if gpus is None else whole.with_devices(gpus)
 

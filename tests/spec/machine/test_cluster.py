@@ -295,7 +295,7 @@ def test_shorthand_without_fabric_says_what_it_assumes() -> None:
 
 def test_the_speed_of_a_shorthand_is_one_devices() -> None:
     cluster = load_cluster("64x8 h100 400G-ib")
-    assert "infiniband of 400 Gbit/s a device, 3200 Gbit/s a node" in cluster.assumed
+    assert "infiniband of 400 Gbit/s a device, 3,200 Gbit/s a node" in cluster.assumed
     assert cluster.tiers[-1].bandwidth == 50e9
     assert not any("a device" in said for said in load_cluster("1x8 h100 400G-ib").assumed)
     with pytest.raises(InputError, match="SPEED in Gbit/s of one device"):
