@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from planner.catalog.load_stacks import load_stack, stack_names
+from planner.errors import InputError
 from planner.report.listings import named_cluster, shipped_clusters, shipped_stacks, stack_facts
 from planner.report.listings_text import clusters_document, stack_document, stacks_document
 from planner.report.text import render
@@ -56,3 +57,5 @@ def test_a_node_type_of_ones_own_is_shown_as_a_shipped_one(tmp_path: Path) -> No
     assert named_cluster("DGX_H100", None)["any_size"]
     assert named_cluster(str(own), 64)["devices"] == 64
     assert not named_cluster("h100-sxm-roce", None)["any_size"]
+    with pytest.raises(InputError, match="a cluster must be named"):
+        named_cluster("", None)

@@ -181,7 +181,8 @@ def names_no_file(text: str) -> bool:
 
 def _is_file(text: str) -> bool:
     """Is it meant as a path?"""
-    return text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text or _exists(text)
+    named = text.endswith((".yaml", ".yml")) or "/" in text or os.sep in text
+    return named or (bool(text.strip()) and _exists(text))
 
 
 def _exists(text: str) -> bool:
