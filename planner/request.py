@@ -124,10 +124,10 @@ def resolve(
     batch, said = global_batch_of(request.global_batch, seq_len, cluster.num_devices, shards)
     assumed += said
     overlay = None if request.calibration is None else _overlay(request.calibration)
-    name = request.stack or (overlay.stack if overlay else "")
-    if not name:
+    name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
+    if name is None:
         assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
-    stack = stack_to_plan(name or DEFAULT_STACK)
+    stack = stack_to_plan(DEFAULT_STACK if name is None else name)
     if overlay is not None:
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")

@@ -164,14 +164,16 @@ def problem_of(
         batch = parsed.axes.get("micro_batch", 1) * shards * parsed.axes.get("num_microbatches", 1)
         said.append(f"the files don't state a global batch; assumed {batch:,} sequences")
     overlay = load_overlay(str(calibration)) if calibration is not None else None
-    name = stack or (overlay.stack if overlay else None) or ""
+    name = stack if stack is not None else (overlay.stack if overlay else "") or None
     newest = parsed.stack or newest_stack(framework, parsed.engine)
     job = Job(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
-    software = _with_settings(_with_options(stack_to_plan(name or newest), parsed), parsed, spec, said)
-    if not name:
+    software = _with_settings(
+        _with_options(stack_to_plan(newest if name is None else name), parsed), parsed, spec, said
+    )
+    if name is None:
         said.append(f"stack {software.name}")
     if overlay is not None:
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)

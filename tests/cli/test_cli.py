@@ -237,6 +237,10 @@ def test_a_message_is_at_most_a_screen(planner: Callable[..., Outcome]) -> None:
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--precision", "bf17"], "bf16"),
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--optimizer", "adamx"], "adamw"),
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--stack", "megatron-1999"], "megatron-2"),
+        (
+            ["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--stack", ""],
+            "the stack must be a known name",
+        ),
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--objective", "joy"], "step_time"),
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--headroom", "5"], "5%"),
         (["plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--headroom", "100%"], "headroom"),
