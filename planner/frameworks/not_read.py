@@ -36,7 +36,7 @@ def _marks(*patterns: str) -> tuple[re.Pattern[str], ...]:
 # axolotl-ai-cloud/axolotl examples; hiyouga/LLaMA-Factory examples; huggingface/alignment-handbook and open-r1 recipes
 # (TRL); NVIDIA/NeMo 1 examples/nlp/language_modeling; pytorch/torchtune recipes; volcengine/verl examples;
 # modelscope/ms-swift examples; AI-Hypercomputer/maxtext configs; EleutherAI/gpt-neox configs; Megatron-Bridge
-# scripts/performance
+# scripts/performance; THUDM/slime scripts
 LAUNCHERS: Final = (
     Launcher(
         "LLM Foundry (Composer)",
@@ -75,6 +75,12 @@ LAUNCHERS: Final = (
     ),
     Launcher(
         "verl", _marks(r"\bactor_rollout_ref\."), f"{_DEGREES}; only the training step is costed", script=True
+    ),
+    Launcher(
+        "slime",
+        _marks(r"--rollout-batch-size\b", r"--actor-num-(nodes|gpus-per-node)\b"),
+        f"{_DEGREES}; only the training step is costed",
+        script=True,
     ),
     Launcher("ms-swift", _marks(r"\b(swift|megatron)\s+(sft|pt|rlhf)\b"), _DEGREES, script=True),
 )

@@ -827,6 +827,11 @@ def test_groups_of_micro_batches_other_than_the_pipeline_are_not_modelled(tmp_pa
             "python scripts/performance/setup_experiment.py -m llama3 -ng 64\n",
             "performance scripts",
         ),
+        (
+            "run.sh",
+            "ray job submit -- python3 train.py --actor-num-nodes 1 --num-layers 2 --rollout-batch-size 32\n",
+            "slime",
+        ),
     ],
 )
 def test_files_of_launchers_that_are_not_read_are_named(
@@ -839,3 +844,8 @@ def test_adapters_of_megatron_bridge_are_said(tmp_path: Path) -> None:
     text = "python run_recipe.py --recipe gpt_oss_20b_peft_config model.tensor_model_parallel_size=2\n"
     facts = checked(tmp_path, text, "run.sh", "--gpus", "8", "--model", "gpt-oss-20b")
     assert "all weights are counted as trained" in str(facts["notes"])
+
+
+def test_a_length_that_nothing_states_is_not_one_token(tmp_path: Path) -> None:
+    text = PLAIN.replace("--seq-length 4096 --max-position-embeddings 4096", "")
+    assert "assumed 8192" in str(checked(tmp_path, text, "run.sh")["notes"])

@@ -38,7 +38,8 @@ def model_of(a: Arguments) -> ModelSpec:
     )
     layer_norm = a.word("--normalization", "LayerNorm") == "LayerNorm"
     learned = a.word("--position-embedding-type", "learned_absolute") == "learned_absolute"
-    positions = a.positive("--max-position-embeddings", a.count("--seq-length", 1))
+    stated = a.has("--max-position-embeddings")
+    positions = a.positive("--max-position-embeddings", 1) if stated else a.count("--seq-length", 0)
     parts = "".join(pattern_in(a))
     windows = _windows(a, layers)
     moe = _moe(a, gated, bias, ffn, activation) if a.has("--num-experts") else None
