@@ -818,28 +818,6 @@ def test_groups_of_micro_batches_other_than_the_pipeline_are_not_modelled(tmp_pa
     assert checked(tmp_path, same, "run.sh", "--gpus", "16")["legal"] is True
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "launcher"),
-    [
-        ("20B.yml", '{\n  "pipe_parallel_size": 4,\n  "num_layers": 44,\n}\n', "GPT-NeoX"),
-        (
-            "run.sh",
-            "python scripts/performance/setup_experiment.py -m llama3 -ng 64\n",
-            "performance scripts",
-        ),
-        (
-            "run.sh",
-            "ray job submit -- python3 train.py --actor-num-nodes 1 --num-layers 2 --rollout-batch-size 32\n",
-            "slime",
-        ),
-    ],
-)
-def test_files_of_launchers_that_are_not_read_are_named(
-    tmp_path: Path, name: str, text: str, launcher: str
-) -> None:
-    assert launcher in refused(tmp_path, text, name, "--gpus", "8")
-
-
 def test_adapters_of_megatron_bridge_are_said(tmp_path: Path) -> None:
     text = "python run_recipe.py --recipe gpt_oss_20b_peft_config model.tensor_model_parallel_size=2\n"
     facts = checked(tmp_path, text, "run.sh", "--gpus", "8", "--model", "gpt-oss-20b")
@@ -849,3 +827,12 @@ def test_adapters_of_megatron_bridge_are_said(tmp_path: Path) -> None:
 def test_a_length_that_nothing_states_is_not_one_token(tmp_path: Path) -> None:
     text = PLAIN.replace("--seq-length 4096 --max-position-embeddings 4096", "")
     assert "assumed 8192" in str(checked(tmp_path, text, "run.sh")["notes"])
+
+
+def test_options_of_a_program_of_ones_own_are_no_faults(tmp_path: Path) -> None:
+    """Forks add arguments (extra_args_provider); pretrain_gpt.py, and a plain list, have Megatron-LM's alone."""
+    text = PLAIN.replace("--bf16", "--bf16 --patch-tokenizer-type LlamaTokenizer")
+    assert checked(tmp_path, text, "run.sh")["legal"] is False
+    facts = checked(tmp_path, text.replace("pretrain_gpt.py", "tools/pretrain_llama.py"), "run.sh")
+    assert (facts["legal"], facts["unknown_options"]) == (True, [])
+    assert "not Megatron-LM's, taken for pretrain_llama.py's own: --patch-tokenizer-type" in facts["notes"]  # type: ignore[operator]

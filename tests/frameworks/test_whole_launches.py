@@ -176,6 +176,15 @@ FOREIGN = {
         "a.sh",
         "python -m verl.trainer.main_ppo actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
     ),
+    "GPT-NeoX": ("20B.yml", '{\n  "pipe_parallel_size": 4,\n  "num_layers": 44,\n}\n'),
+    "Megatron-Bridge's performance scripts": (
+        "a.sh",
+        "python scripts/performance/setup_experiment.py -m llama3 -ng 64\n",
+    ),
+    "slime": (
+        "a.sh",
+        "ray job submit -- python3 train.py --actor-num-nodes 1 --num-layers 2 --rollout-batch-size 32\n",
+    ),
     "ms-swift": ("a.sh", "megatron sft --tensor_model_parallel_size 2"),
 }
 

@@ -19,6 +19,7 @@ _PROGRAM: Final = re.compile(r"(?:^|/)pretrain_(bert|t5|ict|retro|vlm|mamba|hybr
 _NO_TRAINING: Final = re.compile(
     r"(?:^|/)(?:tasks/main|(?:run_text_generation|generate|analyze|evaluate)\w*|create_\w+|preprocess_data|convert)\.py$"
 )
+_OWN: Final = frozenset(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py", "train_rl.py"))
 # arguments of Megatron-DeepSpeed that Megatron-LM never had
 _DEEPSPEED: Final = (
     "--deepspeed", "--deepspeed_config", "--zero-stage", "--deepspeed-activation-checkpointing",
@@ -84,6 +85,13 @@ def require_gpt(words: Iterable[str], names: Collection[str]) -> None:
             raise InputError(
                 must, f"{name}: {what}", "describe the model by a config.json, if planner knows it"
             )
+
+
+def program_of_ones_own(words: Iterable[str]) -> str | None:
+    """A program that the script runs in place of Megatron-LM's, whose options may be more; None where it runs one of
+    Megatron-LM's, or names none."""
+    programs = [word.split("/")[-1] for word in words if word.endswith(".py")]
+    return programs[-1] if programs and not _OWN.intersection(programs) else None
 
 
 def notes_on(names: Collection[str], sourced: Iterable[str], given: Collection[str]) -> list[str]:

@@ -15,7 +15,7 @@ from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, recomputed_note
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
-from planner.frameworks.megatron.foreign import notes_on, require_gpt
+from planner.frameworks.megatron.foreign import notes_on, program_of_ones_own, require_gpt
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
 from planner.frameworks.megatron.heterogeneous import OPTION as LAYERS_FILE
@@ -141,6 +141,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     differ = arguments.has(LAYERS_FILE)
     model = model_of(arguments) if described and not differ else None
     vocabulary = vocabulary_of(arguments)
+    unknown = unknown_options("megatron", version, sorted(names))
+    program = program_of_ones_own(script.words)
+    strange = ", ".join(option.split()[0] for option in unknown)
+    more = [f"not Megatron-LM's, taken for {program}'s own: {strange}"] if program and unknown else []
     return ParsedConfig(
         framework="megatron",
         version=version,
@@ -160,10 +164,11 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
             *_kernel_notes(arguments),
+            *more,
             *notes_on(names, script.sourced, [*files, *script.scripts]),
         ),
         layers=layers,
-        unknown=unknown_options("megatron", version, sorted(names)),
+        unknown=() if program else unknown,
         environment={name: value for name, value in variables.items() if name.isupper()},
         optimizer=_optimizer(arguments),
         cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
