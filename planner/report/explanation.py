@@ -312,7 +312,7 @@ def _stopped_by(a: Alternative, limit: float, full: bool = False) -> str:
     if more > 0:
         reasons.append(f"and {more} more rule{'s' if more > 1 else ''}")
     if a.memory is not None and not a.fits:
-        reasons.append(f"memory: {a.memory / GIB:.1f} GiB, {(a.memory - limit) / GIB:.1f} too much")
+        reasons.append(f"memory: {a.memory / GIB:,.1f} GiB, {(a.memory - limit) / GIB:,.1f} too much")
     return "; ".join(reasons)
 
 
@@ -320,7 +320,7 @@ def _changes_table(found: Explanation) -> RenderableType:
     rows = []
     for a in found.changes:
         gain = _gain(a, found.planned)
-        memory = "" if a.memory is None else f"{a.memory / GIB:.1f}"
+        memory = "" if a.memory is None else f"{a.memory / GIB:,.1f}"
         verdict = "fits" if a.fits and not a.broken else _stopped_by(a, found.limit)
         rows.append((a.text, f"{gain:+.1%}" if gain is not None else "", memory, verdict))
     return _wrapping(("change", "tok/s", "GiB", ""), rows)

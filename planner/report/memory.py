@@ -254,7 +254,8 @@ def _stage_section(stage: StageTerms, limit: float) -> RenderableType:
         bar.append("#" * round(_WIDTH * amount / max(limit, stage.peak)), shade)
         rows.append((name.replace("_", " "), _gib(amount), f"{amount / stage.peak:.1%}"))
     bar.append("." * max(0, _WIDTH - len(bar.plain)), "dim")
-    title = f"Rank {_span(stage.ranks)}, {stage.binding.replace('_', ' ')}: {_gib(stage.peak)} GiB"
+    ranks = f"Rank{'s' * (len(stage.ranks) > 1)} {_span(stage.ranks)}"
+    title = f"{ranks}, {stage.binding.replace('_', ' ')}: {_gib(stage.peak)} GiB"
     return section(title, bar, listing(("part", "GiB", ""), rows))
 
 

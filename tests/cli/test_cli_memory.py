@@ -32,6 +32,14 @@ def test_one_stage_alone() -> None:
     assert [stage["ranks"] for stage in json.loads(result.stdout)["stages"]] == [[1]]
 
 
+def test_ranks_that_hold_the_same_are_told_together() -> None:
+    words = ["estimate", "llama-3.1-8b", "2x8 h100 400G-ib", "--set", "pp=8", "--memory"]
+    told = CliRunner().invoke(app, words).stdout
+    assert re.search(r"^Ranks \d+-\d+, ", told, re.MULTILINE)
+    assert "Rank 0, " in told
+    assert not re.search(r"Rank \d+-", told)
+
+
 def test_a_stage_that_does_not_exist_is_refused() -> None:
     result = CliRunner().invoke(app, [*QUESTION, "--stage", "2"])
     assert result.exit_code == 2
