@@ -150,6 +150,8 @@ def problem_of(
             must, how = f"the model must be known, and is but for {parsed.missing}", f"or {how}"
         raise InputError(must, "no --model", how)
     said: list[str] = []
+    if model is None and parsed.named:
+        said.append(f"the model is taken as {spec.name}, by {parsed.named}; --model names another")
     devices = gpus if gpus is not None else parsed.devices
     if gpus is not None and parsed.devices is not None and gpus != parsed.devices:
         said.append(f"the files start {parsed.devices} processes, --gpus says {gpus}")

@@ -52,7 +52,6 @@ VERSION: Final = "0.19.8"
 CONFIG, HOSTFILE, PIPELINE = "ds_config.json", "hostfile", "pipeline.json"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 TRIAL_STEPS: Final = 50
-_NAMED: Final = re.compile(r"--deepspeed(?:_config)?[ =][\"']?([^\s\"']+\.json)")
 PURE_SETTINGS: Final = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
 # words of the optimizer or scheduler that is named, and sections that the table does not go into
 _FREE: Final = (
@@ -312,7 +311,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     )
     if name is None:
         must = "a DeepSpeed configuration must be a JSON file with train_micro_batch_size_per_gpu"
-        wanted = next((found[1] for text in files.values() if (found := _NAMED.search(text))), "")
+        wanted = _named(words_of(files))
         raise InputError(must, ", ".join(files), f"name {wanted} beside the script" if wanted else "")
     stated = with_full_names(load_settings(files[name], name))
     words = words_of(files)
@@ -364,6 +363,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         global_batch=batch,
         precision=precision,
         model=trainer.model,
+        named=trainer.named,
         optimizer=None if s.has("optimizer.type") else trainer.optimizer,
         unknown=strange,
         notes=(*notes, *trainer.notes),
@@ -419,6 +419,12 @@ def _unknown(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, .
     return refused, tuple(name for name in strange if name not in refused)
 
 
+def _named(words: Mapping[str, list[str]]) -> str:
+    """The JSON file that a program's words name; empty where they name none."""
+    given = (value for name in ("deepspeed", "deepspeed_config") for value in words.get(name, ())[:1])
+    return next((value for value in given if value.endswith(".json")), "")
+
+
 def _devices(files: Mapping[str, str]) -> int | None:
     for file, text in files.items():
         if file.split("/")[-1].startswith("hostfile"):
@@ -443,7 +449,7 @@ def recognizes(name: str, text: str) -> bool:
     """A ds_config.json, a script that names or writes one, a hostfile or pipeline.json."""
     plain = name.split("/")[-1]
     other = "--tensor-model-parallel-size" in text or "--num-layers" in text  # Megatron-DeepSpeed
-    if is_script(name) and _NAMED.search(text) and not other:
+    if is_script(name) and "--deepspeed" in text and not other and _named(words_of({name: text})):
         return True
     if is_script(name) and "zero_optimization" in text and "--tensor-model-parallel-size" not in text:
         return any("zero_optimization" in body for body in _written({name: text}).values())

@@ -41,7 +41,7 @@ _FORMATS: Final = ("bf16", "fp16")
 @dataclass(frozen=True)
 class Trainer:
     """What the words say, None where they are silent: sequences of a micro-batch, micro-batches of a step, tokens of a
-    sequence. `formats`: the number formats that they turn on or off."""
+    sequence. `formats`: the number formats that they turn on or off. `named`: the word that the model is known by."""
 
     micro_batch: int | None
     accumulate: int | None
@@ -49,6 +49,7 @@ class Trainer:
     recompute: bool
     formats: Mapping[str, bool]
     model: ModelSpec | None
+    named: str
     optimizer: Optimizer | None
     notes: tuple[str, ...]
 
@@ -117,8 +118,6 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
         notes.append(f"--optim {optim[:40]}: costed as AdamW with fp32 moments")
     named = _first(words, _MODELS)
     known = catalog_name_at(named) if named else None
-    if known is not None:
-        notes.append(f"the model is taken as {known}, by {named}; --model names another")
     trainer = "per_device_train_batch_size" in words
     return Trainer(
         micro_batch=_number(words, "per_device_train_batch_size"),
@@ -127,6 +126,7 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
         recompute=any(_on(words, name) for name in _RECOMPUTES),
         formats={name: _on(words, name) for name in _FORMATS if name in words or trainer},
         model=load_model(known) if known is not None else None,
+        named=named if known is not None else "",
         optimizer=_OPTIMIZERS.get(optim),
         notes=tuple(notes),
     )

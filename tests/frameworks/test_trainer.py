@@ -142,7 +142,7 @@ def test_a_trainer_under_torchrun(more: str, zero: int, offload: int, recompute:
     assert axes == {"zero": zero, "offload": offload, "recompute": recompute, "dp": 8, "micro_batch": 4}
     assert (read.devices, read.global_batch, read.seq_len, read.precision) == (8, 256, 2048, Precision.BF16)
     assert read.model is not None
-    assert any("/models/Llama-2-7b-hf" in note for note in read.notes)
+    assert read.named == "/models/Llama-2-7b-hf"
 
 
 def test_a_deepspeed_script_alone_is_asked_for_its_file() -> None:
@@ -165,6 +165,25 @@ def test_what_is_better_is_told_in_the_trainers_words() -> None:
     own["ds.json"] = json.dumps(settings)
     lines = check_files(own, "dgx-h100", None, "llama-3.1-8b", None)["better"]["diff"]
     assert "  - --recompute" in lines
+
+
+def test_the_model_that_is_named_is_said_unless_another_is_asked_for() -> None:
+    files = {"run.sh": f"llamafactory-cli train --finetuning_type full {WORDS}\n"}
+    notes = check_files(files, "dgx-h100", 8, None, None)["notes"]
+    assert (
+        "the model is taken as llama-3.1-8b, by meta-llama/Llama-3.1-8B-Instruct; --model names another"
+        in notes
+    )
+    assert not any(
+        "taken as llama" in note for note in check_files(files, "dgx-h100", 8, "qwen3-8b", None)["notes"]
+    )
+
+
+def test_a_deepspeed_file_named_by_a_variable() -> None:
+    script = f'FILE=conf/x.json\nCMD="deepspeed train.py --deepspeed_config=$FILE {WORDS}"\neval $CMD\n'
+    assert recognize({"run.sh": script}).name == "deepspeed"
+    with pytest.raises(InputError, match=r"name conf/x\.json beside the script"):
+        framework("deepspeed").parse({"run.sh": script})
 
 
 def test_a_number_that_no_file_sets_is_asked_for() -> None:

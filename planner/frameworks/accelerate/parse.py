@@ -109,6 +109,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         global_batch=batch,
         precision=precision,
         model=trainer.model,
+        named=trainer.named,
         optimizer=None if ds.has("optimizer.type") else trainer.optimizer,
         param_gather=gathers,
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
@@ -318,7 +319,7 @@ def recognizes(name: str, text: str) -> bool:
     """A YAML file that `accelerate config` could have written, or a script that runs `accelerate launch` or, under
     torchrun, Transformers' Trainer."""
     if is_script(name):
-        alone = "torchrun" in text or "torch.distributed" in text
+        alone = any(word in text for word in ("torchrun", "torch.distributed", "llamafactory-cli train"))
         trains = "--per_device_train_batch_size" in text and "--deepspeed" not in text
         return _LAUNCHED.search(text) is not None or (alone and trains)
     return name.endswith((".yaml", ".yml")) and ("distributed_type:" in text or "fsdp_config:" in text)
