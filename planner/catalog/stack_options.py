@@ -22,6 +22,7 @@ FLOAT8_TENSORWISE: Final = "recipe-name=tensorwise"
 FLOAT8_ROWWISE: Final = "recipe-name=rowwise"
 DOUBLE_BUFFER: Final = "fsdp-double-buffer"
 PURE_BF16: Final = "pure-bf16"
+NO_SYNC: Final = "no-sync"
 SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
 FLASH_ATTENTION: Final = "use-flash-attn"
@@ -131,6 +132,15 @@ OPTIONS: Final = (
     StackOption(  # temporaries of torch's default optimizer, see fsdp1-2023
         PURE_BF16, ("fsdp",), {"states": {**_PURE_BF16, "optimizer_transient": 2.0}}, _PURE_MEANING,
         precisions=_HALVES, needed=True,
+    ),
+    *(
+        # accelerate 1.15.0 accelerator.py no_sync; torch fsdp/_fully_shard/_fully_shard.py set_requires_gradient_sync
+        StackOption(
+            NO_SYNC, (framework,), {"states": {"microbatches_accumulate_whole": True}},
+            "micro-batches accumulate whole gradients, reduced behind the last one, as Accelerate's and transformers' "
+            "no_sync does without sync_each_batch",
+        )
+        for framework in ("fsdp", "torchtitan")
     ),
     *(
         StackOption(

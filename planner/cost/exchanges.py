@@ -297,6 +297,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     states, m = model.problem.stack.states, config.num_microbatches
     once = bool(states.accumulates_whole(np.array(config.pp), np.array(config.zero)))
     each = config.zero >= (2 if comm.reduce_per_microbatch else 3) and not once
+    last = bool(states.reduces_last(np.array(config.zero), np.array(m)))
     calls = float(m if each else 1)
     gathers = calls * (2 if config.zero >= 3 else 1) if config.zero else 0.0
     if config.zero >= 3 and fetches_modules(states):
@@ -306,6 +307,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
         gathers = float(config.zero > 0)
     if once and config.zero >= 3:
         gathers = m + 1.0
+    calls = 1.0 if last else calls
     if job.lora_rank is not None and not weights_sharded(np.array(config.zero), states.engine):
         gathers = 0.0
     apart = config.ep * config.etp

@@ -55,6 +55,7 @@ class _Stems:
     stages: Array
     zero: Array
     waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
+    reduces_last: NDArray[np.bool_]  # so are they, weights being freed as ever, see `States.reduces_last`
     aside: NDArray[np.bool_]  # they are reduced beside compute
     replicas: Array
     turns: tuple[Array, Array]  # of an interleaved stage, see `exposed_data_parallel`
@@ -144,6 +145,7 @@ class PreparedCosts:
             stages=table["pp"].astype(float),
             zero=zero,
             waits_whole=inputs.waits_whole,
+            reduces_last=inputs.reduces_last,
             aside=inputs.reduces_aside,
             replicas=replicas,
             turns=self._turns(table),
@@ -188,7 +190,8 @@ class PreparedCosts:
         zero, m = table["zero"], table["num_microbatches"].astype(float)
         states = problem.stack.states
         once = states.accumulates_whole(table["pp"], zero)
-        reductions = np.where((zero >= (2 if comm.reduce_per_microbatch else 3)) & ~once, m, 1.0)
+        last = once | states.reduces_last(zero, table["num_microbatches"])
+        reductions = np.where((zero >= (2 if comm.reduce_per_microbatch else 3)) & ~last, m, 1.0)
         # FSDP's stage 2 gathers for the forward pass alone, DeepSpeed's after an update, into place
         gathers = np.where(zero >= 3, 2.0 * m, m * ((zero == 2) & (states.engine is StateEngine.TORCH)))
         gathers = np.where(once & (zero >= 3), m + 1.0, gathers) * (problem.job.lora_rank is None)
@@ -222,7 +225,7 @@ class PreparedCosts:
                 batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
                 batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem],
                 None if batch.shares is None else batch.shares[:, stem],
-                (batch.turns[0][stem], batch.turns[1][stem]), batch.aside[stem],
+                (batch.turns[0][stem], batch.turns[1][stem]), batch.aside[stem], batch.reduces_last[stem],
             ),
             "optimizer": batch.once[stem],
             "step_overhead": batch.overhead[stem],
@@ -341,6 +344,7 @@ class PreparedCosts:
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest, batch.microbatches, batch.zero, np.full(1, layers), batch.buckets,
             batch.replicas, comm, batch.waits_whole, batch.again, batch.shares, batch.turns, batch.aside,
+            batch.reduces_last,
         )  # fmt: skip
         if batch.offload.any():
             first = np.zeros(1, dtype=np.intp)

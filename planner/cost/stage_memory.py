@@ -98,6 +98,7 @@ def memory_inputs(
         expert_shards=states.expert_shared,
         accumulates=_gradients_wait(stack, table, in_flight),
         waits_whole=stack.states.accumulates_whole(table["pp"], table["zero"]).astype(np.float64),
+        reduces_last=stack.states.reduces_last(table["zero"], table["num_microbatches"]),
         reduces_aside=stack.communication.beside_compute(table["pp"], table["zero"]),
         weight_bytes=weight_bytes,
         largest_tensor=shards.largest_tensor[s_row],

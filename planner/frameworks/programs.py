@@ -191,14 +191,21 @@ torch.distributed.destroy_process_group()
 """
 )
 
+_LAST_WORD: Final = 'parser.add_argument("--local_rank"'
+_SYNC: Final = (
+    'parser.add_argument("--sync-each-batch", action="store_true", '
+    'help="reduces gradients in every micro-batch: FSDP keeps them whole else")\n'
+)
 ACCELERATE_PROGRAM: Final = (
-    _TOP.replace("import json\n", "")
+    _TOP.replace("import json\n", "").replace(_LAST_WORD, _SYNC + _LAST_WORD)
     + """
 from contextlib import nullcontext
 
 from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
 
-accelerator = Accelerator(gradient_accumulation_steps=args.accumulate)
+accumulation = GradientAccumulationPlugin(num_steps=args.accumulate, sync_each_batch=args.sync_each_batch)
+accelerator = Accelerator(gradient_accumulation_plugin=accumulation)
 if (plugin := accelerator.state.deepspeed_plugin) is not None:  # which takes it from a data loader else
     plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = args.micro_batch
 parts = accelerator.parallelism_config.cp_size if accelerator.parallelism_config else 1

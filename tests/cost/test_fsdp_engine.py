@@ -10,6 +10,7 @@ from planner.cost.exchanges import exchanges
 from planner.cost.params import model_parameters
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
+from planner.spec.rule import Problem
 from planner.spec.stack.kinds import AttentionKernel, StaysGathered
 from tests.problems import costs, dense_model, problem, seconds_of, with_section
 
@@ -33,6 +34,25 @@ def test_a_pipeline_that_accumulates_whole_reduces_once_and_gathers_once_more_th
         for one in (bare, with_section(SUBJECT, "communication", reduction_copies=0.0))
     )
     assert more / half == pytest.approx((4 * 5 + 6) / 6)
+
+
+def test_without_syncing_each_batch_gradients_wait_whole_and_are_reduced_once() -> None:
+    waiting = with_section(SUBJECT, "states", microbatches_accumulate_whole=True)
+    many, lone = (ParallelConfig(dp=8, zero=3, num_microbatches=m) for m in (4, 1))
+    units = SUBJECT.model.num_layers + 2
+    sent = {e.what: e.calls for e in exchanges(costs(waiting), many, 0) if e.axis == "dp"}
+    assert sent == {"gradients": units, "weights": 2 * 4 * units}
+
+    def held(subject: Problem, config: ParallelConfig, phase: str) -> float:
+        detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+        assert detail is not None
+        return float(detail.memory[phase]["gradients"][0, 0])
+
+    # in fp32, as FSDP2 reduces them; an eighth of them where each micro-batch reduces its own, and behind the step
+    assert held(waiting, many, "loss") == pytest.approx(4 * PARAMETERS, rel=1e-3)
+    assert held(SUBJECT, many, "loss") == pytest.approx(4 * PARAMETERS / 8, rel=1e-3)
+    assert held(waiting, many, "optimizer") == held(SUBJECT, many, "optimizer")
+    assert held(waiting, lone, "loss") == held(SUBJECT, lone, "loss") == 0.0
 
 
 def test_every_layer_the_embedding_and_the_head_are_messages() -> None:

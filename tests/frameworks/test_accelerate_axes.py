@@ -33,3 +33,16 @@ def test_context_parallelism_needs_sdpa_and_full_attention() -> None:
     assert "--attention flash_attention_2" in written("llama-3.1-8b", dp=128)["launch.sh"]
     with pytest.raises(UnsupportedError, match="windows or sinks"):
         written("gpt-oss-20b", cp=2, dp=64)
+
+
+def test_train_py_reduces_gradients_as_the_plan_counts_them() -> None:
+    """FSDP would keep them whole between micro-batches (accelerate docs, gradient_synchronization.md)."""
+
+    def words(stack: str, zero: int = 3) -> str:
+        config = ParallelConfig(micro_batch=1, zero=zero, dp=128, num_microbatches=2)
+        given = problem("llama-3.1-8b", stack, batch="256")
+        return framework("accelerate").render(launch("llama-3.1-8b", config, given), "1.15.0")["launch.sh"]
+
+    assert "--sync-each-batch" in words(STACKS["accelerate"])
+    assert "--sync-each-batch" not in words(STACKS["accelerate"] + "+no-sync")
+    assert "--sync-each-batch" not in words(STACKS["accelerate"], zero=1)

@@ -106,6 +106,22 @@ def test_the_older_name_of_bf16() -> None:
     assert (read.precision, read.unknown) == (Precision.BF16, ())
 
 
+def test_trainer_accumulates_whole_gradients_under_fsdp_unless_told_to_reduce_each_batch() -> None:
+    """transformers trainer.py and accelerate accumulate(): no_sync but for the last micro-batch."""
+
+    def options(words: str, kind: str = "FSDP") -> tuple[str, ...]:
+        yaml = f"distributed_type: {kind}\nnum_processes: 16\nmixed_precision: bf16\n"
+        script = f"accelerate launch --config_file a.yaml train.py --per_device_train_batch_size 2 {words}\n"
+        return framework("accelerate").parse({"run.sh": script, "a.yaml": yaml}).stack_options
+
+    several = "--gradient_accumulation_steps 4"
+    each = """--accelerator_config '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'"""
+    assert options(several) == ("no-sync",)
+    assert options("--gradient_accumulation_steps 1") == options("") == ()
+    assert options(f"{several} {each}") == ()
+    assert options(several, kind="MULTI_GPU") == ()
+
+
 def test_accelerate_takes_the_same_words() -> None:
     yaml = (
         "distributed_type: FSDP\nnum_processes: 16\nmixed_precision: 'no'\nfsdp_config:\n  fsdp_version: 2\n"

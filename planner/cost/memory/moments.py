@@ -47,6 +47,7 @@ class MemoryInputs:
     `states`, `expert_states` (n,): bytes per parameter. `zero`, `shards`, `expert_shards` (n,): ZeRO stage and ranks
     that share states. `accumulates`: whether gradients exist when most micro-batches are in flight (1.0).
     `waits_whole` (n,): whether sharded gradients and gathered weights stay whole until the last backward pass (1.0).
+    `reduces_last` (n,): whether gradients do, and weights are freed as ever.
     `reduces_aside` (n,): whether gradients are reduced beside compute.
     `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
     `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
@@ -83,6 +84,7 @@ class MemoryInputs:
     expert_shards: Array
     accumulates: Array
     waits_whole: Array
+    reduces_last: NDArray[np.bool_]
     reduces_aside: NDArray[np.bool_]
     weight_bytes: float
     largest_tensor: Array
@@ -276,13 +278,16 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     its backward pass, so that both hold all of them when it ends. Gradients pile up unsharded in the type in which they
     are reduced, unit by unit once the last one is over (torch 2.6 and 2.13 distributed/pipelining/stage.py
     backward_maybe_with_nosync, perform_reduce_grad; fsdp/_fully_shard/_fsdp_param.py to_accumulated_grad_if_needed).
+    `reduces_last`: gradients pile up so too, weights are freed, and units are reduced in the last backward pass
+    (fsdp/_fully_shard/_fsdp_param_group.py post_backward, fsdp/_runtime_utils.py _post_backward_hook).
     Left out: torch 2.13 keeps weights of 3 chunks of a rank and gathers others again (schedules.py
     _add_unshard_reshard): with more it needs less.
     """
     states, zero, waits = stack.states, x.zero[:, None], x.waits_whole[:, None] > 0
     static, kept, fresh = _static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates
     whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
-    grown = np.where(waits, whole, kept)
+    last = x.reduces_last[:, None] & ~waits
+    grown = np.where(waits | last, whole, kept)
     u, before, none = _units(x, states, grown, fresh), (1.0 - fresh) * grown, np.zeros_like(x.dense)
     layers, deep, sharded = np.maximum(x.layers, 1.0), x.layers >= 2, zero >= 2
     stream = x.stream[:, None] + none
@@ -315,6 +320,7 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     logits = x.head_inputs + x.head_kept + x.head_transient
     excess = x.trained * states.gradient * x.head_excess
     ended = np.where(sharded & ~waits, before + fresh * (grown - u.outer_shard), grown + excess * ~waits)
+    ended = np.where(last, kept, ended)  # all but the outer unit's are reduced and sharded
     buffers = np.where(waits, np.maximum(u.scatter, u.outer_scatter), u.outer_gradients + u.outer_scatter)
     moments = [
         moment("forward", less, u.weights + u.outer_weights + 2 * u.weights,

@@ -33,7 +33,7 @@ def exposed_data_parallel(
     scatter: Array, gather: Array, stage_time: Array, microbatches: Array, zero: Array, layers: Array,
     buckets: Array, ranks: Array, comm: Communication, waits_whole: Array | float = 0.0,
     again: Array | float = 1.0, shares: Array | None = None, turns: tuple[Array | float, Array | float] = (1.0, 1.0),
-    aside: NDArray[np.bool_] | bool = True,
+    aside: NDArray[np.bool_] | bool = True, reduces_last: NDArray[np.bool_] | bool = False,
 ) -> Array:  # fmt: skip
     """Seconds of gradient and parameter collectives that compute does not hide.
 
@@ -47,7 +47,8 @@ def exposed_data_parallel(
     gathered after the step (`gathers_after_step`), nothing hides that, and ZeRO 2 gathers once. Where gradients wait
     whole for the last micro-batch (`waits_whole`), they are scattered once, under nothing; weights are gathered under
     the first forward and, as ZeRO 3 frees them after a forward but not after a backward, under every backward: m + 1
-    times in 1F1B and GPipe, the least in others. What is hidden slows down what hides it: a second of it costs
+    times in 1F1B and GPipe, the least in others. Where gradients alone wait (`reduces_last`), they are scattered under
+    the last micro-batch's backward pass, layer by layer. What is hidden slows down what hides it: a second of it costs
     `overlap_slowdown` seconds. Reductions that do not run beside compute (`aside`) are hidden by nothing. Plus
     `bucket_latency` per bucket and rank.
     `scatter`, `gather`: seconds for all of a stage's gradients, parameters. ZeRO 3: `again`, gathers for the backward
@@ -73,13 +74,15 @@ def exposed_data_parallel(
         ahead = _in_sight(gather, 0.0 * gather, comm.fsdp_overlap * forward, slower, shares)
         each = np.maximum(ahead, least * gather)
         ahead = _in_sight(again, scatter, comm.fsdp_overlap * backward, slower, shares)
-        each = each + np.maximum(ahead, least * scatter + slower * again)
-        exposed = np.where(in_each, microbatches * each + behind, exposed)
+        backs = np.maximum(ahead, least * scatter + slower * again)
+        ahead = _in_sight(again, 0.0 * scatter, comm.fsdp_overlap * backward, slower, shares)
+        others = np.where(reduces_last, np.maximum(ahead, slower * again), backs)  # but the last micro-batch
+        exposed = np.where(in_each, microbatches * (each + others) + backs - others + behind, exposed)
     if np.any(waits_whole):
         regathered = microbatches * np.maximum(again - comm.fsdp_overlap * backward, least * again)
         waited = np.maximum(gather - comm.fsdp_overlap * forward, least * gather) + regathered + scatter
         exposed = np.where(waits_whole, waited, exposed)
-    exposed = exposed + between * np.where(in_each, microbatches, 1.0)
+    exposed = exposed + between * np.where(in_each & ~np.asarray(reduces_last), microbatches, 1.0)
     return np.where(ranks > 1, exposed + comm.bucket_latency * buckets * (ranks - 1), 0.0)
 
 

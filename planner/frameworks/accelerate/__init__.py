@@ -228,6 +228,8 @@ def render(launch: Launch, version: str) -> Files:
         f"--accumulate {launch.config.num_microbatches} --steps {max(steps, 1)}" + " --recompute" * recompute
     )
     stack = launch.stack_of("fsdp")
+    waits = stack is not None and stack.states.microbatches_accumulate_whole
+    words += " --sync-each-batch" * (_kind(launch) == "FSDP" and not waits)
     kernels = kernel_words(stack, launch.accelerator)
     said = kernel_notes(stack, launch.model, launch.accelerator)
     if launch.config.cp > 1:  # which torch's context_parallel hands to SDPA alone

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from planner.catalog.stack_options import NO_SYNC
 from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
@@ -98,6 +99,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         axes.setdefault("num_microbatches", 1)
         batch = None if dp is None else dp * axes["micro_batch"] * axes["num_microbatches"]
     precision, gathers, said = _precision(s, ds, kind, trainer)
+    waits = kind == "FSDP" and axes.get("num_microbatches", 1) > 1 and not _syncs_each_batch(words)
     settings, costed = zero_settings(ds, zero) if kind == "DEEPSPEED" else ((), ())
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
@@ -114,6 +116,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
         engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
+        stack_options=(NO_SYNC,) * waits,
         stack_settings=settings,
         notes=(*notes, *said, *costed, *trainer.notes, *(() if batch else (unstated,))),
     )
@@ -128,6 +131,12 @@ def _states(s: Settings, ds: Settings, kind: str, devices: int | None, cp: int) 
         stage = s.count("deepspeed_config.zero_stage", 2, least=0)
         return ds.count("zero_optimization.stage", stage, least=0), 0, _deepspeed_offload(s, ds)
     return 0, 0, 0
+
+
+def _syncs_each_batch(words: Mapping[str, list[str]]) -> bool:
+    """Is no_sync shut off (accelerate GradientAccumulationPlugin; transformers --accelerator_config)? FSDP holds whole
+    gradients between micro-batches else (accelerate docs/source/concept_guides/gradient_synchronization.md)."""
+    return "sync_each_batch" in words or any("sync_each_batch" in " ".join(said) for said in words.values())
 
 
 def _numbers(words: Mapping[str, list[str]], trainer: Trainer, s: Settings, ds: Settings) -> dict[str, int]:

@@ -40,6 +40,11 @@ class States(Section):
         description="TORCH: under a pipeline, gathered weights and gradients of the width that is reduced stay whole "
         "until the step's last backward pass, after which they are reduced once (torch.distributed.pipelining)",
     )
+    microbatches_accumulate_whole: bool = Field(
+        False,
+        description="TORCH: sharded gradients of a step's micro-batches stay whole, in the width that is reduced, and "
+        "are reduced behind the last one; weights are freed as ever (no_sync)",
+    )
     fused_weight_gradient: bool = Field(
         True, description="weight gradients are accumulated by the product itself, with no copy of their own"
     )
@@ -131,6 +136,10 @@ class States(Section):
     def accumulates_whole(self, pp: NDArray[np.int32], zero: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Where sharded gradients wait whole for the last micro-batch: rows of these degrees and ZeRO stages (n,)."""
         return (pp > 1) & (zero >= 2) & self.pipeline_accumulates_whole
+
+    def reduces_last(self, zero: NDArray[np.int32], microbatches: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Where sharded gradients wait whole for the last of several micro-batches, and weights do not (n,)."""
+        return (microbatches > 1) & (zero >= 2) & self.microbatches_accumulate_whole
 
     def moment_bytes(self, optimizer: Optimizer) -> float:
         """An optimizer's states beside the master weight: torch makes them in the width of parameters, unless the

@@ -21,11 +21,12 @@ COMM = Communication(
 def exposed(
     zero: int, scatter: float, gather: float, stage: float = 3.0, microbatches: float = 4.0, layers: float = 10.0,
     buckets: float = 0.0, ranks: float = 8.0, comm: Communication = COMM, waits_whole: float = 0.0,
-    turns: tuple[float, float] = (1.0, 1.0), aside: bool = True,
+    turns: tuple[float, float] = (1.0, 1.0), aside: bool = True, last: bool = False,
 ) -> float:  # fmt: skip
     values = (scatter, gather, stage, microbatches, float(zero), layers, buckets, ranks)
     arrays = [np.array([v]) for v in values]
-    return float(exposed_data_parallel(*arrays, comm, waits_whole, turns=turns, aside=aside)[0])  # type: ignore[arg-type]
+    seconds = exposed_data_parallel(*arrays, comm, waits_whole, turns=turns, aside=aside, reduces_last=last)  # type: ignore[arg-type]
+    return float(seconds[0])
 
 
 def test_gradients_hide_under_the_last_backward() -> None:
@@ -77,6 +78,14 @@ def test_whole_gradients_are_scattered_once_in_sight() -> None:
     assert exposed(2, scatter=3.0, gather=2.0, waits_whole=1.0) == pytest.approx(1.5 + 3.0)
     # ZeRO 3 gathers again under each of 4 backward passes of 2 s, of which half hides
     assert exposed(3, scatter=3.0, gather=2.0, waits_whole=1.0) == pytest.approx(1.5 + 4 * 1.0 + 3.0)
+
+
+def test_gradients_that_wait_for_the_last_micro_batch_are_scattered_under_its_backward_pass() -> None:
+    # ZeRO 3, 4 micro-batches: gathers of 2 s show 1.5 forward and 1 backward; 3 s of scatter show 2 more, once
+    assert exposed(3, scatter=3.0, gather=2.0) == pytest.approx(4 * (1.5 + 4.0))
+    assert exposed(3, scatter=3.0, gather=2.0, last=True) == pytest.approx(4 * (1.5 + 1.0) + 3.0)
+    # ZeRO 2 gathers forward alone
+    assert exposed(2, scatter=3.0, gather=2.0, last=True) == pytest.approx(4 * 1.5 + 2.0)
 
 
 def test_what_is_hidden_slows_down_what_hides_it() -> None:

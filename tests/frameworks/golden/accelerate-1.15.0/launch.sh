@@ -8,4 +8,4 @@ export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 exec accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \
   --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \
-  "$HERE/train.py" --seq-len 4096 --micro-batch 1 --accumulate 4 --steps 50 --attention sdpa --compile "$@"
+  "$HERE/train.py" --seq-len 4096 --micro-batch 1 --accumulate 4 --steps 50 --sync-each-batch --attention sdpa --compile "$@"
