@@ -12,7 +12,7 @@ from planner.cli.files import problem_of
 from planner.cost.fetches import modules_of
 from planner.errors import FileInputError
 from planner.frameworks import framework
-from planner.frameworks.deepspeed import parse
+from planner.frameworks.deepspeed.parse import parse
 from planner.frameworks.framework import StackSetting
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
