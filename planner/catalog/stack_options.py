@@ -14,7 +14,14 @@ from planner.errors import InputError, UnknownNameError
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, Dispatcher, Float8Scales, SparseKernel, StateEngine
+from planner.spec.stack.kinds import (
+    AttentionKernel,
+    CrossEntropy,
+    Dispatcher,
+    Float8Scales,
+    SparseKernel,
+    StateEngine,
+)
 
 SEPARATOR: Final = "+"
 FLOAT8_ALL_GATHER: Final = "enable-fsdp-float8-all-gather"
@@ -22,6 +29,7 @@ FLOAT8_TENSORWISE: Final = "recipe-name=tensorwise"
 FLOAT8_ROWWISE: Final = "recipe-name=rowwise"
 DOUBLE_BUFFER: Final = "fsdp-double-buffer"
 PURE_BF16: Final = "pure-bf16"
+LIGER: Final = "use-liger-kernel"
 NO_SYNC: Final = "no-sync"
 SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
@@ -48,6 +56,11 @@ _TENSORWISE: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 _ROWWISE: Final[Mapping[str, Mapping[str, Any]]] = {
     "kernels": {"float8_scales": Float8Scales.ROW}, "communication": {"tp_gathers_float8": False},
+}  # fmt: skip
+# What apply_liger_kernel_to_qwen2 and its like replace by default in transformers' models: rope, rms_norm, swiglu and
+# fused_linear_cross_entropy (linkedin/Liger-Kernel ead96b6 src/liger_kernel/transformers/monkey_patch.py).
+LIGER_KERNELS: Final[Mapping[str, Any]] = {
+    "fused_norm": True, "fused_activation": True, "fused_rotary": True, "cross_entropy": CrossEntropy.CHUNKED,
 }  # fmt: skip
 # Whole collectives, with nothing under them: what published times of links say.
 TP_NOT_OVERLAPPED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -132,6 +145,13 @@ OPTIONS: Final = (
     StackOption(  # temporaries of torch's default optimizer, see fsdp1-2023
         PURE_BF16, ("fsdp",), {"states": {**_PURE_BF16, "optimizer_transient": 2.0}}, _PURE_MEANING,
         precisions=_HALVES, needed=True,
+    ),
+    *(
+        StackOption(
+            LIGER, (framework,), {"kernels": LIGER_KERNELS},
+            "Liger's kernels in transformers: one each for norms, rotation and activation; the loss chunk by chunk",
+        )
+        for framework in ("deepspeed", "fsdp")
     ),
     *(
         # accelerate 1.15.0 accelerator.py no_sync; torch fsdp/_fully_shard/_fully_shard.py set_requires_gradient_sync

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from planner.catalog.stack_options import LIGER
 from planner.errors import InputError
 from planner.frameworks.shell.script import how_to_set, is_script, options_of, product, slurm_devices, whole
 from planner.spec.job import Optimizer
@@ -141,6 +142,11 @@ def _number(words: Mapping[str, list[str]], name: str) -> int | None:
     if "$" in text:
         raise InputError(f"--{name} must be a whole number", text[:80], how_to_set(text))
     return whole(text)
+
+
+def kernels_of(words: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """Options of a stack for the kernels that `words` ask for (transformers TrainingArguments; LLaMA-Factory)."""
+    return (LIGER,) if any(_on(words, name) for name in ("use_liger_kernel", "enable_liger_kernel")) else ()
 
 
 def _on(words: Mapping[str, list[str]], name: str) -> bool:

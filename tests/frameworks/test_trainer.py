@@ -12,9 +12,10 @@ from planner.cli.files import recognize
 from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.framework import ParsedConfig
-from planner.spec.config import Recompute
+from planner.spec.config import ConfigTable, ParallelConfig, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
+from tests.problems import costs, dense_model, problem
 
 AUTO: dict[str, Any] = {
     "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
@@ -120,6 +121,25 @@ def test_trainer_accumulates_whole_gradients_under_fsdp_unless_told_to_reduce_ea
     assert options("--gradient_accumulation_steps 1") == options("") == ()
     assert options(f"{several} {each}") == ()
     assert options(several, kind="MULTI_GPU") == ()
+    assert options("--use_liger_kernel True") == ("use-liger-kernel",)
+    assert options("--use_liger_kernel False") == ()
+
+
+def test_ligers_kernels_move_less_and_keep_no_logits() -> None:
+    config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
+    assert deepspeed("--use_liger_kernel", config).stack_options == ("use-liger-kernel",)
+    rows = ConfigTable.of([ParallelConfig(dp=8, zero=3, micro_batch=4)])
+
+    def costed(option: str) -> tuple[float, float]:
+        stack = "deepspeed-2025" + option
+        subject = problem(dense_model(4), "1x8 a100", seq_len=4096, global_batch=32, stack=stack)
+        found = costs(subject).evaluate(rows, keep_terms=True)
+        assert found.detail is not None
+        return float(found.step_time[0]), float(found.detail.memory["loss"]["logits"][0, 0])
+
+    plain, fused = costed(""), costed("+use-liger-kernel")
+    assert fused[0] < plain[0]
+    assert fused[1] < plain[1] / 4
 
 
 def test_accelerate_takes_the_same_words() -> None:

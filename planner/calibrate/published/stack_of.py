@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from planner.catalog.load_stacks import load_stack
-from planner.catalog.stack_options import TP_NOT_OVERLAPPED
+from planner.catalog.stack_options import LIGER_KERNELS, TP_NOT_OVERLAPPED
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
@@ -26,11 +26,6 @@ FLASH1_SLOWDOWN: Final = 2.0
 TP_OVERLAPPED: Final = 0.7
 # One layer's exchange runs beside another's compute; what remains is its start and its end (start value).
 EP_OVERLAP: Final = 0.8
-# What apply_liger_kernel_to_qwen2 and its like replace by default in transformers' models: rope, rms_norm, swiglu and
-# fused_linear_cross_entropy (linkedin/Liger-Kernel ead96b6 src/liger_kernel/transformers/monkey_patch.py).
-LIGER_KERNELS: Final = {
-    "fused_norm": True, "fused_activation": True, "fused_rotary": True, "cross_entropy": CrossEntropy.CHUNKED,
-}  # fmt: skip
 # What FSDP1 moves beside a reduction in 16 bits [bytes per gradient]; see catalog/stacks/fsdp1-2023.yaml.
 FSDP1_COPIES: Final = 8.0
 LATEST: Final = 10**6
@@ -295,7 +290,7 @@ def _fused_experts(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
     if "liger" in text:
-        return {"kernels": LIGER_KERNELS}, "Liger's norms, rotation, activation and loss"
+        return {"kernels": dict(LIGER_KERNELS)}, "Liger's norms, rotation, activation and loss"
     if not re.search(r"cross[- ]entropy fusion|fused cross", text):
         return None
     return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"

@@ -22,7 +22,7 @@ from planner.frameworks.shell.script import (
     script_words,
     whole,
 )
-from planner.frameworks.trainer import Trainer, devices_of, trainer_of, words_of
+from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
@@ -116,7 +116,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         unknown=unknown_options("accelerate", VERSION, flatten(document)),
         engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
-        stack_options=(NO_SYNC,) * waits,
+        stack_options=(*((NO_SYNC,) * waits), *kernels_of(words)),
         stack_settings=settings,
         notes=(*notes, *said, *costed, *trainer.notes, *(() if batch else (unstated,))),
     )

@@ -18,7 +18,7 @@ from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.options import unknown_options
 from planner.frameworks.programs import NEWER_FLASH
 from planner.frameworks.shell.script import Script, is_script
-from planner.frameworks.trainer import Trainer, devices_of, trainer_of, words_of
+from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import Recompute, Schedule
 from planner.spec.precision import Precision
@@ -70,7 +70,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes.append("zero_hpz_partition_size, a second copy of the weights in every group, is not costed")
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
     recompute = Recompute.FULL if _recomputes(words, trainer, pipe) else Recompute.NONE
-    options = (FLASH_ATTENTION_3,) if set(words.get("attention", ())) & NEWER_FLASH else ()
+    options = kernels_of(words)
+    options += (FLASH_ATTENTION_3,) if set(words.get("attention", ())) & NEWER_FLASH else ()
     kind = s.text("optimizer.type", "AdamW")
     if kind.lower() not in ("adam", "adamw"):
         notes.append(f"optimizer.type {kind[:40]}: costed as AdamW with fp32 moments")
