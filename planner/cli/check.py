@@ -123,6 +123,12 @@ def check_files(
         assumed.append(
             f"context parallelism was not measured on stack {problem.stack.name}; its times are a guess"
         )
+    layers, over = config.recompute_layers, config.recompute_layers % config.vpp
+    if over and layers < -(-problem.model.num_layers // config.pp) and not broken:
+        assumed.append(
+            f"of {layers} layers that a rank recomputes {layers - over} are costed, as many in each of {config.vpp} "
+            "virtual stages"
+        )
     answer: dict[str, Any] = {
         "framework": framework.name,
         "version": parsed.version,

@@ -276,7 +276,8 @@ def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
             config, micro_batch=max(problem.job.global_batch // (config.dp * config.num_microbatches), 1)
         )
     if config.recompute == Recompute.FULL and not config.recompute_layers:
-        config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
+        layers = -(-problem.model.num_layers // config.pp) // parsed.recompute_every
+        config = replace(config, recompute=config.recompute if layers else 0, recompute_layers=layers)
     if config.recompute == Recompute.SELECTIVE and not config.recompute_modules:
         config = replace(config, recompute_modules=stack_modules(problem))
     if config.zero and config.dp * config.cp == 1 and not config.offload & OFFLOAD_OPTIMIZER:

@@ -108,6 +108,7 @@ class ParsedConfig:
     `engine`: which holds parameters and gradients, where it is none that the framework's newest stack has.
     `stack_options`: of `catalog.stack_options`, by name. `stack_settings`: numbers of the stack. `bf16_layers`: as
     `Job` has them. `stack`: the shipped one that they run on, where it is not the framework's newest.
+    `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
     """
 
     framework: str
@@ -133,6 +134,7 @@ class ParsedConfig:
     stack_options: tuple[str, ...] = ()
     stack_settings: tuple[StackSetting, ...] = ()
     stack: str = ""
+    recompute_every: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""

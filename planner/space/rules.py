@@ -205,8 +205,10 @@ def _recompute_layers(columns: Columns, problem: Problem) -> Mask:
 
 def _recompute_vpp(columns: Columns, problem: Problem) -> Mask:
     most = -(-problem.model.num_layers // columns["pp"])
-    layers = columns["recompute_layers"]
-    return (columns["recompute"] != Recompute.FULL) | (layers % columns["vpp"] == 0) | (layers >= most)
+    layers, by_rank = columns["recompute_layers"], problem.stack.limits.recompute_every
+    return (
+        (columns["recompute"] != Recompute.FULL) | (layers % columns["vpp"] == 0) | (layers >= most) | by_rank
+    )
 
 
 def _either(values: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.cli.files import config_of
 from planner.errors import PlannerError, UnsupportedError
 from planner.frameworks import framework, framework_names
 from planner.frameworks.known import same_architecture
@@ -183,7 +184,7 @@ def test_torchtitan_takes_one_layer_of_so_many_in_a_toml_file_alone() -> None:
     )
     files = found.render(replace(one, config=config), "0.2.2")
     assert 'selective_ac_option = "2"' in files["config.toml"]
-    axes = found.parse(files).axes
-    assert (axes["recompute"], axes["recompute_layers"]) == (Recompute.FULL, deep // 2)
+    own = config_of(found.parse(files), problem(one.model.name, "torchtitan-2024"))
+    assert (own.recompute, own.recompute_layers) == (Recompute.FULL, deep // 2)
     with pytest.raises(UnsupportedError, match=r"0\.3\.0"):
         found.render(replace(one, config=config), "0.3.0")

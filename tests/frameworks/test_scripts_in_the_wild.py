@@ -589,6 +589,7 @@ def test_a_schedule_without_a_pipeline_does_not_run(tmp_path: Path) -> None:
     [
         ('mode = "selective"\nselective_ac_option = "op"', Recompute.SELECTIVE, 0),
         ('mode = "selective"\nselective_ac_option = "3"', Recompute.FULL, 10),
+        ('mode = "selective"\nselective_ac_option = "33"', Recompute.NONE, 0),
         ("", Recompute.FULL, 16),
         ('mode = "full"', Recompute.FULL, 32),
         ('mode = "none"', Recompute.NONE, 0),
@@ -603,6 +604,26 @@ def test_torchtitan_checkpoints_one_layer_of_so_many(
     axes = facts["axes"]
     assert isinstance(axes, dict)
     assert (axes["recompute"], axes["recompute_layers"]) == (kind, layers)
+
+
+def test_one_layer_of_so_many_is_counted_where_the_model_is_named_apart(tmp_path: Path) -> None:
+    text = TOML.replace('flavor = "8B"', 'flavor = "mine"')
+    facts = checked(tmp_path, text, "train.toml", "--gpus", "32", "--model", "llama-3.1-8b")
+    assert facts["axes"]["recompute_layers"] == 16  # type: ignore[index]
+
+
+def test_one_layer_of_so_many_is_counted_through_the_chunks_of_a_rank(tmp_path: Path) -> None:
+    """Ten layers of a rank in two chunks: 0.2.2 _apply_layer_sac counts on from one to the next, 5 recomputed."""
+    text = TOML.replace("8B", "70B").replace("[parallelism]", "[parallelism]\npipeline_parallel_degree = 8")
+    text = text.replace("_batch_size = 2", "_batch_size = 16").replace(
+        "shard_degree = -1", "shard_degree = 2"
+    )
+    facts = checked(tmp_path, text, "train.toml", "--gpus", "32")
+    assert (facts["legal"], facts["violations"]) == (True, [])
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["vpp"], axes["recompute_layers"]) == (2, 5)
+    assert "of 5 layers that a rank recomputes 4 are costed" in str(facts["notes"])
 
 
 @pytest.mark.parametrize(

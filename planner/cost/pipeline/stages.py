@@ -73,7 +73,8 @@ def recomputed_of_chunk(layers: IntArray, vpp: int, most: int, deepest: int) -> 
 
     layers / vpp [layers]: Megatron-LM counts anew in every virtual stage (`--recompute-num-layers` with the method
     "block", core/transformer/transformer_block.py). From `most` = layers / pp of the model, rounded up, on all of them,
-    since that is how a configuration says "all" (`space.enumerate`): `deepest`, the largest chunk.
+    since that is how a configuration says "all" (`space.enumerate`): `deepest`, the largest chunk. Where one of so many
+    layers of a rank (`Limits.recompute_every`) gives chunks different numbers, up to v - 1 layers are left out.
     """
     return np.where(layers >= most, deepest, layers // vpp)
 

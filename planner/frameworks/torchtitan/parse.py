@@ -134,7 +134,6 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         "hsdp": shard * cp if sharded and replicate > 1 else 0,
         "recompute": int(recompute), "schedule": int(schedule),
         **_graphs(s, version, model, pp * ep),
-        "recompute_layers": -(-model.num_layers // pp) // every if model and recompute == Recompute.FULL else 0,
     }  # fmt: skip
     if not known:  # all devices that are left; the cluster says how many
         axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
@@ -162,6 +161,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         dispatcher=Dispatcher.DEEPEP if deepep else None,
         stack_options=(*pure, *eager, *options),
         stack=stack,
+        recompute_every=every,
     )
 
 
