@@ -75,7 +75,9 @@ CONSTANTS: Final[dict[str, tuple[Constant, ...]]] = {
 
 
 ERROR: Final = Constant("overhead", "error", 0.0, 0.5, 0.1, 0.1)
-# Stacks without rows of their own take the error of the next release of the same software, all others the widest.
+# Stacks without rows of their own take the error of the next release of the same software, all others the widest, and
+# no less than half of 85 peaks of PyTorch's frameworks outside the data were off by (RESULTS.md, "A sixth round").
+OUTSIDE: Final = 0.09
 MEASURED_AS: Final = {
     "megatron-2024": "megatron-2026",
     "megatron-2025": "megatron-2026",
@@ -237,7 +239,9 @@ def verdicts(used: Array, samples: Sequence[Sample], error: float) -> dict[str, 
 def error_of(peaks: Array, used: Array, samples: Sequence[Sample]) -> float | None:
     """The error of a stack on rows it was not fitted on [1]: 80 % of its peaks lie within, every group counting
     the same, and no more than 2 % of the verdicts on recorded outcomes are wrong where a borderline counts as neither.
-    None with too few of both."""
+    None with too few of both, or of one model alone."""
+    if len({s.model for s in samples if s.measured.peak_memory or s.measured.oom}) < 2:
+        return None
     found = []
     known = np.isfinite(peaks)
     if known.sum() >= FEWEST:
@@ -352,7 +356,7 @@ def main() -> None:
     wrong = []
     for path in sorted(STACKS_FOLDER.glob("*.yaml")):
         name = path.stem
-        error = errors.get(MEASURED_AS.get(name, name), max(errors.values()))
+        error = errors.get(MEASURED_AS.get(name, name), max(OUTSIDE, *errors.values()))
         values = {**found.get(name, {}), ERROR: error}
         wrong += differences(load_stack(name), values)
         if asked.write:
