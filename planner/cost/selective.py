@@ -3,7 +3,8 @@
 torchtitan's policy ("op"): of the products in order of execution every second one is done again; the outputs of the
 others, of attention, of reduce-scatters and of what experts are sent are kept, and all else is done again. One value
 per distinct key. Read in torchtitan models/llama3/parallelize_llama.py (0.1, _custom_policy) and
-distributed/activation_checkpoint.py (0.3.0, SelectiveAC). Left out: the experts chosen, a few bytes a token.
+distributed/activation_checkpoint.py (0.3.0, SelectiveAC). Left out: the experts chosen, a few bytes a token; what
+is `rank` wide of adapters.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def kept_shares(problem: Problem, recipe: PrecisionRecipe, layer: Layer) -> dict
     """Share of the output of each product that is kept, by name [1].
 
     Linear layers are counted one by one: q, k and v unless the model fuses them, gate and up. Neither routers nor
-    experts, whose product is no `mm`, are counted or kept.
+    experts, whose product is no `mm`, are counted or kept. An adapter's two products behind those of its layer change
+    neither whose turn it is nor what is kept of the layer (torchtitan components/lora.py).
     """
     kernels, shares, counted = problem.stack.kernels, {}, 0
     narrow = recipe.operand_bytes < recipe.activation_bytes and kernels.keeps_float8_products
@@ -83,7 +85,10 @@ def kept_bytes(
             continue
         column = gemm.shard is Shard.COLUMN
         own = gemm.out_features / (x.t if column else 1.0) + gemm.kv_out_features / x.kv_split
-        kept = kept + shares[gemm.name] * act * x.tokens * own
+        outputs = 1.0 + (
+            problem.job.lora_rank is not None and problem.job.adapts(gemm.name)
+        )  # its adapter's too
+        kept = kept + outputs * shares[gemm.name] * act * x.tokens * own
     # reduce-scatters behind attention and behind the block, the latter dropped as its product is
     blocks = int(layer.mixes) + int(not compiled and (layer.mlp is not None))
     reduced = act * x.tokens * problem.model.hidden / x.sequence_split

@@ -28,7 +28,7 @@ _ADAPTERS: Final = ("use_peft", "use_lora", "lora_enable", "lora_r", "lora_rank"
 _OPTIMIZERS: Final = {
     "adamw_torch": Optimizer.ADAMW, "adamw_torch_fused": Optimizer.ADAMW, "adamw_apex_fused": Optimizer.ADAMW,
     "adamw_hf": Optimizer.ADAMW, "adamw_8bit": Optimizer.ADAMW_8BIT, "adamw_bnb_8bit": Optimizer.ADAMW_8BIT,
-    "adamw_torch_8bit": Optimizer.ADAMW_8BIT, "adafactor": Optimizer.ADAFACTOR, "sgd": Optimizer.SGD_MOMENTUM,
+    "adamw_torch_8bit": Optimizer.ADAMW_8BIT, "adafactor": Optimizer.ADAFACTOR, "sgd": Optimizer.SGD,
 }  # fmt: skip
 _RECOMPUTES: Final = ("gradient_checkpointing", "activation_checkpointing")
 # options of programs.py by the names that the Trainer has for them

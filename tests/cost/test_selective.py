@@ -55,6 +55,16 @@ def test_bytes_of_a_token_of_7b(stack: str, width: float) -> None:
     assert float(kept[0]) / (TOKENS * 4096) == pytest.approx(width, abs=0.05)
 
 
+def test_an_adapters_output_is_kept_with_that_of_its_layer() -> None:
+    """Of torchtitan's products W x, A x and B A x, the first and the third: of q and v, and of the gate."""
+    subject = problem(load_model("llama-2-7b"), stack="torchtitan-2024")
+    x, layer = shape(kv_heads=32), subject.model.layers[0]
+    adapted = replace(subject, job=replace(subject.job, lora_rank=16))
+    found = [kept_bytes(s, BF16, layer, x, layer_parts(s, BF16, layer, x)) for s in (subject, adapted)]
+    more = float((found[1] - found[0])[0]) / (2 * TOKENS * 4096)
+    assert more == pytest.approx(2 + 11008 / 4096)
+
+
 def test_tensor_parallel_ranks_keep_what_they_hold() -> None:
     """A t-th of columns; the whole of the last product's partial sums, eager, and reduced shards."""
     subject = problem(load_model("llama-2-7b"), stack="torchtitan-2024+no-compile")

@@ -81,6 +81,9 @@ def test_devices_are_those_of_whatever_starts_it(start: str, devices: int | None
 def test_optimizers_and_adapters() -> None:
     read = deepspeed(WORDS + " --optim adamw_bnb_8bit --lora_r 16")
     assert read.optimizer is Optimizer.ADAMW_8BIT
+    assert (
+        deepspeed(WORDS + " --optim sgd").optimizer is Optimizer.SGD
+    )  # torch's, without momentum unless told
     assert any(note.startswith("--lora_r: all weights are counted as trained") for note in read.notes)
     assert not any("adapters" in note for note in deepspeed(WORDS + " --use_peft False --lora_r 0").notes)
     assert (
@@ -159,6 +162,8 @@ def test_accelerate_takes_the_same_words() -> None:
         ('--fsdp "full_shard auto_wrap"', 3, 0, Recompute.NONE),
         ("--fsdp 'shard_grad_op auto_wrap offload' --gradient_checkpointing", 2, 3, Recompute.FULL),
         ("--fsdp full_shard --fsdp_config conf/fsdp.json", 3, 0, Recompute.FULL),
+        ("--fsdp full_shard --fsdp_config '{\"activation_checkpointing\": true}'", 3, 0, Recompute.FULL),
+        ("--fsdp full_shard --fsdp_config='{\"activation_checkpointing\": true}'", 3, 0, Recompute.FULL),
         ("", 0, 0, Recompute.NONE),
     ],
 )
@@ -168,7 +173,7 @@ def test_a_trainer_under_torchrun(more: str, zero: int, offload: int, recompute:
         f"--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --model_max_length 2048 {more}\n"
     )
     files = {"run.sh": script}
-    if "fsdp_config" in more:
+    if "fsdp.json" in more:
         with pytest.raises(InputError, match="name it beside the script"):
             framework("accelerate").parse(files)
         files["x/fsdp.json"] = json.dumps({"activation_checkpointing": True})

@@ -251,18 +251,24 @@ def _trainer_words(files: Mapping[str, str], words: Mapping[str, list[str]]) -> 
     said: dict[str, Any] = {"num_processes": devices} if devices is not None else {}
     if not parts or parts == ["FALSE"]:
         return said | {"distributed_type": "MULTI_GPU"}
-    wanted = (words.get("fsdp_config") or [""])[0].split("/")[-1]
-    given = next((file for file in files if wanted and file.split("/")[-1] == wanted), None)
-    if wanted and given is None:
-        raise InputError(
-            "the file that --fsdp_config names must be given too", wanted, "name it beside the script"
-        )
-    own = flatten(_prefixed({"fsdp_config": load_settings(files[given], given)})) if given is not None else {}
+    own = flatten(_prefixed({"fsdp_config": _fsdp_config(files, " ".join(words.get("fsdp_config", [])))}))
     strategy = next((part for part in parts if part in _STRATEGIES), "FULL_SHARD")
     return said | own | {
         "distributed_type": "FSDP", "fsdp_config.fsdp_sharding_strategy": strategy,
         "fsdp_config.fsdp_offload_params": "OFFLOAD" in parts,
     }  # fmt: skip
+
+
+def _fsdp_config(files: Mapping[str, str], stated: str) -> dict[str, Any]:
+    """Settings of --fsdp_config: JSON itself (training_args.py _VALID_DICT_FIELDS), or a file that must be given."""
+    if stated.startswith("{"):
+        return load_settings(stated, "--fsdp_config")
+    wanted = stated.split("/")[-1]
+    given = next((file for file in files if wanted and file.split("/")[-1] == wanted), None)
+    if wanted and given is None:
+        must = "the file that --fsdp_config names must be given too"
+        raise InputError(must, wanted, "name it beside the script")
+    return load_settings(files[given], given) if given is not None else {}
 
 
 def _require_no_other_file(launched: Mapping[str, Any]) -> None:
