@@ -18,7 +18,6 @@ from planner.cost.model import CostModel
 from planner.reasons import confidence_of
 from planner.spec.rule import Problem
 
-PROMISED: Final = 0.8
 _SIZES: Final = ((8, "to 8"), (64, "9 to 64"), (512, "65 to 512"), (math.inf, "above 512"))
 _DIGITS: Final = 4
 

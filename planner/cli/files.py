@@ -159,7 +159,7 @@ def problem_of(
     seq_len = parsed.seq_len
     if seq_len is None:
         seq_len = min(spec.max_position or 8192, 8192)
-        said.append(f"the files don't state a sequence length; assumed {seq_len}")
+        said.append(f"the files don't state a sequence length; assumed {seq_len:,}")
     batch = parsed.global_batch
     if batch is None:
         shards = max(parsed.axes.get("dp", hardware.num_devices // _product(parsed)), 1)

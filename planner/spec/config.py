@@ -142,7 +142,7 @@ def recomputed_modules(mask: int) -> tuple[str, ...]:
 
 
 def selective_text(mask: int) -> str:
-    """Selective recomputation in a word: its modules, where it is not that of core attention."""
+    """Selective recomputation in a word: its modules, where it is not what stacks call so (`_CLASSIC`)."""
     names = recomputed_modules(mask)
     return "selective" if names in _CLASSIC else "+".join(names)
 

@@ -847,7 +847,7 @@ def test_adapters_of_megatron_bridge_are_said(tmp_path: Path) -> None:
 
 def test_a_length_that_nothing_states_is_not_one_token(tmp_path: Path) -> None:
     text = PLAIN.replace("--seq-length 4096 --max-position-embeddings 4096", "")
-    assert "assumed 8192" in str(checked(tmp_path, text, "run.sh")["notes"])
+    assert "assumed 8,192" in str(checked(tmp_path, text, "run.sh")["notes"])
 
 
 def test_options_of_a_program_of_ones_own_are_no_faults(tmp_path: Path) -> None:

@@ -53,11 +53,6 @@ _TYPES: Final = {
     "multi_gpu": "MULTI_GPU",
     "use_megatron_lm": "MEGATRON_LM",
 }
-_FLAT: Final = {
-    "num_processes": "num_processes",
-    "num_machines": "num_machines",
-    "mixed_precision": "mixed_precision",
-}
 
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
