@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.errors import InputError
 from planner.spec.config import (
@@ -16,6 +17,7 @@ from planner.spec.config import (
     RECOMPUTE_MODULES,
     SCHEDULE_LABELS,
     CudaGraphs,
+    Mask,
     ParallelConfig,
     Recompute,
     Schedule,
@@ -167,7 +169,16 @@ class Axes:
 def recompute_choices(problem: Problem, restrict: Restriction, config: ParallelConfig) -> tuple[int, ...]:
     """The numbers of fully recomputed layers with which the configuration is in the space."""
     kind = Recompute.SELECTIVE if config.recompute == Recompute.SELECTIVE else Recompute.NONE
-    return Axes(problem, restrict).recompute_layers(config.pp, config.vpp, kind)
+    counts = Axes(problem, restrict).recompute_layers(config.pp, config.vpp, kind)
+    if not problem.stack.limits.recompute_every:
+        return counts
+    most, some = -(-problem.model.num_layers // config.pp), np.array(counts, dtype=np.int32)
+    return tuple(some[(some == 0) | one_of_so_many(most, some)].tolist())
+
+
+def one_of_so_many(most: NDArray[np.int32] | int, count: NDArray[np.int32]) -> Mask:
+    """Whether of `most` layers one of every k are `count`, for some k."""
+    return np.asarray(most // (most // np.clip(count, 1, most)) == count)
 
 
 def stack_modules(problem: Problem) -> int:

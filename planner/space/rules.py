@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.space.axes import stack_modules
+from planner.space.axes import one_of_so_many, stack_modules
 from planner.space.mixer_rules import INDEXER_RULES, SCAN_RULES
 from planner.space.pipeline_rules import ARITHMETIC, SCHEDULE_RULES, STACK, STAGE_RULES
 from planner.spec.config import OFFLOAD_LABELS, RECOMPUTE_MODULES, CudaGraphs, Mask, Recompute
@@ -176,10 +176,10 @@ def _hybrid_groups(columns: Columns, problem: Problem) -> Mask:
 
 
 def _recompute_partial(columns: Columns, problem: Problem) -> Mask:
-    most, count = -(-problem.model.num_layers // columns["pp"]), np.maximum(columns["recompute_layers"], 1)
+    most, count = -(-problem.model.num_layers // columns["pp"]), columns["recompute_layers"]
     partial, limits = (columns["recompute"] == Recompute.FULL) & (count < most), problem.stack.limits
     if limits.recompute_every:
-        return np.asarray(~partial | (most // (most // count) == count))
+        return ~partial | one_of_so_many(most, count)
     return ~partial if not limits.partial_full_recompute else np.ones_like(partial)
 
 

@@ -30,6 +30,7 @@ from planner.solve.splits.split import (
 from planner.space.axes import recompute_choices
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
+from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.model import ModelSpec
@@ -180,6 +181,26 @@ def chunks_case(seed: int) -> tuple[CostModel, ParallelConfig, tuple[int, ...]]:
         if rows:
             row = chance.choice(rows)
             return costs(subject), row, recompute_choices(subject, {}, row)
+
+
+def test_splits_recompute_as_many_layers_as_the_stack_can() -> None:
+    """One of so many of 13 layers are 13, 6, 4, 3, 2 or 1; 5 fit beside 14 and 12 layers, and no file says them."""
+    pins, limit = {"pp": (2,), "micro_batch": (1,)}, 26e9
+    model_of_26 = dense_model(26, 4096, 32, 8, 14336)
+    subject = problem(model_of_26, "1x8 h100", global_batch=64, seq_len=8192, stack="torchtitan-2024")
+    assert recompute_choices(subject, {}, ParallelConfig(pp=2)) == (0, 1, 2, 3, 4, 6, 13)
+    model, rules = costs(subject), rules_for(subject.stack)
+    space, simulator = enumerate_configs(subject, rules, pins), simulator_of(model)
+
+    def look(most: int) -> SearchResult:
+        return search(model, space, limit, most)
+
+    found = refine(model, simulator, look(FINALISTS), look)
+    solved = solve_splits(
+        model, simulator, found, limit, True, choices=lambda row: recompute_choices(subject, pins, row)
+    )
+    best = solved.best
+    assert not any(explain_config(best.row(i), subject, rules) for i in range(len(best)))
 
 
 def check_recomputation(case: tuple[CostModel, ParallelConfig, tuple[int, ...]], per_stage: bool) -> None:
