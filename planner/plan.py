@@ -111,7 +111,8 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     else:
         listed = max(LISTED, request.top) if request.thorough else request.top
         simulated = SIMULATED if request.thorough else PASSING_SIMULATED
-        found = refine(model, simulator, found, look, finalists, listed, max(simulated, finalists))
+        most = finalists if watch.stopped() else max(simulated, finalists)
+        found = refine(model, simulator, found, look, finalists, listed, most)
         explicit = explicit_splits(problem.stack.framework)
         splits = solve_splits(
             model, simulator, found, allowed, explicit, watch.stopped,

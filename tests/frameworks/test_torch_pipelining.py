@@ -78,7 +78,9 @@ for always in (False, True):
     if mesh.get_local_rank("dp") == 0:
         buffers = [info.buffer for kind in (stage.args_recv_info, stage.grad_recv_info) for of in kind.values()
                    for info in of if getattr(info, "buffer", None) is not None]
-        print(json.dumps([place, always, seen, counts, len(buffers)]), flush=True)
+        # one write a line: ranks share the pipe, and print writes the end of a line apart
+        sys.stdout.write(json.dumps([place, always, seen, counts, len(buffers)]) + "\\n")
+        sys.stdout.flush()
     dist.barrier()
 """
 
