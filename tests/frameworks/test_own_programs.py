@@ -36,6 +36,8 @@ import deepspeed.comm.torch
 deepspeed.comm.torch.build_shm_op = lambda: None
 sys.argv = ["train.py", *sys.argv[1:]]
 runpy.run_path("train.py", run_name="__main__")
+sys.stdout.flush()
+os._exit(0)  # Gloo's threads may still run while the interpreter takes the program's groups down: an abort
 """
 # Accelerate counts processes by their devices
 ACCELERATE_ON_CPU = """
