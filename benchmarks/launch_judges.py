@@ -223,6 +223,7 @@ torch.tensor = lambda *a, pin_memory=False, **k: pageable(*a, **k)  # pinned mem
 from megatron.core import parallel_state as state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs import get_gpt_heterogeneous_layer_spec
 from megatron.core.tokenizers.utils.build_tokenizer import vocab_size_with_padding
 from megatron.core.transformer import torch_norm
 from megatron.core.transformer.dot_product_attention import DotProductAttention
@@ -264,8 +265,11 @@ def build(case):
             own = stage if stages else None
             ends = [is_end(ignore_virtual=False, vp_stage=own) for is_end in
                     (state.is_pipeline_first_stage, state.is_pipeline_last_stage)]
-            spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=args.normalization,
-                                              vp_stage=own)
+            if args.heterogeneous_layers_config_path is not None:
+                spec = get_gpt_heterogeneous_layer_spec(config, vp_stage=own)
+            else:
+                spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False,
+                                                  normalization=args.normalization, vp_stage=own)
             with torch.device("meta"):
                 parts.append(GPTModel(
                     config, spec, vocabulary, args.max_position_embeddings, pre_process=ends[0], post_process=ends[1],
