@@ -285,6 +285,26 @@ def test_torchtitan_shards_over_what_is_left(tmp_path: Path) -> None:
     assert checked(tmp_path, script, "run.sh")["devices"] == 8
 
 
+@pytest.mark.parametrize(("stated", "batch"), [("", 128), ("global_batch_size = 256\n", 256)])
+def test_torchtitan_pipelines_shard_over_what_is_left(tmp_path: Path, stated: str, batch: int) -> None:
+    """A rank's own batch is that of its pipeline, whatever the devices; the step's is stated or follows."""
+    text = (
+        '[model]\nname = "llama3"\nflavor = "70B"\n[training]\nlocal_batch_size = 16\nseq_len = 8192\n'
+        f"{stated}[parallelism]\ntensor_parallel_degree = 8\npipeline_parallel_degree = 4\n"
+        'pipeline_parallel_schedule = "1F1B"\n'
+    )
+    facts = checked(tmp_path, text, "train.toml", "--gpus", "256")
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert (axes["dp"], axes["micro_batch"], axes["num_microbatches"]) == (8, 1, batch // 8)
+    replicated = text + "data_parallel_replicate_degree = 2\n"
+    (tmp_path / "replicas.toml").write_text(replicated)
+    words = ["check", str(tmp_path / "replicas.toml"), "--cluster", "dgx-h100", "--gpus", "256"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 2
+    assert "data_parallel_shard_degree" in done.output
+
+
 @pytest.mark.parametrize(
     ("said", "stack"),
     [

@@ -108,8 +108,8 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     if shard < 1 and devices:
         shard = max(devices // (tp * cp * pp * replicate), 1)
     known = shard >= 1
-    if not known and (pp > 1 or replicate > 1):
-        must = "data_parallel_shard_degree must be a number where there are pipelines or replicas"
+    if not known and replicate > 1:
+        must = "data_parallel_shard_degree must be a number where there are replicas"
         raise InputError(must, "-1", "write the number, or give the torchrun script too")
     model, shipped_precision = _model(s, version)
     dp = replicate * shard if known else 1
@@ -136,7 +136,9 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         **_graphs(s, version, model, pp * ep),
     }  # fmt: skip
     if not known:  # all devices that are left; the cluster says how many
-        axes = {axis: value for axis, value in axes.items() if axis not in ("dp", "num_microbatches")}
+        del axes["dp"], axes["num_microbatches"]
+        if batch is None:  # of a rank's own batch
+            axes["num_microbatches"] = max(local // micro, 1)
     fp8 = "float8" in s.text("model.converters", "") or shipped_precision is FLOAT8
     gathers, options, notes = _float8(s, version, shard > 1) if fp8 else (None, (), ())
     newer = ep > 1 or schedule not in _FITTED_SCHEDULES
