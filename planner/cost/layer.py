@@ -32,7 +32,7 @@ from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient
 from planner.cost.memory.activations import LayerShape
 from planner.cost.network.overlap import paired_time, soft_maximum
 from planner.cost.selective import by_operations, kept_shares, repeated_time
-from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, IntColumn
+from planner.spec.config import MEGATRON_MODULES, ConfigTable, IntColumn
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.machine.rates import KernelRates
@@ -208,8 +208,8 @@ class LayerModel:
         }
         mask = keys["recompute_modules"]
         total = zero
-        for bit, name in enumerate(RECOMPUTE_MODULES):
-            total = total + np.where(mask & (1 << bit) > 0, seconds.get(name, zero), 0.0)
+        for bit, name in enumerate(MEGATRON_MODULES):
+            total = total + np.where(mask & (1 << bit) > 0, seconds[name], 0.0)
         if (operations := by_operations(keys)).any():
             shares = kept_shares(self.problem, self.recipe, layer)
             total = np.where(operations, repeated_time(shares, gemms, memory, scan, tensor), total)
