@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -132,9 +132,28 @@ def _evidence(
         _check_possible(evidence.seen, tflops)
     if mfu is not None and found:
         found[0] = replace(found[0], mfu=parse_headroom(mfu, "--mfu"), flops=None)
+        notes += _contradiction(found[0])
     elif tflops is not None and texts and found:
         found[0] = replace(found[0], flops=tflops * 1e12)
     return found, marks, notes
+
+
+# A peak with sparsity, or of 8 bits for one of 16, is twice as high; attention counted whole is less than that.
+_MOST_BETWEEN_MFUS: Final = 2.5
+
+
+def _contradiction(part: Evidence) -> list[str]:
+    """What to say of a reported MFU that no way of counting makes the step time's."""
+    from planner.calibrate.diagnosis.hypotheses import model_flops, peak_of
+
+    said = part.mfu or 0.0
+    shown = model_flops(part.seen) / part.seen.seconds / peak_of(part.seen)
+    if said and max(said / shown, shown / said) <= _MOST_BETWEEN_MFUS:
+        return []
+    return [
+        f"the step time is {shown:.1%} MFU, and {said:.1%} was given: more than another peak or other FLOPs explain. "
+        "One of the two, or the job (--seq-len, --global-batch, --gpus), is not this run's"
+    ]
 
 
 def _check_possible(seen: Observation, tflops: float | None) -> None:

@@ -223,3 +223,16 @@ def test_bad_input_is_a_message(arguments: list[str]) -> None:
     told = RUNNER.invoke(app, [*JOB, *arguments])
     assert told.exit_code == 2
     assert "Traceback" not in told.output
+
+
+@pytest.mark.parametrize(
+    ("mfu", "contradicts"), [("30%", False), ("15%", False), ("7%", True), ("80%", True)]
+)
+def test_a_reported_share_of_the_peak_that_no_way_of_counting_explains_is_named(
+    mfu: str, contradicts: bool
+) -> None:
+    told = RUNNER.invoke(
+        app, [*JOB, "--tflops", "250", "--set", "tp=8", "--set", "recompute=full", "--mfu", mfu]
+    )
+    assert told.exit_code == 0, told.output
+    assert ("was given" in told.output) == contradicts

@@ -646,6 +646,23 @@ def test_one_layer_of_so_many_is_counted_through_the_chunks_of_a_rank(tmp_path: 
     assert "of 5 layers that a rank recomputes 4 are costed" in str(facts["notes"])
 
 
+@pytest.mark.parametrize(("batch", "runs"), [("", 0), ("global_batch_size = 64\n", 2)])
+def test_a_batch_beyond_the_ranks_own_runs_torchtitans_pipeline_again(
+    tmp_path: Path, batch: str, runs: int
+) -> None:
+    """0.2.2 train.py: gradients accumulate around forward and backward of all stages."""
+    text = TOML.replace("8B", "70B").replace(
+        "[parallelism]", f"{batch}[parallelism]\npipeline_parallel_degree = 8"
+    )
+    text = text.replace("_batch_size = 2", "_batch_size = 16").replace(
+        "shard_degree = -1", "shard_degree = 2"
+    )
+    facts = checked(tmp_path, text, "train.toml", "--gpus", "32")
+    assert facts["legal"] is True
+    assert facts["axes"]["num_microbatches"] == 16 * max(runs, 1)  # type: ignore[index]
+    assert ("runs the pipeline 2 times, each with 16" in str(facts["notes"])) == bool(runs)
+
+
 @pytest.mark.parametrize(
     "said", ['mode = "memory_budget"', 'selective_ac_option = "ops"', 'selective_ac_option = "-1"']
 )

@@ -141,6 +141,12 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
             axes["num_microbatches"] = max(local // micro, 1)
     fp8 = "float8" in s.text("model.converters", "") or shipped_precision is FLOAT8
     gathers, options, notes = _float8(s, version, shard > 1) if fp8 else (None, (), ())
+    if pp > 1 and known and batch and batch > local * dp:
+        # gradient accumulation, around forward and backward of all stages (train.py)
+        notes += (
+            f"a step runs the pipeline {batch // (local * dp)} times, each with {max(local // micro, 1)} micro-batches "
+            f"and a bubble of its own, costed as one run: a local_batch_size of {batch // dp} is one",
+        )
     newer = ep > 1 or schedule not in _FITTED_SCHEDULES
     stack, eager = _software(s, version, newer)
     pure = (PURE_BF16,) if s.text("training.dtype", "float32") == "bfloat16" else ()
