@@ -80,7 +80,7 @@ class Exchange:
 class StageLoad:
     """What a pipeline stage holds. `layers`, `recomputed`: by kind of layer [1]; `dense`, `expert`: parameters of a
     rank that are trained [1]; `first`, `last`: is it the first, the last stage? `gathered`: bytes of its dense and
-    expert weights as an all-gather sends them [bytes]."""
+    expert weights as an all-gather sends them, `stays` of these gathered until the backward pass [bytes]."""
 
     layers: tuple[float, ...]
     recomputed: tuple[float, ...]
@@ -89,6 +89,7 @@ class StageLoad:
     first: bool
     last: bool
     gathered: tuple[float, float]
+    stays: tuple[float, float]
 
 
 def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoad:
@@ -105,6 +106,8 @@ def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoa
     dense, expert, outer = (part[[key]] for part in (shards.dense, shards.expert, shards.outer))
     wide = (shards.wide[0][[key]], shards.wide[1][[key]])
     gathered = model.shards.gathered_bytes(table, dense, expert, outer, wide)
+    held = classes.copies[[pipeline], None] * classes.layers[[pipeline]].sum(axis=2)
+    stays = model.shards.staying_bytes(gathered, outer, shards.head[[key]], held)
     return StageLoad(
         tuple(float(n) for n in classes.layers[pipeline, of_stage]),
         tuple(float(n) for n in again),
@@ -113,6 +116,7 @@ def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoa
         stage == 0,
         stage == config.pp - 1,
         (float(gathered[0][0, of_stage]), float(gathered[1][0, of_stage])),
+        (float(stays[0][0, of_stage]), float(stays[1][0, of_stage])),
     )
 
 
@@ -299,17 +303,18 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     each = config.zero >= (2 if comm.reduce_per_microbatch else 3) and not once
     last = bool(states.reduces_last(np.array(config.zero), np.array(m)))
     calls = float(m if each else 1)
-    gathers = calls * (2 if config.zero >= 3 else 1) if config.zero else 0.0
+    gathers = again = calls if config.zero else 0.0
+    again *= config.zero >= 3
     if config.zero >= 3 and fetches_modules(states):
         yield from _of_modules(model, config, load)
-        gathers = 0.0
+        gathers = again = 0.0
     if comm.gathers_after_step and config.zero < 3:
         gathers = float(config.zero > 0)
     if once and config.zero >= 3:
-        gathers = m + 1.0
+        gathers, again = 1.0, m
     calls = 1.0 if last else calls
     if job.lora_rank is not None and not weights_sharded(np.array(config.zero), states.engine):
-        gathers = 0.0
+        gathers = again = 0.0
     apart = config.ep * config.etp
     expert_replicas = config.tp * replicas // apart
     # FSDP's: a message for every layer, the embedding and the head
@@ -317,10 +322,10 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     sizes = (np.array(float(number)) for number in (config.hsdp, replicas, expert_replicas))
     shared = [int(ranks) for ranks in shard_groups(*sizes)]
     sides = (
-        ("dp", replicas, config.tp, shared[0], load.dense, load.gathered[0]),
-        ("edp", expert_replicas, apart, shared[1], load.expert, load.gathered[1]),
+        ("dp", replicas, config.tp, shared[0], load.dense, load.gathered[0], load.stays[0]),
+        ("edp", expert_replicas, apart, shared[1], load.expert, load.gathered[1], load.stays[1]),
     )
-    for axis, ranks, stride, share, parameters, weights in sides:
+    for axis, ranks, stride, share, parameters, weights, stays in sides:
         gradients = comm.gradient_bytes * parameters
         if ranks > 1 and not config.zero:
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
@@ -328,7 +333,8 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
             yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
         elif ranks > 1:
-            sent = (gradients / units, units * calls), (weights / units, units * gathers)
+            often = gathers + again * (1.0 - stays / max(weights, 1.0))
+            sent = (gradients / units, units * calls), (weights / units, units * often)
             yield from _of_shards(axis, (ranks, stride, share), *sent)
 
 

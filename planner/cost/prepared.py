@@ -150,7 +150,9 @@ class PreparedCosts:
             replicas=replicas,
             turns=self._turns(table),
             scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
-            copies=self._copies_beside(table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas),
+            copies=self._copies_beside(
+                table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas, again
+            ),
             # frozen weights are gathered only where they are sharded; adapters are too small to count
             again=again,
             third=third,
@@ -176,16 +178,17 @@ class PreparedCosts:
         """Seconds of reduce-scatter and of all-gather, gathers for the backward pass, what recomputation adds to
         them."""
         shards, whole = self.shards, zero < 3
-        scatter, gather, plain = shards.scatter[s_row], shards.gather[s_row], np.zeros(len(s_row))
+        scatter, gather, none = shards.scatter[s_row], shards.gather[s_row], np.zeros(len(s_row))
+        others = (scatter, gather, shards.again[s_row], none)
         if shards.fetches is None:
-            return scatter, gather, plain + 1, plain
+            return others
         fetches = shards.fetches
         modules = (fetches.scatter, fetches.gather, fetches.again, fetches.third)
-        others = (scatter, gather, plain + 1, plain)
         return tuple(np.where(whole, a, b[s_row]) for a, b in zip(others, modules, strict=True))
 
-    def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array) -> Array:
-        """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]."""
+    def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array, again: Array) -> Array:
+        """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]; `again`
+        as `exposed_data_parallel` takes it."""
         problem, comm = self.model.problem, self.model.problem.stack.communication
         zero, m = table["zero"], table["num_microbatches"].astype(float)
         states = problem.stack.states
@@ -193,8 +196,10 @@ class PreparedCosts:
         last = once | states.reduces_last(zero, table["num_microbatches"])
         reductions = np.where((zero >= (2 if comm.reduce_per_microbatch else 3)) & ~last, m, 1.0)
         # FSDP's stage 2 gathers for the forward pass alone, DeepSpeed's after an update, into place
-        gathers = np.where(zero >= 3, 2.0 * m, m * ((zero == 2) & (states.engine is StateEngine.TORCH)))
-        gathers = np.where(once & (zero >= 3), m + 1.0, gathers) * (problem.job.lora_rank is None)
+        gathers = np.where(
+            zero >= 3, (1.0 + again) * m, m * ((zero == 2) & (states.engine is StateEngine.TORCH))
+        )
+        gathers = np.where(once & (zero >= 3), again * m + 1.0, gathers) * (problem.job.lora_rank is None)
         moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
         seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
         return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)

@@ -46,6 +46,7 @@ from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
+from planner.spec.stack.kinds import StaysGathered
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -63,6 +64,7 @@ class Shards:
     scatter: Array  # (k,) seconds, ZeRO 1 to 3
     reduce: Array  # (k,) seconds, ZeRO 0
     gather: Array  # (k,)
+    again: Array  # (k,) of it, what ZeRO 3 gathers once more for the backward pass [1]
     widest: Array  # (k,) parameters of the largest layer
     outer: Array  # (k, C) parameters outside the layers
     # (k, C) dense and expert ones of layers kept in 16 bits by an 8- or 4-bit recipe
@@ -127,20 +129,22 @@ class ShardModel:
         wide = next(of_wide), next(of_wide)
         sent = self.gathered_bytes(keys, dense, expert, outer, wide)
         gathered = largest(sent[0]), largest(sent[1])
+        head = ends * self._head_parameters(t)[:, None]
+        stays = self.staying_bytes(sent, outer, head, counts.sum(axis=0))
         units = mean_units(classes, stage)
-        scatter, reduce, gather, buckets = self._collectives(
-            keys, copies, (heaviest, experts), gathered, units
+        repeated = largest(sent[0] - stays[0]), largest(sent[1] - stays[1])
+        scatter, reduce, gather, again, buckets = self._collectives(
+            keys, copies, (heaviest, experts), gathered, repeated, units
         )
         widest = np.max(dense_of_kind + expert_of_kind, axis=0)
         fetches = self._fetches(
             keys, copies, (counts, begins, ends), (dense, expert), sent, heaviest + experts
         )
-        head = ends * self._head_parameters(t)[:, None]
         dispatcher = self.problem.stack.communication.dispatcher
         opened = communicator_bytes(keys, copies * d * c, self.problem.cluster, dispatcher)
         communicators = sum(opened.values(), np.zeros(len(keys)))
         return Shards(
-            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, widest, outer, wide, head,
+            inverse, dense, expert, heaviest, experts, scatter, reduce, gather, again, widest, outer, wide, head,
             adapters, buckets, self._largest_tensor(t), communicators,
             *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
         )  # fmt: skip
@@ -164,6 +168,21 @@ class ShardModel:
         of_dense = width * (dense - outer - wide[0]) + half * (outer + wide[0])
         return of_dense, width * (expert - wide[1]) + half * wide[1]
 
+    def staying_bytes(
+        self, sent: tuple[Array, Array], outer: Array, head: Array, layers: Array
+    ) -> tuple[Array, Array]:
+        """Of dense and expert weights that all-gathers `sent`, what stays gathered until the backward pass (n, C) each
+        [bytes]; `outer`, `head`: parameters outside the layers and the head's among them, `layers`: how many a stage
+        has (`StaysGathered`)."""
+        half, kept = RECIPES[self.problem.job.precision].activation_bytes, 0.0 * outer
+        stage = self.problem.stack.states.stays_gathered
+        if stage is StaysGathered.NOTHING:
+            return kept, kept
+        if stage is StaysGathered.HEAD:
+            return half * head, kept
+        last = np.where(head > 0, stage is StaysGathered.LAST_LAYER, 0.0) / np.maximum(layers, 1.0)
+        return half * outer + last * (sent[0] - half * outer), last * sent[1]
+
     def frozen_bytes(self, dense: Array, expert: Array, outer: Array) -> tuple[Array, Array]:
         """Bytes of frozen dense and expert weights of which `outer` lie outside the layers, in 16 bits."""
         job = self.problem.job
@@ -173,10 +192,11 @@ class ShardModel:
 
     def _collectives(
         self, keys: ConfigTable, copies: Array, reduced: tuple[Array, Array], gathered: tuple[Array, Array],
-        units: Array,
-    ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+        again: tuple[Array, Array], units: Array,
+    ) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
         """Seconds of reduce-scatter and all-reduce of so many (dense, expert) parameters, of all-gather of so many
-        bytes, and buckets. `units`: FSDP's, taken as equally large.
+        bytes, the share of those seconds in which the bytes `again` are gathered, and buckets. `units`: FSDP's, taken
+        as equally large.
 
         Hybrid sharding gathers and scatters within groups of consecutive ranks, then all-reduces every shard over the
         groups (Zhao 2023, arXiv 2304.11277, section 3.2.2).
@@ -188,8 +208,8 @@ class ShardModel:
         replicas, expert_replicas = copies * d * c, copies * t * c * d / (e * et)
         groups = shard_groups(keys["hsdp"].astype(float), replicas, expert_replicas)
         sides = ((t, replicas, groups[0]), (e * et, expert_replicas, groups[1]))
-        scatter = reduce = gather = np.zeros(len(keys))
-        for size, whole, (inner, ranks, shards) in zip(reduced, gathered, sides, strict=True):
+        scatter = reduce = gather = repeated = np.zeros(len(keys))
+        for size, whole, part, (inner, ranks, shards) in zip(reduced, gathered, again, sides, strict=True):
             everyone, inside = (self._reach(inner, group) for group in (ranks, shards))
             sent = np.where(size > 0, np.maximum(units, 1.0), 1.0) if comm.unit_messages else 1.0
             if comm.owner_messages:  # of no more ranks than there are tensors
@@ -197,14 +217,18 @@ class ShardModel:
             scatter = scatter + sent * comm.dp_time * reduce_scatter_time(gradient * size / sent, *inside)
             filled = np.maximum(size / bucket, 1.0) if bucket else 1.0  # DeepSpeed's, all-reduced one by one
             reduce = reduce + filled * comm.dp_time * all_reduce_time(gradient * size / filled, *everyone)
-            gather = gather + sent * comm.dp_time * all_gather_time(whole / sent, *inside)
+            seconds = sent * comm.dp_time * all_gather_time(whole / sent, *inside)
+            gather = gather + seconds
+            once_more = np.divide(part, whole, out=np.ones_like(whole), where=whole > 0)
+            repeated = repeated + seconds * once_more
             if (shards < ranks).any():
                 across, each = self._reach(inner * shards, ranks / shards), gradient * size / shards / sent
                 scatter = scatter + sent * comm.dp_time * all_reduce_time(each, *across)
         buckets = (
             gradient * (reduced[0] + reduced[1]) / comm.bucket_bytes if comm.bucket_bytes else 0 * reduced[0]
         )
-        return scatter, reduce, gather, buckets
+        share = np.divide(repeated, gather, out=np.ones_like(gather), where=gather > 0)
+        return scatter, reduce, gather, share, buckets
 
     def _tensors(self, keys: ConfigTable, copies: Array, of_kind: tuple[Array, Array]) -> tuple[Array, Array]:
         """Trained tensors of a rank, and those of which it updates a part, of a mean stage (k,) [1]."""
@@ -298,10 +322,17 @@ class ShardModel:
             sizes = (shards.adapters * count).sum(axis=1) / count.sum(axis=1), np.zeros(1)
         copies = classes.copies[classes.of_row[:1]]
         units = mean_units(classes, classes.of_row[:1])
-        scatter, reduce, gather, buckets = self._collectives(keys, copies, sizes, gathered, units)
+        of_classes = self.gathered_bytes(keys, shards.dense, shards.expert, shards.outer, shards.wide)
+        layers = np.asarray(copies[:, None] * classes.layers[classes.of_row[:1]].sum(axis=2))
+        stays = self.staying_bytes(of_classes, shards.outer, shards.head, layers)
+        dense, expert = (each - largest(kept) for each, kept in zip(gathered, stays, strict=True))
+        repeated = np.asarray(np.maximum(dense, 0.0)), np.asarray(np.maximum(expert, 0.0))
+        scatter, reduce, gather, again, buckets = self._collectives(
+            keys, copies, sizes, gathered, repeated, units
+        )
         return replace(
             shards, most_dense=sizes[0], most_expert=sizes[1], scatter=scatter, reduce=reduce, gather=gather,
-            buckets=buckets,
+            again=again, buckets=buckets,
         )  # fmt: skip
 
     def parameters_by_kind(self, t: Array, e: Array, et: Array) -> tuple[Array, Array]:

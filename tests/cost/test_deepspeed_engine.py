@@ -18,11 +18,12 @@ PARAMETERS = float(model_parameters(SUBJECT.model).total)
 RATE = 2039e9 * 0.85  # of the device's memory
 
 
-@pytest.mark.parametrize(("zero", "reductions", "gathers"), [(1, 1, 0), (2, 4, 0), (3, 4, 8)])
+@pytest.mark.parametrize(("zero", "reductions", "gathers"), [(1, 1, 0), (2, 4, 0), (3, 4, 4)])
 def test_copies_beside_collectives(zero: int, reductions: int, gathers: int) -> None:
     bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
     more = seconds_of(SUBJECT, "dp_comm", zero) - seconds_of(bare, "dp_comm", zero)
-    # three copies of 2 bytes, read and written, in every reduction; one in every gather
+    # three copies of 2 bytes, read and written, in every reduction; one in every gather, of which a model of fewer
+    # than stage3_max_reuse_distance parameters has none for its backward pass
     assert more == pytest.approx((12 * reductions + 4 * gathers) * PARAMETERS / RATE, rel=1e-3)
 
 

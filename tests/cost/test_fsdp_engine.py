@@ -16,11 +16,13 @@ from tests.problems import costs, dense_model, problem, seconds_of, with_section
 
 SUBJECT = problem(dense_model(4), "1x8 a100", global_batch=32, stack="torchtitan-2026")
 PARAMETERS = float(model_parameters(SUBJECT.model).total)
+HEAD = 32000 * 2048  # stays gathered from forward to backward
+ONCE_MORE = 1 - HEAD / PARAMETERS  # of the weights
 RATE = 2039e9 * 0.85  # of the device's memory
 
 
-@pytest.mark.parametrize(("zero", "gathers"), [(2, 4), (3, 8)])
-def test_copies_out_of_gathers_and_into_reductions(zero: int, gathers: int) -> None:
+@pytest.mark.parametrize(("zero", "gathers"), [(2, 4.0), (3, 4 + 4 * ONCE_MORE)])
+def test_copies_out_of_gathers_and_into_reductions(zero: int, gathers: float) -> None:
     bare = with_section(SUBJECT, "communication", reduction_copies=0.0, gather_copies=0.0)
     more = seconds_of(SUBJECT, "dp_comm", zero) - seconds_of(bare, "dp_comm", zero)
     # 2 + 2 bytes a gather; 2 + 4 in each of four micro-batches
@@ -33,6 +35,7 @@ def test_a_pipeline_that_accumulates_whole_reduces_once_and_gathers_once_more_th
         seconds_of(SUBJECT, "dp_comm", 3, dp=4, pp=2) - seconds_of(one, "dp_comm", 3, dp=4, pp=2)
         for one in (bare, with_section(SUBJECT, "communication", reduction_copies=0.0))
     )
+    # the first stage, the heavier, has three of four layers and the embedding, of which nothing stays
     assert more / half == pytest.approx((4 * 5 + 6) / 6)
 
 
@@ -41,7 +44,7 @@ def test_without_syncing_each_batch_gradients_wait_whole_and_are_reduced_once() 
     many, lone = (ParallelConfig(dp=8, zero=3, num_microbatches=m) for m in (4, 1))
     units = SUBJECT.model.num_layers + 2
     sent = {e.what: e.calls for e in exchanges(costs(waiting), many, 0) if e.axis == "dp"}
-    assert sent == {"gradients": units, "weights": 2 * 4 * units}
+    assert sent == {"gradients": units, "weights": pytest.approx(4 * (1 + ONCE_MORE) * units)}
 
     def held(subject: Problem, config: ParallelConfig, phase: str) -> float:
         detail = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
@@ -60,7 +63,7 @@ def test_every_layer_the_embedding_and_the_head_are_messages() -> None:
     units = SUBJECT.model.num_layers + 2
     sent = {e.what: e for e in exchanges(costs(SUBJECT), config, 0) if e.axis == "dp"}
     assert sent["gradients"].calls == 4 * units
-    assert sent["weights"].calls == 2 * 4 * units
+    assert sent["weights"].calls == pytest.approx(4 * (1 + ONCE_MORE) * units)
     assert sent["weights"].size == pytest.approx(2 * PARAMETERS / units, rel=1e-3)
     whole = with_section(SUBJECT, "communication", unit_messages=False)
     of_step = [e.calls * e.sent for e in exchanges(costs(whole), config, 0) if e.what == "weights"]
@@ -95,6 +98,24 @@ def test_what_is_not_resharded_after_the_forward_pass_is_there_at_the_loss_and_i
     assert held_at(StaysGathered.NOTHING) == {"loss": 0.0, "head_backward": 2 * (head + embedding + norm)}
     assert held_at(StaysGathered.HEAD) == {"loss": head, "head_backward": head}
     assert held_at(StaysGathered.ROOT) == dict.fromkeys(("loss", "head_backward"), head + embedding + norm)
+
+
+@pytest.mark.parametrize("stage", StaysGathered)
+def test_what_stays_is_gathered_once_in_a_micro_batch(stage: StaysGathered) -> None:
+    subject = with_section(SUBJECT, "states", stays_gathered=stage)
+    subject = with_section(
+        subject, "communication", fsdp_overlap=0.0, gather_copies=0.0, reduction_copies=0.0
+    )
+    root = 2 * HEAD + 2048
+    layer = (PARAMETERS - root) / 4
+    stays = {"nothing": 0, "head": HEAD, "root": root, "last-layer": root + layer}[stage]
+    config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
+    sent = sum(e.calls * e.size for e in exchanges(costs(subject), config, 0) if e.what == "weights")
+    assert sent == pytest.approx(4 * 2 * (2 * PARAMETERS - stays))
+    # nothing hides them: two gathers and a reduction of twice the bytes, at one rate within a node
+    none = with_section(subject, "states", stays_gathered=StaysGathered.NOTHING)
+    share = seconds_of(subject, "dp_comm", 3) / seconds_of(none, "dp_comm", 3)
+    assert share == pytest.approx(1 - stays / PARAMETERS / 4, rel=0.02)
 
 
 @pytest.mark.parametrize("stage", StaysGathered)

@@ -12,7 +12,8 @@ from planner.solve.in_sight import with_exposed
 from planner.solve.place import place
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.precision import Precision
-from tests.problems import costs, moe_model, problem
+from planner.spec.stack.kinds import StaysGathered
+from tests.problems import costs, moe_model, problem, with_section
 
 
 @pytest.mark.parametrize("pp", [1, 4])
@@ -61,8 +62,9 @@ def test_fused_dispatch_sends_what_is_charged() -> None:
 
 def test_a_torch_pipeline_reduces_once_a_step() -> None:
     """8 micro-batches: with ZeRO 2 one scatter and one gather of every unit, with ZeRO 3 a gather more for every
-    backward pass; without a pipeline one scatter for each."""
-    model = costs(problem(stack="torchtitan-2024"))
+    backward pass, were nothing kept gathered; without a pipeline one scatter for each."""
+    subject = problem(stack="torchtitan-2024")
+    model = costs(with_section(subject, "states", stays_gathered=StaysGathered.NOTHING))
 
     def calls(**axes: int) -> tuple[float, ...]:
         config = ParallelConfig(**{"dp": 4, "num_microbatches": 8, **axes})

@@ -313,9 +313,10 @@ def _torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     head, fully = before + u.head_gradient, u.all_weights
     gone, stay = np.where(waits, none, u.weights), np.where(waits, u.weights, none)
     scatter, first = u.scatter * ~waits, fresh * np.where(waits, u.shard, none)
-    stays = {StaysGathered.ROOT: u.outer_weights, StaysGathered.HEAD: x.weight_bytes * x.head}.get(
-        states.stays_gathered, none
-    )
+    stays = {
+        StaysGathered.HEAD: x.weight_bytes * x.head, StaysGathered.ROOT: u.outer_weights,
+        StaysGathered.LAST_LAYER: u.outer_weights + u.weights * (x.head > 0),
+    }.get(states.stays_gathered, none)  # fmt: skip
     again = 2 * u.outer_weights if states.stays_gathered is StaysGathered.NOTHING else stays
     logits = x.head_inputs + x.head_kept + x.head_transient
     excess = x.trained * states.gradient * x.head_excess

@@ -52,12 +52,13 @@ class CrossEntropy(StrEnum):
 
 
 class StaysGathered(StrEnum):
-    """Which parameters outside the layers `fully_shard` keeps gathered from the forward to the backward pass: none,
-    final norm and head, or all of the root's own (embedding, norm, head)."""
+    """Which parameters `fully_shard` keeps gathered from the forward to the backward pass: none, final norm and head,
+    all of the root's own (embedding, norm, head), or these and the last layer's."""
 
     NOTHING = "nothing"
     HEAD = "head"
     ROOT = "root"
+    LAST_LAYER = "last-layer"
 
 
 class StateEngine(StrEnum):
