@@ -79,9 +79,8 @@ def _experts(f: ConfigFields) -> Moe:
     moe = read_moe(
         f,
         experts=("n_routed_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=256,
-        default_top_k=6,
+        expert_ffn="moe_intermediate_size",
+        default=(256, 6),
         shared_ffn=width,
     )
     return replace(moe, shared_bias=f.boolean("mlp_bias", False))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind
-from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import read_moe, with_groups
+from planner.spec.hf.dense import Core, grouped_attention, read_core, rotary_model
+from planner.spec.hf.experts import ROUTED, blocks_of, shared_and_routed, with_prediction
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
@@ -39,27 +39,6 @@ def latent_attention(f: ConfigFields, *, default_q_rank: int | None) -> Attentio
     )
 
 
-def _routed_experts(f: ConfigFields, experts: int, top_k: int | None, shared: int) -> Moe:
-    count = f.integer("n_shared_experts", default=shared, least=0) if _states_shared(f) else 0
-    width = f.integer("moe_intermediate_size")
-    if top_k is None:
-        f.integer("num_experts_per_tok")
-    moe = read_moe(
-        f,
-        experts=("n_routed_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=experts,
-        default_top_k=top_k or 1,
-        shared_ffn=count * width,
-    )
-    return with_groups(f, moe)
-
-
-def _states_shared(f: ConfigFields) -> bool:
-    """`n_shared_experts: null` means none; left out, the default holds."""
-    return "n_shared_experts" not in f.values or f.values["n_shared_experts"] is not None
-
-
 def _stack_layers(
     f: ConfigFields, attention: Attention, moe: Moe, dense: int, bias: bool
 ) -> tuple[Layer, ...]:
@@ -67,20 +46,19 @@ def _stack_layers(
     num_layers = f.layer_count("num_hidden_layers", "n_layer")
     every = f.optional_integer("moe_layer_freq") or 1
     sparse = [i >= dense and i % every == 0 for i in range(num_layers)]
-    mlp = None if all(sparse) else gated_mlp(f, bias=bias)
-    return tuple(Layer(attention, *((None, moe) if s else (mlp, None))) for s in sparse)
+    return tuple(Layer(attention, *block) for block in blocks_of(f, moe, sparse, bias=bias))
 
 
 def read_deepseek_v2(f: ConfigFields, name: str) -> ModelSpec:
     """DeepSeek-V2; `use_mla: false` of its own code (DeepSeek-VL2 Small's and DeepSeek-OCR's text models) is MHA."""
     core = read_core(f)
     if f.values.get("use_mla") is False:
-        switch = f.boolean("attention_bias", False)
-        attention = grouped_attention(f, core.hidden, qkv_bias=switch, out_bias=switch)
+        attention = grouped_attention(f, core, switch="attention_bias")
     else:
         attention = latent_attention(f, default_q_rank=1536)
     bias = f.boolean("mlp_bias", False)
-    moe = replace(_routed_experts(f, 64, None, 2), shared_bias=bias)
+    f.integer("moe_intermediate_size"), f.integer("num_experts_per_tok")  # must be stated
+    moe = replace(shared_and_routed(f, ROUTED, experts=64, top_k=1, shared=2), shared_bias=bias)
     dense = f.integer("first_k_dense_replace", default=0, least=0)
     layers = _stack_layers(f, attention, moe, dense, bias)
     return rotary_model(f, name, core, layers, max_position=2048)
@@ -91,15 +69,10 @@ def read_deepseek_v3(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     f = f.with_defaults(n_group=8, topk_group=4)
     core = read_core(f)
     attention = latent_attention(f, default_q_rank=1536)
-    moe = _routed_experts(f, 256, 8, 1)
+    moe = shared_and_routed(f, ROUTED, experts=256, top_k=8, shared=1)
     dense = f.integer("first_k_dense_replace", default=3, least=0)
     layers = _stack_layers(f, attention, moe, dense, bias=False)
-    model = rotary_model(f, name, core, layers, max_position=4096)
-    return (
-        replace(model, mtp_layers=f.integer("num_nextn_predict_layers", default=1, least=0))
-        if with_mtp
-        else model
-    )
+    return with_prediction(f, rotary_model(f, name, core, layers, max_position=4096), with_mtp)
 
 
 def read_longcat_flash(f: ConfigFields, name: str) -> ModelSpec:

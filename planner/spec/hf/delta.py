@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.attention import Attention, QkNorm
 from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import read_moe, sparse_layers, with_groups
+from planner.spec.hf.experts import Block, read_moe, sparse_from, sparse_layers, with_groups
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.layer import Layer, Mlp, Moe
+from planner.spec.layer import Layer, Moe
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec
 
-Block = tuple[Mlp | None, Moe | None]
 _TYPES = ("full_attention", "linear_attention")
 
 
@@ -66,9 +64,8 @@ def _experts(f: ConfigFields, experts: int, top_k: int) -> Moe:
     return read_moe(
         f,
         experts=("num_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=experts,
-        default_top_k=top_k,
+        expert_ffn="moe_intermediate_size",
+        default=(experts, top_k),
         shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
         shared_gate=True,
     )
@@ -78,13 +75,13 @@ def _qwen(f: ConfigFields, name: str, blocks: Sequence[Block], kv_heads: int) ->
     """Layers of delta nets and of attention whose output is gated, before the given blocks."""
     core = read_core(f)
     if f.values.get("attn_output_gate", True) is not True:
-        raise UnsupportedError(
-            f"{f.file}: attn_output_gate must be true, as transformers builds {f.values.get('model_type')}",
-            repr(f.values["attn_output_gate"]), "leave it out",
-        )  # fmt: skip
-    bias = f.boolean("attention_bias", False)
+        raise f.refused(
+            f"attn_output_gate must be true, as transformers builds {f.values.get('model_type')}",
+            repr(f.values["attn_output_gate"]),
+            "leave it out",
+        )
     attention = grouped_attention(
-        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=kv_heads, head_dim=256
+        f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=kv_heads, head_dim=256
     )
     every = f.integer("full_attention_interval", default=4)
     kinds = _kinds(f, [_TYPES[(i + 1) % every > 0] for i in range(core.num_layers)])
@@ -104,9 +101,7 @@ def _kinds(f: ConfigFields, default: list[str]) -> list[str]:
     types = f.words("layer_types", _TYPES)
     if types is None:
         return default
-    if len(types) != len(default):
-        must = "must name one type per layer"
-        raise f.error("layer_types", must, len(types), f"list {len(default)} types")
+    f.one_per_layer("layer_types", types, len(default))
     return types
 
 
@@ -125,8 +120,7 @@ def read_olmo_hybrid(f: ConfigFields, name: str) -> ModelSpec:
         vocab_size=100352, hidden_size=3840, num_hidden_layers=32, intermediate_size=11008, num_attention_heads=30
     )  # fmt: skip
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.FULL)
+    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
     default = [_TYPES[i % 4 != 3] for i in range(core.num_layers)]
     if _TYPES[0] not in default:
         default[-1] = _TYPES[0]
@@ -161,10 +155,11 @@ def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
     )  # fmt: skip
     for field in _NOT_LINEAR:
         if f.values.get(field):
-            raise UnsupportedError(
-                f"{f.file}: {field} must be absent: what it adds to Kimi Linear is not modelled",
-                repr(f.values[field]), "plan a model without it",
-            )  # fmt: skip
+            raise f.refused(
+                f"{field} must be absent: what it adds to Kimi Linear is not modelled",
+                repr(f.values[field]),
+                "plan a model without it",
+            )
     core, linear = read_core(f), f.section("linear_attn_config")
     names = (("num_heads",) * 2, ("head_dim",) * 2, ("short_conv_kernel_size", "conv_kernel_dim"))
     heads, width, taps = (
@@ -218,13 +213,9 @@ def _kimi_kinds(linear: ConfigFields, layers: int) -> list[str]:
 
 def _kimi_experts(f: ConfigFields, layers: int, dense: int = 1) -> list[bool]:
     """Which layers route: as `mlp_layer_types` says, or all but the first `first_k_dense_replace`."""
-    kinds = f.words("mlp_layer_types", ("dense", "sparse"))
-    if kinds is None:
+    if not f.given("mlp_layer_types"):
         dense = f.integer("first_k_dense_replace", default=dense, least=0)
-        return [i >= dense for i in range(layers)]
-    if len(kinds) != layers:
-        raise f.error("mlp_layer_types", "must name one type per layer", len(kinds), f"list {layers} types")
-    return [kind == "sparse" for kind in kinds]
+    return sparse_from(f, layers, dense)
 
 
 def _kimi_moe(f: ConfigFields, experts: int = 256) -> Moe:
@@ -233,9 +224,8 @@ def _kimi_moe(f: ConfigFields, experts: int = 256) -> Moe:
         f,
         experts=("num_experts", "num_local_experts"),
         top_k=("num_experts_per_token", "num_experts_per_tok"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=experts,
-        default_top_k=8,
+        expert_ffn="moe_intermediate_size",
+        default=(experts, 8),
         shared_ffn=shared * f.integer("moe_intermediate_size"),
     )
     return with_groups(f, moe)

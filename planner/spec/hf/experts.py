@@ -22,25 +22,29 @@ from planner.spec.hf.fields import ConfigFields
 from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
 from planner.spec.model import ModelSpec
 
+Block = tuple[Mlp | None, Moe | None]
+# fields of the numbers of routed and shared experts
+ROUTED = ("n_routed_experts", "n_shared_experts")
+NUMBERED = ("num_experts", "num_shared_experts")
+
 
 def read_moe(
     f: ConfigFields,
     *,
     experts: tuple[str, ...],
     top_k: tuple[str, ...] = ("num_experts_per_tok",),
-    expert_ffn: tuple[str, ...] = ("intermediate_size",),
-    default_experts: int,
-    default_top_k: int,
+    expert_ffn: str = "intermediate_size",
+    default: tuple[int, int],
     shared_ffn: int = 0,
     shared_gate: bool = False,
     bias: bool = False,
 ) -> Moe:
-    """A mixture from its field names; more chosen experts than experts is refused here."""
-    count = f.integer(*experts, default=default_experts)
+    """A mixture from its field names; `default`: experts, and chosen ones, of which more than experts are refused."""
+    count = f.integer(*experts, default=default[0])
     if others := [other for other in experts if f.values.get(other) not in (None, count)]:
         must = f"must be what {f.given(*experts)} is, another name of it"
         raise f.error(others[0], must, f"{f.values[others[0]]} and {count}", "leave one of the two out")
-    chosen = f.integer(*top_k, default=default_top_k)
+    chosen = f.integer(*top_k, default=default[1])
     if chosen > count:
         name = f.given(*top_k) or top_k[0]
         raise f.error(
@@ -49,7 +53,7 @@ def read_moe(
     return Moe(
         experts=count,
         top_k=chosen,
-        expert_ffn=f.integer(*expert_ffn),
+        expert_ffn=f.integer(expert_ffn),
         gated=True,
         expert_bias=bias,
         shared_ffn=shared_ffn,
@@ -59,33 +63,67 @@ def read_moe(
     )
 
 
+def shared_and_routed(
+    f: ConfigFields, names: tuple[str, str], *, experts: int, top_k: int, shared: int
+) -> Moe:
+    """Routed experts of `moe_intermediate_size` and as wide shared ones, `names` of their numbers; a null number of
+    shared ones means none."""
+    width, (routed, beside) = f.integer("moe_intermediate_size"), names
+    stated_null = beside in f.values and f.values[beside] is None
+    count = 0 if stated_null else f.integer(beside, default=shared, least=0)
+    moe = read_moe(
+        f,
+        experts=(routed, "num_local_experts"),
+        expert_ffn="moe_intermediate_size",
+        default=(experts, top_k),
+        shared_ffn=count * width,
+    )
+    return with_groups(f, moe)
+
+
+def sparse_from(f: ConfigFields, num_layers: int, dense: int) -> list[bool]:
+    """Which layers hold experts: those that `mlp_layer_types` calls sparse, else all from the `dense`-th on."""
+    types = f.words("mlp_layer_types", ("dense", "sparse"))
+    if types is None:
+        return [i >= dense for i in range(num_layers)]
+    f.one_per_layer("mlp_layer_types", types, num_layers)
+    return [kind == "sparse" for kind in types]
+
+
+def blocks_of(f: ConfigFields, moe: Moe, sparse: list[bool], *, bias: bool = False) -> list[Block]:
+    """Behind the attention of every layer: experts or an MLP, whose width is needed only where a layer has one."""
+    mlp = None if all(sparse) else gated_mlp(f, bias=bias)
+    return [(None, moe) if routed else (mlp, None) for routed in sparse]
+
+
+def with_prediction(f: ConfigFields, model: ModelSpec, with_mtp: bool) -> ModelSpec:
+    """The model with its modules of multi-token prediction, where they are asked for."""
+    if not with_mtp:
+        return model
+    return replace(model, mtp_layers=f.integer("num_nextn_predict_layers", default=1, least=0))
+
+
 def read_mixtral(f: ConfigFields, name: str) -> ModelSpec:
     core = read_core(f)
-    attention = with_window(
-        grouped_attention(f, core.hidden, kv_heads=8), f.optional_integer("sliding_window")
-    )
-    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default_experts=8, default_top_k=2)
-    layers = (Layer(attention, None, moe),) * core.num_layers
-    return rotary_model(f, name, core, layers, max_position=131072)
+    attention = with_window(grouped_attention(f, core, kv_heads=8), f.optional_integer("sliding_window"))
+    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(8, 2))
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=131072)
 
 
 def read_phimoe(f: ConfigFields, name: str) -> ModelSpec:
     """Phi-3.5-MoE: layer norms with bias, optional biases of attention and of the head."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8)
+    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8)
     attention = with_window(attention, f.optional_integer("sliding_window"))
-    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default_experts=16, default_top_k=2)
-    layers = (Layer(attention, None, moe, norm_bias=True),) * core.num_layers
+    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(16, 2))
     head_bias = f.boolean("lm_head_bias", False)
     return rotary_model(
         f,
         name,
         core,
-        layers,
+        Layer(attention, None, moe, norm_bias=True),
         max_position=131072,
         norm_kind=NormKind.LAYER,
-        norm_bias=True,
         head_bias=head_bias,
     )
 
@@ -93,10 +131,9 @@ def read_phimoe(f: ConfigFields, name: str) -> ModelSpec:
 def read_olmoe(f: ConfigFields, name: str) -> ModelSpec:
     """OLMoE: full-width norms of q and k, norms before attention and MLP."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.FULL)
-    moe = read_moe(f, experts=("num_experts", "num_local_experts"), default_experts=64, default_top_k=8)
-    return rotary_model(f, name, core, (Layer(attention, None, moe),) * core.num_layers, max_position=4096)
+    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
+    moe = read_moe(f, experts=("num_experts", "num_local_experts"), default=(64, 8))
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=4096)
 
 
 def sparse_layers(f: ConfigFields, num_layers: int) -> list[bool]:
@@ -110,24 +147,19 @@ def mixed_layers(
     f: ConfigFields, attention: Attention, moe: Moe, windows: list[int | None], sparse: list[bool]
 ) -> tuple[Layer, ...]:
     """Sparse and dense layers; the dense width is needed only where a dense layer exists."""
-    mlp = None if all(sparse) else gated_mlp(f)
-    layers = []
-    for window, is_sparse in zip(windows, sparse, strict=True):
-        block = (None, moe) if is_sparse else (mlp, None)
-        layers.append(Layer(with_window(attention, window), *block))
-    return tuple(layers)
+    blocks = zip(windows, blocks_of(f, moe, sparse), strict=True)
+    return tuple(Layer(with_window(attention, window), *block) for window, block in blocks)
 
 
 def read_qwen2_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Qwen 1.5/2 MoE: routed experts beside one gated shared expert."""
     core = read_core(f)
-    attention = grouped_attention(f, core.hidden, qkv_bias=f.boolean("qkv_bias", True), kv_heads=16)
+    attention = grouped_attention(f, core, qkv_bias=f.boolean("qkv_bias", True), kv_heads=16)
     moe = read_moe(
         f,
         experts=("num_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=60,
-        default_top_k=4,
+        expert_ffn="moe_intermediate_size",
+        default=(60, 4),
         shared_ffn=f.integer("shared_expert_intermediate_size", default=5632),
         shared_gate=True,
     )
@@ -148,16 +180,9 @@ def _qwen2_moe_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
 def read_qwen3_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Qwen 3 MoE: per-head norms of q and k; head_dim is hidden / heads unless given; one window for all."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(
-        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=4
-    )
+    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4)
     moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=128,
-        default_top_k=8,
+        f, experts=("num_experts", "num_local_experts"), expert_ffn="moe_intermediate_size", default=(128, 8)
     )
     window = f.integer("sliding_window", default=4096) if f.boolean("use_sliding_window", False) else None
     windows = [window] * core.num_layers
@@ -168,12 +193,16 @@ def read_qwen3_moe(f: ConfigFields, name: str) -> ModelSpec:
 def read_gpt_oss(f: ConfigFields, name: str) -> ModelSpec:
     """gpt-oss: biases everywhere, attention sinks, every other layer sliding, first one included."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", True)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8, head_dim=64)
-    attention = replace(attention, sinks=True)
-    moe = read_moe(
-        f, experts=("num_local_experts", "num_experts"), default_experts=128, default_top_k=4, bias=True
+    attention = grouped_attention(
+        f,
+        core,
+        qkv_bias=f.boolean("attention_bias", True),
+        out_bias=f.boolean("attention_bias", True),
+        kv_heads=8,
+        head_dim=64,
     )
+    attention = replace(attention, sinks=True)
+    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(128, 4), bias=True)
     window = f.integer("sliding_window", default=128)
     pattern = [i % 2 == 0 for i in range(core.num_layers)]
     windows = windows_per_layer(f, core.num_layers, window, pattern)
@@ -186,27 +215,21 @@ def read_glm4_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     core = read_core(f)
     qk_norm = QkNorm.HEAD if f.boolean("use_qk_norm", False) else QkNorm.NONE
     attention = grouped_attention(
-        f, core.hidden, qkv_bias=f.boolean("attention_bias", False), qk_norm=qk_norm, kv_heads=8
+        f, core, qkv_bias=f.boolean("attention_bias", False), qk_norm=qk_norm, kv_heads=8
     )
     shared = f.integer("n_shared_experts", default=1, least=0)
     moe = read_moe(
         f,
         experts=("n_routed_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=128,
-        default_top_k=8,
+        expert_ffn="moe_intermediate_size",
+        default=(128, 8),
         shared_ffn=shared * f.integer("moe_intermediate_size"),
     )
     moe = with_groups(f, moe)
     dense = f.integer("first_k_dense_replace", default=1, least=0)
     sparse = [i >= dense for i in range(core.num_layers)]
     layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
-    model = rotary_model(f, name, core, layers, max_position=131072)
-    return (
-        replace(model, mtp_layers=f.integer("num_nextn_predict_layers", default=1, least=0))
-        if with_mtp
-        else model
-    )
+    return with_prediction(f, rotary_model(f, name, core, layers, max_position=131072), with_mtp)
 
 
 def with_groups(f: ConfigFields, moe: Moe) -> Moe:
@@ -229,9 +252,8 @@ def read_llama4(f: ConfigFields, name: str) -> ModelSpec:
     The norm of q and k has no weights.
     """
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8, head_dim=128)
-    moe = read_moe(f, experts=("num_local_experts",), default_experts=16, default_top_k=1)
+    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8, head_dim=128)
+    moe = read_moe(f, experts=("num_local_experts",), default=(16, 1))
     moe = replace(moe, shared_ffn=moe.expert_ffn)
     windows = _llama4_windows(f, core.num_layers)
     step = f.integer("interleave_moe_layer_step", default=1)
@@ -252,10 +274,7 @@ def _llama4_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
     """Layers with rotary positions are chunked: all but every `no_rope_layer_interval`-th."""
     interval = f.integer("no_rope_layer_interval", default=4)
     rotary = f.integers("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(num_layers)]
-    if len(rotary) != num_layers:
-        raise f.error(
-            "no_rope_layers", "must have one entry per layer", len(rotary), f"list {num_layers} entries"
-        )
+    f.one_per_layer("no_rope_layers", rotary, num_layers)
     chunk: int | None = f.integer("attention_chunk_size", default=8192)
     return windows_per_layer(f, num_layers, chunk, [bool(r) for r in rotary])
 
@@ -273,14 +292,9 @@ def read_dbrx(f: ConfigFields, name: str) -> ModelSpec:
     if width != hidden:
         raise ffn.error("hidden_size", f"must equal d_model, {hidden}", width, "correct one of the two")
     renamed = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
-    attention = grouped_attention(ConfigFields(renamed, f.file, "attn_config."), hidden)
+    attention = grouped_attention(ConfigFields(renamed, f.file, "attn_config."), core)
     moe = read_moe(
-        ffn,
-        experts=("moe_num_experts",),
-        top_k=("moe_top_k",),
-        expert_ffn=("ffn_hidden_size",),
-        default_experts=4,
-        default_top_k=1,
+        ffn, experts=("moe_num_experts",), top_k=("moe_top_k",), expert_ffn="ffn_hidden_size", default=(4, 1)
     )
     moe = replace(moe, activation=ffn.section("ffn_act_fn").activation("name", default=Activation.SILU))
     layers = (Layer(attention, None, moe),) * core.num_layers

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planner.errors import FileInputError, nearest_names
+from planner.errors import FileInputError, UnsupportedError, nearest_names
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
 from planner.spec.layer import Activation
 
@@ -123,6 +123,18 @@ class ConfigFields:
                     name, f"must hold only {', '.join(allowed)}", word, "this layer type is not modelled"
                 )
         return value
+
+    def one_per_layer(self, name: str, entries: list[str] | list[int], layers: int) -> None:
+        """Refuse a list, of types or numbers, that has not one entry for every layer."""
+        if len(entries) == layers:
+            return
+        if all(isinstance(entry, str) for entry in entries):
+            raise self.error(name, "must name one type per layer", len(entries), f"list {layers} types")
+        raise self.error(name, "must have one entry per layer", len(entries), f"list {layers} entries")
+
+    def refused(self, what: str, given: str, hint: str) -> UnsupportedError:
+        """The error of an architecture that the cost model does not know."""
+        return UnsupportedError(f"{self.file}: {what}", given, hint)
 
     def section(self, name: str) -> ConfigFields:
         """A nested object; empty where the file leaves it out."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.dense import Core, read_core
 from planner.spec.hf.fields import ConfigFields
@@ -77,7 +76,7 @@ def read_mpt(f: ConfigFields, name: str) -> ModelSpec:
     hidden = f.integer("d_model", "hidden_size")
     core = Core(hidden, f.layer_count("n_layers", "num_hidden_layers"), f.integer("vocab_size"))
     if not f.boolean("no_bias", True):
-        raise UnsupportedError(f"{f.file}: no_bias=false is not modelled", "no_bias", "set it to true")
+        raise f.refused("no_bias=false is not modelled", "no_bias", "set it to true")
     kv_heads = f.section("attn_config").optional_integer("kv_n_heads")
     attention = _full_attention(f, hidden, "n_heads", "num_attention_heads", bias=False)
     if kv_heads not in (None, attention.heads):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe
@@ -31,6 +30,7 @@ def read_nemotron_h(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     """
     f = f.with_defaults(vocab_size=131072, hidden_size=4096)
     kinds = _nemotron_kinds(f)
+    core = Core(f.integer("hidden_size"), len(kinds), f.integer("vocab_size"))
     bias = f.boolean("use_bias", False)
     blocks: dict[str, Layer] = {}
     if "mamba" in kinds:
@@ -49,7 +49,7 @@ def read_nemotron_h(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
         blocks["mamba"] = Layer(None, None, None, norms=1, state_space=state)
     if "attention" in kinds:
         width = f.integer("head_dim", "attention_head_dim", default=128)
-        attention = grouped_attention(f, f.integer("hidden_size"), kv_heads=8, head_dim=width, heads=32)
+        attention = grouped_attention(f, core, kv_heads=8, head_dim=width, heads=32)
         blocks["attention"] = Layer(attention, None, None, norms=1)
     activation = f.activation("mlp_hidden_act", default=Activation.RELU2)
     mlp_bias = f.boolean("mlp_bias", False)
@@ -58,7 +58,6 @@ def read_nemotron_h(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
         blocks["mlp"] = Layer(None, mlp, None, norms=1)
     if "moe" in kinds:
         blocks["moe"] = Layer(None, None, _nemotron_experts(f, mlp_bias, activation), norms=1)
-    core = Core(f.integer("hidden_size"), len(kinds), f.integer("vocab_size"))
     model = rotary_model(f, name, core, tuple(blocks[kind] for kind in kinds), max_position=4096)
     modules = f.integer("num_nextn_predict_layers", default=0, least=0) if with_mtp else 0
     if not modules:
@@ -143,7 +142,7 @@ def read_bamba(f: ConfigFields, name: str) -> ModelSpec:
     scan = Layer(None, mlp, None, state_space=_mamba_of(f, core.hidden))
     layers = (scan,) * core.num_layers
     if with_attention & set(range(core.num_layers)):
-        attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8, heads=32)
+        attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=8, heads=32)
         whole = Layer(attention, mlp, None)
         layers = tuple(whole if i in with_attention else scan for i in range(core.num_layers))
     return rotary_model(f, name, core, layers, max_position=262144)
@@ -154,17 +153,17 @@ def read_falcon_h1(f: ConfigFields, name: str) -> ModelSpec:
     constants multiply what they read and write. Raises `UnsupportedError` for a bias of one projection alone."""
     f = f.with_defaults(vocab_size=128000, hidden_size=4096, num_hidden_layers=32, intermediate_size=14336)
     core, bias = read_core(f), f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=8, heads=32)
+    attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=8, heads=32)
     inner = f.optional_integer("mamba_d_ssm")
     if "mamba_d_ssm" not in f.values:
         inner = f.integer("mamba_d_ssm", default=1024)
     state = replace(_mamba_of(f, core.hidden, inner), norm=f.boolean("mamba_rms_norm", False))
     if state.bias != f.boolean("projectors_bias", False):
         must = "mamba_proj_bias and projectors_bias must be alike: one projection's bias is not modelled"
-        raise UnsupportedError(f"{f.file}: {must}", f"mamba_proj_bias={state.bias}", "set both or none")
+        raise f.refused(f"{must}", f"mamba_proj_bias={state.bias}", "set both or none")
     mlp = gated_mlp(f, bias=f.boolean("mlp_bias", False))
     layer = Layer(attention, mlp, None, state_space=state, multiplied=True)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=8192)
+    return rotary_model(f, name, core, layer, max_position=8192)
 
 
 def read_granitemoehybrid(f: ConfigFields, name: str) -> ModelSpec:
@@ -175,14 +174,13 @@ def read_granitemoehybrid(f: ConfigFields, name: str) -> ModelSpec:
     if kinds is None:
         f.assume("layer_types", "mamba")
         kinds = ["mamba"] * core.num_layers
-    if len(kinds) != core.num_layers:
-        raise f.error(spelling, "must name one type per layer", len(kinds), f"list {core.num_layers} types")
+    f.one_per_layer(spelling, kinds, core.num_layers)
     mlp, moe = _granite_block(f)
     mixers = {_SPELLINGS[kind] for kind in kinds}
     layers: dict[str, Layer] = {}
     if "attention" in mixers:
         bias = f.boolean("attention_bias", False)
-        layers["attention"] = Layer(grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias), mlp, moe)
+        layers["attention"] = Layer(grouped_attention(f, core, qkv_bias=bias, out_bias=bias), mlp, moe)
     if "mamba" in mixers:
         layers["mamba"] = Layer(None, mlp, moe, state_space=_mamba_of(f, core.hidden))
     return rotary_model(f, name, core, tuple(layers[_SPELLINGS[kind]] for kind in kinds), max_position=2048)
@@ -192,7 +190,7 @@ def _granite_block(f: ConfigFields) -> tuple[Mlp | None, Moe | None]:
     width = f.integer("shared_intermediate_size", default=1024)
     if not f.integer("num_local_experts", default=8, least=0):
         return Mlp(width, True, False, f.activation("hidden_act", default=Activation.SILU)), None
-    moe = read_moe(f, experts=("num_local_experts",), default_experts=8, default_top_k=2, shared_ffn=width)
+    moe = read_moe(f, experts=("num_local_experts",), default=(8, 2), shared_ffn=width)
     return None, moe
 
 
@@ -213,4 +211,4 @@ def read_mamba2(f: ConfigFields, name: str) -> ModelSpec:
         f.boolean("use_conv_bias", True), f.boolean("use_bias", False),
     )  # fmt: skip
     layer = Layer(None, None, None, norms=1, state_space=state)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)
+    return rotary_model(f, name, core, layer, max_position=2048)

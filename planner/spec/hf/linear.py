@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.attention import Attention, QkNorm
-from planner.spec.hf.delta import Block
 from planner.spec.hf.dense import Core, grouped_attention, read_core, rotary_model, with_window
-from planner.spec.hf.experts import read_moe
+from planner.spec.hf.experts import Block, read_moe
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.mixers import LightningAttention, ShortConvolution
@@ -29,17 +27,18 @@ def read_minimax(f: ConfigFields, name: str) -> ModelSpec:
     )  # fmt: skip
     core = read_core(f)
     if shared := f.values.get("shared_intermediate_size"):
-        raise UnsupportedError(
-            f"{f.file}: shared_intermediate_size must be 0, as published and as transformers builds {name}",
-            repr(shared), "leave it out",
-        )  # fmt: skip
-    attention = grouped_attention(f, core.hidden, kv_heads=8)
+        raise f.refused(
+            f"shared_intermediate_size must be 0, as published and as transformers builds {name}",
+            repr(shared),
+            "leave it out",
+        )
+    attention = grouped_attention(f, core, kv_heads=8)
     attention = with_window(attention, f.optional_integer("sliding_window"))
     blocks = LightningAttention(
         attention.heads, attention.head_dim, attention.head_dim, attention.heads,
         chunk=f.integer("block_size", default=256),
     )  # fmt: skip
-    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default_experts=8, default_top_k=2)
+    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(8, 2))
     whole, linear = Layer(attention, None, moe), Layer(None, None, moe, state_space=blocks)
     layers = tuple(whole if kind == _FULL else linear for kind in _minimax_kinds(f, core))
     return rotary_model(f, name, core, layers, max_position=131072)
@@ -58,9 +57,7 @@ def _minimax_kinds(f: ConfigFields, core: Core) -> list[str]:
 
 
 def _one_each(f: ConfigFields, kinds: list[str], core: Core) -> list[str]:
-    if len(kinds) != core.num_layers:
-        must = "must name one type per layer"
-        raise f.error("layer_types", must, len(kinds), f"list {core.num_layers} types")
+    f.one_per_layer("layer_types", kinds, core.num_layers)
     return kinds
 
 
@@ -90,13 +87,7 @@ def read_lfm2_moe(f: ConfigFields, name: str) -> ModelSpec:
             "layer_types", "must be given: the library has no default", None, "list one type per layer"
         )
     dense = f.integer("num_dense_layers", default=2, least=0)
-    moe = read_moe(
-        f,
-        experts=("num_experts",),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=32,
-        default_top_k=4,
-    )
+    moe = read_moe(f, experts=("num_experts",), expert_ffn="moe_intermediate_size", default=(32, 4))
     mlp = Mlp(f.integer("intermediate_size"), True, False, Activation.SILU)
     blocks: list[Block] = [(mlp, None) if i < dense else (None, moe) for i in range(core.num_layers)]
     return _lfm(f, name, core, _mixed(f, core, kinds, blocks))
@@ -112,7 +103,7 @@ def read_lfm3(f: ConfigFields, name: str) -> ModelSpec:
         _FULL if i % 4 == 2 else _SLIDING if i and i % 4 == 0 else _CONV for i in range(core.num_layers)
     ]
     attention = grouped_attention(
-        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
+        f, core, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
     )
     attention = replace(attention, head_gate=f.boolean("use_attention_gate", True))
     window = f.integer("sliding_window", default=256) if _SLIDING in kinds else None
@@ -136,7 +127,7 @@ def _convolution(f: ConfigFields, core: Core, taps: int) -> ShortConvolution:
 
 def _mixed(f: ConfigFields, core: Core, kinds: list[str], blocks: Sequence[Block]) -> tuple[Layer, ...]:
     """LFM2's layers: attention with normed heads, or a convolution, before the given blocks."""
-    attention: Attention = grouped_attention(f, core.hidden, qk_norm=QkNorm.HEAD, kv_heads=8)
+    attention: Attention = grouped_attention(f, core, qk_norm=QkNorm.HEAD, kv_heads=8)
     convolution = _convolution(f, core, 3)
     return tuple(
         Layer(attention, mlp, moe) if kind == _FULL else Layer(None, mlp, moe, state_space=convolution)

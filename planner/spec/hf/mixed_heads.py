@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.attention import Attention, AttentionKind, QkNorm
-from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import read_moe, with_groups
+from planner.spec.hf.dense import grouped_attention, read_core, rotary_model
+from planner.spec.hf.experts import blocks_of, read_moe, sparse_from, with_groups
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.later_experts import sparse_from
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
 
@@ -26,8 +24,7 @@ READS_PER_LAYER = ("gemma4_text", "gemma4_unified_text", "step3p5")
 def typed_layers(f: ConfigFields, default: list[str], *extra: str) -> list[str]:
     """`layer_types`, one for every layer, or the family's default."""
     types = f.words("layer_types", (_FULL, _SLIDING, *extra)) or default
-    if len(types) != len(default):
-        raise f.error("layer_types", "must name one type per layer", len(types), f"list {len(default)} types")
+    f.one_per_layer("layer_types", types, len(default))
     return types
 
 
@@ -73,11 +70,8 @@ def read_gemma4(f: ConfigFields, name: str) -> ModelSpec:
     )  # fmt: skip
     side, side_rows = _side_inputs(f, unified)
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
     sliding = replace(
-        grouped_attention(
-            f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=256
-        ),
+        grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=256),
         value_norm=True,
     )
     types = typed_layers(f, [_FULL if i % 6 == 5 else _SLIDING for i in range(core.num_layers)])
@@ -113,8 +107,8 @@ def _twice_as_wide(mlp: Mlp | None, moe: Moe | None) -> tuple[Mlp | None, Moe | 
 def _side_inputs(f: ConfigFields, unified: bool) -> tuple[int, int]:
     """Width of every layer's own input, and rows of its table."""
     if f.values.get("use_bidirectional_attention") == "all":
-        raise UnsupportedError(
-            f"{f.file}: bidirectional attention is not modelled",
+        raise f.refused(
+            "bidirectional attention is not modelled",
             "use_bidirectional_attention=all",
             "plan the causal language model",
         )
@@ -173,8 +167,8 @@ def _gated(f: ConfigFields, attention: Attention) -> Attention:
     if gating != "per-element":
         raise f.error("gating", "must be true, per-head or per-element", gating, "correct it")
     if attention.qkv_bias:
-        raise UnsupportedError(
-            f"{f.file}: attention must have no biases beside a gate of every output without one",
+        raise f.refused(
+            "attention must have no biases beside a gate of every output without one",
             "attention_bias=true, gating=per-element",
             "leave one of them out",
         )
@@ -184,9 +178,8 @@ def _gated(f: ConfigFields, attention: Attention) -> Attention:
 def _expert_layers(
     f: ConfigFields, attentions: list[Attention], sparse: list[bool], moe: Moe, bias: bool = False
 ) -> tuple[Layer, ...]:
-    mlp = None if all(sparse) else gated_mlp(f, bias=bias)
-    blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
-    return tuple(Layer(attention, *block) for attention, block in zip(attentions, blocks, strict=True))
+    blocks = zip(attentions, blocks_of(f, moe, sparse, bias=bias), strict=True)
+    return tuple(Layer(attention, *block) for attention, block in blocks)
 
 
 def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
@@ -196,15 +189,12 @@ def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
         moe_intermediate_size=512,
     )  # fmt: skip
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
     attention = grouped_attention(
-        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
+        f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
     )
     attention = _gated(f, attention)
     heads = f.integers("num_attention_heads_per_layer") or [attention.heads] * core.num_layers
-    if len(heads) != core.num_layers:
-        must = "must have one entry per layer"
-        raise f.error("num_attention_heads_per_layer", must, len(heads), f"list {core.num_layers} entries")
+    f.one_per_layer("num_attention_heads_per_layer", heads, core.num_layers)
     types = typed_layers(f, [_FULL] * core.num_layers)
     window = f.integer("sliding_window", default=512)
     attentions = [
@@ -217,9 +207,8 @@ def read_laguna(f: ConfigFields, name: str) -> ModelSpec:
     moe = read_moe(
         f,
         experts=("num_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=256,
-        default_top_k=8,
+        expert_ffn="moe_intermediate_size",
+        default=(256, 8),
         shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
     )
     layers = _expert_layers(f, attentions, sparse_from(f, core.num_layers, 1), moe)
@@ -241,7 +230,7 @@ def read_step3p5(f: ConfigFields, name: str) -> ModelSpec:
         f.values["num_key_value_heads"] = groups
     bias, wide = f.boolean("attention_bias", False), f.boolean("mlp_bias", False)
     attention = grouped_attention(
-        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
+        f, core, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=8, head_dim=128
     )
     attention = _gated(f, attention)
     types = typed_layers(f, [_FULL] * core.num_layers)
@@ -260,9 +249,8 @@ def read_step3p5(f: ConfigFields, name: str) -> ModelSpec:
         f,
         experts=("n_routed_experts", "num_local_experts", "moe_num_experts"),
         top_k=("num_experts_per_tok", "moe_top_k"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=288,
-        default_top_k=8,
+        expert_ffn="moe_intermediate_size",
+        default=(288, 8),
         shared_ffn=f.integer("share_expert_dim", "share_expert_dims", default=1280),
     )
     layers = _expert_layers(
@@ -301,7 +289,7 @@ def read_mimo_v2_flash(f: ConfigFields, name: str) -> ModelSpec:
     )  # fmt: skip
     core = read_core(f)
     bias = f.boolean("attention_bias", False)
-    sees = grouped_attention(f, core.hidden, qkv_bias=bias, kv_heads=4, head_dim=192)
+    sees = grouped_attention(f, core, qkv_bias=bias, kv_heads=4, head_dim=192)
     pairs, width = 2 * sees.kv_heads, f.integer("v_head_dim", default=128)
     f.divides("twice num_key_value_heads", pairs, "num_attention_heads", sees.heads)
     before = f.optional_integer("sliding_window_size")
@@ -322,9 +310,8 @@ def read_mimo_v2_flash(f: ConfigFields, name: str) -> ModelSpec:
     moe = read_moe(
         f,
         experts=("n_routed_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=256,
-        default_top_k=8,
+        expert_ffn="moe_intermediate_size",
+        default=(256, 8),
     )
     layers = _expert_layers(f, [sides[kind] for kind in types], sparse, with_groups(f, moe))
     return rotary_model(f, name, core, layers, max_position=131072)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.dense import grouped_attention, read_core, rotary_model
 from planner.spec.hf.fields import ConfigFields
@@ -31,7 +30,7 @@ def read_nemotron_nas(f: ConfigFields, name: str) -> ModelSpec:
     bias, mlp_bias = f.boolean("attention_bias", False), f.boolean("mlp_bias", False)
     heads = f.integer("num_attention_heads")
     every = replace(f, values={**f.values, "num_key_value_heads": heads})  # null there; blocks say how many
-    attention = grouped_attention(every, core.hidden, qkv_bias=bias, out_bias=bias)
+    attention = grouped_attention(every, core, qkv_bias=bias, out_bias=bias)
     activation = f.activation("hidden_act", default=Activation.SILU)
     layers = []
     for i, block in enumerate(blocks):
@@ -55,8 +54,8 @@ def _is_missing(f: ConfigFields) -> bool:
     stated = [name for name, value in f.values.items() if value and name not in _READ]
     if f.values.get("replace_with_linear") or stated:
         what = stated[0] if stated else "replace_with_linear"
-        raise UnsupportedError(
-            f"{f.file}: {f.prefix}{what} is not modelled",
+        raise f.refused(
+            f"{f.prefix}{what} is not modelled",
             f"{what}={f.values[what]!r}",
             "plan a model whose blocks are attention, an MLP or nothing",
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
@@ -30,23 +29,23 @@ def read_qwen(f: ConfigFields, name: str) -> ModelSpec:
     stated = {"num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": width}
     bias = not f.boolean("no_bias", True)
     attention = grouped_attention(
-        replace(f, values={**f.values, **stated}), core.hidden, qkv_bias=True, out_bias=bias
+        replace(f, values={**f.values, **stated}), core, qkv_bias=True, out_bias=bias
     )
     both = f.integer("intermediate_size", "ffn_hidden_size")
     f.divides("both input projections", 2, "intermediate_size", both)
     layer = Layer(attention, Mlp(both // 2, True, bias, Activation.SILU), None)
     positions = f.integer("max_position_embeddings", "seq_length", default=8192)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=positions)
+    return rotary_model(f, name, core, layer, max_position=positions)
 
 
 def read_baichuan(f: ConfigFields, name: str) -> ModelSpec:
     """Baichuan 1 and 2: a Llama with MHA; the second norms the rows of its head, which its file does not say."""
     core = read_core(f)
-    layer = Layer(grouped_attention(f, core.hidden), gated_mlp(f), None)
+    layer = Layer(grouped_attention(f, core), gated_mlp(f), None)
     f.assume(
         "rows of the head", "not normed", "Baichuan 2 norms them, one pass over the head's weights a step"
     )
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=4096)
+    return rotary_model(f, name, core, layer, max_position=4096)
 
 
 _CHATGLM_NAMES = {
@@ -61,8 +60,8 @@ _CHATGLM_NAMES = {
 def read_chatglm(f: ConfigFields, name: str) -> ModelSpec:
     """ChatGLM 2 and 3, and GLM-4 9B before it entered the library. Raises `UnsupportedError` for ChatGLM-6B."""
     if f.given("inner_hidden_size", "position_encoding_2d"):
-        raise UnsupportedError(
-            f"{f.file}: prompts whose tokens all see one another are not modelled",
+        raise f.refused(
+            "prompts whose tokens all see one another are not modelled",
             "position_encoding_2d (ChatGLM-6B)",
             "plan ChatGLM 2 or later",
         )
@@ -72,16 +71,15 @@ def read_chatglm(f: ConfigFields, name: str) -> ModelSpec:
     f = replace(f, values={**f.values, **stated, "num_key_value_heads": kv_heads})
     core, every = read_core(f), f.boolean("add_bias_linear", False)
     attention = grouped_attention(
-        f, core.hidden, qkv_bias=every or f.boolean("add_qkv_bias", False), out_bias=every, head_dim=128
+        f, core, qkv_bias=every or f.boolean("add_qkv_bias", False), out_bias=every, head_dim=128
     )
     rms = f.boolean("rmsnorm", True)
     layer = Layer(
         attention, Mlp(f.integer("intermediate_size"), True, every, Activation.SILU), None, norm_bias=not rms
     )
     model = rotary_model(
-        f, name, core, (layer,) * core.num_layers, max_position=2048,
-        norm_kind=NormKind.RMS if rms else NormKind.LAYER, norm_bias=not rms,
-    )  # fmt: skip
+        f, name, core, layer, max_position=2048, norm_kind=NormKind.RMS if rms else NormKind.LAYER
+    )
     return replace(model, final_norm=f.boolean("post_layer_norm", True))
 
 
@@ -90,36 +88,34 @@ def read_minicpm(f: ConfigFields, name: str) -> ModelSpec:
     above 0. Raises `UnsupportedError` for attention to chosen blocks of keys."""
     core = read_core(f)
     if f.values.get("sparse_config"):
-        raise UnsupportedError(
-            f"{f.file}: attention to chosen blocks of keys (InfLLM v2) is not modelled",
+        raise f.refused(
+            "attention to chosen blocks of keys (InfLLM v2) is not modelled",
             "sparse_config",
             "leave it out to plan the dense attention that the model has below dense_len tokens",
         )
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    attention = grouped_attention(f, core, switch="attention_bias")
     if f.values.get("num_experts"):
-        moe = read_moe(f, experts=("num_experts",), default_experts=8, default_top_k=2)
+        moe = read_moe(f, experts=("num_experts",), default=(8, 2))
         layer = Layer(attention, None, moe)
     else:
         layer = Layer(attention, gated_mlp(f), None)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, tied=True, max_position=2048)
+    return rotary_model(f, name, core, layer, tied=True, max_position=2048)
 
 
 def read_xverse(f: ConfigFields, name: str) -> ModelSpec:
     """XVERSE: a Llama; its mixtures have routed and shared experts of `intermediate_size` in every layer."""
     core = read_core(f)
-    attention = grouped_attention(f, core.hidden)
+    attention = grouped_attention(f, core)
     if f.values.get("num_experts"):
         shared = f.optional_integer("num_shared_experts", least=0) or 0
         moe = read_moe(
             f,
             experts=("num_experts",),
             top_k=("moe_top_k",),
-            default_experts=64,
-            default_top_k=6,
+            default=(64, 6),
             shared_ffn=shared * f.integer("intermediate_size"),
         )
         layer = Layer(attention, None, moe)
     else:
         layer = Layer(attention, gated_mlp(f), None)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=8192)
+    return rotary_model(f, name, core, layer, max_position=8192)

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from planner.spec.attention import Attention
 from planner.spec.hf.deepseek import latent_attention
-from planner.spec.hf.dense import gated_mlp, read_core, rotary_model
+from planner.spec.hf.dense import read_core, rotary_model
+from planner.spec.hf.experts import ROUTED, blocks_of, shared_and_routed, sparse_from
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.hf.later_experts import shared_and_routed, sparse_from
 from planner.spec.indexer import Indexer
 from planner.spec.layer import Layer
 from planner.spec.model import ModelSpec
@@ -57,8 +57,7 @@ def _indexer_types(f: ConfigFields, layers: int) -> list[str]:
         offset = f.optional_integer("index_skip_topk_offset", least=0)
         offset = 2 if offset is None else offset
         listed = [_SHARED if max(i - offset + 1, 0) % every else _FULL for i in range(layers)]
-    if len(listed) != layers:
-        raise f.error("indexer_types", "must name one type per layer", len(listed), f"list {layers} types")
+    f.one_per_layer("indexer_types", listed, layers)
     if listed[0] == _SHARED:
         raise f.error(
             "indexer_types", "must start with a layer of its own indexer", _SHARED, "write full first"
@@ -82,20 +81,10 @@ def _sparse(
         _FULL: replace(attention, indexer=indexer),
         _SHARED: replace(attention, indexer=replace(indexer, shared=True)),
     }
-    moe = shared_and_routed(
-        f,
-        experts="n_routed_experts",
-        top_k=8,
-        default_experts=256,
-        shared="n_shared_experts",
-        default_shared=1,
-    )
+    moe = shared_and_routed(f, ROUTED, experts=256, top_k=8, shared=1)
     sparse = sparse_from(f, core.num_layers, f.integer("first_k_dense_replace", default=3, least=0))
-    mlp = None if all(sparse) else gated_mlp(f)
-    layers = tuple(
-        Layer(of_kind[kind], *((None, moe) if routed else (mlp, None)))
-        for kind, routed in zip(kinds, sparse, strict=True)
-    )
+    blocks = zip(kinds, blocks_of(f, moe, sparse), strict=True)
+    layers = tuple(Layer(of_kind[kind], *block) for kind, block in blocks)
     model = rotary_model(f, name, core, layers, max_position=163840 if q_rank == 1536 else 202752)
     if not with_mtp:
         return model

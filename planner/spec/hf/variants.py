@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.errors import UnsupportedError
 from planner.spec.attention import QkNorm
 from planner.spec.hf.deepseek import latent_attention
 from planner.spec.hf.dense import (
     gated_mlp,
     grouped_attention,
+    plain_mlp,
     read_core,
     read_gemma2,
     repeat_with_windows,
@@ -22,10 +22,16 @@ from planner.spec.hf.dense import (
     windows_per_layer,
     with_window,
 )
-from planner.spec.hf.experts import mixed_layers, read_moe, sparse_layers
+from planner.spec.hf.experts import (
+    ROUTED,
+    mixed_layers,
+    read_moe,
+    shared_and_routed,
+    sparse_from,
+    sparse_layers,
+)
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.later_dense import sliding_pattern
-from planner.spec.hf.later_experts import shared_and_routed, sparse_from
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
 
@@ -39,8 +45,7 @@ def _granite_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
 def read_granite_swa(f: ConfigFields, name: str) -> ModelSpec:
     """Granite with windows: sinks in every layer, three sliding layers behind one that sees everything."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, kv_heads=4)
+    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=4)
     layer = Layer(replace(attention, sinks=True), gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
     layers = repeat_with_windows(layer, _granite_windows(f, core.num_layers))
     return rotary_model(f, name, core, layers, tied=True, max_position=8192)
@@ -49,13 +54,11 @@ def read_granite_swa(f: ConfigFields, name: str) -> ModelSpec:
 def read_granitemoe_swa(f: ConfigFields, name: str) -> ModelSpec:
     """The same with experts, and a shared one where `shared_intermediate_size` is above 0."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = replace(grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias), sinks=True)
+    attention = replace(grouped_attention(f, core, switch="attention_bias"), sinks=True)
     moe = read_moe(
         f,
         experts=("num_local_experts", "num_experts"),
-        default_experts=8,
-        default_top_k=2,
+        default=(8, 2),
         shared_ffn=f.integer("shared_intermediate_size", default=0, least=0),
     )
     layers = repeat_with_windows(Layer(attention, None, moe), _granite_windows(f, core.num_layers))
@@ -65,11 +68,10 @@ def read_granitemoe_swa(f: ConfigFields, name: str) -> ModelSpec:
 def read_hyperclovax(f: ConfigFields, name: str) -> ModelSpec:
     """HyperCLOVA X: Granite with norms on both sides unless `use_post_norm` is false."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
+    attention = grouped_attention(f, core, switch="attention_bias")
     mlp = gated_mlp(f, bias=f.boolean("mlp_bias", False))
     layer = Layer(attention, mlp, None, norms=4 if f.boolean("use_post_norm", True) else 2)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)
+    return rotary_model(f, name, core, layer, max_position=2048)
 
 
 def read_exaone(f: ConfigFields, name: str) -> ModelSpec:
@@ -78,20 +80,18 @@ def read_exaone(f: ConfigFields, name: str) -> ModelSpec:
     stated = {new: f.values[old] for new, old in renamed.items() if f.given(old) and not f.given(new)}
     f = replace(f, values={**f.values, **stated})
     core = read_core(f)
-    layer = Layer(grouped_attention(f, core.hidden), gated_mlp(f), None)
-    return rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)
+    layer = Layer(grouped_attention(f, core), gated_mlp(f), None)
+    return rotary_model(f, name, core, layer, max_position=2048)
 
 
 def read_nanochat(f: ConfigFields, name: str) -> ModelSpec:
     """NanoChat: plain MLP with squared ReLU, norms without weights, one of them behind the embedding."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias)
-    activation = f.activation("hidden_act", default=Activation.RELU2)
-    mlp = Mlp(f.integer("intermediate_size"), False, False, activation)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    mlp = plain_mlp(f, Activation.RELU2)
     layer = Layer(attention, mlp, None, norm_weight=False)
-    model = rotary_model(f, name, core, (layer,) * core.num_layers, max_position=2048)
-    return replace(model, norm_weight=False, embedding_norm=True)
+    model = rotary_model(f, name, core, layer, max_position=2048)
+    return replace(model, embedding_norm=True)
 
 
 def read_vaultgemma(f: ConfigFields, name: str) -> ModelSpec:
@@ -108,15 +108,10 @@ def read_persimmon(f: ConfigFields, name: str) -> ModelSpec:
     own = ("head_dim", "num_key_value_heads")  # which the library does not read
     plain = replace(f, values={name: value for name, value in f.values.items() if name not in own})
     norm = QkNorm.HEAD if f.boolean("qk_layernorm", True) else QkNorm.NONE
-    attention = grouped_attention(plain, core.hidden, qkv_bias=True, out_bias=True, qk_norm=norm)
+    attention = grouped_attention(plain, core, qkv_bias=True, out_bias=True, qk_norm=norm)
     attention = replace(attention, qk_norm_bias=norm is QkNorm.HEAD)
-    activation = f.activation("hidden_act", default=Activation.RELU2)
-    layer = Layer(
-        attention, Mlp(f.integer("intermediate_size"), False, True, activation), None, norm_bias=True
-    )
-    return rotary_model(
-        f, name, core, (layer,) * core.num_layers, max_position=16384, norm_kind=NormKind.LAYER, norm_bias=True
-    )  # fmt: skip
+    layer = Layer(attention, plain_mlp(f, Activation.RELU2, bias=True), None, norm_bias=True)
+    return rotary_model(f, name, core, layer, max_position=16384, norm_kind=NormKind.LAYER)
 
 
 def read_muse_glimmer(f: ConfigFields, name: str) -> ModelSpec:
@@ -127,10 +122,10 @@ def read_muse_glimmer(f: ConfigFields, name: str) -> ModelSpec:
     )  # fmt: skip
     core = read_core(f)
     if f.boolean("attention_bias", False):
-        raise UnsupportedError(
-            f"{f.file}: attention must have no biases beside a gate without one", "attention_bias=true", "leave it out"
-        )  # fmt: skip
-    attention = replace(grouped_attention(f, core.hidden, kv_heads=2, head_dim=128), output_gate=True)
+        raise f.refused(
+            "attention must have no biases beside a gate without one", "attention_bias=true", "leave it out"
+        )
+    attention = replace(grouped_attention(f, core, kv_heads=2, head_dim=128), output_gate=True)
     window = 2048 if "sliding_window" not in f.values else f.optional_integer("sliding_window")
     slides = [(core.num_layers - 1 - i) % 4 > 0 for i in range(core.num_layers)]
     activation = f.activation("hidden_activation", default=Activation.SILU)
@@ -143,14 +138,12 @@ def read_cohere2_moe(f: ConfigFields, name: str) -> ModelSpec:
     """Command A with experts: attention beside them after one norm, leading dense layers, three sliding layers in four;
     RMS norms where `rms_norm_eps` is given."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
-    attention = grouped_attention(f, core.hidden, qkv_bias=bias, out_bias=bias, head_dim=128)
+    attention = grouped_attention(f, core, switch="attention_bias", head_dim=128)
     width = f.integer("intermediate_size")
     moe = read_moe(
         f,
         experts=("num_experts", "num_local_experts"),
-        default_experts=8,
-        default_top_k=2,
+        default=(8, 2),
         shared_ffn=width * f.integer("num_shared_experts", default=0, least=0),
     )
     dense = f.integer("first_k_dense_replace", default=0, least=0)
@@ -181,14 +174,7 @@ def read_axk1(f: ConfigFields, name: str) -> ModelSpec:
     """A.X K1: DeepSeek-V3 with a norm behind the experts too."""
     core = read_core(f)
     f = f.with_defaults(n_group=8, topk_group=4, moe_intermediate_size=2048)
-    moe = shared_and_routed(
-        f,
-        experts="n_routed_experts",
-        top_k=8,
-        default_experts=192,
-        shared="n_shared_experts",
-        default_shared=1,
-    )
+    moe = shared_and_routed(f, ROUTED, experts=192, top_k=8, shared=1)
     dense = f.integer("first_k_dense_replace", default=1, least=0)
     every = f.integer("moe_layer_freq", default=1)
     sparse = sparse_from(f, core.num_layers, dense)
@@ -203,13 +189,12 @@ def read_axk1(f: ConfigFields, name: str) -> ModelSpec:
 def read_kolibri1(f: ConfigFields, name: str) -> ModelSpec:
     """Kolibri 1: four sliding layers in five, per-head norms of q and k, norms on both sides, a shared expert."""
     core = read_core(f)
-    attention = grouped_attention(f, core.hidden, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128)
+    attention = grouped_attention(f, core, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128)
     moe = read_moe(
         f,
         experts=("num_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=384,
-        default_top_k=6,
+        expert_ffn="moe_intermediate_size",
+        default=(384, 6),
         shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
     )
     windows = sliding_pattern(f, core.num_layers, window=513, period=5)
@@ -220,16 +205,14 @@ def read_kolibri1(f: ConfigFields, name: str) -> ModelSpec:
 def read_flint(f: ConfigFields, name: str) -> ModelSpec:
     """Flint: Qwen 3 MoE with sinks, an ungated shared expert and windows; its first two layers are dense."""
     core = read_core(f)
-    bias = f.boolean("attention_bias", False)
     attention = grouped_attention(
-        f, core.hidden, qkv_bias=bias, out_bias=bias, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
+        f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
     )
     moe = read_moe(
         f,
         experts=("num_experts", "num_local_experts"),
-        expert_ffn=("moe_intermediate_size",),
-        default_experts=256,
-        default_top_k=6,
+        expert_ffn="moe_intermediate_size",
+        default=(256, 6),
         shared_ffn=f.integer("shared_expert_intermediate_size", default=1024),
     )
     last = core.num_layers - 1
