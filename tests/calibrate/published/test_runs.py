@@ -117,6 +117,18 @@ def test_zero_pipeline_and_optimizer_texts() -> None:
     assert (zbv.schedule, zbv.vpp) == (Schedule.ZB_V, 2)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "tp", "pp", "waits"),
+    [("256", "16", "4", True), ("128", "32", "1", True), ("128", "32", "4", False), ("512", "8", "4", False)],
+)
+def test_nanotron_that_polls_its_messages_leaves_no_blocks_waiting(
+    gpus: str, tp: str, pp: str, waits: bool
+) -> None:
+    dp = str(int(gpus) // int(tp) // int(pp))
+    row = {"gpus": gpus, "tp": tp, "pp": pp, "dp": dp, "global_batch": "256", "framework": "nanotron"}
+    assert (read(**row).problem.stack.kernels.deferred_bytes > 0) is waits
+
+
 def test_experts_default_to_tensor_parallel_width() -> None:
     assert read(model="moe", ep="2").config.etp == 4
     assert read(model="moe", ep="2", etp="1").config.etp == 1
