@@ -55,6 +55,7 @@ CUBE_ROOT = ", clock as the cube root of the power per SM"
 GH200 = "same chip, unverified: 574 of 700 W, of a module's 680 W"
 KIN: dict[str, tuple[str, float | None, str]] = {
     "a100-sxm-40g": ("a100-sxm-80g", None, SAME_CHIP),
+    "a100-sxm-64g": ("a100-sxm-80g", None, "same chip, 124 SMs and 470 W: as much power for each"),
     "a800-sxm-80g": ("a100-sxm-80g", None, SAME_CHIP),
     "a100-pcie-80g": (
         "a100-sxm-80g",
@@ -63,6 +64,7 @@ KIN: dict[str, tuple[str, float | None, str]] = {
     ),
     "a100-pcie-40g": ("a100-sxm-80g", 0.875, "same chip, 250 W: sustained fraction of the 80 GB card"),
     "h800-sxm-80g": ("h100-sxm-80g", None, SAME_CHIP),
+    "h100-sxm-64g": ("h100-sxm-80g", None, "same chip; its power limit is not known"),
     "h100-sxm-96g-hbm2e-500w": ("h100-sxm-80g", 0.75, "same chip, unverified: 500 of 700 W" + CUBE_ROOT),
     "h100-nvl-94g": (
         "h100-sxm-80g",

@@ -307,6 +307,19 @@ def test_slingshot_in_a_shorthand() -> None:
     assert (cluster.fabric, cluster.tiers[-1].bandwidth) == (LinkKind.SLINGSHOT, 12.5e9)
 
 
+def test_leonardo_and_marenostrum5_join_four_devices_of_64_gb() -> None:
+    leonardo, mn5 = load_cluster("leonardo", 64), load_cluster("mn5", 64)
+    for cluster, card in ((leonardo, 100e9 / 8), (mn5, 200e9 / 8)):
+        assert (cluster.devices_per_node, cluster.scale_up_domain) == (4, 4)
+        assert cluster.tiers[-1].bandwidth == pytest.approx(card)
+        assert 63 * GIB < cluster.accelerator.memory < 64 * GIB
+    # as many units more as the chip of an A100 has in Leonardo
+    a100 = dict(load_accelerator("a100").peak)
+    assert dict(leonardo.accelerator.peak)[Dtype.BF16] / a100[Dtype.BF16] == pytest.approx(
+        124 / 108, rel=1e-3
+    )
+
+
 def test_gh200_alone_and_four_of_them() -> None:
     four, alone = load_cluster("16x4 gh200 200G-slingshot"), load_cluster("16x1 gh200 400G-ib")
     assert [tier.size for tier in four.tiers] == [4, 64]
