@@ -37,6 +37,7 @@ FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
 FUSED_EXPERTS: Final = "use-transformer-engine-op-fuser"
 UNFUSED_ATTENTION: Final = "attention-backend=unfused"
+UNFUSED_SWIGLU: Final = "no-bias-swiglu-fusion"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
 GRADIENTS_16: Final = "grad-reduce-in-bf16"
@@ -207,6 +208,11 @@ OPTIONS: Final = (
     StackOption(
         UNFUSED_ATTENTION, ("megatron",), {"kernels": {"attention": AttentionKernel.FUSED_SOFTMAX}},
         "attention by products and a softmax of its own, which keep the scores of all pairs", since="2024-01",
+    ),
+    StackOption(
+        UNFUSED_SWIGLU, ("megatron",), {"kernels": {"fused_activation": False}},
+        "SwiGLU by single operations of PyTorch, as in models of NeMo that do not set bias_activation_fusion",
+        since="2024-01",
     ),
     StackOption(  # the update copies a rank's share to fp32: core/optimizer/distrib_optimizer.py
         GRADIENTS_16, ("megatron",),

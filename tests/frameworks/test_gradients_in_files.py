@@ -8,7 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.catalog.load_stacks import load_stack
-from planner.catalog.stack_options import DP_SERIAL, GRADIENTS_16, GRADIENTS_32, UNFUSED_ATTENTION
+from planner.catalog.stack_options import (
+    DP_SERIAL,
+    GRADIENTS_16,
+    GRADIENTS_32,
+    UNFUSED_ATTENTION,
+    UNFUSED_SWIGLU,
+)
 from planner.cli import app
 from planner.errors import InputError
 from planner.frameworks import framework
@@ -72,6 +78,19 @@ def test_attention_that_keeps_its_scores(words: str, unfused: bool) -> None:
     meant = framework("megatron")
     again = meant.parse({"launch.sh": meant.render(told, meant.default_version)["launch.sh"]})
     assert UNFUSED_ATTENTION in again.stack_options
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_an_activation_that_is_not_fused(gated: bool) -> None:
+    words = script(f"--bf16 {OVERLAPPED} --{UNFUSED_SWIGLU}")
+    read = framework("megatron").parse({"run.sh": words if gated else words.replace("--swiglu ", "")})
+    assert (UNFUSED_SWIGLU in read.stack_options) is gated
+    stack = load_stack(f"megatron-2026+{UNFUSED_SWIGLU}")
+    assert not stack.kernels.fused_activation
+    told = launch("llama-3.1-8b", CONFIGS["megatron"], problem("llama-3.1-8b", stack.name))
+    meant = framework("megatron")
+    again = meant.parse({"launch.sh": meant.render(told, meant.default_version)["launch.sh"]})
+    assert UNFUSED_SWIGLU in again.stack_options
 
 
 EXPERTS = (

@@ -18,6 +18,7 @@ from planner.catalog.stack_options import (
     GRADIENTS_32,
     TP_SERIAL,
     UNFUSED_ATTENTION,
+    UNFUSED_SWIGLU,
 )
 from planner.errors import InputError
 from planner.frameworks.framework import Launch
@@ -206,6 +207,7 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     which reduces nothing?"""
     local = a.word("--transformer-impl", "transformer_engine") == "local" and not a.has("--use-flash-attn")
     kernels = [UNFUSED_ATTENTION] * (local or a.word("--attention-backend", "auto") in ("unfused", "local"))
+    kernels += [UNFUSED_SWIGLU] * (a.has("--swiglu") and a.has(f"--{UNFUSED_SWIGLU}"))
     fused = a.has("--num-experts") and a.has(f"--{FUSED_EXPERTS}") and a.has("--fp8-format")
     kernels += [FUSED_EXPERTS] * (fused and a.word("--fp8-recipe", "delayed") == "mxfp8")
     if not a.has("--use-megatron-fsdp"):
