@@ -204,20 +204,27 @@ class _Judge:
         return chooser.choices(table)[0]
 
     def best(self) -> Choice | None:
-        """The fastest legal configuration that fits, None if there is none."""
+        """The fastest legal configuration that fits, None if there is none; a borderline one where no other does."""
         from planner.solve.refine import FINALISTS, refine
         from planner.solve.search import SearchResult, search
         from planner.space.enumerate import enumerate_configs
         from planner.space.framework_rules import rules_for
+        from planner.spec.verdict import safe_limit
 
         space = enumerate_configs(self.problem, rules_for(self.problem.stack), {})
         if not len(space):
             return None
+        limit, capacity = self.chooser.limit, self.problem.cluster.accelerator.memory
+        allowed = safe_limit(limit, capacity, self.problem.stack.overhead.error)
 
         def look(most: int) -> SearchResult:
-            return search(self.model, space, self.chooser.limit, most, name_smallest=False)
+            return search(self.model, space, allowed, most, name_smallest=False)
 
-        found = refine(self.model, self.simulator, look(FINALISTS), look)
+        first = look(FINALISTS)
+        if allowed < limit and not len(first.best):
+            allowed = limit
+            first = look(FINALISTS)
+        found = refine(self.model, self.simulator, first, look)
         choices = self.chooser.choices(found.best)
         return choices[0] if choices else None
 
