@@ -248,7 +248,10 @@ def _precision(text: str | None, cluster: Cluster, assumed: list[str]) -> Precis
     if text is not None:
         precision = _choice("precision", text, Precision)
         if precision is Precision.FP32:
-            assumed.append("fp32 matrix products run as TF32, which PyTorch does only where it is allowed to")
+            has_tf32 = Dtype.TF32 in dict(cluster.accelerator.peak)
+            as_tf32 = "as TF32, which PyTorch does only where it is allowed to"
+            how = as_tf32 if has_tf32 else f"in FP32: {cluster.accelerator.name} has no TF32"
+            assumed.append(f"fp32 matrix products run {how}")
         return precision
     if dict(cluster.accelerator.peak).get(Dtype.BF16):
         return Precision.BF16

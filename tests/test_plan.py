@@ -456,6 +456,16 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("borderline" in caution for caution in cautions(bold))
 
 
+def test_fp32_runs_in_fp32_where_there_is_no_tf32() -> None:
+    pins = {"tp": (8,), "pp": (1,)}
+    question = Request("llama-3.2-1b", "v100-sxm2-32g", 8, 1024, "8", precision="fp32", restrict=pins)
+    slow = make_estimate(question)
+    fast = make_estimate(replace(question, cluster="1x8 a100"))
+    assert slow.choices[0].peak_flops == pytest.approx(15.7e12)
+    assert [any("no TF32" in text for text in plan.assumptions) for plan in (slow, fast)] == [True, False]
+    assert slow.choices[0].time["gemm"] > 4 * fast.choices[0].time["gemm"]
+
+
 def test_prediction_modules_that_a_model_lacks_are_said() -> None:
     request = Request("llama-3.1-8b", "1x8 h100", with_mtp=True)
     assert any("llama-3.1-8b has none" in said for said in resolve(request)[1])

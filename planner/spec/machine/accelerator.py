@@ -198,10 +198,15 @@ class Accelerator:
     typical_node: TypicalNode | None = None
 
     def peak_flops(self, dtype: Dtype) -> float:
-        """Dense peak rate in `dtype` [FLOP/s]. Raises `UnsupportedError` where the format is missing."""
-        for known, rate in self.peak:
-            if known == dtype:
-                return rate
+        """Dense peak rate in `dtype` [FLOP/s]. Raises `UnsupportedError` where the format is missing.
+
+        What may run as TF32 runs in FP32 where there is no TF32 (PyTorch, `allow_tf32`).
+        """
+        rates = dict(self.peak)
+        if dtype is Dtype.TF32 and dtype not in rates:
+            dtype = Dtype.FP32
+        if dtype in rates:
+            return rates[dtype]
         has = ", ".join(str(known) for known, _ in self.peak)
         raise UnsupportedError(
             f"{self.name} must compute in {dtype}",

@@ -94,6 +94,13 @@ def test_missing_format_is_refused_with_those_that_exist() -> None:
         load_accelerator("v100").peak_flops(Dtype.BF16)
 
 
+def test_what_may_run_as_tf32_runs_in_fp32_where_there_is_no_tf32() -> None:
+    assert load_accelerator("v100").peak_flops(Dtype.TF32) == pytest.approx(15.7e12)
+    assert load_accelerator("a100").peak_flops(Dtype.TF32) == pytest.approx(156e12)
+    with pytest.raises(UnsupportedError, match="fp32"):
+        load_accelerator("gaudi2").peak_flops(Dtype.TF32)
+
+
 def test_unknown_accelerator_lists_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="h100-sxm-80g"):
         load_accelerator("h1000")
