@@ -6,7 +6,7 @@ Left out: where runs come from, and how good the predictions are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -35,7 +35,6 @@ class Prediction:
     """Step time [s], peak of the stack's counter and of the device [bytes]; `illegal`: the rule a run breaks.
 
     `failed`: why nothing could be computed. `assumed`: what the run left open and the prediction filled in.
-    `terms`: exposed seconds by name where they were asked for.
     """
 
     step_time: float | None = None
@@ -46,7 +45,6 @@ class Prediction:
     failed: str = ""
     unsupported: bool = False
     assumed: tuple[str, ...] = ()
-    terms: dict[str, float] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=256)
@@ -89,7 +87,7 @@ def broken_rule(config: ParallelConfig, problem: Problem) -> str:
     return ""
 
 
-def predict_runs(runs: Sequence[Run | None], keep_terms: bool = False) -> list[Prediction | None]:
+def predict_runs(runs: Sequence[Run | None]) -> list[Prediction | None]:
     """A prediction for every run, None for None. Never raises: what fails says why in its own prediction."""
     groups: dict[int, list[int]] = {}
     for index, run in enumerate(runs):
@@ -98,28 +96,28 @@ def predict_runs(runs: Sequence[Run | None], keep_terms: bool = False) -> list[P
     results: list[Prediction | None] = [None] * len(runs)
     for members in groups.values():
         chosen = [run for i in members if (run := runs[i]) is not None]
-        for index, prediction in zip(members, _predict_group(chosen, keep_terms), strict=True):
+        for index, prediction in zip(members, _predict_group(chosen), strict=True):
             results[index] = prediction
     return results
 
 
-def _predict_group(runs: list[Run], keep_terms: bool) -> list[Prediction]:
+def _predict_group(runs: list[Run]) -> list[Prediction]:
     """Predictions of runs with one problem; if the table fails, each row on its own."""
     try:
-        return _predict_table(runs, keep_terms)
+        return _predict_table(runs)
     except PlannerError as error:
         return [Prediction(failed=refusal(error), unsupported=True)] * len(runs)
     except Exception as error:
         if len(runs) == 1:
             return [Prediction(failed=refusal(error))]
-        return [part for run in runs for part in _predict_group([run], keep_terms)]
+        return [part for run in runs for part in _predict_group([run])]
 
 
-def _predict_table(runs: list[Run], keep_terms: bool) -> list[Prediction]:
+def _predict_table(runs: list[Run]) -> list[Prediction]:
     problem = runs[0].problem
     illegal = [broken_rule(run.config, problem) for run in runs]
     legal = [run.config for run, rule in zip(runs, illegal, strict=True) if not rule]
-    found = iter(_evaluate(problem, legal, keep_terms) if legal else [])
+    found = iter(_evaluate(problem, legal) if legal else [])
     bad = MemoryVerdict.DOES_NOT_FIT
     first = [Prediction(verdict=bad, illegal=rule) if rule else next(found) for rule in illegal]
     return [_completed(run, part) for run, part in zip(runs, first, strict=True)]
@@ -135,7 +133,7 @@ def _completed(run: Run, prediction: Prediction) -> Prediction:
         return replace(prediction, verdict=MemoryVerdict.BORDERLINE)
     if run.fallback is None:
         return prediction
-    frugal = _evaluate(run.problem, [run.fallback], keep_terms=False)[0]
+    frugal = _evaluate(run.problem, [run.fallback])[0]
     if frugal.verdict is MemoryVerdict.DOES_NOT_FIT:
         return prediction
     said = "recomputation not stated: without any it would not fit, with all of it it would, so borderline"
@@ -148,7 +146,7 @@ def _with_offloaded_layers(run: Run, prediction: Prediction) -> Prediction:
     The step time is that without, as copies run beside compute.
     """
     all_but_two = replace(run.config, offload=run.config.offload | OFFLOAD_ACTIVATIONS)
-    least = _evaluate(run.problem, [all_but_two], keep_terms=False)[0]
+    least = _evaluate(run.problem, [all_but_two])[0]
     share = min(run.layers_offloaded / max(-(-run.problem.model.num_layers // run.config.pp) - 2, 1), 1.0)
     sizes = []
     for whole, rest in (
@@ -166,20 +164,15 @@ def _with_offloaded_layers(run: Run, prediction: Prediction) -> Prediction:
     )  # fmt: skip
 
 
-def _evaluate(problem: Problem, configs: list[ParallelConfig], keep_terms: bool) -> list[Prediction]:
+def _evaluate(problem: Problem, configs: list[ParallelConfig]) -> list[Prediction]:
     cost = evaluate_exactly(CostModel(problem, *rates_of(problem.cluster)), ConfigTable.of(configs))
     capacity, error = problem.cluster.accelerator.memory, problem.stack.overhead.error
     rows = zip(cost.step_time, cost.peak_memory, cost.device_memory, strict=True)
     results = []
-    for i, (step, peak, device) in enumerate(rows):
+    for step, peak, device in rows:
         if not (np.isfinite(step) and np.isfinite(peak) and step > 0):
             results.append(Prediction(failed=f"no finite prediction: {step} s, {peak} bytes"))
             continue
-        terms = (
-            {name: float(values[i]) for name, values in cost.detail.time.items()}
-            if keep_terms and cost.detail
-            else {}
-        )
         verdict = memory_verdict(float(device), capacity, capacity, error)
-        results.append(Prediction(float(step), float(peak), float(device), verdict, terms=terms))
+        results.append(Prediction(float(step), float(peak), float(device), verdict))
     return results

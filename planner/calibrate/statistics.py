@@ -274,8 +274,8 @@ def _means_of(sweeps: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _worst(answers: Sequence[Answer], count: int = 20, of_source: int = 2) -> list[dict[str, Any]]:
-    """The rows whose step time is furthest off, at most `of_source` of each source."""
+def _worst(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """The 20 rows whose step time is furthest off, at most two of each source."""
     timed = [(abs(np.log(ratio)), a) for a in answers if (ratio := a.time_ratio) is not None]
     timed.sort(key=lambda pair: -pair[0])
     taken: Counter[str] = Counter()
@@ -283,7 +283,7 @@ def _worst(answers: Sequence[Answer], count: int = 20, of_source: int = 2) -> li
     for _, answer in timed:
         source = group_of(answer.row)
         taken[source] += 1
-        if taken[source] <= of_source:
+        if taken[source] <= 2:
             chosen.append(answer)
     return [
         {
@@ -295,5 +295,5 @@ def _worst(answers: Sequence[Answer], count: int = 20, of_source: int = 2) -> li
             "predicted_s": a.output["step_time_s"],
             "measured_s": _rounded(a.measured.step_time),
         }
-        for a in chosen[:count]
+        for a in chosen[:20]
     ]

@@ -32,22 +32,8 @@ def time_between_stops(
         return 1 / np.maximum(rate, 1e-30)
 
 
-def young_interval(stall: Quantity, between_stops: Quantity) -> Quantity:
-    """Training time between checkpoints that loses least, first order [s].
-
-    sqrt(2 stall M). Young 1974, doi 10.1145/361147.361115. For stall << M.
-    """
-    return np.sqrt(2 * stall * between_stops)
-
-
-def daly_first_order_interval(stall: Quantity, between_stops: Quantity, restart: Quantity) -> Quantity:
-    """The same with restarts [s]. sqrt(2 stall (M + restart)) - stall. Daly 2006, equation 13,
-    doi 10.1016/j.future.2004.11.016. For stall << M."""
-    return np.maximum(np.sqrt(2 * stall * (between_stops + restart)) - stall, 0.0)
-
-
 def daly_interval(stall: Quantity, between_stops: Quantity) -> Quantity:
-    """The same to higher order [s].
+    """Training time between checkpoints that loses least, to higher order [s].
 
     sqrt(2 stall M) (1 + sqrt(x)/3 + x/9) - stall with x = stall / 2M, and M for stall >= 2M. Daly 2006,
     equation 37, doi 10.1016/j.future.2004.11.016. Within 0.1 % of the loss at the true optimum.
@@ -91,21 +77,19 @@ def goodput_shares(
     )
 
 
-def spare_nodes(
-    nodes: int, failure_rate: float, repair_time: float, shortage: float = 0.01
-) -> tuple[float, int]:
-    """Nodes in repair on average, and the fewest spares of which all are used less than `shortage` of the time [1].
+def spare_nodes(nodes: int, failure_rate: float, repair_time: float) -> int:
+    """The fewest spares of which all are used less than a hundredth of the time [nodes].
 
     Poisson with mean nodes x rate x repair_time (M/G/infinity queue); rates [1/s per node], times [s]. Exact
     where failures are independent.
     """
     mean = nodes * failure_rate * repair_time
     if mean > 1000:  # normal approximation, 2.33 standard deviations for 1 %
-        return mean, int(np.ceil(mean + 2.326 * np.sqrt(mean)))
+        return int(np.ceil(mean + 2.326 * np.sqrt(mean)))
     term = total = float(np.exp(-mean))
     spares = 0
-    while total < 1 - shortage and spares < 10_000:
+    while total < 0.99 and spares < 10_000:
         spares += 1
         term *= mean / spares
         total += term
-    return mean, spares
+    return spares

@@ -152,7 +152,7 @@ def interruptions(step_time: float, problem: Problem, a: Assumptions) -> Interru
 
 def _spares(cluster: Cluster, a: Assumptions) -> int:
     rate = a.hardware_failures * cluster.devices_per_node / DEVICES_PER_COUNTED_NODE
-    return spare_nodes(cluster.num_nodes, rate, a.repair_time)[1]
+    return spare_nodes(cluster.num_nodes, rate, a.repair_time)
 
 
 def device_power(cluster: Cluster, a: Assumptions) -> tuple[float | None, str]:

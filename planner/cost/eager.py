@@ -147,13 +147,13 @@ def _summed_inputs(layer: Layer) -> float:
     return summed
 
 
-def side_bytes(width: float, trained: bool = True) -> float:
+def side_bytes(width: float) -> float:
     """Bytes per value that making layers' own inputs moves beside its product, forward and backward.
 
     The table's rows scaled; the projection scaled and normed; their sum, and it scaled (models/gemma4/
     modeling_gemma4.py project_per_layer_inputs); gradients of the slices that layers read laid into zeros and summed.
     """
-    norm = norm_bytes(NormKind.RMS, width, trained, wide=True)
+    norm = norm_bytes(NormKind.RMS, width, True, wide=True)
     return sum(norm) + width * (2 * 3 * MULTIPLIED_PASSES + SUM_PASSES)
 
 

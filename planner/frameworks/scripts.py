@@ -22,9 +22,9 @@ _SAFE_NAME = re.compile(r"[^a-z0-9]+")
 LAUNCH, SBATCH, MANIFEST, README = "launch.sh", "launch.sbatch", "kubernetes.yaml", "README.md"
 
 
-def safe_name(text: str, length: int = 40) -> str:
-    """Text as a name that Slurm, Kubernetes and file systems take: lower-case letters, digits and hyphens."""
-    return _SAFE_NAME.sub("-", text.lower()).strip("-")[:length].strip("-") or "model"
+def safe_name(text: str) -> str:
+    """Text as a name that Slurm, Kubernetes and file systems take: 40 lower-case letters, digits and hyphens at most."""
+    return _SAFE_NAME.sub("-", text.lower()).strip("-")[:40].strip("-") or "model"
 
 
 def job_name(launch: Launch) -> str:

@@ -179,9 +179,9 @@ def goodput_sentence(run: Run) -> str:
     return f"{stops}; lost to " + ", ".join(lost) if lost else stops
 
 
-def parts_of(shares: Mapping[str, float], smallest: float = 0.0005) -> list[tuple[str, float]]:
-    """Shares worth a mention, largest first."""
-    return sorted(((k, v) for k, v in shares.items() if v >= smallest), key=lambda item: -item[1])
+def parts_of(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Shares worth a mention, 0.05 % or more, largest first."""
+    return sorted(((k, v) for k, v in shares.items() if v >= 0.0005), key=lambda item: -item[1])
 
 
 def price_sentence(run: Run) -> str:

@@ -49,10 +49,6 @@ class ActionTable:
     def ranks(self) -> int:
         return int(self.kind.shape[0])
 
-    @property
-    def actions(self) -> int:
-        return int(np.count_nonzero(self.kind != EMPTY))
-
     def where(self, *kinds: Pass) -> Mask:
         """Where passes of these kinds stand, shape (ranks, positions)."""
         found = self.kind == kinds[0]

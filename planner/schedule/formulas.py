@@ -62,17 +62,6 @@ def uneven_hop_time(
     )
 
 
-def equal_stages_makespan(
-    stage_time: Quantity, p: Quantity, v: Quantity, m: Quantity, hop: Quantity = 0.0
-) -> Quantity:
-    """Makespan of 1F1B (v = 1) or interleaved 1F1B (groups of p) with equal stages [s].
-
-    (m v + p - 1) T + hop_time hop, T the forward and backward time of one chunk (Narayanan 2021, arXiv 2104.04473,
-    eq. 2). Exact where p divides m; GPipe's is the same without hops for any m, with 2 (p - 1) hops.
-    """
-    return (m * v + p - 1) * stage_time + hop_time(p, v, m) * hop
-
-
 def zb_h1_bubble(f: Quantity, b: Quantity, w: Quantity, p: Quantity) -> Quantity:
     """Makespan of ZB-H1 with equal chunks and no hops, less the m v (f + b + w) of a rank's own work [s].
 
@@ -126,22 +115,3 @@ def dualpipe_bubble(f: Quantity, b: Quantity, w: Quantity, pair: Quantity, depth
     fill = np.maximum(3 * q * f, 2 * q * f + (q - 1) * b)
     drain = (q + 2) * b + 3 * w + (q - 1) * np.maximum(b, w)
     return fill + drain - (q + 2) * pair + 2 * (q - 1) * np.maximum(0.0, b + w - pair)
-
-
-def published_dualpipe_bubble(b: Quantity, w: Quantity, pair: Quantity, p: Quantity) -> Quantity:
-    """DualPipe's bubble as published [s]: (p/2 - 1)(FB + B - 3 W), B the full backward (arXiv 2412.19437, table 2).
-
-    Exact only where f = b = w and a pair takes their sum; see `dualpipe_bubble`.
-    """
-    return (p / 2 - 1) * (pair + (b + w) - 3 * w)
-
-
-def most_in_flight(rank: Quantity, p: Quantity) -> dict[str, Quantity]:
-    """Chunks that rank `rank` holds at its peak until the weight gradient, by schedule [chunks].
-
-    ZB-H1 p, ZB-H2 2p - 1, ZB-V 2p (arXiv 2401.10241), DualPipe p + 1 (arXiv 2412.19437, table 2), DualPipeV 2p + 1,
-    the same on all ranks; for enough micro-batches (m >= 2p).
-    """
-    everywhere = np.ones_like(np.asarray(rank, dtype=np.float64))
-    counts = {"zb-h1": p, "zb-h2": 2 * p - 1, "zb-v": 2 * p, "dualpipe": p + 1, "dualpipev": 2 * p + 1}
-    return {name: count * everywhere for name, count in counts.items()}

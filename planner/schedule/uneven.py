@@ -1,10 +1,10 @@
-"""How long does 1F1B or GPipe take when every stage has its own time, without simulating it?
+"""How long does 1F1B take when every stage has its own time, without simulating it?
 
 The longest path through the schedule enters the steady phase of one stage, stays there, and leaves. How it
 enters and leaves is independent of how long it stays, so the makespan is a maximum over stages of sums: linear in
 the number of stages, and over runs of equal stages linear in the number of runs. Equality with the simulator is
 a property test (tests/schedule/test_uneven.py), over every number of micro-batches and strongly uneven stages.
-Left out: weight gradients run apart, and interleaved schedules (interleaved.py).
+Left out: weight gradients run apart, and interleaved schedules.
 """
 
 from __future__ import annotations
@@ -100,61 +100,6 @@ def _steady_line(x: _Points, p: Floats | float, m: Floats) -> Floats:
     leave = _largest_from(drained + x.forwards, 0) - x.forwards
     steady = (m - p + x.index) * (x.forward + x.backward)
     return np.asarray(np.where(reached, enter + steady + leave, -np.inf).max(axis=0))
-
-
-def one_f_one_b_bounds(forward: ArrayLike, backward: ArrayLike, m: int, hop: float) -> tuple[Floats, Floats]:
-    """Lower and upper bound of 1F1B's makespan with hops of `hop` seconds that leave the ranks free [s].
-
-    Lower: the longest of the paths that enter at stage e, run round trips over a window of k stages that ends at e
-    (sum of f + b over it plus 2 (k - 1) hops, for k micro-batches) and leave; equal to the law with equal stages and
-    mostly exact (within 0.3 % in the tests where a hop is 3 % of a stage). Upper: hops keep the sender busy.
-    `forward`, `backward` shape (..., stages).
-    """
-    f, b = _pair(forward, backward)
-    p = f.shape[-1]
-    stage = np.arange(p)
-    sends_f, sends_b = hop * (stage < p - 1), hop * (stage > 0)
-    return _longest_window(f, b, m, hop), one_f_one_b_makespan(f + sends_f, b + sends_b, m)
-
-
-def _longest_window(f: Floats, b: Floats, m: int, hop: float) -> Floats:
-    p = f.shape[-1]
-    stage = np.arange(p)
-    reached = stage >= p - m
-    path_f, path_b = np.cumsum(f, axis=-1) + stage * hop, np.cumsum(b, axis=-1) + stage * hop
-    later = np.minimum(p - 1 - stage, m - 1)
-    filled = np.where(reached, path_f + later * np.maximum.accumulate(f, axis=-1), -np.inf)
-    drained = np.where(reached, path_b + later * np.maximum.accumulate(b, axis=-1), -np.inf)
-    enter = _largest_from(filled + path_b, -1) - path_b
-    leave = _largest_from(drained + path_f, -1) - path_f
-    trip = np.zeros((*f.shape[:-1], p + 1))
-    trip[..., 1:] = np.cumsum(f + b + 2 * hop, axis=-1)
-    longest = np.full(f.shape[:-1], -np.inf)
-    for e in range(max(0, p - m), p):
-        advances = m - p + e
-        if advances == 0:  # no steady phase: at least one of the two halves stays on the stage
-            ends = np.maximum(enter[..., e] + drained[..., e], filled[..., e] + leave[..., e])
-            longest = np.maximum(longest, ends)
-            continue
-        for k in range(1, e + 2):
-            trips, rest = divmod(advances, k)
-            time = trips * (trip[..., e + 1] - trip[..., e + 1 - k] - 2 * hop)
-            if rest:
-                time = time + (trip[..., e + 1] - trip[..., e + 1 - rest] - 2 * hop)
-            longest = np.maximum(longest, enter[..., e] + time + leave[..., e])
-    return longest
-
-
-def gpipe_makespan(forward: ArrayLike, backward: ArrayLike, m: ArrayLike, hop: ArrayLike = 0.0) -> Floats:
-    """Makespan of GPipe (all forwards, then all backwards) with uneven stages; exact [s].
-
-    sum of (f + b) over stages + (m - 1)(max f + max b) + 2 (p - 1) hop: both halves are flow shops (Huang 2019,
-    arXiv 1811.06965, for equal stages). `forward`, `backward` shape (..., stages); `m`, `hop` numbers or (...).
-    """
-    f, b = _pair(forward, backward)
-    more = np.asarray(m, dtype=np.float64) - 1.0
-    slowest = f.max(axis=-1) + b.max(axis=-1)
-    return (f + b).sum(axis=-1) + more * slowest + 2.0 * (f.shape[-1] - 1) * np.asarray(hop)
 
 
 def _largest_from(x: Floats, axis: int) -> Floats:

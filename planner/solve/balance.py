@@ -1,14 +1,12 @@
 """How are experts replicated and placed on ranks so that the busiest rank has as little to do as can be?
 
-The problem that DeepSeek's EPLB states (github.com/deepseek-ai/EPLB): every rank holds equally many replicas, a
-replica takes an equal share of its expert's load, and with a hierarchy the groups of experts are first dealt to
-nodes, so that tokens stay within a group's node. Steps:
-  1. groups to nodes, equally many each (`_pack`)
-  2. on each node, one replica after another to the expert with the largest load per replica: no other counts have
-     a smaller largest share (they are optimal for that alone, not for the packing that follows)
-  3. replicas to ranks, equally many each (`_pack`)
-`_pack` keeps the better of greedy packing with exchanges and CP-SAT, which starts from it. Left out: the traffic
-that moving replicas takes, and loads that change from step to step.
+The problem that DeepSeek's EPLB states (github.com/deepseek-ai/EPLB) without its hierarchy: every rank holds equally
+many replicas, a replica takes an equal share of its expert's load. Steps:
+  1. one replica after another to the expert with the largest load per replica: no other counts have a smaller largest
+     share (they are optimal for that alone, not for the packing that follows)
+  2. replicas to ranks, equally many each (`_pack`)
+`_pack` keeps the better of greedy packing with exchanges and CP-SAT, which starts from it. Left out: groups of experts
+that stay on a node, the traffic that moving replicas takes, and loads that change from step to step.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ SHUFFLED = 0  # seed of the order in which Zipf loads are dealt to experts
 class Placement:
     """`replicas`: of every expert. `experts`: those of every rank, one entry per replica. `loads`: of every rank, in
     shares of all tokens. `imbalance`: largest over mean load of a rank [1]. `bound`: what no placement of these
-    replicas on these nodes can beat [1]. `solver`: whether CP-SAT found it, not the greedy packing."""
+    replicas can beat [1]. `solver`: whether CP-SAT found it, not the greedy packing."""
 
     replicas: tuple[int, ...]
     experts: tuple[tuple[int, ...], ...]
@@ -55,65 +53,39 @@ def zipf_loads(experts: int, exponent: float) -> Array:
 
 
 def balance_experts(
-    loads: Sequence[float] | Array, replicas: int, ranks: int, nodes: int = 1, groups: int = 1,
-    effort: float = EFFORT,
-) -> Placement:  # fmt: skip
-    """Replicate experts `replicas` times in all and place them on `ranks` ranks of `nodes` nodes.
+    loads: Sequence[float] | Array, replicas: int, ranks: int, effort: float = EFFORT
+) -> Placement:
+    """Replicate experts `replicas` times in all and place them on `ranks` ranks.
 
-    `loads`: of every expert, in any unit. With `nodes` > 1 every one of `groups` equal groups of consecutive experts
-    lives on one node (groups 1: any expert may go to any node). Raises `InputError` where the counts do not divide.
+    `loads`: of every expert, in any unit. Raises `InputError` where the counts do not divide.
     """
     share = np.asarray(loads, dtype=np.float64)
-    _check(share, replicas, ranks, nodes, groups)
+    _check(share, replicas, ranks)
     share = share / share.sum()
-    experts, per_node = len(share), replicas // nodes
-    size = experts // groups if groups > 1 else 1
-    of_group = share.reshape(-1, size).sum(axis=1)
-    node_of_group, solved = _pack(of_group, nodes, effort)
-    node_of = np.repeat(node_of_group, size)
-    counts = np.zeros(experts, dtype=np.int64)
+    counts = _replicate(share, replicas)
+    items = np.repeat(np.arange(len(share)), counts)
+    at, solved = _pack(share[items] / counts[items], ranks, effort)
     on_rank: list[list[int]] = [[] for _ in range(ranks)]
-    here, bound = ranks // nodes, 0.0
-    for node in range(nodes):
-        mine = np.flatnonzero(node_of == node)
-        counts[mine] = _replicate(share[mine], per_node)
-        items = np.repeat(mine, counts[mine])
-        part = share[items] / counts[items]
-        at, by_solver = _pack(part, here, effort)
-        solved |= by_solver
-        bound = max(bound, float(part.max()), float(part.sum()) / here)
-        for item, rank in zip(items.tolist(), at.tolist(), strict=True):
-            on_rank[node * here + rank].append(item)
+    for item, rank in zip(items.tolist(), at.tolist(), strict=True):
+        on_rank[rank].append(item)
     load = [float((share[held] / counts[held]).sum()) for held in on_rank]
-    if groups == 1 or nodes == 1:  # which experts share a node was a choice of its own
-        bound = max(1.0 / ranks, float((share / counts).max()))
     return Placement(
         replicas=tuple(counts.tolist()),
         experts=tuple(tuple(sorted(held)) for held in on_rank),
         loads=tuple(load),
         imbalance=max(load) * ranks,
-        bound=bound * ranks,
+        bound=max(1.0 / ranks, float((share / counts).max())) * ranks,
         solver=solved,
     )
 
 
-def _check(share: Array, replicas: int, ranks: int, nodes: int, groups: int) -> None:
+def _check(share: Array, replicas: int, ranks: int) -> None:
     if not len(share) or not np.isfinite(share).all() or (share < 0).any() or not share.sum() > 0:
         raise InputError("expert loads must be numbers, none below 0 and one above", str(share.tolist())[:80])
-    experts = len(share)
-    for holds, must, given in (
-        (replicas >= experts, "there must be a replica of every expert", f"{replicas} of {experts}"),
-        (replicas % ranks == 0, "ranks must divide the replicas", f"{replicas} replicas, {ranks} ranks"),
-        (ranks % nodes == 0, "nodes must divide the ranks", f"{ranks} ranks, {nodes} nodes"),
-        (experts % groups == 0, "groups must divide the experts", f"{experts} experts, {groups} groups"),
-        (
-            (groups if groups > 1 else experts) % nodes == 0,
-            "nodes must divide the groups",
-            f"{nodes} nodes, {groups if groups > 1 else experts} groups",
-        ),
-    ):
-        if not holds:
-            raise InputError(must, given)
+    if replicas < len(share):
+        raise InputError("there must be a replica of every expert", f"{replicas} of {len(share)}")
+    if replicas % ranks:
+        raise InputError("ranks must divide the replicas", f"{replicas} replicas, {ranks} ranks")
 
 
 def _replicate(share: Array, replicas: int) -> NDArray[np.int64]:

@@ -16,10 +16,10 @@ import yaml
 
 from planner.errors import FileInputError
 from planner.frameworks import framework, framework_names
-from planner.frameworks.ranks import rank_groups
 from planner.frameworks.shell.script import options_of
 from planner.frameworks.write import write_files
 from tests.frameworks.launches import golden_launch
+from tests.frameworks.rank_groups import rank_groups
 
 CASES = [(name, version) for name in framework_names() for version in framework(name).versions]
 HOSTILE = "x'; touch /tmp/owned; $(id) `id` \"\n- a: {b: [\\"

@@ -20,11 +20,11 @@ from benchmarks.launch_judges import words_of
 from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
-from planner.frameworks.ranks import rank_groups
 from planner.spec.config import ParallelConfig
 from tests.frameworks.launches import CONFIGS, golden_launch, problem, random_launches
 from tests.frameworks.launches import launch as launch_of
 from tests.frameworks.megatron_checkout import MAIN, beginning, written
+from tests.frameworks.rank_groups import rank_groups
 
 pytestmark = pytest.mark.slow
 

@@ -9,12 +9,12 @@ import pytest
 
 from planner.cost.network.collectives import CollectiveKind
 from planner.cost.network.traffic import group_links, least_inside
-from planner.frameworks.ranks import rank_groups
 from planner.solve.place import GROUPS, Layout, Placement, layout_of, place
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
+from tests.frameworks.rank_groups import rank_groups
 from tests.problems import costs, dense_model, moe_model, problem
 
 ORDER, EXPERTS = ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp")
