@@ -23,7 +23,7 @@ LAUNCH, SBATCH, MANIFEST, README = "launch.sh", "launch.sbatch", "kubernetes.yam
 
 
 def safe_name(text: str) -> str:
-    """Text as a name that Slurm, Kubernetes and file systems take: 40 lower-case letters, digits and hyphens at most."""
+    """Text as a name that Slurm, Kubernetes and file systems take: lower-case letters, digits, hyphens, 40 in all."""
     return _SAFE_NAME.sub("-", text.lower()).strip("-")[:40].strip("-") or "model"
 
 
