@@ -14,9 +14,8 @@ import numpy as np
 from planner.catalog.stack_options import FUSED_EXPERTS
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.spec.config import Mask
 from planner.spec.precision import Precision
-from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.rule import Rule
 
 # rows of both projections of a gated expert lie in turns of so many; the kernels read no other order
 INTERLEAVE: Final = 32
@@ -37,13 +36,9 @@ def check_release(launch: Launch, version: str) -> None:
         raise UnsupportedError(must, version, "choose --framework-version 0.18.2")
 
 
-def _whole(columns: Columns, problem: Problem) -> Mask:
-    return np.asarray((columns["etp"] == 1) | (not problem.stack.kernels.fused_experts))
-
-
 FUSED_EXPERT_RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        "fused-experts-etp", ("etp",), _whole,
+        "fused-experts-etp", ("etp",), lambda c, p: np.asarray((c["etp"] == 1) | (not p.stack.kernels.fused_experts)),
         f"experts that are fused with their products (+{FUSED_EXPERTS}) are whole on every rank; etp={{etp}}",
         "set etp=1", "Megatron-Core moe/experts.py _is_fused_impl_supported",
     ),

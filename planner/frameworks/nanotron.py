@@ -24,15 +24,15 @@ from planner.frameworks.refuse import (
     require_whole_recompute,
     uncaptured,
 )
-from planner.frameworks.rulebook import no_scans, no_selective, only, whole_recompute
+from planner.frameworks.rulebook import no_scans, no_selective, only, whole_kv_heads, whole_recompute
 from planner.frameworks.scripts import README, job_name, launch_files, readme
 from planner.spec.attention import Attention, AttentionKind, QkNorm
-from planner.spec.config import Mask, Recompute, Schedule
+from planner.spec.config import Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.rule import Rule
 
 TITLE: Final = "nanotron"
 CONFIG: Final = "config.yaml"
@@ -49,22 +49,6 @@ DEFAULTS: Final = {
 _FREE: Final = ("lighteval.", "model.model_config.rope_scaling.")
 
 
-def _dense_experts(columns: Columns, problem: Problem) -> Mask:
-    return columns["ep"] == 1
-
-
-def _heads(columns: Columns, problem: Problem) -> Mask:
-    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for attention in problem.model.attentions:
-        kv = attention.kv_heads
-        legal &= (kv >= columns["tp"]) & (kv % columns["tp"] == 0)
-    return legal
-
-
-def _schedules(columns: Columns, problem: Problem) -> Mask:
-    return np.isin(columns["schedule"], [int(schedule) for schedule in ENGINES])
-
-
 RULES: Final[tuple[Rule, ...]] = (
     no_scans(TITLE, "nanotron models/"),
     only("etp", (1,), TITLE, "nanotron config/parallelism_config.py ParallelismArgs"),
@@ -73,17 +57,14 @@ RULES: Final[tuple[Rule, ...]] = (
     whole_recompute(TITLE, "nanotron config/parallelism_config.py recompute_layer"),
     no_selective(TITLE, "nanotron config/parallelism_config.py recompute_layer"),
     Rule(
-        "nanotron-ep", ("ep",), _dense_experts, "expert parallelism must be 1; ep={ep}", "set ep=1",
+        "nanotron-ep", ("ep",), lambda c, p: c["ep"] == 1,
+        "expert parallelism must be 1; ep={ep}", "set ep=1",
         "nanotron parallel/context.py ParallelContext (the ranks cannot be reshaped)",
     ),
+    whole_kv_heads("nanotron config/config.py Config.__post_init__"),
     Rule(
-        "kv-heads-tp", ("tp",), _heads,
-        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
-        "nanotron config/config.py Config.__post_init__",
-        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
-    ),
-    Rule(
-        "schedule-supported", ("schedule",), _schedules,
+        "schedule-supported", ("schedule",),
+        lambda c, p: np.isin(c["schedule"], [int(schedule) for schedule in ENGINES]),
         "the pipeline schedule must be 1F1B or GPipe; schedule={schedule}", "choose one of these",
         "nanotron parallel/pipeline_parallel/engine.py",
     ),

@@ -67,6 +67,22 @@ def shards_or_hosts(source: str) -> Rule:
     )  # fmt: skip
 
 
+def whole_kv_heads(source: str) -> Rule:
+    """Key/value heads that are dealt out, never copied; in place of the generic rule."""
+
+    def legal(columns: Columns, problem: Problem) -> Mask:
+        legal = np.ones(len(columns["tp"]), dtype=np.bool_)
+        for attention in problem.model.attentions:
+            legal &= attention.kv_heads % columns["tp"] == 0
+        return legal
+
+    return Rule(
+        "kv-heads-tp", ("tp",), legal,
+        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them", source,
+        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
+    )  # fmt: skip
+
+
 def whole_scans(title: str) -> Rule:
     """State spaces and delta nets of transformers, whose scans see whole sequences of a whole layer."""
 

@@ -35,10 +35,6 @@ def _scan_words(problem: Problem) -> dict[str, object]:
     }
 
 
-def _scan_tp(columns: Columns, problem: Problem) -> Mask:
-    return (_scan_heads(problem) % columns["tp"] == 0) & (_scan_groups(problem) % columns["tp"] == 0)
-
-
 def _scan_cp(columns: Columns, problem: Problem) -> Mask:
     """Heads are dealt over tp x cp; groups too, or each of Mamba-2 is copied to several ranks of cp."""
     tp, cp = columns["tp"], columns["cp"]
@@ -61,7 +57,7 @@ def _indexer_trained(columns: Columns, problem: Problem) -> Mask:
 
 SCAN_RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        "state-space-tp", ("tp",), _scan_tp,
+        "state-space-tp", ("tp",), lambda c, p: (_scan_heads(p) % c["tp"] == 0) & (_scan_groups(p) % c["tp"] == 0),
         "tp must divide the {heads} heads and the {groups} {shared} of {mixers}; tp={tp}",
         "choose a tp that divides both",
         "Megatron-Core ssm/mamba_mixer.py MambaMixer.__init__, transformer/transformer_config.py",

@@ -50,10 +50,6 @@ def _stages_filled(columns: Columns, problem: Problem) -> Mask:
     return np.array(filled, dtype=np.bool_)[inverse]
 
 
-def _vpp_pp(columns: Columns, problem: Problem) -> Mask:
-    return (columns["vpp"] == 1) | (columns["pp"] > 1)
-
-
 def _vpp_supported(columns: Columns, problem: Problem) -> Mask:
     if problem.stack.limits.interleaving:
         return np.ones(len(columns["vpp"]), dtype=np.bool_)
@@ -92,7 +88,7 @@ def _schedule_microbatches(columns: Columns, problem: Problem) -> Mask:
 
 STAGE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        "vpp-pp", ("pp", "vpp"), _vpp_pp,
+        "vpp-pp", ("pp", "vpp"), lambda c, p: (c["vpp"] == 1) | (c["pp"] > 1),
         "virtual stages need a pipeline; pp={pp} vpp={vpp}", "set vpp=1", "Megatron-LM validate_args",
     ),
     Rule(

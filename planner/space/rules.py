@@ -72,17 +72,9 @@ def _world(columns: Columns, problem: Problem) -> Mask:
     return product == problem.cluster.num_devices
 
 
-def _batch_ranks(columns: Columns, problem: Problem) -> Mask:
-    return problem.job.global_batch % columns["dp"] == 0
-
-
 def _batch(columns: Columns, problem: Problem) -> Mask:
     ranks = columns["dp"].astype(np.int64) * columns["micro_batch"]
     return problem.job.global_batch % ranks == 0
-
-
-def _heads_tp(columns: Columns, problem: Problem) -> Mask:
-    return _heads(problem) % columns["tp"] == 0
 
 
 def _kv_heads_tp(columns: Columns, problem: Problem) -> Mask:
@@ -91,14 +83,6 @@ def _kv_heads_tp(columns: Columns, problem: Problem) -> Mask:
     if not problem.model.attentions:
         return whole
     return whole | (tp % kv == 0) if problem.stack.limits.kv_heads_below_tp else whole
-
-
-def _shared_pp(columns: Columns, problem: Problem) -> Mask:
-    return (columns["pp"] == 1) | (not problem.model.shares_between_layers)
-
-
-def _ffn_tp(columns: Columns, problem: Problem) -> Mask:
-    return _dense_ffn(problem) % columns["tp"] == 0
 
 
 def _vocabulary_tp(columns: Columns, problem: Problem) -> Mask:
@@ -112,33 +96,9 @@ def _sequence_cp(columns: Columns, problem: Problem) -> Mask:
     return (cp == 1) | (problem.job.seq_len % (2 * cp) == 0)
 
 
-def _cp_limit(columns: Columns, problem: Problem) -> Mask:
-    return columns["cp"] <= problem.stack.limits.max_cp
-
-
 def _sequence_sp(columns: Columns, problem: Problem) -> Mask:
     parts = columns["tp"].astype(np.int64) * columns["cp"]
     return (columns["sp"] == 0) | (problem.job.seq_len % parts == 0)
-
-
-def _sp_tp(columns: Columns, problem: Problem) -> Mask:
-    return (columns["sp"] == 0) | (columns["tp"] > 1)
-
-
-def _sp_supported(columns: Columns, problem: Problem) -> Mask:
-    return np.isin(columns["sp"], problem.stack.limits.sequence_parallel) | (columns["tp"] == 1)
-
-
-def _pp_limit(columns: Columns, problem: Problem) -> Mask:
-    return columns["pp"] <= problem.stack.limits.max_pp
-
-
-def _experts_ep(columns: Columns, problem: Problem) -> Mask:
-    return (_experts(problem) % columns["ep"] == 0) & (columns["ep"] <= problem.stack.limits.max_ep)
-
-
-def _expert_ffn_etp(columns: Columns, problem: Problem) -> Mask:
-    return (columns["etp"] == 1) | ((_expert_ffn(problem) % columns["etp"] == 0) & problem.model.is_moe)
 
 
 def _expert_grid(columns: Columns, problem: Problem) -> Mask:
@@ -158,14 +118,6 @@ def _zero_supported(columns: Columns, problem: Problem) -> Mask:
     return allowed & ((columns["pp"] == 1) | np.isin(columns["zero"], limits.zero_with_pp))
 
 
-def _zero_replicas(columns: Columns, problem: Problem) -> Mask:
-    return (columns["zero"] == 0) | (columns["dp"] * columns["cp"] > 1)
-
-
-def _hybrid_supported(columns: Columns, problem: Problem) -> Mask:
-    return (columns["hsdp"] == 0) | np.isin(columns["zero"], problem.stack.limits.hybrid_sharding)
-
-
 def _hybrid_groups(columns: Columns, problem: Problem) -> Mask:
     """As many whole copies as there are groups, each with all the parts of a sequence."""
     if not columns["hsdp"].any():
@@ -181,10 +133,6 @@ def _recompute_partial(columns: Columns, problem: Problem) -> Mask:
     if limits.recompute_every:
         return ~partial | one_of_so_many(most, count)
     return ~partial if not limits.partial_full_recompute else np.ones_like(partial)
-
-
-def _recompute_selective(columns: Columns, problem: Problem) -> Mask:
-    return (columns["recompute"] != Recompute.SELECTIVE) | bool(problem.stack.limits.selective_recompute)
 
 
 def _recompute_modules(columns: Columns, problem: Problem) -> Mask:
@@ -229,7 +177,7 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"devices": p.cluster.num_devices},
     ),
     Rule(
-        "heads-tp", ("tp",), _heads_tp,
+        "heads-tp", ("tp",), lambda c, p: _heads(p) % c["tp"] == 0,
         "tp must divide the attention heads, {heads}; tp={tp}",
         "choose a tp that divides the heads", "Megatron-LM TransformerConfig.__post_init__",
         lambda p: {"heads": _heads(p)},
@@ -243,7 +191,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     *SCAN_RULES,
     Rule(
-        "ffn-tp", ("tp",), _ffn_tp,
+        "ffn-tp", ("tp",), lambda c, p: _dense_ffn(p) % c["tp"] == 0,
         "tp must divide the feed-forward widths (greatest common divisor {ffn}); tp={tp}",
         "choose a tp that divides the width", "Megatron-LM divide() in the parallel linear layers",
         lambda p: {"ffn": _dense_ffn(p)},
@@ -261,23 +209,23 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"seq": p.job.seq_len},
     ),
     Rule(
-        "cp-supported", ("cp",), _cp_limit,
+        "cp-supported", ("cp",), lambda c, p: c["cp"] <= p.stack.limits.max_cp,
         "the stack runs context parallelism up to {limit}; cp={cp}",
         "set cp=1 or choose another stack", STACK, lambda p: {"limit": p.stack.limits.max_cp},
     ),
     Rule(
-        "pp-supported", ("pp",), _pp_limit,
+        "pp-supported", ("pp",), lambda c, p: c["pp"] <= p.stack.limits.max_pp,
         "the stack runs pipeline parallelism up to {limit}; pp={pp}",
         "set pp=1 or choose another stack", STACK, lambda p: {"limit": p.stack.limits.max_pp},
     ),
     Rule(
-        "batch-dp", ("dp",), _batch_ranks,
+        "batch-dp", ("dp",), lambda c, p: p.job.global_batch % c["dp"] == 0,
         "dp must divide the global batch, {batch} sequences; dp={dp}",
         "change the global batch, or raise tp, pp or cp to lower dp", "Megatron-LM num_microbatches_calculator",
         lambda p: {"batch": p.job.global_batch},
     ),
     Rule(
-        "shared-between-layers-pp", ("pp",), _shared_pp,
+        "shared-between-layers-pp", ("pp",), lambda c, p: (c["pp"] == 1) | (not p.model.shares_between_layers),
         "pp must be 1 for {model}: stages would pass on keys and values that layers share, and layers' own inputs, "
         "which no framework does; pp={pp}", "set pp=1",
         "transformers 5.23 models/gemma4/modeling_gemma4.py: no pipeline plan for what layers share",
@@ -286,7 +234,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *STAGE_RULES,
     *INDEXER_RULES,
     Rule(
-        "experts-ep", ("ep",), _experts_ep,
+        "experts-ep", ("ep",), lambda c, p: (_experts(p) % c["ep"] == 0) & (c["ep"] <= p.stack.limits.max_ep),
         "ep must divide the experts{experts}{limit}; ep={ep}",
         "choose an ep that divides the experts, 1 for a dense model", "Megatron-LM validate_args",
         lambda p: {
@@ -295,7 +243,8 @@ RULES: Final[tuple[Rule, ...]] = (
         },
     ),
     Rule(
-        "expert-ffn-etp", ("etp",), _expert_ffn_etp,
+        "expert-ffn-etp", ("etp",),
+        lambda c, p: (c["etp"] == 1) | ((_expert_ffn(p) % c["etp"] == 0) & p.model.is_moe),
         "etp must divide the expert width, {ffn}; etp={etp}",
         "choose an etp that divides the width, 1 for a dense model", "Megatron-LM grouped linear layers",
         lambda p: {"ffn": _expert_ffn(p)},
@@ -306,11 +255,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "lower ep or pp", "Megatron-LM parallel_state.initialize_model_parallel",
     ),
     Rule(
-        "sp-tp", ("tp", "sp"), _sp_tp,
+        "sp-tp", ("tp", "sp"), lambda c, p: (c["sp"] == 0) | (c["tp"] > 1),
         "sequence parallelism needs tp above 1; tp={tp}", "set sp=0", "Megatron-LM TransformerConfig",
     ),
     Rule(
-        "sp-supported", ("tp", "sp"), _sp_supported,
+        "sp-supported", ("tp", "sp"),
+        lambda c, p: np.isin(c["sp"], p.stack.limits.sequence_parallel) | (c["tp"] == 1),
         "the stack runs sequence parallelism only as {allowed}; sp={sp} tp={tp}",
         "use the other setting", STACK, lambda p: {"allowed": _either(p.stack.limits.sequence_parallel)},
     ),
@@ -358,12 +308,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "Megatron-LM training/arguments.py validate_args",
     ),
     Rule(
-        "zero-replicas", ("dp", "cp", "zero"), _zero_replicas,
+        "zero-replicas", ("dp", "cp", "zero"), lambda c, p: (c["zero"] == 0) | (c["dp"] * c["cp"] > 1),
         "ZeRO shards over dp x cp, which must be above 1; dp={dp} cp={cp} zero={zero}",
         "set zero=0", ARITHMETIC,
     ),
     Rule(
-        "hsdp-supported", ("zero", "hsdp"), _hybrid_supported,
+        "hsdp-supported", ("zero", "hsdp"),
+        lambda c, p: (c["hsdp"] == 0) | np.isin(c["zero"], p.stack.limits.hybrid_sharding),
         "the stack shards within groups of ranks as ZeRO {zeros}; zero={zero} hsdp={hsdp}",
         "set hsdp=0 or another zero", STACK,
         lambda p: {"zeros": _either(p.stack.limits.hybrid_sharding) or "of no stage"},
@@ -387,7 +338,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "choose a multiple of vpp", "Megatron-LM --recompute-num-layers",
     ),
     Rule(
-        "recompute-selective", ("recompute",), _recompute_selective,
+        "recompute-selective", ("recompute",),
+        lambda c, p: (c["recompute"] != Recompute.SELECTIVE) | bool(p.stack.limits.selective_recompute),
         "the stack does not recompute single modules", "set recompute=none or full", STACK,
     ),
     Rule(

@@ -60,7 +60,7 @@ class Rule:
     """A condition that a legal configuration meets.
 
     `needs`: the columns `legal` reads; the rule is applied as soon as they exist. None: the problem alone decides.
-    `legal(columns, problem)`: True where the rule holds, one value per row.
+    `legal(columns, problem)`: True where the rule holds, one value per row; as a lambda of `c` and `p`.
     `reason`: what must hold, as text with {axis} placeholders filled from the row and {fact} from `facts`.
     `hint`: what to do. `source`: where the rule is enforced or derived.
     """

@@ -48,28 +48,16 @@ from planner.frameworks.scripts import (
     readme,
     sbatch_script,
 )
-from planner.spec.config import Mask, Recompute
+from planner.spec.config import Recompute
 from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
-from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.rule import Rule
 
 TITLE: Final = "Accelerate"
 CONFIG: Final = "accelerate.yaml"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
 TRIAL_STEPS: Final = 50
-
-
-def _degrees(columns: Columns, problem: Problem) -> Mask:
-    return (columns["pp"] == 1) & (columns["ep"] == 1)
-
-
-def _cp_and_sharding(columns: Columns, problem: Problem) -> Mask:
-    return (columns["cp"] == 1) | np.isin(columns["zero"], (2, 3))
-
-
-def _full_attention(columns: Columns, problem: Problem) -> Mask:
-    return (columns["cp"] == 1) | _is_full(problem.model)
 
 
 def _is_full(model: ModelSpec) -> bool:
@@ -89,17 +77,17 @@ RULES: Final[tuple[Rule, ...]] = (
     whole_scans(TITLE),
     no_idle_experts(TITLE),
     Rule(
-        "no-pipeline-no-experts", ("pp", "ep"), _degrees,
+        "no-pipeline-no-experts", ("pp", "ep"), lambda c, p: (c["pp"] == 1) & (c["ep"] == 1),
         "there is no pipeline and no expert parallelism; pp={pp} ep={ep}", "set pp=1 and ep=1",
         "accelerate parallelism_config.py ParallelismConfig",
     ),
     Rule(
-        "cp-fsdp", ("cp", "zero"), _cp_and_sharding,
+        "cp-fsdp", ("cp", "zero"), lambda c, p: (c["cp"] == 1) | np.isin(c["zero"], (2, 3)),
         "context parallelism needs FSDP2 (zero 2 or 3); cp={cp} zero={zero}", "set zero=3",
         "accelerate parallelism_config.py ParallelismConfig._validate_accelerator",
     ),
     Rule(
-        "cp-full-attention", ("cp",), _full_attention,
+        "cp-full-attention", ("cp",), lambda c, p: (c["cp"] == 1) | _is_full(p.model),
         "context parallelism takes full attention alone, {model} has windows or sinks; cp={cp}", "set cp=1",
         "accelerate big_modeling.py _attach_context_parallel_hooks; torch context_parallel, which runs SDPA",
         lambda p: {"model": p.model.name},

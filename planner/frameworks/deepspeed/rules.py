@@ -15,22 +15,12 @@ from planner.frameworks.rulebook import (
     no_selective,
     only,
     shards_or_hosts,
+    whole_kv_heads,
     whole_recompute,
     whole_scans,
 )
 from planner.spec.config import Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
-
-
-def _pipeline_zero(columns: Columns, problem: Problem) -> Mask:
-    return (columns["pp"] == 1) | (columns["zero"] <= 1)
-
-
-def _kv_heads(columns: Columns, problem: Problem) -> Mask:
-    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for attention in problem.model.attentions:
-        legal &= attention.kv_heads % columns["tp"] == 0
-    return legal
 
 
 def _ulysses(columns: Columns, problem: Problem) -> Mask:
@@ -41,25 +31,9 @@ def _ulysses(columns: Columns, problem: Problem) -> Mask:
     return legal
 
 
-def _schedule(columns: Columns, problem: Problem) -> Mask:
-    return (columns["schedule"] == Schedule.ONE_F_ONE_B) & (columns["vpp"] == 1)
-
-
-def _one_group_of_neighbours(columns: Columns, problem: Problem) -> Mask:
-    return (columns["tp"] == 1) | (columns["cp"] == 1)
-
-
 def _pure_bf16(columns: Columns, problem: Problem) -> Mask:
     alone = columns["dp"] * columns["cp"] == 1  # ZeRO of one rank
     return np.asarray((not problem.stack.states.pure_bf16) | (columns["zero"] > 0) | alone, dtype=np.bool_)
-
-
-def _offload_flat(columns: Columns, problem: Problem) -> Mask:
-    return (columns["pp"] == 1) | (columns["offload"] == 0)
-
-
-def _flat(columns: Columns, problem: Problem) -> Mask:
-    return (columns["pp"] == 1) | (columns["tp"] * columns["cp"] == 1)
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -73,18 +47,18 @@ RULES: Final[tuple[Rule, ...]] = (
         "_do_optimizer_sanity_check (stage 0 makes no ZeRO optimizer)"
     ),
     Rule(
-        "pipeline-offload", ("pp", "offload"), _offload_flat,
+        "pipeline-offload", ("pp", "offload"), lambda c, p: (c["pp"] == 1) | (c["offload"] == 0),
         "a pipeline keeps everything on its devices; pp={pp} offload={offload}", "set pp=1, or offload=none",
         "planner: what a pipeline keeps on the host is not written",
     ),
     Rule(
-        "pipeline-flat", ("tp", "cp", "pp"), _flat,
+        "pipeline-flat", ("tp", "cp", "pp"), lambda c, p: (c["pp"] == 1) | (c["tp"] * c["cp"] == 1),
         "a pipeline of plain DeepSpeed runs without tp and cp; tp={tp} cp={cp} pp={pp}",
         "set pp=1, or tp=1 and cp=1 (Megatron-DeepSpeed runs both, but its arguments are not written)",
         "DeepSpeed runtime/pipe/module.py (tp needs a topology and layers of one's own)",
     ),
     Rule(
-        "pipeline-zero", ("pp", "zero"), _pipeline_zero,
+        "pipeline-zero", ("pp", "zero"), lambda c, p: (c["pp"] == 1) | (c["zero"] <= 1),
         "a pipeline shards optimizer states at most (zero 0 or 1); pp={pp} zero={zero}", "set zero=1",
         "DeepSpeed runtime/pipe/engine.py PipelineEngine.__init__",
     ),
@@ -93,12 +67,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "full bf16 training needs ZeRO 1, 2 or 3; zero={zero}", "set zero=1",
         "DeepSpeed runtime/config.py DeepSpeedConfig._do_error_check",
     ),
-    Rule(
-        "kv-heads-tp", ("tp",), _kv_heads,
-        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
-        "DeepSpeed runtime/engine.py _apply_autotp_partitioning",
-        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
-    ),
+    whole_kv_heads("DeepSpeed runtime/engine.py _apply_autotp_partitioning"),
     Rule(
         "ulysses-heads", ("cp",), _ulysses,
         "cp must divide the {heads} attention heads, and divide the {kv} key/value heads or they it; cp={cp}",
@@ -109,7 +78,7 @@ RULES: Final[tuple[Rule, ...]] = (
         },
     ),
     Rule(
-        "autotp-ulysses", ("tp", "cp"), _one_group_of_neighbours,
+        "autotp-ulysses", ("tp", "cp"), lambda c, p: (c["tp"] == 1) | (c["cp"] == 1),
         "AutoTP and Ulysses take the same neighbouring ranks, so one of tp and cp must be 1; tp={tp} cp={cp}",
         "set tp=1 or cp=1",
         "DeepSpeed utils/groups.py _init_tp_mesh_device, runtime/sequence_parallel/parallel_state_sp.py "
@@ -118,7 +87,8 @@ RULES: Final[tuple[Rule, ...]] = (
     whole_scans(TITLE),
     no_idle_experts(TITLE),
     Rule(
-        "schedule-supported", ("vpp", "schedule"), _schedule,
+        "schedule-supported", ("vpp", "schedule"),
+        lambda c, p: (c["schedule"] == Schedule.ONE_F_ONE_B) & (c["vpp"] == 1),
         "the pipeline schedule must be 1F1B without virtual stages; vpp={vpp}", "set vpp=1",
         "DeepSpeed runtime/pipe/schedule.py TrainSchedule",
     ),

@@ -65,10 +65,6 @@ def _dropless(columns: Columns, problem: Problem) -> Mask:
     return legal
 
 
-def _full_recompute(columns: Columns, problem: Problem) -> Mask:
-    return ~_by_layer(columns["cuda_graph_impl"]) | (columns["recompute"] != Recompute.FULL)
-
-
 def _recomputed_around(columns: Columns, problem: Problem) -> Mask:
     """A recomputed module lies in a graph or outside of it, and draws no random numbers in it."""
     impl = columns["cuda_graph_impl"]
@@ -114,7 +110,8 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
         "set cuda_graph_modules=attn+moe_router+moe_preprocess", _M,
     ),
     Rule(
-        "cuda-graph-recompute", ("cuda_graph_impl", "recompute", "recompute_layers"), _full_recompute,
+        "cuda-graph-recompute", ("cuda_graph_impl", "recompute", "recompute_layers"),
+        lambda c, p: ~_by_layer(c["cuda_graph_impl"]) | (c["recompute"] != Recompute.FULL),
         "graphs of layers exclude full recomputation; cuda_graph_impl={cuda_graph_impl} recompute={recompute}",
         "set recompute=selective or none, or capture the full iteration", _T,
     ),

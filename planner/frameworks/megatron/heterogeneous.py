@@ -13,10 +13,9 @@ from typing import Final
 
 from planner.errors import UnsupportedError
 from planner.frameworks.details import Details
-from planner.spec.config import Mask
 from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
-from planner.spec.rule import Columns, Problem, Rule
+from planner.spec.rule import Rule
 
 FILE: Final = "layers.json"
 OPTION: Final = "--heterogeneous-layers-config-path"
@@ -93,13 +92,9 @@ def notes(model: ModelSpec) -> list[str]:
     ]
 
 
-def _one_chunk(columns: Columns, problem: Problem) -> Mask:
-    return (columns["vpp"] == 1) | (not is_heterogeneous(problem.model))
-
-
 HETEROGENEOUS_RULES: Final = (
     Rule(
-        "heterogeneous-vpp", ("vpp",), _one_chunk,
+        "heterogeneous-vpp", ("vpp",), lambda c, p: (c["vpp"] == 1) | (not is_heterogeneous(p.model)),
         "layers that differ from one another are built without virtual stages; vpp={vpp}", "set vpp=1",
         "Megatron-LM gpt_builders.py: get_gpt_heterogeneous_layer_spec is told no virtual stage",
     ),

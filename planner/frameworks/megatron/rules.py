@@ -128,10 +128,6 @@ def _modules(columns: Columns, problem: Problem) -> Mask:
     return ~selective | ((columns["recompute_modules"] & mask) == 0)
 
 
-def _schedule(columns: Columns, problem: Problem) -> Mask:
-    return np.isin(columns["schedule"], (int(Schedule.ONE_F_ONE_B), int(Schedule.INTERLEAVED)))
-
-
 def _mtp_window(columns: Columns, problem: Problem) -> Mask:
     learned = bool(problem.model.mtp_layers and problem.model.position_rows)
     return _all(columns["tp"]) if not learned else ~_all(columns["tp"])
@@ -206,7 +202,8 @@ RULES: Final[tuple[Rule, ...]] = (
         ("state spaces", "gated delta nets"),
     ),
     Rule(
-        "schedule-supported", ("schedule",), _schedule,
+        "schedule-supported", ("schedule",),
+        lambda c, p: np.isin(c["schedule"], (int(Schedule.ONE_F_ONE_B), int(Schedule.INTERLEAVED))),
         "the pipeline schedule must be 1F1B or interleaved 1F1B; schedule={schedule}", "choose one of these",
         "Megatron-LM core/pipeline_parallel/schedules.py get_forward_backward_func",
     ),

@@ -41,10 +41,6 @@ def _device(columns: Columns, problem: Problem) -> Mask:
     return _everywhere(columns, problem, new or not _fused(problem))
 
 
-def _sequence(columns: Columns, problem: Problem) -> Mask:
-    return _with_indexers(columns, problem, (columns["tp"] == 1) | (columns["sp"] > 0))
-
-
 def _gathered(columns: Columns, problem: Problem) -> Mask:
     """The default kind stands for the only one that there is."""
     legal = (columns["cp"] == 1) | (columns["cp_kind"] != ContextKind.A2A)
@@ -78,14 +74,6 @@ def _recomputed(columns: Columns, problem: Problem) -> Mask:
     return legal | (not problem.model.indexers) | problem.model.compresses_keys
 
 
-def _captured(columns: Columns, problem: Problem) -> Mask:
-    return (columns["cuda_graph_impl"] == 0) | (not problem.model.indexers) | problem.model.compresses_keys
-
-
-def _undivided(columns: Columns, problem: Problem) -> Mask:
-    return ((columns["tp"] == 1) & (columns["cp"] == 1)) | (not problem.model.compresses_keys)
-
-
 def _keeps_streams(columns: Columns, problem: Problem) -> Mask:
     """Layers that are recomputed are chosen after the kind, so that both columns count."""
     whole = (columns["recompute"] == Recompute.FULL) | (columns["recompute_layers"] > 0)
@@ -107,7 +95,7 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"kernel": p.stack.kernels.sparse_attention, "device": p.cluster.accelerator.name},
     ),
     Rule(
-        "indexer-sp", ("tp", "sp"), _sequence,
+        "indexer-sp", ("tp", "sp"), lambda c, p: _with_indexers(c, p, (c["tp"] == 1) | (c["sp"] > 0)),
         "sparse attention with tp above 1 needs sequence parallelism; tp={tp} sp={sp}", "set sp=1",
         f"{_VARIANT}/absorbed_mla.py AbsorbedMLASelfAttention",
     ),
@@ -140,7 +128,8 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         f"{_VARIANT}/absorbed_mla.py get_query_key_value_tensors",
     ),
     Rule(
-        "indexer-graphs", ("cuda_graph_impl",), _captured,
+        "indexer-graphs", ("cuda_graph_impl",),
+        lambda c, p: (c["cuda_graph_impl"] == 0) | (not p.model.indexers) | p.model.compresses_keys,
         "no run of sparse attention in CUDA graphs is known: its backward pass counts valid rows on the host; "
         "cuda_graph_impl={cuda_graph_impl}", "set cuda_graph_impl=none",
         f"{_VARIANT}/dsa_cudnn_kernels.py _run_sparse_attention_backward",
@@ -153,7 +142,8 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         "_validate_dsa_index_share_pipeline_split",
     ),
     Rule(
-        "compressed-keys-whole", ("tp", "cp"), _undivided,
+        "compressed-keys-whole", ("tp", "cp"),
+        lambda c, p: ((c["tp"] == 1) & (c["cp"] == 1)) | (not p.model.compresses_keys),
         "attention to compressed keys runs with tp=1 and cp=1 alone; tp={tp} cp={cp}",
         "set tp=1 and cp=1; experts and stages divide the model",
         "Megatron-Bridge 067f987 examples/models/deepseek_v4/README.md, parallelism configurations",

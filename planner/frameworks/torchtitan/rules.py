@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.frameworks.rulebook import no_scans
+from planner.frameworks.rulebook import no_scans, whole_kv_heads
 from planner.frameworks.torchtitan.names import FLEX_BLOCK, FLOAT8, NO_RECIPES
 from planner.spec.config import CudaGraphs, Mask, Recompute, Schedule
 from planner.spec.rule import Columns, Problem, Rule
@@ -22,38 +22,15 @@ def _sequence(columns: Columns, problem: Problem) -> Mask:
     return problem.job.seq_len % parts == 0
 
 
-def _tied(columns: Columns, problem: Problem) -> Mask:
-    return (columns["pp"] == 1) | (not problem.model.tied_embeddings)
-
-
 def _replicated(columns: Columns, problem: Problem) -> Mask:
     alone = columns["tp"].astype(np.int64) * columns["pp"] == 1
     return (columns["zero"] != 0) | ((columns["cp"] == 1) & ((columns["dp"] == 1) | alone))
-
-
-def _zero_one(columns: Columns, problem: Problem) -> Mask:
-    return columns["zero"] != 1
-
-
-def _kv_heads(columns: Columns, problem: Problem) -> Mask:
-    legal = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for attention in problem.model.attentions:
-        legal &= attention.kv_heads % columns["tp"] == 0
-    return legal
 
 
 def _microbatches(columns: Columns, problem: Problem) -> Mask:
     """torch's 1F1B refuses fewer than stages, GPipe does not; the looped ones only warn."""
     enough = columns["num_microbatches"] >= columns["pp"]
     return (columns["pp"] == 1) | enough | (columns["schedule"] == Schedule.GPIPE)
-
-
-def _schedule_stages(columns: Columns, problem: Problem) -> Mask:
-    return (columns["schedule"] != Schedule.ZB_H1) | (columns["vpp"] > 1)
-
-
-def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
-    return (columns["sp"] == 1) == (columns["tp"] > 1)
 
 
 def _layers(columns: Columns, problem: Problem) -> Mask:
@@ -86,13 +63,9 @@ def _graphs(columns: Columns, problem: Problem) -> Mask:
     return (columns["cuda_graph_impl"] == CudaGraphs.NONE) | (alone & (not problem.model.is_moe))
 
 
-def _recipe(columns: Columns, problem: Problem) -> Mask:
-    return np.full(len(columns["tp"]), problem.job.precision not in NO_RECIPES)
-
-
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        "float8-recipe", ("tp",), _recipe,
+        "float8-recipe", ("tp",), lambda c, p: np.full(len(c["tp"]), p.job.precision not in NO_RECIPES),
         "torchtitan's float8 (torchao) scales by what each tensor holds at the time: it has no {recipe}",
         f"choose --precision {FLOAT8}",
         "torchao float8/config.py ScalingType, without delayed scaling since 0.10 (pytorch/ao#1680, #1753); torchtitan "
@@ -119,16 +92,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "torchtitan 0.3.0 config/configs.py has no expert_tensor_parallel_degree; its models built on a mesh",
     ),
     Rule(
-        "sp-with-tp", ("tp", "sp"), _sequence_parallel,
+        "sp-with-tp", ("tp", "sp"), lambda c, p: (c["sp"] == 1) == (c["tp"] > 1),
         "tensor parallelism runs with sequence parallelism; tp={tp} sp={sp}", "set sp=1",
         "torchtitan 0.2.2 models/llama3/infra/parallelize.py apply_tp",
     ),
-    Rule(
-        "kv-heads-tp", ("tp",), _kv_heads,
-        "tp must divide the key/value heads, {kv}; tp={tp}", "choose a tp that divides them",
-        "torchtitan models: rowwise and colwise plans; pytorch/torchtitan#2577",
-        lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
-    ),
+    whole_kv_heads("torchtitan models: rowwise and colwise plans; pytorch/torchtitan#2577"),
     Rule(
         "sequence-cp", ("tp", "cp"), _sequence,
         "tp x 2 cp must divide the sequence length, {seq}; tp={tp} cp={cp}",
@@ -149,7 +117,8 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda p: {"block": FLEX_BLOCK, "seq": p.job.seq_len},
     ),
     Rule(
-        "tied-pp", ("pp",), _tied, "tied embeddings cannot be split over a pipeline; pp={pp}", "set pp=1",
+        "tied-pp", ("pp",), lambda c, p: (c["pp"] == 1) | (not p.model.tied_embeddings),
+        "tied embeddings cannot be split over a pipeline; pp={pp}", "set pp=1",
         "torchtitan models/qwen3 (enable_weight_tying with pp)",
     ),
     Rule(
@@ -158,11 +127,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "choose zero=2 or 3", "torchtitan 0.2.2 models/llama3/infra/parallelize.py apply_ddp",
     ),
     Rule(
-        "no-zero-1", ("zero",), _zero_one, "FSDP2 shards gradients with the states: zero must not be 1; zero={zero}",
+        "no-zero-1", ("zero",), lambda c, p: c["zero"] != 1,
+        "FSDP2 shards gradients with the states: zero must not be 1; zero={zero}",
         "choose zero=2 or 3", "torchtitan parallelism.fsdp_reshard_after_forward",
     ),
     Rule(
-        "zb-h1-vpp", ("vpp", "schedule"), _schedule_stages,
+        "zb-h1-vpp", ("vpp", "schedule"), lambda c, p: (c["schedule"] != Schedule.ZB_H1) | (c["vpp"] > 1),
         "zb-h1 is InterleavedZeroBubble, which needs two or more stages per rank; vpp={vpp}", "set vpp=2",
         "torchtitan 0.3.0 distributed/pipeline_parallel.py: multi-stage schedules",
     ),
