@@ -66,9 +66,11 @@ CONSTANTS: Final[dict[str, tuple[Constant, ...]]] = {
     "aa-scaling-2023": (
         Constant("kernels", "stream_extra", 0.0, 12.0, 0.0, 2.0),
         Constant("kernels", "eager_norm_bytes", 2.0, 10.0, 4.0, 2.0),
-        Constant("kernels", "checkpoint_extra", 0.0, 6.0, 2.0, 1.0),
+        # three copies, and blocks of their size that gradients break, which are made while those are free
+        Constant("kernels", "loss_peak", 3.0, 5.0, 4.0, 0.5),
         Constant("kernels", "score_bytes", 2.0, 10.0, 5.0, 2.0),
-        Constant("overhead", "workspace", 0.0, 4 * GIB, 0.5 * GIB, 0.5 * GIB),
+        # of three that a layer's forward pass writes: scores, softmax, its copy in 16 bits
+        Constant("kernels", "idle_scores", 0.0, 3.0, 1.5, 0.5),
         Constant("overhead", "fragmentation", 0.0, 0.3, 0.05, 0.05),
     ),
 }

@@ -66,8 +66,7 @@ def layer_memory(
         held = kept_bytes(problem, recipe, layer, x, parts)
         freed = np.where(operations, everything - held, freed)
     freed = np.minimum(freed, everything - parts["input"])
-    beside = kernels.checkpoint_extra * x.tokens * problem.model.hidden / x.sequence_split
-    least = np.minimum(parts["input"] + beside, everything)
+    least = parts["input"]
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
     released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
     a = layer.attention

@@ -338,4 +338,20 @@ def head_activations(
         )
     split_peak = kernels.split_loss_peak or kernels.loss_peak
     peak = np.where(split > 1, split_peak, kernels.loss_peak)
-    return HeadActivations(inputs, logits, wide, (peak - 1) * wide + whole, logits)
+    idle = _idle_scores(model, x, kernels, recipe, wide)
+    return HeadActivations(inputs, logits, wide, (peak - 1) * wide + whole + idle, logits)
+
+
+def _idle_scores(
+    model: ModelSpec, x: LayerShape, kernels: Kernels, recipe: PrecisionRecipe, logits: Array
+) -> Array:
+    """Blocks in which an unfused softmax had its scores, idle at the loss [bytes].
+
+    They hold no `logits`, which are larger, and short of memory the allocator keeps those that a small tensor has split
+    (torch c10/cuda/CUDACachingAllocator.cpp, release_blocks). In fp32, a fused softmax's in the width of activations.
+    """
+    unfused = [k.attention for k in model.layer_kinds if k.attention is not None]
+    heads = max((a.heads for a in unfused if not kernels.attention_of(a).tiled), default=0)
+    width = 4.0 if kernels.attention is AttentionKernel.EAGER else recipe.activation_bytes
+    scores = width * heads / x.t * x.tokens * x.seq_kv
+    return np.where(scores < logits, kernels.idle_scores * scores, 0.0)

@@ -66,9 +66,6 @@ class Kernels(Section):
         description="keeps 8-bit and 4-bit copies of linear inputs instead of the wide ones (Transformer Engine)",
     )
     stream_extra: float = Field(0.0, ge=0, le=16, description="further bytes a layer keeps per hidden value")
-    checkpoint_extra: float = Field(
-        0.0, ge=0, le=16, description="bytes per hidden value that a recomputed layer keeps beside its input"
-    )
     score_bytes: float = Field(
         0.0, ge=0, le=16, description="kept per attention score without flash attention; 0: counted op by op"
     )
@@ -151,13 +148,20 @@ class Kernels(Section):
     loss_peak: float = Field(
         3.0,
         ge=1,
-        le=3,
-        description="copies of the logits in `loss_bytes` alive at the peak of an unfused loss",
+        le=6,
+        description="copies of the logits in `loss_bytes` alive at the peak of an unfused loss, and blocks of their "
+        "size that something small keeps from them",
     )
     split_loss_peak: float = Field(
         0.0, ge=0, le=4, description="the same of a loss on logits that tp ranks split; 0: as `loss_peak`"
     )
     loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
+    idle_scores: float = Field(
+        0.0,
+        ge=0,
+        le=3,
+        description="tensors of an unfused softmax's scores whose blocks lie idle at an unfused loss",
+    )
     whole_logit_bytes: float = Field(
         0.0,
         ge=0,

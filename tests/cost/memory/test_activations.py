@@ -226,6 +226,23 @@ def test_low_precision_loss(kind: str, bytes_per_logit: int) -> None:
     assert float((head.kept + head.transient)[0]) == pytest.approx(bytes_per_logit * TOKENS * 128256)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "seq", "width"),
+    [
+        (AttentionKernel.EAGER, 1024, 4),
+        (AttentionKernel.FUSED_SOFTMAX, 1024, 2),
+        (AttentionKernel.FLASH, 1024, 0),
+        (AttentionKernel.EAGER, 16384, 0),  # large enough to hold logits
+    ],
+)
+def test_blocks_of_scores_lie_idle_at_the_loss(kernel: AttentionKernel, seq: int, width: int) -> None:
+    llama, vocabulary, x = load_model("llama-3-8b"), np.array([128256.0]), shape(t=2, seq=seq)
+    kernels = Kernels(cross_entropy=CrossEntropy.EAGER, attention=kernel, idle_scores=3.0)
+    head = head_activations(vocabulary, llama, x, kernels, BF16)
+    idle = float((head.kept + head.transient)[0]) - 12 * TOKENS * 128256
+    assert idle == 3 * width * TOKENS * seq * 32 / 2
+
+
 def test_chunked_loss_divides_the_logits_by_its_chunks() -> None:
     # LongVA issue 19: 43 GB fall to 8 with the loss in chunks
     llama, vocabulary = load_model("llama-3-8b"), np.array([128256.0])
