@@ -23,7 +23,7 @@ from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.request import Request
 from planner.size import Goal, Sizing, size_cluster
-from planner.space.restriction import parse_restriction
+from planner.space.restriction import parse_restriction, split_layout
 from planner.spec.planfile import Plan
 from planner.units import parse_count
 
@@ -38,9 +38,10 @@ class Question(TypedDict, total=False):
     """What all four take by keyword; what is left out is chosen and named in the answer's `assumptions`.
 
     `global_batch`: sequences, or "16Mtok". `tokens`: of the whole run, such as 15e12 or "15T"; adds days, money and
-    energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}. `assume`: as `planner assumptions` lists
-    them, such as {"pue": "1.2", "price": "2.50 $/h"}. `headroom`: share of the memory kept free. `calibration`: a file
-    of `planner calibrate`. `bf16_layers`: "1,1", layers at either end that an 8- or 4-bit recipe keeps in bf16.
+    energy. `set`: axis -> values allowed, such as {"tp": 8, "pp": [4, 8]}; of an estimate also "layout", such as
+    [8, 9, 9, 6]. `assume`: as `planner assumptions` lists them, such as {"pue": "1.2", "price": "2.50 $/h"}.
+    `headroom`: share of the memory kept free. `calibration`: a file of `planner calibrate`. `bf16_layers`: "1,1",
+    layers at either end that an 8- or 4-bit recipe keeps in bf16.
     """
 
     seq_len: int
@@ -133,7 +134,8 @@ def _request(
     if not isinstance(given.get("top", 1), Integral):
         raise InputError("top must be a whole number", repr(given["top"]))
     _check_number("time_limit", given.get("time_limit"))
-    settings = [f"{axis}={_values(values)}" for axis, values in given.pop("set", {}).items()]
+    stated = (f"{axis}={_values(values)}" for axis, values in given.pop("set", {}).items())
+    layout, settings = split_layout(stated)
     assume = tuple(f"{key}={value}" for key, value in given.pop("assume", {}).items())
     if "global_batch" in given:
         given["global_batch"] = str(given["global_batch"])
@@ -143,7 +145,7 @@ def _request(
         given["with_mtp"] = given.pop("mtp")
     return Request(
         model=_name("model", model), cluster=_name("cluster", cluster), gpus=gpus,
-        restrict=parse_restriction(settings), assume=assume, **given,
+        restrict=parse_restriction(settings), layout=layout, assume=assume, **given,
     )  # fmt: skip
 
 

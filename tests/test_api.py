@@ -44,6 +44,23 @@ def test_estimate_names_one_configuration() -> None:
     assert planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={"tp": 3}).verdict is Verdict.ILLEGAL
 
 
+def test_estimate_takes_a_split_as_the_verb_does() -> None:
+    pins = {"tp": 1, "pp": 2}
+    own = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={**pins, "layout": [9, 7]}, **SMALL)
+    assert own.choices[0].layers_per_stage == (9, 7)
+    named = {**pins, "layout": "Et*9|t*7L"}
+    assert same(own, planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set=named, **SMALL))
+    best = planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, set={**pins, "vpp": 1}, **SMALL).choices[0]
+    axes = {
+        axis: getattr(best.config, axis) for axis in ("tp", "cp", "pp", "vpp", "micro_batch", "zero", "sp")
+    }
+    again = planner.estimate("llama-3.2-1b", "dgx-h100", gpus=8, set={**axes, "layout": best.layout}, **SMALL)
+    assert best.layout
+    assert again.choices[0].step_time == pytest.approx(best.step_time)
+    with pytest.raises(InputError, match="planner estimate"):
+        planner.plan("llama-3.2-1b", "dgx-h100", gpus=8, set=named, **SMALL)
+
+
 def test_compare_and_size_are_typed_and_tables() -> None:
     pandas = pytest.importorskip("pandas")
     compared = planner.compare("llama-3.2-1b", ["dgx-h100", "rtx4090"], gpus=8, **SMALL)

@@ -158,17 +158,11 @@ class JobOptions:
     def request(self, model: str, cluster: str = "", gpus: int | None = None) -> Request:
         """The question these options ask. Raises `InputError`."""
         from planner.request import Request
-        from planner.space.restriction import parse_restriction
+        from planner.space.restriction import parse_restriction, split_layout
         from planner.units import parse_count
 
         check_count("seq-len", self.seq_len)
-        stated = [setting.partition("=") for setting in self.settings or []]
-        layouts = [text.strip() for name, _, text in stated if name.strip().lower() == "layout"]
-        settings = ["".join(parts) for parts in stated if parts[0].strip().lower() != "layout"]
-        if len(layouts) > 1 or not all(layouts):
-            raise InputError(
-                "--set layout must be given once", ", ".join(layouts), "write --set layout=4,4,3"
-            )
+        layout, settings = split_layout(self.settings or [])
         return Request(
             model=model,
             cluster=cluster,
@@ -180,7 +174,7 @@ class JobOptions:
             stack=self.stack,
             tokens=None if self.tokens is None else parse_count(self.tokens, "tokens", MOST_TOKENS),
             restrict=parse_restriction(settings),
-            layout=layouts[-1] if layouts else "",
+            layout=layout,
             headroom=parse_headroom(self.headroom),
             with_mtp=self.mtp,
             assume=tuple(self.assume or ()),

@@ -1,4 +1,4 @@
-"""Which values does `--set tp=8` or `--set pp=8,16` leave to an axis?
+"""Which values does `--set tp=8` or `--set pp=8,16` leave to an axis, and which split does `layout=8,9,9,6` state?
 
 Left out: whether the values are legal, which the rules decide.
 """
@@ -58,6 +58,19 @@ def parse_restriction(settings: Iterable[str], option: str = "--set") -> dict[st
                 must, f"recompute={value_text('recompute', kinds[0])}", "leave one of the two out"
             )
     return restrict
+
+
+def split_layout(settings: Iterable[str]) -> tuple[str, list[str]]:
+    """The layout among settings such as "tp=8" and "layout=8,9,9,6", empty where there is none, and the others.
+
+    Raises `InputError`.
+    """
+    stated = [(name.strip().lower(), text.strip(), name + equals + text)
+              for name, equals, text in (setting.partition("=") for setting in settings)]  # fmt: skip
+    layouts = [text for name, text, _ in stated if name == "layout"]
+    if len(layouts) > 1 or not all(layouts):
+        raise InputError("--set layout must be given once", ", ".join(layouts), "write --set layout=4,4,3")
+    return "".join(layouts), [setting for name, _, setting in stated if name != "layout"]
 
 
 def value_text(axis: str, value: int) -> str:
