@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind, QkNorm
-from planner.spec.hf.dense import read_core, rotary_model
-from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import read_moe
+from planner.spec.hf.parts import read_core, rotary_model
 from planner.spec.indexer import Compression, Indexer
 from planner.spec.layer import Layer, Moe
 from planner.spec.model import ModelSpec

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.spec.attention import Attention, QkNorm
-from planner.spec.hf.deepseek import latent_attention
-from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import Block, read_moe, sparse_from, sparse_layers, with_groups
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.latent import latent_attention
+from planner.spec.hf.mixtures import Block, read_moe, sparse_from, sparse_layers, with_groups
+from planner.spec.hf.parts import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Layer, Moe
 from planner.spec.mixers import DeltaNet
 from planner.spec.model import ModelSpec

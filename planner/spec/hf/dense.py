@@ -1,141 +1,28 @@
-"""Which layers do Llama and its relatives have? Rotary attention, gated MLP, one or more norms.
+"""Which layers do dense families have whose layers are all alike? Each a Llama but for what its reader says.
 
-Left out: rotary variants, logit soft-capping and residual scaling, which cost nothing that is counted.
+transformers 5.23 holds all but EXAONE 3 and InternLM 2, which are read from LG AI Research's modeling_exaone.py and
+InternLM's own code. Left out: norms without weights inside attention, which cost nothing that is counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from planner.spec.attention import Attention, AttentionKind, QkNorm
+from planner.spec.attention import QkNorm
 from planner.spec.hf.fields import ConfigFields
-from planner.spec.layer import Activation, Layer, Mlp, NormKind
+from planner.spec.hf.parts import (
+    gated_mlp,
+    grouped_attention,
+    plain_mlp,
+    read_core,
+    refuse_unread,
+    repeat_with_windows,
+    rotary_model,
+    windows_per_layer,
+    with_window,
+)
+from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
-
-
-@dataclass(frozen=True)
-class Core:
-    """What every configuration states one way or another."""
-
-    hidden: int
-    num_layers: int
-    vocab: int
-
-
-def read_core(f: ConfigFields) -> Core:
-    hidden = f.integer("hidden_size", "n_embd", "d_model")
-    return Core(hidden, f.layer_count("num_hidden_layers", "n_layer"), f.integer("vocab_size"))
-
-
-def head_width(f: ConfigFields, hidden: int, heads: int, default: int | None = None) -> int:
-    """`head_dim`, or the family's default, or hidden / heads, which must then come out even."""
-    given = f.optional_integer("head_dim")
-    if given is not None:
-        return given
-    if default is not None and "head_dim" not in f.values:
-        f.assume("head_dim", default)
-        return default
-    f.divides("num_attention_heads", heads, "hidden_size", hidden)
-    return hidden // heads
-
-
-def grouped_attention(
-    f: ConfigFields,
-    core: Core,
-    *,
-    switch: str = "",
-    qkv_bias: bool = False,
-    out_bias: bool = False,
-    qk_norm: QkNorm = QkNorm.NONE,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    heads: int | None = None,
-) -> Attention:
-    """MHA or GQA from the usual field names; `heads`, `kv_heads`, `head_dim` are the library's defaults. `switch`: the
-    field that gives all four projections biases, off unless stated.
-
-    A null is not a default: it means as many kv heads as heads, and head_dim = hidden / heads.
-    """
-    if switch:
-        qkv_bias = out_bias = f.boolean(switch, False)
-    q_heads = f.integer("num_attention_heads", default=heads)
-    kv = f.optional_integer("num_key_value_heads")
-    if kv is None:
-        stated_null = "num_key_value_heads" in f.values
-        kv = q_heads if kv_heads is None or stated_null else kv_heads
-        f.assume("num_key_value_heads", kv)
-        if q_heads % kv:
-            must = f"must be given where the library's default, {kv}, does not divide num_attention_heads"
-            raise f.error("num_key_value_heads", must, f"num_attention_heads={q_heads}", "state it")
-    f.divides("num_key_value_heads", kv, "num_attention_heads", q_heads)
-    width = head_width(f, core.hidden, q_heads, head_dim)
-    kind = AttentionKind.MHA if kv == q_heads else AttentionKind.GQA
-    return Attention(kind, q_heads, kv, width, width, qkv_bias=qkv_bias, out_bias=out_bias, qk_norm=qk_norm)
-
-
-def with_window(attention: Attention, window: int | None) -> Attention:
-    return replace(attention, window=window)
-
-
-def windows_per_layer(
-    f: ConfigFields, num_layers: int, window: int | None, sliding: list[bool]
-) -> list[int | None]:
-    """The window of each layer: from `layer_types` where given, else from the family's pattern `sliding`."""
-    types = f.words("layer_types", ("full_attention", "sliding_attention", "chunked_attention"))
-    if types is not None:
-        f.one_per_layer("layer_types", types, num_layers)
-        sliding = [kind != "full_attention" for kind in types]
-    return [window if slides else None for slides in sliding]
-
-
-def repeat_with_windows(layer: Layer, windows: list[int | None]) -> tuple[Layer, ...]:
-    assert layer.attention is not None, "windows are of attention"
-    attention = layer.attention
-    return tuple(replace(layer, attention=with_window(attention, window)) for window in windows)
-
-
-def rotary_model(
-    f: ConfigFields,
-    name: str,
-    core: Core,
-    layers: Layer | tuple[Layer, ...],
-    *,
-    tied: bool = False,
-    max_position: int,
-    norm_kind: NormKind = NormKind.RMS,
-    head_bias: bool = False,
-    wide_norms: bool = False,
-) -> ModelSpec:
-    """The parts around the layers, the same for all these families; a single layer is repeated."""
-    if isinstance(layers, Layer):
-        layers = (layers,) * core.num_layers
-    return ModelSpec(
-        name=name,
-        family=str(f.values.get("model_type")),
-        hidden=core.hidden,
-        vocab=core.vocab,
-        layers=layers,
-        tied_embeddings=f.boolean("tie_word_embeddings", tied),
-        norm_kind=norm_kind,
-        norm_bias=any(layer.norm_bias for layer in layers),
-        norm_weight=all(layer.norm_weight for layer in layers),
-        head_bias=head_bias,
-        wide_norms=wide_norms,
-        max_position=f.integer("max_position_embeddings", "model_max_length", default=max_position),
-        source=f.file,
-        assumed=tuple(f.assumed),
-    )
-
-
-def gated_mlp(f: ConfigFields, *, bias: bool = False, activation: Activation = Activation.SILU) -> Mlp:
-    found = f.activation("hidden_act", "hidden_activation", default=activation)
-    return Mlp(f.integer("intermediate_size"), True, bias, found)
-
-
-def plain_mlp(f: ConfigFields, activation: Activation, *, bias: bool = False) -> Mlp:
-    """An MLP of two matrices."""
-    found = f.activation("hidden_act", default=activation)
-    return Mlp(f.integer("intermediate_size"), False, bias, found)
 
 
 def read_llama(f: ConfigFields, name: str) -> ModelSpec:
@@ -143,36 +30,6 @@ def read_llama(f: ConfigFields, name: str) -> ModelSpec:
     attention = grouped_attention(f, core, switch="attention_bias")
     layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
     return rotary_model(f, name, core, layer, max_position=2048)
-
-
-def read_mistral(f: ConfigFields, name: str) -> ModelSpec:
-    """Mistral: every layer slides over `sliding_window` (null: full; left out: 4096 in the library)."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, kv_heads=8)
-    window = f.optional_integer("sliding_window")
-    if "sliding_window" not in f.values:
-        window = 4096
-        f.assume("sliding_window", window)
-    layer = Layer(with_window(attention, window), gated_mlp(f), None)
-    return rotary_model(f, name, core, layer, max_position=131072)
-
-
-def qwen_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
-    """Layers from `max_window_layers` on slide, if `use_sliding_window` says so."""
-    if not f.boolean("use_sliding_window", False):
-        return [None] * num_layers
-    window = f.integer("sliding_window", default=4096)
-    first = f.integer("max_window_layers", default=28, least=0)
-    return windows_per_layer(f, num_layers, window, [i >= first for i in range(num_layers)])
-
-
-def read_qwen2(f: ConfigFields, name: str) -> ModelSpec:
-    """Qwen 2: biases on q, k and v, none on the output projection."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, qkv_bias=True, kv_heads=32)
-    layer = Layer(attention, gated_mlp(f), None)
-    layers = repeat_with_windows(layer, qwen_windows(f, core.num_layers))
-    return rotary_model(f, name, core, layers, max_position=32768)
 
 
 def read_qwen3(f: ConfigFields, name: str) -> ModelSpec:
@@ -194,6 +51,14 @@ def read_phi3(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layer, max_position=4096)
 
 
+def read_olmo(f: ConfigFields, name: str) -> ModelSpec:
+    """OLMo: layer norms without weights."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    layer = Layer(attention, gated_mlp(f), None, norm_weight=False)
+    return rotary_model(f, name, core, layer, max_position=2048, norm_kind=NormKind.LAYER)
+
+
 def read_olmo2(f: ConfigFields, name: str) -> ModelSpec:
     """OLMo 2: norms after attention and after the MLP, and full-width norms of q and k."""
     core = read_core(f)
@@ -202,46 +67,19 @@ def read_olmo2(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layer, max_position=2048)
 
 
-def read_gemma2(f: ConfigFields, name: str) -> ModelSpec:
-    """Gemma 2: four norms a layer; even layers slide, odd ones see everything."""
+def read_gemma(f: ConfigFields, name: str) -> ModelSpec:
+    """Gemma: head_dim 256 and a gated GELU; its file's `hidden_act` holds, unlike in Gemma 2."""
     core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=4, head_dim=256)
-    layer = Layer(attention, _gemma_mlp(f, 9216), None, norms=4)
-    window = f.integer("sliding_window", default=4096)
-    pattern = [i % 2 == 0 for i in range(core.num_layers)]
-    layers = repeat_with_windows(layer, windows_per_layer(f, core.num_layers, window, pattern))
-    return rotary_model(f, name, core, layers, tied=True, max_position=8192, wide_norms=True)
-
-
-def read_gemma3(f: ConfigFields, name: str) -> ModelSpec:
-    """Gemma 3 text tower: as Gemma 2, with per-head norms of q and k and one full layer in six.
-
-    The published configurations of the vision models leave out heads and vocabulary, so these have defaults.
-    """
-    core = Core(
-        f.integer("hidden_size"), f.layer_count("num_hidden_layers"), f.integer("vocab_size", default=262208)
-    )
-    attention = grouped_attention(
-        f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=256, heads=8
-    )
-    layer = Layer(attention, _gemma_mlp(f, 9216), None, norms=4)
-    window = f.integer("sliding_window", default=4096)
+    bias = f.boolean("attention_bias", False)
     if f.values.get("use_bidirectional_attention"):
         raise f.refused(
             "bidirectional attention is not modelled",
             "use_bidirectional_attention",
             "plan the causal language model",
         )
-    period = f.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    pattern = [bool((i + 1) % period) for i in range(core.num_layers)]
-    layers = repeat_with_windows(layer, windows_per_layer(f, core.num_layers, window, pattern))
-    return rotary_model(f, name, core, layers, tied=True, max_position=131072, wide_norms=True)
-
-
-def _gemma_mlp(f: ConfigFields, ffn: int) -> Mlp:
-    """Gemma reads `hidden_activation`; a stray `hidden_act` in its files has no effect."""
-    activation = f.activation("hidden_activation", default=Activation.GELU_TANH)
-    return Mlp(f.integer("intermediate_size", default=ffn), True, False, activation)
+    attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=16, head_dim=256, heads=16)
+    layer = Layer(attention, gated_mlp(f, activation=Activation.GELU_TANH), None)
+    return rotary_model(f, name, core, layer, tied=True, max_position=8192, wide_norms=True)
 
 
 def read_starcoder2(f: ConfigFields, name: str) -> ModelSpec:
@@ -272,3 +110,230 @@ def read_nemotron(f: ConfigFields, name: str) -> ModelSpec:
     mlp = replace(plain_mlp(f, Activation.RELU2), bias=f.boolean("mlp_bias", False))
     layer = Layer(attention, mlp, None, norm_bias=True)
     return rotary_model(f, name, core, layer, max_position=4096, norm_kind=NormKind.LAYER)
+
+
+def read_ministral3(f: ConfigFields, name: str) -> ModelSpec:
+    """Ministral 3: head_dim 128, no window unless stated."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, kv_heads=8, head_dim=128)
+    layer = Layer(with_window(attention, f.optional_integer("sliding_window")), gated_mlp(f), None)
+    return rotary_model(f, name, core, layer, max_position=262144)
+
+
+def read_glm(f: ConfigFields, name: str) -> ModelSpec:
+    """GLM-4 9B: biases on q, k and v."""
+    return _read_glm(f, name, norms=2)
+
+
+def read_glm4(f: ConfigFields, name: str) -> ModelSpec:
+    """GLM-4-0414: GLM with norms before and after attention and MLP."""
+    return _read_glm(f, name, norms=4)
+
+
+def _read_glm(f: ConfigFields, name: str, norms: int) -> ModelSpec:
+    core = read_core(f)
+    bias = f.boolean("attention_bias", True)
+    attention = grouped_attention(f, core, qkv_bias=bias, kv_heads=2, head_dim=128)
+    layer = Layer(attention, gated_mlp(f), None, norms=norms)
+    return rotary_model(f, name, core, layer, max_position=131072)
+
+
+def read_seed_oss(f: ConfigFields, name: str) -> ModelSpec:
+    """Seed-OSS: biases on q, k and v, a switch of its own for the output's."""
+    core = read_core(f)
+    attention = grouped_attention(
+        f,
+        core,
+        qkv_bias=f.boolean("attention_bias", True),
+        out_bias=f.boolean("attention_out_bias", False),
+        kv_heads=8,
+        head_dim=128,
+    )
+    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
+    return rotary_model(f, name, core, layer, max_position=524288)
+
+
+def read_helium(f: ConfigFields, name: str) -> ModelSpec:
+    """Helium: head_dim 128, no bias on the output projection."""
+    core = read_core(f)
+    attention = grouped_attention(
+        f, core, qkv_bias=f.boolean("attention_bias", False), kv_heads=20, head_dim=128
+    )
+    if attention.heads * attention.head_dim != core.hidden:
+        must = "must be hidden_size / num_attention_heads, since outputs are projected from the hidden width"
+        raise f.error(
+            "head_dim",
+            must,
+            f"{attention.heads} x {attention.head_dim}",
+            "correct one of the three",
+        )
+    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
+    return rotary_model(f, name, core, layer, max_position=4096)
+
+
+def read_hunyuan_dense(f: ConfigFields, name: str) -> ModelSpec:
+    """Hunyuan dense: per-head norms of q and k."""
+    refuse_unread(f, "use_cla", "use_mla")
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD)
+    layer = Layer(attention, gated_mlp(f), None)
+    return rotary_model(f, name, core, layer, max_position=2048)
+
+
+def read_ernie(f: ConfigFields, name: str) -> ModelSpec:
+    """ERNIE 4.5 dense: one switch for all biases."""
+    core = read_core(f)
+    bias = f.boolean("use_bias", False)
+    attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=2, head_dim=128)
+    layer = Layer(attention, gated_mlp(f, bias=bias), None)
+    return rotary_model(f, name, core, layer, tied=True, max_position=131072)
+
+
+def read_arcee(f: ConfigFields, name: str) -> ModelSpec:
+    """Arcee AFM: plain MLP with squared ReLU."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    mlp = replace(plain_mlp(f, Activation.RELU2), bias=f.boolean("mlp_bias", False))
+    return rotary_model(f, name, core, Layer(attention, mlp, None), max_position=4096)
+
+
+def read_apertus(f: ConfigFields, name: str) -> ModelSpec:
+    """Apertus: per-head norms of q and k, plain MLP with xIELU, whose two shape scalars are trained."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD)
+    layer = Layer(attention, plain_mlp(f, Activation.XIELU), None)
+    return rotary_model(f, name, core, layer, max_position=65536)
+
+
+def read_phi(f: ConfigFields, name: str) -> ModelSpec:
+    """Phi-1 and 2: attention beside a plain MLP after one layer norm, biases everywhere, the head included."""
+    core = read_core(f)
+    if f.boolean("qk_layernorm", False):
+        raise f.refused("qk_layernorm=true is not modelled", "qk_layernorm", "set it to false")
+    attention = grouped_attention(f, core, qkv_bias=True, out_bias=True)
+    mlp = plain_mlp(f, Activation.GELU_TANH, bias=True)
+    layer = Layer(attention, mlp, None, norms=1, norm_bias=True, parallel=True)
+    return rotary_model(f, name, core, layer, max_position=2048, norm_kind=NormKind.LAYER, head_bias=True)
+
+
+def read_stablelm(f: ConfigFields, name: str) -> ModelSpec:
+    """StableLM: layer norms with bias; where attention and MLP run in parallel, one norm a layer."""
+    core = read_core(f)
+    if f.boolean("qk_layernorm", False):
+        raise f.refused("qk_layernorm=true is not modelled", "qk_layernorm", "set it to false")
+    attention = grouped_attention(f, core, qkv_bias=f.boolean("use_qkv_bias", False), kv_heads=32)
+    parallel = f.boolean("use_parallel_residual", False)
+    layer = Layer(
+        attention, gated_mlp(f), None, norms=1 if parallel else 2, norm_bias=True, parallel=parallel
+    )
+    return rotary_model(f, name, core, layer, max_position=4096, norm_kind=NormKind.LAYER)
+
+
+def read_internlm2(f: ConfigFields, name: str) -> ModelSpec:
+    """InternLM 2: a Llama whose fused query, key and value and output share one switch for biases."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, qkv_bias=f.boolean("bias", True), out_bias=f.boolean("bias", True))
+    layer = Layer(attention, gated_mlp(f), None)
+    return rotary_model(f, name, core, layer, max_position=2048)
+
+
+def read_internlm3(f: ConfigFields, name: str) -> ModelSpec:
+    """InternLM 3: a Llama with heads of 128 and two key/value heads; `bias` is another name of `mlp_bias`."""
+    core = read_core(f)
+    bias = f.boolean("qkv_bias" if "qkv_bias" in f.values else "attention_bias", False)
+    mlp_bias = f.boolean("bias" if "bias" in f.values else "mlp_bias", False)
+    attention = grouped_attention(f, core, qkv_bias=bias, out_bias=bias, kv_heads=2, head_dim=128)
+    layer = Layer(attention, gated_mlp(f, bias=mlp_bias), None)
+    return rotary_model(f, name, core, layer, max_position=32768)
+
+
+def read_iquestcoder(f: ConfigFields, name: str) -> ModelSpec:
+    """IQuest-Coder: a Llama with other defaults."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8, head_dim=128)
+    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
+    return rotary_model(f, name, core, layer, max_position=131072)
+
+
+def read_jais2(f: ConfigFields, name: str) -> ModelSpec:
+    """Jais 2: layer norms and an ungated squared ReLU, everything with biases."""
+    core = read_core(f)
+    attention = grouped_attention(
+        f, core, qkv_bias=f.boolean("attention_bias", True), out_bias=f.boolean("attention_bias", True)
+    )
+    mlp = replace(plain_mlp(f, Activation.RELU2), bias=f.boolean("mlp_bias", True))
+    layer = Layer(attention, mlp, None, norm_bias=True)
+    return rotary_model(f, name, core, layer, max_position=8192, norm_kind=NormKind.LAYER)
+
+
+def read_hyperclovax(f: ConfigFields, name: str) -> ModelSpec:
+    """HyperCLOVA X: Granite with norms on both sides unless `use_post_norm` is false."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    mlp = gated_mlp(f, bias=f.boolean("mlp_bias", False))
+    layer = Layer(attention, mlp, None, norms=4 if f.boolean("use_post_norm", True) else 2)
+    return rotary_model(f, name, core, layer, max_position=2048)
+
+
+def read_exaone(f: ConfigFields, name: str) -> ModelSpec:
+    """EXAONE 3, 3.5 and Deep: a Llama with GPT-2's names of fields."""
+    renamed = {"num_hidden_layers": "num_layers", "hidden_act": "activation_function"}
+    stated = {new: f.values[old] for new, old in renamed.items() if f.given(old) and not f.given(new)}
+    f = replace(f, values={**f.values, **stated})
+    core = read_core(f)
+    layer = Layer(grouped_attention(f, core), gated_mlp(f), None)
+    return rotary_model(f, name, core, layer, max_position=2048)
+
+
+def read_nanochat(f: ConfigFields, name: str) -> ModelSpec:
+    """NanoChat: plain MLP with squared ReLU, norms without weights, one of them behind the embedding."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    mlp = plain_mlp(f, Activation.RELU2)
+    layer = Layer(attention, mlp, None, norm_weight=False)
+    model = rotary_model(f, name, core, layer, max_position=2048)
+    return replace(model, embedding_norm=True)
+
+
+def read_persimmon(f: ConfigFields, name: str) -> ModelSpec:
+    """Persimmon: MHA with normed queries and keys, plain MLP with squared ReLU, biases and layer norms."""
+    core = read_core(f)
+    heads = f.integer("num_attention_heads")
+    f.divides("num_attention_heads", heads, "hidden_size", core.hidden)
+    own = ("head_dim", "num_key_value_heads")  # which the library does not read
+    plain = replace(f, values={name: value for name, value in f.values.items() if name not in own})
+    norm = QkNorm.HEAD if f.boolean("qk_layernorm", True) else QkNorm.NONE
+    attention = grouped_attention(plain, core, qkv_bias=True, out_bias=True, qk_norm=norm)
+    attention = replace(attention, qk_norm_bias=norm is QkNorm.HEAD)
+    layer = Layer(attention, plain_mlp(f, Activation.RELU2, bias=True), None, norm_bias=True)
+    return rotary_model(f, name, core, layer, max_position=16384, norm_kind=NormKind.LAYER)
+
+
+def read_mistral(f: ConfigFields, name: str) -> ModelSpec:
+    """Mistral: every layer slides over `sliding_window` (null: full; left out: 4096 in the library)."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, kv_heads=8)
+    window = f.optional_integer("sliding_window")
+    if "sliding_window" not in f.values:
+        window = 4096
+        f.assume("sliding_window", window)
+    layer = Layer(with_window(attention, window), gated_mlp(f), None)
+    return rotary_model(f, name, core, layer, max_position=131072)
+
+
+def qwen_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
+    """Layers from `max_window_layers` on slide, if `use_sliding_window` says so."""
+    if not f.boolean("use_sliding_window", False):
+        return [None] * num_layers
+    window = f.integer("sliding_window", default=4096)
+    first = f.integer("max_window_layers", default=28, least=0)
+    return windows_per_layer(f, num_layers, window, [i >= first for i in range(num_layers)])
+
+
+def read_qwen2(f: ConfigFields, name: str) -> ModelSpec:
+    """Qwen 2: biases on q, k and v, none on the output projection."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, qkv_bias=True, kv_heads=32)
+    layer = Layer(attention, gated_mlp(f), None)
+    layers = repeat_with_windows(layer, qwen_windows(f, core.num_layers))
+    return rotary_model(f, name, core, layers, max_position=32768)

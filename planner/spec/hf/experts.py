@@ -1,106 +1,28 @@
-"""Which layers do mixture-of-experts models have? Mixtral, Qwen, Phi, OLMoE, DBRX, gpt-oss, GLM, Llama 4.
+"""Which layers do mixtures have with experts in every layer? Mixtral, Phi, OLMoE, gpt-oss, DBRX, MiniMax-M2, Granite.
 
-Left out: DeepSeek and kin, whose latent attention has a module of its own; auxiliary losses and capacities.
+Left out: latent attention (`latent.py`), and multi-token-prediction modules.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.spec.attention import Attention, QkNorm
-from planner.spec.hf.dense import (
+from planner.spec.attention import QkNorm
+from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import ROUTED, read_moe, shared_and_routed
+from planner.spec.hf.parts import (
     Core,
-    gated_mlp,
     grouped_attention,
     read_core,
+    refuse_unread,
     repeat_with_windows,
     rotary_model,
+    sliding_pattern,
     windows_per_layer,
     with_window,
 )
-from planner.spec.hf.fields import ConfigFields
-from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
+from planner.spec.layer import Activation, Layer, NormKind
 from planner.spec.model import ModelSpec
-
-Block = tuple[Mlp | None, Moe | None]
-# fields of the numbers of routed and shared experts
-ROUTED = ("n_routed_experts", "n_shared_experts")
-NUMBERED = ("num_experts", "num_shared_experts")
-
-
-def read_moe(
-    f: ConfigFields,
-    *,
-    experts: tuple[str, ...],
-    top_k: tuple[str, ...] = ("num_experts_per_tok",),
-    expert_ffn: str = "intermediate_size",
-    default: tuple[int, int],
-    shared_ffn: int = 0,
-    shared_gate: bool = False,
-    bias: bool = False,
-) -> Moe:
-    """A mixture from its field names; `default`: experts, and chosen ones, of which more than experts are refused."""
-    count = f.integer(*experts, default=default[0])
-    if others := [other for other in experts if f.values.get(other) not in (None, count)]:
-        must = f"must be what {f.given(*experts)} is, another name of it"
-        raise f.error(others[0], must, f"{f.values[others[0]]} and {count}", "leave one of the two out")
-    chosen = f.integer(*top_k, default=default[1])
-    if chosen > count:
-        name = f.given(*top_k) or top_k[0]
-        raise f.error(
-            name, f"must be at most the number of experts, {count}", chosen, "correct one of the two"
-        )
-    return Moe(
-        experts=count,
-        top_k=chosen,
-        expert_ffn=f.integer(expert_ffn),
-        gated=True,
-        expert_bias=bias,
-        shared_ffn=shared_ffn,
-        shared_gate=shared_gate,
-        router_bias=bias,
-        activation=f.activation("hidden_act", default=Activation.SILU),
-    )
-
-
-def shared_and_routed(
-    f: ConfigFields, names: tuple[str, str], *, experts: int, top_k: int, shared: int
-) -> Moe:
-    """Routed experts of `moe_intermediate_size` and as wide shared ones, `names` of their numbers; a null number of
-    shared ones means none."""
-    width, (routed, beside) = f.integer("moe_intermediate_size"), names
-    stated_null = beside in f.values and f.values[beside] is None
-    count = 0 if stated_null else f.integer(beside, default=shared, least=0)
-    moe = read_moe(
-        f,
-        experts=(routed, "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(experts, top_k),
-        shared_ffn=count * width,
-    )
-    return with_groups(f, moe)
-
-
-def sparse_from(f: ConfigFields, num_layers: int, dense: int) -> list[bool]:
-    """Which layers hold experts: those that `mlp_layer_types` calls sparse, else all from the `dense`-th on."""
-    types = f.words("mlp_layer_types", ("dense", "sparse"))
-    if types is None:
-        return [i >= dense for i in range(num_layers)]
-    f.one_per_layer("mlp_layer_types", types, num_layers)
-    return [kind == "sparse" for kind in types]
-
-
-def blocks_of(f: ConfigFields, moe: Moe, sparse: list[bool], *, bias: bool = False) -> list[Block]:
-    """Behind the attention of every layer: experts or an MLP, whose width is needed only where a layer has one."""
-    mlp = None if all(sparse) else gated_mlp(f, bias=bias)
-    return [(None, moe) if routed else (mlp, None) for routed in sparse]
-
-
-def with_prediction(f: ConfigFields, model: ModelSpec, with_mtp: bool) -> ModelSpec:
-    """The model with its modules of multi-token prediction, where they are asked for."""
-    if not with_mtp:
-        return model
-    return replace(model, mtp_layers=f.integer("num_nextn_predict_layers", default=1, least=0))
 
 
 def read_mixtral(f: ConfigFields, name: str) -> ModelSpec:
@@ -136,60 +58,6 @@ def read_olmoe(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, Layer(attention, None, moe), max_position=4096)
 
 
-def sparse_layers(f: ConfigFields, num_layers: int) -> list[bool]:
-    """Qwen's rule: every `decoder_sparse_step`-th layer, counted from one, unless in `mlp_only_layers`."""
-    step = f.integer("decoder_sparse_step", default=1)
-    dense = set(f.integers("mlp_only_layers") or [])
-    return [i not in dense and (i + 1) % step == 0 for i in range(num_layers)]
-
-
-def mixed_layers(
-    f: ConfigFields, attention: Attention, moe: Moe, windows: list[int | None], sparse: list[bool]
-) -> tuple[Layer, ...]:
-    """Sparse and dense layers; the dense width is needed only where a dense layer exists."""
-    blocks = zip(windows, blocks_of(f, moe, sparse), strict=True)
-    return tuple(Layer(with_window(attention, window), *block) for window, block in blocks)
-
-
-def read_qwen2_moe(f: ConfigFields, name: str) -> ModelSpec:
-    """Qwen 1.5/2 MoE: routed experts beside one gated shared expert."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, qkv_bias=f.boolean("qkv_bias", True), kv_heads=16)
-    moe = read_moe(
-        f,
-        experts=("num_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(60, 4),
-        shared_ffn=f.integer("shared_expert_intermediate_size", default=5632),
-        shared_gate=True,
-    )
-    windows = _qwen2_moe_windows(f, core.num_layers)
-    layers = mixed_layers(f, attention, moe, windows, sparse_layers(f, core.num_layers))
-    return rotary_model(f, name, core, layers, max_position=32768)
-
-
-def _qwen2_moe_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
-    """Unlike dense Qwen 2, even layers *below* `max_window_layers` slide."""
-    if not f.boolean("use_sliding_window", False):
-        return [None] * num_layers
-    window = f.integer("sliding_window", default=4096)
-    last = f.integer("max_window_layers", default=28, least=0)
-    return windows_per_layer(f, num_layers, window, [i % 2 == 0 and i < last for i in range(num_layers)])
-
-
-def read_qwen3_moe(f: ConfigFields, name: str) -> ModelSpec:
-    """Qwen 3 MoE: per-head norms of q and k; head_dim is hidden / heads unless given; one window for all."""
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4)
-    moe = read_moe(
-        f, experts=("num_experts", "num_local_experts"), expert_ffn="moe_intermediate_size", default=(128, 8)
-    )
-    window = f.integer("sliding_window", default=4096) if f.boolean("use_sliding_window", False) else None
-    windows = [window] * core.num_layers
-    layers = mixed_layers(f, attention, moe, windows, sparse_layers(f, core.num_layers))
-    return rotary_model(f, name, core, layers, max_position=32768)
-
-
 def read_gpt_oss(f: ConfigFields, name: str) -> ModelSpec:
     """gpt-oss: biases everywhere, attention sinks, every other layer sliding, first one included."""
     core = read_core(f)
@@ -208,75 +76,6 @@ def read_gpt_oss(f: ConfigFields, name: str) -> ModelSpec:
     windows = windows_per_layer(f, core.num_layers, window, pattern)
     layers = repeat_with_windows(Layer(attention, None, moe), windows)
     return rotary_model(f, name, core, layers, max_position=131072)
-
-
-def read_glm4_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
-    """GLM-4.5: leading dense layers, shared experts, optional per-head norms of q and k; o has no bias."""
-    core = read_core(f)
-    qk_norm = QkNorm.HEAD if f.boolean("use_qk_norm", False) else QkNorm.NONE
-    attention = grouped_attention(
-        f, core, qkv_bias=f.boolean("attention_bias", False), qk_norm=qk_norm, kv_heads=8
-    )
-    shared = f.integer("n_shared_experts", default=1, least=0)
-    moe = read_moe(
-        f,
-        experts=("n_routed_experts", "num_local_experts"),
-        expert_ffn="moe_intermediate_size",
-        default=(128, 8),
-        shared_ffn=shared * f.integer("moe_intermediate_size"),
-    )
-    moe = with_groups(f, moe)
-    dense = f.integer("first_k_dense_replace", default=1, least=0)
-    sparse = [i >= dense for i in range(core.num_layers)]
-    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
-    return with_prediction(f, rotary_model(f, name, core, layers, max_position=131072), with_mtp)
-
-
-def with_groups(f: ConfigFields, moe: Moe) -> Moe:
-    """Group-limited routing, where there is more than one group."""
-    name = f.given("n_group", "num_expert_group") or "n_group"
-    groups = f.optional_integer(name) or 1
-    if groups == 1:
-        return moe
-    experts = f.given("n_routed_experts", "num_local_experts", "num_experts") or "n_routed_experts"
-    f.divides(name, groups, experts, moe.experts)
-    top_groups = f.integer("topk_group")
-    if top_groups > groups:
-        raise f.error("topk_group", f"must be at most {name}, {groups}", top_groups, "correct one of the two")
-    return replace(moe, groups=groups, top_groups=top_groups)
-
-
-def read_llama4(f: ConfigFields, name: str) -> ModelSpec:
-    """Llama 4 text tower: a shared expert, MoE every `interleave_moe_layer_step`, 3 chunked layers in 4.
-
-    The norm of q and k has no weights.
-    """
-    core = read_core(f)
-    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8, head_dim=128)
-    moe = read_moe(f, experts=("num_local_experts",), default=(16, 1))
-    moe = replace(moe, shared_ffn=moe.expert_ffn)
-    windows = _llama4_windows(f, core.num_layers)
-    step = f.integer("interleave_moe_layer_step", default=1)
-    stated = f.integers("moe_layers")
-    sparse_layers = set(range(step - 1, core.num_layers, step) if stated is None else stated)
-    mlp = Mlp(f.integer("intermediate_size_mlp", default=16384), True, False, moe.activation)
-    layers = tuple(
-        Layer(
-            replace(attention, window=window, chunked=window is not None),
-            *((None, moe) if i in sparse_layers else (mlp, None)),
-        )
-        for i, window in enumerate(windows)
-    )
-    return rotary_model(f, name, core, layers, max_position=131072)
-
-
-def _llama4_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
-    """Layers with rotary positions are chunked: all but every `no_rope_layer_interval`-th."""
-    interval = f.integer("no_rope_layer_interval", default=4)
-    rotary = f.integers("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(num_layers)]
-    f.one_per_layer("no_rope_layers", rotary, num_layers)
-    chunk: int | None = f.integer("attention_chunk_size", default=8192)
-    return windows_per_layer(f, num_layers, chunk, [bool(r) for r in rotary])
 
 
 def read_dbrx(f: ConfigFields, name: str) -> ModelSpec:
@@ -302,3 +101,101 @@ def read_dbrx(f: ConfigFields, name: str) -> ModelSpec:
         {**f.values, "max_position_embeddings": f.values.get("max_seq_len")}, f.file, "", f.assumed
     )
     return rotary_model(f, name, core, layers, max_position=2048, norm_kind=NormKind.LAYER)
+
+
+def read_minimax_m2(f: ConfigFields, name: str) -> ModelSpec:
+    """MiniMax-M2: full-width norms of q and k, experts in every layer, none shared."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, qk_norm=QkNorm.FULL, kv_heads=8, head_dim=128)
+    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(256, 8))
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=196608)
+
+
+def read_hunyuan_moe(f: ConfigFields, name: str) -> ModelSpec:
+    """Hunyuan MoE: per-head norms of q and k, one shared expert as wide as a routed one."""
+    refuse_unread(f, "use_cla", "use_mla")
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.HEAD)
+    values = dict(f.values)
+    for field in ("moe_topk", "num_experts", "moe_intermediate_size", "num_shared_expert"):
+        if isinstance(values.get(field), list):
+            if not values[field] or any(value != values[field][0] for value in values[field]):
+                raise f.error(
+                    field, "must be the same for every layer", values[field], "not modelled per layer"
+                )
+            values[field] = values[field][0]
+    moe = read_moe(
+        replace(f, values=values),
+        experts=("num_experts",),
+        top_k=("moe_topk", "num_experts_per_tok"),
+        default=(1, 1),
+        shared_ffn=f.integer("intermediate_size"),
+    )
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=2048)
+
+
+def read_granitemoe(f: ConfigFields, name: str) -> ModelSpec:
+    """Granite 3 MoE: Mixtral's layers; multipliers change no count."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    moe = read_moe(f, experts=("num_local_experts", "num_experts"), default=(8, 2))
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=2048)
+
+
+def read_granitemoeshared(f: ConfigFields, name: str) -> ModelSpec:
+    """Granite 3 MoE with a shared expert beside the routed ones."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    moe = read_moe(
+        f,
+        experts=("num_local_experts", "num_experts"),
+        default=(8, 2),
+        shared_ffn=f.integer("shared_intermediate_size", default=0, least=0),
+    )
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=2048)
+
+
+def read_flex_olmo(f: ConfigFields, name: str) -> ModelSpec:
+    """FlexOlmo: OLMo 2's layers with experts."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias", qk_norm=QkNorm.FULL)
+    moe = read_moe(f, experts=("num_experts", "num_local_experts"), default=(7, 5))
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=4096)
+
+
+def read_solar_open(f: ConfigFields, name: str) -> ModelSpec:
+    """Solar Open: GQA, a shared expert, experts in every layer."""
+    core = read_core(f)
+    attention = grouped_attention(
+        f, core, qkv_bias=f.boolean("attention_bias", False), kv_heads=8, head_dim=128
+    )
+    moe = shared_and_routed(f, ROUTED, experts=128, top_k=8, shared=1)
+    return rotary_model(f, name, core, Layer(attention, None, moe), max_position=131072)
+
+
+def read_aria(f: ConfigFields, name: str) -> ModelSpec:
+    """Aria's text model: Llama's attention, shared experts as wide as the routed ones."""
+    f = f.with_defaults(intermediate_size=4096)
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias")
+    moe = read_moe(f, experts=("moe_num_experts",), top_k=("moe_topk",), default=(8, 2))
+    shared = f.integer("moe_num_shared_experts", default=2) * moe.expert_ffn
+    return rotary_model(
+        f, name, core, Layer(attention, None, replace(moe, shared_ffn=shared)), max_position=2048
+    )
+
+
+def read_kolibri1(f: ConfigFields, name: str) -> ModelSpec:
+    """Kolibri 1: four sliding layers in five, per-head norms of q and k, norms on both sides, a shared expert."""
+    core = read_core(f)
+    attention = grouped_attention(f, core, qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128)
+    moe = read_moe(
+        f,
+        experts=("num_experts", "num_local_experts"),
+        expert_ffn="moe_intermediate_size",
+        default=(384, 6),
+        shared_ffn=f.integer("shared_expert_intermediate_size", default=512),
+    )
+    windows = sliding_pattern(f, core.num_layers, window=513, period=5)
+    layers = repeat_with_windows(Layer(attention, None, moe, norms=4), windows)
+    return rotary_model(f, name, core, layers, max_position=262144)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind
-from planner.spec.hf.dense import Core, read_core
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.parts import Core, read_core
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.dimensions import MOST_LAYERS
-from planner.spec.hf.dense import Core, gated_mlp, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import read_moe
+from planner.spec.hf.parts import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.mixers import StateSpace
 from planner.spec.model import ModelSpec

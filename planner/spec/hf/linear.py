@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.spec.attention import Attention, QkNorm
-from planner.spec.hf.dense import Core, grouped_attention, read_core, rotary_model, with_window
-from planner.spec.hf.experts import Block, read_moe
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import Block, read_moe
+from planner.spec.hf.parts import Core, grouped_attention, read_core, rotary_model, with_window
 from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.mixers import LightningAttention, ShortConvolution
 from planner.spec.model import ModelSpec

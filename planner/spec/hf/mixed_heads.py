@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind, QkNorm
-from planner.spec.hf.dense import grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import blocks_of, read_moe, sparse_from, with_groups
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import blocks_of, read_moe, sparse_from, with_groups
+from planner.spec.hf.parts import grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind
-from planner.spec.hf.dense import grouped_attention, read_core, rotary_model
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.parts import grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp
 from planner.spec.model import ModelSpec
 

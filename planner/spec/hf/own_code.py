@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.spec.hf.dense import gated_mlp, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import read_moe
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import read_moe
+from planner.spec.hf.parts import gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
 

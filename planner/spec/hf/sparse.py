@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention
-from planner.spec.hf.deepseek import latent_attention
-from planner.spec.hf.dense import read_core, rotary_model
-from planner.spec.hf.experts import ROUTED, blocks_of, shared_and_routed, sparse_from
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.latent import latent_attention
+from planner.spec.hf.mixtures import ROUTED, blocks_of, shared_and_routed, sparse_from
+from planner.spec.hf.parts import read_core, rotary_model
 from planner.spec.indexer import Indexer
 from planner.spec.layer import Layer
 from planner.spec.model import ModelSpec

@@ -1,4 +1,5 @@
-"""Which layers do DeepSeek-V2, V3 and kin have? Multi-head latent attention, shared and routed experts.
+"""Which layers do families of multi-head latent attention have? DeepSeek-V2 and V3, LongCat-Flash, GLM-4.7-Flash,
+Mistral 4, A.X K1, Youtu, MiniCPM 3.
 
 Left out: V3.2's sparse attention (`sparse.py`), and balance-correction buffers, which are not trained by the
 optimizer.
@@ -9,9 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.spec.attention import Attention, AttentionKind
-from planner.spec.hf.dense import Core, grouped_attention, read_core, rotary_model
-from planner.spec.hf.experts import ROUTED, blocks_of, shared_and_routed, with_prediction
 from planner.spec.hf.fields import ConfigFields
+from planner.spec.hf.mixtures import (
+    ROUTED,
+    blocks_of,
+    leading_dense,
+    mixed_layers,
+    shared_and_routed,
+    sparse_from,
+    with_prediction,
+)
+from planner.spec.hf.parts import Core, gated_mlp, grouped_attention, read_core, rotary_model
 from planner.spec.layer import Activation, Layer, Mlp, Moe
 from planner.spec.model import ModelSpec
 
@@ -104,3 +113,58 @@ def read_longcat_flash(f: ConfigFields, name: str) -> ModelSpec:
     layer = Layer(attention, None, moe, then=Layer(attention, Mlp(ffn, True, False, activation), None))
     core = Core(hidden, layers, f.integer("vocab_size"))
     return rotary_model(f, name, core, (layer,) * layers, max_position=131072)
+
+
+def read_glm4_moe_lite(f: ConfigFields, name: str) -> ModelSpec:
+    """GLM-4.7-Flash: latent attention, one leading dense layer, shared experts."""
+    core = read_core(f)
+    f = f.with_defaults(qk_nope_head_dim=192, v_head_dim=256)
+    attention = latent_attention(f, default_q_rank=768)
+    attention = replace(attention, out_bias=attention.qkv_bias)
+    moe = shared_and_routed(f, ROUTED, experts=64, top_k=4, shared=1)
+    sparse = sparse_from(f, core.num_layers, f.integer("first_k_dense_replace", default=1, least=0))
+    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    return rotary_model(f, name, core, layers, max_position=202752)
+
+
+def read_mistral4(f: ConfigFields, name: str) -> ModelSpec:
+    """Mistral 4: DeepSeek-V3's latent attention and experts, none of the layers dense."""
+    f = f.with_defaults(kv_lora_rank=256, qk_nope_head_dim=64)
+    core = read_core(f)
+    attention = latent_attention(f, default_q_rank=1024)
+    moe = shared_and_routed(f, ROUTED, experts=128, top_k=4, shared=1)
+    layers = leading_dense(f, core.num_layers, attention, moe)
+    return rotary_model(f, name, core, layers, max_position=1048576)
+
+
+def read_youtu(f: ConfigFields, name: str) -> ModelSpec:
+    """Youtu-LLM: latent attention in a dense model with tied embeddings."""
+    core = read_core(f)
+    layer = Layer(latent_attention(f, default_q_rank=1536), gated_mlp(f), None)
+    return rotary_model(f, name, core, layer, tied=True, max_position=131072)
+
+
+def read_minicpm3(f: ConfigFields, name: str) -> ModelSpec:
+    """MiniCPM 3: latent attention in a dense model; value heads share the hidden size where no width is given."""
+    core = read_core(f)
+    width = max(core.hidden // f.integer("num_attention_heads"), 1)
+    f = f.with_defaults(v_head_dim=width, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32)
+    attention = latent_attention(f, default_q_rank=768)
+    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
+    return rotary_model(f, name, core, layer, tied=True, max_position=32768)
+
+
+def read_axk1(f: ConfigFields, name: str) -> ModelSpec:
+    """A.X K1: DeepSeek-V3 with a norm behind the experts too."""
+    core = read_core(f)
+    f = f.with_defaults(n_group=8, topk_group=4, moe_intermediate_size=2048)
+    moe = shared_and_routed(f, ROUTED, experts=192, top_k=8, shared=1)
+    dense = f.integer("first_k_dense_replace", default=1, least=0)
+    every = f.integer("moe_layer_freq", default=1)
+    sparse = sparse_from(f, core.num_layers, dense)
+    if f.given("mlp_layer_types") is None:
+        sparse = [routed and i % every == 0 for i, routed in enumerate(sparse)]
+    attention = latent_attention(f, default_q_rank=1536)
+    layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
+    layers = tuple(replace(layer, norms=2 if layer.moe is None else 3) for layer in layers)
+    return rotary_model(f, name, core, layers, max_position=32768)
