@@ -1,7 +1,9 @@
 """Who works on the points of a sweep? This process, a pool of processes, or the workers of a Dask cluster.
 
-Answers come in the order in which they are ready, each with the number of its point. A worker that dies is replaced
-and its points are asked again. Left out: what becomes of the answers (`sweep_journal`).
+A request in, rows of a table out, in whichever process. Rows hold no times of day and no durations of the search, so
+the same point gives the same row everywhere. Answers come in the order in which they are ready, each with the number
+of its point. A worker that dies is replaced and its points are asked again. Left out: which points there are
+(`spec.load_sweep`), and what becomes of the answers (`cli.sweep`).
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
 
 from planner import __version__
-from planner.errors import InputError
+from planner.errors import InputError, PlannerError
+from planner.outcome import check_whole
+from planner.plan import make_plan
 from planner.request import Request
-from planner.spec.rows import Row
-from planner.sweep import answer_point
+from planner.spec.rows import COLUMNS, Row, plan_rows
 
 Answer = tuple[int, list[Row]]
 Workers = Callable[[Mapping[int, Request]], Iterator[Answer]]
@@ -24,11 +27,35 @@ AHEAD: Final = 4  # points handed out for every worker, so that none waits
 MOST_DEATHS: Final = 3  # of workers in a row, without an answer in between
 CONNECT: Final = 15  # seconds
 
+_ASKED = ("model", "cluster", "gpus", "seq_len", "precision", "optimizer", "stack")
+
+
+def answer_point(request: Request, version: str) -> list[Row]:
+    """The rows of a request's best configurations; one with the reason where there is none.
+
+    `version`: of the planner that asks. Raises `InputError` if this one is another, as a worker's may be.
+    """
+    if version != __version__:
+        raise InputError("all workers must run the same planner", f"{__version__}, asked by {version}")
+    try:
+        plan = make_plan(request)
+    except PlannerError as error:
+        reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
+        asked = {key: getattr(request, key) for key in _ASKED}
+        return [
+            dict.fromkeys(COLUMNS)
+            | asked
+            | {"tokens": request.tokens, "verdict": "refused", "reason": reason}
+        ]
+    check_whole(plan)
+    named = {"model": request.model, "cluster": request.cluster}  # as asked: two files may hold the same name
+    return [row | named for row in plan_rows(plan)]
+
 
 def here(points: Mapping[int, Request]) -> Iterator[Answer]:
     """All in this process, in order."""
     for number, request in points.items():
-        yield number, answer_point(request)
+        yield number, answer_point(request, __version__)
 
 
 def pool(processes: int) -> Workers:

@@ -33,7 +33,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "compare",
         "size",
         "spare_nodes",
-        "sweep",
         "sweep_workers",
         "planners",
         "planned",

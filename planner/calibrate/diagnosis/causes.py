@@ -56,18 +56,6 @@ def _links(seen: Observation, **factors: float) -> Observation:
     return replace(seen, problem=replace(seen.problem, cluster=replace(cluster, links=links)))
 
 
-def _slow_fabric(seen: Observation, share: float) -> Observation | None:
-    return _links(seen, fabric_bandwidth=share)
-
-
-def _pathological(seen: Observation, times: float) -> Observation | None:
-    return _links(seen, fabric_latency=times)
-
-
-def _slow_scale_up(seen: Observation, share: float) -> Observation | None:
-    return _links(seen, scale_up_bandwidth=share)
-
-
 def _no_overlap(seen: Observation, severity: float) -> Observation | None:
     comm = seen.problem.stack.communication.model_copy(
         update={"dp_overlap": 0.0, "fsdp_overlap": 0.0, "cp_overlap": 0.0, "ep_overlap": 0.0}
@@ -165,15 +153,18 @@ CAUSES: Final = (
           "all_reduce_perf of nccl-tests on the same nodes; NCCL_DEBUG=INFO must say NET/IB or the fabric's plugin, "
           "not NET/Socket",
           "make NCCL use RDMA on all cards (NCCL_IB_HCA, plugin of the cloud, GPUDirect, one card per GPU)",
-          _slow_fabric, marks=("net/socket", "using network socket"), against=("using network ib", "net/ib"),
+          lambda seen, share: _links(seen, fabric_bandwidth=share),
+          marks=("net/socket", "using network socket"), against=("using network ib", "net/ib"),
           needs=_several_nodes),
     Cause("network", "messages between nodes wait (a pathological network)", 0.4, (30.0, 300.0, 3000.0),
           "{:.0f}x the latency", "sendrecv_perf of nccl-tests between nodes at small sizes",
-          "check routing, congestion control and firmware; try NCCL_ALGO and NCCL_PROTO", _pathological,
+          "check routing, congestion control and firmware; try NCCL_ALGO and NCCL_PROTO",
+          lambda seen, times: _links(seen, fabric_latency=times),
           needs=_several_nodes),
     Cause("nvlink", "links inside the node reach a part of their rate", 0.3, (0.5, 0.2, 0.06),
           "at {:.0%} of their bandwidth", "nvidia-smi topo -m, and all_reduce_perf -g 8 on one node",
-          "enable peer access: NCCL_P2P_DISABLE unset, ACS off, fabric manager running", _slow_scale_up,
+          "enable peer access: NCCL_P2P_DISABLE unset, ACS off, fabric manager running",
+          lambda seen, share: _links(seen, scale_up_bandwidth=share),
           marks=("p2p is disabled", "nccl_p2p_disable=1"),
           needs=lambda seen: seen.problem.cluster.num_devices > 1),
     Cause("overlap", "communication does not overlap with compute", 0.8, (1.0,), "none is hidden",
