@@ -1,11 +1,13 @@
-"""What tests share: a hand-made plan, and a small dense and a small mixture-of-experts problem."""
+"""What tests share: a hand-made plan, and the command itself."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
 
+from planner import cli
 from planner.spec.config import ParallelConfig
 from planner.spec.planfile import (
     CalibrationLevel,
@@ -20,10 +22,8 @@ from planner.spec.planfile import (
     StageMemory,
     Verdict,
 )
-from planner.spec.rule import Problem
 from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts, Subject
 from planner.spec.verdict import MemoryVerdict
-from tests.problems import dense_model, moe_model, problem
 
 GIB = 2.0**30
 
@@ -115,12 +115,16 @@ def example_plan() -> Plan:
 
 
 @pytest.fixture
-def dense_problem() -> Problem:
-    """A dense model of 8 layers on two nodes of H100; `tests.problems.problem` builds others."""
-    return problem(dense_model())
+def planner(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Calls the command in this process: exit code, stdout, stderr."""
 
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["planner", *arguments])
+        with pytest.raises(SystemExit) as raised:
+            cli.main()
+        out, err = capsys.readouterr()
+        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
 
-@pytest.fixture
-def moe_problem() -> Problem:
-    """A mixture of 16 experts, one dense layer first, on two nodes of H100."""
-    return problem(moe_model())
+    return call

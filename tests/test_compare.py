@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from planner import cli
 from planner.compare import Comparison, Objective, compare_clusters
 from planner.errors import InputError, UnknownNameError
 from planner.outcome import hold_batch, limits, run_days
@@ -161,22 +159,6 @@ def test_colour_only_where_wanted(three: Comparison) -> None:
         width=80, file=io.StringIO(), force_terminal=True, color_system="standard", no_color=False
     )
     assert "\x1b[" in render(comparison_document(three), coloured)
-
-
-@pytest.fixture
-def planner(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """Calls the command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["planner", *arguments])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        out, err = capsys.readouterr()
-        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
-
-    return call
 
 
 def test_the_verb(planner: Callable[..., tuple[int, str, str]]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from planner import cli
 from planner.cli.campaign import parse_budget, parse_counts, parse_days
 from planner.errors import InputError
 from planner.growth import PAYING_SPEEDUP
@@ -226,22 +224,6 @@ def test_reading_of_words() -> None:
     assert parse_budget("250000 $") == 250000.0
     assert parse_counts("8, 16") == (8, 16)
     assert parse_counts(None) == ()
-
-
-@pytest.fixture
-def planner(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """Calls the command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["planner", *arguments])
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        out, err = capsys.readouterr()
-        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
-
-    return call
 
 
 JOB = ("llama-3.2-1b", "2x8 h100 400G-ib", "--seq-len", "4096", "--global-batch", "64")
