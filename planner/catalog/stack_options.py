@@ -38,6 +38,7 @@ FLASH_ATTENTION_3: Final = "flash-attention-3"
 FUSED_EXPERTS: Final = "use-transformer-engine-op-fuser"
 UNFUSED_ATTENTION: Final = "attention-backend=unfused"
 UNFUSED_SWIGLU: Final = "no-bias-swiglu-fusion"
+DROPOUT: Final = "hidden-dropout=0.1"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
 GRADIENTS_16: Final = "grad-reduce-in-bf16"
@@ -212,6 +213,11 @@ OPTIONS: Final = (
     StackOption(
         UNFUSED_SWIGLU, ("megatron",), {"kernels": {"fused_activation": False}},
         "SwiGLU by single operations of PyTorch, as in models of NeMo that do not set bias_activation_fusion",
+        since="2024-01",
+    ),
+    StackOption(
+        DROPOUT, ("megatron",), {"kernels": {"dropout": True}},
+        "dropout where attention and the MLP return to the stream, of any share: masks and their passes",
         since="2024-01",
     ),
     StackOption(  # the update copies a rank's share to fp32: core/optimizer/distrib_optimizer.py

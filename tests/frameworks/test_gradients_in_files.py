@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import (
     DP_SERIAL,
+    DROPOUT,
     GRADIENTS_16,
     GRADIENTS_32,
     UNFUSED_ATTENTION,
@@ -45,7 +46,12 @@ def script(words: str, processes: int = 8) -> str:
     ],
 )
 def test_arguments_are_read(words: str, processes: int, options: tuple[str, ...]) -> None:
-    assert framework("megatron").parse({"run.sh": script(words, processes)}).stack_options == options
+    assert (
+        framework("megatron")
+        .parse({"run.sh": script(f"--hidden-dropout 0 {words}", processes)})
+        .stack_options
+        == options
+    )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -91,6 +97,31 @@ def test_an_activation_that_is_not_fused(gated: bool) -> None:
     meant = framework("megatron")
     again = meant.parse({"launch.sh": meant.render(told, meant.default_version)["launch.sh"]})
     assert UNFUSED_SWIGLU in again.stack_options
+
+
+@pytest.mark.parametrize(
+    ("words", "costed", "said"),
+    [
+        ("", True, "--attention-dropout inside a fused kernel is not"),
+        ("--attention-dropout 0", True, "its masks and passes are costed"),
+        ("--hidden-dropout 0.0", False, ""),
+        ("--attention-backend unfused", True, "its masks and passes are costed"),
+        ("--attention-backend unfused --attention-dropout 0", False, "are not costed"),
+    ],
+)
+def test_dropout(words: str, costed: bool, said: str) -> None:
+    """0.1 unless stated (megatron/training/arguments.py): two masks of a byte a value a layer."""
+    read = framework("megatron").parse({"run.sh": script(f"--bf16 {OVERLAPPED} {words}")})
+    assert (DROPOUT in read.stack_options) is costed
+    assert (
+        [note for note in read.notes if "dropout" in note] == [] if not said else said in "".join(read.notes)
+    )
+    stack = load_stack(f"megatron-2026+{DROPOUT}")
+    told = launch("llama-3.1-8b", CONFIGS["megatron"], problem("llama-3.1-8b", stack.name))
+    meant = framework("megatron")
+    text = meant.render(told, meant.default_version)["launch.sh"]
+    assert "--hidden-dropout 0.1" in text
+    assert DROPOUT in meant.parse({"launch.sh": text}).stack_options
 
 
 EXPERTS = (

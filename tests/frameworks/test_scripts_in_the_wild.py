@@ -165,7 +165,7 @@ def test_fully_sharded_is_the_frameworks_to_allow(tmp_path: Path) -> None:
     facts = checked(tmp_path, fsdp, "run.sh", "--gpus", "8")
     assert facts["axes"]["zero"] == 3  # type: ignore[index]
     assert facts["violations"] == []
-    assert "stack megatron-fsdp-2026" in facts["notes"]  # type: ignore[operator]
+    assert "stack megatron-fsdp-2026+hidden-dropout=0.1" in facts["notes"]  # type: ignore[operator]
     kept = checked(tmp_path, fsdp, "run.sh", "--gpus", "8", "--stack", "megatron-2026")
     assert any("ZeRO 3 was not measured" in str(note) for note in kept["notes"])  # type: ignore[attr-defined]
 

@@ -366,6 +366,8 @@ def _precision(launch: Launch) -> list[Option]:
 def _training(launch: Launch) -> list[Option]:
     job = launch.job
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
+    stack = megatron_stack(launch)
+    dropout = "0.1" if stack is not None and stack.kernels.dropout else "0.0"
     return [
         ("--micro-batch-size", str(launch.config.micro_batch)),
         ("--global-batch-size", str(job.global_batch)),
@@ -375,8 +377,8 @@ def _training(launch: Launch) -> list[Option]:
         ("--lr-decay-style", "cosine"),
         ("--clip-grad", "1.0"),
         ("--weight-decay", "0.1"),
-        ("--attention-dropout", "0.0"),
-        ("--hidden-dropout", "0.0"),
+        ("--attention-dropout", dropout),
+        ("--hidden-dropout", dropout),
         ("--log-interval", "1"),
         ("--log-throughput",),
         ("--eval-iters", "0"),

@@ -28,6 +28,8 @@ from planner.frameworks.megatron.states import (
     accept_fsdp,
     accept_narrow_parameters,
     bf16_layers,
+    drops_out,
+    keeps_scores,
     narrow_parameters,
     stack_options,
     strategy,
@@ -204,10 +206,13 @@ def _mapping_notes(a: Arguments, devices: int | None) -> list[str]:
 def _kernel_notes(a: Arguments) -> list[str]:
     """What arguments that are absent, or stand at their defaults, leave slower or larger than it is costed."""
     said = []
-    if a.number("--hidden-dropout", 0.1) > 0:
-        said.append(
-            "--hidden-dropout is not 0 (0.1 unless stated): masks and passes of dropout are not costed"
-        )
+    if drops_out(a):
+        how = "its masks and passes are costed"
+        if not keeps_scores(a) and a.number("--attention-dropout", 0.1) > 0:
+            how += ", --attention-dropout inside a fused kernel is not"
+        said.append(f"--hidden-dropout is not 0 (0.1 unless stated): {how}")
+    elif a.number("--hidden-dropout", 0.1) > 0:
+        said.append("--hidden-dropout is not 0 and --attention-dropout is: masks and passes are not costed")
     share = a.number("--optimizer-offload-fraction", 1.0)
     if a.has("--optimizer-cpu-offload") and share < 1:
         said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted on the host")

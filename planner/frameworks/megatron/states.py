@@ -12,6 +12,7 @@ from typing import Final
 from planner.catalog.stack_options import (
     DOUBLE_BUFFER,
     DP_SERIAL,
+    DROPOUT,
     FP32_GRADIENTS,
     FUSED_EXPERTS,
     GRADIENTS_16,
@@ -205,9 +206,9 @@ def strategy(a: Arguments) -> str:
 def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     """Options of the stack that the arguments set. User buffers imply double buffers. `alone`: is there one replica,
     which reduces nothing?"""
-    local = a.word("--transformer-impl", "transformer_engine") == "local" and not a.has("--use-flash-attn")
-    kernels = [UNFUSED_ATTENTION] * (local or a.word("--attention-backend", "auto") in ("unfused", "local"))
+    kernels = [UNFUSED_ATTENTION] * keeps_scores(a)
     kernels += [UNFUSED_SWIGLU] * (a.has("--swiglu") and a.has(f"--{UNFUSED_SWIGLU}"))
+    kernels += [DROPOUT] * drops_out(a)
     fused = a.has("--num-experts") and a.has(f"--{FUSED_EXPERTS}") and a.has("--fp8-format")
     kernels += [FUSED_EXPERTS] * (fused and a.word("--fp8-recipe", "delayed") == "mxfp8")
     if not a.has("--use-megatron-fsdp"):
@@ -220,6 +221,17 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     if a.word("--megatron-fsdp-main-grads-dtype", "auto") == "fp32":
         found.append(FP32_GRADIENTS)
     return tuple(found)
+
+
+def keeps_scores(a: Arguments) -> bool:
+    local = a.word("--transformer-impl", "transformer_engine") == "local" and not a.has("--use-flash-attn")
+    return local or a.word("--attention-backend", "auto") in ("unfused", "local")
+
+
+def drops_out(a: Arguments) -> bool:
+    """Is dropout costed? Where attention keeps its scores, that of its weights is costed with that of the stream."""
+    alone = keeps_scores(a) and a.number("--attention-dropout", 0.1) == 0
+    return a.number("--hidden-dropout", 0.1) > 0 and not alone
 
 
 def _keeps_16_bit_gradients(a: Arguments) -> bool:
