@@ -13,13 +13,9 @@ from planner.spec.rule import Columns, Problem, Rule
 
 def only(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:
     """An axis that has one of these values."""
-
-    def legal(columns: Columns, problem: Problem) -> Mask:
-        return np.isin(columns[axis], values)
-
     listed = " or ".join(map(str, values))
     return Rule(
-        f"{axis.replace('_', '-')}-expressible", (axis,), legal,
+        f"{axis.replace('_', '-')}-expressible", (axis,), lambda c, p: np.isin(c[axis], values),
         f"{title} can express {axis}={listed} only; {axis}={{{axis}}}", f"set {axis}={values[0]}", source,
     )  # fmt: skip
 
@@ -40,12 +36,8 @@ def whole_recompute(title: str, source: str) -> Rule:
 
 def no_selective(title: str, source: str) -> Rule:
     """No recomputation of some modules."""
-
-    def legal(columns: Columns, problem: Problem) -> Mask:
-        return columns["recompute"] != Recompute.SELECTIVE
-
     return Rule(
-        "recompute-selective", ("recompute",), legal,
+        "recompute-selective", ("recompute",), lambda c, p: c["recompute"] != Recompute.SELECTIVE,
         f"{title} does not recompute single modules", "set recompute=none or full", source,
     )  # fmt: skip
 

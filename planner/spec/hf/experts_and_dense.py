@@ -30,6 +30,7 @@ from planner.spec.hf.parts import (
     read_core,
     rotary_model,
     sliding_pattern,
+    stated_window,
     window_period,
     windows_per_layer,
     with_window,
@@ -140,7 +141,7 @@ def read_dots1(f: ConfigFields, name: str) -> ModelSpec:
     f.integer("num_experts_per_tok")
     moe = shared_and_routed(f, ROUTED, experts=1, top_k=1, shared=0)
     first = f.integer("max_window_layers", default=62, least=0)
-    window = f.optional_integer("sliding_window") if "sliding_window" in f.values else 4096
+    window = stated_window(f, 4096)
     types = f.words("layer_types", ("full_attention", "sliding_attention"))
     if types is not None:
         f.one_per_layer("layer_types", types, core.num_layers)
@@ -247,7 +248,7 @@ def read_mellum(f: ConfigFields, name: str) -> ModelSpec:
     moe = read_moe(
         f, experts=("num_experts", "num_local_experts"), expert_ffn="moe_intermediate_size", default=(64, 8)
     )
-    window = f.optional_integer("sliding_window") if "sliding_window" in f.values else 1024
+    window = stated_window(f, 1024)
     windows = windows_per_layer(f, core.num_layers, window, [False] * core.num_layers)
     layers = mixed_layers(f, attention, moe, windows, sparse_from(f, core.num_layers, 0))
     return rotary_model(f, name, core, layers, max_position=131072)
@@ -330,7 +331,7 @@ def read_cohere2_moe(f: ConfigFields, name: str) -> ModelSpec:
 
 def _cohere_windows(f: ConfigFields, num_layers: int, dense: int) -> list[int | None]:
     """Leading dense layers have a period of their own."""
-    window = 4096 if "sliding_window" not in f.values else f.optional_integer("sliding_window")
+    window = stated_window(f, 4096)
     ahead = f.integer("prefix_dense_sliding_window_pattern", default=1)
     period = f.integer("sliding_window_pattern", default=4)
     slides = [(i + 1) % ahead > 0 for i in range(dense)]

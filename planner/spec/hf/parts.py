@@ -79,6 +79,11 @@ def with_window(attention: Attention, window: int | None) -> Attention:
     return replace(attention, window=window)
 
 
+def stated_window(f: ConfigFields, default: int) -> int | None:
+    """`sliding_window`, whose null lets every layer see everything; the family's default where it is left out."""
+    return f.optional_integer("sliding_window") if "sliding_window" in f.values else default
+
+
 def windows_per_layer(
     f: ConfigFields, num_layers: int, window: int | None, sliding: list[bool]
 ) -> list[int | None]:

@@ -19,6 +19,7 @@ from planner.spec.hf.parts import (
     repeat_with_windows,
     rotary_model,
     sliding_pattern,
+    stated_window,
     window_period,
     windows_per_layer,
 )
@@ -106,7 +107,7 @@ def read_cwm(f: ConfigFields, name: str) -> ModelSpec:
     """CWM: the first of every four layers sees everything, the others slide."""
     core = read_core(f)
     attention = grouped_attention(f, core, kv_heads=8, head_dim=128)
-    window = 8192 if "sliding_window" not in f.values else f.optional_integer("sliding_window")
+    window = stated_window(f, 8192)
     pattern = [i % 4 != 0 for i in range(core.num_layers)]
     windows = windows_per_layer(f, core.num_layers, window, pattern)
     layers = repeat_with_windows(
@@ -148,8 +149,8 @@ def read_granite_swa(f: ConfigFields, name: str) -> ModelSpec:
 
 def _granite_windows(f: ConfigFields, num_layers: int) -> list[int | None]:
     """The first of every four layers sees everything."""
-    window = 128 if "sliding_window" not in f.values else f.optional_integer("sliding_window")
-    return windows_per_layer(f, num_layers, window, [i % 4 > 0 for i in range(num_layers)])
+    slides = [i % 4 > 0 for i in range(num_layers)]
+    return windows_per_layer(f, num_layers, stated_window(f, 128), slides)
 
 
 def read_granitemoe_swa(f: ConfigFields, name: str) -> ModelSpec:
@@ -178,7 +179,7 @@ def read_muse_glimmer(f: ConfigFields, name: str) -> ModelSpec:
             "attention must have no biases beside a gate without one", "attention_bias=true", "leave it out"
         )
     attention = replace(grouped_attention(f, core, kv_heads=2, head_dim=128), output_gate=True)
-    window = 2048 if "sliding_window" not in f.values else f.optional_integer("sliding_window")
+    window = stated_window(f, 2048)
     slides = [(core.num_layers - 1 - i) % 4 > 0 for i in range(core.num_layers)]
     activation = f.activation("hidden_activation", default=Activation.SILU)
     layer = Layer(attention, Mlp(f.integer("intermediate_size"), True, False, activation), None, norms=4)
