@@ -1,6 +1,6 @@
 """How long do the embedding and the head with its loss take, and what do they keep?
 
-One value per distinct key of `layer_columns`.
+One value per distinct key of `layer_columns`. Left out: messages of a vocabulary split over tensor-parallel ranks.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ class EdgeModel:
         single = kernels.single_operations and kernels.cross_entropy is CrossEntropy.EAGER
         multiplied = any(layer.multiplied for layer in model.layer_kinds)
         per_logit = loss_bytes(act, multiplied) if single else LOSS_PASSES_BYTES
-        logits = per_logit * x.tokens * vocabulary / x.t
+        # whole logits are gathered, then laid together (read and written once)
+        whole = kernels.cross_entropy is CrossEntropy.EAGER
+        each = per_logit + 2.0 * act * (x.t > 1) if whole else per_logit / x.t
+        logits = each * x.tokens * vocabulary
         stream = act * x.tokens * model.hidden / x.sequence_split
         own = x.tokens * model.side_width
         read = 8.0 * (stream + act * own) + (side_bytes(act) if single else 12.0 * act) * own
