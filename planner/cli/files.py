@@ -218,7 +218,7 @@ def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
     kernels, communication = stack.kernels, stack.communication
     if parsed.cross_entropy not in (None, kernels.cross_entropy):
         said.append(
-            f"costed with a {parsed.cross_entropy} loss, as the files ask; the stack was measured without"
+            f"costed with the loss {parsed.cross_entropy}, as the files ask; the stack was measured without"
         )
         kernels = kernels.model_copy(update={"cross_entropy": parsed.cross_entropy})
     if parsed.dispatcher not in (None, communication.dispatcher):

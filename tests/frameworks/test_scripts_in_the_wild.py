@@ -646,6 +646,20 @@ def test_one_layer_of_so_many_is_counted_through_the_chunks_of_a_rank(tmp_path: 
     assert "of 5 layers that a rank recomputes 4 are costed" in str(facts["notes"])
 
 
+def test_torchtitan_without_loss_parallel_holds_whole_logits(tmp_path: Path) -> None:
+    split, whole = (
+        checked(
+            tmp_path, TOML.replace("[parallelism]\n", f"[parallelism]\n{said}"), "train.toml", "--gpus", "32"
+        )
+        for said in ("", "disable_loss_parallel = true\n")
+    )
+    logits = 2 * 4096 * 128_256 / 2  # of one of two tensor-parallel ranks
+    peaks = [float(facts["peak_memory_bytes"]) for facts in (split, whole)]  # type: ignore[arg-type]
+    assert peaks[1] - peaks[0] > 4 * logits
+    assert whole["step_time_s"] > split["step_time_s"]  # type: ignore[operator]
+    assert "loss eager" in str(whole["notes"])
+
+
 @pytest.mark.parametrize(("batch", "runs"), [("", 0), ("global_batch_size = 64\n", 2)])
 def test_a_batch_beyond_the_ranks_own_runs_torchtitans_pipeline_again(
     tmp_path: Path, batch: str, runs: int

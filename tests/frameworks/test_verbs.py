@@ -138,7 +138,7 @@ def test_the_loss_that_the_files_ask_for(tmp_path: Path) -> None:
         answers.append(json.loads(done.stdout))
     plain, fused = answers
     assert fused["step_time_s"] < plain["step_time_s"]
-    assert any("fused loss" in note for note in fused["notes"])
+    assert any("loss fused" in note for note in fused["notes"])
     assert not any("loss" in note for note in plain["notes"])
 
 

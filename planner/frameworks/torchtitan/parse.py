@@ -164,7 +164,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         layers=chunks,
         unknown=unknown,
         notes=notes,
-        cross_entropy=_loss(s, version),
+        cross_entropy=_loss(s, version, tp),
         param_gather=gathers,
         dispatcher=Dispatcher.DEEPEP if deepep else None,
         stack_options=(*pure, *eager, *options),
@@ -253,10 +253,12 @@ def _graphs(s: Settings, version: str, model: ModelSpec | None, stages_and_exper
     return {"cuda_graph_impl": int(CudaGraphs.NONE if disabled else CudaGraphs.FULL_ITERATION)}
 
 
-def _loss(s: Settings, version: str) -> CrossEntropy | None:
-    """0.3.0 takes the loss in parts where nothing else is said, 0.2.2 whole."""
+def _loss(s: Settings, version: str, tp: int) -> CrossEntropy | None:
+    """0.3.0 takes the loss in parts where nothing else is said, 0.2.2 whole, split over tensor-parallel ranks unless
+    disable_loss_parallel gives each of them all logits (0.2.2 models/llama3/infra/parallelize.py apply_tp)."""
     if version != CLI:
-        return CrossEntropy.VOCAB_PARALLEL
+        whole = tp > 1 and s.flag("parallelism.disable_loss_parallel")
+        return CrossEntropy.EAGER if whole else CrossEntropy.VOCAB_PARALLEL
     return CrossEntropy.VOCAB_PARALLEL if s.text("loss", "chunked") == "whole" else CrossEntropy.CHUNKED
 
 
