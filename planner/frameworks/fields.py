@@ -14,6 +14,7 @@ import yaml
 
 from planner.errors import FileInputError
 from planner.frameworks.shell.script import how_to_set
+from planner.spec.load_json import unique_keys
 from planner.spec.planfile import MOST
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -51,7 +52,7 @@ def load_settings(text: str, file: str) -> dict[str, Any]:
         raise FileInputError(file, "must be smaller than 2 MB", f"{len(text)} characters")
     try:
         if file.endswith(".json"):
-            document = json.loads(text)
+            document = json.loads(text, object_pairs_hook=unique_keys(file))
         elif file.endswith(".toml"):
             import tomllib  # few files are TOML
 

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from planner.errors import FileInputError, UnknownNameError, field_must
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
+from planner.spec.load_json import unique_keys
 from planner.spec.load_yaml import parse_yaml
 from planner.spec.model import ModelSpec
 
@@ -199,7 +200,8 @@ def _read(
 
 def _parse_json(text: str, file: str) -> Any:
     try:
-        return json.loads(text, parse_constant=str)  # Infinity, which Python writes: no number of ours
+        # Infinity, which Python writes: no number of ours
+        return json.loads(text, object_pairs_hook=unique_keys(file), parse_constant=str)
     except (ValueError, RecursionError) as error:
         given = str(error) if text.strip() else "an empty file"
         raise FileInputError(file, "the file must be valid JSON", given, "repair the file") from error

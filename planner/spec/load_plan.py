@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from planner.errors import FileInputError, field_must
+from planner.spec.load_json import unique_keys
 from planner.spec.planfile import SCHEMA_VERSION, Plan
 from planner.spec.save import save_text
 
@@ -66,19 +67,11 @@ def read_document(path: Path | str) -> str:
 def parse_json(text: str, name: str) -> dict[str, Any]:
     """The object in a JSON document that came from `name`. Raises `FileInputError`."""
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        mapping = dict(pairs)
-        if len(mapping) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise FileInputError(name, "must be given once", "twice", field=twice)
-        return mapping
-
     def refuse(constant: str) -> NoReturn:
         raise FileInputError(name, "must hold finite numbers only", constant)
 
     try:
-        document = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        document = json.loads(text, object_pairs_hook=unique_keys(name), parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise FileInputError(name, "must be valid JSON", reason, _MAKE_ONE) from None

@@ -121,6 +121,8 @@ def test_a_missing_file_is_named(path: str) -> None:
         (b'{"model_type": "llama", "hidden_size": -Infinity}', "must be an integer"),
         (b'{"hidden_size": ' + b"9" * 5000 + b"}", "valid JSON"),
         (b"[" * 100_000, "valid JSON"),
+        (b'{"model_type": "llama", "hidden_size": 64, "hidden_size": 32}', "hidden_size: must be given once"),
+        (b'{"rope_scaling": {"factor": 2, "factor": 4}}', "factor: must be given once"),
         (b"{}", "model_type"),
         (b'{"model_type": 3}', "model_type"),
     ],
