@@ -96,6 +96,7 @@ def cluster_facts(cluster: Cluster, any_size: bool = False) -> Facts:
             }
             for tier in cluster.tiers
         ],
+        "rails": cluster.rails,
         "host_memory": cluster.host_memory,
         "price_per_device_hour": cluster.price_per_device_hour,
         "power_per_device": cluster.power_per_device,

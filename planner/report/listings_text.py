@@ -107,6 +107,8 @@ def cluster_document(facts: Facts) -> RenderableType:
     ):
         if facts[key] is not None:
             rows.append((label, f"{_shown(key, facts[key])} {unit}"))
+    if facts["rails"] is not None:
+        rows.append(("rails", f"{facts['rails']} between nodes, as described; no figure rests on them"))
     tiers = [
         (
             tier["name"],

@@ -421,6 +421,8 @@ def test_clusters_tell_sources_and_unverified_numbers(planner: Callable[..., Out
     assert "SuperPOD" in text
     assert "node.host_memory" in text
     assert "450 GB/s" in text
+    assert "8 between nodes, as described; no figure rests on them" in text
+    assert "rails" not in planner("clusters", "h100-sxm-roce").out
 
 
 # --- the process

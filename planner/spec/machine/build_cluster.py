@@ -114,6 +114,7 @@ def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> C
         assumed=tuple(assumed),
         source="; ".join(dict.fromkeys(spec.sources.values())),
         network_efficiency=spec.network_efficiency,
+        rails=spec.fabric.rails if spec.fabric else None,
     )
 
 

@@ -79,7 +79,11 @@ class FabricTierSpec(FileModel):
 
 
 class FabricSpec(FileModel):
-    """The network between nodes. `latency`: nominal time of one message hop. `rails`: parallel planes."""
+    """The network between nodes. `latency`: nominal time of one message hop.
+
+    `rails`: parallel planes, one or more NICs of a node in each. It describes and no figure rests on it: bandwidth is
+    that of the NICs, and what leaves a plane is the tiers' oversubscription.
+    """
 
     kind: LinkKind
     rails: Count | None = None
@@ -151,6 +155,10 @@ class ClusterSpec(FileModel):
             raise FieldError(
                 "fabric", "a cluster of several nodes must state fabric, node.nics and node.nic_bandwidth"
             )
+        if self.fabric.rails is not None and self.fabric.rails > self.node.nics:
+            raise FieldError(
+                "fabric.rails", f"must be at most the node's {self.node.nics} NICs, given {self.fabric.rails}"
+            )
         below = inside
         for index, tier in enumerate(self.fabric.tiers):
             field = f"fabric.tiers.{index}.devices"
@@ -197,7 +205,7 @@ class Cluster:
     `host_memory` per node [bytes], `price_per_device_hour` on demand [$/h], `power_per_device` [W] the device's share
     of its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
     `links`: what a calibration measured on its links, over what is said of such links. `described`: the keys of a
-    user's own file.
+    user's own file. `rails`: parallel planes of the fabric, which change no figure.
     """
 
     name: str
@@ -217,6 +225,7 @@ class Cluster:
     reserved_price_per_device_hour: float | None = None
     spot_price_per_device_hour: float | None = None
     links: LinkFactors = AS_SHIPPED
+    rails: int | None = None
     described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

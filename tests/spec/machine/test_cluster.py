@@ -471,6 +471,7 @@ def test_a_file_is_a_cluster(tmp_path: Path) -> None:
         ("  nics: 8", "  nics: 0", "node.nics"),
         ("  nics: 8", "  nics: 8.5", "node.nics"),
         ("  nics: 8\n", "", "node.nics"),
+        ("  kind: infiniband", "  kind: infiniband\n  rails: 16", "fabric.rails"),
         ("nodes: 4", "nodes: -4", "nodes"),
         ("nodes: 4", "nodes: true", "nodes"),
         ("nodes: 4", "nodes: many", "nodes"),
