@@ -138,7 +138,7 @@ def check_files(
         "legal": not broken and not parsed.unknown,
         "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in broken],
         "unknown_options": list(parsed.unknown),
-        "notes": [*said, *parsed.notes, *assumed],
+        "notes": [*said, *parsed.notes, *assumed, _full_length(problem)],
         "verdict": "not_costed",
         "better": None,
     }
@@ -150,6 +150,14 @@ def check_files(
     if best is not None:
         answer["better"] = _better(judge.problem, hidden, best, config, framework, parsed, answer, text)
     return answer
+
+
+def _full_length(problem: Problem) -> str:
+    """What is taken of the data, which launch files don't hold."""
+    return (
+        f"every sequence is taken as one text of {problem.job.seq_len:,} tokens; packed or shorter ones take less, "
+        "which planner estimate says with --mean-len"
+    )
 
 
 def _overlapping(problem: Problem) -> Problem:

@@ -45,6 +45,28 @@ def test_export_then_check(plan: Path, tmp_path: Path) -> None:
     )
 
 
+def test_files_of_a_packed_job_are_checked_as_full_texts_and_say_so(tmp_path: Path) -> None:
+    plan, out = tmp_path / "plan.json", tmp_path / "launch"
+    words = [
+        "estimate",
+        "llama-3.1-8b",
+        "1x8 h100",
+        "--set",
+        "tp=2",
+        "--seq-len",
+        "8192",
+        "--global-batch",
+        "64",
+    ]
+    assert runner.invoke(app, [*words, "--packed", "--mean-len", "512", "-o", str(plan)]).exit_code == 0
+    assert runner.invoke(app, ["export", str(plan), "--to", "megatron", "-o", str(out)]).exit_code == 0
+    answer = json.loads(runner.invoke(app, ["check", str(out), "--cluster", "1x8 h100", "--json"]).stdout)
+    assert answer["step_time_s"] > 1.05 * json.loads(plan.read_text())["choices"][0]["step_time"]
+    said = [note for note in answer["notes"] if "one text of 8,192 tokens" in note]
+    assert len(said) == 1
+    assert "--mean-len" in said[0]
+
+
 def test_the_launcher_is_that_of_the_stack_unless_another_is_named(plan: Path, tmp_path: Path) -> None:
     done = runner.invoke(app, ["export", str(plan), "-o", str(tmp_path / "own")])
     named = runner.invoke(app, ["export", str(plan), "--to", "megatron", "-o", str(tmp_path / "named")])
