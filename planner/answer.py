@@ -125,6 +125,7 @@ class Answerer:
             costed=found.costed,
             seconds=clock(),
             restricted=self.restricted,
+            once=found.once,
             certificate=self._certificate(
                 space, found, splits, choices, front, ending, objective, clock(), allowed
             ),

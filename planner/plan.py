@@ -35,6 +35,7 @@ from planner.solve.refine import (
     PASSING_FINALISTS,
     PASSING_SIMULATED,
     SIMULATED,
+    listed_once,
     refine,
     solve_splits,
     worth_listing,
@@ -119,9 +120,8 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
             lambda config: recompute_choices(problem, request.restrict, config),
             EFFORT if request.thorough else PASSING_EFFORT,
         )  # fmt: skip
-        alike = {"vpp", "recompute_layers"} & set(request.restrict)  # asked about, each is worth a line
-        top = splits.best.take(slice(request.top)) if alike else worth_listing(splits.best, request.top)
-        found = replace(found, best=top)
+        once = listed_once(problem, request.restrict)
+        found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
     helps = _advice(request, problem, model, space, found, limit, watch) if request.thorough else None
     answer = Answerer(
         problem,

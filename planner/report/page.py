@@ -194,7 +194,7 @@ def _top_section(plan: Plan) -> Section:
     heads = ("#", *grid.axes, "step", "slower", "tokens/s/GPU", "MFU", "memory", "")
     rows = []
     for number, (axes, choice) in enumerate(zip(grid.rows, plan.choices, strict=True), start=1):
-        slower = f"{100 * (choice.step_time / first - 1):.1f} %" if number > 1 else ""
+        slower = f"{100 * max(choice.step_time / first - 1, 0):.1f} %" if number > 1 else ""
         rows.append(
             (
                 str(number),
@@ -210,6 +210,8 @@ def _top_section(plan: Plan) -> Section:
     blocks = [table(heads, rows, marked=0)]
     if grid.common:
         blocks.insert(0, Block("text", text=f"All with {grid.common}."))
+    if said := proof.once_sentence(plan.search):
+        blocks.append(Block("text", text=f"{said.capitalize()}."))
     difference, *terms = facts.comparison(plan.choices[0], plan.choices[1], 2)
     detail = ": " + ", ".join(terms) if terms else ""
     blocks.append(Block("text", text=f"Against the runner-up: {difference}{detail}."))

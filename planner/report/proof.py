@@ -21,6 +21,10 @@ from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_time
 
 _ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
+_ONCE = {
+    "vpp": "vpp alone the fastest",
+    "cuda_graph_impl": "graphs alone and tie the framework's default",
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,12 @@ def search_sentence(search: Search) -> str:
         fixed = ", ".join(f"{axis}={_values_text(axis, v)}" for axis, v in search.restricted.items())
         text += f"; restricted to {fixed}"
     return text
+
+
+def once_sentence(search: Search) -> str:
+    """Which of those that are alike the list holds; empty where all may be listed."""
+    said = [f"of those that differ in {what}" for axis, what in _ONCE.items() if axis in search.once]
+    return f"{', '.join(said)}, where there are enough others" if said else ""
 
 
 def _values_text(axis: str, values: Sequence[int]) -> str:

@@ -142,15 +142,9 @@ def _choices(plan: Plan) -> list[RenderableType]:
     best = plan.choices[0]
     blocks = [section(best.config.text, _figures(best))]
     if len(plan.choices) > 1:
-        alike = {"vpp", "recompute_layers"} & set(plan.search.restricted)
-        said = (
-            []
-            if alike
-            else [
-                prose("of those that differ in vpp alone the fastest, where there are enough others", "dim")
-            ]
-        )
-        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices), *said))
+        said = proof.once_sentence(plan.search)
+        notes = [prose(said, "dim")] if said else []
+        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices), *notes))
     blocks.append(section("Where the step goes", _bars(best.time, _seconds_like(best.time))))
     blocks.append(_memory_bars(best))
     reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
@@ -205,7 +199,7 @@ def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
     return [
         (
             facts.aligned_time(choice.step_time, slowest),
-            f"{100 * (choice.step_time / best - 1):.1f} %" if index else "",
+            f"{100 * max(choice.step_time / best - 1, 0):.1f} %" if index else "",
             f"{choice.tokens_per_second_per_device:,.0f}",
             f"{100 * choice.mfu:.1f}",
             f"{choice.memory.peak / GIB:.1f}",

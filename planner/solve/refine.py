@@ -3,13 +3,14 @@
 The search ranks by closed forms, exact for 1F1B and near for other pipelines, under the stack's own split; the fastest
 are costed again with their pipelines simulated pass by pass: ever more of them, until those further behind would not be
 among the best even if their closed forms were as far above the truth as any seen. Of the finalists the split of each
-that could overtake the best is solved, starting from a few simple ones. Left out: configurations behind those
-simulated, which a larger error of the closed form, or a better split, could hide.
+that could overtake the best is solved, starting from a few simple ones. Those that differ in CUDA graphs alone and tie
+stand by what the framework does by itself. Left out: configurations behind those simulated, which a larger error of
+the closed form, or a better split, could hide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +22,13 @@ from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import SearchResult
 from planner.solve.splits.bound import LayerCosts, quick_bound
 from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
-from planner.spec.config import ConfigTable, ParallelConfig, Schedule
+from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Schedule
+from planner.spec.rule import Problem
 
 FINALISTS = 20  # whose splits are solved
-LISTED = 10  # that differ in more than virtual stages, however few are asked for
+LISTED = 10  # that are not like one before them, however few are asked for
+GRAPHS_TIE = 5e-4  # of the step time: tables show tenths of a percent
+LISTED_ONCE = ("vpp", "cuda_graph_impl")
 SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
 MORE = 4  # times as many are simulated where that may change the best
 SHORTENED = 0.97  # of a closed form a simulation takes, unless those simulated say less
@@ -40,14 +44,15 @@ def refine(
     model: CostModel, simulator: PipelineSimulator, found: SearchResult, look: Callable[[int], SearchResult],
     finalists: int = FINALISTS, listed: int = LISTED, most: int = SIMULATED,
 ) -> SearchResult:  # fmt: skip
-    """The fastest with their pipelines simulated, fastest first: `finalists` of them, and the first `listed` that
-    differ in more than virtual stages. `look`: a search like `found` for another number of the fastest by closed forms;
-    `most` of them are simulated."""
+    """The fastest with their pipelines simulated, fastest first: `finalists` of them, and the first `listed` that are
+    not like one before them (see `worth_listing`). `look`: a search like `found` for another number of the fastest by
+    closed forms; `most` of them are simulated."""
     asked, shortened = finalists, SHORTENED
     while len(found.best):
         cost, closed = evaluate_exactly(model, found.best, simulator), model.evaluate(found.best).step_time
-        order = np.lexsort((np.arange(len(closed)), cost.device_memory, cost.step_time))
-        alone = np.flatnonzero(~_again(found.best.take(order)))[:listed]
+        own, graphs = _own_graphs(model.problem), found.best["cuda_graph_impl"]
+        order = _ranked(found.best, cost.step_time, np.lexsort((cost.device_memory, graphs != own)))
+        alone = np.flatnonzero(~_again(found.best.take(order), cost.step_time[order], LISTED_ONCE))[:listed]
         shortened = min(shortened, float((cost.step_time / closed).min()))
         sure = len(alone) == listed and closed[-1] * shortened >= cost.step_time[order[alone[-1]]]
         if sure or asked >= most or len(closed) < asked or np.isfinite(found.unseen):
@@ -61,11 +66,13 @@ def refine(
 @dataclass(frozen=True)
 class SplitsSolved:
     """`best`: the finalists, fastest first, each under the split of `splits` (those of them that were solved) and with
-    as many recomputed layers as that needs, else under the stack's own. `bound`: what no split of a finalist beats
-    [s]. `per_stage`: the fastest with numbers of recomputed layers that differ between ranks, which no launcher can be
-    told; None where the best recomputes none."""
+    as many recomputed layers as that needs, else under the stack's own; `time`: of a step of each [s]. Those that
+    differ in CUDA graphs alone and tie stay in the order given. `bound`: what no split of a finalist beats [s].
+    `per_stage`: the fastest with numbers of recomputed layers that differ between ranks, which no launcher can be told;
+    None where the best recomputes none."""
 
     best: ConfigTable
+    time: NDArray[np.float64]
     splits: dict[ParallelConfig, SplitResult]
     bound: float
     per_stage: SplitResult | None = None
@@ -113,33 +120,76 @@ def solve_splits(
             best = min(best, search.result.step_time)
         open_ = [i for i in searches if not searches[i].done]
         following = min(open_, key=bounds.__getitem__, default=-1)
-    order = sorted(range(len(rows)), key=lambda i: (taken[i][0], i))
+    found_best, time = ConfigTable.of([config for _, config in taken]), np.array([time for time, _ in taken])
+    order = _ranked(found_best, time, np.arange(len(rows)))
     per_stage = None
-    if order and explicit and effort >= EFFORT and not stopped():
+    if len(order) and explicit and effort >= EFFORT and not stopped():
         per_stage = _differing(model, taken[order[0]][1], limit, best)
     splits = {taken[i][1] if explicit else rows[i]: search.result for i, search in searches.items()}
     bound = min([best, *bounds])
-    return SplitsSolved(ConfigTable.of([taken[i][1] for i in order]), splits, bound, per_stage)
+    return SplitsSolved(found_best.take(order), time[order], splits, bound, per_stage)
 
 
-def worth_listing(table: ConfigTable, top: int) -> ConfigTable:
-    """`top` rows of a table, in its order: of those that differ in virtual stages (and the layers recomputed with them)
-    alone the first; more of them only where there are too few others."""
-    chosen = np.argsort(_again(table), kind="stable")[:top]
+def listed_once(problem: Problem, restrict: Collection[str]) -> tuple[str, ...]:
+    """Axes in which alone rows of a list should not differ: those asked about (`restrict`) are each worth a line, and
+    graphs only where the stack leaves a choice."""
+    choice = len(problem.stack.limits.cuda_graphs_tried) > 1
+    vpp = not {"vpp", "recompute_layers"} & set(restrict)
+    graphs = choice and not {"cuda_graph_impl", "cuda_graph_modules"} & set(restrict)
+    return tuple(axis for axis, once in zip(LISTED_ONCE, (vpp, graphs), strict=True) if once)
+
+
+def worth_listing(
+    table: ConfigTable, time: NDArray[np.float64], top: int, once: Collection[str] = LISTED_ONCE
+) -> ConfigTable:
+    """`top` rows of a table, in its order: of those that differ in an axis of `once` alone the first; more of them only
+    where there are too few others. With vpp go the layers recomputed; with CUDA graphs only step times `time` [s] that
+    tie."""
+    chosen = np.argsort(_again(table, time, once), kind="stable")[:top]
     return table.take(np.sort(chosen))
 
 
-def _again(table: ConfigTable) -> NDArray[np.bool_]:
-    """Which rows differ from one before in virtual stages and the layers recomputed with them alone?"""
+def _again(table: ConfigTable, time: NDArray[np.float64], once: Collection[str]) -> NDArray[np.bool_]:
+    """Which rows are like one before, as `worth_listing` has it?"""
     seen: set[ParallelConfig] = set()
+    last: dict[ParallelConfig, float] = {}  # of those that differ in graphs alone, the step time listed last
     again = []
     for i in range(len(table)):
         config = table.row(i)
-        if config.schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
+        if "vpp" in once and config.schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
             config = replace(config, vpp=1, schedule=0, recompute_layers=min(config.recompute_layers, 1))
-        again.append(config in seen)
+        plain, like = _without_graphs(config), config in seen
+        if "cuda_graph_impl" in once and not like and plain in last:
+            like = abs(time[i] - last[plain]) <= GRAPHS_TIE * last[plain]
+        if not like:
+            last[plain] = float(time[i])
         seen.add(config)
+        again.append(like)
     return np.array(again, dtype=np.bool_)
+
+
+def _ranked(table: ConfigTable, time: NDArray[np.float64], preferred: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Rows of a table, fastest first by their step times [s]; those that tie with the fastest of those from which they
+    differ in CUDA graphs alone follow one another in the order `preferred` of rows, as do equal times."""
+    rank = np.argsort(preferred)
+    order = np.lexsort((rank, time))
+    leaders: dict[ParallelConfig, int] = {}
+    leader = np.zeros(len(order), dtype=np.intp)  # of each row, the place of the one that it ties with
+    for place, row in enumerate(order):
+        first = leaders.setdefault(_without_graphs(table.row(int(row))), place)
+        if time[row] > time[order[first]] * (1 + GRAPHS_TIE):
+            first = leaders[_without_graphs(table.row(int(row)))] = place
+        leader[row] = first
+    return np.lexsort((rank, leader))
+
+
+def _own_graphs(problem: Problem) -> CudaGraphs:
+    """What the framework captures by itself, of those that a search tries."""
+    return CudaGraphs[problem.stack.limits.cuda_graphs_tried[-1].upper()]
+
+
+def _without_graphs(config: ParallelConfig) -> ParallelConfig:
+    return replace(config, cuda_graph_impl=0, cuda_graph_modules=0)
 
 
 def _differing(model: CostModel, config: ParallelConfig, limit: float, best: float) -> SplitResult | None:

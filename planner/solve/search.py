@@ -43,12 +43,13 @@ class Bounds:
 @dataclass(frozen=True)
 class SearchResult:
     """`best`: the fastest configurations that fit, best first; ties by least memory, then by order of the space.
-    `costed`: candidates whose memory and time were computed. `by_memory`: not computed, because their states alone
-    do not fit. `behind`: not computed, because a bound showed that none is among the best, or because they recompute
-    more of a stem that fits without. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate
-    that needs least memory (one row, or none where none was costed); of all candidates where none fits, if asked.
-    `unseen`: the step time that no candidate left without a look can beat [s], infinite where the search ended by
-    itself; `behind` then counts those as well. `solved`: how many had their pipelines simulated."""
+    `costed`: candidates whose memory and time were computed. `by_memory`: not computed, because their states alone do
+    not fit. `behind`: not computed, because a bound showed that none is among the best, or because they recompute more
+    of a stem that fits without. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate that
+    needs least memory (one row, or none where none was costed); of all candidates where none fits, if asked. `unseen`:
+    the step time that no candidate left without a look can beat [s], infinite where the search ended by itself;
+    `behind` then counts those as well. `solved`: how many had their pipelines simulated. `once`: axes in which alone
+    the best do not differ, where there are enough others."""
 
     best: ConfigTable
     costed: int
@@ -58,6 +59,7 @@ class SearchResult:
     smallest: ConfigTable
     unseen: float = np.inf
     solved: int = 0
+    once: tuple[str, ...] = ()
 
 
 def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bounds:

@@ -339,6 +339,11 @@ class Search(Record):
     )
     seconds: float = Field(ge=0, description="time the search took [s]")
     restricted: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="axis -> values allowed")
+    once: tuple[str, ...] = Field(
+        (),
+        description="axes in which alone choices do not differ where there are enough others: of those that differ in "
+        "vpp the fastest is listed, of those that differ in cuda_graph_impl and tie the framework's default",
+    )
     certificate: Certificate | None = Field(
         None, description="what is proven; absent of one named configuration"
     )

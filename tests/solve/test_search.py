@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
 from planner.cost.table import CostTable
-from planner.solve.refine import worth_listing
+from planner.solve.refine import LISTED_ONCE, worth_listing
 from planner.solve.search import SearchResult, search
 from planner.space.axes import Restriction
 from planner.space.enumerate import Enumeration, enumerate_configs
@@ -230,6 +232,28 @@ def test_twins_in_virtual_stages_are_listed_only_where_there_are_too_few_others(
         for tp, vpp in ((1, 2), (1, 1), (2, 1), (1, 4), (4, 1))
     ]
     table = ConfigTable.of(rows)
-    assert [worth_listing(table, 3).row(i) for i in range(3)] == [rows[0], rows[2], rows[4]]
-    assert [worth_listing(table, 4).row(i) for i in range(4)] == [rows[0], rows[1], rows[2], rows[4]]
-    assert len(worth_listing(table, 10)) == 5
+    time = np.arange(1.0, 6.0)
+    assert listed(table, time, 3) == [rows[0], rows[2], rows[4]]
+    assert listed(table, time, 4) == [rows[0], rows[1], rows[2], rows[4]]
+    assert len(worth_listing(table, time, 10)) == 5
+    assert listed(table, time, 3, once=()) == rows[:3]
+
+
+def test_twins_in_graphs_are_listed_once_where_they_tie() -> None:
+    """The first stands for the second, 0.04 % slower, and for no other: those of another degree, those that are 0.1 %
+    slower."""
+    rows = [
+        ParallelConfig(tp=tp, cuda_graph_impl=graphs)
+        for tp, graphs in ((1, 3), (1, 0), (2, 0), (1, 1), (2, 3))
+    ]
+    table, time = ConfigTable.of(rows), np.array([1.0, 1.0004, 1.0005, 1.001, 1.01])
+    assert listed(table, time, 4) == [rows[0], rows[2], rows[3], rows[4]]
+    assert listed(table, time, 4, once=("vpp",)) == rows[:4]
+    assert listed(table, time, 5) == rows
+
+
+def listed(
+    table: ConfigTable, time: NDArray[np.float64], top: int, once: Collection[str] = LISTED_ONCE
+) -> list[ParallelConfig]:
+    found = worth_listing(table, time, top, once)
+    return [found.row(i) for i in range(len(found))]

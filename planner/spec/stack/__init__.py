@@ -55,7 +55,8 @@ class Limits(Section):
         ("none",), description="what may capture CUDA graphs, as spec.config.CudaGraphs names it"
     )
     cuda_graphs_tried: tuple[str, ...] = Field(
-        ("none",), description="of these, what a search tries where nothing is asked for"
+        ("none",),
+        description="of these, what a search tries where nothing is asked for; last what is captured by default",
     )
     sequence_parallel: tuple[int, ...] = (0, 1)
     max_cp: int = 10**6
