@@ -126,8 +126,8 @@ class AdapterModel:
         ParallelLinearAdapter). The kernels beside the products do nothing but move bytes: no factor of the stack.
         """
         device, (m, n, k) = self.rates, extents
-        rank, rates = np.full_like(m, float(self.job.lora_rank or 0)), device.half_rates()
-        factor = device.device_factor * self.stack.compute.gemm_factor(device.half_dtype())
+        rank, rates = np.full_like(m, float(self.job.lora_rank or 0)), device.wide_rates()
+        factor = device.device_factor * self.stack.compute.gemm_factor(device.wide_dtype())
         outputs = n / np.where(gemm.shard is Shard.ROW, split, 1.0)
         inputs = layers * k / np.where(gemm.shard is Shard.COLUMN, split, 1.0)
         n = n / np.where(gemm.shard is Shard.ROW, t, 1.0)

@@ -67,9 +67,7 @@ class MixingModel:
         if job.packed:  # texts of a sequence run side by side
             seq = np.full_like(seq, job.attended_length)
         fused = not self.rates.problem.stack.kernels.single_operations
-        return mixer_time(
-            s, cut, act, interleaved, seq, self.rates.bandwidth, self.rates.attention_peak, fused
-        )
+        return mixer_time(s, cut, act, interleaved, seq, self.rates.bandwidth, self.rates.wide_peak, fused)
 
     def attention(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of attention itself; context parallelism divides the causal work evenly.
@@ -124,8 +122,8 @@ class MixingModel:
             SQUARE_PASSES[kernels.attention_of(a)],
         )
         passes = passes + (2.0 if kernels.dropout else 0.0)
-        products = 2 * square * (a.head_dim + a.v_head_dim) / (0.6 * self.rates.attention_peak)
-        if self.rates.half_dtype() in HALF and self.rates.meets_rows():
+        products = 2 * square * (a.head_dim + a.v_head_dim) / (0.6 * self.rates.wide_peak)
+        if self.rates.wide_dtype() in HALF and self.rates.meets_rows():
             products = products * misaligned_slowdown(float(a.v_head_dim), float(a.head_dim))
         width = self.rates.recipe.activation_bytes
         moved = memory_bound_time(width * passes * square, self.rates.bandwidth, self.rates.kernels)
@@ -138,7 +136,7 @@ class MixingModel:
         if not a.sparse or kernel is None:
             return None
         see = sight_of(a, *self._texts(keys), x.t, x.c, problem.job.packed)
-        return see, Device.of(kernel, problem.cluster.accelerator, rates.attention_peak, rates.bandwidth)
+        return see, Device.of(kernel, problem.cluster.accelerator, rates.wide_peak, rates.bandwidth)
 
     def indexer(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> tuple[Array, Array]:
         """Forward and backward seconds of choosing keys and of learning to; 0 where a layer does not."""

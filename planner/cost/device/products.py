@@ -98,7 +98,7 @@ class ProductModel:
     def table_of(self, gemm: Gemm, narrow: bool = True) -> Dtype | Precision:
         """The table that a product's rate is read from; see `gemm`."""
         return (
-            self.rates.gemm_key if narrow and not gemm.wide else self.rates.table_key(self.rates.half_dtype())
+            self.rates.gemm_key if narrow and not gemm.wide else self.rates.table_key(self.rates.wide_dtype())
         )
 
     def gemm(
@@ -106,18 +106,17 @@ class ProductModel:
     ) -> Products:
         """Seconds of one product for every key, evaluated once per distinct shape.
 
-        `narrow`: in the recipe's format; else in bf16, as the head, the router and layers that the job keeps so are.
-        `outputs`: of a device's share where it is padded.
+        `narrow`: in the recipe's format; else in that of `wide_dtype`, as the head, the router and layers that the job
+        keeps so are. `outputs`: of a device's share where it is padded.
         """
         first, inverse = groups.expert if gemm.expert else groups.dense
         m, n, k, local = gemm_extents(gemm, x, first)
         n = n if outputs is None else outputs[first]
-        half = self.rates.half_dtype()
         narrow = narrow and not gemm.wide
         key = self.table_of(gemm, narrow)
-        peak = self.rates.gemm_peak if narrow else self.rates.attention_peak
+        peak = self.rates.gemm_peak if narrow else self.rates.wide_peak
         rates = (key, peak, self.rates.bandwidth, self.rates.kernels)
-        form = self.rates.recipe.gemm if narrow else half
+        form = self.rates.recipe.gemm if narrow else self.rates.wide_dtype()
         factor = self.rates.device_factor * self.rates.problem.stack.compute.gemm_factor(form)
         if form in HALF and self.rates.meets_rows():
             factor = factor * misaligned_slowdown(n, k)

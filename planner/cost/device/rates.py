@@ -33,18 +33,35 @@ class DeviceRates:
         if self.gemm_key not in kernels.gemm:
             self.gemm_key = self.table_key(self.recipe.gemm)
         self.gemm_peak = device.peak_flops(self.recipe.gemm)
-        self.attention_peak = device.peak_flops(self.half_dtype())
+        self.wide_peak = device.peak_flops(self.wide_dtype())
+        self.attention_peak = self.wide_peak / self._products_of_attention()
         self.bandwidth = device.memory_bandwidth
         self.device_factor = problem.stack.compute.accelerator.get(device.name, 1.0)
 
-    def half_dtype(self) -> Dtype:
-        """The 16-bit format that the accelerator multiplies in."""
+    def wide_dtype(self) -> Dtype:
+        """The format of what is not in the recipe's: the 16-bit one that the accelerator multiplies in; of an fp32 job
+        the recipe's own, as nothing of it is in 16 bits."""
+        if self.recipe.other is Dtype.FP32:
+            return self.recipe.gemm
         peaks = dict(self.problem.cluster.accelerator.peak)
         return Dtype.BF16 if peaks.get(Dtype.BF16) else Dtype.FP16
 
-    def half_rates(self) -> tuple[Dtype, float, float, KernelRates]:
-        """What times 16-bit products: their table, peak, bandwidth and rates."""
-        return self.table_key(self.half_dtype()), self.attention_peak, self.bandwidth, self.kernels
+    def _products_of_attention(self) -> float:
+        """Products that fused attention computes for one of its own [1].
+
+        FlashAttention and cuDNN's have no fp32 (pytorch/pytorch@001f694 aten/src/ATen/native/transformers/cuda/
+        sdp_utils.cpp), so that PyTorch takes its memory-efficient kernel. Where there is TF32 that one splits each
+        product into three of it whatever `allow_tf32` says (pytorch/pytorch@1f1047b .../cuda/mem_eff_attention/
+        gemm_kernel_utils.h, `OpMultiplyAddFastF32`; 3xTF32: NVIDIA/cutlass discussion 385); before, it works in FP32.
+        Left out: Transformer Engine's two unfused products with fp32 scores between them, which take longer.
+        """
+        device = self.problem.cluster.accelerator
+        splits = device.architecture.is_nvidia and Dtype.TF32 in dict(device.peak)
+        return 3.0 if splits and self.recipe.other is Dtype.FP32 else 1.0
+
+    def wide_rates(self) -> tuple[Dtype, float, float, KernelRates]:
+        """What times products that are not in the recipe's format: their table, peak, bandwidth and rates."""
+        return self.table_key(self.wide_dtype()), self.wide_peak, self.bandwidth, self.kernels
 
     def table_key(self, wanted: Dtype) -> Dtype:
         """The format whose table stands for `wanted`: 16- and 32-bit formats reach like fractions of their peaks."""

@@ -1,0 +1,46 @@
+"""At which rates do jobs multiply, in their products and in attention?"""
+
+import pytest
+
+from planner.cost.device.rates import DeviceRates
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.precision import Dtype, Precision
+from tests.problems import costs, problem
+
+
+def rates(machine: str, precision: Precision, stack: str = "deepspeed-2025") -> DeviceRates:
+    return costs(problem(machine=machine, precision=precision, stack=stack)).layers.rates
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16, Precision.FP8])
+def test_attention_and_what_is_not_in_the_recipes_format_are_in_16_bits(precision: Precision) -> None:
+    found = rates("1x8 h100", precision)
+    assert found.wide_dtype() is Dtype.BF16
+    assert found.attention_peak == found.wide_peak == pytest.approx(989.4e12)
+
+
+@pytest.mark.parametrize(
+    ("machine", "products", "attention"),  # TFLOP/s
+    [
+        ("1x8 a100", 156.0, 52.0),  # 3xTF32
+        ("1x8 h100", 494.7, 164.9),
+        ("1x8 v100", 15.7, 15.7),  # no TF32
+        ("1x8 mi300x", 653.7, 653.7),  # kernels of its own
+        ("1x8 mi250x", 23.95, 23.95),
+    ],
+)
+def test_an_fp32_job_multiplies_nothing_in_16_bits(machine: str, products: float, attention: float) -> None:
+    found = rates(machine, Precision.FP32)
+    assert found.gemm_peak == found.wide_peak == found.wide_rates()[1] == pytest.approx(products * 1e12)
+    assert found.attention_peak == pytest.approx(attention * 1e12)
+
+
+def test_attention_in_fp32_on_a100_takes_six_times_as_long() -> None:
+    config = ConfigTable.of([ParallelConfig(dp=8, num_microbatches=8)])
+    seconds = []
+    for precision in (Precision.BF16, Precision.FP32):
+        model = costs(problem(machine="1x8 a100", precision=precision, stack="deepspeed-2025"))
+        detail = model.evaluate(config, keep_terms=True).detail
+        assert detail is not None
+        seconds.append(detail.time["attention"][0])
+    assert seconds[1] / seconds[0] == pytest.approx(6.0, rel=1e-3)
