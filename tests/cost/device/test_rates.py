@@ -26,7 +26,7 @@ def test_attention_and_what_is_not_in_the_recipes_format_are_in_16_bits(precisio
         ("1x8 h100", 494.7, 164.9),
         ("1x8 v100", 15.7, 15.7),  # no TF32
         ("1x8 mi300x", 653.7, 653.7),  # kernels of its own
-        ("1x8 mi250x", 23.95, 23.95),
+        ("1x8 mi250x", 47.9, 47.9),  # matrix cores
     ],
 )
 def test_an_fp32_job_multiplies_nothing_in_16_bits(machine: str, products: float, attention: float) -> None:

@@ -134,6 +134,8 @@ def test_accelerators_agree_with_the_collected_data() -> None:
         )
         assert chip.pcie_bandwidth == pytest.approx(entry["pcie"]["per_direction_gbs"] * 1e9)
         peaks = {d: v for d, v in entry["peak_tflops_dense"].items() if v and d != "int8"}
+        if key == "mi250x":
+            peaks["fp32"] *= 2  # collected: the vectors' rate
         assert dict(chip.peak) == {Dtype(d): pytest.approx(v * share * 1e12) for d, v in peaks.items()}
 
 
