@@ -122,7 +122,10 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         )  # fmt: skip
         once = listed_once(problem, request.restrict)
         found = replace(found, best=worth_listing(splits.best, splits.time, request.top, once), once=once)
-    helps = _advice(request, problem, model, space, found, limit, watch) if request.thorough else None
+    helps: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    if request.thorough:
+        helps, notes = _advice(request, problem, model, space, found, limit, watch)
     answer = Answerer(
         problem,
         model,
@@ -133,6 +136,7 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
         load_assumptions(request.assume),
     )
     made = answer.plan(space, found, splits, helps, front, watch.ending, objective, watch.seconds, allowed)
+    made = made.model_copy(update={"notes": notes})
     if not request.thorough:
         return made
     if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
@@ -143,23 +147,28 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
 def _advice(
     request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, limit: float,
     watch: Stopwatch,
-) -> tuple[str, ...]:  # fmt: skip
-    """Changes of the request that would make something legal, make it fit, or make it faster."""
+) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """Changes of the request that would make something legal, make it fit, or make it faster; and what of them the
+    head of the answer says: that a batch which nobody asked for is much slower than a larger one."""
     if not len(space):
-        return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict))
+        return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
         if watch.ending is not Ending.COMPLETE:
-            return ()
+            return (), ()
         larger = _larger(request, problem)
-        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger))
+        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger)), ()
     faster = faster_kernels(problem, found.best.row(0), limit, cost_model)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better
     if not better or watch.stopped():
-        return faster
+        return faster, ()
     other = cost_model(with_batch(problem, better))
-    return (*faster, *better_batch_advice(model, found.best, other, limit, request.restrict))
+    advice = better_batch_advice(model, found.best, other, limit, request.restrict)
+    if advice is None:
+        return faster, ()
+    unasked = request.global_batch is None and better > problem.job.global_batch
+    return (*faster, advice.said), ((advice.note,) if unasked and advice.note else ())
 
 
 def _larger(request: Request, problem: Problem) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from planner.errors import InputError, PlannerError
 from planner.estimate import make_estimate, named_config
 from planner.objective import plan_with_size
 from planner.plan import make_plan
+from planner.report.facts import subject_lines
 from planner.report.proof import cautions, once_sentence
 from planner.request import Request, cost_model, resolve
 from planner.space.batch import global_batch_of
@@ -428,7 +430,28 @@ def test_few_tokens_a_device_come_with_the_batch_of_a_large_run() -> None:
     assert "a global batch of 2048 sequences, 1,024 tokens a device (512 have 256)" in plan.smallest_change
     named = make_plan(Request("llama-3.1-8b", "dgx-h100", gpus=16384, global_batch="512", restrict=pins))
     assert "tokens a device" not in named.smallest_change
+    assert not named.notes
     assert named.choices == plan.choices
+
+
+def test_an_assumed_batch_that_is_much_slower_is_said_at_the_head() -> None:
+    pins = {"tp": (8,), "pp": (1,), "zero": (1,), "cp": (4,), "recompute": (0,)}
+    large = Request("llama-3.1-8b", "dgx-h100", gpus=16384, restrict=pins, top=1)
+    plan = make_plan(large)
+    assert plan.subject.job.global_batch == 512  # still about 4M tokens
+    (note,) = plan.notes
+    faster = re.fullmatch(
+        r"batch assumed, not asked for: 2,048 sequences train ([\d.]+) times as many tokens/s", note
+    )
+    assert faster
+    other = make_plan(replace(large, global_batch="2048"))
+    rates = [each.choices[0].tokens_per_second_per_device for each in (other, plan)]
+    assert float(faster[1]) == pytest.approx(rates[0] / rates[1], abs=0.1)
+    assert float(faster[1]) >= 1.5
+    assert note in subject_lines(plan)
+    assert not other.notes
+    assert not make_plan(replace(large, global_batch="512")).notes
+    assert not make_plan(replace(large, gpus=1024)).notes
 
 
 @pytest.mark.parametrize(("devices", "batch"), [(768, 384), (6000, 600), (10_000, 500), (100_000, 500)])

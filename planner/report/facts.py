@@ -103,6 +103,7 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
         f"{job.precision}{_bf16_ends(job)}, {job.optimizer}"
         + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",
+        *plan.notes,
     )
 
 

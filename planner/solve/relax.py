@@ -8,7 +8,7 @@ changes of the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
@@ -31,6 +31,7 @@ MOST_HALVINGS = 6
 SHORTEST_SEQUENCE = 128  # tokens
 MUCH_MORE = 8  # times as large a common divisor of batch and devices
 WORTH_SAYING = 0.05  # of throughput
+MUCH_FASTER = 1.5  # times as many tokens a second
 FEW_TOKENS = 512  # of a step, per device
 # Llama 3 405B: 16M tokens a step on 16,384 devices (arXiv 2407.21783, table 4)
 LARGE_RUN_TOKENS = 1024
@@ -184,19 +185,35 @@ def large_run_batch(problem: Problem) -> int | None:
     return global_batch_of(f"{LARGE_RUN_TOKENS * devices}tok", seq_len, devices)[0]
 
 
+@dataclass(frozen=True)
+class BetterBatch:
+    """Another global batch [sequences], how many times as many tokens a second it trains, and what to say of it."""
+
+    batch: int
+    speedup: float
+    said: str
+
+    @property
+    def note(self) -> str:
+        """What the head of an answer says of a batch that nobody asked for; empty where it is not much slower."""
+        if self.speedup < MUCH_FASTER:
+            return ""
+        return f"batch assumed, not asked for: {self.batch:,} sequences train {self.speedup:.1f} times as many tokens/s"
+
+
 def better_batch_advice(
     model: CostModel, best: ConfigTable, other: CostModel, limit: float, restrict: Restriction
-) -> tuple[str, ...]:
+) -> BetterBatch | None:
     """What the batch of `other` would bring against `best`, if it is worth saying."""
     space = enumerate_configs(other.problem, rules_for(other.problem.stack), restrict)
     found = search(other, space, limit, 1, name_smallest=False)
     if not len(found.best):
-        return ()
+        return None
     now, then = float(model.evaluate(best).step_time.min()), float(other.evaluate(found.best).step_time[0])
     batches = model.problem.job.global_batch, other.problem.job.global_batch
     gain = (batches[1] / then) / (batches[0] / now) - 1
     if gain < WORTH_SAYING:
-        return ()
+        return None
     what = f"a global batch of {batches[1]} sequences"
     if batches[1] == doubled_batch(model.problem, best):
         tp, domain = int(best["tp"][0]), model.problem.cluster.scale_up_domain
@@ -208,4 +225,5 @@ def better_batch_advice(
     else:
         what += f", which more data-parallel degrees divide than {batches[0]}"
     more = f"{gain:.0%} more" if gain < 1 else f"{gain + 1:.1f} times as many"
-    return (f"{what}: {more} tokens a second, {found.best.row(0).describe()} in {then:.3g} s a step",)
+    said = f"{what}: {more} tokens a second, {found.best.row(0).describe()} in {then:.3g} s a step"
+    return BetterBatch(batches[1], gain + 1, said)

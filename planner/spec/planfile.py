@@ -374,6 +374,7 @@ class Plan(Record):
     pareto: tuple[ParetoPoint, ...] = Field(
         (), description="step time against memory: the front of all that fit, fastest first"
     )
+    notes: tuple[str, ...] = Field((), description="what the head of the answer says of the question")
     assumptions: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     confidence: Confidence
