@@ -45,7 +45,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, Par
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.mixers import StateSpace
-from planner.spec.stack.kinds import Dispatcher, StateEngine
+from planner.spec.stack.kinds import Dispatcher, StateEngine, StaysGathered
 
 _MOE: Final = 1 << RECOMPUTE_MODULES.index("moe")
 
@@ -319,6 +319,9 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     expert_replicas = config.tp * replicas // apart
     # FSDP's: a message for every layer, the embedding and the head
     units = max(sum(load.layers) + load.first + load.last, 1.0) if comm.unit_messages else 1.0
+    ends = float(load.first) + load.last
+    stay = {StaysGathered.NOTHING: 0.0, StaysGathered.HEAD: float(load.last), StaysGathered.ROOT: ends}
+    kept = stay.get(states.stays_gathered, ends + load.last) if comm.unit_messages else 0.0
     sizes = (np.array(float(number)) for number in (config.hsdp, replicas, expert_replicas))
     shared = [int(ranks) for ranks in shard_groups(*sizes)]
     sides = (
@@ -333,8 +336,9 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
             yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
         elif ranks > 1:
-            often = gathers + again * (1.0 - stays / max(weights, 1.0))
-            sent = (gradients / units, units * calls), (weights / units, units * often)
+            messages = units * gathers + (units - kept) * again
+            size = (gathers * weights + again * (weights - stays)) / max(messages, 1.0)
+            sent = (gradients / units, units * calls), (size, messages)
             yield from _of_shards(axis, (ranks, stride, share), *sent)
 
 
