@@ -201,7 +201,7 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
     assert certificate is not None
     assert certificate.gap == pytest.approx(0, abs=1e-6)
     assert plan.search.once == ("vpp", "cuda_graph_impl")
-    assert "differ in graphs alone and tie the framework's default, where" in once_sentence(plan.search)
+    assert "differ in graphs alone and tie, the framework's default, where" in once_sentence(plan.search)
 
     both = (int(CudaGraphs.NONE), int(CudaGraphs.FULL_ITERATION))
     asked = make_plan(replace(request, restrict={**request.restrict, "cuda_graph_impl": both}))

@@ -325,10 +325,10 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     sizes = (np.array(float(number)) for number in (config.hsdp, replicas, expert_replicas))
     shared = [int(ranks) for ranks in shard_groups(*sizes)]
     sides = (
-        ("dp", replicas, config.tp, shared[0], load.dense, load.gathered[0], load.stays[0]),
-        ("edp", expert_replicas, apart, shared[1], load.expert, load.gathered[1], load.stays[1]),
+        ("dp", replicas, config.tp, shared[0], load.dense, load.gathered[0], load.stays[0], kept),
+        ("edp", expert_replicas, apart, shared[1], load.expert, load.gathered[1], load.stays[1], 0.0),
     )
-    for axis, ranks, stride, share, parameters, weights, stays in sides:
+    for axis, ranks, stride, share, parameters, weights, stays, kept in sides:
         gradients = comm.gradient_bytes * parameters
         if ranks > 1 and not config.zero:
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)

@@ -23,7 +23,7 @@ from planner.units import GIB, format_time
 _ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
 _ONCE = {
     "vpp": "vpp alone the fastest",
-    "cuda_graph_impl": "graphs alone and tie the framework's default",
+    "cuda_graph_impl": "graphs alone and tie, the framework's default",
 }
 
 
@@ -87,7 +87,7 @@ def search_sentence(search: Search) -> str:
 def once_sentence(search: Search) -> str:
     """Which of those that are alike the list holds; empty where all may be listed."""
     said = [f"of those that differ in {what}" for axis, what in _ONCE.items() if axis in search.once]
-    return f"{', '.join(said)}, where there are enough others" if said else ""
+    return f"{', and '.join(said)}, where there are enough others" if said else ""
 
 
 def _values_text(axis: str, values: Sequence[int]) -> str:
