@@ -319,16 +319,19 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     expert_replicas = config.tp * replicas // apart
     # FSDP's: a message for every layer, the embedding and the head
     units = max(sum(load.layers) + load.first + load.last, 1.0) if comm.unit_messages else 1.0
-    ends = float(load.first) + load.last
-    stay = {StaysGathered.NOTHING: 0.0, StaysGathered.HEAD: float(load.last), StaysGathered.ROOT: ends}
-    kept = stay.get(states.stays_gathered, ends + load.last) if comm.unit_messages else 0.0
+    begins, ends = float(load.first), float(load.last)
+    stays = {
+        StaysGathered.NOTHING: 0.0, StaysGathered.HEAD: ends, StaysGathered.ROOT: begins + ends,
+        StaysGathered.LAST_LAYER: begins + 2 * ends,
+    }  # fmt: skip
+    staying = stays[states.stays_gathered] if comm.unit_messages else 0.0
     sizes = (np.array(float(number)) for number in (config.hsdp, replicas, expert_replicas))
     shared = [int(ranks) for ranks in shard_groups(*sizes)]
     sides = (
-        ("dp", replicas, config.tp, shared[0], load.dense, load.gathered[0], load.stays[0], kept),
+        ("dp", replicas, config.tp, shared[0], load.dense, load.gathered[0], load.stays[0], staying),
         ("edp", expert_replicas, apart, shared[1], load.expert, load.gathered[1], load.stays[1], 0.0),
     )
-    for axis, ranks, stride, share, parameters, weights, stays, kept in sides:
+    for axis, ranks, stride, share, parameters, weights, kept_bytes, kept in sides:
         gradients = comm.gradient_bytes * parameters
         if ranks > 1 and not config.zero:
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
@@ -337,7 +340,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
         elif ranks > 1:
             messages = units * gathers + (units - kept) * again
-            size = (gathers * weights + again * (weights - stays)) / max(messages, 1.0)
+            size = (gathers * weights + again * (weights - kept_bytes)) / max(messages, 1.0)
             sent = (gradients / units, units * calls), (size, messages)
             yield from _of_shards(axis, (ranks, stride, share), *sent)
 

@@ -13,6 +13,7 @@ from itertools import groupby
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
 from planner.spec.planfile import (
+    CLOSED_GAP,
     Choice,
     Memory,
     Plan,
@@ -26,7 +27,6 @@ from planner.units import GIB, format_capacity, format_compute, format_count, fo
 
 # A difference between two configurations that is smaller than this share of the step is not worth a line.
 WORTH_SAYING = 0.002  # share of a step
-CLOSED_GAP = 1e-4  # of the step
 _MOST_STAGES = 8
 
 MEMORY_WORDS: Mapping[MemoryVerdict, str] = {

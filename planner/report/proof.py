@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.launchable import WITHOUT_FILES
-from planner.report.facts import CLOSED_GAP, WORTH_SAYING
+from planner.report.facts import WORTH_SAYING
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
+    CLOSED_GAP,
     Certificate,
     Ending,
     Plan,

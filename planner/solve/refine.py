@@ -23,11 +23,11 @@ from planner.solve.search import SearchResult
 from planner.solve.splits.bound import LayerCosts, quick_bound
 from planner.solve.splits.split import TOLERANCE, SplitResult, SplitSearch, only_split, solvable, solve_split
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Schedule
+from planner.spec.planfile import CLOSED_GAP
 from planner.spec.rule import Problem
 
 FINALISTS = 20  # whose splits are solved
 LISTED = 10  # that are not like one before them, however few are asked for
-GRAPHS_TIE = 5e-4  # of the step time: tables show tenths of a percent
 LISTED_ONCE = ("vpp", "cuda_graph_impl")
 SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
 MORE = 4  # times as many are simulated where that may change the best
@@ -160,7 +160,7 @@ def _again(table: ConfigTable, time: NDArray[np.float64], once: Collection[str])
             config = replace(config, vpp=1, schedule=0, recompute_layers=min(config.recompute_layers, 1))
         plain, like = _without_graphs(config), config in seen
         if "cuda_graph_impl" in once and not like and plain in last:
-            like = abs(time[i] - last[plain]) <= GRAPHS_TIE * last[plain]
+            like = abs(time[i] - last[plain]) <= CLOSED_GAP * last[plain]
         if not like:
             last[plain] = float(time[i])
         seen.add(config)
@@ -177,7 +177,7 @@ def _ranked(table: ConfigTable, time: NDArray[np.float64], preferred: NDArray[np
     leader = np.zeros(len(order), dtype=np.intp)  # of each row, the place of the one that it ties with
     for place, row in enumerate(order):
         first = leaders.setdefault(_without_graphs(table.row(int(row))), place)
-        if time[row] > time[order[first]] * (1 + GRAPHS_TIE):
+        if time[row] > time[order[first]] * (1 + CLOSED_GAP):
             first = leaders[_without_graphs(table.row(int(row)))] = place
         leader[row] = first
     return np.lexsort((rank, leader))

@@ -28,6 +28,7 @@ from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 1
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
+CLOSED_GAP: Final = 1e-4  # of the step time: what is no more apart is as fast
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
 _SUM_TOLERANCE: Final = 1e-6  # share of a total that rounding may lose when its terms are added up
 

@@ -56,14 +56,14 @@ def test_the_list_is_that_of_simulating_everything(name: str) -> None:
 
 
 def test_a_default_of_the_framework_stands_before_those_that_tie_with_it() -> None:
-    """torchtitan captures by itself; others of the same time stand by their memory, and what is 0.1 % faster first."""
+    """torchtitan captures by itself; others of the same time stand by their memory, and what is 0.02 % faster first."""
     plain = ParallelConfig(tp=2, zero=2)
     graphs = replace(plain, cuda_graph_impl=int(CudaGraphs.FULL_ITERATION))
     other = replace(plain, tp=4)
     table = ConfigTable.of([plain, other, graphs])
     preferred = np.array([2, 0, 1])  # rows: the one with graphs
-    assert _ranked(table, np.array([1.0, 1.0001, 1.0004]), preferred).tolist() == [2, 0, 1]
-    assert _ranked(table, np.array([1.0, 1.0001, 1.001]), preferred).tolist() == [0, 1, 2]
+    assert _ranked(table, np.array([1.0, 1.00002, 1.00008]), preferred).tolist() == [2, 0, 1]
+    assert _ranked(table, np.array([1.0, 1.0001, 1.0002]), preferred).tolist() == [0, 1, 2]
     assert _ranked(table, np.ones(3), np.array([1, 0, 2])).tolist() == [1, 0, 2]
 
 
