@@ -29,6 +29,7 @@ REGRETS: Final = {
 }
 _OOM_WEIGHT: Final = {"does_not_fit": 1.0, "borderline": 0.5, "fits": 0.0}
 _DIGITS: Final = 4
+ROWS_NAMED: Final = 5  # of those with one fault
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ def _source_summary(name: str, answers: list[Answer]) -> dict[str, Any]:
         "rows": len(answers),
         "status": dict(sorted(status.items())),
         "reasons": dict(reasons.most_common()),
+        "rows_of_reasons": {reason: _rows_with(answers, reason) for reason in reasons},
         "judged": is_judged(name),
         "step_time_dense": error_summary(dense),
         "step_time_moe": error_summary(moe),
@@ -190,6 +192,11 @@ def _source_summary(name: str, answers: list[Answer]) -> dict[str, Any]:
         "oom": oom_summary(answers),
         "crashes": oom_summary(answers, crashes=True) if any(a.measured.crashed for a in answers) else None,
     }
+
+
+def _rows_with(answers: Sequence[Answer], reason: str) -> list[int]:
+    """The first rows that have no figures for this reason."""
+    return [a.output["row"] for a in answers if a.output["reason"] == reason][:ROWS_NAMED]
 
 
 def mean_of_sources(sources: dict[str, dict[str, Any]], key: str) -> dict[str, Any] | None:
@@ -231,6 +238,7 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
         "illegal": {"rows": len(illegal), "failed": foretold, "ran": sum(a.measured.ran for a in illegal)},
         "reasons": dict(Counter(a.output["reason"] for a in answers if a.output["reason"]).most_common()),
         "unread_cells": dict(Counter(name for a in answers for name in unread_cells(a.row))),
+        "rows_of_unread_cells": _rows_unread(answers),
         "headline_dense": mean_of_sources(sources, "step_time_dense"),
         "headline_moe": mean_of_sources(sources, "step_time_moe"),
         "headline_moe_no_hybrids": mean_of_sources(sources, "step_time_moe_no_hybrids"),
@@ -272,6 +280,16 @@ def _means_of(sweeps: list[dict[str, Any]]) -> dict[str, Any]:
         result[f"mean_{name}"] = _rounded(np.mean(means))
         result[f"worst_{name}"] = _rounded(values.min() if name == "spearman" else values.max())
     return result
+
+
+def _rows_unread(answers: Sequence[Answer]) -> dict[str, list[dict[str, Any]]]:
+    """By measured column the first rows whose cell is no number, with the cell."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for answer in answers:
+        for name in unread_cells(answer.row):
+            if len(found[name]) < ROWS_NAMED:
+                found[name].append({"row": answer.output["row"], "cell": answer.row[name][:40]})
+    return dict(found)
 
 
 def _worst(answers: Sequence[Answer]) -> list[dict[str, Any]]:

@@ -38,6 +38,11 @@ def tail_text(part: dict[str, Any]) -> str:
     return f"{_percent(part, 'p90')} %{apart}"
 
 
+def _some(named: list[str], count: int) -> str:
+    """Those of `count` that are named, and that there are more."""
+    return ", ".join([*named, "..."] if count > len(named) else named)
+
+
 def _total_lines(summary: dict[str, Any]) -> list[str]:
     status = ", ".join(f"{count} {name}" for name, count in summary["status"].items())
     lines = [f"{summary['rows']} row{'s' * (summary['rows'] != 1)}: {status}"]
@@ -47,7 +52,9 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
             f"recorded as failed, which counts as answered, {illegal['ran']} ran"
         )
     lines += [
-        f"{name} of {count} rows is no number above 0: not compared"
+        f"{name} of {count} row{'s' * (count != 1)} is no number above 0: not compared ("
+        + _some([f"row {c['row'] + 1}: {c['cell']!r}" for c in summary["rows_of_unread_cells"][name]], count)
+        + ")"
         for name, count in summary["unread_cells"].items()
     ]
     for key, what in (("headline_dense", "dense"), ("headline_moe", "mixture of experts")):
@@ -93,12 +100,16 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
 
 def _without_figures(sources: dict[str, dict[str, Any]]) -> list[str]:
     """Rows that have no figures, by source and reason, the most frequent first; long reasons cut."""
-    found = [
+    found = sorted(
         (-count, name, reason)
         for name, source in sources.items()
         for reason, count in source["reasons"].items()
-    ]
-    lines = [f"  {-count} of {name}: {reason[:_LONGEST]}" for count, name, reason in sorted(found)]
+    )
+    lines = []
+    for count, name, reason in found:
+        rows = [str(row + 1) for row in sources[name]["rows_of_reasons"][reason]]
+        label = f"row{'s' * (count != -1)} {_some(rows, -count)}"
+        lines.append(f"  {-count} of {name}: {reason[:_LONGEST]} ({label})")
     rest = len(lines) - _MOST_REASONS
     return [*lines[:_MOST_REASONS], f"  ... {rest} more reasons: --json"] if rest > 0 else lines
 
@@ -121,7 +132,7 @@ def text_table(summary: dict[str, Any]) -> str:
     widths = [max(len(line[i]) for line in table) for i in range(len(_HEADER))]
     lines = ["  ".join(_aligned(line, widths)) for line in table]
     worst = [
-        f"  row {w['row']} {w['source']} {w['model']} {w['gpus']} GPUs {w['config']}: {w['predicted_s']:.3g} s, "
+        f"  row {w['row'] + 1} {w['source']} {w['model']} {w['gpus']} GPUs {w['config']}: {w['predicted_s']:.3g} s, "
         f"measured {w['measured_s']:.3g} s"
         for w in summary["worst"]
     ]
@@ -136,6 +147,8 @@ def text_table(summary: dict[str, Any]) -> str:
     ):
         if told := list(rows):
             lines += ["", title, *told]
+    if summary["worst"] or summary["reasons"] or summary["unread_cells"]:
+        lines += ["", "row 1 is the first below the header"]
     return "\n".join(lines)
 
 

@@ -62,7 +62,20 @@ def test_cells_are_read_as_spreadsheets_write_them_or_named(tmp_path: Path) -> N
     models.write_text(json.dumps(MODEL))
     result = CliRunner().invoke(app, ["validate", str(runs), str(models)])
     assert result.exit_code == 0, result.output
-    assert "step_time_s of 1 rows is no number above 0" in result.output
+    assert "step_time_s of 1 row is no number above 0" in result.output
+
+
+def test_a_bad_cell_is_named_with_its_row(tmp_path: Path) -> None:
+    runs, models = tmp_path / "runs.csv", tmp_path / "models.json"
+    measured = ROW.replace(",3.0", ',"1,234.5 s"')
+    broken = ROW.replace("mine,small,h100_sxm_80g,8", "mine,small,h100_sxm_80g,eight")
+    runs.write_text("\n".join([HEADER, ROW, measured, *[broken] * 7]) + "\n")
+    models.write_text(json.dumps(MODEL))
+    said = CliRunner().invoke(app, ["validate", str(runs), str(models)]).output
+    assert "step_time_s of 1 row is no number above 0: not compared (row 2: '1,234.5 s')" in said
+    assert "'eight' (rows 3, 4, 5, 6, 7, ...)" in said
+    assert "  row 1 mine small" in said
+    assert said.count("row 1 is the first below the header") == 1
 
 
 def test_files_that_no_reader_takes_are_bad_input(tmp_path: Path) -> None:
