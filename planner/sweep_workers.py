@@ -19,6 +19,7 @@ from planner.outcome import check_whole
 from planner.plan import make_plan
 from planner.planners import spawned_pool
 from planner.request import Request
+from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.rows import COLUMNS, Row, plan_rows
 
 Answer = tuple[int, list[Row]]
@@ -40,7 +41,8 @@ def answer_point(request: Request, version: str) -> list[Row]:
     try:
         plan = make_plan(request)
     except PlannerError as error:
-        reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
+        hint = f"add gpus: [{error.per_node}]" if isinstance(error, NodeTypeError) else error.hint
+        reason = "; ".join(part for part in (error.must, error.given, hint) if part)
         asked = {key: getattr(request, key) for key in _ASKED}
         return [
             dict.fromkeys(COLUMNS)

@@ -160,6 +160,14 @@ def test_a_sweep_that_finds_nothing_says_why(tmp_path: Path) -> None:
     assert "nobodys-model" in told.output
 
 
+def test_a_sweep_without_a_size_is_told_the_key_of_its_file(tmp_path: Path) -> None:
+    file = given(tmp_path, "model: llama-3.1-8b\ncluster: dgx-h100")
+    told = run(file, "-o", tmp_path / "t.csv", "--workers", 1)
+    assert "add gpus: [8]" in told.stderr
+    assert "--gpus" not in told.stderr
+    assert "1 row of 1 point written" in told.stderr
+
+
 def test_a_sweep_that_did_nothing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: Mapping[int, Request]) -> Iterator[tuple[int, list[dict[str, object]]]]:
         raise InputError("the workers must answer")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,6 +24,7 @@ EPILOG = (
     "  torchrun --nproc-per-node 8 -m planner probe -o profile.json\n"
     "  planner calibrate - dgx-h100 --profile profile.json -o ours.yaml"
 )
+SHAKY: Final = 0.2
 
 
 def probe(
@@ -62,10 +63,18 @@ def _document(profile: Profile) -> RenderableType:
     rows = [(f"{m.kind.replace('_', ' ')}: {m.name}", _shape(m), *_figures(m)) for m in profile.measurements]
     versions = ", ".join(f"{key} {value}" for key, value in sorted(profile.versions.items()))
     device = profile.device
+    shaky = sum(m.seconds is not None and m.spread > SHAKY for m in profile.measurements)
+    notes = ["spread: width of the middle half of an operation's times over their median"]
+    if shaky:
+        notes.append(
+            f"{shaky} of {len(rows)} operations spread by more than {SHAKY:.0%}, so that their times say little: measure "
+            "again into another file when nothing else runs on the machine"
+        )
     return Group(
         prose(f"{device.name} ({device.kind}): {len(rows)} operations", "bold green"),
         prose(versions),
-        section("Measured", listing(("operation", "shape", "time", "+-", "rate"), rows, left=2)),
+        section("Measured", listing(("operation", "shape", "time", "spread", "rate"), rows, left=2)),
+        *map(prose, notes),
     )
 
 

@@ -85,7 +85,10 @@ def sweep(
     write_table(rows, output)
     journal.remove()
     found = sum(row["verdict"] == "found" for row in rows)
-    _say(f"{len(rows):,} rows of {len(requests):,} points written to {output}, {found:,} found")
+    counts = (
+        f"{len(rows):,} row{'s' * (len(rows) != 1)} of {len(requests):,} point{'s' * (len(requests) != 1)}"
+    )
+    _say(f"{counts} written to {output}, {found:,} found")
     if not found:
         _say(f"the first says: {rows[0]['reason']}")
     return 0 if found else 1

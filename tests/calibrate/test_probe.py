@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from planner.calibrate.profile import (
@@ -23,6 +25,7 @@ from planner.calibrate.profile import (
 from planner.catalog.load_overlay import load_overlay
 from planner.catalog.loader import load_kernel_rates
 from planner.cli import app
+from planner.cli.probe import _document
 from planner.errors import FileInputError, InputError
 from planner.spec.machine.load_cluster import load_cluster
 
@@ -150,6 +153,19 @@ def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert told.exit_code == 2
     assert "PyTorch" in told.output
     assert not (tmp_path / "p.json").exists()
+
+
+def test_times_that_spread_are_pointed_out() -> None:
+    def told(spread: float) -> str:
+        whole = profile({})
+        rows = [m.model_copy(update={"spread": spread}) for m in whole.measurements[:3]]
+        console = Console(width=200, file=io.StringIO())
+        console.print(_document(whole.model_copy(update={"measurements": (*rows, *whole.measurements[3:])})))
+        return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+    assert "3 of 20 operations spread by more than 20%" in told(2.17)
+    assert "spread by more" not in told(0.05)
+    assert "middle half" in told(0.05)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, Link
 from planner.spec.machine.topology import HOP_LATENCY, FabricTier, Wiring, derive_tiers
 
 _NON_BLOCKING: Final = "the fabric between nodes does not block"
+_FASTEST_NIC: Final = 100e9  # bytes/s: an 800 Gbit/s port, NVIDIA ConnectX-8
 
 
 class NodeTypeError(InputError):
@@ -91,12 +92,23 @@ def _spec_wiring(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Wir
     )
 
 
+def beyond_any_nic(bandwidth: float, what: str) -> list[str]:
+    """That no card is so fast [bytes/s], which bits taken for bytes or a node taken for a card explain."""
+    if bandwidth <= _FASTEST_NIC:
+        return []
+    return [
+        f"{what} is {bandwidth * 8e-9:,g} Gbit/s, taken as given although no NIC sends more than "
+        f"{_FASTEST_NIC * 8e-9:g}: correct it if bits are meant instead of bytes, or a whole node's NICs together"
+    ]
+
+
 def _whole_cluster(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Cluster:
     node, price = spec.node, spec.price
     wiring = _spec_wiring(spec, accelerator, total)
     assumed = _nominal_latencies(wiring)
     if wiring.tiers and spec.fabric and not spec.fabric.tiers:
         assumed.append(_NON_BLOCKING)
+    assumed += beyond_any_nic(wiring.nic_bandwidth, "node.nic_bandwidth")
     if spec.unsourced:
         assumed.append(f"figures of the cluster file that name no source: {', '.join(spec.unsourced)}")
     return Cluster(

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from planner.errors import FileInputError, InputError, UnknownNameError, field_must, nearest_names
 from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_spec
-from planner.spec.machine.build_cluster import assemble_cluster, cluster_from_spec
+from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic, cluster_from_spec
 from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError, LinkKind
 from planner.spec.machine.fabric_text import GRAMMAR, looks_like_shorthand, parse_shorthand
 from planner.spec.machine.fabric_text import parse_fabric as parse_fabric
@@ -231,7 +231,8 @@ def _load_shorthand(text: str, gpus: int | None) -> Cluster:
     if said.speed and whole.num_nodes > 1 < said.devices_per_node:
         bits = 8e-9 * said.speed
         speed = f"{said.fabric} of {bits:g} Gbit/s a device, {bits * said.devices_per_node:,g} Gbit/s a node"
-        whole = replace(whole, assumed=(speed, *whole.assumed))
+        beyond = beyond_any_nic(said.speed, "the speed of one device")
+        whole = replace(whole, assumed=(speed, *beyond, *whole.assumed))
     return whole if gpus is None else whole.with_devices(gpus)
 
 

@@ -15,6 +15,7 @@ from planner.errors import (
     UnsupportedError,
 )
 from planner.spec.machine.accelerator import AcceleratorSpec
+from planner.spec.machine.build_cluster import beyond_any_nic
 from planner.spec.machine.cluster import Architecture, LinkKind
 from planner.spec.machine.load_cluster import (
     accelerator_names,
@@ -328,6 +329,22 @@ def test_the_speed_of_a_shorthand_is_one_devices() -> None:
     assert not any("a device" in said for said in load_cluster("1x8 h100 400G-ib").assumed)
     with pytest.raises(InputError, match="SPEED in Gbit/s of one device"):
         load_cluster("64x8 h100 400X-ib")
+
+
+def test_a_network_that_no_card_has_is_pointed_out(tmp_path: Path) -> None:
+    def doubts(name: str) -> list[str]:
+        return [text for text in load_cluster(name).assumed if "no NIC sends more" in text]
+
+    assert not doubts(write(tmp_path, GOOD)) + doubts("4x8 h100 400G-ib") + doubts("4x8 b300 800G-ib")
+    [said] = doubts(write(tmp_path, GOOD.replace("400 Gbit/s", "400 GB/s")))
+    assert said.startswith("node.nic_bandwidth is 3,200 Gbit/s")
+    [said] = doubts("4x8 h100 3200G-efa")
+    assert said.startswith("the speed of one device is 3,200 Gbit/s")
+
+
+def test_no_shipped_cluster_has_a_network_that_no_card_has() -> None:
+    for spec in cluster_specs():
+        assert not beyond_any_nic(spec.node.nic_bandwidth or 0.0, spec.name)
 
 
 def test_slingshot_in_a_shorthand() -> None:
