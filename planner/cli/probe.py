@@ -67,8 +67,8 @@ def _document(profile: Profile) -> RenderableType:
     notes = ["spread: width of the middle half of an operation's times over their median"]
     if shaky:
         notes.append(
-            f"{shaky} of {len(rows)} operations spread by more than {SHAKY:.0%}, so that their times say little: measure "
-            "again into another file when nothing else runs on the machine"
+            f"{shaky} of {len(rows)} operations spread by more than {SHAKY:.0%}, so that their times say little: "
+            "measure again into another file when nothing else runs on the machine"
         )
     return Group(
         prose(f"{device.name} ({device.kind}): {len(rows)} operations", "bold green"),

@@ -343,7 +343,7 @@ def test_a_network_that_no_card_has_is_pointed_out(tmp_path: Path) -> None:
 
 
 def test_no_shipped_cluster_has_a_network_that_no_card_has() -> None:
-    for spec in cluster_specs():
+    for _, spec in cluster_specs():
         assert not beyond_any_nic(spec.node.nic_bandwidth or 0.0, spec.name)
 
 
