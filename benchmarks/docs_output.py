@@ -8,6 +8,7 @@ which differs from run to run.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -85,6 +86,8 @@ def current(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in [Path(name) for name in sys.argv[1:]] or pages():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("page", nargs="*", type=Path)
+    for page in arguments.parse_args().page or pages():
         page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")
         print(page)

@@ -8,6 +8,7 @@ reader gets from the command and from RESULTS.md.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -74,6 +75,7 @@ def current(readme: str, results: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it has no options
     text = README.read_text(encoding="utf-8")
     text = current(text, RESULTS.read_text(encoding="utf-8"))
     README.write_text(replaced(text, shortened(printed(command(text)))), encoding="utf-8")

@@ -156,8 +156,9 @@ def named_config(
         recompute_modules=modules,
     )
     unsaid = ("hsdp", "recompute_modules", *(["cp_kind"] if config.cp == 1 else []))  # as others say
+    exchange = int(problem.context_kinds[0])  # what a configuration's first kind stands for
     said = ", ".join(
-        f"{axis}={value_text(axis, getattr(config, axis))}"
+        f"{axis}={value_text(axis, exchange if axis == 'cp_kind' else getattr(config, axis))}"
         for axis in RESTRICTABLE
         if axis not in named and axis not in unsaid
     )

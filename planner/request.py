@@ -20,6 +20,7 @@ from planner.frameworks import framework_of_stack
 from planner.solve.balance import balance_experts, zipf_loads
 from planner.space.axes import divisors
 from planner.space.batch import global_batch_of, shards_of
+from planner.spec.config import ContextKind
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.load_loads import load_expert_loads, zipf_exponent
 from planner.spec.load_model import load_model
@@ -152,9 +153,25 @@ def resolve(
     )  # fmt: skip
     assumed += _fine_tuning(job, stack)
     assumed += missing_kernels(stack, model, cluster.accelerator, job.precision)
-    return Problem(
+    problem = Problem(
         model, cluster, job, with_device_kernels(stack, model, cluster.accelerator, job.precision)
-    ), tuple(assumed)
+    )
+    _check_ring(request.restrict, problem)
+    return problem, tuple(assumed)
+
+
+def _check_ring(restrict: Mapping[str, tuple[int, ...]], problem: Problem) -> None:
+    """Refuse a ring asked for where there is none: a configuration's p2p stands for what is taken unasked.
+
+    Raises `InputError`.
+    """
+    own, asked = problem.context_kinds[0], restrict.get("cp_kind", ())
+    if ContextKind.P2P not in asked or own is ContextKind.P2P or own in asked:
+        return
+    kinds = " or ".join(kind.label for kind in problem.context_kinds)
+    must = f"cp_kind of {problem.model.name} under {problem.stack.name} must be {kinds}"
+    given = ", ".join(ContextKind(kind).label for kind in asked)
+    raise InputError(must, given, f"leave it out, or write --set cp_kind={own.label}")
 
 
 def _overlay(path: str) -> Overlay:

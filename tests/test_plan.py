@@ -42,6 +42,30 @@ def config_of(plan: Plan, index: int = 0) -> ParallelConfig:
     return ParallelConfig(**{axis: getattr(planned, axis) for axis in fields if hasattr(planned, axis)})
 
 
+@pytest.mark.parametrize(
+    ("asked", "given", "taken"),
+    [
+        ({"model": "gemma-3-27b"}, (0,), "all-gather or a2a"),
+        ({"model": "gemma-3-27b"}, (0, 2), "all-gather or a2a"),
+        ({"model": "gpt-oss-20b"}, (0,), "a2a"),
+        ({"stack": "torchtitan-2026"}, (0,), "all-gather"),
+    ],
+)
+def test_a_ring_that_nothing_runs_is_refused(
+    asked: dict[str, str], given: tuple[int, ...], taken: str
+) -> None:
+    request = replace(SMALL, **asked, restrict={"cp": (2,), "cp_kind": given})
+    with pytest.raises(InputError, match=f"must be {taken}\n.*p2p"):
+        resolve(request)
+    resolve(replace(request, restrict={"cp": (2,), "cp_kind": (0, 1, 2)}))  # all there are: without the ring
+
+
+def test_an_estimate_names_the_exchange_that_is_taken_unasked() -> None:
+    said = named_config({"cp": (2,)}, resolve(replace(SMALL, model="gemma-3-27b"))[0])[1]
+    assert "cp_kind=all-gather" in said[0]
+    assert "cp_kind=p2p" in named_config({"cp": (2,)}, resolve(SMALL)[0])[1][0]
+
+
 def test_a_405b_model_on_16384_devices() -> None:
     plan = make_plan(LLAMA_405B)
     assert plan.verdict is Verdict.FOUND
