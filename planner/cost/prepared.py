@@ -17,7 +17,7 @@ from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.graph_pool import RowGraphs
 from planner.cost.memory.moments import MemoryInputs
 from planner.cost.memory.peak import Kept, memory_cost, worst_moment
-from planner.cost.memory.state_bytes import weights_sharded
+from planner.cost.memory.state_bytes import shard_groups, weights_sharded
 from planner.cost.offload import copy_rate, host_seconds, host_update_rate
 from planner.cost.pipeline.slowest import bubble_apart, bubble_time
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
@@ -123,8 +123,9 @@ class PreparedCosts:
         zero, replicas = table["zero"].astype(float), self.classes.copies[c_row] * c * d
         expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
         sharded, engine = zero >= 1, problem.stack.states.engine
-        dense = shards.most_dense[s_row] / np.where(sharded, replicas, 1.0)
-        expert = shards.most_expert[s_row] / np.where(sharded, expert_replicas, 1.0)
+        groups = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
+        dense = shards.most_dense[s_row] / np.where(sharded, groups[0], 1.0)
+        expert = shards.most_expert[s_row] / np.where(sharded, groups[1], 1.0)
         states, comm = problem.stack.states, problem.stack.communication
         moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`

@@ -64,6 +64,17 @@ def test_smaller_groups_need_more_memory_and_no_bound_is_above_them(model: CostM
     assert (np.diff(cost.device_memory) > 0).all()
 
 
+def test_a_rank_updates_its_share_of_a_group(model: CostModel) -> None:
+    """8 ranks share the states, not 64: an eighth of the parameters, AdamW's bytes each, at the device's rate at best."""
+    detail = model.evaluate(sharded(model, 0, 8), keep_terms=True).detail
+    assert detail is not None
+    everyone, group = (float(seconds) for seconds in detail.time["optimizer"])
+    assert group == pytest.approx(8 * everyone, rel=0.02)
+    moved = model.problem.stack.states.step_bytes(model.problem.job.optimizer)
+    heaviest = float(model.prepare(sharded(model, 8)).shards.most_dense[0])
+    assert group >= moved * heaviest / 8 / model.problem.cluster.accelerator.memory_bandwidth
+
+
 def test_without_sharding_a_group_means_nothing(model: CostModel) -> None:
     cost = model.evaluate(sharded(model, 0, 8, zero=0))
     assert cost.step_time[0] == cost.step_time[1]
