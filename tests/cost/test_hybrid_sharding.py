@@ -65,7 +65,7 @@ def test_smaller_groups_need_more_memory_and_no_bound_is_above_them(model: CostM
 
 
 def test_a_rank_updates_its_share_of_a_group(model: CostModel) -> None:
-    """8 ranks share the states, not 64: an eighth of the parameters, AdamW's bytes each, at the device's rate at best."""
+    """8 ranks share the states, not 64: an eighth of the parameters each, no faster than the device moves its bytes."""
     detail = model.evaluate(sharded(model, 0, 8), keep_terms=True).detail
     assert detail is not None
     everyone, group = (float(seconds) for seconds in detail.time["optimizer"])
