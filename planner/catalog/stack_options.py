@@ -35,6 +35,7 @@ SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
 FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
+PAGED_STASH: Final = "moe-paged-stash"
 FUSED_EXPERTS: Final = "use-transformer-engine-op-fuser"
 UNFUSED_ATTENTION: Final = "attention-backend=unfused"
 UNFUSED_SWIGLU: Final = "no-bias-swiglu-fusion"
@@ -256,6 +257,11 @@ OPTIONS: Final = (
         FUSED_EXPERTS, ("megatron",), {"kernels": {"fused_experts": True}},
         "grouped products apply the experts' activation and quantise what they write (MXFP8 on Blackwell)",
         precisions=(Precision.FP8_MX,), since="2026-05", experts=True, needed=True,
+    ),
+    StackOption(  # as 8 of 13 performance recipes of full-iteration graphs (Megatron-Bridge 067f987 perf_recipes)
+        PAGED_STASH, ("megatron",), {"kernels": {"expert_capacity": 1.5, "expert_stash": 1.2}},
+        "HybridEP's experts receive half as many rows again as balanced routing sends into a buffer of one size, and "
+        "keep 1.2 times as many: graphs of the full iteration take them", since="2026-05", experts=True,
     ),
     *(
         StackOption(

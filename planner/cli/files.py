@@ -200,17 +200,16 @@ def _with_options(stack: Stack, parsed: ParsedConfig) -> Stack:
 
 
 def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: list[str]) -> Stack:
-    """The stack with those of its numbers that the files set, where DeepSpeed's, whose they are, holds its states."""
-    from planner.spec.stack.kinds import StateEngine
-
-    if stack.states.engine is not StateEngine.DEEPSPEED:
-        return stack
+    """The stack with those of its numbers that the files set, where the engine whose they are holds its states."""
     for one in parsed.stack_settings:
+        if one.engine not in (None, stack.states.engine):
+            continue
         section = getattr(stack, one.section)
         value = type(getattr(section, one.field))(one.value * spec.hidden**one.power)
         if value != getattr(section, one.field):
             stack = stack.model_copy(update={one.section: section.model_copy(update={one.field: value})})
-            shown = str(value).lower() if isinstance(value, bool) else f"{value:,.0f}"
+            whole = f"{value:,.0f}" if value == int(value) else f"{value:,}"
+            shown = str(value).lower() if isinstance(value, bool) else whole
             said.append(f"costed with {one.name} {shown}")
     return stack
 

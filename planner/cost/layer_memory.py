@@ -189,7 +189,7 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
             return stream
         gradients = sum(_attention_gradients(layer.attention, x, recipe))
         return stream + np.maximum(gradients, _score_gradients(problem, recipe, layer, x))
-    rows = x.routed_tokens * layer.moe.mean_k
+    rows = x.rows_for_experts(layer.moe.mean_k, problem.stack.kernels.expert_capacity)
     width = (3.0 if layer.moe.gated else 2.0) * act - saved
     routed = float(layer.moe.width(problem.model.hidden))
     local = weight * routed * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)

@@ -6,6 +6,7 @@ Left out: what the settings mean.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -91,6 +92,19 @@ class Settings:
             how = how_to_set(value) if isinstance(value, str) and "$" in value else ""
             raise FileInputError(self.file, must, repr(value)[:80], how, field=name)
         return value
+
+    def number(self, name: str) -> float:
+        """A number, with decimals or without; 0 where it is absent, null or "auto"."""
+        value = self.values.get(name)
+        if value in (None, "None", "auto"):
+            return 0.0
+        try:
+            found = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            found = math.nan
+        if not math.isfinite(found):
+            raise FileInputError(self.file, "must be a number", repr(value)[:80], field=name)
+        return found
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""

@@ -86,13 +86,14 @@ class Launch:
 @dataclass(frozen=True)
 class StackSetting:
     """A setting of the files that is a number of the stack: field `field` of its `section` is `value` times the model's
-    width to the power `power`."""
+    width to the power `power`. `engine`: of the stacks that have it, any where None."""
 
     name: str
     section: str
     field: str
     value: float
     power: int = 0
+    engine: StateEngine | None = StateEngine.DEEPSPEED
 
 
 @dataclass(frozen=True)

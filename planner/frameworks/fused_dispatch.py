@@ -55,6 +55,21 @@ def _groups(columns: Columns, problem: Problem) -> Mask:
     return runs | (not _asked(problem, Dispatcher.DEEPEP))
 
 
+def static_experts(columns: Columns, problem: Problem) -> Mask:
+    """Do experts receive their rows in a buffer of one size, which needs a group and HybridEP?
+
+    Megatron-LM d98e8a6 core/transformer/transformer_config.py, moe_expert_rank_capacity_factor; NCCL-EP takes it too,
+    which planner does not cost.
+    """
+    asked = problem.stack.kernels.expert_capacity > 0 and _asked(problem, Dispatcher.HYBRIDEP)
+    return np.asarray((_group(columns) > 1) & asked)
+
+
+def _capacity(columns: Columns, problem: Problem) -> Mask:
+    given = problem.model.is_moe and problem.stack.kernels.expert_capacity > 0
+    return np.asarray((_group(columns) == 1) | (not given) | static_experts(columns, problem))
+
+
 DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "dispatcher-devices", ("ep", "etp"), _devices,
@@ -72,6 +87,13 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
         "{dispatcher} sends between nodes over InfiniBand or RoCE, the cluster has {fabric}; ep={ep} etp={etp}",
         "keep ep x etp within a node, or leave the dispatcher out of --stack", "DeepEP README, Requirements",
         lambda p: {"dispatcher": p.stack.communication.dispatcher, "fabric": p.cluster.fabric},
+    ),
+    Rule(
+        "expert-capacity", ("ep", "etp"), _capacity,
+        "a buffer of one size for what a rank's experts receive is HybridEP's; the dispatcher is {dispatcher}",
+        "add +hybridep to --stack (moe_flex_dispatcher_backend=hybridep)",
+        "Megatron-LM core/transformer/transformer_config.py moe_expert_rank_capacity_factor",
+        lambda p: {"dispatcher": p.stack.communication.dispatcher},
     ),
     Rule(
         "dispatcher-groups", ("ep", "etp"), _groups,

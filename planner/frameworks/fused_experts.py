@@ -7,13 +7,14 @@ Left out: what fusing saves (`cost/device/rates.py`).
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
-from planner.catalog.stack_options import FUSED_EXPERTS
+from planner.catalog.stack_options import FUSED_EXPERTS, PAGED_STASH
 from planner.errors import UnsupportedError
-from planner.frameworks.framework import Launch
+from planner.frameworks.framework import Launch, StackSetting
 from planner.spec.precision import Precision
 from planner.spec.rule import Rule
 
@@ -21,6 +22,13 @@ from planner.spec.rule import Rule
 INTERLEAVE: Final = 32
 VARIABLE: Final = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 WITHOUT: Final = ("0.16.1",)
+# before main a buffer of one size needs the fuser
+_GROUPED_TENSOR: Final = "main-2026-08"
+CAPACITY: Final = "moe_expert_rank_capacity_factor"
+STASH: Final = "moe_paged_stash"
+STASHED: Final = "moe_paged_stash_buffer_size_factor_cuda"
+STASHED_ON_HOST: Final = "moe_paged_stash_buffer_size_factor_cpu"
+DEFAULT_STASH: Final = 1.1  # Megatron-LM d98e8a6 core/transformer/transformer_config.py
 
 
 def fuses_experts(launch: Launch) -> bool:
@@ -34,6 +42,46 @@ def check_release(launch: Launch, version: str) -> None:
     if fuses_experts(launch) and version in WITHOUT:
         must = f"Megatron-LM must fuse experts with their products, as +{FUSED_EXPERTS} says; it does from 0.18 on"
         raise UnsupportedError(must, version, "choose --framework-version 0.18.2")
+
+
+def capacity_fields(launch: Launch) -> dict[str, Any]:
+    """Fields of TransformerConfig for experts that HybridEP sends rows in buffers of one size, as the plan counts them;
+    what the pages on the device do not hold goes to the host. Empty for others."""
+    stack = launch.stack_of("megatron")
+    if stack is None or not stack.kernels.expert_capacity:
+        return {}
+    fields: dict[str, Any] = {CAPACITY: stack.kernels.expert_capacity}
+    if stack.kernels.expert_stash:
+        fields |= {STASH: True, STASHED: stack.kernels.expert_stash, STASHED_ON_HOST: 1.0}
+    return fields if fuses_experts(launch) else {**fields, "moe_use_grouped_tensor": True}
+
+
+def capacity_options(launch: Launch, version: str) -> list[tuple[str, ...]]:
+    """`capacity_fields` as arguments. Raises `UnsupportedError` for a release without what they need."""
+    fields = capacity_fields(launch)
+    if fields and version != _GROUPED_TENSOR and not fuses_experts(launch):
+        must = (
+            f"Megatron-LM {version} must fuse experts (+{FUSED_EXPERTS}, fp8_mx) to receive them in one size"
+        )
+        hint = f"choose --framework-version {_GROUPED_TENSOR}, or leave +{PAGED_STASH} out of the stack"
+        raise UnsupportedError(must, f"+{PAGED_STASH}", hint)
+    named = {"--" + name.replace("_", "-"): value for name, value in fields.items()}
+    return [(name,) if value is True else (name, f"{value:g}") for name, value in named.items()]
+
+
+def capacity_said(number: Callable[[str], float], stashes: bool) -> tuple[StackSetting, ...]:
+    """What files say of buffers of one size; `number`: the value of a field, 0 where it is not set.
+
+    A negative factor of the stash counts from the most rows seen, which planner does not know: as if of balanced ones.
+    """
+    capacity = number(CAPACITY)
+    if not capacity:
+        return ()
+    found = (StackSetting(CAPACITY, "kernels", "expert_capacity", capacity, engine=None),)
+    if not stashes:
+        return found
+    stash = abs(number(STASHED)) or DEFAULT_STASH
+    return (*found, StackSetting(STASHED, "kernels", "expert_stash", stash, engine=None))
 
 
 FUSED_EXPERT_RULES: Final[tuple[Rule, ...]] = (

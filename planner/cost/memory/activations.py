@@ -60,6 +60,17 @@ class LayerShape:
         """Tokens whose copies the busiest expert-parallel rank works on, before choosing K experts."""
         return self.expert_tokens * self.imbalance
 
+    def rows_for_experts(self, mean_k: float, capacity: float) -> Array:
+        """Rows of which memory is taken, of `mean_k` experts a token: those of the busiest rank, or the buffer's.
+
+        `capacity`: rows of a buffer of one size over those of balanced routing, 0 where it is made as rows come; a rank
+        alone in its group gets none (Megatron-LM d98e8a6 moe/token_dispatcher.py _HybridEPManager.setup_metadata).
+        """
+        if not capacity:
+            return self.routed_tokens * mean_k
+        held = np.where(self.e * self.et > 1, capacity * self.expert_tokens, self.routed_tokens)
+        return np.asarray(held * mean_k)
+
     def take(self, rows: NDArray[np.intp]) -> LayerShape:
         """The cut of the chosen keys."""
         columns = {name: column[rows] for name, column in vars(self).items() if np.ndim(column)}
@@ -183,7 +194,7 @@ def _moe_parts(
     if moe is None:
         return {}
     act, width = recipe.activation_bytes, moe.width(int(h))
-    rows = x.routed_tokens * moe.mean_k
+    rows = x.rows_for_experts(moe.mean_k, kernels.expert_stash or kernels.expert_capacity)
     router = x.expert_tokens * (STATISTIC_BYTES * moe.choices + 32.0 * moe.top_k)
     permuted = rows * x.et * width * linear_input_bytes(recipe, kernels)
     outputs = rows * x.et * width * (0.0 if kernels.probs_in_activation else act)
@@ -224,7 +235,7 @@ def frozen_inputs(
     if layer.mlp is not None and not job.adapts("mlp_fc2"):
         parts["mlp"] = saved * x.tokens * layer.mlp.ffn / x.t
     if layer.moe is not None:
-        rows = x.routed_tokens * layer.moe.mean_k
+        rows = x.rows_for_experts(layer.moe.mean_k, kernels.expert_stash or kernels.expert_capacity)
         latent = 0.0 if job.adapts("latent_up") else saved * x.expert_tokens * layer.moe.latent
         parts["moe"] = saved * rows * x.et * layer.moe.width(model.hidden) + latent
         parts["moe_act"] = saved * rows * layer.moe.expert_ffn

@@ -11,7 +11,7 @@ from typing import Final
 from planner.catalog.stack_options import FUSED_EXPERTS
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.frameworks.fused_experts import INTERLEAVE, VARIABLE, fuses_experts
+from planner.frameworks.fused_experts import INTERLEAVE, VARIABLE, capacity_options, fuses_experts
 from planner.frameworks.fused_experts import check_release as check_fused_experts
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
@@ -215,7 +215,7 @@ def _experts(launch: Launch, version: str) -> list[Option]:
     if dispatcher is None:
         return [*options, ("--moe-token-dispatcher-type", "alltoall")]
     backend = ("--moe-flex-dispatcher-backend", str(dispatcher))
-    return [*options, ("--moe-token-dispatcher-type", "flex"), backend]
+    return [*options, ("--moe-token-dispatcher-type", "flex"), backend, *capacity_options(launch, version)]
 
 
 def fused_dispatcher(launch: Launch) -> Dispatcher | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.frameworks.fused_dispatch import static_experts
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     OFFLOAD_ACTIVATIONS,
@@ -56,11 +57,13 @@ def _modules_present(columns: Columns, problem: Problem) -> Mask:
 
 
 def _dropless(columns: Columns, problem: Problem) -> Mask:
-    """Experts get as many tokens as are routed to them: other shapes in every step, which nothing captures."""
+    """Experts get as many tokens as are routed to them: other shapes in every step, which nothing captures unless they
+    are received in a buffer of one size."""
     legal = ~_names(columns, "moe")
     if problem.model.is_moe:
         by_layer = _by_layer(columns["cuda_graph_impl"])
-        legal &= columns["cuda_graph_impl"] != CudaGraphs.FULL_ITERATION
+        whole = columns["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION
+        legal &= ~whole | static_experts(columns, problem)
         legal &= ~by_layer | (columns["cuda_graph_modules"] > 0)
     return legal
 
@@ -107,7 +110,8 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "cuda-graph-dropless", ("cuda_graph_impl", "cuda_graph_modules"), _dropless,
         "experts that drop no tokens have other shapes in every step and cannot be captured; " + _GRAPHS,
-        "set cuda_graph_modules=attn+moe_router+moe_preprocess", _M,
+        "set cuda_graph_modules=attn+moe_router+moe_preprocess; the full iteration needs HybridEP with "
+        "moe_expert_rank_capacity_factor (--stack ...+hybridep+moe-paged-stash)", _M,
     ),
     Rule(
         "cuda-graph-recompute", ("cuda_graph_impl", "recompute", "recompute_layers"),

@@ -12,6 +12,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
+from planner.frameworks.fused_experts import capacity_said
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, recomputed_note
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
@@ -185,6 +186,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         bf16_layers=bf16_layers(arguments),
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
+        stack_settings=capacity_said(
+            lambda name: arguments.number("--" + name.replace("_", "-"), 0.0),
+            arguments.has("--moe-paged-stash"),
+        ),
     )
 
 

@@ -50,6 +50,20 @@ class Kernels(Section):
         description="in fp8_mx on Blackwell grouped products apply the experts' gated activation and quantise what "
         "they write (Transformer Engine's CuTe DSL grouped MLP)",
     )
+    expert_capacity: float = Field(
+        0.0,
+        ge=0,
+        le=1024,
+        description="rows of every rank's experts over those that balanced routing sends it, received into a buffer of "
+        "one size (moe_expert_rank_capacity_factor); 0: as many as come",
+    )
+    expert_stash: float = Field(
+        0.0,
+        ge=0,
+        le=1024,
+        description="rows kept for the backward pass over balanced ones, in pages of one buffer (moe_paged_stash, its "
+        "factor on the device); 0: all of the capacity",
+    )
     fused_rotary: bool = Field(
         False, description="beside single operations: queries and keys are rotated by one kernel"
     )

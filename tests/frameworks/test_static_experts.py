@@ -1,0 +1,103 @@
+"""Experts that receive rows in buffers of one size: what a graph of the full iteration captures, and what they hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.catalog.stack_options import FUSED_EXPERTS, PAGED_STASH
+from planner.cli.check import check_files
+from planner.errors import InputError, UnsupportedError
+from planner.frameworks import framework
+from planner.space.framework_rules import all_rules_for
+from planner.space.legality import explain_config
+from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig
+from planner.spec.precision import Precision
+from planner.spec.rule import Problem
+from tests.frameworks.launches import launch, problem
+from tests.problems import costs
+
+MODEL, STATIC = "qwen3-30b-a3b", f"megatron-2026+hybridep+{PAGED_STASH}"
+WHOLE = ParallelConfig(
+    dp=64, ep=8, micro_batch=1, num_microbatches=4, zero=1, cuda_graph_impl=int(CudaGraphs.FULL_ITERATION)
+)
+
+
+def on_blackwell(stack: str, precision: str = "fp8_mx") -> Problem:
+    return problem(MODEL, stack, gpus=64, precision=precision, cluster="gb200-nvl72")
+
+
+@pytest.mark.parametrize(
+    ("stack", "ep", "broken"),
+    [
+        (STATIC, 8, set()),
+        (STATIC, 1, {"cuda-graph-dropless"}),
+        ("megatron-2026+hybridep", 8, {"cuda-graph-dropless"}),
+        (f"megatron-2026+{PAGED_STASH}", 8, {"cuda-graph-dropless", "expert-capacity"}),
+    ],
+)
+def test_what_a_full_iteration_captures(stack: str, ep: int, broken: set[str]) -> None:
+    config = ParallelConfig(**{**vars(WHOLE), "ep": ep})
+    found = explain_config(config, on_blackwell(stack), all_rules_for("megatron"))
+    assert {violation.rule for violation in found} == broken
+
+
+def test_kept_rows_are_those_of_the_stash() -> None:
+    """1.2 times what is kept of rows of experts, 1.5 times the working set; a rank alone receives its own rows."""
+    from dataclasses import replace
+
+    kept = {}
+    for ep in (1, 8):
+        for stack in (STATIC, "megatron-2026+hybridep"):
+            model = costs(on_blackwell(stack))
+            table = ConfigTable.of([replace(WHOLE, ep=ep, cuda_graph_impl=0)])
+            kept[ep, stack == STATIC] = float(model.evaluate(table).peak_memory[0])
+    assert kept[1, True] == kept[1, False]
+    assert kept[8, True] > kept[8, False]
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize("precision", ["fp8_mx", "bf16"])
+def test_written_and_read_as_costed(name: str, precision: str) -> None:
+    given = f"{STATIC}+{FUSED_EXPERTS}" if precision == Precision.FP8_MX else STATIC
+    meant, stack = framework(name), on_blackwell(given, precision)
+    files = meant.render(launch(MODEL, WHOLE, stack), meant.versions[-1])
+    read = meant.parse({"launch.sh": files["launch.sh"]})
+    found = {one.field: one.value for one in read.stack_settings}
+    assert found == {"expert_capacity": 1.5, "expert_stash": 1.2}
+    facts = check_files({"launch.sh": files["launch.sh"]}, "gb200-nvl72", 64, MODEL, None)
+    assert facts["legal"], facts["violations"]
+    assert facts["axes"]["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION
+
+
+def test_releases() -> None:
+    with pytest.raises(UnsupportedError, match="in one size"):
+        framework("megatron").render(launch(MODEL, WHOLE, on_blackwell(STATIC, "bf16")), "0.18.2")
+
+
+SCRIPT = (
+    "run_recipe.py --recipe qwen3_30b_a3b_pretrain_config model.cuda_graph_impl=full_iteration "
+    "model.cuda_graph_modules=[] model.moe_token_dispatcher_type=flex model.moe_flex_dispatcher_backend={backend} "
+    "model.expert_model_parallel_size=8 mixed_precision=bf16_with_mxfp8_mixed {more}"
+)
+
+
+@pytest.mark.parametrize(
+    ("backend", "more", "legal"),
+    [
+        ("hybridep", "model.moe_expert_rank_capacity_factor=1.5 model.moe_paged_stash=True", True),
+        ("hybridep", "model.moe_expert_rank_capacity_factor=7", True),
+        ("hybridep", "", False),
+        ("deepep", "model.moe_expert_rank_capacity_factor=1.5", False),
+    ],
+)
+def test_recipes_of_ones_own(backend: str, more: str, legal: bool) -> None:
+    text = SCRIPT.format(backend=backend, more=more)
+    facts = check_files({"run.sh": text}, "gb200-nvl72", 64, None, None)
+    assert facts["legal"] is legal
+    assert ("costed with moe_paged_stash_buffer_size_factor_cuda 1.1" in facts["notes"]) is ("stash" in more)
+
+
+def test_a_capacity_is_a_number() -> None:
+    text = SCRIPT.format(backend="hybridep", more="model.moe_expert_rank_capacity_factor=much")
+    with pytest.raises(InputError, match="must be a number"):
+        check_files({"run.sh": text}, "gb200-nvl72", 64, None, None)
