@@ -90,6 +90,7 @@ class StageLoad:
     last: bool
     gathered: tuple[float, float]
     stays: tuple[float, float]
+    copied: float
 
 
 def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoad:
@@ -117,6 +118,7 @@ def stage_load(model: CostModel, config: ParallelConfig, stage: int) -> StageLoa
         stage == config.pp - 1,
         (float(gathered[0][0, of_stage]), float(gathered[1][0, of_stage])),
         (float(stays[0][0, of_stage]), float(stays[1][0, of_stage])),
+        float(model.shards.copied_embedding(np.array([float(config.tp)]))[0]) * bool(shards.copied[key] > 0),
     )
 
 
@@ -343,6 +345,12 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             size = (gathers * weights + again * (weights - kept_bytes)) / max(messages, 1.0)
             sent = (gradients / units, units * calls), (size, messages)
             yield from _of_shards(axis, (ranks, stride, share), *sent)
+    if load.copied and (load.first or load.last):  # between the first and the last stage
+        whole, apart = states.gradient * load.copied, float((config.pp - 1) * config.tp * replicas)
+        both = _collective(
+            "dp", CollectiveKind.ALL_REDUCE, "gradients of the embedding's copies", whole, 2, 1
+        )
+        yield replace(both, part=(2.0, apart))
 
 
 def _of_modules(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:

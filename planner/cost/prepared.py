@@ -66,7 +66,7 @@ class _Stems:
     shares: Array | None  # of gathers and of what hides each (2, n, J)
     layers: Array
     buckets: Array
-    copies: Array  # beside collectives [s]
+    copies: Array  # beside collectives, and sums of an embedding's two copies [s]
     once: Array  # optimizer update [s]
     overhead: Array  # the host's work once a step [s]
     offload: NDArray[np.int32]
@@ -151,7 +151,8 @@ class PreparedCosts:
             replicas=replicas,
             turns=self._turns(table),
             scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
-            copies=self._copies_beside(
+            copies=shards.copied[s_row]
+            + self._copies_beside(
                 table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas, again
             ),
             # frozen weights are gathered only where they are sharded; adapters are too small to count

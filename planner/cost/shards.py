@@ -75,6 +75,7 @@ class Shards:
     buckets: Array
     largest_tensor: Array  # (k,) parameters
     communicators: Array  # (k,) bytes
+    copied: Array  # (k,) seconds in which the two copies of an embedding sum their gradients
     tensors: Array  # (k,) trained ones of a mean stage
     pieces: Array  # (k,) of them, those of which a rank updates a part where their states are sharded
     fetches: Fetches | None = None  # of ZeRO 3 where modules are gathered one by one
@@ -118,8 +119,8 @@ class ShardModel:
         dense = dense + begins * self._first_stage_parameters(t)[:, None]
         alone = np.minimum(begins, ends)
         dense += ends * self._last_stage_parameters(t)[:, None]
-        if self.problem.model.tied_embeddings:
-            dense += (ends - alone) * self._first_stage_parameters(t)[:, None]
+        copied = (ends - alone) * self.copied_embedding(t)[:, None]
+        dense += copied
         adapters = sum_over_kinds(counts, self._adapters_by_kind(t))
         lora = self.problem.job.lora_rank is not None
         heaviest, experts = largest(adapters if lora else dense), largest(expert * (not lora))
@@ -146,7 +147,7 @@ class ShardModel:
         communicators = sum(opened.values(), np.zeros(len(keys)))
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, again, widest, outer, wide, head,
-            adapters, buckets, self._largest_tensor(t), communicators,
+            adapters, buckets, self._largest_tensor(t), communicators, self._copies_summed(keys, largest(copied)),
             *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
         )  # fmt: skip
 
@@ -385,6 +386,26 @@ class ShardModel:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
         return embedding_parameters(model) * padding / t + position_parameters(model)
+
+    def copied_embedding(self, t: Array) -> Array:
+        """Parameters of the embedding that the stage of the head holds once more where it is another one's: as the tied
+        head, or to embed what prediction modules read (Megatron-LM d98e8a6 models/gpt/gpt_model.py, `mtp_process`)."""
+        model = self.problem.model
+        held = model.tied_embeddings or model.mtp_layers > 0
+        return held * padded_vocabulary(self.problem, t) * float(model.embedding_width) / t
+
+    def _copies_summed(self, keys: ConfigTable, copied: Array) -> Array:
+        """Seconds of the all-reduce between the first and the last stage that keeps two copies of an embedding alike,
+        of whole gradients in the width in which they are kept, behind all other reductions (Megatron-LM d98e8a6
+        core/distributed/finalize_model_grads.py, `_allreduce_word_embedding_grads`; DeepSpeed runtime/pipe/module.py,
+        allreduce_tied_weight_gradients). vTrain's sums of profiles have none (`Stack.composed`)."""
+        trained = copied * (self.problem.job.lora_rank is None and not self.problem.stack.composed)
+        width = keys["tp"].astype(float) * keys["cp"] * keys["dp"]
+        group = group_links(
+            np.maximum((keys["pp"] - 1) * width, 1.0), np.full(len(keys), 2.0), self.problem.cluster
+        )
+        seconds = all_reduce_time(self.problem.stack.states.gradient * trained, group, self.links)
+        return np.where(trained > 0, self.problem.stack.communication.dp_time * seconds, 0.0)
 
     def outer_modules(self, t: Array) -> tuple[Array, Array]:
         """Parameters of the embedding and of the head, which are gathered apart even where they are one."""

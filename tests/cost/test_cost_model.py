@@ -7,8 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.cost.exchanges import exchanges
 from planner.cost.memory.moments import PHASES
 from planner.cost.model import CostModel
+from planner.cost.network.collectives import all_reduce_time
+from planner.cost.network.traffic import group_links
 from planner.cost.pipeline.step import STEP_TERMS
 from planner.cost.table import CostTable
 from planner.request import Request, cost_model, resolve
@@ -169,9 +172,33 @@ def test_degrees_of_one_communicate_nothing(name: str) -> None:
         if axis == "ep":
             alone &= rows["etp"] == 1
         assert not cost.detail.time[term][alone].any(), term
-    assert not cost.detail.time["dp_comm"][(rows["dp"] == 1) & (rows["cp"] == 1)].any()
+    alone = (rows["dp"] == 1) & (rows["cp"] == 1)
+    if subject.model.tied_embeddings:  # its copies on two stages are summed
+        assert cost.detail.time["dp_comm"][alone & (rows["pp"] > 1)].all()
+        alone &= rows["pp"] == 1
+    assert not cost.detail.time["dp_comm"][alone].any()
     alone = rows["pp"] == 1
     assert not cost.detail.time["pipeline_bubble"][alone].any()
+
+
+@pytest.mark.parametrize(
+    ("stages", "module", "copies"),
+    # untied without modules: one embedding; on one stage it serves both
+    [(2, 1, True), (2, 0, False), (1, 1, False)],
+)
+def test_copies_of_an_embedding_sum_their_gradients(stages: int, module: int, copies: bool) -> None:
+    """Of 32,000 x 2,048 in fp32 over tp 2, between ranks of two nodes, by the all-reduce of a group of two."""
+    spec = replace(dense_model(8), mtp_layers=module)
+    subject = problem(spec, f"{stages}x8 h100 400G-ib", stack="megatron-2026", global_batch=32)
+    row = ParallelConfig(tp=2, sp=1, pp=stages, dp=4, micro_batch=1, num_microbatches=8, zero=1)
+    model = costs(subject)
+    found = float(model.prepare(ConfigTable.of([row])).shards.copied[0])
+    group = group_links(8.0, 2.0, subject.cluster)
+    seconds = float(all_reduce_time(4.0 * 32000 * 2048 / 2, group, model.links))
+    assert found == pytest.approx(copies * subject.stack.communication.dp_time * seconds)
+    for stage in range(stages):
+        sent = [e for e in exchanges(model, row, stage) if "copies" in e.what]
+        assert [e.sent for e in sent] == copies * [4.0 * 32000 * 1024]
 
 
 def with_links(machine: Cluster, tier: int, factor: float) -> Cluster:

@@ -13,6 +13,7 @@ from planner.cost.memory.peak import Kept, memory_cost
 from planner.cost.memory.state_bytes import StateBytes, state_bytes
 from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.job import Job, Optimizer
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import PipelineSplit
@@ -151,9 +152,18 @@ def test_weights_of_a_whole_model_on_one_device() -> None:
     assert float(parts["optimizer"][0, 0]) == 12 * parameters
 
 
-def test_tied_embeddings_are_held_once_on_one_stage_and_twice_on_two() -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        dense_model(4, tied=True),
+        replace(dense_model(4), mtp_layers=1),  # a prediction module embeds its tokens on the last stage
+        replace(dense_model(4, tied=True), mtp_layers=1),
+        replace(dense_model(4, tied=True), position_rows=1024),  # positions are not copied
+    ],
+)
+def test_shared_embeddings_are_held_once_on_one_stage_and_twice_on_two(model: ModelSpec) -> None:
     def held(pp: int) -> float:
-        subject = problem(dense_model(4, tied=True), f"1x{pp} h100", global_batch=4)
+        subject = problem(model, f"1x{pp} h100", global_batch=4)
         row = ParallelConfig(pp=pp, num_microbatches=4)
         detail = costs(subject).evaluate(ConfigTable.of([row]), keep_terms=True).detail
         assert detail is not None
