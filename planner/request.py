@@ -36,6 +36,7 @@ from planner.spec.planfile import Objective
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
+from planner.spec.stack.kinds import PackedContext
 
 if TYPE_CHECKING:
     from planner.spec.overlay import Overlay
@@ -223,6 +224,11 @@ def _fine_tuning(job: Job, stack: Stack) -> list[str]:
             said.append(
                 "packed texts rotated by one kernel, as Megatron-LM does by default and Megatron-Bridge with "
                 f"model.apply_rope_fusion=true; without it, say --stack {stack.name}+no-rope-fusion"
+            )
+        if stack.framework == "megatron" and stack.communication.cp_packed is PackedContext.FUSED:
+            said.append(
+                "packed texts that context parallelism exchanges by all-to-all put in order by one kernel, as "
+                f"Transformer Engine 2.18 does; with 2.11 to 2.17, say --stack {stack.name}+te-2.17"
             )
     elif job.mean_length is not None:
         said.append(

@@ -19,6 +19,7 @@ from planner.spec.stack.kinds import (
     CrossEntropy,
     Dispatcher,
     Float8Scales,
+    PackedContext,
     SparseKernel,
     StateEngine,
 )
@@ -40,6 +41,7 @@ FUSED_EXPERTS: Final = "use-transformer-engine-op-fuser"
 UNFUSED_ATTENTION: Final = "attention-backend=unfused"
 UNFUSED_SWIGLU: Final = "no-bias-swiglu-fusion"
 UNFUSED_ROTATION: Final = "no-rope-fusion"
+TEXTS_IN_TURN: Final = "te-2.17"
 FLOAT8_SWIGLU: Final = "activation-func-fp8-input-store"
 DROPOUT: Final = "hidden-dropout=0.1"
 TP_SERIAL: Final = "no-tp-comm-overlap"
@@ -227,6 +229,11 @@ OPTIONS: Final = (
         UNFUSED_ROTATION, ("megatron",), {"kernels": {"rotates_texts": True}},
         "packed texts are rotated one by one, by single operations of PyTorch, as where Megatron-Bridge does not set "
         "apply_rope_fusion, before August 2026", since="2024-01",
+    ),
+    StackOption(
+        TEXTS_IN_TURN, ("megatron",), {"communication": {"cp_packed": PackedContext.SINGLY}},
+        "Transformer Engine 2.11 to 2.17: packed texts that context parallelism exchanges by all-to-all are put in "
+        "order one by one, and none are exchanged by all-gather", since="2025-11",
     ),
     StackOption(
         DROPOUT, ("megatron",), {"kernels": {"dropout": True}},

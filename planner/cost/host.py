@@ -14,12 +14,12 @@ from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
 from planner.cost.network.context import context_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
-from planner.spec.config import ConfigTable, ContextKind
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.kinds import Dispatcher, PackedContext
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -58,10 +58,26 @@ EAGER_SOFTMAX_LAUNCHES = 5 / 16
 # texts' lengths.
 ROTATION_LAUNCHES = 2 * (13 + 11)
 
+_CORE_ATTENTION = 1 << RECOMPUTE_MODULES.index("core_attn")
+
 # Launches of one more step of ring attention against those of a fused layer, forward (12) and backward (24): the
 # exchange, two copies of halves, attention, two corrections; backward one more (the classes and functions of
 # TransformerEngine 2.x, context_parallel.py).
 RING_LAUNCHES = (6 / 12, 7 / 24)
+
+
+# Operations of Transformer Engine 2.11 to 2.17 for each half of a rank's share of a packed text, where indices that put
+# it in order are made: ends of the half, which the device computes, two reads of them by the host, the indices;
+# eight, two and one of a tensor that was gathered by heads, four, two and one of one that is dealt
+# (NVIDIA/TransformerEngine@7010118~1 context_parallel.py reorder_seq_chunks_after_a2a_before_attn_thd and
+# reorder_seq_chunks_before_a2a_after_attn_thd, counted under PyTorch 2.13). Forward queries, keys and values are
+# gathered and the output is dealt, backward one is gathered and three are dealt.
+GATHERED_TEXT, DEALT_TEXT = 8 + 2 + 1, 4 + 2 + 1
+ORDER_OPERATIONS = (3 * GATHERED_TEXT + DEALT_TEXT, GATHERED_TEXT + 3 * DEALT_TEXT)
+# Seconds of one, on a number in the device's memory: 7.4, 7.6 and 7.4 us by what Qwen3-8B (cp 2), GPT-OSS 20B (cp 2,
+# recomputing all) and 120B (cp 4) took beyond their launches in packs of 32,768 tokens, texts of 380
+# (NVIDIA-NeMo/Megatron-Bridge@067f987 examples/model_verification_cards, sft_long_context).
+ORDER_OPERATION = 7.5e-6
 
 
 class HostModel:
@@ -141,4 +157,19 @@ class HostModel:
             steps = np.where((capture.module["attn"] > 0) | capture.whole, 0.0, steps)
         forward, backward = floor.captured(capture)
         ahead = FORWARD_SHARE * (forward + RING_LAUNCHES[0] * steps * fused)
-        return ahead, (1 - FORWARD_SHARE) * (backward + RING_LAUNCHES[1] * steps * fused), repeated
+        behind = (1 - FORWARD_SHARE) * (backward + RING_LAUNCHES[1] * steps * fused)
+        gathered, dealt = self._orders(layer, keys, kinds, c)
+        again = np.where(keys["recompute_modules"] & _CORE_ATTENTION > 0, gathered, 0.0)
+        return ahead + gathered, behind + dealt, repeated + again
+
+    def _orders(
+        self, layer: Layer, keys: ConfigTable, kinds: NDArray[np.int32], c: Array
+    ) -> tuple[Array, Array]:
+        """Seconds of putting packed texts in order one by one around an all-to-all, forward and backward."""
+        job, singly = self.problem.job, self.problem.stack.communication.cp_packed is PackedContext.SINGLY
+        if not (singly and job.packed and layer.attention is not None):
+            return np.zeros(len(keys)), np.zeros(len(keys))
+        texts = keys["micro_batch"] * job.seq_len / job.attended_length
+        halves = np.where((kinds == ContextKind.A2A) & (c > 1), 2 * c * texts, 0.0)
+        one = self.slowdown * ORDER_OPERATION * halves
+        return ORDER_OPERATIONS[0] * one, ORDER_OPERATIONS[1] * one

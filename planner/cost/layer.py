@@ -309,7 +309,7 @@ class LayerModel:
         again_full, time_full = (zero, time) if composed else (again_full, time_full)
         exchanged, comm = passes.exchanged, self.problem.stack.communication
         paired = paired_time(again_full + behind - exchanged, exchanged, comm)
-        host = floor.total if capture is None else ahead_host + behind_host
+        host = ahead_host + behind_host
         paired = soft_maximum(paired + again, host + repeated, softness)
         return {
             "forward": passes.forward, "backward": passes.backward, "weight_gradient": passes.weight_gradient,

@@ -11,7 +11,7 @@ from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ParallelConfig
+from planner.spec.config import ContextKind, ParallelConfig
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from tests.frameworks.launches import golden_launch, launch, problem
@@ -195,3 +195,26 @@ def test_files_that_do_not_ask_for_overlap_are_costed_without(options: str, alon
     )
     read = framework("megatron").parse({"launch.sh": text}).stack_options
     assert ("no-tp-comm-overlap" in read) is alone
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "kind", "legal"),
+    [
+        ("megatron-2025", "llama-3.1-8b", ContextKind.P2P, True),
+        ("megatron-2025", "llama-3.1-8b", ContextKind.A2A, False),
+        ("megatron-2026+te-2.17", "llama-3.1-8b", ContextKind.A2A, True),
+        ("megatron-2026+te-2.17", "llama-3.1-8b", ContextKind.ALL_GATHER, False),
+        ("megatron-2026+te-2.17", "gemma-3-27b", ContextKind.P2P, False),  # its windows are gathered
+        ("megatron-2026+te-2.17", "deepseek-v3.2", ContextKind.P2P, True),  # Megatron-Core gathers
+        ("megatron-2026", "llama-3.1-8b", ContextKind.ALL_GATHER, True),
+    ],
+)
+def test_packed_texts_are_exchanged_as_transformer_engine_can(
+    stack: str, model: str, kind: ContextKind, legal: bool
+) -> None:
+    given = problem(model, stack)
+    config = ParallelConfig(cp=2, dp=64, cp_kind=kind, micro_batch=1, num_microbatches=4)
+    packs = replace(given, job=replace(given.job, mean_length=512, packed=True))
+    rules = all_rules_for("megatron")
+    assert ("cp-packed" in {broken.rule for broken in explain_config(config, packs, rules)}) is not legal
+    assert "cp-packed" not in {broken.rule for broken in explain_config(config, given, rules)}

@@ -29,11 +29,16 @@ from planner.spec.config import (
 )
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Columns, Problem, Rule
-from planner.spec.stack.kinds import StateEngine
+from planner.spec.stack.kinds import PackedContext, StateEngine
 
 # Transformer Engine refuses fp8 GEMMs whose tokens are no multiple of 8, or whose width is none of 16
 # (transformer_engine/pytorch/utils.py assert_dim_for_fp8_exec).
 FP8_WIDTH: Final = 16
+_PACKED_KINDS: Final = {
+    PackedContext.RING: (ContextKind.P2P,),
+    PackedContext.SINGLY: (ContextKind.P2P, ContextKind.A2A),
+    PackedContext.FUSED: tuple(ContextKind),
+}
 
 
 def _all(column: IntColumn) -> Mask:
@@ -50,12 +55,25 @@ def _expert_bias(columns: Columns, problem: Problem) -> Mask:
     return (columns["etp"] == 1) | (not biased)
 
 
+def _context_kinds(columns: Columns, problem: Problem) -> IntColumn:
+    """What the model exchanges by where a row asks for `cp_kind`."""
+    p2p = problem.model.context_kind(ContextKind.P2P)
+    return np.where(columns["cp_kind"] == ContextKind.P2P, p2p, columns["cp_kind"]).astype(np.int32)
+
+
 def _heads_a2a(columns: Columns, problem: Problem) -> Mask:
     heads = min((a.kv_heads for a in problem.model.attentions), default=0)
     local = np.maximum(heads // columns["tp"], 1)
-    p2p = problem.model.context_kind(ContextKind.P2P)
-    a2a = np.where(columns["cp_kind"] == ContextKind.P2P, p2p, columns["cp_kind"]) == ContextKind.A2A
+    a2a = _context_kinds(columns, problem) == ContextKind.A2A
     return ~a2a | (columns["cp"] == 1) | (local % columns["cp"] == 0)
+
+
+def _packed_context(columns: Columns, problem: Problem) -> Mask:
+    """Behind indexers Megatron-Core gathers keys itself."""
+    ways = _PACKED_KINDS[problem.stack.communication.cp_packed]
+    if not problem.job.packed or any(a.sparse for a in problem.model.attentions):
+        return _all(columns["cp"])
+    return (columns["cp"] == 1) | np.isin(_context_kinds(columns, problem), [int(kind) for kind in ways])
 
 
 def _cp_attention(columns: Columns, problem: Problem) -> Mask:
@@ -182,6 +200,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "all-to-all context parallelism deals key/value heads: cp must divide the {kv} heads over tp; tp={tp} cp={cp}",
         "use another kind of context parallelism", "Transformer Engine attention, cp_comm_type a2a",
         lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
+    ),
+    Rule(
+        "cp-packed", ("cp", "cp_kind"), _packed_context,
+        "packed texts are exchanged by {ways} in the stack's Transformer Engine; cp={cp} cp_kind={cp_kind}",
+        "ask for one of these (--set cp_kind=...), set cp=1, or take a newer stack",
+        "Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py: all-to-all from 2.11 on "
+        "(a75da0c), all-gather from 2.18 on (7010118)",
+        lambda p: {"ways": " or ".join(k.label for k in _PACKED_KINDS[p.stack.communication.cp_packed])},
     ),
     Rule(
         "fp8-width-tp", ("tp",), _fp8_width,

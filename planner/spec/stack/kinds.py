@@ -103,6 +103,19 @@ class ContextExchange(StrEnum):
     ALL_TO_ALL = "all-to-all"
 
 
+class PackedContext(StrEnum):
+    """What packed texts can be exchanged by under context parallelism, and how those are put in order that come whole.
+
+    Transformer Engine: RING, keys and values passed on alone, up to 2.10; SINGLY, also heads dealt by all-to-all,
+    whose texts are put in order one by one, from 2.11 on (NVIDIA/TransformerEngine@a75da0c); FUSED, also keys and
+    values gathered, and all texts put in order by one kernel, from 2.18 on (@7010118).
+    """
+
+    RING = "ring"
+    SINGLY = "singly"
+    FUSED = "fused"
+
+
 class Float8Scales(StrEnum):
     """Scales of torchao's float8: one a TENSOR, or one for every ROW (and column) of values that a product sums."""
 

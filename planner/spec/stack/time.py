@@ -19,6 +19,7 @@ from planner.spec.stack.kinds import (
     CrossEntropy,
     Dispatcher,
     Float8Scales,
+    PackedContext,
     SparseKernel,
 )
 from planner.spec.stack.section import Bytes, Seconds, Section
@@ -259,6 +260,10 @@ class Communication(Section):
     cp_exchange: ContextExchange = Field(
         ContextExchange.RING,
         description="how context parallelism passes keys and values on where p2p is asked for",
+    )
+    cp_packed: PackedContext = Field(
+        PackedContext.FUSED,
+        description="what packed texts can be exchanged by, and how they are put in order",
     )
     cp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
