@@ -14,7 +14,7 @@ from planner.cost.levels import layer_level
 from planner.cost.memory.state_bytes import frozen, on_device, shard_groups, state_bytes, weights_sharded
 from planner.cost.params_fp8 import beyond_wide, narrow_weights
 from planner.cost.pipeline.slowest import least_makespan
-from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
+from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
 from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.shards import ShardModel
 from planner.spec.config import ConfigTable, Schedule
@@ -39,7 +39,6 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
     layers = layer_level(model, stems)
     counts = np.moveaxis(classes.layers[classes.of_row], 2, 0)
     time = sum_over_kinds(counts, layers.time[:, layers.of_row])
-    total = sum_of_columns(classes.count[classes.of_row] * time)
     v, m = (stems[axis].astype(float) for axis in ("vpp", "num_microbatches"))
     stack, nodes = model.problem.stack, float(model.problem.cluster.num_nodes)
     schedule, forward, hidden = stems["schedule"], time, time
@@ -47,7 +46,7 @@ def least_step_time(model: LayerModel, stems: ConfigTable, classes: StageClasses
         forward = sum_over_kinds(counts, layers.forward_time[:, layers.of_row])
         pairs = np.isin(schedule, (Schedule.DUALPIPE, Schedule.DUALPIPE_V))[:, None]
         hidden = np.where(pairs, sum_over_kinds(counts, layers.saved[:, layers.of_row]), 0.0)
-    least = least_makespan(time, forward, hidden, classes, classes.of_row, schedule, total, m, v)
+    least = least_makespan(time, forward, hidden, classes, classes.of_row, schedule, m, v)
     least = least + stack.host.step_overhead
     least = least + straggling(least, nodes, stack.communication)
     # one stem stands for all that differ in other axes

@@ -196,12 +196,16 @@ def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
 
 
 LARGEST_PIPELINE = 3_000_000  # passes; a larger one keeps its estimate
+_ADAPTIVE: Final = (Schedule.V_HALF, Schedule.V_MIN)
 
 
-def can_simulate(config: ParallelConfig) -> bool:
-    """Is the pipeline small enough to be simulated in a moment?"""
-    most = MOST_PASSES if _adapts(config) else LARGEST_PIPELINE
-    return 3 * config.pp * config.vpp * config.num_microbatches <= most
+def are_simulated(table: ConfigTable) -> NDArray[np.bool_]:
+    """Which rows have no closed form that is exact, and a pipeline small enough to be simulated in a moment?"""
+    adapts = np.isin(table["schedule"], _ADAPTIVE)
+    passes = 3.0 * table["pp"] * table["vpp"] * table["num_microbatches"]
+    return (table["schedule"] != Schedule.ONE_F_ONE_B) & (
+        passes <= np.where(adapts, MOST_PASSES, LARGEST_PIPELINE)
+    )
 
 
 class PipelineSimulator:
@@ -269,7 +273,7 @@ class PipelineSimulator:
 
 def _adapts(config: ParallelConfig) -> bool:
     """Does the order of its passes depend on their times?"""
-    return config.schedule in (Schedule.V_HALF, Schedule.V_MIN)
+    return config.schedule in _ADAPTIVE
 
 
 def _shape(config: ParallelConfig) -> tuple[int, int, int, int]:

@@ -83,6 +83,7 @@ class Pipelines:
     kept: Array  # (q, C)
     in_flight: Array  # (q, C)
     hops: Array  # (q,) seconds of point-to-point on the critical path
+    way: Array  # (q,) of one micro-batch from the first chunk to the last, as far as messages count
     apart: Apart | None = None  # None: no row has such a schedule
     uneven: UnevenChunks | None = None  # None: no rank has chunks that differ
     pooled: Array | None = None  # (q, C) of kept, in pools of CUDA graphs; None: no row captures any
@@ -159,14 +160,28 @@ def pipeline_level(model: LayerModel, table: ConfigTable, layers: Layers, classe
         )
         work, held = time - hidden, apart.moments[0][0]
     slowest, total = largest(work), sum_of_columns(classes.count[stage] * work)
-    hops, spec = _hops(model, keys, p, v, m), model.problem.model
+    (hops, way), spec = _hops(model, keys, p, v, m), model.problem.model
     uneven = uneven_chunks(keys, stage, classes, spec.last_stage_layers)
     pooled = copied = None
     if layers.graphs is not None:
         pooled = sum_over_kinds(counts, layers.graphs.kept[:, key])
         copied = sum_over_kinds(counts, layers.graphs.buffers[:, key])
     return Pipelines(
-        inverse, key, stage, time, forward, slowest, total, kept, held, hops, apart, uneven, pooled, copied
+        inverse,
+        key,
+        stage,
+        time,
+        forward,
+        slowest,
+        total,
+        kept,
+        held,
+        hops,
+        way,
+        apart,
+        uneven,
+        pooled,
+        copied,
     )
 
 
@@ -207,8 +222,9 @@ def _moments(
     )
 
 
-def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) -> Array:
-    """Seconds of point-to-point messages on the critical path of a step."""
+def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) -> tuple[Array, Array]:
+    """Seconds of point-to-point messages on the critical path of a step, and of those that lengthen it at least where
+    one micro-batch's way from the first chunk to the last is on it."""
     problem, cluster = model.problem, model.problem.cluster
     t, c, d = (keys[axis].astype(float) for axis in ("tp", "cp", "dp"))
     links = pipeline_links(t * c * d, p, cluster)
@@ -235,7 +251,9 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
     if (schedule > Schedule.INTERLEAVED).any():  # estimates; simulated where they matter
         through = np.isin(schedule, (Schedule.GPIPE, Schedule.DUALPIPE, *FOLDED_SCHEDULES))
         time = np.where(through, 2 * v * total, time)
-    return np.asarray(comm.p2p_exposed * time)
+    looped = ~np.isin(schedule, (Schedule.DUALPIPE, *FOLDED_SCHEDULES))
+    way = np.where(looped, v * total + (v - 1) * wrap, total)
+    return np.asarray(comm.p2p_exposed * time), np.asarray(min(comm.p2p_exposed, 1.0) * way)
 
 
 def gather_behind_boundary(model: LayerModel, whole: Array | float, t: Array | float) -> Array:

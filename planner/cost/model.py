@@ -2,8 +2,8 @@
 
 The evaluation has three levels, each on its distinct keys only: a layer (how a micro-batch is cut), a pipeline
 (layers per stage and micro-batches), a row (sharding and recomputation). One text serves one candidate and a
-million. Left out: interleaved pipelines of uneven stages, for which the form of equal ones stands in;
-`cost/simulated.py` simulates those of a short table.
+million. Left out: pipelines of uneven stages that have no exact form, for which that of equal ones stands in;
+`cost/simulated.py` simulates those of a short table, and `least_step_time` is what that never falls below.
 """
 
 from __future__ import annotations
@@ -96,6 +96,15 @@ class CostModel:
             rows = np.arange(part.stop - part.start)
             parts.append(prepared.evaluate(part, rows, table["recompute_layers"][part], keep_terms))
         return parts[0] if len(parts) == 1 else join(parts)
+
+    def least_step_time(self, table: ConfigTable) -> Array:
+        """What each row takes at least once its pipeline is simulated (`cost.simulated`), (n,) [s]."""
+        if not len(table):
+            return np.zeros(0)
+        rows, every = np.arange(len(table)), slice(0, len(table))
+        found = self.prepare(table).evaluate(every, rows, table["recompute_layers"], least=True).least
+        assert found is not None, "it was asked for"
+        return found
 
     def _stage_classes(self, table: ConfigTable) -> StageClasses:
         stack = self.problem.stack

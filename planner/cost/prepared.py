@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.chunks import are_simulated
 from planner.cost.device.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
@@ -19,6 +20,7 @@ from planner.cost.memory.moments import MemoryInputs
 from planner.cost.memory.peak import Kept, memory_cost, worst_moment
 from planner.cost.memory.state_bytes import shard_groups, weights_sharded
 from planner.cost.offload import copy_rate, host_seconds, host_update_rate
+from planner.cost.pipeline.least_time import least_pipeline_time
 from planner.cost.pipeline.slowest import bubble_apart, bubble_time
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
 from planner.cost.pipeline.step import (
@@ -44,6 +46,7 @@ from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
+ROUNDING = 1.0 - 1e-12  # of sums of the same times in another order
 
 
 @dataclass(frozen=True)
@@ -213,8 +216,9 @@ class PreparedCosts:
         return host.step_overhead + self.model.host.slowdown * host.tensor_update * tensors
 
     def evaluate(
-        self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False
-    ) -> CostTable:
+        self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False,
+        least: bool = False,
+    ) -> CostTable:  # fmt: skip
         """Complete the stems `part`: row i is the `stem[i]`-th of them with `recompute_layers[i]` layers."""
         model, pipelines, stack = self.model, self.pipelines, self.model.problem.stack
         batch = self._stem_batch(part)
@@ -282,8 +286,34 @@ class PreparedCosts:
                 own.kept[of_row],
             )
             detail = CostDetail(terms, memory.terms, *where)
-        step_time = subtotal + of_step["stragglers"] + of_step["own_runs"] + of_step["memory_pressure"]
-        return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail)
+        quiet = subtotal + of_step["stragglers"] + of_step["own_runs"]
+        step_time, at_least = quiet + of_step["memory_pressure"], None
+        if least:
+            shorter = self._shorter(
+                self.stems.take(part), stem, p_row, recompute_layers, m * slowest, of_step
+            )
+            # stragglers and own runs are shares of the rest
+            at_least = quiet * (1.0 - shorter / subtotal) + of_step["memory_pressure"]
+        return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail, at_least)
+
+    def _shorter(
+        self, stems: ConfigTable, stem: Index, p_row: Index, recompute_layers: IntColumn, work: Array,
+        of_step: dict[str, Array],
+    ) -> Array:  # fmt: skip
+        """Seconds by which bubble and messages of rows may be shorter once simulated; negative where they are longer.
+
+        `work`: of the slowest stage over all micro-batches [s]."""
+        shorter, rows = np.zeros(len(stem)), np.flatnonzero(are_simulated(stems)[stem])
+        if len(rows):
+            schedule, v, m = (stems[axis][stem[rows]] for axis in ("schedule", "vpp", "num_microbatches"))
+            first, of_row = distinct(p_row[rows], recompute_layers[rows], m)
+            path = least_pipeline_time(
+                self.layers, self.pipelines, self.classes, self.model.problem.model.mtp_kinds, p_row[rows][first],
+                recompute_layers[rows][first], schedule[first], v[first], m[first].astype(float),
+            )  # fmt: skip
+            beyond = np.maximum(ROUNDING * path[of_row] - work[rows], 0.0)
+            shorter[rows] = of_step["pipeline_bubble"][rows] + of_step["pp_comm"][rows] - beyond
+        return shorter
 
     def _graphs(self, p_row: Index, l_row: Index, working: Array, peak: Array) -> RowGraphs | None:
         """Memory of the CUDA graphs of rows; None where the stems have none. `peak`: kept of a micro-batch in flight,

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost.chunks import PipelineSimulator, can_simulate
+from planner.cost.chunks import PipelineSimulator, are_simulated
 from planner.cost.model import CostModel
 from planner.cost.pipeline.step import measured_factor, straggling
 from planner.cost.table import STAGE_TERMS, CostTable
-from planner.spec.config import ConfigTable, Schedule
+from planner.spec.config import ConfigTable
 
 
 def simulator_of(model: CostModel) -> PipelineSimulator:
@@ -32,8 +32,7 @@ def evaluate_exactly(
     simulator = simulator or simulator_of(model)
     time = {name: values.copy() for name, values in cost.detail.time.items()}
     problem = model.problem
-    apart = np.flatnonzero(table["schedule"] != Schedule.ONE_F_ONE_B).tolist()
-    configs = {row: config for row in apart if can_simulate(config := table.row(row))}
+    configs = {row: table.row(row) for row in np.flatnonzero(are_simulated(table)).tolist()}
     for row, (free, real) in zip(configs, simulator.makespans(list(configs.values())), strict=True):
         work = sum(float(time[name][row]) for name in STAGE_TERMS)
         time["pipeline_bubble"][row] = max(free - work, 0.0)

@@ -40,7 +40,8 @@ class CostDetail:
 class CostTable:
     """Cost of every candidate (n,). `step_time` [s]; `peak_memory`: what the stack's counter logs, `device_memory`:
     with everything outside the allocator [bytes]. `stage`: earliest stage of the binding class, `phase`: index
-    into `memory.peak.PHASES`. `detail` only where it was asked for."""
+    into `memory.peak.PHASES`. `least`: the step time that none has beaten once simulated (`cost.simulated`) (n,) [s].
+    `least` and `detail` only where they were asked for."""
 
     step_time: Array
     peak_memory: Array
@@ -48,6 +49,7 @@ class CostTable:
     stage: NDArray[np.intp]
     phase: NDArray[np.intp]
     detail: CostDetail | None = None
+    least: Array | None = None
 
 
 def join(parts: Sequence[CostTable]) -> CostTable:

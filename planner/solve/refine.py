@@ -1,11 +1,10 @@
 """Which of the best configurations is the best when their pipelines are simulated and their splits are solved?
 
-The search ranks by closed forms, exact for 1F1B and near for other pipelines, under the stack's own split; the fastest
-are costed again with their pipelines simulated pass by pass: ever more of them, until those further behind would not be
-among the best even if their closed forms were as far above the truth as any seen. Of the finalists the split of each
-that could overtake the best is solved, starting from a few simple ones. Those that differ in CUDA graphs alone and tie
-stand by what the framework does by itself. Left out: configurations behind those simulated, which a larger error of
-the closed form, or a better split, could hide.
+The search ranks by a time that no configuration beats once its pipeline is simulated, under the stack's own split; the
+first are costed again with their pipelines simulated pass by pass: ever more of them, until that time of all further
+behind is no less than the step of the best. Of the finalists the split of each that could overtake the best is solved,
+starting from a few simple ones. Those that differ in CUDA graphs alone and tie stand by what the framework does by
+itself. Left out: configurations behind the finalists, which a better split than the stack's own could hide.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ LISTED = 10  # that are not like one before them, however few are asked for
 LISTED_ONCE = ("vpp", "cuda_graph_impl")
 SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
 MORE = 4  # times as many are simulated where that may change the best
-SHORTENED = 0.97  # of a closed form a simulation takes, unless those simulated say less
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
 SLICE = 0.3  # of it that one of them gets before another has its turn
 EFFORT = 1.0  # deterministic time of CP-SAT for all finalists: up to three seconds of a processor
@@ -45,19 +43,20 @@ def refine(
     finalists: int = FINALISTS, listed: int = LISTED, most: int = SIMULATED,
 ) -> SearchResult:  # fmt: skip
     """The fastest with their pipelines simulated, fastest first: `finalists` of them, and the first `listed` that are
-    not like one before them (see `worth_listing`). `look`: a search like `found` for another number of the fastest by
-    closed forms; `most` of them are simulated."""
-    asked, shortened = finalists, SHORTENED
+    not like one before them (see `worth_listing`). `look`: a search like `found` for another number of the first;
+    `most` of them are simulated."""
+    asked = finalists
     while len(found.best):
-        cost, closed = evaluate_exactly(model, found.best, simulator), model.evaluate(found.best).step_time
+        cost, least = evaluate_exactly(model, found.best, simulator), model.least_step_time(found.best)
         own, graphs = _own_graphs(model.problem), found.best["cuda_graph_impl"]
         order = _ranked(found.best, cost.step_time, np.lexsort((cost.device_memory, graphs != own)))
         alone = np.flatnonzero(~_again(found.best.take(order), cost.step_time[order], LISTED_ONCE))[:listed]
-        shortened = min(shortened, float((cost.step_time / closed).min()))
-        sure = len(alone) == listed and closed[-1] * shortened >= cost.step_time[order[alone[-1]]]
-        if sure or asked >= most or len(closed) < asked or np.isfinite(found.unseen):
-            kept = np.union1d(np.arange(min(finalists, len(closed))), alone)
-            return replace(found, best=found.best.take(order[kept]), solved=len(closed))
+        every = len(least) < asked
+        sure = len(alone) == listed and least[-1] >= cost.step_time[order[alone[-1]]]
+        if sure or asked >= most or every or np.isfinite(found.unseen):
+            kept = np.union1d(np.arange(min(finalists, len(least))), alone)
+            behind = np.inf if every else float(least[-1])
+            return replace(found, best=found.best.take(order[kept]), solved=len(least), behind_solved=behind)
         asked = min(MORE * asked, most)
         found = look(asked)
     return found

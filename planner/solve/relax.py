@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
+from planner.cost.simulated import evaluate_exactly
 from planner.solve.search import search
 from planner.space.axes import Restriction, divisors
 from planner.space.batch import global_batch_of
@@ -215,7 +216,8 @@ def better_batch_advice(
     found = search(other, space, limit, 1, name_smallest=False)
     if not len(found.best):
         return None
-    now, then = float(model.evaluate(best).step_time.min()), float(other.evaluate(found.best).step_time[0])
+    now = float(evaluate_exactly(model, best).step_time.min())
+    then = float(evaluate_exactly(other, found.best).step_time[0])
     batches = model.problem.job.global_batch, other.problem.job.global_batch
     gain = (batches[1] / then) / (batches[0] / now) - 1
     if gain < WORTH_SAYING:

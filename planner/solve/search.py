@@ -42,14 +42,16 @@ class Bounds:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """`best`: the fastest configurations that fit, best first; ties by least memory, then by order of the space.
+    """`best`: the fastest configurations that fit, best first, by what they take at least once their pipelines are
+    simulated (`CostModel.least_step_time`); ties by least memory, then by order of the space.
     `costed`: candidates whose memory and time were computed. `by_memory`: not computed, because their states alone do
     not fit. `behind`: not computed, because a bound showed that none is among the best, or because they recompute more
     of a stem that fits without. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate that
     needs least memory (one row, or none where none was costed); of all candidates where none fits, if asked. `unseen`:
     the step time that no candidate left without a look can beat [s], infinite where the search ended by itself;
-    `behind` then counts those as well. `solved`: how many had their pipelines simulated. `once`: axes in which alone
-    the best do not differ, where there are enough others."""
+    `behind` then counts those as well. `solved`: how many had their pipelines simulated; `behind_solved`: the step time
+    that none of the others can beat [s]. `once`: axes in which alone the best do not differ, where there are enough
+    others."""
 
     best: ConfigTable
     costed: int
@@ -59,6 +61,7 @@ class SearchResult:
     smallest: ConfigTable
     unseen: float = np.inf
     solved: int = 0
+    behind_solved: float = np.inf
     once: tuple[str, ...] = ()
 
 
@@ -126,7 +129,8 @@ class _Looker:
         for start in range(0, len(leaf), BATCH_ROWS):
             rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
             low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
-            cost = prepared.evaluate(slice(low, high), leaf[rows] - low, layers[rows])
+            cost = prepared.evaluate(slice(low, high), leaf[rows] - low, layers[rows], least=True)
+            assert cost.least is not None, "it was asked for"
             good = cost.device_memory <= self.limit
             if not self.hosted and good.any():
                 fitting = np.flatnonzero(good)
@@ -134,15 +138,15 @@ class _Looker:
                     self.space.stems.take(stems[leaf[start + fitting]]), layers[rows][fitting]
                 )
                 good[fitting] = on_host(self.model, table)
-            time[rows], fits[rows] = cost.step_time, good
+            time[rows], fits[rows] = cost.least, good
             smallest = int(cost.device_memory.argmin())
             if cost.device_memory[smallest] < self.least[0]:
                 at = (int(stems[leaf[start + smallest]]), int(layers[start + smallest]))
                 self.least = (float(cost.device_memory[smallest]), *at)
-            chosen = np.flatnonzero(good & (cost.step_time <= self.best.threshold))
+            chosen = np.flatnonzero(good & (cost.least <= self.best.threshold))
             if len(chosen):
                 named = (stems[leaf[start + chosen]], layers[start + chosen])
-                columns = (cost.step_time[chosen], cost.device_memory[chosen], *named)
+                columns = (cost.least[chosen], cost.device_memory[chosen], *named)
                 self.best.offer(np.stack([column.astype(float) for column in columns], axis=1))
         self.costed += len(leaf)
         self.too_large += int((~fits).sum())

@@ -98,21 +98,21 @@ def bubble_apart(
 
 
 def least_makespan(
-    time: Array, forward: Array, hidden: Array, classes: StageClasses, c_row: Index, schedule: IntColumn, total: Array,
-    m: Array, v: Array,
+    time: Array, forward: Array, hidden: Array, classes: StageClasses, c_row: Index, schedule: IntColumn, m: Array,
+    v: Array,
 ) -> Array:  # fmt: skip
     """A time that no order of the passes beats, given each stage's own time [s].
 
     1F1B: for every stage, the forwards and backwards of the stages before it and m of its own; the last stage also
-    waits for nothing else, so W + (m - 1) T of it. Interleaved: the form that `bubble_time` uses. Others: the work of
-    the slowest stage, after the forwards before it where a rank has one chunk.
+    waits for nothing else, so W + (m - 1) T of it. Others: the work of the slowest stage, after the forwards before it
+    where a rank has one chunk.
     """
     length = classes.run_length[c_row]
     run = np.take_along_axis(time, classes.run_class[c_row], axis=1)
     before = np.cumsum(length * run, axis=1) - run
     path = np.where(length > 0, before + m[:, None] * run, -np.inf).max(axis=1)
     slowest = np.where(length > 0, run, -np.inf).max(axis=1)
-    usual = np.where(v > 1, m * slowest + fill_and_drain(total, slowest, v), path)
+    usual = np.where(v > 1, m * slowest, path)
     apart = np.flatnonzero(schedule > Schedule.INTERLEAVED)
     if not len(apart):
         return usual
