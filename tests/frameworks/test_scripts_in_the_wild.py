@@ -944,3 +944,29 @@ def test_options_of_a_program_of_ones_own_are_no_faults(tmp_path: Path) -> None:
     facts = checked(tmp_path, text.replace("pretrain_gpt.py", "tools/pretrain_llama.py"), "run.sh")
     assert (facts["legal"], facts["unknown_options"]) == (True, [])
     assert "not Megatron-LM's, taken for pretrain_llama.py's own: --patch-tokenizer-type" in facts["notes"]  # type: ignore[operator]
+
+
+FLAME = (
+    "torchrun --nproc_per_node 8 -m flame.train --model.config configs/gla_340M.json --training.batch_size 32 "
+    "--training.seq_len 2048 --training.gradient_accumulation_steps 2 --training.skip_nan_inf --training.compile "
+    "--training.tensor_parallel_degree 2 {}\n"
+)
+
+
+def test_a_command_line_of_older_torchtitan(tmp_path: Path) -> None:
+    """As fla-org/flame's, which no TOML file need be given with: it was read as 0.3.0's, its batch and degrees passed
+    over; what the trainer has of its own is no error."""
+    model = ("--model", "llama-3.2-1b")
+    facts = checked(tmp_path, FLAME.format(""), "run.sh", *model)
+    axes = facts["axes"]
+    assert isinstance(axes, dict)
+    assert [axes[name] for name in ("tp", "dp", "micro_batch", "num_microbatches")] == [2, 4, 32, 2]
+    assert (facts["version"], facts["unknown_options"]) == ("0.2.2", [])
+    assert "passed over: model.config, training.skip_nan_inf" in str(facts["notes"])
+    toml = "[training]\nbatch_size = 32\nseq_len = 2048\ngradient_accumulation_steps = 2\nvarlen = true\n"
+    axes = checked(tmp_path, toml, "fla.toml", *model, "--gpus", "8")["axes"]
+    assert isinstance(axes, dict)
+    assert [axes[name] for name in ("dp", "micro_batch", "num_microbatches")] == [8, 32, 2]
+    facts = checked(tmp_path, FLAME.format("--module llama3 --config llama3_8b"), "run.sh")
+    assert facts["version"] == "0.3.0"
+    assert facts["unknown_options"]

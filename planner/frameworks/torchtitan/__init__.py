@@ -117,7 +117,7 @@ def recognizes(name: str, text: str) -> bool:
     """A torchtitan TOML file, or a script with its options."""
     if name.endswith(".toml"):  # not a Python project's
         return not name.endswith("pyproject.toml")
-    return "torchtitan" in text or "--parallelism." in text
+    return any(word in text for word in ("torchtitan", "--parallelism.", "--job.config_file", "flame.train"))
 
 
 TORCHTITAN: Final = Framework(

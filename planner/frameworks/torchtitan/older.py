@@ -30,13 +30,24 @@ RENAMED: Final = {
 }  # fmt: skip
 
 
+# of flame, a trainer made of torchtitan of early 2025 (fla-org/flame config_manager.py), which has no global batch
+ACCUMULATION: Final = "training.gradient_accumulation_steps"
+_BEFORE: Final = ("model.name", "model.flavor", "model.config", ACCUMULATION)
+
+
+def is_older(words: Mapping[str, Any]) -> bool:
+    """Are options of a command line those of 0.2.2 or before, which has models by name, not of 0.3.0?"""
+    new = "module" in words or "config" in words
+    return not new and any(name in RENAMED or name in _BEFORE or name == _CONVERTS for name in words)
+
+
 def with_new_names(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Settings by the names of 0.2.2, and a note on those that it does not take by the names they have."""
-    older = [name for name in settings if name in RENAMED or name == _CONVERTS]
+    older = [name for name in settings if name in RENAMED or name in (_CONVERTS, ACCUMULATION)]
     if not older:
         return dict(settings), ()
     said = {RENAMED[name]: value for name, value in settings.items() if name in RENAMED}
-    said |= {name: value for name, value in settings.items() if name not in older}
+    said |= {name: value for name, value in settings.items() if name not in older or name == ACCUMULATION}
     if str(settings.get(_CONVERTS, "")).lower() == "true":
         said["model.converters"] = f"{said.get('model.converters', '')} float8"
     listed = ", ".join(older)

@@ -18,7 +18,7 @@ from planner.frameworks.layout import ChunkLayers
 from planner.frameworks.options import option_table, unknown_options
 from planner.frameworks.shell.script import is_script, options_of, product, script_words
 from planner.frameworks.torchtitan.names import CLI, FLOAT8, MODELS, SCHEDULES, TOML
-from planner.frameworks.torchtitan.older import with_new_names
+from planner.frameworks.torchtitan.older import ACCUMULATION, is_older, with_new_names
 from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
 from planner.frameworks.torchtitan.settings import stages_of
 from planner.spec.config import CudaGraphs, Recompute, Schedule
@@ -45,9 +45,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         # the command line goes before the file (torchtitan 0.2.2 config/manager.py parse_args)
         # a section without settings says nothing
         said = {k: v for k, v in flatten(load_settings(files[toml], toml)).items() if v != {}} | words
-        said, older = with_new_names(said)
-        parsed = _parsed(Settings(said, toml), TOML, devices, unknown_options("torchtitan", TOML, said))
-        return replace(parsed, notes=(*parsed.notes, *older))
+        return _of_0_2(said, toml, devices)
     if config_file:
         must = "the TOML file that --job.config_file names must be given too"
         raise InputError(must, config_file[:80], "name it beside the script")
@@ -66,8 +64,22 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             else ""
         )
         raise InputError(must, ", ".join(files), how)
+    if is_older(words):
+        return _of_0_2(words, next(iter(files)), devices)
     unknown = unknown_options("torchtitan", CLI, [n for n in names if not n.startswith("--job")])
     return _parsed(Settings(words, next(iter(files))), CLI, devices, unknown)
+
+
+def _of_0_2(said: Mapping[str, Any], file: str, devices: int | None) -> ParsedConfig:
+    """What settings of 0.2.2, or by names of before, say; of the latter, and of trainers made of such releases, those
+    that 0.2.2 does not have are passed over, with a note."""
+    said, older = with_new_names(said)
+    unknown = unknown_options("torchtitan", TOML, said)
+    if older and unknown:
+        names = [name for name in (option.split(" ")[0] for option in unknown) if name != ACCUMULATION]
+        older, unknown = (*older, *([f"not of 0.2.2, passed over: {', '.join(names)}"] if names else [])), ()
+    parsed = _parsed(Settings(said, file), TOML, devices, unknown)
+    return replace(parsed, notes=(*parsed.notes, *older))
 
 
 def _words(scripts: Iterable[str]) -> tuple[dict[str, str], list[str]]:
@@ -122,9 +134,10 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     chunks = _chunks(s, model, pp, looped)
     local = s.count("training.local_batch_size", 8 if version == TOML else 1)
     micro = s.count("parallelism.pipeline_parallel_microbatch_size", 1) if pp > 1 else local
+    accumulated = s.count(ACCUMULATION, 1)
     batch: int | None = s.count("training.global_batch_size", -1, least=-1)
     if batch is None or batch < 1:
-        batch = local * dp if known else None
+        batch = local * dp * accumulated if known else None
     reshard = s.text("parallelism.fsdp_reshard_after_forward", "default")
     always = reshard == "always" or (reshard == "default" and pp == 1)
     sharded = shard * cp > 1 or not known
@@ -142,7 +155,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
     if not known:  # all devices that are left; the cluster says how many
         del axes["dp"], axes["num_microbatches"]
         if batch is None:  # of a rank's own batch
-            axes["num_microbatches"] = max(local // micro, 1)
+            axes["num_microbatches"] = max(local // micro, 1) * accumulated
     fp8 = "float8" in s.text("model.converters", "") or shipped_precision is FLOAT8
     gathers, options, notes = _float8(s, version, shard > 1) if fp8 else (None, (), ())
     if pp > 1 and known and batch and batch > local * dp:
