@@ -158,7 +158,15 @@ def resolve(
         model, cluster, job, with_device_kernels(stack, model, cluster.accelerator, job.precision)
     )
     _check_ring(request.restrict, problem)
+    _check_tokens(job)
     return problem, tuple(assumed)
+
+
+def _check_tokens(job: Job) -> None:
+    """Refuse a run that is shorter than a step. Raises `InputError`."""
+    if job.tokens is not None and job.tokens < job.tokens_per_step:
+        must = f"the tokens of the run must be at least those of one step, {job.tokens_per_step:,.0f}"
+        raise InputError(must, f"{job.tokens:g}", "write it like 15.6T, or give a smaller --global-batch")
 
 
 def _check_ring(restrict: Mapping[str, tuple[int, ...]], problem: Problem) -> None:

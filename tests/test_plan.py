@@ -66,6 +66,18 @@ def test_an_estimate_names_the_exchange_that_is_taken_unasked() -> None:
     assert "cp_kind=p2p" in named_config({"cp": (2,)}, resolve(SMALL)[0])[1][0]
 
 
+def test_a_run_shorter_than_a_step_is_refused() -> None:
+    with pytest.raises(InputError, match="one step, 524,288"):
+        resolve(replace(SMALL, tokens=15.0))
+    resolve(replace(SMALL, tokens=524288.0))
+
+
+def test_a_huge_batch_in_letters_is_asked_about() -> None:
+    assert "write 4Mtok" in str(global_batch_of("4M", 8192, 8))
+    assert not global_batch_of("16k", 8192, 8)[1]
+    assert not global_batch_of("4000000", 8192, 8)[1]
+
+
 def test_a_405b_model_on_16384_devices() -> None:
     plan = make_plan(LLAMA_405B)
     assert plan.verdict is Verdict.FOUND

@@ -6,6 +6,7 @@ Left out: reading formats and estimating (`calibrate/`), and how it looks (`repo
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,7 +105,8 @@ def calibrate(
         raise InputError(
             "a calibration corrects the shipped numbers, not another one", request.calibration, hint
         )
-    _check_outputs(output, bool(run or nccl or profile), cluster_file, bool(topo or nodes))
+    read = [model, cluster, *_logs_of(run or []), *(nccl or []), profile, topo, nodes]
+    _check_outputs(output, bool(run or nccl or profile), cluster_file, bool(topo or nodes), read)
     hosts = read_nodes(nodes) if nodes else None
     machine = _machine(cluster, gpus, hosts, exact=cluster_file is not None)
     said, found = _machine_lines(machine, topo, hosts, cluster_file)
@@ -149,8 +151,20 @@ def _notes_only(said: list[str]) -> RenderableType:
     return section("Machine", bullets(said))
 
 
-def _check_outputs(output: Path | None, corrects: bool, cluster_file: Path | None, describes: bool) -> None:
-    """Refuse files that cannot be written, or with nothing to write, before any work is done. Raises `InputError`."""
+def _logs_of(runs: Sequence[str]) -> list[str]:
+    from planner.calibrate.own_runs import parse_run
+
+    return [parse_run(run)[0] for run in runs]
+
+
+def _check_outputs(
+    output: Path | None, corrects: bool, cluster_file: Path | None, describes: bool,
+    read: Sequence[Path | str | None],
+) -> None:  # fmt: skip
+    """Refuse files that cannot be written, that are read, or with nothing to write, before any work is done.
+
+    Raises `InputError`.
+    """
     from planner.spec.save import check_target
 
     if not (corrects or describes):
@@ -163,9 +177,9 @@ def _check_outputs(output: Path | None, corrects: bool, cluster_file: Path | Non
         raise InputError(
             "--cluster-file needs what it writes", "neither --topo nor --nodes", "give one of them"
         )
-    for file in (output, cluster_file):
+    for file, other in ((output, cluster_file), (cluster_file, output)):
         if file is not None:
-            check_target(file)
+            check_target(file, other, *read)
 
 
 def _machine(cluster: str, gpus: int | None, hosts: Nodes | None, exact: bool) -> Cluster:

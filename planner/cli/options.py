@@ -61,9 +61,27 @@ ClusterArgument = Annotated[
         autocompletion=complete_cluster,
     ),
 ]
-GpusOption = Annotated[int | None, typer.Option(help="Devices to use (default: the whole cluster).")]
+
+
+def whole_number(text: str) -> int:
+    """A count as typed. Raises `typer.BadParameter`, which says what was given, as not every typer does."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"must be a whole number, such as 4096, given {text!r}") from None
+
+
+GpusOption = Annotated[
+    int | None,
+    typer.Option(parser=whole_number, metavar="<int>", help="Devices to use (default: the whole cluster)."),
+]
 SeqLenOption = Annotated[
-    int | None, typer.Option(help="Tokens in a sequence (default: the model's context, at most 8192).")
+    int | None,
+    typer.Option(
+        parser=whole_number,
+        metavar="<int>",
+        help="Tokens in a sequence (default: the model's context, at most 8192).",
+    ),
 ]
 BatchOption = Annotated[
     str | None,

@@ -124,7 +124,7 @@ def plan(
     from dataclasses import replace
 
     request = job.request(model, cluster, gpus)
-    _check_output(output)
+    _check_output(output, model, cluster, job)
     from planner.plan import make_plan
     from planner.spec.planfile import CHOOSES_SIZE
 
@@ -172,7 +172,7 @@ def estimate(
     request = job.request(model, cluster, gpus)
     if stage is not None and not memory:
         raise InputError("--stage belongs to --memory", f"--stage {stage}", "add --memory")
-    _check_output(output)
+    _check_output(output, model, cluster, job)
     from planner.cli.estimate import estimated
 
     with progress("estimating"):
@@ -189,12 +189,12 @@ def estimate(
     return tell(answer, as_json)
 
 
-def _check_output(output: Path | None) -> None:
-    """Refuse a target that cannot be written before any work is done."""
+def _check_output(output: Path | None, model: str, cluster: str, job: TuningOptions) -> None:
+    """Refuse a target that cannot be written, or is read, before any work is done."""
     if output is not None:
         from planner.spec.save import check_target
 
-        check_target(output)
+        check_target(output, model, cluster, job.calibration, job.expert_loads)
 
 
 app.command(epilog=listings.MODEL_EPILOG)(answers(listings.model))

@@ -45,7 +45,7 @@ def report(
     from planner.report.html import page_html
     from planner.spec.save import check_target, save_text
 
-    check_target(output)
+    check_target(output, result, cluster, calibration)
     with progress("drawing"):
         page = result_file_page(result, cluster, calibration)
         text = page_html(page)

@@ -63,7 +63,7 @@ def sweep(
         raise InputError("work must be done by --workers or --dask", "both", "leave one of them out")
     if output.suffix == ".parquet":
         _parquet()
-    check_target(output)
+    check_target(output, file)
     asked = load_sweep(file)
     requests = requests_of(asked)
     journal = Journal(output, _digest(requests, asked.top), restart)

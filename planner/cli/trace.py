@@ -78,7 +78,7 @@ def trace(
 
     to_stdout = str(output) == "-"
     if not to_stdout:
-        check_target(output)
+        check_target(output, plan, cluster, calibration)
     made = load_plan(plan)
     if not made.choices:
         sys.stderr.write(f"nothing to trace: {made.headline}\n")

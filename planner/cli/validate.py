@@ -37,7 +37,7 @@ def validate(
     from planner.spec.save import check_target, save_text
 
     if output is not None:
-        check_target(output)
+        check_target(output, runs, models, calibration)
     overlay = load_overlay(str(calibration)) if calibration is not None else None
     validation = validate_files(runs, models, overlay)
     if not validation.rows:

@@ -15,6 +15,7 @@ from planner.units import parse_count
 
 DEFAULT_BATCH_TOKENS: Final = 4e6
 USUAL_PIPELINE: Final = 16  # an odd factor of the devices up to this a pipeline can take
+LARGEST_USUAL_STEP: Final = 1e9  # tokens; DeepSeek-V3's steps have 63M
 LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
 
@@ -39,7 +40,7 @@ def global_batch_of(
     if not in_tokens:
         if sequences != int(sequences):
             raise InputError("the global batch must be a whole number of sequences", str(text))
-        return int(sequences), ()
+        return int(sequences), _doubted(str(text), int(sequences), seq_len)
     held = shards if text is None else 1
     least, most = max(int(0.75 * sequences), 1), max(int(1.25 * sequences), 1)
     # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it; what is
@@ -61,6 +62,14 @@ def global_batch_of(
             else "more than 4M tokens, which the named degrees do not divide"
         )
     return batch, (f"global batch {batch:,} sequences, {size} ({what}, rounded to a legal size)",)
+
+
+def _doubted(text: str, sequences: int, seq_len: int) -> tuple[str, ...]:
+    """That a batch such as "4M" counts sequences, where tokens are likelier to be meant."""
+    if text[-1:].isdigit() or sequences * seq_len <= LARGEST_USUAL_STEP:
+        return ()
+    size = f"{sequences * seq_len / 1e9:,.3g}B tokens"
+    return (f"global batch {sequences:,} sequences, {size}: if tokens are meant, write {text}tok",)
 
 
 def _odd_part(number: int) -> int:

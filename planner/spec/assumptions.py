@@ -165,7 +165,8 @@ def read_value(record: Assumption, text: str) -> Any:
         bounds = (
             f"{100 * low:g} % to {100 * high:g} %" if record.kind == "fraction" else f"{low:g} to {high:g}"
         )
-        raise InputError(f"{key} must be from {bounds}", f"{text} ({value:g})", f"default: {record.text}")
+        given = text if record.kind == "number" else f"{text} ({value:g})"
+        raise InputError(f"{key} must be from {bounds}", given, f"default: {record.text}")
     return value
 
 

@@ -35,6 +35,10 @@ def load_plan(path: Path | str) -> Plan:
 def parse_plan(text: str, name: str) -> Plan:
     """The plan in a JSON document that came from `name`. Raises `FileInputError` naming the key."""
     document = parse_json(text, name)
+    if isinstance(kind := document.get("kind"), str):
+        raise FileInputError(
+            name, "must be a plan", f"a {kind}"[:40], f"{_MAKE_ONE}; planner report reads a {kind}"[:120]
+        )
     version = document.get("schema_version")
     if type(version) is not int or version != SCHEMA_VERSION:
         given = "none" if version is None else repr(version)

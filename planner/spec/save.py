@@ -12,8 +12,11 @@ from pathlib import Path
 from planner.errors import FileInputError
 
 
-def check_target(path: Path | str) -> None:
-    """Raise `FileInputError` unless a file can be written there; called before the work is done."""
+def check_target(path: Path | str, *others: Path | str | None) -> None:
+    """Raise `FileInputError` unless a file can be written there; called before the work is done.
+
+    `others`: what the same command reads or writes; what names no file is passed over.
+    """
     try:
         target = Path(path).resolve()
         if target.is_dir():
@@ -24,6 +27,10 @@ def check_target(path: Path | str) -> None:
             )
         if target.exists() and not os.access(target, os.W_OK):
             raise FileInputError(str(path), "must be writable", "a read-only file", "choose another file")
+        for other in filter(None, others):
+            if _same_file(target, other):
+                must = "must be another file than those that the same command reads or writes"
+                raise FileInputError(str(path), must, f"{other} too", "choose another file")
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".planner-"):
             pass
     except (OSError, ValueError) as error:
@@ -31,6 +38,14 @@ def check_target(path: Path | str) -> None:
         raise FileInputError(
             str(path), "must be in a folder that can be written to", reason, "choose another file"
         ) from None
+
+
+def _same_file(target: Path, other: Path | str) -> bool:
+    """Are they one file, if under two names (a link)?"""
+    try:
+        return Path(other).resolve() == target or (target.exists() and target.samefile(other))
+    except (OSError, ValueError):  # a model's name, say, that is no path
+        return False
 
 
 def save_text(text: str, path: Path | str) -> None:

@@ -19,7 +19,7 @@ from planner import cli
 from planner.space.axes import RESTRICTABLE
 from planner.spec.config import ParallelConfig
 from planner.spec.job import Optimizer
-from planner.spec.load_plan import load_plan
+from planner.spec.load_plan import load_plan, save_plan
 from planner.spec.planfile import Plan, PlannedConfig, Verdict
 from planner.spec.precision import Precision
 
@@ -470,3 +470,30 @@ def test_a_closed_stream_is_no_failure(closed: str, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert json.loads(plan.read_text())["verdict"] == "found"
+
+
+@pytest.mark.parametrize("verb", ["trace", "report"])
+def test_no_verb_writes_over_what_it_reads(
+    planner: Callable[..., Outcome], example_plan: Plan, tmp_path: Path, verb: str
+) -> None:
+    file = tmp_path / "plan.json"
+    save_plan(example_plan, file)
+    before = file.read_bytes()
+    refused = planner(verb, str(file), "-o", str(file))
+    assert (refused.code, "another file" in refused.err) == (2, True)
+    assert file.read_bytes() == before
+
+
+def test_two_outputs_of_a_verb_are_two_files(planner: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_text("a\nb\n")
+    one = str(tmp_path / "ours.yaml")
+    given = ["--run", "27 s:tp=2", "--nodes", str(tmp_path / "nodes"), "-o", one, "--cluster-file", one]
+    refused = planner("calibrate", "llama-3-8b", "dgx-h100", "--gpus", "16", *given)
+    assert (refused.code, "another file" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("given", ["8k", "8.5", "many"])
+def test_a_number_that_is_none_is_shown(planner: Callable[..., Outcome], given: str) -> None:
+    refused = planner("plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--seq-len", given)
+    assert refused.code == 2
+    assert f"must be a whole number, such as 4096, given '{given}'" in refused.err

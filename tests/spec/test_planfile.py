@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from planner.errors import FileInputError, InputError
 from planner.spec.config import AXES, ParallelConfig
 from planner.spec.job import AdapterTargets, Job, Optimizer
-from planner.spec.load_plan import load_plan, plan_json, save_plan
+from planner.spec.load_plan import load_plan, parse_plan, plan_json, save_plan
 from planner.spec.planfile import Plan, PlannedConfig, Run
 from planner.spec.precision import Precision
 from planner.spec.save import check_target
@@ -187,6 +188,22 @@ def test_targets_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
             check_target(path)
     check_target(tmp_path / "plan.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_targets_that_are_read_are_refused(tmp_path: Path) -> None:
+    read, link = tmp_path / "plan.json", tmp_path / "link.json"
+    read.write_text("{}")
+    os.link(read, link)
+    for other in (read, str(read), link, tmp_path / "x" / ".." / "plan.json"):
+        with pytest.raises(FileInputError, match="another file"):
+            check_target(read, None, other)
+    check_target(read, None, "", "llama-3.1-8b", tmp_path / "other.json", "64x8 h100 400G-ib", "a\0b")
+
+
+@pytest.mark.parametrize("kind", ["comparison", "sizing"])
+def test_other_results_are_told_from_plans(kind: str) -> None:
+    with pytest.raises(FileInputError, match=f"must be a plan\n  given: a {kind}"):
+        parse_plan(json.dumps({"kind": kind}), "x.json")
 
 
 def test_goodput_and_what_is_lost_make_one() -> None:
