@@ -33,6 +33,7 @@ from planner.spec.attention import Attention
 from planner.spec.config import ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.machine.accelerator import Architecture
+from planner.spec.precision import Dtype
 from planner.spec.stack.kinds import AttentionKernel
 
 Array = NDArray[np.float64]
@@ -175,12 +176,17 @@ class MixingModel:
     def _slowdown(
         self, a: Attention, kernel: AttentionKernel, length: Array
     ) -> tuple[Array | float, Array | float]:
-        """Time of the stack's kernel over that of the tables' on blocks of a length, forward and backward [1]; of the
-        memory-efficient one, which attends to every key, that of FlashAttention-2."""
+        """Time of the kernel that runs over that of the tables' on blocks of a length, forward and backward [1]; of the
+        memory-efficient one, which attends to every key, that of FlashAttention-2.
+
+        In fp32 that one runs whatever the stack's (`DeviceRates.attention_peak`), on causal blocks, by the instructions
+        of Ampere too. Beside three products for one what else makes it slower than FlashAttention-2 in 16 bits weighs
+        little, and is left out.
+        """
         architecture = self.rates.problem.cluster.accelerator.architecture
         newer = architecture in (Architecture.HOPPER, Architecture.BLACKWELL)  # than FlashAttention-2
         slower: tuple[Array | float, Array | float] = (1.0, 1.0)
-        if newer and kernel is not AttentionKernel.FLASH:
+        if newer and (kernel is not AttentionKernel.FLASH or self.rates.recipe.other is Dtype.FP32):
             masked = kernel is AttentionKernel.MEMORY_EFFICIENT
             window = float(a.window) if a.window and not masked else np.inf
             pairs = attended_pairs(length, length, not masked, window)

@@ -1,10 +1,13 @@
 """At which rates do jobs multiply, in their products and in attention?"""
 
+from dataclasses import replace
+
 import pytest
 
 from planner.cost.device.rates import DeviceRates
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.precision import Dtype, Precision
+from planner.spec.stack.kinds import AttentionKernel
 from tests.problems import costs, problem
 
 
@@ -44,3 +47,23 @@ def test_attention_in_fp32_on_a100_takes_six_times_as_long() -> None:
         assert detail is not None
         seconds.append(detail.time["attention"][0])
     assert seconds[1] / seconds[0] == pytest.approx(6.0, rel=1e-3)
+
+
+def test_fp32_attention_on_hopper_loses_what_instructions_of_ampere_lose() -> None:
+    """The stack's kernel would be Hopper's own; in fp32 it is PyTorch's memory-efficient one, as with FlashAttention-2:
+    six times as long on either count, and as much longer as FlashAttention-2 takes in 16 bits."""
+    config = ConfigTable.of([ParallelConfig(dp=8, micro_batch=1, num_microbatches=8)])
+
+    def seconds(precision: Precision, kernel: AttentionKernel) -> float:
+        subject = problem(machine="1x8 h100", precision=precision, stack="torchtitan-2026")
+        kernels = subject.stack.kernels.model_copy(update={"attention": kernel})
+        stack = subject.stack.model_copy(update={"kernels": kernels})
+        detail = costs(replace(subject, stack=stack)).evaluate(config, keep_terms=True).detail
+        assert detail is not None
+        return float(detail.time["attention"][0])
+
+    slower = seconds(Precision.BF16, AttentionKernel.FLASH_2) / seconds(Precision.BF16, AttentionKernel.FLASH)
+    fp32 = seconds(Precision.FP32, AttentionKernel.FLASH)
+    assert fp32 == seconds(Precision.FP32, AttentionKernel.FLASH_2)
+    assert slower > 1.3
+    assert fp32 / seconds(Precision.BF16, AttentionKernel.FLASH) == pytest.approx(6.0 * slower, rel=1e-3)
