@@ -183,8 +183,10 @@ def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_bailing_hybrid(f: ConfigFields, name: str) -> ModelSpec:
     """Ling 3: Kimi Delta Attention whose decays and gates are projected whole; latent attention, with a gate of every
-    head, ends each group of `layer_group_size` layers. Modules of multi-token prediction are left out, as the library's
-    model has none."""
+    head, ends each group of `layer_group_size` layers, its queries of low rank where `q_lora_rank` says so, which the
+    weights of Ling 3 Tiny hold and the library's class has not. Modules of multi-token prediction are left out, as the
+    library's model has none. Raises `UnsupportedError` for the generations before, of the same model_type."""
+    _check_ling(f)
     groups = f.given("num_expert_group", "n_group") or "n_group"
     f = f.with_defaults(
         vocab_size=157184, hidden_size=2560, num_hidden_layers=42, intermediate_size=6144, moe_intermediate_size=768,
@@ -200,9 +202,32 @@ def read_bailing_hybrid(f: ConfigFields, name: str) -> ModelSpec:
     sparse = _kimi_experts(f, core.num_layers, dense=2)
     mlp, moe = None if all(sparse) else gated_mlp(f), _kimi_moe(f, experts=512)
     blocks = [(None, moe) if routed else (mlp, None) for routed in sparse]
-    latent = replace(latent_attention(f, default_q_rank=None), q_lora_rank=0, head_gate=True)
+    latent = replace(latent_attention(f, default_q_rank=None), head_gate=True)
     model = rotary_model(f, name, core, _dealt(kinds, latent, net, blocks), max_position=262144)
     return replace(model, tied_embeddings=False)  # as Kimi Linear's
+
+
+def _check_ling(f: ConfigFields) -> None:
+    """Ling 2.5 and 2.6 have linear attention without convolutions in place of delta nets (vLLM's
+    bailing_moe_linear.py); of Ling 3 whole decays and a gate of every head are published."""
+    named = f.values.get("architectures") or ()
+    convolved = f.given("short_conv_kernel_size", "linear_conv_kernel_dim")
+    if "BailingMoeV2_5ForCausalLM" in named or (f.given("group_norm_size") and not convolved):
+        raise f.refused(
+            "of bailing_hybrid planner reads Ling 3; linear attention with norms and rotated queries and keys, beside "
+            "latent attention, is not modelled",
+            "Ling 2.5 or 2.6 (BailingMoeV2_5ForCausalLM)",
+            "plan Ling 3, or MiniMax-Text-01 for lightning attention",
+        )
+    for field, wanted in (
+        ("gated_attention_proj_granularity_type", "head_wise"),
+        ("no_kda_lora", True),
+        ("use_kda_lora", False),
+        ("pregate_enabled", False),
+    ):
+        if f.values.get(field, wanted) not in (wanted, None):
+            must = f"must be {wanted!r}, as in Ling 3 of its publisher: another is not modelled"
+            raise f.error(field, must, f.values[field], "describe the model by hand")
 
 
 def _kimi_kinds(linear: ConfigFields, layers: int) -> list[str]:

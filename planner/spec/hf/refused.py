@@ -10,6 +10,7 @@ _FIRST_MAMBA = (
 )
 _INSTEAD = "of what replaces attention planner models Mamba-2, delta nets, lightning attention and short convolutions"
 _RECURRENT = f"its recurrence is not modelled; {_INSTEAD}"
+_GATED_LINEAR = f"linear attention with norms and rotated queries and keys is not modelled; {_INSTEAD}"
 _SHARED_BLOCK = "an attention block that several layers share is not modelled"
 _ENCODER_DECODER = "an encoder-decoder is not modelled; planner plans decoder-only models"
 _ENCODER = "an encoder without a causal language-model head is not modelled"
@@ -46,6 +47,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("glm5_next", "glm5_next_text"), _POOLED),
     **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _NGRAMS),
     **dict.fromkeys(("muse_spark", "muse_spark_text"), _RESIDUAL_GATES),
+    **dict.fromkeys(("bailing_moe_linear", "bailing_moe_linear_v2"), _GATED_LINEAR),
     "doge": _MASKED,
     "hrm_text": _REPEATED,
     "jetmoe": _ATTENTION_EXPERTS,

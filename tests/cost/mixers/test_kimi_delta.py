@@ -19,7 +19,7 @@ from planner.cost.mixers.delta_rule import (
 )
 from planner.cost.mixers.state_space import cut_of, reached_bandwidth
 from planner.cost.params import layer_parameters, model_parameters
-from planner.errors import InputError
+from planner.errors import InputError, UnsupportedError
 from planner.solve.relax import legal_changes
 from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
@@ -34,6 +34,15 @@ from tests.problems import costs, delta_model, problem
 SMALL = DeltaNet(8, 16, 32, 2, channel_decay=True, gate_rank=24)  # values 128, keys 64, of all heads 256
 KIMI = DeltaNet(32, 128, 128, 32, channel_decay=True, gate_rank=128)
 MODEL = "kimi-linear-48b-a3b"
+LING_TINY: dict[str, object] = {
+    "architectures": ["BailingMoeV3ForCausalLM"], "model_type": "bailing_hybrid", "hidden_size": 1536,
+    "intermediate_size": 4608, "num_hidden_layers": 24, "num_attention_heads": 16, "head_dim": 128,
+    "vocab_size": 157184, "layer_group_size": 4, "short_conv_kernel_size": 4, "no_kda_lora": True,
+    "q_lora_rank": 256, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    "gated_attention_proj_granularity_type": "head_wise", "num_experts": 128, "num_shared_experts": 1,
+    "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "moe_intermediate_size": 512,
+    "first_k_dense_replace": 1, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 def cut(net: DeltaNet = KIMI, tokens: float = 1.0):
@@ -196,6 +205,44 @@ class TestReader:
         )
         assert spec.delta_nets[0].head_dim == 128
         assert {layer.moe.groups for layer in spec.layers if layer.moe} == {4}
+
+    def test_published_weights_of_ling_3_tiny(self) -> None:
+        """Shapes of the tensors of inclusionAI/Ling-3.0-tiny@a2ee06c, but for the biases of experts' choice."""
+        hidden = 1536
+        latent = 256 * hidden + 256 + 3072 * 256 + 576 * hidden + 512 + 4096 * 512 + (16 + 2048) * hidden
+        delta = (3 * 2048 + 2048 + 16 + 2048 + 2048) * hidden + 3 * 2048 * 4 + 16 + 2048 + 128
+        experts = 128 * hidden + (128 + 1) * 3 * 512 * hidden
+        outside = 2 * 157184 * hidden + hidden + 24 * 2 * hidden + 3 * 4608 * hidden
+        spec = read_hf_config(LING_TINY, "config.json", "ling")
+        assert (
+            model_parameters(spec).total == outside + 6 * latent + 18 * delta + 23 * experts == 7_893_389_856
+        )
+        assert {a.q_lora_rank for a in spec.attentions} == {256}
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"architectures": ["BailingMoeV2_5ForCausalLM"]},
+            {"short_conv_kernel_size": None, "group_norm_size": 8},
+        ],
+    )
+    def test_generations_before_ling_3_are_refused(self, other: dict[str, object]) -> None:
+        with pytest.raises(UnsupportedError, match=r"reads Ling 3; linear attention with norms"):
+            read_hf_config(LING_TINY | other, "config.json", "ling")
+        read_hf_config(LING_TINY | {"group_norm_size": 1}, "config.json", "ling")
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("gated_attention_proj_granularity_type", "element_wise"),
+            ("no_kda_lora", False),
+            ("use_kda_lora", True),
+            ("pregate_enabled", True),
+        ],
+    )
+    def test_what_ling_3_is_not_published_with(self, field: str, value: object) -> None:
+        with pytest.raises(InputError, match=field):
+            read_hf_config(LING_TINY | {field: value}, "config.json", "ling")
 
     def test_lists_that_miss_a_layer(self) -> None:
         fields = {"model_type": "kimi_linear", "num_hidden_layers": 3}
