@@ -78,7 +78,9 @@ def kernel_words(stack: Stack | None, accelerator: str) -> list[tuple[str, ...]]
     """Options of the programs that ask for the kernels a stack counts on."""
     if stack is None:
         return []
-    fused = stack.kernels.fused_norm and stack.kernels.fused_activation
+    fused = (
+        stack.kernels.fused_norm and stack.kernels.fused_activation and not stack.kernels.single_operations
+    )
     return [("--attention", attention_of(stack, accelerator)), *([("--compile",)] if fused else [])]
 
 
@@ -110,6 +112,10 @@ def kernel_notes(stack: Stack | None, model: ModelSpec, accelerator: str) -> lis
     if stack.kernels.attention is AttentionKernel.MEMORY_EFFICIENT:
         said.append(
             "an attention mask: without one, as of these tokens, sdpa takes a faster kernel than planned"
+        )
+    if stack.kernels.fused_rotary:
+        said.append(
+            "Liger's kernels: train.py does not put them in; call liger_kernel.transformers' apply_liger_kernel"
         )
     if stack.kernels.cross_entropy is not CrossEntropy.EAGER:
         said.append("the loss of the plan's stack: transformers computes it on whole logits")

@@ -111,7 +111,7 @@ def _included(text: str) -> int | None:
 def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
     """What `words`, as `words_of` has them, say. Raises `InputError` for a number that no file sets."""
     notes = []
-    adapters = next((name for name in _ADAPTERS if _on(words, name)), None)
+    adapters = next((name for name in _ADAPTERS if is_on(words, name)), None)
     if adapters is not None:
         notes.append(f"--{adapters}: all weights are counted as trained, not the adapters alone")
     optim = _first(words, ("optim",))
@@ -124,8 +124,8 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
         micro_batch=_number(words, "per_device_train_batch_size"),
         accumulate=_number(words, "gradient_accumulation_steps"),
         seq_len=next((n for name in _LENGTHS if (n := _number(words, name)) is not None), None),
-        recompute=any(_on(words, name) for name in _RECOMPUTES),
-        formats={name: _on(words, name) for name in _FORMATS if name in words or trainer},
+        recompute=any(is_on(words, name) for name in _RECOMPUTES),
+        formats={name: is_on(words, name) for name in _FORMATS if name in words or trainer},
         model=load_model(known) if known is not None else None,
         named=named if known is not None else "",
         optimizer=_OPTIMIZERS.get(optim),
@@ -146,10 +146,10 @@ def _number(words: Mapping[str, list[str]], name: str) -> int | None:
 
 def kernels_of(words: Mapping[str, list[str]]) -> tuple[str, ...]:
     """Options of a stack for the kernels that `words` ask for (transformers TrainingArguments; LLaMA-Factory)."""
-    return (LIGER,) if any(_on(words, name) for name in ("use_liger_kernel", "enable_liger_kernel")) else ()
+    return (LIGER,) if any(is_on(words, name) for name in ("use_liger_kernel", "enable_liger_kernel")) else ()
 
 
-def _on(words: Mapping[str, list[str]], name: str) -> bool:
+def is_on(words: Mapping[str, list[str]], name: str) -> bool:
     """Is a flag set? Alone, or with a value that hf_argparser.py string_to_bool takes for true, or a number above 0."""
     value = (words.get(name) or [""])[0].lower()
     return name in words and (value in ("", "true", "yes", "y", "t", "1") or bool(whole(value)))

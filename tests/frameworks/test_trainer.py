@@ -120,12 +120,38 @@ def test_trainer_accumulates_whole_gradients_under_fsdp_unless_told_to_reduce_ea
 
     several = "--gradient_accumulation_steps 4"
     each = """--accelerator_config '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'"""
-    assert options(several) == ("no-sync",)
-    assert options("--gradient_accumulation_steps 1") == options("") == ()
-    assert options(f"{several} {each}") == ()
-    assert options(several, kind="MULTI_GPU") == ()
-    assert options("--use_liger_kernel True") == ("use-liger-kernel",)
-    assert options("--use_liger_kernel False") == ()
+    apart = "no-compile"
+    assert options(several) == ("no-sync", apart)
+    assert options("--gradient_accumulation_steps 1") == options("") == (apart,)
+    assert options(f"{several} {each}") == (apart,)
+    assert options(several, kind="MULTI_GPU") == (apart,)
+    assert options("--use_liger_kernel True") == (apart, "use-liger-kernel")
+    assert options("--use_liger_kernel False") == (apart,)
+
+
+@pytest.mark.parametrize(
+    ("words", "yaml", "options", "noted"),
+    [
+        ("--per_device_train_batch_size 2", "", ("no-compile",), False),
+        ("--per_device_train_batch_size 2 --torch_compile False", "", ("no-compile",), False),
+        ("--per_device_train_batch_size 2 --torch_compile", "", (), False),
+        ("--per_device_train_batch_size 2", "dynamo_config:\n  dynamo_backend: INDUCTOR\n", (), False),
+        (
+            "--per_device_train_batch_size 2",
+            "dynamo_config:\n  dynamo_backend: 'NO'\n",
+            ("no-compile",),
+            False,
+        ),
+        ("--my-own 2", "", (), True),
+    ],
+)
+def test_what_compiles_under_fsdp(words: str, yaml: str, options: tuple[str, ...], noted: bool) -> None:
+    """transformers' Trainer compiles nothing unless told to; of a program without known words it is said."""
+    text = f"distributed_type: FSDP\nnum_processes: 16\nmixed_precision: bf16\n{yaml}"
+    script = f"accelerate launch --config_file a.yaml train.py {words}\n"
+    read = framework("accelerate").parse({"run.sh": script, "a.yaml": text})
+    assert read.stack_options == options
+    assert ("is taken to use torch.compile" in str(read.notes)) is noted
 
 
 def test_ligers_kernels_move_less_and_keep_no_logits() -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.catalog.stack_options import NO_SYNC
+from planner.catalog.stack_options import NO_COMPILE, NO_SYNC
 from planner.errors import InputError
 from planner.frameworks.fields import Settings, flatten, load_settings
 from planner.frameworks.framework import ParsedConfig
@@ -22,7 +22,7 @@ from planner.frameworks.shell.script import (
     script_words,
     whole,
 )
-from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
+from planner.frameworks.trainer import Trainer, devices_of, is_on, kernels_of, trainer_of, words_of
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
@@ -104,6 +104,11 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         for option in strange
         if option not in unknown
     ]
+    compiled = _compiles(s, words, numbers) if kind != "DEEPSPEED" else True
+    if compiled is None:
+        notes.append(
+            "the program is taken to use torch.compile; --stack fsdp1-2023+no-compile is one without"
+        )
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
         framework="accelerate",
@@ -119,7 +124,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         unknown=unknown,
         engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
-        stack_options=(*((NO_SYNC,) * waits), *kernels_of(words)),
+        stack_options=(*((NO_SYNC,) * waits), *((NO_COMPILE,) * (compiled is False)), *kernels_of(words)),
         stack_settings=settings,
         notes=(*notes, *said, *costed, *trainer.notes, *(() if batch else (unstated,))),
     )
@@ -134,6 +139,18 @@ def _states(s: Settings, ds: Settings, kind: str, devices: int | None, cp: int) 
         stage = s.count("deepspeed_config.zero_stage", 2, least=0)
         return ds.count("zero_optimization.stage", stage, least=0), 0, _deepspeed_offload(s, ds)
     return 0, 0, 0
+
+
+def _compiles(s: Settings, words: Mapping[str, list[str]], numbers: Mapping[str, int]) -> bool | None:
+    """Does the program compile its blocks, by its words or by Accelerate (transformers training_args.py torch_compile;
+    accelerate accelerator.py prepare_model)? None where no word of it is known."""
+    names = ("dynamo_config.dynamo_backend", "dynamo_config.backend", "dynamo_backend")
+    backend = next((s.text(name, "").lower() for name in names if s.has(name)), "no")
+    asked = any(name in words for name in ("compile", "torch_compile_backend", "torch_compile_mode"))
+    if backend != "no" or asked or is_on(words, "torch_compile"):
+        return True
+    stated = any(name in words for name in ("per_device_train_batch_size", "micro_batch"))
+    return False if stated and "micro-batch" in numbers else None
 
 
 def _syncs_each_batch(words: Mapping[str, list[str]]) -> bool:
