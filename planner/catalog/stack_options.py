@@ -243,7 +243,7 @@ OPTIONS: Final = (
     StackOption(  # the update copies a rank's share to fp32: core/optimizer/distrib_optimizer.py
         GRADIENTS_16, ("megatron",),
         {"states": {"gradient": 2.0, "optimizer_transient": 4.0}, "communication": {"gradient_bytes": 2.0}},
-        "gradients are kept and reduced in 16 bits", StateEngine.CONTIGUOUS, _SIXTEEN, since="2024-01",
+        "gradients are kept and reduced in 16 bits", StateEngine.CONTIGUOUS, _SIXTEEN, since="2024-01", needed=True,
     ),
     StackOption(
         GRADIENTS_32, ("megatron",),

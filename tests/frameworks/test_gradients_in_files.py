@@ -19,6 +19,7 @@ from planner.catalog.stack_options import (
 from planner.cli import app
 from planner.errors import InputError
 from planner.frameworks import framework
+from planner.request import Request, resolve
 from planner.spec.config import RECOMPUTE_MODULES, Recompute
 from tests.frameworks.launches import CONFIGS, launch, problem
 
@@ -170,3 +171,10 @@ def test_check_costs_them(tmp_path) -> None:  # type: ignore[no-untyped-def]
     saved = wide["peak_memory_bytes"] - narrow["peak_memory_bytes"]
     assert saved == pytest.approx(2 * weights, rel=1e-3)
     assert narrow["step_time_s"] < wide["step_time_s"] < alone["step_time_s"]
+
+
+def test_fp32_keeps_no_16_bit_gradients() -> None:
+    """Nothing narrows them there: the option was costed, and said to change nothing."""
+    request = Request("llama-3-8b", "dgx-h100", 64, precision="fp32", stack=f"megatron-2026+{GRADIENTS_16}")
+    with pytest.raises(InputError, match="needs one of"):
+        resolve(request)
