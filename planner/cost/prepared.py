@@ -373,10 +373,14 @@ class PreparedCosts:
         problem = self.model.problem
         cluster, updated, states = problem.cluster, batch.updated[stem], problem.stack.states
         rates = copy_rate(cluster.accelerator), host_update_rate(cluster.accelerator)
+        recipe, torch = self.model.recipe, states.engine is StateEngine.TORCH
+        # FSDP's gradients go out in every micro-batch, and the weights are taken in where they are gathered
+        copied = 0.0 if torch else states.host_bytes or states.gradient + recipe.weight_bytes
         return host_seconds(
-            batch.offload[stem], updated, self.model.recipe.weight_bytes * updated, kept, slowest, m,
+            batch.offload[stem], updated, states.shard_width(recipe.weight_bytes) * updated, kept, slowest, m,
             states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
-            rates, problem.stack.communication.fsdp_overlap, states.host_bytes,
+            rates, problem.stack.communication.fsdp_overlap, copied,
+            np.where(batch.reduces_last[stem], 0.0, m - 1.0) * torch,
         )  # fmt: skip
 
     def once(self, layers: float, slowest: Array) -> Array:

@@ -34,11 +34,11 @@ LARGE = Request(
 )
 
 
-def seconds(offload: int, kept: float = 0.0, copied: float = 4.0) -> float:
+def seconds(offload: int, kept: float = 0.0, copied: float = 4.0, sums: float = 0.0) -> float:
     one = np.ones(1)
     found, each = host_seconds(
         np.array([offload], dtype=np.int32), 1e9 * one, 2e9 * one, kept * one, 0.3 * one, 4 * one,
-        28.0, 8.0, (PINNED_SHARE * 50e9, HOST_UPDATE), 0.5, copied,
+        28.0, 8.0, (PINNED_SHARE * 50e9, HOST_UPDATE), 0.5, copied, sums,
     )  # fmt: skip
     assert offload & 1 or found == 4 * each  # an update is no micro-batch's
     return float(found[0])
@@ -53,9 +53,41 @@ def test_seconds_by_hand() -> None:
     assert seconds(1, copied=8.0) - seconds(1) == pytest.approx(4e9 / rate)
     # a shard of 2 GB in twice per micro-batch, all of which half of 0.3 s hides; not at a tenth of the time
     assert seconds(2) == 0
+    # of 3 of 4 micro-batches 2 GB of gradients go out, and 8 ranks' move three times as much in the host's memory
+    assert seconds(2, sums=3.0) == pytest.approx(3 * (2e9 / rate + 8 * 6e9 / HOST_UPDATE))
     # 17 GB of activations: out under 0.1 s of forward, back under 0.2 s of backward
     assert seconds(4, 17e9) == pytest.approx(4 * (2 * 17e9 / rate - 0.3))
     assert seconds(4, 1e9) == 0
+
+
+def test_a_host_of_fsdp_sums_gradients_in_fp32() -> None:
+    """8.03e9 parameters over 8 devices: fp32 shards in twice a micro-batch, fp32 gradients out, three times added."""
+    asked = Request(
+        "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=4096, global_batch="32", stack="torchtitan-2026",
+        restrict={**PINS, "offload": (3,)},
+    )  # fmt: skip
+    device = load_cluster("1x8 h100 400G-ib").accelerator
+    share, node = 8.03e9 / 8, host_update_rate(device)
+    once = make_estimate(replace(asked, global_batch="8")).choices[0].time["host_transfer"]
+    found = make_estimate(asked).choices[0].time["host_transfer"]
+    each = 4 * share / copy_rate(device) + 8 * 12 * share / node
+    assert 30 * 8 * share / node < once < 30 * 8 * share / node + 8 * share / copy_rate(device)
+    update = 30 * 8 * share / node
+    assert found - update == pytest.approx(4 * (once - update) + 3 * each, rel=0.01)
+
+
+def test_a_host_of_megatron_takes_gradients_as_they_are_kept() -> None:
+    """fp32 out and bf16 back, or both in bf16."""
+    asked = Request(
+        "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=4096, global_batch="32", stack="megatron-2026",
+        restrict={"tp": (1,), "pp": (1,), "micro_batch": (1,), "zero": (1,), "offload": (1,)},
+    )  # fmt: skip
+    wide, narrow = (
+        make_estimate(replace(asked, stack=stack)).choices[0].time["host_transfer"]
+        for stack in ("megatron-2026", "megatron-2026+grad-reduce-in-bf16")
+    )
+    rate = copy_rate(load_cluster("1x8 h100 400G-ib").accelerator)
+    assert wide - narrow == pytest.approx(2 * 8.03e9 / 8 / rate, rel=0.01)
 
 
 def test_collectives_run_beside_copies() -> None:

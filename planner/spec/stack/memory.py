@@ -95,11 +95,12 @@ class States(Section):
         "locally updated parameter]",
     )
     host_bytes: float = Field(
-        4.0,
-        ge=4,
+        0.0,
+        ge=0,
         le=16,
         description="copied over the host's link for an update there: the gradient out, the weight back [bytes per "
-        "locally updated parameter]",
+        "locally updated parameter]; 0: each as wide as the device has it (Megatron-LM d98e8a6 core/optimizer/"
+        "cpu_offloading/hybrid_optimizer.py)",
     )
     host_extra: float = Field(
         0.0,
@@ -146,6 +147,11 @@ class States(Section):
         optimizer fixes its own [bytes/parameter]."""
         own = optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
         return OPTIMIZERS[optimizer].moment_bytes / (2.0 if self.pure_bf16 and not own else 1.0)
+
+    def shard_width(self, weight_bytes: float) -> float:
+        """Bytes of a parameter as it lies in shards, between steps: of the fp32 one where no other is kept; 16-bit ones
+        are made of it when they are gathered."""
+        return weight_bytes if self.low_precision_shard or not self.master else self.master
 
     def step_bytes(self, optimizer: Optimizer) -> float:
         """Memory traffic of an update; in pure bf16 gradients are read, weights and moments read and written, in 2
