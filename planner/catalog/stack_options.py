@@ -42,6 +42,7 @@ UNFUSED_ATTENTION: Final = "attention-backend=unfused"
 UNFUSED_SWIGLU: Final = "no-bias-swiglu-fusion"
 UNFUSED_ROTATION: Final = "no-rope-fusion"
 TEXTS_IN_TURN: Final = "te-2.17"
+UPDATE_GRAPH: Final = "optimizer-cuda-graph"
 FLOAT8_SWIGLU: Final = "activation-func-fp8-input-store"
 DROPOUT: Final = "hidden-dropout=0.1"
 TP_SERIAL: Final = "no-tp-comm-overlap"
@@ -229,6 +230,11 @@ OPTIONS: Final = (
         UNFUSED_ROTATION, ("megatron",), {"kernels": {"rotates_texts": True}},
         "packed texts are rotated one by one, by single operations of PyTorch, as where Megatron-Bridge does not set "
         "apply_rope_fusion, before August 2026", since="2024-01",
+    ),
+    StackOption(  # core/optimizer/optimizer_cuda_graph.py OptimizerCudaGraphWrapper, 3d87bfc of April 2026
+        UPDATE_GRAPH, ("megatron",), {"host": {"update_captured": True}},
+        "the optimizer's step is replayed as a CUDA graph: the host launches nothing for its tensors",
+        StateEngine.CONTIGUOUS, since="2026-04",
     ),
     StackOption(
         TEXTS_IN_TURN, ("megatron",), {"communication": {"cp_packed": PackedContext.SINGLY}},

@@ -213,7 +213,8 @@ class PreparedCosts:
         """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part."""
         host, shards = self.model.problem.stack.host, self.shards
         tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
-        return host.step_overhead + self.model.host.slowdown * host.tensor_update * tensors
+        launched = np.where(host.update_captured, 0.0, host.tensor_update * tensors)
+        return host.step_overhead + self.model.host.slowdown * launched
 
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False,

@@ -288,6 +288,12 @@ def _fused_experts(text: str, stack: Stack) -> tuple[Update, str] | None:
     return {"kernels": {"fused_experts": True}}, "experts' activation fused with their products in fp8_mx"
 
 
+def _update_graph(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if not re.search(r"optimizer[ _-]cuda[ _-]graph(?![:=] ?false)", text):
+        return None
+    return {"host": {"update_captured": True}}, "the update replayed as a CUDA graph"
+
+
 def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
     if "liger" in text:
         return {"kernels": dict(LIGER_KERNELS)}, "Liger's norms, rotation, activation and loss"
@@ -298,7 +304,7 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 _SWITCHES: Final[tuple[Callable[[str, Stack], tuple[Update, str] | None], ...]] = (
     _aleph_kernels, _no_flash, _flash, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
-    _rowwise, _low_precision_reduction, _fused_experts, _fused_loss,
+    _rowwise, _low_precision_reduction, _fused_experts, _fused_loss, _update_graph,
 )  # fmt: skip
 # Models whose recipes in Megatron-Bridge keep the optimizer's moments in bf16 (use_precision_aware_optimizer with
 # exp_avg_dtype bf16 in src/megatron/bridge/recipes, August 2026).

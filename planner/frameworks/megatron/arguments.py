@@ -15,7 +15,7 @@ from planner.frameworks.fused_experts import INTERLEAVE, VARIABLE, capacity_opti
 from planner.frameworks.fused_experts import check_release as check_fused_experts
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
-from planner.frameworks.megatron.graphs import graph_options
+from planner.frameworks.megatron.graphs import graph_options, update_options
 from planner.frameworks.megatron.hybrid import pattern_options
 from planner.frameworks.megatron.sparse import UNFUSED_ROTATION, sparse_options
 from planner.frameworks.megatron.states import (
@@ -96,7 +96,7 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
         ],
         "MEMORY": [*_recompute(launch), *_offload(launch)],
         "PRECISION": _precision(launch),
-        "KERNELS": [*_kernels(launch), *graph_options(launch, version)],
+        "KERNELS": [*_kernels(launch), *graph_options(launch, version), *update_options(launch, version)],
         "TRAINING": _training(launch),
         "DATA": _data(launch, version),
     }

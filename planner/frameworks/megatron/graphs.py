@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from planner.catalog.stack_options import UPDATE_GRAPH
 from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.architecture import Option
@@ -25,6 +26,22 @@ from planner.spec.config import (
 FULL_ITERATION: Final = "full_iteration"
 _SCOPED: Final = "0.16.1"
 _INFERENCE: Final = "full_iteration_inference"
+
+
+def captures_update(launch: Launch) -> bool:
+    """Does the prediction count on a graph of the optimizer's step?"""
+    stack = launch.stack_of("megatron")
+    return stack is not None and stack.host.update_captured
+
+
+def update_options(launch: Launch, version: str) -> list[Option]:
+    """The option that captures the optimizer's step, where it is counted on. Raises `UnsupportedError`."""
+    if not captures_update(launch):
+        return []
+    if version == _SCOPED:
+        must = f"Megatron-LM must capture the optimizer's step, as +{UPDATE_GRAPH} says; it does from 0.18 on"
+        raise UnsupportedError(must, version, "choose --framework-version 0.18.2")
+    return [(f"--{UPDATE_GRAPH}",)]
 
 
 def graph_options(launch: Launch, version: str) -> list[Option]:

@@ -20,6 +20,7 @@ from planner.catalog.stack_options import (
     TP_SERIAL,
     UNFUSED_ATTENTION,
     UNFUSED_SWIGLU,
+    UPDATE_GRAPH,
 )
 from planner.errors import InputError
 from planner.frameworks.framework import Launch
@@ -209,6 +210,8 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     kernels = [UNFUSED_ATTENTION] * keeps_scores(a)
     kernels += [UNFUSED_SWIGLU] * (a.has("--swiglu") and a.has(f"--{UNFUSED_SWIGLU}"))
     kernels += [DROPOUT] * drops_out(a)
+    captured = a.has(f"--{UPDATE_GRAPH}") and not a.has("--use-megatron-fsdp")
+    kernels += [UPDATE_GRAPH] * captured
     fused = a.has("--num-experts") and a.has(f"--{FUSED_EXPERTS}") and a.has("--fp8-format")
     kernels += [FUSED_EXPERTS] * (fused and a.word("--fp8-recipe", "delayed") == "mxfp8")
     if not a.has("--use-megatron-fsdp"):

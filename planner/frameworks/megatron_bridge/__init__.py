@@ -18,6 +18,7 @@ from planner.catalog.stack_options import (
     FUSED_EXPERTS,
     UNFUSED_ATTENTION,
     UNFUSED_SWIGLU,
+    UPDATE_GRAPH,
 )
 from planner.errors import FileInputError, InputError
 from planner.frameworks.fields import Settings
@@ -53,7 +54,7 @@ from planner.frameworks.megatron.states import (
     megatron_stack,
     uses_fsdp,
 )
-from planner.frameworks.megatron_bridge.graphs import graph_fields, graphs_said
+from planner.frameworks.megatron_bridge.graphs import OPTIMIZER_GRAPH, graph_fields, graphs_said
 from planner.frameworks.megatron_bridge.recipes import (
     LAYOUTS_COMPUTED,
     RECIPES,
@@ -429,7 +430,9 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
     unfused = s.text("model.attention_backend", "auto") in ("unfused", "local")
     drops = s.text("model.hidden_dropout", "0") not in ("0", "0.0")
     apart = not s.flag(FUSED_ACTIVATION, True)
+    captured = not fsdp and s.flag(OPTIMIZER_GRAPH)
     kernels = (
+        *[UPDATE_GRAPH] * captured,
         *[FUSED_EXPERTS] * fused,
         *[UNFUSED_ATTENTION] * unfused,
         *[DROPOUT] * drops,

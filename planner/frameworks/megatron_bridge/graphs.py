@@ -6,11 +6,12 @@ which captures are refused (`megatron/graph_rules.py`).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from planner.errors import FileInputError
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Launch
+from planner.frameworks.megatron.graphs import captures_update
 from planner.frameworks.refuse import require
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
@@ -20,6 +21,8 @@ from planner.spec.config import (
     module_mask,
 )
 
+OPTIMIZER_GRAPH: Final = "optimizer.optimizer_cuda_graph"
+
 
 def graph_fields(launch: Launch, title: str) -> dict[str, Any]:
     """CUDA graphs, said even where there are none, since recipes differ; its own graphs of layers Bridge refuses
@@ -27,6 +30,8 @@ def graph_fields(launch: Launch, title: str) -> dict[str, Any]:
     graphs = CudaGraphs(launch.config.cuda_graph_impl)
     require(graphs is not CudaGraphs.LOCAL, title, "graphs of layers by", graphs.label)
     fields: dict[str, Any] = {"model.cuda_graph_impl": graphs.label}
+    if captures_update(launch):
+        fields[OPTIMIZER_GRAPH] = True
     if graphs is CudaGraphs.NONE:
         return fields
     fields |= {

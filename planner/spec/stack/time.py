@@ -240,6 +240,9 @@ class Host(Section):
     tensor_update: Seconds = Field(
         0.0, ge=0, le=1e-3, description="added per step for every tensor of which a rank updates a part"
     )
+    update_captured: bool = Field(
+        False, description="the update is replayed as a CUDA graph, which leaves the host no launch a tensor"
+    )
 
 
 class Communication(Section):
