@@ -66,7 +66,9 @@ class Request:
     restrict: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     layout: str = ""  # of an estimate: layers of every (virtual) stage, "Et*3|t*4|tttL" or "3,4,3"
     headroom: float = 0.05
-    borderline: bool = False  # also take configurations whose memory is borderline where others fit
+    borderline: bool = (
+        False  # also take what may not fit, where it is faster than what does by `WORTH_THE_RISK`
+    )
     top: int = 10
     front: bool = True  # also step time against memory; without it an answer comes sooner
     thorough: bool = (

@@ -552,12 +552,13 @@ def test_what_the_headroom_reserves_does_not_fit() -> None:
     assert reserved.choices[0].memory.verdict == "does_not_fit"
 
 
-def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsure(name: str) -> Stack:
-        stack = load_stack(name)
-        return stack.model_copy(update={"overhead": stack.overhead.model_copy(update={"error": 0.45})})
+def _unsure(name: str) -> Stack:
+    stack = load_stack(name)
+    return stack.model_copy(update={"overhead": stack.overhead.model_copy(update={"error": 0.45})})
 
-    monkeypatch.setattr("planner.request.stack_to_plan", unsure)
+
+def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.request.stack_to_plan", _unsure)
     request = Request("llama-3.1-8b", "dgx-h100", gpus=8, seq_len=8192, global_batch="64", top=3)
     sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
     assert sure.choices[0].memory.verdict is MemoryVerdict.FITS
@@ -565,6 +566,21 @@ def test_a_plan_prefers_what_surely_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert bold.choices[0].step_time < sure.choices[0].step_time
     assert any("--borderline" in caution for caution in cautions(sure))
     assert any("borderline" in caution for caution in cautions(bold))
+
+
+def test_a_gain_within_the_scatter_of_runs_is_not_worth_the_risk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.request.stack_to_plan", _unsure)
+    request = Request("llama-3.1-8b", "dgx-h100", gpus=8, seq_len=8192, global_batch="64", top=3)
+    sure, bold = make_plan(request), make_plan(replace(request, borderline=True))
+    gain = sure.choices[0].step_time / bold.choices[0].step_time - 1
+    assert gain > 0.02
+    monkeypatch.setattr("planner.spec.verdict.WORTH_THE_RISK", 1.2 * gain)
+    timid = make_plan(replace(request, borderline=True))
+    assert timid.choices[0].config == sure.choices[0].config
+    assert any(said.startswith(bold.choices[0].config.text) for said in timid.notes)
+    assert not any("--borderline" in caution for caution in cautions(sure))
+    monkeypatch.setattr("planner.spec.verdict.WORTH_THE_RISK", 0.8 * gain)
+    assert make_plan(replace(request, borderline=True)).choices[0].config == bold.choices[0].config
 
 
 def test_fp32_runs_in_fp32_where_there_is_no_tf32() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibrate.published.measured import Measurement, group_of, is_judged, sweep_of, unread_cells
+from planner.spec.verdict import WORTH_THE_RISK
 
 Array = NDArray[np.float64]
 
@@ -119,7 +120,8 @@ def spearman(a: Array, b: Array) -> float:
 def sweep_summaries(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Sweeps with enough configurations and spread: rank correlation, and what taking planner's picks would lose.
 
-    Picks are made among all rows, failures included, by verdict ("does not fit" last) and predicted time. `regret`:
+    Picks are made among all rows, failures included, by verdict ("does not fit" last) and predicted time, a borderline
+    one only where it gains what is worth the risk, as `planner plan --borderline` makes them. `regret`:
     measured time of the first pick that ran over the best measured, less 1; `regret_of_three`, `regret_of_five`: of the
     best of the first three, five. `regret_of_fitting`: of the pick among those that surely fit, as `planner plan`
     makes it by default. `missed`: the first pick is recorded as out of memory; `pick_ran`: whether it ran.
@@ -135,9 +137,7 @@ def sweep_summaries(answers: Sequence[Answer]) -> list[dict[str, Any]]:
         if len(timed) < SMALLEST_SWEEP or measured.max() / measured.min() - 1 < SMALLEST_SPREAD:
             continue
         predicted = np.array([a.output["step_time_s"] for a in timed], dtype=np.float64)
-        picks = sorted(
-            members, key=lambda a: (a.output["verdict"] == "does_not_fit", float(a.output["step_time_s"]))
-        )
+        picks = sorted(members, key=_preference)
         cautious = sorted(picks, key=lambda a: a.output["verdict"] != "fits")
         found.append(
             {
@@ -154,6 +154,12 @@ def sweep_summaries(answers: Sequence[Answer]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _preference(answer: Answer) -> tuple[bool, float]:
+    """What picks are sorted by: those that do not fit last, then step times, borderline ones handicapped [s]."""
+    verdict, seconds = answer.output["verdict"], float(answer.output["step_time_s"])
+    return verdict == "does_not_fit", seconds * (1 + WORTH_THE_RISK * (verdict == "borderline"))
 
 
 def _regret(picks: Sequence[Answer], count: int, best: float) -> float:

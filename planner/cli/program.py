@@ -114,7 +114,11 @@ def plan(
         ),
     ] = None,
     borderline: Annotated[
-        bool, typer.Option("--borderline", help="Also take configurations whose memory may not fit.")
+        bool,
+        typer.Option(
+            "--borderline",
+            help="Also take configurations whose memory may not fit, where they are 2 % faster.",
+        ),
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
     as_json: JsonOption = False,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.launchable import WITHOUT_FILES
-from planner.report.facts import WORTH_SAYING
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
     CLOSED_GAP,
@@ -18,7 +17,7 @@ from planner.spec.planfile import (
     Plan,
     Search,
 )
-from planner.spec.verdict import MemoryVerdict
+from planner.spec.verdict import MemoryVerdict, worth_the_risk
 from planner.units import GIB, format_time
 
 _ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
@@ -119,7 +118,8 @@ def _memory_cautions(plan: Plan) -> tuple[str, ...]:
     if plan.found and plan.choices and plan.pareto:
         best, fastest = plan.choices[0], plan.pareto[0]
         gain = best.step_time / fastest.step_time_s - 1
-        if fastest.peak_mem_gib * GIB > best.memory.peak and gain > WORTH_SAYING:
+        larger = fastest.peak_mem_gib * GIB > best.memory.peak
+        if larger and worth_the_risk(fastest.step_time_s, best.step_time):
             return (
                 f"{fastest.config.text} would be about {100 * gain:.1f} % faster, but its memory is borderline "
                 f"({fastest.peak_mem_gib:.1f} GiB): --borderline takes such configurations",

@@ -6,6 +6,12 @@ Left out: the peak itself (`cost/memory/peak.py`) and the words a report says it
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+# What a configuration that may not fit must be faster by than one that surely does. Two runs with the same settings
+# differ by less in 9 of 10 cases (0.9 % a run, benchmarks/noise_floor.py): no run would show a smaller gain, and it is
+# paid for with the risk that nothing runs.
+WORTH_THE_RISK: Final = 0.02
 
 
 class MemoryVerdict(StrEnum):
@@ -31,3 +37,8 @@ def memory_verdict(peak: float, limit: float, capacity: float, error: float) -> 
 def safe_limit(limit: float, capacity: float, error: float) -> float:
     """The largest peak whose verdict is fits [bytes]."""
     return min(limit, capacity / (1 + error))
+
+
+def worth_the_risk(seconds: float, surely: float) -> bool:
+    """Is a step of `seconds` that may not fit to be taken where one of `surely` does [s]?"""
+    return seconds * (1 + WORTH_THE_RISK) < surely

@@ -35,3 +35,23 @@ def test_regret_of_the_pick_of_a_few_and_of_what_surely_fits() -> None:
     assert sweep["regret_of_three"] == 0.1
     assert sweep["regret_of_five"] == 0.0
     assert sweep["regret_of_fitting"] == 0.3
+
+
+def test_a_pick_that_may_not_fit_must_gain_what_is_worth_the_risk() -> None:
+    def regret(borderline: float) -> float:
+        rows = [(borderline, 12.0, "borderline"), (10.0, 10.0, "fits")]
+        rows += [(seconds, seconds, "fits") for seconds in (11.0, 12.0, 13.0, 14.0)]
+        (sweep,) = sweep_summaries(
+            [
+                Answer(
+                    ROW,
+                    {"step_time_s": predicted, "verdict": verdict},
+                    Measurement(measured, None, False, False, False),
+                    moe=False,
+                )
+                for predicted, measured, verdict in rows
+            ]
+        )
+        return float(sweep["regret"])
+
+    assert (regret(9.79), regret(9.82)) == (0.2, 0.0)
