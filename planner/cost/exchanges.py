@@ -37,6 +37,7 @@ from planner.cost.network.messages import (
     query_output_bytes,
     stream_bytes,
     tensor_parallel_regions,
+    whole_qkv_bytes,
 )
 from planner.cost.network.traffic import GroupLinks, group_links
 from planner.cost.selective import OPERATIONS
@@ -176,6 +177,12 @@ def _of_layer(
             regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, hidden"
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
             yield replace(found, hidden=True)
+        qkv, what = (
+            float(whole_qkv_bytes(model.problem, layer, tokens, config.tp, width)),
+            "queries, keys, values",
+        )
+        yield _collective("tp", CollectiveKind.ALL_GATHER, what, qkv, config.tp, passes + again)
+        yield _collective("tp", CollectiveKind.REDUCE_SCATTER, what, qkv, config.tp, passes)
         if layer.attention is not None:
             inputs, targets = indexer_bytes(layer.attention, hidden, tokens, width)
             kind, calls = CollectiveKind.ALL_GATHER, (passes + again) * config.sp

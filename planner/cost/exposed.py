@@ -30,6 +30,7 @@ from planner.cost.network.messages import (
     query_output_bytes,
     stream_bytes,
     tensor_parallel_regions,
+    whole_qkv_bytes,
 )
 from planner.cost.network.traffic import Quantity, group_links
 from planner.spec.config import ConfigTable, ContextKind
@@ -74,7 +75,8 @@ class CommunicationModel:
         """Seconds of tensor parallelism in each pass, and how many of them are exposed at least: an all-gather and a
         reduce-scatter around attention and around the MLP (with experts only around their shared part), all-reduces
         without sequence parallelism (Korthikanti 2022, arXiv 2205.05198, section 4.2.2). `gathered_width`: what an
-        all-gather sends of a value."""
+        all-gather sends of a value. Whole queries, keys and values are gathered in one pass and scattered in the other,
+        half of both in either, under nothing (`whole_qkv_bytes`)."""
         group = group_links(1.0, x.t, self.problem.cluster)
         size = stream_bytes(x.tokens, self.problem.model.hidden, self.recipe.activation_bytes)
         narrow = stream_bytes(x.tokens, self.problem.model.hidden, gathered_width(self.problem))
@@ -86,8 +88,11 @@ class CommunicationModel:
         regions = tensor_parallel_regions(layer)
         comm = self.problem.stack.communication
         exposed = np.where(x.t > group.local, comm.tp_exposed_nodes, comm.tp_exposed)
+        qkv = whole_qkv_bytes(self.problem, layer, x.tokens, x.t, self.recipe.activation_bytes)
+        apart = all_gather_time(qkv, group, self.links) + reduce_scatter_time(qkv, group, self.links)
+        apart = np.where(np.asarray(qkv) > 0, apart / 2.0, 0.0)
         whole = regions * pair
-        return whole, exposed * whole
+        return whole + apart, exposed * whole + apart
 
     def indexer(self, layer: Layer, x: LayerShape) -> tuple[Array, Array]:
         """Forward and backward seconds that an indexer adds to tensor parallelism; nothing hides them."""

@@ -67,6 +67,21 @@ def key_value_bytes(
     return width * tokens * (a.kv_heads * (a.head_dim + a.v_head_dim) / kv_split + own)
 
 
+def whole_qkv_bytes(problem: Problem, layer: Layer, tokens: Quantity, t: Quantity, width: float) -> Quantity:
+    """Queries, keys and values of all heads that tensor-parallel ranks gather where they outnumber the key/value heads,
+    and whose gradients they scatter: n (a d_q + k (d_k + d_v)) w, 0 elsewhere [bytes].
+
+    Megatron-LM from core_v0.16 on deals the columns of the product evenly, gathers its outputs and takes a rank's own
+    out of them (d98e8a6 core/transformer/attention.py, get_query_key_value_tensors).
+    """
+    a = layer.attention
+    if a is None or a.kind is AttentionKind.MLA or not problem.stack.communication.gathers_qkv:
+        return 0.0 * tokens
+    return np.where(
+        np.asarray(t) > a.kv_heads, tokens * (a.heads * a.head_dim + a.gate_width + a.kv_width) * width, 0.0
+    )
+
+
 def indexer_bytes(a: Attention, hidden: float, tokens: Quantity, width: float) -> tuple[Quantity, Quantity]:
     """What the indexer's work adds to tensor parallelism, forward and backward [bytes].
 

@@ -260,6 +260,11 @@ class Communication(Section):
         description="linear layers of a dense fp8 model with one scale a tensor are given 8-bit inputs and gradients "
         "before tensor parallelism gathers them (torchao's Float8ColwiseParallel)",
     )
+    gathers_qkv: bool = Field(
+        False,
+        description="where tp exceeds the key/value heads, queries, keys and values are gathered whole behind their "
+        "product, instead of products with copies of these heads",
+    )
     cp_exchange: ContextExchange = Field(
         ContextExchange.RING,
         description="how context parallelism passes keys and values on where p2p is asked for",
