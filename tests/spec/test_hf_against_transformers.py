@@ -1067,6 +1067,7 @@ TOWER = {
 # what the library needs around the text model to build it
 AROUND: dict[str, Fields] = {
     "aya_vision": {"vision_config": {"num_attention_heads": 16}},
+    "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "1/2"},
     "granite_docling": {"vision_config": {"out_hidden_size": 64}},
     "ovis2": {"hidden_size": 64, "vocab_size": 320},
 }

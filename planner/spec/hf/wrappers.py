@@ -37,6 +37,7 @@ TEXT_TOWERS = {
     "glmasr": "llama",
     "glmga": "glm4",
     "got_ocr2": "qwen2",
+    "granite4_vision": "granite",
     "granite_docling": "llama",
     "granite_speech": "granite",
     "granite_speech_plus": "granite",
