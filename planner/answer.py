@@ -15,6 +15,7 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
+from planner.frameworks import explicit_splits
 from planner.reasons import confidence_of
 from planner.request import cost_model
 from planner.rivals import rivals
@@ -142,17 +143,24 @@ class Answerer:
         front: ParetoFront, ending: Ending, objective: Objective, seconds: float, allowed: float,
     ) -> Certificate:  # fmt: skip
         best = bound = gap = None
+        told = splits is not None and explicit_splits(self.problem.stack.framework)
         if choices and objective is Objective.HEADROOM:
             best = self.limit - choices[0].memory.peak
             bound, gap = (best, 0.0) if front.complete else (None, None)
         elif choices:
             best = choices[0].step_time
-            bound = min(best, found.unseen, found.behind_solved, splits.bound if splits else np.inf)
+            bound = min(best, found.unseen, found.behind_solved)
+            if told and splits:  # a split that cannot be told is no candidate
+                bound = min(bound, splits.bound)
             gap = (best - bound) / best
         return Certificate(
             objective=objective,
-            compared="the step time of the cost model's equations, pipelines simulated, under the stack's own split; "
-            f"the fastest {len(splits.best) if splits else 0} under any split and number of recomputed layers"
+            compared="the step time of the cost model's equations, pipelines simulated, under the stack's own split"
+            + (
+                f"; the fastest {len(splits.best)} under any split and number of recomputed layers" * told
+                if splits
+                else ""
+            )
             + "; hosts held to what a node has" * (not always_on_host(self.model, space.stems))
             + (
                 f"; peaks up to {format_capacity(allowed)}, so that the model's error fits"
