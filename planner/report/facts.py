@@ -256,6 +256,8 @@ def layers_sentence(choice: Choice) -> str:
         return ""
     runs = [(number, len(list(group))) for number, group in groupby(layers)]
     text = ", ".join(f"{number} on {times} ranks" if times > 1 else str(number) for number, times in runs)
+    if choice.config.schedule == Schedule.DUALPIPE:
+        text += "; every layer on two ranks, one for either direction"
     return f"layers by pipeline rank: {text}" + (f" ({choice.layout})" if choice.layout else "")
 
 

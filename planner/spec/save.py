@@ -27,8 +27,8 @@ def check_target(path: Path | str, *others: Path | str | None) -> None:
             )
         if target.exists() and not os.access(target, os.W_OK):
             raise FileInputError(str(path), "must be writable", "a read-only file", "choose another file")
-        for other in filter(None, others):
-            if _same_file(target, other):
+        for other in others:
+            if other and _same_file(target, other):
                 must = "must be another file than those that the same command reads or writes"
                 raise FileInputError(str(path), must, f"{other} too", "choose another file")
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".planner-"):

@@ -16,6 +16,8 @@ from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision
 
+LARGEST: Final = 2**30  # of counts: columns of candidates hold 32-bit numbers
+
 
 class Record(BaseModel):
     """A part of a plan file: unknown keys are refused, values never change."""
@@ -54,9 +56,11 @@ class ClusterFacts(Record):
 
     name: str
     accelerator: str
-    devices: int = Field(ge=1, description="accelerators used [1]")
-    devices_per_node: int = Field(ge=1, description="accelerators of one host [1]")
-    scale_up_domain: int = Field(ge=1, description="accelerators joined by the fast fabric (NVLink) [1]")
+    devices: int = Field(ge=1, le=LARGEST, description="accelerators used [1]")
+    devices_per_node: int = Field(ge=1, le=LARGEST, description="accelerators of one host [1]")
+    scale_up_domain: int = Field(
+        ge=1, le=LARGEST, description="accelerators joined by the fast fabric (NVLink) [1]"
+    )
     memory_per_device: float = Field(gt=0, description="capacity of one accelerator [bytes]")
     source: str
     tiers: tuple[TierFacts, ...] = Field((), description="levels of links, innermost first")
@@ -88,14 +92,14 @@ class ClusterFacts(Record):
 class JobFacts(Record):
     """What is trained."""
 
-    seq_len: int = Field(ge=1, description="tokens in a sequence [1]")
-    global_batch: int = Field(ge=1, description="sequences in one optimizer step [1]")
+    seq_len: int = Field(ge=1, le=LARGEST, description="tokens in a sequence [1]")
+    global_batch: int = Field(ge=1, le=LARGEST, description="sequences in one optimizer step [1]")
     precision: str
     optimizer: str
     tokens: float | None = Field(None, gt=0, description="tokens of the whole run, if known [1]")
     tokens_per_step: float = Field(gt=0, description="tokens in one optimizer step [1]")
     lora_rank: int | None = Field(
-        None, ge=1, description="of adapters on a frozen model; absent: full training"
+        None, ge=1, le=LARGEST, description="of adapters on a frozen model; absent: full training"
     )
     frozen_bits: int = Field(16, description="of a frozen weight [bits]")
     lora_targets: str = Field("all-linear", description="linear layers with adapters")
@@ -104,7 +108,9 @@ class JobFacts(Record):
     expert_imbalance: float | tuple[tuple[int, float], ...] = Field(
         1.0, description="tokens of the busiest rank over the mean, at (expert-parallel degree, factor) [1]"
     )
-    expert_replicas: int = Field(0, ge=0, description="of all experts of a layer in all; 0: each once [1]")
+    expert_replicas: int = Field(
+        0, ge=0, le=LARGEST, description="of all experts of a layer in all; 0: each once [1]"
+    )
     bf16_layers: tuple[int, int] = Field(
         (0, 0),
         description="at the start and at the end of the model, kept in bf16 by an 8- or 4-bit recipe [1]",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from planner.report import facts, proof
-from planner.spec.config import ParallelConfig
+from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.planfile import Choice, Plan, Run, StageMemory
 from planner.spec.verdict import MemoryVerdict
 
@@ -106,6 +106,10 @@ def test_precise_time(seconds: float, text: str) -> None:
 def test_layers_are_counted_in_runs(example_plan: Plan) -> None:
     choice = example_plan.choices[0]
     assert facts.layers_sentence(choice) == "layers by pipeline rank: 7, 8 on 15 ranks"
+    both = choice.model_copy(
+        update={"config": choice.config.model_copy(update={"schedule": Schedule.DUALPIPE})}
+    )
+    assert facts.layers_sentence(both).endswith("; every layer on two ranks, one for either direction")
     assert facts.layers_sentence(choice.model_copy(update={"layers_per_stage": (32,)})) == ""
 
 

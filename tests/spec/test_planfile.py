@@ -200,6 +200,17 @@ def test_targets_that_are_read_are_refused(tmp_path: Path) -> None:
     check_target(read, None, "", "llama-3.1-8b", tmp_path / "other.json", "64x8 h100 400G-ib", "a\0b")
 
 
+@pytest.mark.parametrize(
+    ("part", "key"),
+    [("job", "global_batch"), ("job", "seq_len"), ("job", "lora_rank"), ("cluster", "devices")],
+)
+def test_counts_beyond_any_machine_are_refused(example_plan: Plan, part: str, key: str) -> None:
+    document = json.loads(plan_json(example_plan))
+    document["subject"][part][key] = 10**30
+    with pytest.raises(FileInputError, match=f"subject.{part}.{key}"):
+        parse_plan(json.dumps(document), "x.json")
+
+
 @pytest.mark.parametrize("kind", ["comparison", "sizing"])
 def test_other_results_are_told_from_plans(kind: str) -> None:
     with pytest.raises(FileInputError, match=f"must be a plan\n  given: a {kind}"):
