@@ -33,7 +33,7 @@ from planner.spec.machine.device_kernels import (
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Objective
-from planner.spec.precision import RECIPES, Dtype, Precision
+from planner.spec.precision import Dtype, Precision
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import PackedContext
@@ -145,7 +145,7 @@ def resolve(
     if runner is not None:
         runner.require_recipe(precision)
     assumed += idle_options(stack, precision, model)
-    cluster.accelerator.peak_flops(RECIPES[precision].gemm)
+    cluster.accelerator.require(precision)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     imbalance, replicas = _expert_imbalance(request, model, assumed)
     job = Job(

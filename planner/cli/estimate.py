@@ -116,13 +116,12 @@ def _elsewhere(
     from planner.planned import planned_cluster, problem_on
     from planner.spec.machine.device_kernels import missing_kernels
     from planner.spec.machine.load_cluster import load_cluster
-    from planner.spec.precision import RECIPES
 
     given = plan.subject.cluster
     count = gpus or given.devices
     machine = planned_cluster(given, count) if other is None else load_cluster(other, count)
     problem, chip = problem_on(plan, machine, calibration), machine.accelerator
-    chip.peak_flops(RECIPES[problem.job.precision].gemm)
+    chip.require(problem.job.precision)
     here = f"on {machine.num_devices:,} {chip.name} of {machine.name}"
     there = f"planned for {given.devices:,} {given.accelerator} of {given.name}"
     missing = missing_kernels(load_stack(plan.subject.stack.name), problem.model, chip, problem.job.precision)

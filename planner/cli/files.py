@@ -172,6 +172,7 @@ def problem_of(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
+    hardware.accelerator.require(job.precision)
     software = _with_settings(
         _with_options(stack_to_plan(newest if name is None else name), parsed), parsed, spec, said
     )

@@ -13,6 +13,7 @@ from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 STACKS = {
@@ -72,8 +73,9 @@ EXPECTED = Expected(9.03, 7.79, 10.5, 907.0, 54.4 * 2**30, 52.0 * 2**30, 75.1 * 
 def problem(
     model: str, stack: str, gpus: int = 128, batch: str = "256", precision: str = "bf16", cluster: str = ""
 ) -> Problem:
-    """The problem of training a catalog model on H100 nodes, or on another cluster."""
-    cluster = cluster or f"{max(gpus // 8, 1)}x8 h100 400G-ib"
+    """The problem of training a catalog model on H100 nodes, on B200 in MXFP8, or on another cluster."""
+    device = "b200" if precision == Precision.FP8_MX else "h100"
+    cluster = cluster or f"{max(gpus // 8, 1)}x8 {device} 400G-ib"
     request = Request(
         model, cluster, gpus=gpus, seq_len=4096, global_batch=batch, stack=stack, precision=precision
     )

@@ -1,9 +1,13 @@
-"""Recipes by their other names."""
+"""Recipes by their other names, and the devices that have them."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
+from planner.errors import UnsupportedError
+from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.precision import Precision
 
 
@@ -18,3 +22,26 @@ def test_recipes_go_by_other_names(name: str, recipe: Precision) -> None:
 def test_unknown_recipes_are_refused() -> None:
     with pytest.raises(ValueError, match="bf17"):
         Precision("bf17")
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "runs"),
+    [
+        ("h100-sxm-80g", Precision.FP8_MX, False),
+        ("mi300x", Precision.FP8_MX, False),
+        ("b200", Precision.FP8_MX, True),
+        ("mi355x", Precision.FP8_MX, True),
+        ("l40s", Precision.FP8_BLOCKWISE, False),
+        ("h100-sxm-80g", Precision.FP8_BLOCKWISE, True),
+        ("l40s", Precision.FP8, True),
+        ("a100-sxm-80g", Precision.FP8, False),
+    ],
+)
+def test_devices_without_the_scales_of_a_recipe(device: str, precision: Precision, runs: bool) -> None:
+    """TransformerEngine quantization.py: MXFP8 from Blackwell on, scales of blocks from Hopper on."""
+    with (
+        nullcontext()
+        if runs
+        else pytest.raises(UnsupportedError, match=r"must (multiply with scales|compute in)")
+    ):
+        load_accelerator(device).require(precision)

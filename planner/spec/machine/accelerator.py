@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from planner.errors import UnitError, UnsupportedError
-from planner.spec.precision import Dtype
+from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.units import parse_quantity
 
 
@@ -54,6 +54,13 @@ class Architecture(StrEnum):
     def is_nvidia(self) -> bool:
         """Whether its libraries are cuBLAS and NCCL."""
         return self in (self.VOLTA, self.AMPERE, self.ADA, self.HOPPER, self.BLACKWELL)
+
+
+# generations with 8-bit products that lack a recipe's scales
+_WITHOUT_SCALES: Final = {
+    Precision.FP8_MX: (Architecture.ADA, Architecture.HOPPER, Architecture.CDNA3),
+    Precision.FP8_BLOCKWISE: (Architecture.ADA,),
+}
 
 
 class HostProcessor(StrEnum):
@@ -213,6 +220,18 @@ class Accelerator:
             f"it computes in {has}",
             "choose a precision with one of these formats, or another accelerator",
         )
+
+    def require(self, precision: Precision) -> None:
+        """Raise `UnsupportedError` for a recipe whose products the device does not have, or not with its scales.
+
+        Source: TransformerEngine transformer_engine/pytorch/quantization.py _compute_mxfp8_support and
+        _compute_fp8_block_scaling_support; of AMD's, AMD-AGI/Primus-Turbo primus_turbo/pytorch/core/low_precision.py.
+        """
+        self.peak_flops(RECIPES[precision].gemm)
+        if self.architecture in _WITHOUT_SCALES.get(precision, ()):
+            must = f"{self.name} must multiply with scales of {precision}"
+            given = f"its generation, {self.architecture}, has 8-bit products without them"
+            raise UnsupportedError(must, given, "choose another precision, as fp8_cs, or another accelerator")
 
 
 def accelerator_from_spec(spec: AcceleratorSpec) -> Accelerator:
