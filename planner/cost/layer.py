@@ -65,7 +65,8 @@ class LayerCost:
     `forward`, `backward`: exposed device seconds by term of `TIME_TERMS`. `host`: launch floor of forward and
     backward [s]. `again`: seconds to recompute the key's modules, `again_full` the whole layer.
     `time`, `time_full`: forward and backward including recomputation and the host's floor, `forward_time` its
-    forward share [s]. `weight_gradient`: device seconds of the weight gradients, a part of backward.
+    forward share [s]. `weight_gradient`: seconds of the weight gradients, a part of backward: where the host's launches
+    take longer than the device, as large a share of theirs as of the device's.
     `hidden`: seconds of `time` that an overlapped pair of two micro-batches saves. `due`: bytes held from the input
     gradient to a weight gradient that runs apart. `kept`, `kept_full`: bytes held from forward to backward.
     `working`: bytes alive only while the layer's own backward runs, beside what is kept; `working_full` when the
@@ -302,9 +303,10 @@ class LayerModel:
             again = repeated = zero
         late = passes.tensor if composed else (zero, zero)  # what no launch hides
         forward_time = late[0] + soft_maximum(again_full - late[0], ahead_host, softness)
-        time = (
-            forward_time + late[1] + soft_maximum(behind - late[1] + again, behind_host + repeated, softness)
-        )
+        on_device = behind - late[1] + again
+        launched = soft_maximum(on_device, behind_host + repeated, softness)
+        time = forward_time + late[1] + launched
+        slower = np.divide(launched, on_device, out=np.ones_like(launched), where=on_device > 0)
         time_full = forward_time + soft_maximum(behind + again_full, behind_host + ahead_host, softness)
         again_full, time_full = (zero, time) if composed else (again_full, time_full)
         exchanged, comm = passes.exchanged, self.problem.stack.communication
@@ -312,7 +314,8 @@ class LayerModel:
         host = ahead_host + behind_host
         paired = soft_maximum(paired + again, host + repeated, softness)
         return {
-            "forward": passes.forward, "backward": passes.backward, "weight_gradient": passes.weight_gradient,
+            "forward": passes.forward, "backward": passes.backward,
+            "weight_gradient": slower * passes.weight_gradient,
             "host": host, "again": again, "again_full": again_full,
             "time": time, "time_full": time_full, "forward_time": forward_time,
             "hidden": np.maximum(time - paired, 0.0) * comm.pair_overlap,

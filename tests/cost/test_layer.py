@@ -50,6 +50,27 @@ def test_a_large_layer_runs_near_the_measured_plateau() -> None:
     assert 0.55 < 6 * linear / 989e12 / seconds * factor < 0.85
 
 
+def test_launches_slow_the_weight_gradient_down_as_much_as_the_rest() -> None:
+    """ZB-H1 moves a weight gradient with its launches: of short sequences, which the host binds, twice as slow a host
+    takes twice as long for it."""
+    quick = problem(dense_model(8, 1024, 8, 8, 2048), "1x8 h100", seq_len=512)
+    host = quick.stack.host
+    slow = host.model_copy(update={"layer_floor": 20 * host.layer_floor})
+    slower = host.model_copy(update={"layer_floor": 40 * host.layer_floor})
+    one, two = (
+        layer_of(replace(quick, stack=quick.stack.model_copy(update={"host": each})), ParallelConfig(dp=8))
+        for each in (slow, slower)
+    )
+    assert float(two.weight_gradient[0] / one.weight_gradient[0]) == pytest.approx(2, rel=0.01)
+    device = {name: seconds[0] for name, seconds in one.backward.items()}
+    share = float(one.weight_gradient[0] / (one.time - one.forward_time)[0])
+    assert 0.2 < share < 0.5 * device["gemm"] / sum(device.values()) + 0.1
+    free = layer_of(
+        problem(dense_model(8, 8192, 64, 8, 28672), "1x8 h100", seq_len=8192), ParallelConfig(dp=8)
+    )
+    assert float(free.weight_gradient[0]) == pytest.approx(float(free.backward["gemm"][0]) / 2, rel=0.05)
+
+
 def test_a_stack_slower_on_an_accelerator_computes_slower_there_alone() -> None:
     subject = problem(dense_model(8, 4096, 32, 8, 14336), "1x8 h100", seq_len=8192)
     compute = subject.stack.compute.model_copy(update={"accelerator": {}})
