@@ -108,6 +108,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "lfm3": _CONVOLUTIONS,
     "llama4_text": "chunked attention and norms of q and k without weights",
     "mellum": "two rotary bases",
+    "mimo_v2": "values narrower than keys, heads that differ between layers",
     "mimo_v2_flash": "values narrower than keys, heads that differ between layers",
     "longcat_flash": "two blocks a layer, experts beside both and experts that compute nothing",
     "minicpm": _MULTIPLIERS,

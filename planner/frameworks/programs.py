@@ -48,6 +48,7 @@ NOT_IN_LIBRARY: Final = frozenset(
             "kimi_k2",
             "kimi_k3",
             "mimo",
+            "mimo_v2",
         ),
         *("minimax_m1", "minimax_m3", "minimax_text_01"),
         *("mistral4", "mistral_large4_text", "muse_glimmer_text", "nemotron-nas", "step3p5"),

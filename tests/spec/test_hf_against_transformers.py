@@ -912,6 +912,7 @@ READ_ALIKE = {
     "kimi_k2",
     "kimi_k3",
     "mimo",
+    "mimo_v2",
     "minimax_m1",
     "minimax_m3",
     "minimax_text_01",

@@ -37,6 +37,10 @@ def read(config: dict[str, Any]) -> ModelSpec:
     return read_hf_config(config, "config.json", "m")
 
 
+def attentions_of(model: ModelSpec) -> list[Attention]:
+    return [layer.attention for layer in model.layers if layer.attention is not None]
+
+
 def heads(model: ModelSpec) -> list[tuple[int, int, int, int | None]]:
     found = [layer.attention for layer in model.layers]
     return [(a.heads, a.kv_heads, a.head_dim, a.window) for a in found if a is not None]
@@ -256,6 +260,45 @@ def test_mimo_has_sinks_and_more_pairs_where_it_slides() -> None:
     assert [(a.sinks, a.v_head_dim) for a in found if a is not None] == [(False, 8), (True, 8)]
     with pytest.raises(FileInputError, match="swa_num_key_value_heads"):
         read({**mimo, "swa_num_key_value_heads": 4})
+
+
+def test_mimo_2_5_is_flash_with_all_stated() -> None:
+    flash = {"model_type": "mimo_v2_flash"}
+    slides = [int(a.sinks) for a in attentions_of(read(flash))]
+    stated = {"hybrid_layer_pattern": slides, "moe_layer_freq": [0] + [1] * 47}
+    later = read({**flash, "model_type": "mimo_v2", **stated})
+    assert model_parameters(later).by_kind == model_parameters(read(flash)).by_kind
+    assert heads(later)[:2] == [(64, 4, 192, None), (64, 8, 192, 128)]
+    assert [a.v_head_dim for a in attentions_of(later)] == [128] * 48
+
+
+def test_mimo_pro_has_its_published_size() -> None:
+    """1.02T and 42B active parameters; of its layers the kinds of attention hold as many (sgl-project/sglang#23808)."""
+    pro = {"model_type": "mimo_v2", "hidden_size": 6144, "num_hidden_layers": 70, "num_attention_heads": 128,
+           "num_key_value_heads": 8, "swa_num_attention_heads": 128, "n_routed_experts": 384,
+           "hybrid_layer_pattern": [0] + [1] * 69, "moe_layer_freq": [0] + [1] * 69}  # fmt: skip
+    counted = model_parameters(read(pro))
+    assert (f"{counted.total / 1e12:.2f}", f"{counted.active / 1e9:.0f}") == ("1.02", "42")
+    attention = 6144 * (128 * 192 + 8 * 192 + 8 * 128 + 128 * 128)
+    assert counted.by_kind["attention"] == 70 * attention + 69 * 128  # a sink of every head where it slides
+    full = read({**pro, "add_full_attention_sink_bias": True, "add_swa_attention_sink_bias": False})
+    assert [a.sinks for a in attentions_of(full)] == [True] + [False] * 69
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"hybrid_layer_pattern": None},
+        {"hybrid_layer_pattern": [0] * 47},
+        {"moe_layer_freq": [2] * 48},
+        {"n_shared_experts": 1},
+    ],
+)
+def test_mimo_2_5_states_the_kind_of_every_layer(given: dict[str, Any]) -> None:
+    stated = {"model_type": "mimo_v2", "hybrid_layer_pattern": [0] * 48, "moe_layer_freq": [1] * 48}
+    read(stated)
+    with pytest.raises(FileInputError, match=next(iter(given))):
+        read({**stated, **given})
 
 
 def test_a_gate_of_every_head() -> None:

@@ -115,6 +115,7 @@ READERS: dict[str, Reader] = {
     "mamba2": hybrid.read_mamba2,
     "mellum": experts_and_dense.read_mellum,
     "mimo": dense.read_qwen2,
+    "mimo_v2": mixed_heads.read_mimo_v2,
     "mimo_v2_flash": mixed_heads.read_mimo_v2_flash,
     "minicpm": own_code.read_minicpm,
     "minicpm3": latent.read_minicpm3,

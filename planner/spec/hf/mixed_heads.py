@@ -1,5 +1,5 @@
 """Which layers do models have whose attention differs from layer to layer in its heads? Gemma 4, Step 3.5, Laguna,
-MiMo-V2-Flash.
+MiMo-V2.
 
 Left out: soft-capped logits, clamped activations, two rotary bases and scalars of layers that are not trained, which
 cost nothing that is counted.
@@ -322,3 +322,48 @@ def read_mimo_v2_flash(f: ConfigFields, name: str) -> ModelSpec:
     )
     layers = _expert_layers(f, [sides[kind] for kind in types], sparse, with_groups(f, moe))
     return rotary_model(f, name, core, layers, max_position=131072)
+
+
+def read_mimo_v2(f: ConfigFields, name: str) -> ModelSpec:
+    """MiMo-V2.5 and V2.6, Flash and Pro: as V2-Flash, with every kind of layer, head and sink stated; the defaults are
+    those of PrimeIntellect-ai/prime-rl@5bc3e7a, configuration_mimo_v2.py. Left out: prediction modules, encoders of
+    images and sound. Raises `FileInputError` where a layer's kind is not stated."""
+    f = f.with_defaults(
+        vocab_size=152576, hidden_size=4096, intermediate_size=16384, num_hidden_layers=48, num_attention_heads=64,
+        moe_intermediate_size=2048,
+    )  # fmt: skip
+    core = read_core(f)
+    if f.values.get("n_shared_experts"):
+        must = "must be left out: the published modeling code builds none"
+        raise f.error("n_shared_experts", must, f.values["n_shared_experts"], "leave it out")
+    bias = f.boolean("attention_bias", False)
+    sees = replace(
+        grouped_attention(f, core, qkv_bias=bias, kv_heads=4, head_dim=192),
+        v_head_dim=f.integer("v_head_dim", default=128),
+        sinks=f.boolean("add_full_attention_sink_bias", False),
+    )
+    heads = f.integer("swa_num_attention_heads", default=64), f.integer("swa_num_key_value_heads", default=8)
+    slides = replace(
+        with_heads(sees, *heads, f.integer("swa_head_dim", default=192)),
+        v_head_dim=f.integer("swa_v_head_dim", default=128),
+        sinks=f.boolean("add_swa_attention_sink_bias", True),
+        window=f.integer("sliding_window", "sliding_window_size", default=128),
+    )
+    sliding, sparse = (
+        _stated_kinds(f, field, core.num_layers) for field in ("hybrid_layer_pattern", "moe_layer_freq")
+    )
+    experts = ("n_routed_experts", "num_local_experts")
+    moe = read_moe(f, experts=experts, expert_ffn="moe_intermediate_size", default=(256, 8))
+    attentions = [slides if windowed else sees for windowed in sliding]
+    layers = _expert_layers(f, attentions, sparse, with_groups(f, moe))
+    return rotary_model(f, name, core, layers, max_position=1048576)
+
+
+def _stated_kinds(f: ConfigFields, field: str, layers: int) -> list[bool]:
+    """A list of 0 and 1, one for every layer. Raises `FileInputError`."""
+    kinds = f.integers(field)
+    if kinds is None or not set(kinds) <= {0, 1}:
+        must = "must be given as a list of 0 and 1, one for every layer"
+        raise f.error(field, must, f.values.get(field), "take it from the published file")
+    f.one_per_layer(field, kinds, layers)
+    return [kind == 1 for kind in kinds]
