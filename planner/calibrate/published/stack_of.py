@@ -229,6 +229,14 @@ def _flash(text: str, stack: Stack) -> tuple[Update, str] | None:
     return {"kernels": {"attention": AttentionKernel.FLASH}}, "flash attention"
 
 
+def _flash_2(text: str, stack: Stack) -> tuple[Update, str] | None:
+    """FlashAttention-2 where the stack has the device's fastest: on Hopper and Blackwell another kernel."""
+    named = re.search(r"flash[ _-]?att(?:entio)?n[ _-]?2|\bfa2\b", text)
+    if stack.kernels.attention is not AttentionKernel.FLASH or "kernel=" in text or not named:
+        return None
+    return {"kernels": {"attention": AttentionKernel.FLASH_2}}, "FlashAttention-2"
+
+
 def _tp_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
     if re.search(r"no tp[ _-]comm|tp[ _-]comm[ _-]overlap[:=] ?false", text):
         said = "tensor-parallel communication not overlapped"
@@ -297,13 +305,15 @@ def _update_graph(text: str, stack: Stack) -> tuple[Update, str] | None:
 def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
     if "liger" in text:
         return {"kernels": dict(LIGER_KERNELS)}, "Liger's norms, rotation, activation and loss"
-    if not re.search(r"cross[- ]entropy fusion|fused cross", text):
+    if re.search(r"whole logits|unfused (?:cross|loss)", text):
+        return {"kernels": {"cross_entropy": CrossEntropy.VOCAB_PARALLEL}}, "the loss on whole logits"
+    if not re.search(r"cross[- ]entropy fusion|(?<!un)fused cross", text):
         return None
     return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"
 
 
 _SWITCHES: Final[tuple[Callable[[str, Stack], tuple[Update, str] | None], ...]] = (
-    _aleph_kernels, _no_flash, _flash, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
+    _aleph_kernels, _no_flash, _flash, _flash_2, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher, _eager_torch,
     _rowwise, _low_precision_reduction, _fused_experts, _fused_loss, _update_graph,
 )  # fmt: skip
 # Models whose recipes in Megatron-Bridge keep the optimizer's moments in bf16 (use_precision_aware_optimizer with

@@ -22,6 +22,18 @@ _LENGTHS: Final = np.log2([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
 _WIDTHS: Final = np.log2([64.0, 128.0])
 _FORWARD: Final = np.array([[1.04, 1.0, 1.32, 1.47, 1.61, 1.66], [1.33, 1.38, 1.59, 1.8, 1.91, 2.02]]).T
 _BACKWARD: Final = np.array([[1.16, 1.08, 1.34, 1.6, 1.76, 1.82], [1.17, 1.17, 1.4, 1.61, 1.81, 1.8]]).T
+# The same bars as rates of one of H100's 132 multiprocessors [FLOP/s].
+_UNITS: Final = 132
+_FORWARD_RATES: Final = (
+    np.array([[180.0, 230.0, 262.0, 284.0, 294.0, 299.0], [190.0, 260.0, 298.0, 319.0, 334.0, 335.0]]).T
+    * 1e12
+    / _UNITS
+)
+_BACKWARD_RATES: Final = (
+    np.array([[129.0, 181.0, 222.0, 248.0, 265.0, 279.0], [154.0, 209.0, 254.0, 285.0, 299.0, 326.0]]).T
+    * 1e12
+    / _UNITS
+)
 # FlashAttention in Triton against FlashAttention-2, which is 1.3 to 1.5 times as fast forward and about twice backward
 # on A100 (Dao 2023, arXiv 2307.08691, section 4.1).
 TRITON_SLOWDOWN: Final = (1.4, 2.0)
@@ -34,7 +46,19 @@ def flash_2_slowdown(span: Quantity, width: Quantity) -> tuple[Quantity, Quantit
     """Time of FlashAttention-2 over that of the tables' kernels on Hopper, forward and backward [1].
 
     `span`: twice the mean keys a query; `width`: mean of the query-key and value widths [1]. Held beyond 512 to
-    16,384 keys and widths of 64 to 128. Blackwell, of which none is published, is taken to lose as much.
+    16,384 keys and widths of 64 to 128.
     """
     at = np.log2(span), np.log2(width)
     return interpolate((_LENGTHS, _WIDTHS), _FORWARD, at), interpolate((_LENGTHS, _WIDTHS), _BACKWARD, at)
+
+
+def flash_2_rates(span: Quantity, width: Quantity) -> tuple[Quantity, Quantity]:
+    """What FlashAttention-2 computes on one multiprocessor of Hopper or Blackwell, forward and backward [FLOP/s].
+
+    `span` and `width` as in `flash_2_slowdown`. Blackwell's products are faster by instructions that it does not issue;
+    a multiprocessor's shared memory and exponentials are Hopper's (vanshverma.com/notes/flashattention-4-blackwell).
+    Validity: clocks taken as equal; two runs of prime-rl on 8 B200, of 16,384 and 65,536 tokens, give 347 TFLOP/s for
+    both passes, where this gives 369.
+    """
+    at, axes = (np.log2(span), np.log2(width)), (_LENGTHS, _WIDTHS)
+    return interpolate(axes, _FORWARD_RATES, at), interpolate(axes, _BACKWARD_RATES, at)

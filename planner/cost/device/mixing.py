@@ -9,8 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.device.flash import MEMORY_EFFICIENT_SLOWDOWN, TRITON_SLOWDOWN, flash_2_slowdown
+from planner.cost.device.flash import (
+    MEMORY_EFFICIENT_SLOWDOWN,
+    TRITON_SLOWDOWN,
+    flash_2_rates,
+    flash_2_slowdown,
+)
 from planner.cost.device.kernels import (
+    BACKWARD_FLOPS_RATIO,
     attended_pairs,
     attention_time,
     misaligned_slowdown,
@@ -98,6 +104,8 @@ class MixingModel:
             batch, seq, seq, heads, kv, float(a.head_dim), float(a.v_head_dim), True,
             self.rates.roofline(self.rates.attention_peak), window,
         )  # fmt: skip
+        if self._issues_amperes(kernel):
+            slower = self._by_units(a, batch, np.where(ring, seq / x.c, seq), heads, window)
         merged: tuple[Array, Array] = (np.zeros(len(keys)), np.zeros(len(keys)))
         if a.window is None and ring.any():
             steps, moved = self._ring(a, x, batch, seq)
@@ -194,6 +202,27 @@ class MixingModel:
         if kernel is AttentionKernel.FLASH_TRITON:
             slower = slower[0] * TRITON_SLOWDOWN[0], slower[1] * TRITON_SLOWDOWN[1]
         return slower
+
+    def _issues_amperes(self, kernel: AttentionKernel) -> bool:
+        """Does a Blackwell run FlashAttention-2, whose tables say nothing of Ampere's instructions?"""
+        blackwell = self.rates.problem.cluster.accelerator.architecture is Architecture.BLACKWELL
+        return blackwell and kernel is AttentionKernel.FLASH_2 and self.rates.recipe.other is not Dtype.FP32
+
+    def _by_units(
+        self, a: Attention, batch: Array, length: Array, heads: Array | float, window: float
+    ) -> tuple[Array | float, Array | float]:
+        """Time of FlashAttention-2 by the device's multiprocessors over that of the tables' kernel [1]."""
+        pairs = attended_pairs(length, length, True, window)
+        width = a.head_dim + a.v_head_dim
+        work = 2.0 * batch * heads * pairs * width
+        rates = flash_2_rates(2.0 * pairs / length, width / 2.0)
+        tables = attention_time(
+            batch, length, length, heads, heads, float(a.head_dim), float(a.v_head_dim), True,
+            self.rates.roofline(self.rates.attention_peak), window,
+        )  # fmt: skip
+        units = self.rates.problem.cluster.accelerator.compute_units
+        ahead, behind = work / (rates[0] * units), BACKWARD_FLOPS_RATIO * work / (rates[1] * units)
+        return np.maximum(ahead / tables[0], 1.0), np.maximum(behind / tables[1], 1.0)
 
     def softmax_is_eager(self, layer: Layer, x: LayerShape, keys: ConfigTable) -> NDArray[np.bool_]:
         """Where a stack with softmax kernels falls back to single operations: see `SOFTMAX_HEADS`."""

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from planner.catalog.loader import load_kernel_rates
-from planner.cost.device.flash import flash_2_slowdown
+from planner.cost.device.flash import flash_2_rates, flash_2_slowdown
 from planner.cost.device.kernels import Roofline, attention_time
+from planner.spec.config import ConfigTable, ParallelConfig
+from tests.problems import costs, dense_model, problem
 
 ROOFLINE = Roofline(989.4e12, 3350e9, load_kernel_rates("h100-sxm-80g"))
 TOKENS, HIDDEN = 16384, 2048  # of every bar
@@ -42,3 +44,35 @@ def test_blocks_without_a_mask_are_up_to_a_seventh_faster_forward() -> None:
 
 def test_held_beyond_what_is_measured() -> None:
     assert flash_2_slowdown(131072.0, 256.0) == flash_2_slowdown(16384.0, 128.0)
+
+
+def test_rates_are_those_of_the_bars() -> None:
+    """On H100's 132 multiprocessors, as the slowdown of its tables has it."""
+    for length, width in ((1024, 128), (4096, 64), (16384, 128)):
+        batch, heads = TOKENS // length, HIDDEN // width
+        table = attention_time(batch, length, length, heads, heads, width, width, True, ROOFLINE)
+        ahead, back = np.multiply(table, flash_2_slowdown(float(length), float(width)))
+        work = 2 * TOKENS * length * HIDDEN
+        rates = np.multiply(flash_2_rates(float(length), float(width)), 132)
+        assert [work / ahead, 2.5 * work / back] == pytest.approx(rates, rel=0.01)
+
+
+def test_blackwell_runs_it_unit_by_unit() -> None:
+    """Qwen3-4B on B200: 16,384 and 65,536 tokens in steps of two sequences took 3.743 and 39.613 s; what grows with the
+    square is 32.9 s, 347 TFLOP/s with all recomputed (prime-rl, benchmarks/baselines)."""
+    pairs, layers, heads = 65536 * 65536 / 2, 36, 32
+    forward, backward = np.multiply(flash_2_rates(65536.0, 128.0), 148)
+    work = 2 * layers * 2 * heads * pairs * 256
+    assert 2 * work / forward + 2.5 * work / backward == pytest.approx(32.9, rel=0.07)
+
+
+def test_flash_2_is_no_faster_for_blackwells_products() -> None:
+    """It takes what it takes on H100 by multiprocessors, not a share of the time of B200's own kernels."""
+    seconds = {}
+    for cluster in ("1x1 h100", "1x1 b200"):
+        given = problem(dense_model(4), cluster, stack="deepspeed-2025", seq_len=32768, global_batch=1)
+        table = ConfigTable.of([ParallelConfig(micro_batch=1)])
+        detail = costs(given).evaluate(table, keep_terms=True).detail
+        assert detail is not None
+        seconds[cluster] = detail.time["attention"][0]
+    assert seconds["1x1 b200"] == pytest.approx(seconds["1x1 h100"] * 132 / 148, rel=0.05)
