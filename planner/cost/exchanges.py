@@ -353,11 +353,11 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             sent = (gradients / units, units * calls), (size, messages)
             yield from _of_shards(axis, (ranks, stride, share), *sent)
     if load.copied and (load.first or load.last):  # between the first and the last stage
-        whole, apart = states.gradient * load.copied, float((config.pp - 1) * config.tp * replicas)
+        whole, between = states.gradient * load.copied, float((config.pp - 1) * config.tp * replicas)
         both = _collective(
             "dp", CollectiveKind.ALL_REDUCE, "gradients of the embedding's copies", whole, 2, 1
         )
-        yield replace(both, part=(2.0, apart))
+        yield replace(both, part=(2.0, between))
 
 
 def _of_modules(model: CostModel, config: ParallelConfig, load: StageLoad) -> Iterator[Exchange]:
