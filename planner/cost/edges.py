@@ -67,7 +67,7 @@ class EdgeModel:
         products, (table, loss) = self._products(keys, x, vocabulary), self._passes(x, vocabulary)
         host, softness = self.host.dense(x.t), problem.stack.host.softness
         host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)
-        launches = LOSS_LAUNCHES[problem.stack.kernels.cross_entropy]
+        launches = LOSS_LAUNCHES[problem.stack.kernels.cross_entropy] * (1 + model.mtp_layers)
         trained = problem.job.lora_rank is None
         return EdgeCost(
             embedding=soft_maximum(table, EMBEDDING_LAUNCHES * host, softness),
@@ -89,7 +89,8 @@ class EdgeModel:
         return total
 
     def _passes(self, x: LayerShape, vocabulary: Array) -> tuple[Array, Array]:
-        """Memory passes of the embedding, and of the loss, forward and backward [s]."""
+        """Memory passes of the embedding, and of the losses, forward and backward [s]; every prediction module has a
+        loss and embeds its tokens."""
         model, kernels, act = (
             self.problem.model,
             self.problem.stack.kernels,
@@ -106,5 +107,6 @@ class EdgeModel:
         stream = act * x.tokens * model.hidden / x.sequence_split
         own = x.tokens * model.side_width
         read = 8.0 * (stream + act * own) + (side_bytes(act) if single else 12.0 * act) * own
-        table, loss = (factor * self.rates.moving(moved) for moved in (read, logits))
+        losses = (1 + model.mtp_layers) * logits + 8.0 * model.mtp_layers * stream
+        table, loss = (factor * self.rates.moving(moved) for moved in (read, losses))
         return table, loss

@@ -419,10 +419,13 @@ class ShardModel:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
         extra = mtp_parameters(model) - sum(n * self.parameters[kind].total for kind, n in model.mtp_kinds)
+        # the projection is dealt by columns (Megatron-LM d98e8a6 core/transformer/multi_token_prediction.py, eh_proj)
+        projections = model.mtp_layers * 2.0 * model.hidden**2
         return (
             head_parameters(model) * padding / t
             + outer_norm_parameters(model)
             + last_stream_parameters(model)
             + last_residual_parameters(model)
             + max(extra, 0)
+            - projections * (1.0 - 1.0 / t)
         )

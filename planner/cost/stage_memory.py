@@ -57,7 +57,8 @@ def memory_inputs(
     expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
     states = _states(problem, shards, s_row, table, weight_bytes, (replicas, expert_replicas))
     last, head = np.ceil(classes.last.take(c_row, axis=0)), layers.head_memory
-    # every prediction module has logits of its own, kept until the backward pass
+    # every prediction module has logits of its own, kept until the backward pass, and reads what two norms make of the
+    # stream and of an embedding, side by side: inputs of norms and projection
     heads = last * (1 + problem.model.mtp_layers)
     values = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0)
     gathered = values * (t > 1)
@@ -79,7 +80,8 @@ def memory_inputs(
         layers=depth,
         alive=classes.count.take(c_row, axis=0),
         in_flight=held,
-        head_inputs=heads * head.inputs[l_row][:, None],
+        head_inputs=heads * head.inputs[l_row][:, None]
+        + last * (4.0 * problem.model.mtp_layers * layers.stream[l_row])[:, None],
         head_kept=heads * head.kept[l_row][:, None],
         head_transient=last * head.transient[l_row][:, None],
         logit_gradient=last * head.gradient[l_row][:, None],

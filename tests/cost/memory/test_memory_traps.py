@@ -167,6 +167,7 @@ def test_each_prediction_module_keeps_logits_of_its_own() -> None:
         found.append(float(parts["logits"].max()))
     tokens, vocabulary = 4096, 129_280
     inputs = 4 * tokens * 7168 + 4 * tokens
+    inputs += 2 * 4 * tokens * 7168  # of the module's norms, and of its projection
     assert found[1] - found[0] == pytest.approx(inputs + 4 * tokens * vocabulary)
 
 
