@@ -99,6 +99,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "hunyuan_v1_moe": "norms of q and k after the rotation",
     "hy_v4": "residual streams that are not mixed, sinks and a gate of latent attention",
     "hyperclovax": _MULTIPLIERS,
+    "k2_horizon": "norms of groups of channels",
     "kimi_k3": "attention residuals, a decay of every channel, latent attention with a gate and without positions",
     "kimi_linear": "a decay of every channel, latent attention without positions",
     "kolibri1": "norms on both sides",

@@ -45,6 +45,7 @@ NOT_IN_LIBRARY: Final = frozenset(
             "exaone",
             "hunyuan",
             "internlm2",
+            "k2_horizon",
             "kimi_k2",
             "kimi_k3",
             "mimo",

@@ -909,6 +909,7 @@ READ_ALIKE = {
     "exaone",
     "internlm2",
     "nemotron-nas",
+    "k2_horizon",
     "kimi_k2",
     "kimi_k3",
     "mimo",

@@ -295,3 +295,33 @@ def test_command_a_with_experts_attends_beside_them() -> None:
     ]
     assert layers[1].moe is not None
     assert layers[1].moe.shared_ffn == 16
+
+
+K2_HORIZON = {
+    "model_type": "k2_horizon", "hidden_size": 1536, "intermediate_size": 5120, "num_hidden_layers": 28,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 64256,
+    "layernorm_num_groups": 4, "num_experts": 0, "mova_num_experts": 0, "attention_gate_func": None,
+    "query_key_norm": False,
+}  # fmt: skip
+
+
+def test_k2_horizon_counts_as_a_llama() -> None:
+    """Of IFM/K2-Horizon-0.9B's dimensions; a norm of groups has as many weights as one of the whole width."""
+    layer = 1536 * (32 + 2 * 8) * 64 + 32 * 64 * 1536 + 3 * 1536 * 5120 + 2 * 1536
+    assert model_parameters(read(K2_HORIZON)).total == 28 * layer + 2 * 64256 * 1536 + 1536
+    slides = read({**K2_HORIZON, "use_sliding_window": True, "sliding_window": 512})
+    assert [layer.attention.window for layer in slides.layers if layer.attention] == [512] * 28
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"num_experts": 128},
+        {"mova_num_experts": 3},
+        {"attention_gate_func": "silu"},
+        {"query_key_norm": True},
+    ],
+)
+def test_k2_horizon_with_experts_of_values_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="planner reads the dense models"):
+        read({**K2_HORIZON, **other})

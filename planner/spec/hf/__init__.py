@@ -102,6 +102,7 @@ READERS: dict[str, Reader] = {
     "internlm3": dense.read_internlm3,
     "iquestcoder": dense.read_iquestcoder,
     "jais2": dense.read_jais2,
+    "k2_horizon": own_code.read_k2_horizon,
     "kimi_k3": delta.read_kimi_linear,
     "kimi_linear": delta.read_kimi_linear,
     "kolibri1": experts.read_kolibri1,

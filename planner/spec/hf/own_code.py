@@ -1,5 +1,5 @@
 """Which layers have families that were published with code of their own and never entered the library? Qwen, Baichuan,
-ChatGLM 2 and 3, GLM-4 9B, MiniCPM, XVERSE.
+ChatGLM 2 and 3, GLM-4 9B, MiniCPM, XVERSE, K2 Horizon.
 
 Read from their modeling files as vLLM and SGLang (Apache-2.0) implement them; totals equal the published ones to the
 last parameter where these are printed. Left out: rotary variants, ALiBi, multipliers, logarithmic scaling of queries.
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mixtures import read_moe
-from planner.spec.hf.parts import gated_mlp, grouped_attention, read_core, rotary_model
+from planner.spec.hf.parts import gated_mlp, grouped_attention, read_core, rotary_model, with_window
 from planner.spec.layer import Activation, Layer, Mlp, NormKind
 from planner.spec.model import ModelSpec
 
@@ -46,6 +46,25 @@ def read_baichuan(f: ConfigFields, name: str) -> ModelSpec:
         "rows of the head", "not normed", "Baichuan 2 norms them, one pass over the head's weights a step"
     )
     return rotary_model(f, name, core, layer, max_position=4096)
+
+
+def read_k2_horizon(f: ConfigFields, name: str) -> ModelSpec:
+    """K2 Horizon's dense models: a Llama whose norms work on groups of channels. Raises `UnsupportedError` for its
+    mixtures, whose values are projected by experts (MoVA) behind a gate, and for norms of queries and keys."""
+    for field in ("num_experts", "mova_num_experts", "attention_gate_func", "query_key_norm"):
+        if f.values.get(field):
+            raise f.refused(
+                "of K2 Horizon planner reads the dense models: experts that project values, gates and norms of every "
+                "head are not modelled",
+                f"{field} = {f.values[field]!r}",
+                "plan one of its dense models",
+            )
+    core = read_core(f)
+    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8, head_dim=64)
+    window = f.optional_integer("sliding_window") if f.boolean("use_sliding_window", False) else None
+    mlp = gated_mlp(f, bias=f.boolean("mlp_bias", False))
+    layer = Layer(with_window(attention, window), mlp, None)
+    return rotary_model(f, name, core, layer, max_position=131072)
 
 
 _CHATGLM_NAMES = {
