@@ -80,7 +80,7 @@ def choice_of() -> Callable[..., Choice]:
 @pytest.fixture
 def example_plan() -> Plan:
     """A plan that was found, with two choices."""
-    best = ParallelConfig(tp=8, pp=16, dp=128, vpp=8, num_microbatches=16, sp=1, zero=1)
+    best = ParallelConfig(tp=8, pp=16, dp=128, vpp=8, schedule=1, num_microbatches=16, sp=1, zero=1)
     return Plan(
         verdict=Verdict.FOUND,
         headline="fits with 14.0 GiB to spare, 5.0 s per step",

@@ -21,6 +21,7 @@ from planner.spec.config import (
     ContextKind,
     CudaGraphs,
     ParallelConfig,
+    Schedule,
 )
 from planner.spec.subject import Record, Subject
 from planner.spec.verdict import MemoryVerdict
@@ -407,8 +408,10 @@ class Plan(Record):
                 raise ValueError(
                     f"pp x vpp of a choice must not exceed the layers of the model: {config.text}"
                 )
-            if config.ep * config.etp > self.subject.cluster.devices:
-                raise ValueError(f"ep x etp of a choice must not exceed the devices: {config.text}")
+            if config.tp * config.cp * config.dp % (config.ep * config.etp):
+                raise ValueError(f"ep x etp of a choice must divide tp x cp x dp: {config.text}")
+            if not Schedule(config.schedule).runs_chunks(config.vpp):
+                raise ValueError(f"vpp of a choice must be one that its schedule runs: {config.text}")
             if config.dp * config.micro_batch * config.num_microbatches > self.subject.job.global_batch:
                 raise ValueError(f"dp x micro-batch x micro-batches must not exceed the batch: {config.text}")
         return self

@@ -65,7 +65,7 @@ def test_a_choice_uses_every_device(tmp_path: Path, example_plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("axis", "value"), [("vpp", 10**9), ("ep", 10**8), ("micro_batch", 10**9), ("num_microbatches", 10**7)]
+    ("axis", "value"), [("vpp", 10**9), ("micro_batch", 10**9), ("num_microbatches", 10**7)]
 )
 def test_axes_that_no_job_has_are_refused(tmp_path: Path, example_plan: Plan, axis: str, value: int) -> None:
     document = json.loads(plan_json(example_plan))
@@ -208,6 +208,23 @@ def test_counts_beyond_any_machine_are_refused(example_plan: Plan, part: str, ke
     document = json.loads(plan_json(example_plan))
     document["subject"][part][key] = 10**30
     with pytest.raises(FileInputError, match=f"subject.{part}.{key}"):
+        parse_plan(json.dumps(document), "x.json")
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "must"),
+    [
+        ("ep", 7, "divide tp x cp x dp"),
+        ("ep", 10**8, "divide tp x cp x dp"),
+        ("schedule", 7, "its schedule runs"),
+    ],
+)
+def test_axes_that_contradict_each_other_are_refused(
+    example_plan: Plan, axis: str, value: int, must: str
+) -> None:
+    document = json.loads(plan_json(example_plan))
+    document["choices"][0]["config"][axis] = value
+    with pytest.raises(FileInputError, match=must):
         parse_plan(json.dumps(document), "x.json")
 
 
