@@ -15,6 +15,7 @@ from planner.cost.chunks import PipelineSimulator
 from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
 from planner.cost.params import model_parameters
+from planner.cost.simulated import evaluate_exactly
 from planner.frameworks import explicit_splits
 from planner.reasons import confidence_of
 from planner.request import cost_model
@@ -182,14 +183,19 @@ class Answerer:
         )
 
     def _pareto(self, front: ParetoFront) -> tuple[ParetoPoint, ...]:
+        """The points of a front with their pipelines simulated, without those that others are then as good as."""
+        time = evaluate_exactly(self.model, front.table, self.chooser.simulator).step_time
+        order = np.lexsort((front.device_memory, time))
+        memory = front.device_memory[order]
+        kept = order[memory < np.concatenate([[np.inf], np.minimum.accumulate(memory)])[:-1]]
         return tuple(
             ParetoPoint(
                 config=PlannedConfig.of(front.table.row(row)),
-                step_time_s=float(front.step_time[row]),
+                step_time_s=float(time[row]),
                 peak_mem_gib=float(front.device_memory[row]) / GIB,
                 headroom_gib=max(self.limit - float(front.device_memory[row]), 0.0) / GIB,
             )
-            for row in range(len(front.table))
+            for row in kept.tolist()
         )
 
     def estimate(

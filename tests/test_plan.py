@@ -131,6 +131,21 @@ def test_every_choice_is_legal_and_estimates_as_planned(small_plan: Plan) -> Non
         assert float(cost.device_memory[0]) == choice.memory.peak
 
 
+def test_the_front_takes_what_the_list_takes(small_plan: Plan) -> None:
+    """Its pipelines are simulated as well: a configuration had one time in the list and another on the front."""
+    model, fields = cost_model(resolve(SMALL)[0]), ParallelConfig.__dataclass_fields__
+    points = small_plan.pareto
+    rows = [
+        ParallelConfig(**{a: getattr(p.config, a) for a in fields if hasattr(p.config, a)}) for p in points
+    ]
+    time = evaluate_exactly(model, ConfigTable.of(rows)).step_time.tolist()
+    assert [point.step_time_s for point in points] == time == sorted(time)
+    memory = [point.peak_mem_gib for point in points]
+    assert memory == sorted(memory, reverse=True)
+    assert len(set(memory)) == len(memory) > 10
+    assert model.evaluate(ConfigTable.of(rows)).step_time.tolist() != time
+
+
 def test_an_estimate_of_the_best_says_what_the_plan_said(small_plan: Plan) -> None:
     config = config_of(small_plan)
     axes = ("tp", "cp", "pp", "dp", "vpp", "ep", "etp", "micro_batch", "sp", "zero", "recompute")

@@ -9,6 +9,7 @@ import pytest
 
 from planner.campaign.run import run_facts
 from planner.catalog.load_campaign import load_assumptions
+from planner.cost.simulated import evaluate_exactly
 from planner.objective import plan_with_size, sooner
 from planner.outcome import hold_batch
 from planner.plan import make_plan
@@ -30,7 +31,7 @@ def everything(request: Request) -> tuple[np.ndarray, np.ndarray]:  # type: igno
     """Step time and memory of every legal configuration that fits, sure of the error or, where none is, at all."""
     problem, _ = resolve(request)
     table = enumerate_configs(problem, rules_for(problem.stack), request.restrict).table()
-    cost = cost_model(problem).evaluate(table)
+    cost = evaluate_exactly(cost_model(problem), table)
     capacity = problem.cluster.accelerator.memory
     limit = capacity * (1 - request.headroom)
     for allowed in (safe_limit(limit, capacity, problem.stack.overhead.error), limit):
