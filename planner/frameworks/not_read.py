@@ -36,7 +36,7 @@ def _marks(*patterns: str) -> tuple[re.Pattern[str], ...]:
 # axolotl-ai-cloud/axolotl examples; hiyouga/LLaMA-Factory examples; huggingface/alignment-handbook and open-r1 recipes
 # (TRL); NVIDIA/NeMo 1 examples/nlp/language_modeling; pytorch/torchtune recipes; volcengine/verl examples;
 # modelscope/ms-swift examples; AI-Hypercomputer/maxtext configs; EleutherAI/gpt-neox configs; Megatron-Bridge
-# scripts/performance; THUDM/slime scripts
+# scripts/performance; THUDM/slime scripts; AMD-AGI/Primus examples
 LAUNCHERS: Final = (
     Launcher(
         "LLM Foundry (Composer)",
@@ -60,6 +60,12 @@ LAUNCHERS: Final = (
         f"{_DEGREES}, with --stack megatron-2026: their recipes are Python",
         script=True,
     ),
+    Launcher(
+        "Primus",
+        _marks(r"^modules:", r"^\s+framework:\s*\w+", r"^\s+overrides:"),
+        f"{_DEGREES}, with --stack megatron-2026 or torchtitan-2026, whichever its framework is",
+    ),
+    Launcher("Primus", _marks(r"\bprimus-cli\b|\bPRIMUS_PATH\b"), _DEGREES, script=True),
     Launcher("torchtune", _marks(r"^\s+_component_:\s*torchtune"), _DEGREES),
     Launcher("MaxText", _marks(r"^(ici|dcn)_\w+_parallelism:"), f"{_DEGREES}, with --stack maxtext-2024"),
     Launcher(

@@ -169,6 +169,11 @@ FOREIGN = {
     "LLM Foundry (Composer)": ("a.yaml", FOUNDRY),
     "Axolotl": ("a.yml", AXOLOTL),
     "LLaMA-Factory or TRL": ("a.yaml", "model_name_or_path: some/model\nfinetuning_type: full\n"),
+    "Primus": (
+        "a.yaml",
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: llama3.1_8B.yaml\n    overrides:\n"
+        "      tensor_model_parallel_size: 2\n",
+    ),
     "torchtune": ("a.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
     "MaxText": ("a.yml", "ici_fsdp_parallelism: 8\n"),
     "NeMo 1 (Hydra)": ("a.sh", "python megatron_gpt_pretraining.py model.tensor_model_parallel_size=2"),
