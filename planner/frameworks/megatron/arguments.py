@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from planner.catalog.stack_options import FUSED_EXPERTS
+from planner.catalog.stack_options import FUSED_EXPERTS, SEPARATOR, TP_SERIAL
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.fused_experts import INTERLEAVE, VARIABLE, capacity_options, fuses_experts
@@ -35,6 +35,7 @@ from planner.spec.config import (
     Schedule,
 )  # fmt: skip
 from planner.spec.job import Optimizer
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, SparseKernel
@@ -243,10 +244,13 @@ def overlaps_tensor_parallel(launch: Launch) -> bool:
     """
     stack, config = megatron_stack(launch), launch.config
     counted = stack is not None and stack.communication.tp_overlapped
-    model = launch.model
-    plain = not (model.is_moe or model.has_latent_attention or model.state_spaces)
     within = bool(config.sp) and 1 < config.tp <= launch.devices_per_node
-    return counted and plain and within and launch.job.precision is not Precision.NVFP4
+    return counted and within and _plain(launch.model, launch.job.precision)
+
+
+def _plain(model: ModelSpec, precision: Precision) -> bool:
+    mixed = model.is_moe or model.has_latent_attention or model.state_spaces
+    return not mixed and precision is not Precision.NVFP4
 
 
 def reduces_in_bf16(launch: Launch) -> bool:
@@ -297,13 +301,16 @@ def unlike_stack(launch: Launch) -> list[str]:
     if stack is None:
         return ["kernels of the plan's stack, which is none of Megatron's: defaults are used"]
     if stack.communication.tp_overlapped and config.tp > 1 and not overlaps_tensor_parallel(launch):
-        why = (
-            "experts or latent attention" if config.sp else "tensor parallelism without sequence parallelism"
-        )
+        why = "experts or latent attention" if config.sp else "tensor but no sequence parallelism"
         why = why if config.tp <= launch.devices_per_node else "tensor parallelism across nodes"
         why = "products in 4 bits" if launch.job.precision is Precision.NVFP4 else why
         said.append(
             f"tensor-parallel collectives under products, which the stack's runs had: not asked for with {why}"
+        )
+    alone = TP_SERIAL in stack.name.split(SEPARATOR) and config.tp > 1
+    if alone and not (_plain(launch.model, launch.job.precision) and config.sp):
+        said.append(
+            "tensor-parallel collectives alone: as runs of such models had them, which planner check says"
         )
     if stack.kernels.activation_input_bytes:
         said.append("SwiGLU's input kept in 8 bits: no argument says so, Megatron-Bridge does")
