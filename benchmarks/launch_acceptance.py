@@ -26,11 +26,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.launch_cases import STACKS, Case, Triple, illegal_launch, legal_launches, triples
+from benchmarks.launch_cases import STACKS, Case, Triple, illegal_launch, legal_launches, triples, varied
 from benchmarks.launch_judges import GROUPS, JUDGES, RANKS, Written, can_judge, judge
+from benchmarks.launch_read_back import differences, said_of
 from planner.cost.pipeline.stages import stage_classes
 from planner.cost.shards import ShardModel
-from planner.errors import PlannerError, UnsupportedError
+from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
 from planner.request import cost_model
@@ -40,20 +41,6 @@ from planner.spec.rule import Problem
 
 MOST_DRAWN: Final = 30  # triples tried for each that can be expressed
 BUILT: Final = 2  # launches of a triple whose rank is built: the best, and a random legal one
-# axes that files say: read back they must be the plan's (num_microbatches and dp follow where absent)
-_READ_BACK: Final = (
-    "tp",
-    "cp",
-    "pp",
-    "dp",
-    "vpp",
-    "ep",
-    "etp",
-    "micro_batch",
-    "zero",
-    "recompute",
-    "recompute_layers",
-)
 
 
 @dataclass
@@ -67,6 +54,7 @@ class Tally:
     models_not_expressible: Counter[str] = field(default_factory=Counter)
     not_expressible: Counter[str] = field(default_factory=Counter)
     wrongly_read_back: list[str] = field(default_factory=list)
+    said_otherwise: Counter[str] = field(default_factory=Counter)
     judged: int = 0
     refused: list[str] = field(default_factory=list)
     wrong_values: list[str] = field(default_factory=list)
@@ -101,14 +89,6 @@ class Tally:
         }
 
 
-def said_of(case: Case) -> str:
-    """A case in one line, to find it again."""
-    t = case.triple
-    return (
-        f"{t.model} {t.cluster} {t.devices} seq {t.seq_len} batch {t.batch}: {case.launch.config.describe()}"
-    )
-
-
 def write_cases(tally: Tally, release: str, cases: Iterable[Case], folder: Path) -> list[Written]:
     """Render cases into folders; what cannot be expressed is counted, what reads back differently is listed."""
     chosen = framework(tally.framework)
@@ -131,50 +111,14 @@ def write_cases(tally: Tally, release: str, cases: Iterable[Case], folder: Path)
         if case.kind != "illegal":
             tally.written += 1
             tally.best += case.kind == "best"
-            tally.wrongly_read_back += _differences(tally.framework, files, case)
+            wrong, said = differences(tally.framework, files, case)
+            tally.wrongly_read_back += [wrong] * bool(wrong)
+            tally.said_otherwise += Counter([said] * bool(said))
     return written
 
 
-def _differences(name: str, files: dict[str, str], case: Case) -> list[str]:
-    """What planner reads back from the files otherwise than the plan has it."""
-    kept = {
-        n: t
-        for n, t in files.items()
-        if n not in ("README.md", "kubernetes.yaml", "launch.sbatch", "train.py")
-    }
-    try:
-        read = framework(name).parse(kept)
-    except PlannerError as error:
-        return [f"{said_of(case)}: not read back: {' '.join(str(error).split())}"]
-    config, job = case.launch.config, case.launch.job
-    wrong = [
-        f"{axis} {read.axes[axis]} for {getattr(config, axis)}"
-        for axis in _READ_BACK
-        if axis in read.axes and read.axes[axis] != getattr(config, axis) and not _free(axis, case)
-    ]
-    if read.seq_len not in (None, job.seq_len) or read.global_batch not in (None, job.global_batch):
-        wrong.append(f"sequences {read.seq_len} x {read.global_batch}")
-    if read.unknown:
-        wrong.append("unknown " + ", ".join(read.unknown))
-    if read.layers and read.layers != case.launch.chunks:
-        wrong.append(f"layers {read.layers} for {case.launch.chunks}")
-    return [f"{said_of(case)}: {', '.join(wrong)}"] if wrong else []
-
-
-def _free(axis: str, case: Case) -> bool:
-    """Has the axis no meaning in this configuration?"""
-    config = case.launch.config
-    if axis == "etp":
-        return not case.launch.model.is_moe
-    if axis == "zero":
-        return config.dp * config.cp == 1
-    # "all layers" has more than one number where stages are uneven
-    deep = -(-case.launch.model.num_layers // config.pp)
-    return axis == "recompute_layers" and config.recompute_layers >= deep
-
-
 def _legal(
-    tally: Tally, release: str, asked: Iterator[Triple], triples: int, count: int, seed: int
+    tally: Tally, release: str, asked: Iterator[Triple], triples: int, count: int, seed: int, plain: bool
 ) -> Iterator[Case]:
     """Legal launches of `triples` triples whose model the release can express; the others are counted."""
     refused: dict[str, str] = {}
@@ -185,7 +129,15 @@ def _legal(
             tally.models_not_expressible[refused[triple.model]] += 1
             continue
         try:
-            yield from legal_launches(triple, tally.framework, count, seed, release)
+            question = triple if plain else varied(triple, tally.framework, seed)
+            try:
+                cases = list(legal_launches(question, tally.framework, count, seed, release))
+            except UnsupportedError as error:
+                if question == triple:
+                    raise
+                tally.not_expressible[" ".join(error.must.split())] += 1
+                cases = list(legal_launches(triple, tally.framework, count, seed, release))
+            yield from cases
             tally.triples += 1
         except UnsupportedError as error:
             refused[triple.model] = " ".join(error.must.split())
@@ -296,8 +248,10 @@ def parameters_by_stage(problem: Problem, launch: Launch) -> list[float]:
     return found
 
 
-def run(names: Sequence[str], count: int, legal: int, illegal: int, seed: int) -> list[Tally]:
-    """The tallies of several frameworks over triples drawn in the same order."""
+def run(
+    names: Sequence[str], count: int, legal: int, illegal: int, seed: int, plain: bool = False
+) -> list[Tally]:
+    """The tallies of several frameworks over triples drawn in the same order; `plain`: in bf16, nothing else asked."""
     first = list(islice(triples(seed), count))
     found = []
     for name in names:
@@ -305,7 +259,7 @@ def run(names: Sequence[str], count: int, legal: int, illegal: int, seed: int) -
         if name == "megatron":
             release = os.environ.get("MEGATRON_RELEASE", release)
         tally = Tally(name)
-        good = _legal(tally, release, triples(seed), count, legal, seed) if legal else iter(())
+        good = _legal(tally, release, triples(seed), count, legal, seed, plain) if legal else iter(())
         wrong = (
             illegal_launch(triple, name, seed + i) for i, triple in enumerate((first * illegal)[:illegal])
         )
@@ -327,7 +281,8 @@ def summary(tally: Tally) -> str:
         f"{sum(tally.not_expressible.values())} not expressible; {own}, {len(tally.wrong_values)} with other values, "
         f"{tally.groups} kinds of rank groups, {len(tally.wrong_groups)} wrong; "
         f"{tally.ranks} ranks built ({tally.ranks_with_parameters} with parameters), {len(tally.wrong_ranks)} wrong, "
-        f"{sum(tally.not_built.values())} not buildable; {len(tally.wrongly_read_back)} read back otherwise; "
+        f"{sum(tally.not_built.values())} not buildable; {len(tally.wrongly_read_back)} read back otherwise, "
+        f"{sum(tally.said_otherwise.values())} as their README says; "
         f"illegal: {tally.illegal_refused} of {tally.illegal} refused"
     )
 
@@ -340,9 +295,12 @@ def main() -> None:
     parser.add_argument("--legal", type=int, default=5, help="beside the best plan; with 0 not even that")
     parser.add_argument("--illegal", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true", help="bf16, no options of stacks, no axes held fixed")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    tallies = run(options.frameworks, options.triples, options.legal, options.illegal, options.seed)
+    tallies = run(
+        options.frameworks, options.triples, options.legal, options.illegal, options.seed, options.plain
+    )
     if options.json:
         options.json.write_text(json.dumps([tally.facts() for tally in tallies], indent=1))
     raise SystemExit(0 if all(tally.clean for tally in tallies) else 1)

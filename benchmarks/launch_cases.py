@@ -3,19 +3,22 @@
     from benchmarks.launch_cases import triples, legal_launches, illegal_launches
 
 Of every triple and framework: the best plan, and random legal configurations of the space; or random illegal ones.
-The same seed gives the same launches. Left out: what the frameworks say of them (`launch_acceptance.py`).
+`varied` draws precision, optimizer, options of the stack and axes held fixed too. The same seed gives the same
+launches. Left out: what the frameworks say of them (`launch_acceptance.py`), and adapters, which no export states.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from planner.catalog.load_campaign import load_assumptions
+from planner.catalog.load_stacks import load_stack
+from planner.catalog.stack_options import SEPARATOR, options_for
 from planner.choices import Chooser
 from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError, UnsupportedError
@@ -29,9 +32,12 @@ from planner.space.axes import divisors, stack_modules
 from planner.space.enumerate import Enumeration, enumerate_configs, with_recomputed_layers
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
+from planner.space.restriction import parse_restriction
 from planner.spec.config import ParallelConfig, Recompute, Schedule
+from planner.spec.job import Optimizer
 from planner.spec.load_model import catalog_models
 from planner.spec.planfile import Choice
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
 STACKS: Final = {
@@ -47,17 +53,33 @@ CLUSTERS: Final = (
     "64x8 h100 400G-ib",
 )  # fmt: skip
 DEVICES: Final = (8, 16, 24, 32, 48, 64, 96, 128, 256, 512)
+# axes held fixed, which the best plan seldom has; one that the stack cannot run is drawn again
+PINS: Final = (
+    "recompute_modules=core_attn", "recompute_modules=layernorm+moe_act", "recompute_modules=mlp+layernorm",
+    "recompute_modules=moe+mla_up_proj", "recompute_modules=core_attn+mlp", "recompute=full", "recompute=none",
+    "cp_kind=p2p", "cp_kind=a2a", "cp_kind=all-gather", "cp=2", "cp=4", "tp=2", "tp=8", "pp=2", "pp=4", "ep=8",
+    "etp=2", "vpp=2", "zero=0", "zero=1", "zero=2", "zero=3", "hsdp=8", "hsdp=4", "offload=optimizer",
+    "offload=activations", "offload=optimizer+params", "cuda_graph_impl=transformer-engine",
+    "cuda_graph_impl=full-iteration", "cuda_graph_impl=local", "schedule=gpipe", "schedule=zb-h1",
+    "schedule=zb-v", "schedule=interleaved-1f1b", "schedule=dualpipe-v", "micro_batch=2",
+)  # fmt: skip
+TRIES: Final = 40  # draws of one question's settings before it is asked plainly
+SETTINGS: Final = 3  # options of the stack, and axes held fixed, at most
 
 
 @dataclass(frozen=True)
 class Triple:
-    """A question: model, cluster and job, in a user's words."""
+    """A question: model, cluster and job, in a user's words. `options`: of the stack; `pins`: as `--set` has them."""
 
     model: str
     cluster: str
     devices: int
     seq_len: int
     batch: int
+    precision: str = Precision.BF16
+    optimizer: str = Optimizer.ADAMW
+    options: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
 
     def problem(self, stack: str) -> Problem:
         """The question on a stack. Raises `PlannerError` where it cannot be asked."""
@@ -67,8 +89,9 @@ class Triple:
             self.devices,
             self.seq_len,
             str(self.batch),
-            precision="bf16",
-            stack=stack,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            stack=SEPARATOR.join((stack, *self.options)),
         )
         return resolve(request)[0]
 
@@ -94,6 +117,28 @@ def triples(seed: int = 0) -> Iterator[Triple]:
         yield triple
 
 
+def varied(triple: Triple, name: str, seed: int) -> Triple:
+    """The question with precision, optimizer, options of the framework's stack and axes drawn, such that some
+    configuration is legal; as it is where none was drawn."""
+    chance = random.Random(f"varied {seed} {name} {triple}")
+    names = sorted({option.name for option in options_for(load_stack(STACKS[name]))})
+    for _ in range(TRIES):
+        asked = replace(
+            triple,
+            precision=chance.choice(tuple(Precision)),
+            optimizer=chance.choice((Optimizer.ADAMW, *Optimizer)),
+            options=tuple(chance.sample(names, min(len(names), chance.randint(0, SETTINGS)))),
+            pins=tuple(chance.sample(PINS, chance.randint(0, SETTINGS))),
+        )
+        try:
+            problem = asked.problem(STACKS[name])
+            if len(enumerate_configs(problem, rules_for(problem.stack), parse_restriction(asked.pins))):
+                return asked
+        except PlannerError:
+            continue
+    return triple
+
+
 @dataclass(frozen=True)
 class Case:
     """A launch and where it comes from. `kind`: best, legal or illegal; `broken`: the rules it breaks."""
@@ -113,7 +158,7 @@ def legal_launches(
     configuration of it is legal, as of a hybrid where the framework has none.
     """
     problem = triple.problem(STACKS[name])
-    space = enumerate_configs(problem, rules_for(problem.stack))
+    space = enumerate_configs(problem, rules_for(problem.stack), parse_restriction(triple.pins))
     if not len(space):
         raise UnsupportedError("a triple must have a legal configuration", str(triple), "draw another")
     if (missing := _inexpressible(problem, name, release, space)) is not None:

@@ -62,6 +62,8 @@ run(judge)
 """,
     "torchtitan": """
 import inspect
+from torchtitan.components.quantization import float8
+float8.has_cuda_capability = lambda *a: True  # products in 8 bits need a GPU, reading that they are asked for does not
 from torchtitan.config import ConfigManager
 from torchtitan.distributed.parallel_dims import ParallelDims
 def judge(case):
@@ -114,6 +116,8 @@ from megatron.training.arguments import core_transformer_config_from_args, parse
 from megatron.core.parallel_state import RankGenerator
 from megatron.core.transformer import transformer_config as configured
 configured._validate_dsa_kernel_backend_dependencies = lambda backend: None  # kernels that need a GPU
+from megatron.core import utils
+utils._te_version = utils.PkgVersion("2.16.0")  # Transformer Engine, which does not load without one either
 def judge(case):
     global major
     major = case["capability"]
@@ -165,6 +169,8 @@ RANKS: Final = {
     "torchtitan": """
 import logging
 logging.disable(logging.WARNING)
+from torchtitan.components.quantization import float8
+float8.has_cuda_capability = lambda *a: True
 from torchtitan.config import ConfigManager
 from torchtitan.distributed import parallel_dims, pipeline_parallel, utils
 parallel_dims.device_type = "cpu"
@@ -220,12 +226,15 @@ torch.cuda.current_device = lambda: "meta"
 torch.Tensor.cuda = lambda self, *a, **k: self
 pageable = torch.tensor
 torch.tensor = lambda *a, pin_memory=False, **k: pageable(*a, **k)  # pinned memory needs a driver
+from megatron.core import utils
+utils._te_version = utils.PkgVersion("2.16.0")
 from megatron.core import parallel_state as state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs import get_gpt_heterogeneous_layer_spec
 from megatron.core.tokenizers.utils.build_tokenizer import vocab_size_with_padding
 from megatron.core.transformer import torch_norm
+from megatron.core.transformer.enums import InferenceCudaGraphScope
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
 kinds = {"RMSNorm": torch.nn.RMSNorm, "LayerNorm": torch.nn.LayerNorm}
@@ -244,12 +253,16 @@ DotProductAttention.__new__ = lambda cls, *given, **named: Attention(named.get("
 def build(case):
     global major
     major = case["capability"]
+    for name in [name for name in os.environ if name.startswith("NVTE_")]:  # of the case before
+        del os.environ[name]
     os.environ.update(case["env"], WORLD_SIZE=str(case["devices"]), RANK=str(case["rank"]))
     sys.argv = ["pretrain_gpt.py", *case["words"]]
     args = parse_args()
     validate_args(args)
     args.apply_rope_fusion = args.moe_permute_fusion = args.gradient_accumulation_fusion = False
     args.use_cpu_initialization, args.perform_initialization = True, False
+    args.cuda_graph_impl, args.cuda_graph_modules = "none", []  # captured by what the step runs
+    args.inference_cuda_graph_scope = InferenceCudaGraphScope.none
     config = core_transformer_config_from_args(args)
     start(case)
     state.initialize_model_parallel(

@@ -112,7 +112,7 @@ def check_files(
     config = config_of(parsed, problem)
     stated = parsed.layers if config.pp > 1 else ()
     own = as_the_framework_allows(problem, framework, stated)
-    judge = _Judge(problem)
+    judge = Judge(problem)
     broken = explain_config(config, own, all_rules_for(problem.stack.framework))
     if stated and sum(stated) != problem.model.num_layers:
         broken = (*broken, _other_layers(stated, problem.model.num_layers))
@@ -148,7 +148,7 @@ def check_files(
         answer |= _figures(judge.cost(config, stated))
     text = "\n".join(files.values())
     hidden = _overlapping(problem)
-    best = (judge if hidden is problem else _Judge(hidden)).best()
+    best = (judge if hidden is problem else Judge(hidden)).best()
     if best is not None:
         answer["better"] = _better(judge.problem, hidden, best, config, framework, parsed, answer, text)
     return answer
@@ -199,7 +199,7 @@ def _other_exchange(config: ParallelConfig, model: ModelSpec, parsed: ParsedConf
     return (Violation("cp-kind", must, f"set the exchange to {taken.name.lower()}"),)
 
 
-class _Judge:
+class Judge:
     """Costs configurations of one problem, and finds the best, as `planner.plan` does."""
 
     def __init__(self, problem: Problem) -> None:

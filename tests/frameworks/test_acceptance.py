@@ -43,7 +43,7 @@ def cases(name: str, count: int) -> list[Case]:
 def test_random_launches_are_accepted(name: str) -> None:
     if name in ("deepspeed", "torchtitan", "accelerate") and not can_judge(name):
         pytest.skip(f"{name} not installed")
-    (tally,) = run([name], count=5, legal=2, illegal=0, seed=23)
+    (tally,) = run([name], count=5, legal=2, illegal=0, seed=23, plain=True)
     assert tally.triples == 5
     assert tally.written >= 15
     assert tally.clean, tally.facts()
@@ -53,6 +53,14 @@ def test_random_launches_are_accepted(name: str) -> None:
     assert not tally.not_built
     if name == "megatron":
         assert tally.groups or find_spec("megatron") is None
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_varied_launches_are_read_back_at_their_cost(name: str) -> None:
+    """Precisions, optimizers, options of stacks and axes held fixed."""
+    (tally,) = run([name], count=5, legal=1, illegal=0, seed=31)
+    assert tally.written >= 8
+    assert tally.wrongly_read_back == tally.refused == tally.wrong_values == []
 
 
 @pytest.mark.parametrize("name", STACKS)
