@@ -171,6 +171,8 @@ def _values(values: Values) -> str:
 
 
 def _tokens(given: float | str) -> float:
+    if isinstance(given, bool) or not isinstance(given, Real | str):
+        raise InputError("tokens must be a number or text", repr(given)[:80], "write 15e12 or '15T'")
     number = parse_count(given, "tokens") if isinstance(given, str) else float(given)
     if not 0 < number < math.inf:
         raise InputError("tokens must be above 0", str(given), "write 15e12 or '15T'")

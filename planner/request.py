@@ -94,7 +94,9 @@ def check_request(request: Request, estimate: bool = False) -> None:
     if request.time_limit is not None and not request.time_limit > 0:
         raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
     if not 0 <= request.headroom < 1:
-        raise InputError("headroom must be a share from 0 to below 1", str(request.headroom), "write 5%")
+        raise InputError(
+            "headroom must be a share from 0 to below 1", str(request.headroom), "write 0.05 for 5%"
+        )
     if request.layout and not estimate:
         must = "layout= states the split of one configuration, which a search solves itself"
         raise InputError(must, request.layout, "use planner estimate, or leave it out")
@@ -168,7 +170,7 @@ def _check_tokens(job: Job) -> None:
     """Refuse a run that is shorter than a step. Raises `InputError`."""
     if job.tokens is not None and job.tokens < job.tokens_per_step:
         must = f"the tokens of the run must be at least those of one step, {job.tokens_per_step:,.0f}"
-        raise InputError(must, f"{job.tokens:g}", "write it like 15.6T, or give a smaller --global-batch")
+        raise InputError(must, f"{job.tokens:g}", "write it like 15.6T, or take a smaller global batch")
 
 
 def _check_ring(restrict: Mapping[str, tuple[int, ...]], problem: Problem) -> None:

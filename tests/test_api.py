@@ -132,6 +132,8 @@ def test_importing_planner_loads_nothing_heavy() -> None:
         (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, top="3"), "top must be"),
         (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, time_limit="x"), "time_limit must be"),
         (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, set="tp=2"), "set must be a mapping"),
+        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, tokens=[1]), "tokens must be a number or text"),
+        (lambda: planner.plan("gpt2-xl", "dgx-h100", gpus=8, headroom=5), "write 0.05 for 5%"),
         (lambda: planner.compare("gpt2-xl", None, gpus=8), "clusters must be a list"),
         (lambda: planner.size("gpt2-xl", "dgx-h100", tokens="1T", days="7"), "days must be a number"),
     ],
