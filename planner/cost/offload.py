@@ -95,16 +95,16 @@ def host_seconds(
     Optimizer: gradients out and weights back (`copied`, 2 + 2 bytes a parameter in Ren 2021, section 4) once, then the
     update at the host's memory rate, shared by the node's `ranks`. Parameters: a shard comes in for the forward and for
     the backward pass of every micro-batch, hidden as far as `hidden` says. Activations: `kept` bytes go out under the
-    forward pass and come back under the backward pass. `sums`: micro-batches whose gradients, as wide as the weights,
-    the host adds to those before, while training waits: they go out, are read with the sum, and it is written (torch
-    2.13 distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce, `non_blocking`). `updated`: parameters of a
+    forward pass and come back under the backward pass. `sums`: bytes of gradients that in a step the host adds to those
+    before, while training waits: they go out, are read with the sum, and it is written (torch 2.13
+    distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce, `non_blocking`). `updated`: parameters of a
     rank; `weights`: bytes of its shard; `rates`: of copies (`copy_rate`) and of a node's updates (`host_update_rate`)
     [bytes/s]. Left out: sums of gradients that DeepSpeed brings in and out again in every micro-batch, under the
     backward pass where memory is pinned.
     """
     rate, updating = rates
     update = updated * (copied / rate + step_bytes * ranks / updating)
-    summed = sums / microbatches * weights * (1.0 / rate + 3.0 * ranks / updating)
+    summed = sums / microbatches * (1.0 / rate + 3.0 * ranks / updating)
     forward, backward = FORWARD_SHARE * stage_time, (1 - FORWARD_SHARE) * stage_time
     stream = np.maximum(2.0 * weights / rate - hidden * stage_time, 0.0)
     copies = np.maximum(kept / rate - forward, 0.0) + np.maximum(kept / rate - backward, 0.0)

@@ -74,6 +74,7 @@ class _Stems:
     overhead: Array  # the host's work once a step [s]
     offload: NDArray[np.int32]
     updated: Array  # parameters that a rank updates
+    held: Array  # bytes of a rank's share of the weights
     memory: tuple[MemoryInputs, ...]  # one per moment of the schedule that can bind
 
 
@@ -130,6 +131,12 @@ class PreparedCosts:
         dense = shards.most_dense[s_row] / np.where(sharded, groups[0], 1.0)
         expert = shards.most_expert[s_row] / np.where(sharded, groups[1], 1.0)
         states, comm = problem.stack.states, problem.stack.communication
+        held = states.shard_width(self.model.recipe.weight_bytes) * (dense + expert)
+        if problem.job.lora_rank is not None:
+            parts = (
+                each[s_row] / np.where(sharded, n, 1.0) for each, n in zip(shards.frozen, groups, strict=True)
+            )
+            held = next(parts) + next(parts)
         moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
@@ -167,6 +174,7 @@ class PreparedCosts:
             buckets=shards.buckets[s_row],
             offload=table["offload"],
             updated=dense + expert,
+            held=held,
             overhead=self._overhead(table, s_row),
             once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
             memory=tuple(at) or (inputs,),
@@ -377,11 +385,12 @@ class PreparedCosts:
         recipe, torch = self.model.recipe, states.engine is StateEngine.TORCH
         # FSDP's gradients go out in every micro-batch, and the weights are taken in where they are gathered
         copied = 0.0 if torch else states.host_bytes or states.gradient + recipe.weight_bytes
+        sums = np.where(batch.reduces_last[stem], 0.0, m - 1.0) * torch
         return host_seconds(
-            batch.offload[stem], updated, states.shard_width(recipe.weight_bytes) * updated, kept, slowest, m,
+            batch.offload[stem], updated, batch.held[stem], kept, slowest, m,
             states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
             rates, problem.stack.communication.fsdp_overlap, copied,
-            np.where(batch.reduces_last[stem], 0.0, m - 1.0) * torch,
+            sums * states.shard_width(recipe.weight_bytes) * updated,
         )  # fmt: skip
 
     def once(self, layers: float, slowest: Array) -> Array:

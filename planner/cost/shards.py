@@ -72,6 +72,9 @@ class Shards:
     wide: tuple[Array, Array]
     head: Array  # (k, C) the head's among them
     adapters: Array  # (k, C) parameters of LoRA adapters
+    frozen: tuple[
+        Array, Array
+    ]  # (k,) bytes of dense and of expert weights beside them, 0 where all are trained
     buckets: Array
     largest_tensor: Array  # (k,) parameters
     communicators: Array  # (k,) bytes
@@ -131,6 +134,7 @@ class ShardModel:
         wide = next(of_wide), next(of_wide)
         sent = self.gathered_bytes(keys, dense, expert, outer, wide)
         gathered = largest(sent[0]), largest(sent[1])
+        frozen = gathered[0] * lora, gathered[1] * lora
         head = ends * self._head_parameters(t)[:, None]
         stays = self.staying_bytes(sent, outer, head, counts.sum(axis=0))
         units = mean_units(classes, stage)
@@ -147,7 +151,8 @@ class ShardModel:
         communicators = sum(opened.values(), np.zeros(len(keys)))
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, again, widest, outer, wide, head,
-            adapters, buckets, self._largest_tensor(t), communicators, self._copies_summed(keys, largest(copied)),
+            adapters, frozen, buckets, self._largest_tensor(t), communicators,
+            self._copies_summed(keys, largest(copied)),
             *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
         )  # fmt: skip
 
