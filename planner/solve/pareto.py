@@ -3,7 +3,8 @@
 A configuration is on the front if none is both as fast and as small. A stem is left out only where the front
 holds a point at least as good as its two lower bounds together; of the others the leaves that recompute least and
 most are costed, and those between them only where the corner that the two span is not behind the front. So the
-front is exact under the equations of the cost model. Left out: splits other than the stack's own.
+front is exact under the equations of the cost model. Left out: simulated pipelines, which an answer
+gives its points, and splits other than the stack's own.
 """
 
 from __future__ import annotations
