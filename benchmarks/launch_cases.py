@@ -59,7 +59,7 @@ PINS: Final = (
     "recompute_modules=moe+mla_up_proj", "recompute_modules=core_attn+mlp", "recompute=full", "recompute=none",
     "cp_kind=p2p", "cp_kind=a2a", "cp_kind=all-gather", "cp=2", "cp=4", "tp=2", "tp=8", "pp=2", "pp=4", "ep=8",
     "etp=2", "vpp=2", "zero=0", "zero=1", "zero=2", "zero=3", "hsdp=8", "hsdp=4", "offload=optimizer",
-    "offload=activations", "offload=optimizer+params", "cuda_graph_impl=transformer-engine",
+    "offload=activations", "offload=params", "offload=optimizer+params", "cuda_graph_impl=transformer-engine",
     "cuda_graph_impl=full-iteration", "cuda_graph_impl=local", "schedule=gpipe", "schedule=zb-h1",
     "schedule=zb-v", "schedule=interleaved-1f1b", "schedule=dualpipe-v", "micro_batch=2",
 )  # fmt: skip

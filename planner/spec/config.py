@@ -117,9 +117,11 @@ OFFLOAD_ACTIVATIONS: Final = 4
 OFFLOAD_LABELS: Final[dict[str, int]] = {
     "none": 0,
     "optimizer": 1,
+    "params": 2,
     "optimizer+params": 3,
     "activations": 4,
     "optimizer+activations": 5,
+    "params+activations": 6,
     "optimizer+params+activations": 7,
 }
 

@@ -258,3 +258,15 @@ def test_a_number_that_no_file_sets_is_asked_for() -> None:
         deepspeed("--per_device_train_batch_size $BS")
     assert "name the file that does" in str(refused.value)
     assert deepspeed("--per_device_train_batch_size ${BS:-4}").axes["micro_batch"] == 4
+
+
+def test_parameters_alone_on_the_host() -> None:
+    """As axolotl's zero3_bf16_cpuoffload_params.json; DeepSpeed 0.19.8 runtime/zero/stage3.py _configure_offloading
+    takes either without the other."""
+    settings = {
+        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}},
+    }  # fmt: skip
+    facts = check_files({"ds.json": json.dumps(settings)}, "dgx-h100", 8, "llama-3.1-8b", None)
+    assert facts["legal"], facts["violations"]
+    assert facts["config"].endswith("offload:params")
