@@ -148,7 +148,7 @@ class HostModel:
         kinds = context_kinds(self.problem, keys["cp_kind"])
         ring = (kinds == ContextKind.P2P) & (layer.attention is not None)
         steps = np.where(ring, c - 1, 0.0)
-        fused = floor.dense / floor.launches  # what a step of the ring is counted in
+        fused = self.dense(keys["tp"].astype(float))  # what a step of the ring is counted in, attention alone
         plain = FORWARD_SHARE * (floor.total + RING_LAUNCHES[0] * steps * fused)
         routed = float(layer.moe is not None)
         worth = (1.0 + routed) / (floor.launches + routed)  # of an attention layer over those of this one

@@ -77,6 +77,19 @@ def test_a_shorter_longest_keeps_the_mean_legal() -> None:
     assert Job(4096, 4, mean_length=1024).with_length(512).mean_length == 512
 
 
+def test_a_ring_launches_no_rotation_again() -> None:
+    """Its steps attend and correct; rotations and adapters are launched once a layer."""
+    subject = problem(dense_model(4), "1x2 h100", global_batch=1, stack="megatron-2026+no-rope-fusion")
+
+    def step(texts: int) -> float:
+        job = replace(subject.job, mean_length=subject.job.seq_len / texts, packed=True)
+        table = costs(replace(subject, job=job)).evaluate(ConfigTable.of([ParallelConfig(cp=2)]))
+        return float(table.step_time[0])
+
+    floor = subject.stack.host.layer_floor
+    assert step(96) - step(64) == pytest.approx(4 * 32 * 48 / 36 * floor, rel=0.02)
+
+
 def dealt(packed: PackedContext, texts: int, kind: ContextKind = ContextKind.A2A, **axes: int) -> float:
     """Seconds a step on four cards whose context parallelism packs `texts` a sequence."""
     subject = problem(dense_model(4), "1x4 h100", global_batch=1)
