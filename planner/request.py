@@ -226,7 +226,7 @@ def _fine_tuning(job: Job, stack: Stack) -> list[str]:
         said.append(
             f"LoRA of rank {job.lora_rank} on {where.get(job.lora_targets, 'the projections of attention')}, weights "
             f"frozen in {job.frozen_bits} bits"
-            + ("" if job.frozen_bits == 16 else ", dequantised before every product that reads them")
+            + ("" if job.frozen_bits >= 16 else ", dequantised before every product that reads them")
         )
     if job.packed:
         said.append(

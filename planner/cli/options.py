@@ -207,7 +207,7 @@ DEFAULT_JOB = JobOptions()
 LoraRankOption = Annotated[
     int | None, typer.Option(help="Train LoRA adapters of this rank on a frozen model.")
 ]
-FrozenBitsOption = Annotated[int, typer.Option(help="Bits of a frozen weight: 16, 8 or 4.")]
+FrozenBitsOption = Annotated[int, typer.Option(help="Bits of a frozen weight: 32, 16, 8 or 4.")]
 LoraTargetsOption = Annotated[
     str | None,
     typer.Option(help="Layers with adapters: all-linear, attention or qkv.", show_default="all-linear"),

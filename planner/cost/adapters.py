@@ -108,7 +108,7 @@ class AdapterModel:
     def _dequantise(self, weights: Array) -> Array:
         """Seconds to dequantise so many frozen weights of a device to 16 bits [s]."""
         bits, kernels = self.job.frozen_bits, self.rates.kernels
-        if bits == 16:
+        if bits >= 16:
             return np.zeros_like(weights)
         eager = bits == 4 and self.stack.kernels.eager_dequantise
         fused = DEQUANTISE_BYTES if bits == 4 else FROZEN_BYTES[bits] + 2.0

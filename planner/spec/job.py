@@ -79,8 +79,9 @@ OPTIMIZERS: dict[Optimizer, OptimizerCost] = {
 
 
 # Bytes of a frozen weight. NF4 with double quantisation: 4 bits and 0.127 of constants (Dettmers 2023, arXiv
-# 2305.14314, section 3); 8 bits: one byte and a fp16 scale per row, below 0.001.
-FROZEN_BYTES: dict[int, float] = {16: 2.0, 8: 1.0, 4: 4.127 / 8}
+# 2305.14314, section 3); 8 bits: one byte and a fp16 scale per row, below 0.001. 32 bits: a model loaded in fp32 whose
+# shards FSDP casts before it gathers them (PrimeIntellect-ai/prime-rl src/prime_rl/trainer/model.py).
+FROZEN_BYTES: dict[int, float] = {32: 4.0, 16: 2.0, 8: 1.0, 4: 4.127 / 8}
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Job:
     """One training job. `global_batch` counts sequences; `tokens` is the whole run's, if known.
 
     `lora_rank`: adapters of this rank on the dense linear layers of `lora_targets`, the model itself frozen in
-    `frozen_bits` (16, or 8 and 4 quantised; embeddings and head stay in 16). None: all parameters are trained.
+    `frozen_bits` (32 or 16, or 8 and 4 quantised; embeddings and head stay in 16). None: all parameters are trained.
 
     `mean_length`: tokens of a sequence on average, `seq_len` being the longest (None: all are as long). `packed`:
     several are put end to end into one of `seq_len` tokens; otherwise those of a micro-batch are padded to the longest

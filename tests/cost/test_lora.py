@@ -39,13 +39,13 @@ def test_states_belong_to_adapters_alone() -> None:
     assert float(parts["adapters"][0, 0]) == 16 * 4 * 16 * WIDTHS
 
 
-@pytest.mark.parametrize(("bits", "each"), [(16, 2.0), (8, 1.0), (4, 0.515875)])
-def test_frozen_weights_by_bits_embeddings_and_head_in_16(bits: int, each: float) -> None:
+@pytest.mark.parametrize(("bits", "each"), [(32, 4.0), (16, 2.0), (8, 1.0), (4, 0.515875)])
+def test_frozen_weights_by_bits_embeddings_and_head_in_16_or_more(bits: int, each: float) -> None:
     parts = detail(16, bits)[0].memory["after_init"]
     held = float(parts["weights"][0, 0] + parts["adapters"][0, 0]) - 16 * 4 * 16 * WIDTHS
     outer = 2 * 32000 * 2048 + 2048
     total = float(detail(None)[0].memory["after_init"]["weights"][0, 0]) / 2
-    assert held == pytest.approx(each * (total - outer) + 2 * outer)
+    assert held == pytest.approx(each * (total - outer) + max(each, 2.0) * outer)
 
 
 def test_activations_stay_and_a_third_of_the_products_goes() -> None:
@@ -93,6 +93,25 @@ def test_rank_barely_matters() -> None:
     # gpu_poor issue 5
     small, large = (detail(rank)[0].by_class[0, 0] for rank in (8, 64))
     assert large / small < 1.1
+
+
+def test_weights_frozen_in_32_bits_are_gathered_in_16() -> None:
+    sharded = replace(
+        SUBJECT, cluster=problem(dense_model(4), "1x8 h100").cluster, stack=load_stack("torchtitan-2026")
+    )
+    config = ConfigTable.of([ParallelConfig(dp=8, zero=3, num_microbatches=1)])
+    wide, half = (
+        costs(
+            replace(sharded, job=replace(sharded.job, global_batch=8, lora_rank=16, frozen_bits=bits))
+        ).evaluate(config, keep_terms=True)
+        for bits in (32, 16)
+    )
+    assert wide.detail is not None
+    assert half.detail is not None
+    more = [d.memory["after_init"]["weights"][0, 0] for d in (wide.detail, half.detail)]
+    assert more[0] == pytest.approx(2 * more[1])
+    assert wide.detail.memory["after_init"].keys() == half.detail.memory["after_init"].keys()
+    assert float(wide.step_time[0]) == pytest.approx(float(half.step_time[0]), rel=0.02)
 
 
 @pytest.mark.parametrize(("rank", "bits"), [(0, 16), (16, 5), (None, 4)])
@@ -172,8 +191,8 @@ def test_frozen_4_bit_weights_are_dequantised_before_every_product() -> None:
     wide, packed = layer_times(16), layer_times(4)
     expected = WEIGHTS / (2.65e9 * 132)
     assert packed[0] - wide[0] == pytest.approx(expected, rel=1e-6)
-    assert packed[1] - wide[1] == pytest.approx(expected, rel=1e-6)
-    assert packed[2] == wide[2]
+    assert sum(packed[1:]) - sum(wide[1:]) == pytest.approx(expected, rel=1e-6)
+    assert packed[2] == pytest.approx(wide[2], rel=0.05)  # but for its share of what the host is late
     bytes_a_weight = 0.5 + 17 / 64 + 2
     assert expected > bytes_a_weight * WEIGHTS / 3.35e12  # bound by instructions, not by memory
 

@@ -72,7 +72,7 @@ INPUT_COLUMNS: Final = (
 )  # fmt: skip
 
 _LORA_RANK: Final = re.compile(r"\b(?:lora[ _-]?)?(?:rank|dim|r)[ =:]+(\d+)", re.IGNORECASE)
-_FROZEN_BITS: Final = ((4, r"\bqlora\b|\bnf4\b|4-?bit"), (8, r"8-?bit base|int8 base"))
+_FROZEN_BITS: Final = ((4, r"\bqlora\b|\bnf4\b|4-?bit"), (8, r"8-?bit base|int8 base"), (32, r"fp32 base"))
 # devices, and ranks of tensor groups in a pipeline, up to which nanotron's host runs ahead of them
 NANOTRON_AHEAD: Final = 256
 NANOTRON_AHEAD_TP: Final = 16
@@ -409,7 +409,7 @@ def _lora_rank(cells: Row, assumed: list[str]) -> int | None:
 
 
 def _frozen_bits(cells: Row) -> int:
-    """Bits of frozen weights: fewer than 16 only with quantised adapters' bases."""
+    """Bits of frozen weights: 16 unless the text names a base in fp32 or a quantised one."""
     if not ADAPTERS.search(cells["extras"]):
         return 16
     return next((bits for bits, text in _FROZEN_BITS if re.search(text, cells["extras"], re.IGNORECASE)), 16)

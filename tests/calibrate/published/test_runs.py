@@ -233,7 +233,13 @@ def test_most_published_rows_are_understood() -> None:
 
 @pytest.mark.parametrize(
     ("extras", "rank", "bits"),
-    [("LoRA, rank 8", 8, 16), ("packed; LoRA", 16, 16), ("QLoRA r=64 nf4", 64, 4), ("fp32 grad", None, 16)],
+    [
+        ("LoRA, rank 8", 8, 16),
+        ("packed; LoRA", 16, 16),
+        ("QLoRA r=64 nf4", 64, 4),
+        ("LoRA rank 16 on an fp32 base", 16, 32),
+        ("fp32 grad", None, 16),
+    ],
 )
 def test_adapters_are_read(extras: str, rank: int | None, bits: int) -> None:
     job = RunReader(MODELS).read({**ROW, "extras": extras}).problem.job
