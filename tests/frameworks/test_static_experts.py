@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.catalog.stack_options import FUSED_EXPERTS, PAGED_STASH
+from planner.catalog.stack_options import DP_SERIAL, FUSED_EXPERTS, PAGED_STASH
 from planner.cli.check import check_files
 from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
@@ -95,6 +95,14 @@ def test_recipes_of_ones_own(backend: str, more: str, legal: bool) -> None:
     facts = check_files({"run.sh": text}, "gb200-nvl72", 64, None, None)
     assert facts["legal"] is legal
     assert ("costed with moe_paged_stash_buffer_size_factor_cuda 1.1" in facts["notes"]) is ("stash" in more)
+
+
+def test_gradients_that_are_reduced_alone() -> None:
+    """Of a recipe's own overrides too: they were costed under the backward pass."""
+    parse = framework("megatron-bridge").parse
+    for value, alone in (("False", True), ("True", False)):
+        text = SCRIPT.format(backend="hybridep", more=f"ddp.overlap_grad_reduce={value}")
+        assert (DP_SERIAL in parse({"run.sh": text}).stack_options) is alone
 
 
 def test_a_capacity_is_a_number() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from planner.catalog.stack_options import (
     DOUBLE_BUFFER,
+    DP_SERIAL,
     DROPOUT,
     FLOAT8_SWIGLU,
     FP32_GRADIENTS,
@@ -431,7 +432,9 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
     drops = s.text("model.hidden_dropout", "0") not in ("0", "0.0")
     apart = not s.flag(FUSED_ACTIVATION, True)
     captured = not fsdp and s.flag(OPTIMIZER_GRAPH)
+    serial = not fsdp and not s.flag("ddp.overlap_grad_reduce", True)
     kernels = (
+        *[DP_SERIAL] * serial,
         *[UPDATE_GRAPH] * captured,
         *[FUSED_EXPERTS] * fused,
         *[UNFUSED_ATTENTION] * unfused,
