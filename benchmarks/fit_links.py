@@ -199,9 +199,10 @@ def deepep_ratios() -> dict[tuple[int, str], float]:
     found = {}
     for nodes, width, time in link_tables.deepep_figures():
         group = GroupLinks(8.0 * nodes, 8.0, link_tables.H800_NOMINAL, 50e9, 50e9)
+        chosen = (min(float(nodes), link_tables.DEEPEP_GROUPS), float(nodes))
         predicted = collectives.dispatch_time(
             link_tables.DEEPEP_TOKENS * width, link_tables.DEEPEP_TOP_K, link_tables.DEEPEP_EXPERTS, group, links,
-            min(float(nodes), link_tables.DEEPEP_GROUPS), link_tables.DEEPEP_SHARE * collectives.DISPATCH_COPIES,
+            chosen, link_tables.DEEPEP_SHARE * collectives.DISPATCH_COPIES,
         )  # fmt: skip
         found[nodes, "dispatch" if width < 2 else "combine"] = float(predicted) / time
     return found

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.network.collectives import remote_copies
+from planner.cost.network.collectives import ANY_GROUP, remote_copies
 
 TABLE: Final = Path(__file__).parents[2] / "shared/data/hardware/collectives.csv.gz"
 DISPATCH_TABLE: Final = TABLE.with_name("deepep_aiconfigurator.csv.gz")
@@ -142,8 +142,8 @@ def deepep_figures() -> list[tuple[int, float, float]]:
             if row["lib"] == "DeepEP V1 normal 24 SMs":
                 nodes, width = int(row["n_nodes"]), 1 + 4 / 128 if "dispatch" in row["op"] else 2.0
                 parts = float(nodes if nodes > 1 else 8)
-                limit = min(parts, DEEPEP_GROUPS) if nodes > 1 else np.inf
-                others = float(remote_copies(DEEPEP_TOP_K, parts, DEEPEP_EXPERTS, limit))
+                chosen = (min(parts, DEEPEP_GROUPS), parts) if nodes > 1 else ANY_GROUP
+                others = float(remote_copies(DEEPEP_TOP_K, parts, DEEPEP_EXPERTS, chosen))
                 moved = DEEPEP_TOKENS * width * others * parts / (parts - 1)
                 found.append((nodes, width, moved / (float(row["busbw_gbps"]) * 1e9)))
     return found

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.exposed import dispatch_share, node_limit
+from planner.cost.exposed import chosen_groups, dispatch_share
 from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
 from planner.cost.memory.state_bytes import shard_groups, weights_sharded
 from planner.cost.mixers.state_space import cut_of, exchanged_bytes
@@ -39,7 +39,7 @@ from planner.cost.network.messages import (
     tensor_parallel_regions,
     whole_qkv_bytes,
 )
-from planner.cost.network.traffic import GroupLinks, group_links
+from planner.cost.network.traffic import GroupLinks
 from planner.cost.selective import OPERATIONS
 from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
@@ -65,9 +65,8 @@ class Exchange:
     size: float
     calls: float
     sent: float
-    experts: tuple[float, float, float] | None = (
-        None  # fused dispatch: experts per token, experts, most nodes
-    )
+    # fused dispatch: experts per token, experts, groups of them that are chosen first
+    experts: tuple[float, float, tuple[float, float]] | None = None
     hidden: bool = False  # under compute as a rule: no term of the step counts it
     part: tuple[float, float] | None = None  # of the axis's groups: ranks, and how far apart they are
 
@@ -270,15 +269,14 @@ def _of_experts(
         ways = [("tokens there and back", 1.0, 2 * calls)]
         if narrow != 1.0:
             ways = [("tokens to experts", narrow, calls), ("results back", 1.0, calls)]
-        local = float(group_links(float(config.etp), ep, model.problem.cluster).local)
-        limit = float(node_limit(layer.moe, ep / local))
-        reached = float(remote_copies(top_k, ep, experts, limit * local))
+        chosen = chosen_groups(layer.moe)
+        reached = float(remote_copies(top_k, ep, experts, chosen))
         for what, share, count in ways:
             one = share * size
             if comm.dispatcher is Dispatcher.ALL_TO_ALL:
                 yield _collective("ep", kind, what, one * top_k, config.ep, count)
             else:
-                yield Exchange("ep", kind, what, one, count, one * reached, (top_k, experts, limit))
+                yield Exchange("ep", kind, what, one, count, one * reached, (top_k, experts, chosen))
     if config.etp > 1:
         rows = size * top_k * config.etp
         for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
@@ -412,8 +410,8 @@ def link_time(exchange: Exchange, group: GroupLinks, rates: LinkRates) -> float:
     if exchange.kind is CollectiveKind.P2P:
         return float(neighbour_time(exchange.size, group, rates))
     if exchange.experts is not None:
-        top_k, experts, limit = exchange.experts
-        return float(dispatch_time(exchange.size, top_k, experts, group, rates, limit))
+        top_k, experts, chosen = exchange.experts
+        return float(dispatch_time(exchange.size, top_k, experts, group, rates, chosen))
     of_kind = {
         CollectiveKind.ALL_GATHER: all_gather_time,
         CollectiveKind.REDUCE_SCATTER: reduce_scatter_time,

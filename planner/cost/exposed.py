@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from planner.cost.memory.activations import LayerShape
 from planner.cost.mixers.state_space import cut_of, exchanged_bytes
 from planner.cost.network.collectives import (
+    ANY_GROUP,
     DISPATCH_COPIES,
     all_gather_time,
     all_reduce_time,
@@ -32,7 +33,7 @@ from planner.cost.network.messages import (
     tensor_parallel_regions,
     whole_qkv_bytes,
 )
-from planner.cost.network.traffic import Quantity, group_links
+from planner.cost.network.traffic import group_links
 from planner.spec.config import ConfigTable, ContextKind
 from planner.spec.layer import Layer, Moe
 from planner.spec.machine.links import LinkRates
@@ -55,13 +56,9 @@ def dispatch_share(comm: Communication, width: float) -> float:
     return comm.dispatch_bytes / width if comm.dispatch_bytes else 1.0
 
 
-def node_limit(moe: Moe, nodes: Quantity) -> Quantity:
-    """Most of `nodes` nodes that a token reaches [1].
-
-    Experts within the best M of G groups lie on at most M nodes where a node holds a group or more (DeepSeek-V3,
-    arXiv:2412.19437, section 2.1.2).
-    """
-    return moe.top_groups * np.maximum(nodes / moe.groups, 1.0) if moe.groups else np.inf
+def chosen_groups(moe: Moe) -> tuple[float, float]:
+    """How many groups of experts the router picks first, and of how many, as `remote_copies` takes it [1]."""
+    return (float(moe.top_groups), float(moe.groups)) if moe.groups > 1 else ANY_GROUP
 
 
 class CommunicationModel:
@@ -174,15 +171,15 @@ class CommunicationModel:
         if comm.dispatcher is not Dispatcher.ALL_TO_ALL:
             hybrid = comm.dispatcher is Dispatcher.HYBRIDEP
             links = self._hybridep() if hybrid else self.links
-            reach = node_limit(moe, x.e / across.local)
+            chosen = chosen_groups(moe)
             top_k, experts = float(moe.mean_k), float(moe.experts)
             copied: Array | float = 0.0
             copies = np.inf if hybrid else DISPATCH_COPIES  # HybridEP's are bulk copies by hardware (TMA)
             if hybrid:
-                received = remote_copies(top_k, x.e, experts, reach * across.local)
+                received = remote_copies(top_k, x.e, experts, chosen)
                 copied = 2.0 * received / cluster.accelerator.memory_bandwidth
             both_ways = [
-                dispatch_time(part * token_bytes, top_k, experts, across, links, reach, copies)
+                dispatch_time(part * token_bytes, top_k, experts, across, links, chosen, copies)
                 + part * token_bytes * copied
                 for part in (narrow, 1.0)
             ]

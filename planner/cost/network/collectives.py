@@ -10,7 +10,9 @@ compute (the caller divides the bandwidth), stragglers.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ DISPATCH_LEVEL = 20e-6
 # what DeepEP's 20 multiprocessors copy [bytes/s]: 16 GB/s each, as 4 of them, which no link holds up, do on one H100
 # node (ai-dynamo/aiconfigurator@095f58a: 14.6 in dispatch, 17.3 in combine, medians from 4,096 tokens on)
 DISPATCH_COPIES = 20 * 16e9
+# of how many groups of experts the router picks how many, where it picks none
+ANY_GROUP = (1.0, 1.0)
 
 
 class CollectiveKind(StrEnum):
@@ -49,24 +53,49 @@ def moved_bytes(kind: CollectiveKind, size: Quantity, ranks: Quantity) -> Quanti
 
 
 def remote_copies(
-    top_k: Quantity, groups_total: Quantity, experts: Quantity = np.inf, group_limit: Quantity = np.inf
+    top_k: Quantity, parts: Quantity, experts: Quantity = np.inf, chosen: tuple[float, float] = ANY_GROUP
 ) -> Quantity:
-    """Expected number of distinct groups, the token's own left out, that a token is sent to [1].
+    """Expected number of distinct parts, the token's own left out, that a token is sent to [1].
 
-    Routing is balanced: `top_k` different experts, all sets equally likely, `experts` / `groups_total` in
-    each group. A group is missed with probability prod_{i<k} (1 - (E/G) / (E - i)), so
-    (G - 1) (1 - prod) groups away from home are hit. Experts infinite (the default): (1 - 1/G)^k.
-    `group_limit` M: the router first picks M groups (DeepSeek-V3, arXiv:2412.19437, section 2.1.2), then
-    experts in those: M (1 - 1/G) (1 - prod with M for G and E M/G for E).
+    Experts are dealt in turn to P = `parts` parts (ranks, nodes). Routing is balanced: `top_k` different experts, all
+    sets equally likely. (P - 1) (1 - q) parts away from home are hit, q the chance that a part with `n` of `m` experts
+    has none of them, prod_{i<k} (1 - n / (m - i)). `experts` infinite (the default): (1 - 1/P)^k.
+
+    `chosen` (M, G): the router first picks M of G groups of experts, all sets equally likely, then experts in those
+    (DeepSeek-V3, arXiv:2412.19437, section 2.1.2). Parts of a group: it is picked with M/G, m = E M/G. Parts of g = G/P
+    whole groups: j of them are picked with C(g, j) C(G - g, M - j) / C(G, M), which leaves n = j E/G; linear in g
+    between whole numbers.
     """
-    groups = np.minimum(groups_total, group_limit)
-    reachable = np.asarray(experts, dtype=float) * (groups / groups_total)
-    missed: Quantity = np.ones(np.broadcast(top_k, groups, reachable).shape)
+    best, groups = chosen
+    of = np.asarray(parts, dtype=float)
+    eligible = np.asarray(experts, dtype=float) * best / groups
+    inside = best / groups * (1 - _missed(top_k, np.minimum(groups / (best * of), 1.0), eligible))
+    hit: Quantity = inside
+    if groups > 1:
+        whole = _hits_of_groups(float(top_k), float(eligible), int(best), int(groups))
+        hit = np.where(of >= groups, inside, np.interp(groups / of, np.arange(groups + 1), whole))
+    return _scalar_or_column((of - 1) * hit)
+
+
+def _missed(top_k: Quantity, share: Quantity, eligible: Quantity) -> Quantity:
+    """Chance that none of `top_k` among the `eligible` experts is in a part that holds this share of them [1]."""
+    missed: Quantity = np.ones(np.broadcast(top_k, share, eligible).shape)
     for drawn in range(int(np.max(top_k))):
         with np.errstate(divide="ignore", invalid="ignore"):
-            in_group = np.where(np.isinf(reachable), 1 / groups, reachable / groups / (reachable - drawn))
-        missed = np.where(drawn < np.asarray(top_k), missed * np.maximum(1 - in_group, 0.0), missed)
-    return _scalar_or_column(groups * (1 - 1 / groups_total) * (1 - missed))
+            here = np.where(np.isinf(eligible), share, share * eligible / (eligible - drawn))
+        missed = np.where(drawn < np.asarray(top_k), missed * np.maximum(1 - here, 0.0), missed)
+    return missed
+
+
+@lru_cache(maxsize=256)
+def _hits_of_groups(top_k: float, eligible: float, best: int, groups: int) -> tuple[float, ...]:
+    """Chance that a part is hit which holds 0, 1, ... all groups [1]."""
+    missed = [float(_missed(top_k, j / best, eligible)) for j in range(best + 1)]
+    found = []
+    for held in range(groups + 1):
+        ways = [math.comb(held, j) * math.comb(groups - held, best - j) for j in range(best + 1)]
+        found.append(sum(n * (1.0 - q) for n, q in zip(ways, missed, strict=True)) / math.comb(groups, best))
+    return tuple(found)
 
 
 def all_gather_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quantity:
@@ -127,7 +156,7 @@ def dispatch_time(
     experts: Quantity,
     group: GroupLinks,
     rates: LinkRates,
-    node_limit: Quantity = np.inf,
+    chosen: tuple[float, float] = ANY_GROUP,
     copies: Quantity = DISPATCH_COPIES,
 ) -> Quantity:
     """Time of a fused expert dispatch or combine (DeepEP) of `token_bytes` = tokens x bytes per token [s].
@@ -137,13 +166,13 @@ def dispatch_time(
     token into the card's buffer for each node and forward it from there to each rank, home included, at `copies`
     bytes/s (deepseek-ai/DeepEP@dd758ca csrc/kernels/legacy/internode.cu): on two nodes that takes longest. The count
     exchange adds 15 µs + 20 µs log2(nodes) (30, 51, 70 µs on 2, 4, 8 H100 nodes: ai-dynamo/aiconfigurator@095f58a).
-    `node_limit`: most nodes a token may go to. Balanced routing: the caller scales for imbalance.
+    `chosen`: as `remote_copies` takes it. Balanced routing: the caller scales for imbalance.
     """
     operation, fabric = rates.dispatch, rates.fabric
     ranks, local, nodes = group.ranks, group.local, group.nodes
-    to_ranks = remote_copies(top_k, ranks, experts, np.asarray(node_limit) * local)
+    to_ranks = remote_copies(top_k, ranks, experts, chosen)
     intra = _intra_wire(token_bytes * to_ranks, group, operation)
-    to_nodes = remote_copies(top_k, nodes, experts, node_limit)
+    to_nodes = remote_copies(top_k, nodes, experts, chosen)
     inter = _inter_wire(token_bytes * to_nodes, nodes, group.fabric * fabric.all_to_all_fraction)
     others = np.maximum(nodes - 1, 1.0)  # a group within a node has none, and copies nothing for the card
     copied = (

@@ -105,12 +105,12 @@ def test_dispatch_sends_each_token_once_per_node() -> None:
     where = (group(16, 8, 400e9, 40e9), IDEAL)
     assert collectives.dispatch_time(1.6e9, 1, 64, *where) == pytest.approx(exchange + 20e-3)
     # one copy into the buffer of its node's card and one to its rank: 3.2 GB by slow multiprocessors
-    slow = collectives.dispatch_time(1.6e9, 1, 64, *where, np.inf, 100e9)
+    slow = collectives.dispatch_time(1.6e9, 1, 64, *where, copies=100e9)
     assert slow == pytest.approx(exchange + 32e-3)
     # one node, all 8 ranks hit: 7 copies over the link, none for a card
-    assert collectives.dispatch_time(
-        1e9, 8, 8, group(8, 8, 700e9, 40e9), IDEAL, np.inf, 1e9
-    ) == pytest.approx(10e-3)
+    assert collectives.dispatch_time(1e9, 8, 8, group(8, 8, 700e9, 40e9), IDEAL, copies=1e9) == pytest.approx(
+        10e-3
+    )
     one_node = collectives.dispatch_time(1e9, 8, 256, group(np.array([1, 8]), np.array([1, 8])), H100)
     assert np.asarray(one_node)[0] == 0.0 < np.asarray(one_node)[1]
     # DeepEP, 20 multiprocessors, 4096 tokens of 7168 fp8 with scales: 491 us on one H100 node, 1860 us on four
@@ -134,6 +134,18 @@ def test_moved_bytes() -> None:
     assert collectives.moved_bytes(CollectiveKind.ALL_REDUCE, 800.0, 1) == 0.0
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 6, 12])
+def test_remote_copies_of_chosen_groups_equals_enumeration(parts: int) -> None:
+    """3 of 12 experts within every choice of 3 of 6 groups, experts dealt in turn, the token at home in part 0."""
+    size, counted, number = 12 // parts, 0, 0
+    for groups in itertools.combinations(range(6), 3):
+        eligible = [expert for expert in range(12) if expert // 2 in groups]
+        for choice in itertools.combinations(eligible, 3):
+            counted += len({expert // size for expert in choice} - {0})
+            number += 1
+    assert collectives.remote_copies(3, parts, 12, (3, 6)) == pytest.approx(counted / number)
+
+
 def test_remote_copies_equals_enumeration() -> None:
     """Every choice of k of 8 experts in 4 groups of 2, home group 0."""
     for top_k in range(1, 6):
@@ -142,7 +154,8 @@ def test_remote_copies_equals_enumeration() -> None:
         assert collectives.remote_copies(top_k, 4, 8) == pytest.approx(counted)
     assert collectives.remote_copies(1, 4) == pytest.approx(0.75)
     assert collectives.remote_copies(8, 1) == 0.0
-    assert collectives.remote_copies(8, 8, 256, 4) < 3.5 < collectives.remote_copies(8, 8, 256)
+    limited = collectives.remote_copies(8, 8, 256, (4, 8))
+    assert limited < 3.5 < collectives.remote_copies(8, 8, 256)
     assert collectives.remote_copies(8, 4, 8) == pytest.approx(3.0)  # every expert chosen
     column = collectives.remote_copies(np.array([2.0, 8.0]), np.array([4.0, 16.0]), 64)
     assert column == pytest.approx(
