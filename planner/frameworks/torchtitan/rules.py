@@ -63,6 +63,13 @@ def _graphs(columns: Columns, problem: Problem) -> Mask:
     return (columns["cuda_graph_impl"] == CudaGraphs.NONE) | (alone & (not problem.model.is_moe))
 
 
+def _expert_mesh(columns: Columns, problem: Problem) -> Mask:
+    """Experts are dealt over the ranks of a shard group and of tp, never over replicas."""
+    groups = np.where(columns["hsdp"] > 0, columns["hsdp"], columns["dp"] * columns["cp"])
+    shards = np.where(columns["zero"] > 0, groups, columns["cp"])
+    return np.asarray((shards.astype(np.int64) * columns["tp"]) % columns["ep"] == 0)
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "float8-recipe", ("tp",), lambda c, p: np.full(len(c["tp"]), p.job.precision not in NO_RECIPES),
@@ -90,6 +97,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "experts are dealt over tp without expert parallelism, else whole: etp must be tp with ep=1, and 1 with more; "
         "tp={tp} ep={ep} etp={etp}", "set etp=tp with ep=1, etp=1 with more",
         "torchtitan 0.3.0 config/configs.py has no expert_tensor_parallel_degree; its models built on a mesh",
+    ),
+    Rule(
+        "expert-mesh", ("tp", "cp", "dp", "ep", "zero", "hsdp"), _expert_mesh,
+        "ep must divide the ranks of a shard group times tp: replicas hold whole experts; ep={ep} tp={tp} zero={zero} "
+        "hsdp={hsdp}", "set zero=3 or a smaller ep", "torchtitan 0.3.0 distributed/parallel_dims.py build_mesh, efsdp",
     ),
     Rule(
         "sp-with-tp", ("tp", "sp"), lambda c, p: (c["sp"] == 1) == (c["tp"] > 1),
