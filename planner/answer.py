@@ -190,7 +190,7 @@ class Answerer:
         kept = order[memory < np.concatenate([[np.inf], np.minimum.accumulate(memory)])[:-1]]
         return tuple(
             ParetoPoint(
-                config=PlannedConfig.of(front.table.row(row)),
+                config=PlannedConfig.of(front.table.row(row), self.problem.context_kinds[0]),
                 step_time_s=float(time[row]),
                 peak_mem_gib=float(front.device_memory[row]) / GIB,
                 headroom_gib=max(self.limit - float(front.device_memory[row]), 0.0) / GIB,

@@ -132,7 +132,7 @@ class Chooser:
         time = {name: float(value[row]) for name, value in cost.detail.time.items()}
         least, most = host_range(config.offload, time["host_transfer"])
         return Choice(
-            config=PlannedConfig.of(config),
+            config=PlannedConfig.of(config, self.problem.context_kinds[0]),
             step_time=step,
             step_time_low=(step - time["host_transfer"] + least) / (1 + band),
             step_time_high=(step - time["host_transfer"] + most) * (1 + band),

@@ -75,5 +75,8 @@ def test_codes_are_those_of_configurations(axis: str) -> None:
 
 def test_exchanges_of_context_parallelism() -> None:
     row = next(line for line in PAGE.splitlines() if line.startswith("| `cp_kind` |"))
-    told = {int(code): name for code, name in re.findall(r"(\d) `([^`]+)`", row)}
-    assert told == {int(kind): kind.name.lower() for kind in ContextKind}
+    codes, _, names = row.partition(";")
+    told = {int(code): name for code, name in re.findall(r"(\d) `([^`]+)`", codes)}
+    assert told == {int(kind): kind.label for kind in ContextKind if kind}
+    field = SCHEMA["$defs"]["PlannedConfig"]["properties"]["cp_comm_type"]["anyOf"][0]
+    assert field["enum"] == [kind.label for kind in ContextKind] == re.findall(r"`([^`]+)`", names)[1:4]

@@ -22,7 +22,7 @@ from planner.space.batch import global_batch_of
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, Recompute, Schedule
-from planner.spec.planfile import Ending, Plan, Verdict
+from planner.spec.planfile import Ending, Plan, PlannedConfig, Verdict
 from planner.spec.stack import Stack, elsewhere
 from planner.spec.verdict import MemoryVerdict
 
@@ -64,6 +64,26 @@ def test_an_estimate_names_the_exchange_that_is_taken_unasked() -> None:
     said = named_config({"cp": (2,)}, resolve(replace(SMALL, model="gemma-3-27b"))[0])[1]
     assert "cp_kind=all-gather" in said[0]
     assert "cp_kind=p2p" in named_config({"cp": (2,)}, resolve(SMALL)[0])[1][0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "says"),
+    [
+        ({}, {"cp": (2,)}, "p2p"),
+        ({}, {"cp": (2,), "cp_kind": (2,)}, "a2a"),
+        ({}, {"cp": (1,)}, None),
+        ({"model": "gemma-3-27b"}, {"cp": (2,)}, "all-gather"),
+        ({"model": "gpt-oss-20b"}, {"cp": (2,)}, "a2a"),
+    ],
+)
+def test_a_plan_says_what_is_exchanged_by(
+    asked: dict[str, str], given: dict[str, tuple[int, ...]], says: str | None
+) -> None:
+    plan = make_plan(replace(SMALL, **asked, restrict=given))
+    configs = [choice.config for choice in plan.choices] + [point.config for point in plan.pareto]
+    assert {config.cp_comm_type for config in configs} == {says}
+    older = plan.choices[0].config.model_dump(exclude={"cp_comm_type"})
+    assert PlannedConfig.model_validate(older).parallel() == configs[0].parallel()
 
 
 def test_a_run_shorter_than_a_step_is_refused() -> None:

@@ -103,7 +103,12 @@ class PlannedConfig(Record):
         ge=0, le=2 ** len(RECOMPUTE_MODULES) - 1, description="bit mask over spec.config.RECOMPUTE_MODULES"
     )
     cp_kind: int = Field(
-        ge=0, le=max(ContextKind), description="spec.config.ContextKind: 0 p2p, 1 all-gather, 2 all-to-all"
+        ge=0,
+        le=max(ContextKind),
+        description="spec.config.ContextKind: 0 the stack's own, 1 all-gather, 2 all-to-all",
+    )
+    cp_comm_type: Literal["p2p", "all-gather", "a2a"] | None = Field(
+        None, description="what keys and values are exchanged by, `cp_kind` 0 resolved; absent without cp"
     )
     schedule: int = Field(
         ge=0, le=len(SCHEDULE_LABELS) - 1, description="spec.config.Schedule: 0 1F1B, 1 interleaved, ..."
@@ -125,9 +130,14 @@ class PlannedConfig(Record):
     text: str = Field(description="the configuration in one line")
 
     @classmethod
-    def of(cls, config: ParallelConfig) -> Self:
-        """The record of a configuration."""
-        return cls(**{axis: getattr(config, axis) for axis in AXES}, text=config.describe())
+    def of(cls, config: ParallelConfig, own: ContextKind | None = None) -> Self:
+        """The record of a configuration. `own`: what its problem's context parallelism exchanges by unasked."""
+        taken = ContextKind(config.cp_kind) or own if config.cp > 1 else None
+        return cls(
+            **{axis: getattr(config, axis) for axis in AXES},
+            cp_comm_type=taken.label if taken is not None else None,
+            text=config.describe(),
+        )
 
     def parallel(self) -> ParallelConfig:
         """The configuration this record describes."""
