@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.exposed import chosen_groups, dispatch_share
+from planner.cost.exposed import chosen_groups, dispatch_share, shards_reached
 from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
 from planner.cost.memory.state_bytes import shard_groups, weights_sharded
 from planner.cost.mixers.state_space import cut_of, exchanged_bytes
@@ -65,8 +65,8 @@ class Exchange:
     size: float
     calls: float
     sent: float
-    # fused dispatch: experts per token, experts, groups of them that are chosen first
-    experts: tuple[float, float, tuple[float, float]] | None = None
+    # fused dispatch: experts per token, experts, groups of them that are chosen first, ranks that share an expert
+    experts: tuple[float, float, tuple[float, float], float] | None = None
     hidden: bool = False  # under compute as a rule: no term of the step counts it
     part: tuple[float, float] | None = None  # of the axis's groups: ranks, and how far apart they are
 
@@ -263,21 +263,25 @@ def _of_experts(
     tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp / config.tp
     size, calls = float(stream_bytes(tokens, sent, width)), 2 * passes + again
     top_k, experts = float(layer.moe.mean_k), float(layer.moe.experts)
-    if config.ep > 1:
-        comm, ep, kind = model.problem.stack.communication, float(config.ep), CollectiveKind.ALL_TO_ALL
+    shards = float(shards_reached(model.problem.stack, config.etp))
+    if config.ep * shards > 1:
+        comm, kind = model.problem.stack.communication, CollectiveKind.ALL_TO_ALL
+        axis, ranks = "ep" if config.ep > 1 else "etp", config.ep * shards
         narrow = dispatch_share(comm, width)
         ways = [("tokens there and back", 1.0, 2 * calls)]
         if narrow != 1.0:
             ways = [("tokens to experts", narrow, calls), ("results back", 1.0, calls)]
         chosen = chosen_groups(layer.moe)
-        reached = float(remote_copies(top_k, ep, experts, chosen))
+        reached = float(remote_copies(top_k, ranks, experts, chosen, shards))
         for what, share, count in ways:
             one = share * size
             if comm.dispatcher is Dispatcher.ALL_TO_ALL:
                 yield _collective("ep", kind, what, one * top_k, config.ep, count)
             else:
-                yield Exchange("ep", kind, what, one, count, one * reached, (top_k, experts, chosen))
-    if config.etp > 1:
+                of_token = (top_k, experts, chosen, shards)
+                sent_over = Exchange(axis, kind, what, one, count, one * reached, of_token)
+                yield replace(sent_over, part=(ranks, 1.0)) if shards > 1 else sent_over
+    if config.etp > shards:
         rows = size * top_k * config.etp
         for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
             yield _collective("etp", kind, "tokens of an expert", rows, config.etp, calls)
@@ -410,8 +414,9 @@ def link_time(exchange: Exchange, group: GroupLinks, rates: LinkRates) -> float:
     if exchange.kind is CollectiveKind.P2P:
         return float(neighbour_time(exchange.size, group, rates))
     if exchange.experts is not None:
-        top_k, experts, chosen = exchange.experts
-        return float(dispatch_time(exchange.size, top_k, experts, group, rates, chosen))
+        top_k, experts, chosen, shards = exchange.experts
+        seconds = dispatch_time(exchange.size, top_k, experts, group, rates, chosen, shards=shards)
+        return float(seconds)
     of_kind = {
         CollectiveKind.ALL_GATHER: all_gather_time,
         CollectiveKind.REDUCE_SCATTER: reduce_scatter_time,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from planner.cost.memory.activations import LayerShape
 from planner.cost.mixers.state_space import cut_of, exchanged_bytes
@@ -39,7 +39,8 @@ from planner.spec.layer import Layer, Moe
 from planner.spec.machine.links import LinkRates
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack import Stack
+from planner.spec.stack.kinds import Dispatcher, StateEngine
 from planner.spec.stack.time import Communication
 
 Array = NDArray[np.float64]
@@ -54,6 +55,18 @@ HYBRIDEP_BASE = 70e-6
 def dispatch_share(comm: Communication, width: float) -> float:
     """Bytes of a token on its way to experts, over those on its way back, which are of `width` bytes a value [1]."""
     return comm.dispatch_bytes / width if comm.dispatch_bytes else 1.0
+
+
+def shards_reached(stack: Stack, et: ArrayLike) -> Array:
+    """Ranks of an expert that a dispatch sends a token to itself, without an all-gather behind it [1].
+
+    All with Megatron-Core's fused dispatchers, which send over etp x ep with the routing repeated for every shard
+    (NVIDIA/Megatron-LM@d98e8a6 core/transformer/moe/token_dispatcher.py MoEFlexTokenDispatcher). torchtitan's experts
+    are cut over tp where there is no expert parallelism alone, and nothing is dispatched.
+    """
+    fused = stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
+    whole = fused and stack.states.engine is not StateEngine.TORCH
+    return np.asarray(et, dtype=float) if whole else np.ones_like(np.asarray(et, dtype=float))
 
 
 def chosen_groups(moe: Moe) -> tuple[float, float]:
@@ -156,7 +169,8 @@ class CommunicationModel:
         """Exposed forward seconds of dispatch and combine over e, and of gathering tokens over et.
 
         Plain all-to-all: K copies of every token, wherever they go. Fused dispatch (DeepEP): a token crosses once
-        per node and once per rank that holds one of its experts; routing within groups of experts limits the nodes.
+        per node and once per rank that holds one of its experts, or a shard of one (`shards_reached`), and is gathered
+        no more; routing within groups of experts limits the nodes.
         HybridEP likewise, inside a domain near the bandwidth of an all-to-all, with a copy of what arrives. The
         backward pass has the same: the gradient of combine dispatches, that of dispatch combines.
         """
@@ -164,7 +178,8 @@ class CommunicationModel:
         if moe is None:
             return np.zeros(len(x.t))
         cluster, act = self.problem.cluster, self.recipe.activation_bytes
-        across = group_links(x.et, x.e, cluster)
+        shards = shards_reached(self.problem.stack, x.et)
+        across = group_links(x.et / shards, x.e * shards, cluster)
         token_bytes = stream_bytes(x.routed_tokens, float(moe.width(self.problem.model.hidden)), act)
         comm = self.problem.stack.communication
         narrow = dispatch_share(comm, act)
@@ -176,10 +191,10 @@ class CommunicationModel:
             copied: Array | float = 0.0
             copies = np.inf if hybrid else DISPATCH_COPIES  # HybridEP's are bulk copies by hardware (TMA)
             if hybrid:
-                received = remote_copies(top_k, x.e, experts, chosen)
+                received = remote_copies(top_k, x.e * shards, experts, chosen, shards)
                 copied = 2.0 * received / cluster.accelerator.memory_bandwidth
             both_ways = [
-                dispatch_time(part * token_bytes, top_k, experts, across, links, chosen, copies)
+                dispatch_time(part * token_bytes, top_k, experts, across, links, chosen, copies, shards)
                 + part * token_bytes * copied
                 for part in (narrow, 1.0)
             ]
@@ -188,8 +203,8 @@ class CommunicationModel:
                 all_to_all_time(part * token_bytes * moe.mean_k, across, self.links) for part in (narrow, 1.0)
             ]
         dispatch, combine = both_ways
-        inside = group_links(1.0, x.et, cluster)
-        rows = token_bytes * moe.mean_k * x.et
+        inside = group_links(1.0, x.et / shards, cluster)
+        rows = token_bytes * moe.mean_k * x.et / shards
         both = all_gather_time(rows, inside, self.links) + reduce_scatter_time(rows, inside, self.links)
         return np.asarray(comm.ep_exposed * (dispatch + combine + both))
 

@@ -20,6 +20,9 @@ from planner.spec.stack.kinds import Dispatcher
 NVLINK_PEERS: Final = 8  # deepseek-ai/DeepEP csrc/kernels/configs.cuh NUM_MAX_NVL_PEERS
 # deep_ep/buffer.py Buffer.get_dispatch_config: the groups that it has settings for
 GROUPS: Final = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
+CHOICES: Final = (
+    32  # a warp's lanes hold them (DeepEP csrc/kernels/intranode.cu, internode.cu: num_topk <= 32)
+)
 _ARCHITECTURES: Final = (Architecture.AMPERE, Architecture.HOPPER, Architecture.BLACKWELL)
 _RDMA: Final = (LinkKind.INFINIBAND, LinkKind.ROCE)
 
@@ -53,6 +56,13 @@ def _groups(columns: Columns, problem: Problem) -> Mask:
     group, domain = _group(columns), problem.cluster.tiers[0].size
     runs = np.isin(group, (1, *GROUPS)) & ((group <= domain) | (domain % NVLINK_PEERS == 0))
     return runs | (not _asked(problem, Dispatcher.DEEPEP))
+
+
+def _choices(columns: Columns, problem: Problem) -> Mask:
+    """A choice of an expert is one of each of its shards (Megatron-Core: router_topk = tp_size * moe_router_topk)."""
+    most = max((layer.moe.top_k for layer in problem.model.layer_kinds if layer.moe is not None), default=0)
+    fits = np.asarray(columns["etp"].astype(np.int64) * most <= CHOICES)
+    return fits | (_group(columns) == 1) | (not _asked(problem, Dispatcher.DEEPEP))
 
 
 def static_experts(columns: Columns, problem: Problem) -> Mask:
@@ -100,5 +110,14 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
         "DeepEP's groups, ep x etp, have 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 or 160 ranks, beyond a node with "
         "every 8 joined by NVLink; ep={ep} etp={etp}", "choose another ep",
         "DeepEP deep_ep/buffer.py Buffer.get_dispatch_config, csrc/kernels/configs.cuh",
+    ),
+    Rule(
+        "dispatcher-choices", ("ep", "etp"), _choices,
+        "DeepEP sends a token to at most 32 experts, every shard of one counted; {top_k} a token, etp={etp}",
+        "choose a smaller etp", "DeepEP csrc/kernels/intranode.cu, internode.cu; Megatron-LM d98e8a6 "
+        "core/transformer/moe/token_dispatcher.py MoEFlexTokenDispatcher",
+        lambda p: {
+            "top_k": max((k.moe.top_k for k in p.model.layer_kinds if k.moe is not None), default=0),
+        },
     ),
 )  # fmt: skip

@@ -62,6 +62,8 @@ def test_stacks_older_than_a_dispatcher_do_not_take_it(name: str) -> None:
         ("1x8 mi300x", "deepep", ["ep=8"], "dispatcher-devices"),
         ("4x8 mi300x 400G-ib", "deepep", ["ep=1"], ""),
         ("4x8 h100 400G-ib", "deepep", ["ep=8", "tp=2", "etp=2"], ""),
+        ("4x8 h100 400G-ib", "deepep", ["ep=2", "tp=8", "etp=8", "sp=1"], "dispatcher-choices"),
+        ("4x8 h100 400G-ib", "hybridep", ["ep=2", "tp=8", "etp=8", "sp=1"], ""),
         ("8x4 h100 400G-ib", "deepep", ["ep=8"], "dispatcher-groups"),
         ("8x4 h100 400G-ib", "deepep", ["ep=4"], ""),
         ("8x4 h100 400G-ib", "hybridep", ["ep=8"], ""),

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from planner.catalog.load_stacks import load_stack
 from planner.cost.exchanges import exchanges
 from planner.cost.network.collectives import remote_copies
 from planner.solve.in_sight import with_exposed
 from planner.solve.place import place
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.precision import Precision
-from planner.spec.stack.kinds import StaysGathered
+from planner.spec.stack.kinds import Dispatcher, StaysGathered
 from tests.problems import costs, moe_model, problem, with_section
 
 
@@ -58,6 +59,33 @@ def test_fused_dispatch_sends_what_is_charged() -> None:
     assert there.calls == back.calls == 2 * 2 * 2
     assert back.sent == pytest.approx(whole * remote_copies(8.0, 32.0, 64.0, (2.0, 4.0)))
     assert back.sent < whole * remote_copies(8.0, 32.0, 64.0)
+
+
+def test_fused_dispatch_reaches_every_shard_of_an_expert() -> None:
+    """Megatron's sends over etp x ep and gathers nothing behind; the all-to-all gathers what its rank received."""
+    spec = load_stack("megatron-2026")
+    config = ParallelConfig(tp=4, dp=4, ep=4, etp=4, sp=1, num_microbatches=2, zero=1)
+    model = moe_model(2, leading_dense=0, experts=64, top_k=4)
+    seconds = {}
+    for kind in (Dispatcher.ALL_TO_ALL, Dispatcher.DEEPEP):
+        comm = spec.communication.model_copy(update={"dispatcher": kind, "ep_exposed": 1.0})
+        subject = problem(model, "2x8 h100 400G-ib", stack=spec.model_copy(update={"communication": comm}))
+        costed = costs(subject)
+        placed = place(costed, config)
+        sent = {axis: place.exchanges for axis, place in placed.by_axis.items() if axis in ("ep", "etp")}
+        if kind is Dispatcher.ALL_TO_ALL:
+            assert len(sent["etp"]) == 2
+        else:
+            assert not sent["etp"]
+            (only,) = sent["ep"]
+            assert only.sent == pytest.approx(only.size * remote_copies(4.0, 16.0, 64.0, shards=4.0))
+            assert only.part == (16.0, 1.0)
+        detail = costed.evaluate(ConfigTable.of([config]), keep_terms=True).detail
+        assert detail is not None
+        seconds[kind] = float(detail.time["ep_comm"][0])
+        busy = sum(placed.by_axis[axis].busy for axis in ("ep", "etp"))
+        assert busy == pytest.approx(seconds[kind], rel=1e-9)
+    assert seconds[Dispatcher.DEEPEP] < seconds[Dispatcher.ALL_TO_ALL]
 
 
 def test_a_torch_pipeline_reduces_once_a_step() -> None:

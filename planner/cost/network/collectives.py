@@ -53,7 +53,11 @@ def moved_bytes(kind: CollectiveKind, size: Quantity, ranks: Quantity) -> Quanti
 
 
 def remote_copies(
-    top_k: Quantity, parts: Quantity, experts: Quantity = np.inf, chosen: tuple[float, float] = ANY_GROUP
+    top_k: Quantity,
+    parts: Quantity,
+    experts: Quantity = np.inf,
+    chosen: tuple[float, float] = ANY_GROUP,
+    shards: Quantity = 1.0,
 ) -> Quantity:
     """Expected number of distinct parts, the token's own left out, that a token is sent to [1].
 
@@ -64,17 +68,17 @@ def remote_copies(
     `chosen` (M, G): the router first picks M of G groups of experts, all sets equally likely, then experts in those
     (DeepSeek-V3, arXiv:2412.19437, section 2.1.2). Parts of a group: it is picked with M/G, m = E M/G. Parts of g = G/P
     whole groups: j of them are picked with C(g, j) C(G - g, M - j) / C(G, M), which leaves n = j E/G; linear in g
-    between whole numbers.
+    between whole numbers. `shards`: parts over which each expert is cut; a token that it is sent to reaches all.
     """
     best, groups = chosen
-    of = np.asarray(parts, dtype=float)
+    of = np.asarray(parts, dtype=float) / shards
     eligible = np.asarray(experts, dtype=float) * best / groups
     inside = best / groups * (1 - _missed(top_k, np.minimum(groups / (best * of), 1.0), eligible))
     hit: Quantity = inside
     if groups > 1:
         whole = _hits_of_groups(float(top_k), float(eligible), int(best), int(groups))
         hit = np.where(of >= groups, inside, np.interp(groups / of, np.arange(groups + 1), whole))
-    return _scalar_or_column((of - 1) * hit)
+    return _scalar_or_column((np.asarray(parts, dtype=float) - 1) * hit)
 
 
 def _missed(top_k: Quantity, share: Quantity, eligible: Quantity) -> Quantity:
@@ -158,6 +162,7 @@ def dispatch_time(
     rates: LinkRates,
     chosen: tuple[float, float] = ANY_GROUP,
     copies: Quantity = DISPATCH_COPIES,
+    shards: Quantity = 1.0,
 ) -> Quantity:
     """Time of a fused expert dispatch or combine (DeepEP) of `token_bytes` = tokens x bytes per token [s].
 
@@ -166,13 +171,14 @@ def dispatch_time(
     token into the card's buffer for each node and forward it from there to each rank, home included, at `copies`
     bytes/s (deepseek-ai/DeepEP@dd758ca csrc/kernels/legacy/internode.cu): on two nodes that takes longest. The count
     exchange adds 15 µs + 20 µs log2(nodes) (30, 51, 70 µs on 2, 4, 8 H100 nodes: ai-dynamo/aiconfigurator@095f58a).
-    `chosen`: as `remote_copies` takes it. Balanced routing: the caller scales for imbalance.
+    `chosen`: as `remote_copies` takes it. `shards`: ranks side by side that each expert is cut over. Balanced routing:
+    the caller scales for imbalance.
     """
     operation, fabric = rates.dispatch, rates.fabric
     ranks, local, nodes = group.ranks, group.local, group.nodes
-    to_ranks = remote_copies(top_k, ranks, experts, chosen)
+    to_ranks = remote_copies(top_k, ranks, experts, chosen, shards)
     intra = _intra_wire(token_bytes * to_ranks, group, operation)
-    to_nodes = remote_copies(top_k, nodes, experts, chosen)
+    to_nodes = remote_copies(top_k, nodes, experts, chosen, np.maximum(np.asarray(shards) / local, 1.0))
     inter = _inter_wire(token_bytes * to_nodes, nodes, group.fabric * fabric.all_to_all_fraction)
     others = np.maximum(nodes - 1, 1.0)  # a group within a node has none, and copies nothing for the card
     copied = (

@@ -146,6 +146,37 @@ def test_remote_copies_of_chosen_groups_equals_enumeration(parts: int) -> None:
     assert collectives.remote_copies(3, parts, 12, (3, 6)) == pytest.approx(counted / number)
 
 
+@pytest.mark.parametrize(
+    ("parts", "shards", "chosen"), [(4, 2, (1, 1)), (4, 1, (1, 1)), (12, 4, (3, 6)), (3, 3, (1, 1))]
+)
+def test_copies_of_cut_experts_equal_enumeration(
+    parts: int, shards: int, chosen: tuple[float, float]
+) -> None:
+    """3 of 12 experts, each cut over `shards` of the parts, the token at home in part 0."""
+    size, counted, number = 12 // (parts // shards), 0, 0
+    for groups in itertools.combinations(range(int(chosen[1])), int(chosen[0])):
+        eligible = [expert for expert in range(12) if expert * chosen[1] // 12 in groups]
+        for choice in itertools.combinations(eligible, 3):
+            hit = {expert // size * shards + shard for expert in choice for shard in range(shards)}
+            counted += len(hit - {0})
+            number += 1
+    assert collectives.remote_copies(3, parts, 12, chosen, shards) == pytest.approx(counted / number)
+
+
+def test_dispatch_to_cut_experts() -> None:
+    """Ranks share an expert within nodes: the nodes reached stay, the ranks reached are all that share it. Across
+    nodes a token goes to all nodes of an expert."""
+    exchange = collectives.DISPATCH_BASE + collectives.DISPATCH_LEVEL
+    where = (group(16, 8, 400e9, 40e9), IDEAL)
+    # slow multiprocessors: a copy for its node's card, and one for each of 2 ranks
+    slow = collectives.dispatch_time(1.6e9, 1, 64, *where, copies=100e9, shards=2.0)
+    assert slow == pytest.approx(exchange + 48e-3)
+    # one expert over both nodes: every token crosses
+    fast = (group(16, 8, 4e12, 40e9), IDEAL)
+    across = collectives.dispatch_time(1.6e9, 1, 64, *fast, copies=np.inf, shards=16.0)
+    assert across == pytest.approx(exchange + 40e-3)
+
+
 def test_remote_copies_equals_enumeration() -> None:
     """Every choice of k of 8 experts in 4 groups of 2, home group 0."""
     for top_k in range(1, 6):
