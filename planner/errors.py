@@ -13,7 +13,9 @@ Every message says what must hold, what was given, and what to do.
 
 from __future__ import annotations
 
+import datetime
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -109,6 +111,37 @@ def field_must(found: Mapping[str, Any]) -> str:
     """What must hold of a field, from the first of pydantic's errors."""
     told = str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
     return _FIELD_MUST.get(found["type"], told)
+
+
+_SORTS: Final[dict[type, str]] = {
+    type(None): "nothing", bool: "true or false", str: "text", list: "a list", dict: "a mapping",
+    int: "a number", float: "a number", datetime.date: "a date", datetime.datetime: "a date",
+}  # fmt: skip
+
+
+def sort_of(value: object) -> str:
+    """What a value of a JSON, YAML or TOML file is, in the words of a file."""
+    return _SORTS.get(type(value), "something else")
+
+
+def as_written(value: object) -> str:
+    """A value as a file has it, in at most 200 characters."""
+    if value is None or isinstance(value, datetime.date):
+        return sort_of(value)
+    try:
+        return (repr(value) if isinstance(value, str) else json.dumps(value, default=str, skipkeys=True))[
+            :200
+        ]
+    except ValueError:  # a number of more digits than Python writes
+        return sort_of(value)
+
+
+def field_given(found: Mapping[str, Any]) -> str:
+    """What a field holds, from the first of pydantic's errors; empty where what holds the field is at fault."""
+    value = found["input"]
+    if isinstance(value, dict | list):
+        return "" if found["type"] in ("missing", "value_error") else sort_of(value)
+    return as_written(value)
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:

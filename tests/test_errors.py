@@ -53,3 +53,42 @@ def test_models_stacks_and_sweeps(tmp_path: Path) -> None:
         with pytest.raises(FileInputError) as refused:
             load()
         assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "said"),
+    [
+        ("json", "null", "given: nothing"),
+        ("json", "[1]", "given: a list"),
+        ("json", '{"model_type": null}', "given: nothing"),
+        ("json", '{"model_type": "llama", "hidden_size": [1, null, true]}', "given: [1, null, true]"),
+        ("json", '{"model_type": "llama", "hidden_size": null}', "given: nothing"),
+        ("yaml", "3", "given: a number"),
+        ("yaml", "layers: [2]\nhidden: 8\nheads: 1\nvocab: 9\n", "given: a list"),
+        ("yaml", "layers: true\nhidden: 8\nheads: 1\nvocab: 9\n", "given: true"),
+        ("yaml", f"model_type: llama\nhidden_size: [0x{'f' * 6000}]", "given: a list"),
+    ],
+)
+def test_what_a_file_holds_is_said_in_its_words(tmp_path: Path, suffix: str, text: str, said: str) -> None:
+    file = tmp_path / f"own.{suffix}"
+    file.write_text(text)
+    with pytest.raises(FileInputError) as refused:
+        load_model(str(file))
+    assert str(refused.value).splitlines()[1].strip() == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("model: {a: 1}", "given: a mapping"),
+        ("top: [2]", "given: a list"),
+        ("headroom: null", "given: nothing"),
+    ],
+)
+def test_what_a_sweep_holds_is_said_in_its_words(tmp_path: Path, line: str, said: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "\n".join({"model": "model: a", "cluster": "cluster: b", line.split(":")[0]: line}.values())
+    )
+    with pytest.raises(FileInputError, match=said):
+        load_sweep(file)

@@ -25,7 +25,7 @@ from planner.cost.device.kernels import (
     memory_bound_time,
 )
 from planner.cost.network.collectives import CollectiveKind
-from planner.errors import FileInputError, InputError, PlannerError, field_must
+from planner.errors import FileInputError, InputError, PlannerError, field_given, field_must
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.rates import KernelRates
 from planner.spec.overlay import Overlay
@@ -102,7 +102,7 @@ def read_profile(path: Path) -> Profile:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        given = "" if isinstance(first["input"], dict | list) else repr(first["input"])[:80]
+        given = field_given(first)
         raise FileInputError(str(path), field_must(first), given, hint, field=field) from None
 
 

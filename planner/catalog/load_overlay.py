@@ -12,7 +12,7 @@ from typing import Final
 import yaml
 from pydantic import ValidationError
 
-from planner.errors import FileInputError, field_must
+from planner.errors import FileInputError, field_given, field_must
 from planner.spec.load_yaml import read_yaml
 from planner.spec.overlay import Overlay
 from planner.spec.save import save_text
@@ -28,7 +28,7 @@ def load_overlay(path: str) -> Overlay:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        given = "" if isinstance(first["input"], dict | list) else repr(first["input"])
+        given = field_given(first)
         raise FileInputError(path, field_must(first), given, _MAKE_ONE, field=field) from None
 
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from planner.catalog.stack_options import SEPARATOR, with_options
-from planner.errors import FileInputError, InputError, UnknownNameError, field_must
+from planner.errors import FileInputError, InputError, UnknownNameError, field_given, field_must, sort_of
 from planner.spec.stack import Stack
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -83,7 +83,7 @@ def read_stack(path: Path) -> Stack:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        given = "" if isinstance(first["input"], dict) else repr(first["input"])
+        given = field_given(first)
         raise FileInputError(str(path), field_must(first), given, field=field) from None
 
 
@@ -123,5 +123,5 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise FileInputError(str(path), "must be valid YAML", " ".join(str(error).split())) from None
     if not isinstance(document, dict):
-        raise FileInputError(str(path), "must hold a YAML mapping", type(document).__name__)
+        raise FileInputError(str(path), "must hold a YAML mapping", sort_of(document))
     return document

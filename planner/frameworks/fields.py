@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from planner.errors import FileInputError
+from planner.errors import FileInputError, as_written, sort_of
 from planner.frameworks.shell.script import how_to_set
 from planner.spec.load_json import unique_keys
 from planner.spec.load_yaml import parse_yaml
@@ -66,7 +66,7 @@ def load_settings(text: str, file: str) -> dict[str, Any]:
             file, "must be a valid document of its kind", " ".join(str(error).split())
         ) from None
     if not isinstance(document, dict):
-        raise FileInputError(file, "must hold named settings", type(document).__name__)
+        raise FileInputError(file, "must hold named settings", sort_of(document))
     return {str(key): value for key, value in document.items()}
 
 
@@ -90,7 +90,7 @@ class Settings:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
             must = f"must be a whole number from {least} to {MOST:,}"
             how = how_to_set(value) if isinstance(value, str) and "$" in value else ""
-            raise FileInputError(self.file, must, repr(value)[:80], how, field=name)
+            raise FileInputError(self.file, must, as_written(value)[:80], how, field=name)
         return value
 
     def number(self, name: str) -> float:
@@ -103,7 +103,7 @@ class Settings:
         except (TypeError, ValueError):
             found = math.nan
         if not math.isfinite(found):
-            raise FileInputError(self.file, "must be a number", repr(value)[:80], field=name)
+            raise FileInputError(self.file, "must be a number", as_written(value)[:80], field=name)
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -114,7 +114,7 @@ class Settings:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if not isinstance(value, bool):
-            raise FileInputError(self.file, "must be true or false", repr(value)[:80], field=name)
+            raise FileInputError(self.file, "must be true or false", as_written(value)[:80], field=name)
         return value
 
     def text(self, name: str, default: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from planner.errors import FileInputError, field_must
+from planner.errors import FileInputError, field_given, field_must
 from planner.spec.planfile import Run
 
 _MAKE_ONE = "write one with: planner compare ... --json or planner size ... --json"
@@ -129,5 +129,5 @@ def parse_result(document: dict[str, Any], name: str) -> ResultFile:
     except ValidationError as error:
         first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
-    given = "" if isinstance(first["input"], dict | list) else repr(first["input"])[:200]
+    given = field_given(first)
     raise FileInputError(name, field_must(first), given, _MAKE_ONE, field=field)

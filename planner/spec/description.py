@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from planner.errors import FileInputError, InputError, UnsupportedError, field_must
+from planner.errors import FileInputError, InputError, UnsupportedError, field_given, field_must
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
 from planner.spec.layer import Activation, Layer, Mlp, Moe, NormKind
@@ -130,7 +130,7 @@ def spec_from_description(
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         hint = f"known fields: {', '.join(ModelDescription.model_fields)}"
-        raise FileInputError(where, field_must(first), repr(first.get("input")), hint, field=field) from error
+        raise FileInputError(where, field_must(first), field_given(first), hint, field=field) from error
     try:
         return _Builder(parsed, assumed).build(name)
     except FileInputError:

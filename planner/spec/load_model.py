@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from planner.errors import FileInputError, UnknownNameError, field_must
+from planner.errors import FileInputError, UnknownNameError, field_must, sort_of
 from planner.spec.hf import read_hf_config
 from planner.spec.hf.mistaken import folder_hint, weights_in
 from planner.spec.load_json import unique_keys
@@ -193,7 +193,7 @@ def _read(
     fields = parse_yaml(text, file) if suffix in (".yaml", ".yml") else _parse_json(text, file)
     if not isinstance(fields, dict):
         must = "the file must hold one object of named fields"
-        raise FileInputError(file, must, type(fields).__name__, "give a model's config.json")
+        raise FileInputError(file, must, sort_of(fields), "give a model's config.json")
     spec = described_model(fields, name, file, with_mtp)
     return replace(spec, described=fields) if own else spec
 

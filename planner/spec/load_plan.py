@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from planner.errors import FileInputError, field_must
+from planner.errors import FileInputError, field_given, field_must, sort_of
 from planner.spec.load_json import unique_keys
 from planner.spec.planfile import SCHEMA_VERSION, Plan
 from planner.spec.save import save_text
@@ -49,7 +49,7 @@ def parse_plan(text: str, name: str) -> Plan:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        given = "" if isinstance(first["input"], dict | list) else repr(first["input"])
+        given = field_given(first)
         raise FileInputError(name, field_must(first), given, _MAKE_ONE, field=field) from None
 
 
@@ -80,7 +80,7 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
         reason = str(error) or type(error).__name__
         raise FileInputError(name, "must be valid JSON", reason, _MAKE_ONE) from None
     if not isinstance(document, dict):
-        raise FileInputError(name, "must hold a JSON object", type(document).__name__, _MAKE_ONE)
+        raise FileInputError(name, "must hold a JSON object", sort_of(document), _MAKE_ONE)
     return document
 
 

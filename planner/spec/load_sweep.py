@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from planner.errors import FileInputError, field_must
+from planner.errors import FileInputError, field_given, field_must
 from planner.spec.load_yaml import read_yaml
 
 MOST_POINTS: Final = 1_000_000
@@ -77,7 +77,7 @@ def load_sweep(path: Path) -> SweepFile:
         # a key that is not known comes first: it may be the one that is missed, misspelt
         first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         field = ".".join(str(part) for part in first["loc"])
-        given = "" if isinstance(first["input"], dict | list) else repr(first["input"])[:200]
+        given = field_given(first)
         known = ", ".join(SweepFile.model_fields)
         raise FileInputError(name, field_must(first), given, f"keys: {known}", field=field) from None
     count = 1

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import yaml
 
-from planner.errors import FileInputError
+from planner.errors import FileInputError, sort_of
 
 _LARGEST_FILE: Final = 1_000_000  # bytes; a specification has a few thousand
 _DEEPEST_NESTING: Final = 32
 _MOST_VALUES: Final = 1_000_000  # with what every alias repeats
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NAMES: Final = {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -50,8 +49,9 @@ def parse_yaml(text: str, name: str) -> dict[str, Any]:
         hint = "indent with spaces, one value per key"
         raise FileInputError(name, "must be valid YAML", reason, hint) from None
     if not isinstance(document, dict):
-        given = "nothing" if document is None else _NAMES.get(type(document), type(document).__name__)
-        raise FileInputError(name, "must hold a YAML mapping", given, "write it in lines like name: value")
+        raise FileInputError(
+            name, "must hold a YAML mapping", sort_of(document), "write it in lines like name: value"
+        )
     return document
 
 

@@ -51,7 +51,7 @@ from planner.calibrate.published.stack_of import (
     stack_of,
 )
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
-from planner.errors import FileInputError, PlannerError, UnsupportedError
+from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.description import spec_from_description
 from planner.spec.job import AdapterTargets, Job, Optimizer
@@ -143,7 +143,7 @@ def read_models(path: Path) -> dict[str, Any]:
         raise FileInputError(str(path), "must be valid JSON", str(error), "see docs/own_runs.md") from None
     if not isinstance(models, dict):
         must = "must map model keys to descriptions"
-        raise FileInputError(str(path), must, type(models).__name__, "see docs/own_runs.md")
+        raise FileInputError(str(path), must, sort_of(models), "see docs/own_runs.md")
     return models
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.errors import FileInputError
+from planner.errors import FileInputError, sort_of
 from planner.frameworks.fields import load_settings
 from planner.frameworks.shell.script import expand
 
@@ -45,7 +45,7 @@ def environment_in(text: str, name: str) -> dict[str, str]:
 def _mapping(document: Mapping[str, Any], section: str, name: str) -> Mapping[str, Any]:
     found = document.get(section) or {}
     if not isinstance(found, dict):
-        raise FileInputError(name, "must hold arguments by name", type(found).__name__, field=section)
+        raise FileInputError(name, "must hold arguments by name", sort_of(found), field=section)
     return found
 
 

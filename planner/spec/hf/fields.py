@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planner.errors import FileInputError, UnsupportedError, nearest_names
+from planner.errors import FileInputError, UnsupportedError, as_written, nearest_names
 from planner.spec.dimensions import LARGEST, MOST_LAYERS
 from planner.spec.layer import Activation
 
@@ -39,7 +39,7 @@ class ConfigFields:
     assumed: list[str] = field(default_factory=list)
 
     def error(self, name: str, must: str, given: object, hint: str) -> FileInputError:
-        return FileInputError(self.file, must, repr(given), hint, field=self.prefix + name)
+        return FileInputError(self.file, must, as_written(given), hint, field=self.prefix + name)
 
     def assume(self, name: str, value: object, why: str = "default of the transformers library") -> None:
         said = f"{self.prefix}{name} = {value} ({why})"
@@ -82,7 +82,7 @@ class ConfigFields:
             near = nearest_names(names[0], self.values, 3) if self.values and not present else []
             hint = f"{'give' if present else 'add'} {names[0]!r} {'a value in' if present else 'to'} the file"
             hint += f"; the file has {', '.join(near)}" if near else ""
-            raise self.error(names[0], "must be given", None if present else "nothing", hint)
+            raise self.error(names[0], "must be given", None, hint)
         self.assume(names[0], default)
         return default
 

@@ -15,7 +15,14 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from planner.errors import FileInputError, InputError, UnknownNameError, field_must, nearest_names
+from planner.errors import (
+    FileInputError,
+    InputError,
+    UnknownNameError,
+    field_given,
+    field_must,
+    nearest_names,
+)
 from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_spec
 from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic, cluster_from_spec
@@ -64,7 +71,7 @@ def _checked(document: Mapping[str, Any], path: str, model: type[FileType]) -> F
         hint = "known: " + ", ".join(known)
     elif first["type"] == "missing":
         hint = f"add it: {_EXAMPLES}"
-    given = "" if isinstance(first["input"], dict) or not field else repr(first["input"])[:200]
+    given = field_given(first) if field else ""
     raise FileInputError(path, must, given, hint, field=field)
 
 
