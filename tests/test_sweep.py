@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -158,6 +159,13 @@ def test_a_sweep_that_finds_nothing_says_why(tmp_path: Path) -> None:
     told = run(file, "-o", tmp_path / "t.csv", "--workers", 1)
     assert told.exit_code == 1
     assert "nobodys-model" in told.output
+
+
+def test_a_sweep_that_is_not_there_is_told_how_one_looks(tmp_path: Path) -> None:
+    told = run(tmp_path / "sweep.yaml", "-o", tmp_path / "t.csv").stderr
+    assert "docs/sweep.md" in told
+    lines = re.findall(r"'(\w+: [^']+)'", " ".join(told.split()))
+    assert len(load_sweep(given(tmp_path, "\n".join(lines))).points()) == 2
 
 
 def test_a_sweep_without_a_size_is_told_the_key_of_its_file(tmp_path: Path) -> None:

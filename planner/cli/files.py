@@ -46,7 +46,7 @@ def read_files(paths: list[Path]) -> dict[str, str]:
                     )
                 texts[str(file)] = file.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise FileInputError(str(path), "the file must exist") from None
+            raise FileInputError(str(path), "the file must exist", hint=f"check the path; {_HOW}") from None
         except (OSError, ValueError) as error:
             raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
     if not texts:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.report.facts import count, days, precise_time, term_name
-from planner.solve.place import GROUPS, grids_of
+from planner.solve.place import GROUPS, grids_of, group_name
 from planner.spec.planfile import Choice, Memory, Plan, PlannedConfig, Run
 from planner.spec.subject import ClusterFacts
 from planner.units import GIB, format_bandwidth
@@ -131,16 +131,16 @@ class AxisSpan:
     members: tuple[int, ...]
 
 
-# group of `solve.place` -> how it is called, and what its ranks send each other
-_WHAT: Final[Mapping[str, tuple[str, str]]] = {
-    "tp": ("tp", "tensor parallel: activations of every layer"),
-    "cp": ("cp", "context parallel: keys and values of every layer"),
-    "ep": ("ep", "expert parallel: tokens to their experts and back"),
-    "etp": ("etp", "tensor parallel experts: activations of every layer"),
-    "dp": ("dp", "data parallel: gradients and weights once a step"),
-    "dp_cp": ("dp x cp", "data parallel: gradients and weights once a step"),
-    "edp": ("edp", "data parallel of experts: their gradients and weights once a step"),
-    "pp": ("pp", "pipeline: activations between stages"),
+# group of `solve.place` -> what its ranks send each other
+_WHAT: Final[Mapping[str, str]] = {
+    "tp": "tensor parallel: activations of every layer",
+    "cp": "context parallel: keys and values of every layer",
+    "ep": "expert parallel: tokens to their experts and back",
+    "etp": "tensor parallel experts: activations of every layer",
+    "dp": "data parallel: gradients and weights once a step",
+    "dp_cp": "data parallel: gradients and weights once a step",
+    "edp": "data parallel of experts: their gradients and weights once a step",
+    "pp": "pipeline: activations between stages",
 }
 
 
@@ -162,7 +162,6 @@ def axis_spans(plan: Plan, config: PlannedConfig) -> tuple[AxisSpan, ...]:
 
 
 def _span(group: str, members: tuple[int, ...], groups: int, cluster: ClusterFacts) -> AxisSpan:
-    axis, what = _WHAT[group]
     reach = members[-1] + 1
     tier = next((t for t in cluster.tiers if reach <= t.devices), None)
     if tier is not None:
@@ -173,7 +172,9 @@ def _span(group: str, members: tuple[int, ...], groups: int, cluster: ClusterFac
         links = "inside a scale-up domain"
     else:
         links = "between nodes"
-    return AxisSpan(group, axis, len(members), members[1] - members[0], groups, links, what, members)
+    return AxisSpan(
+        group, group_name(group), len(members), members[1] - members[0], groups, links, _WHAT[group], members
+    )
 
 
 def map_rows(spans: Sequence[AxisSpan], cluster: ClusterFacts) -> list[Row]:

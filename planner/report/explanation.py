@@ -19,7 +19,7 @@ from planner.report.facts import aligned_time, precise_time, term_name
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
-from planner.solve.place import AxisPlace, Placement
+from planner.solve.place import AxisPlace, Placement, group_name
 from planner.space.restriction import value_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
@@ -30,7 +30,6 @@ _KINDS: Final = {
     "infiniband": "InfiniBand", "roce": "RoCE", "efa": "EFA", "ethernet": "Ethernet", "omnipath": "Omni-Path",
     "slingshot": "Slingshot",
 }  # fmt: skip
-_NAMES: Final = {"dp_cp": "dp x cp", "edp": "expert dp"}
 _MOST_RULES: Final = 2
 _VALUES: Final = re.compile(r"; \w+=[^;]*$")  # of one configuration, at the end of a reason
 _MOST_TERMS: Final = 4
@@ -165,7 +164,9 @@ def explanation_document(found: Explanation) -> RenderableType:
         f"{found.limit / GIB:.1f} GiB"
     )
     place = placement.layout.place_of(found.rank)
-    where = ", ".join(f"{_name(axis)} {place[axis]}" for axis in place if placement.layout.sizes[axis] > 1)
+    where = ", ".join(
+        f"{group_name(axis)} {place[axis]}" for axis in place if placement.layout.sizes[axis] > 1
+    )
     node = f"node {found.rank // placement.cluster.devices_per_node}"
     blocks: list[RenderableType] = [prose(head, "bold")]
     if placement.axes:
@@ -193,10 +194,6 @@ def explanation_document(found: Explanation) -> RenderableType:
     return Group(*blocks)
 
 
-def _name(axis: str) -> str:
-    return _NAMES.get(axis, axis)
-
-
 def _order_lines(placement: Placement) -> list[RenderableType]:
     """How ranks are numbered, as sums over the axes that have more than one value."""
     layout = placement.layout
@@ -206,7 +203,7 @@ def _order_lines(placement: Placement) -> list[RenderableType]:
         parts: list[str] = []
         for axis in order:
             if layout.sizes[axis] > 1:
-                parts.append(_name(axis) if apart == 1 else f"{apart:,} {_name(axis)}")
+                parts.append(group_name(axis) if apart == 1 else f"{apart:,} {group_name(axis)}")
             apart *= layout.sizes[axis]
         if parts:
             lines.append(f"rank = {' + '.join(parts)}")
@@ -240,7 +237,7 @@ def _axes_table(placement: Placement) -> RenderableType:
     for a in placement.axes:
         rows.append(
             (
-                _name(a.axis), f"{a.size:,}", f"{a.stride:,}", f"{a.count:,}", _lives(a, cluster),
+                group_name(a.axis), f"{a.size:,}", f"{a.stride:,}", f"{a.count:,}", _lives(a, cluster),
                 f"{_bandwidth(a, cluster) / 1e9:.0f}", format_capacity(a.sent) if a.sent else "",
                 aligned_time(a.busy, longest) if a.sent else "",
                 aligned_time(a.exposed, longest) if a.exposed is not None else "",
@@ -255,7 +252,7 @@ def _axes_table(placement: Placement) -> RenderableType:
 def _messages_table(placement: Placement) -> RenderableType:
     rows = [
         (
-            _name(a.axis), str(e.kind).replace("_", "-"), e.what, format_capacity(e.size), f"{e.calls:,.0f}",
+            group_name(a.axis), str(e.kind).replace("_", "-"), e.what, format_capacity(e.size), f"{e.calls:,.0f}",
             format_capacity(e.sent_per_step),
         )
         for a in placement.axes
@@ -283,7 +280,7 @@ def _groups_table(found: Explanation) -> RenderableType:
     for axis, ranks in found.placement.groups_of(found.rank).items():
         nodes = len({rank // cluster.devices_per_node for rank in ranks})
         over = _link(cluster, crossed(ranks, cluster))
-        rows.append((_name(axis), ranks_text(ranks), f"{len(ranks):,}", f"{nodes:,}", over))
+        rows.append((group_name(axis), ranks_text(ranks), f"{len(ranks):,}", f"{nodes:,}", over))
     return _fitting(("axis", "ranks", "size", "nodes", "over"), rows, ((0, 1, 2, 3, 4),), {1, 4})
 
 

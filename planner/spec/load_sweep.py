@@ -24,6 +24,10 @@ from planner.spec.load_yaml import read_yaml
 MOST_POINTS: Final = 1_000_000
 MOST_TOP: Final = 100
 GRID: Final = ("model", "cluster", "gpus", "seq_len", "global_batch", "precision", "optimizer", "stack")
+_WRITE_ONE: Final = (
+    "write it, a line for each key, such as 'model: llama-3.1-8b', 'cluster: dgx-h100', 'gpus: [8, 16]'; "
+    "docs/sweep.md has an example"
+)
 
 
 def _several(given: Any) -> Any:
@@ -72,7 +76,7 @@ def load_sweep(path: Path) -> SweepFile:
     """The sweep in a YAML file. Raises `FileInputError` naming file and key."""
     name = str(path)
     try:
-        sweep = SweepFile.model_validate(read_yaml(path))
+        sweep = SweepFile.model_validate(read_yaml(path, _WRITE_ONE))
     except ValidationError as error:
         # a key that is not known comes first: it may be the one that is missed, misspelt
         first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")

@@ -19,8 +19,8 @@ _MOST_VALUES: Final = 1_000_000  # with what every alias repeats
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises `FileInputError`."""
+def read_yaml(path: Path, to_do: str = "check the path") -> dict[str, Any]:
+    """The mapping in a YAML file; `to_do` where there is none. Raises `FileInputError`."""
     name = str(path)
     try:
         if path.is_dir():
@@ -31,7 +31,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise FileInputError(name, "must be smaller than 1 MB", f"{path.stat().st_size} bytes")
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise FileInputError(name, "the file must exist", hint="check the path") from None
+        raise FileInputError(name, "the file must exist", hint=to_do) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
         raise FileInputError(name, "must be a readable UTF-8 text file", str(error)) from None
     return parse_yaml(text, name)

@@ -339,3 +339,9 @@ def test_export_to_another_framework_keeps_its_rules(tmp_path: Path) -> None:
     for files in ([str(out)], [str(path) for path in sorted(out.iterdir())]):  # config.json is the model
         done = runner.invoke(app, ["check", *files, "--cluster", "1x8 h100", "--json"])
         assert json.loads(done.stdout)["axes"]["tp"] == 2, done.output
+
+
+def test_a_launch_file_that_is_not_there_is_told_what_is_looked_for(tmp_path: Path) -> None:
+    told = runner.invoke(app, ["check", str(tmp_path / "pretrain.sh"), "--cluster", CLUSTER])
+    assert told.exit_code == 2
+    assert "give the script or settings file that is launched" in " ".join(told.stderr.split())

@@ -105,6 +105,10 @@ def test_the_map_is_that_of_the_placement() -> None:
     found = place(cost_model(problem), plan.choices[0].config.parallel()).by_axis
     spans = {span.group: span for span in chart_data.axis_spans(plan, plan.choices[0].config)}
     assert set(spans) == {"cp", "dp_cp", "ep", "edp", "pp"}
+    assert {group: span.axis for group, span in spans.items() if span.axis != group} == {
+        "dp_cp": "dp x cp",
+        "edp": "expert dp",
+    }  # as `planner explain` calls them
     for name, span in spans.items():
         assert (span.size, span.groups, span.stride) == (
             found[name].size,

@@ -35,6 +35,7 @@ Array = NDArray[np.float64]
 
 LARGEST_FILE: Final = 50_000_000  # bytes
 SMALLEST_SIZE: Final = 256.0  # bytes; below, timers say more than links
+_RUN: Final = "run all_reduce_perf -b 8 -e 4G -f 2"
 _NAMES: Final = (
     ("all_reduce", CollectiveKind.ALL_REDUCE),
     ("all_gather", CollectiveKind.ALL_GATHER),
@@ -94,6 +95,10 @@ def read_tests(path: Path) -> list[LinkTest]:
         if path.stat().st_size > LARGEST_FILE:
             raise FileInputError(name, "must be smaller than 50 MB", f"{path.stat().st_size} bytes")
         text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise FileInputError(
+            name, "the file must exist", hint=f"check the path, or {_RUN} > {path.name}"
+        ) from None
     except OSError as error:
         raise FileInputError(name, "must be a readable file", str(error.strerror or error)) from None
     return parse_tests(text, name)
@@ -110,7 +115,7 @@ def parse_tests(text: str, name: str) -> list[LinkTest]:
     tests = [test for block in blocks if (test := _parse_block(block, name)) is not None]
     if not tests:
         must = "must hold a table of nccl-tests or rccl-tests"
-        raise FileInputError(name, must, "no row of sizes and times", "run all_reduce_perf -b 8 -e 4G -f 2")
+        raise FileInputError(name, must, "no row of sizes and times", _RUN)
     return tests
 
 

@@ -116,6 +116,11 @@ def test_what_is_no_table(text: str, said: str) -> None:
         parse_tests(text, "x")
 
 
+def test_a_table_that_is_not_there_is_told_what_writes_it(tmp_path: Path) -> None:
+    with pytest.raises(FileInputError, match=r"run all_reduce_perf .* > links\.txt"):
+        read_tests(tmp_path / "links.txt")
+
+
 def test_of_another_cluster() -> None:
     tests = parse_tests(as_if("all_reduce", 1, NODES, LinkFactors()), "x")
     with pytest.raises(InputError, match="this cluster"):
