@@ -71,7 +71,7 @@ def not_modelled(problem: Problem) -> tuple[str, ...]:
     job = problem.job
     has_experts = any(layer.moe for layer in problem.model.blocks)
     irrelevant = {
-        _MUON: job.optimizer is not Optimizer.MUON,
+        _MUON: job.optimizer is not Optimizer.MUON or problem.deals_matrices,
         _LOADS: not has_experts or job.expert_imbalance not in ((), 1.0),
         _LENGTHS: job.mean_length is not None,
     }

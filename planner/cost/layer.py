@@ -30,6 +30,7 @@ from planner.cost.flops import layer_gemms
 from planner.cost.host import HostModel
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.memory.activations import LayerShape
+from planner.cost.muon import MuonModel
 from planner.cost.network.overlap import paired_time, soft_maximum
 from planner.cost.selective import by_operations, kept_shares, repeated_time
 from planner.spec.config import MEGATRON_MODULES, ConfigTable, IntColumn
@@ -146,6 +147,7 @@ class LayerModel:
         self.mixing, self.passes = MixingModel(self.rates), PassModel(self.rates)
         self.communication, self.host = CommunicationModel(problem, links), HostModel(problem)
         self._ends = EdgeModel(problem, self.products, self.host)
+        self.muon = MuonModel(self.rates, links) if problem.deals_matrices else None
         self.recipe, self.bandwidth, self.gemm_peak = (
             self.rates.recipe,
             self.rates.bandwidth,

@@ -19,6 +19,7 @@ from planner.cost.memory.graph_pool import RowGraphs
 from planner.cost.memory.moments import MemoryInputs
 from planner.cost.memory.peak import Kept, memory_cost, worst_moment
 from planner.cost.memory.state_bytes import shard_groups, weights_sharded
+from planner.cost.muon import WholeMatrices
 from planner.cost.offload import copy_rate, host_seconds, host_update_rate
 from planner.cost.pipeline.least_time import least_pipeline_time
 from planner.cost.pipeline.slowest import bubble_apart, bubble_time
@@ -140,9 +141,17 @@ class PreparedCosts:
         moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
         moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
         levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
-        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row)
+        matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
+        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, matrices)
         apart = self.pipelines.apart
         scatter, gather, again, third = self._sharded(s_row, zero)
+        once = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
+        if matrices is not None:
+            once, longer = (
+                once + matrices.seconds,
+                matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row]),
+            )
+            scatter, gather = scatter * longer, gather * longer
         fetches = shards.fetches
         at: list[MemoryInputs] = []
         if apart is not None and apart.moments:
@@ -176,9 +185,19 @@ class PreparedCosts:
             updated=dense + expert,
             held=held,
             overhead=self._overhead(table, s_row),
-            once=memory_bound_time(moved, self.model.bandwidth, self.model.kernels),
+            once=once,
             memory=tuple(at) or (inputs,),
         )
+
+    def _matrices(
+        self, table: ConfigTable, c_row: Index, ranks: tuple[Array, Array], sharded: NDArray[np.bool_]
+    ) -> WholeMatrices | None:
+        """What an update of whole matrices takes; `ranks` (n,): replicas of dense and of expert parameters."""
+        if self.model.muon is None:
+            return None
+        t, et, e = (table[axis].astype(float) for axis in ("tp", "etp", "ep"))
+        layers = self.classes.copies[c_row][:, None, None] * self.classes.layers[c_row]
+        return self.model.muon.update(layers, ranks, (t, et), e, sharded)
 
     def _turns(self, table: ConfigTable) -> tuple[Array, Array]:
         """Chunks whose data parallelism hides apart, and the micro-batches that each takes before the next."""

@@ -21,6 +21,7 @@ from planner.cost.memory.state_bytes import (
     state_bytes,
     weights_sharded,
 )
+from planner.cost.muon import WholeMatrices
 from planner.cost.params_fp8 import beyond_wide, gathered_width, narrow_weights
 from planner.cost.pipeline.stages import StageClasses
 from planner.cost.shards import Shards
@@ -46,9 +47,11 @@ class Levels:
 
 
 def memory_inputs(
-    problem: Problem, weight_bytes: float, table: ConfigTable, levels: Levels, s_row: Index, p_row: Index
+    problem: Problem, weight_bytes: float, table: ConfigTable, levels: Levels, s_row: Index, p_row: Index,
+    matrices: WholeMatrices | None = None,
 ) -> MemoryInputs:  # fmt: skip
-    """What the memory of the stems `table` is made of; `s_row`, `p_row`: their rows of shards and pipelines."""
+    """What the memory of the stems `table` is made of; `s_row`, `p_row`: their rows of shards and pipelines;
+    `matrices`: of an optimizer that updates whole ones."""
     layers, pipelines, shards, classes = levels.layers, levels.pipelines, levels.shards, levels.classes
     stack, job = problem.stack, problem.job
     l_row, c_row = pipelines.layer_key[p_row], pipelines.stage_key[p_row]
@@ -110,6 +113,10 @@ def memory_inputs(
         holds_head=last > 0,
         narrow=states.beside,
         narrow_gathered=states.gathered_widths,
+        beside=0.0
+        if matrices is None
+        else matrices.beside(outer, (states.dense, states.experts), states.shared),
+        matrix_bytes=0.0 if matrices is None else matrices.temporaries,
     )
 
 

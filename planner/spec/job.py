@@ -66,7 +66,8 @@ class OptimizerCost:
 # AdamW: two fp32 moments (Kingma 2014). bf16 moments: Megatron-LM --exp-avg-dtype. 8-bit: Dettmers 2021,
 # arXiv 2110.02861, one byte a moment plus fp32 absmax per 256 values (2 x 4/256 = 0.03). Adafactor: factored
 # second moment, no first (Shazeer 2018, arXiv 1804.04235): a row and a column per matrix, below 0.01 bytes.
-# Muon: one fp32 momentum (Jordan 2024); its Newton-Schulz matrix products are not in step_bytes.
+# Muon: one fp32 momentum (Jordan 2024), of matrices; unfused: gradient read, momentum updated, decayed and updated
+# master, orthogonalised update read, 16-bit weight made of the master. `cost/muon.py` has its products and the rest.
 OPTIMIZERS: dict[Optimizer, OptimizerCost] = {
     Optimizer.ADAMW: OptimizerCost(8.0, 4 + 2 * (4 + 8) + 2),
     Optimizer.ADAMW_BF16: OptimizerCost(4.0, 4 + 2 * (4 + 4) + 2),
@@ -74,8 +75,9 @@ OPTIMIZERS: dict[Optimizer, OptimizerCost] = {
     Optimizer.SGD: OptimizerCost(0.0, 4 + 2 * 4 + 2),
     Optimizer.SGD_MOMENTUM: OptimizerCost(4.0, 4 + 2 * (4 + 4) + 2),
     Optimizer.ADAFACTOR: OptimizerCost(0.01, 4 + 2 * 4 + 2),
-    Optimizer.MUON: OptimizerCost(4.0, 4 + 2 * (4 + 4) + 2),
+    Optimizer.MUON: OptimizerCost(4.0, 4 + 8 + 2 * 8 + 4 + 4 + 2),
 }
+NEWTON_SCHULZ_STEPS: Final = 5  # iterations of Muon's update (Jordan 2024; Megatron-LM --muon-num-ns-steps)
 
 
 # Bytes of a frozen weight. NF4 with double quantisation: 4 bits and 0.127 of constants (Dettmers 2023, arXiv

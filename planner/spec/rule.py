@@ -21,11 +21,11 @@ from planner.spec.config import (
     captured_modules,
     recomputed_modules,
 )
-from planner.spec.job import Job
+from planner.spec.job import Job, Optimizer
 from planner.spec.machine.cluster import Cluster
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import ContextExchange
+from planner.spec.stack.kinds import ContextExchange, StateEngine
 
 Columns = Mapping[str, IntColumn]
 
@@ -65,6 +65,12 @@ class Problem:
         }
         exchange = self.stack.communication.cp_exchange
         return (own[exchange],) if exchange in own else self.model.context_kinds
+
+    @property
+    def deals_matrices(self) -> bool:
+        """Does the optimizer update whole matrices, dealt to ranks? Megatron-Core's Muon; others' are not costed."""
+        megatron = self.stack.framework == "megatron" and self.stack.states.engine is StateEngine.CONTIGUOUS
+        return megatron and self.job.optimizer is Optimizer.MUON and self.job.lora_rank is None
 
 
 @dataclass(frozen=True)

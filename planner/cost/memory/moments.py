@@ -55,7 +55,8 @@ class MemoryInputs:
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
     `narrow`: what weights take beyond `states`, whether they are in 8 bits or left in 16 of a frozen model in fewer,
     and copies in 8 bits (None: there are none); `narrow_gathered` (n, C): bytes of one in a gathered layer.
-    `holds_head`: classes of stages that hold the head.
+    `holds_head`: classes of stages that hold the head. `beside` (n, C): what an optimizer that updates whole matrices
+    takes beyond `states`, `matrix_bytes` (n,): of temporaries of its largest one.
     """
 
     dense: Array
@@ -95,6 +96,8 @@ class MemoryInputs:
     narrow: tuple[Array, Array | None] | None = None
     narrow_gathered: Array | None = None
     holds_head: NDArray[np.bool_] | bool = False
+    beside: Array | float = 0.0
+    matrix_bytes: Array | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def _static_terms(x: MemoryInputs, stack: Stack) -> dict[str, Array]:
     return {
         "weights": _per_class(x.dense, x.expert, x.states.weights, x.expert_states.weights) + beyond,
         **({} if copies is None else {"narrow_weight_copies": copies}),
-        "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer),
+        "optimizer": _per_class(x.dense, x.expert, x.states.optimizer, x.expert_states.optimizer) + x.beside,
         "dp_buffers": _per_class(x.dense, x.expert, x.states.buffers, x.expert_states.buffers),
         "workspace": stack.overhead.workspace + x.gather_buffers[:, None] + np.zeros_like(x.dense),
         "pipeline_buffers": x.boundary + x.stage_buffers,
@@ -145,7 +148,8 @@ def _update_temporaries(x: MemoryInputs, states: States) -> Array:
     largest = x.largest_tensor / np.where(x.zero >= 1, x.shards, 1.0)
     width = states.master or x.weight_bytes
     here = (x.states.optimizer > 0)[:, None]  # an update on the host needs nothing on the device
-    return np.where(here, x.update_bytes * local + (states.step_tensors * width * largest)[:, None], 0.0)
+    tensors = states.step_tensors * width * largest + x.matrix_bytes
+    return np.where(here, x.update_bytes * local + tensors[:, None], 0.0)
 
 
 def _behind(x: MemoryInputs, done: Array | float) -> Array:

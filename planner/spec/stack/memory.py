@@ -168,8 +168,11 @@ class States(Section):
 
         In 4 bits they need masters outside the optimizer: one that holds them itself, as it does to keep moments in 16
         bits, has no 4-bit parameters (Megatron-LM d98e8a6, core/optimizer/distrib_optimizer.py
-        _build_model_and_main_param_groups, optimizer_config.py use_precision_aware_optimizer_no_fp8_or_ds_fp8).
+        _build_model_and_main_param_groups, optimizer_config.py use_precision_aware_optimizer_no_fp8_or_ds_fp8). Of
+        Muon, whose masters are apart from either (core/optimizer/layer_wise_optimizer.py), no run of it is known.
         """
+        if optimizer is Optimizer.MUON:
+            return False
         if precision is Precision.NVFP4:
             return self.fp4_param_gather and optimizer is not Optimizer.ADAMW_BF16
         return precision in (self.fp8_param_gather or ())

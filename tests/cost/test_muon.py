@@ -1,0 +1,112 @@
+"""Muon's update: iterations by hand, matrices dealt whole, what it holds beside the states of its parameters."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from planner.cost.flops import layer_gemms
+from planner.cost.muon import MuonModel, WholeMatrices, largest_part, matrices_of, newton_schulz_flops
+from planner.cost.table import CostDetail
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Optimizer
+from tests.problems import costs, dense_model, moe_model, problem
+
+MODEL = dense_model()
+
+
+def muon_of(machine: str = "2x8 h100 400G-ib") -> MuonModel:
+    found = costs(problem(machine=machine, optimizer=Optimizer.MUON)).layers.muon
+    assert found is not None
+    return found
+
+
+def detail(optimizer: Optimizer, stack: str = "megatron-2026", **axes: int) -> CostDetail:
+    config = ParallelConfig(**{"dp": 16, "num_microbatches": 4, "zero": 1, **axes})
+    subject = problem(optimizer=optimizer, stack=stack)
+    found = costs(subject).evaluate(ConfigTable.of([config]), keep_terms=True).detail
+    assert found is not None
+    return found
+
+
+def optimizer_seconds(optimizer: Optimizer, **axes: int) -> float:
+    return float(detail(optimizer, **axes).time["optimizer"][0])
+
+
+def test_iterations_by_hand() -> None:
+    # five times: 4 x 4 by 4 x 6 transposed, its square, and the sum by the matrix, 2 FLOP a multiply-add
+    once = 2 * 4 * 4 * 6 + 2 * 4 * 4 * 4 + 2 * 4 * 4 * 6
+    assert newton_schulz_flops(4, 6) == newton_schulz_flops(6, 4) == 5 * once
+    assert newton_schulz_flops(4, 6, steps=2) == 2 * once
+
+
+@pytest.mark.parametrize("model", [dense_model(), moe_model(2, leading_dense=0, experts=8)])
+def test_matrices_are_all_weights_of_products(model: object) -> None:
+    layer = model.layers[0]  # type: ignore[attr-defined]
+    hidden = model.hidden  # type: ignore[attr-defined]
+    gemms = layer_gemms(layer, hidden)
+    weights = sum(g.groups * g.in_features * (g.out_features + g.kv_out_features) for g in gemms)
+    found = matrices_of(layer, hidden)
+    assert sum(m.count * m.elements for m in found) == weights
+    assert len(found) == len(gemms) + 2  # queries, keys and values apart
+
+
+def test_largest_part_is_no_more_than_any_deal() -> None:
+    """Three kinds dealt to three ranks in every way."""
+    kinds, number = [5.0, 3.0, 2.0], [2, 1, 4]
+    items = [size for size, count in zip(kinds, number, strict=True) for _ in range(count)]
+    best = min(
+        max(sum(w for w, r in zip(items, deal, strict=True) if r == rank) for rank in range(3))
+        for deal in product(range(3), repeat=len(items))
+    )
+    parts = largest_part(
+        np.array(number, dtype=float)[:, None, None], np.array(kinds)[:, None], np.array([3.0])
+    )
+    assert parts.item() <= best <= 4 / 3 * parts.item()
+
+
+def test_ranks_beyond_the_matrices_bring_nothing() -> None:
+    """One layer's matrices on more and more ranks: the largest one remains, and buffers grow by ranks."""
+    muon, counts = muon_of(), np.array([[[1.0]]])
+    one = np.ones(1)
+
+    def update(ranks: float) -> WholeMatrices:
+        return muon.update(counts, (ranks * one, one), (one, one), one, np.array([True]))
+
+    assert update(1).padding[0] == 0.0
+    largest = max(matrix.elements for matrix in muon.kinds[0])
+    whole = sum(matrix.count * matrix.elements for matrix in muon.kinds[0])
+    assert update(2).seconds < update(1).seconds
+    assert update(64).seconds == update(128).seconds == max(muon.seconds.values())
+    assert update(128).padding[0] == pytest.approx(128 * largest - whole)
+
+
+def test_seconds_follow_the_work_and_its_owners() -> None:
+    """Whole matrices under tensor parallelism: the same work on every rank of it, and their momentum is gathered."""
+    adam, muon = (optimizer_seconds(o, dp=4, tp=4, sp=1) for o in (Optimizer.ADAMW, Optimizer.MUON))
+    assert muon > adam
+    alone = optimizer_seconds(Optimizer.MUON, dp=4, tp=4, sp=1, zero=0)
+    assert 2.0 < alone / muon < 4.5  # of four replicas each does a quarter with the layer-wise optimizer
+    spread = optimizer_seconds(Optimizer.MUON, dp=16)
+    assert spread < muon
+    model = muon_of()
+    work = sum(newton_schulz_flops(m.rows, m.columns) * m.count for m in model.kinds[0]) * MODEL.num_layers
+    assert alone > work / 989e12
+
+
+def test_second_moments_of_the_embedding() -> None:
+    """Without replicas and sharding: 8 bytes less a matrix element's 4, none less for the embedding and the head."""
+    axes = {"dp": 1, "tp": 1, "zero": 0, "num_microbatches": 16}
+    both = [detail(o, **axes).memory["optimizer"] for o in (Optimizer.ADAMW, Optimizer.MUON)]
+    adam, muon = (float(of["optimizer"].max()) for of in both)
+    inside = sum(m.count * m.elements for m in muon_of().kinds[0]) * MODEL.num_layers
+    assert adam - muon == pytest.approx(4.0 * inside, rel=1e-3)
+    extra = both[1]["optimizer_temporaries"] - both[0]["optimizer_temporaries"]
+    assert float(extra.max()) == pytest.approx(8.0 * max(m.elements for m in muon_of().kinds[0]))
+
+
+def test_other_frameworks_are_not_costed() -> None:
+    assert costs(problem(optimizer=Optimizer.MUON, stack="deepspeed-2025")).layers.muon is None
+    assert costs(problem()).layers.muon is None
