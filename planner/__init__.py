@@ -13,10 +13,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from planner.api import compare, estimate, plan, size
+    from planner.errors import InputError, PlannerError
 
-__all__ = ["__version__", "compare", "estimate", "plan", "size"]
+__all__ = ["InputError", "PlannerError", "__version__", "compare", "estimate", "plan", "size"]
 
 _MODULES = ("compare", "estimate", "plan", "size")  # modules of the same name as the question they answer
+_ERRORS = ("InputError", "PlannerError")
 
 
 class _Question(ModuleType):
@@ -37,6 +39,8 @@ class _Package(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in _MODULES:
             return importlib.import_module(f"planner.{name}")
+        if name in _ERRORS:
+            return getattr(importlib.import_module("planner.errors"), name)
         raise AttributeError(f"module 'planner' has no attribute {name!r}")
 
 

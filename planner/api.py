@@ -6,19 +6,21 @@
     best.to_dataframe()                      # a row for each configuration (needs pandas)
 
 Answers are those of the command line: "nothing fits" is a result with reasons, and what cannot be understood raises a
-`planner.errors.PlannerError`. Left out: drawing and writing of answers (`planner.report`, `planner.spec.load_plan`).
+`planner.PlannerError`, in words of keywords. Left out: drawing and writing of answers (`planner.report`,
+`planner.spec.load_plan`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any, Final, TypedDict, Unpack, get_type_hints
 
 from planner.compare import Comparison, compare_clusters
-from planner.errors import InputError, nearest_names
+from planner.errors import InputError, PlannerError, nearest_names
 from planner.estimate import make_estimate
 from planner.plan import make_plan
 from planner.request import Request
@@ -26,6 +28,7 @@ from planner.size import Goal, Sizing, size_cluster
 from planner.space.restriction import parse_restriction, split_layout
 from planner.spec.planfile import Plan
 from planner.units import parse_count
+from planner.wording import as_keyword, reword
 
 Values = int | str | Sequence[int | str]
 Name = str | PathLike[str]  # of the catalog, or a path
@@ -65,9 +68,35 @@ class Question(TypedDict, total=False):
     bf16_layers: str
 
 
+@contextmanager
+def _in_keywords(**names: str) -> Iterator[None]:
+    """Errors speak of keywords, not of options of the command line. `names`: of those that are called otherwise."""
+    known = {
+        *Question.__optional_keys__,
+        "gpus",
+        "max_gpus",
+        "top",
+        "objective",
+        "time_limit",
+        "days",
+        "budget",
+        "clusters",
+    }
+
+    def say(name: str, value: str) -> str | None:
+        return as_keyword(names.get(name, name), value) if name in known else None
+
+    try:
+        yield
+    except PlannerError as error:
+        reword(error, say)
+        raise
+
+
 _EXAMPLES: Final = {"set": '{"tp": 8}', "assume": '{"pue": 1.2}'}
 
 
+@_in_keywords()
 def plan(
     model: Name, cluster: Name, *, gpus: int | None = None, top: int = 10, objective: str = "step_time",
     time_limit: float | None = None, **question: Unpack[Question],
@@ -82,11 +111,13 @@ def plan(
     return make_plan(asked)
 
 
+@_in_keywords()
 def estimate(model: Name, cluster: Name, *, gpus: int | None = None, **question: Unpack[Question]) -> Plan:
     """What the one configuration that `set` names costs, or which rules it breaks. Raises `PlannerError`."""
     return make_estimate(_request(model, cluster, gpus, question))
 
 
+@_in_keywords()
 def compare(
     model: Name, clusters: Sequence[Name], *, gpus: int | Sequence[int] = (), objective: str = "step_time",
     **question: Unpack[Question],
@@ -100,6 +131,7 @@ def compare(
     )
 
 
+@_in_keywords(gpus="max_gpus")
 def size(
     model: Name, cluster: Name, *, days: float | None = None, budget: float | None = None,
     max_gpus: int | None = None, **question: Unpack[Question],

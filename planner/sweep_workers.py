@@ -19,8 +19,9 @@ from planner.outcome import check_whole
 from planner.plan import make_plan
 from planner.planners import spawned_pool
 from planner.request import Request
-from planner.spec.machine.build_cluster import NodeTypeError
+from planner.spec.load_sweep import SweepFile
 from planner.spec.rows import COLUMNS, Row, plan_rows
+from planner.wording import as_key, reword
 
 Answer = tuple[int, list[Row]]
 Workers = Callable[[Mapping[int, Request]], Iterator[Answer]]
@@ -41,8 +42,8 @@ def answer_point(request: Request, version: str) -> list[Row]:
     try:
         plan = make_plan(request)
     except PlannerError as error:
-        hint = f"add gpus: [{error.per_node}]" if isinstance(error, NodeTypeError) else error.hint
-        reason = "; ".join(part for part in (error.must, error.given, hint) if part)
+        reword(error, lambda name, value: as_key(name, value) if name in SweepFile.model_fields else None)
+        reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
         asked = {key: getattr(request, key) for key in _ASKED}
         return [
             dict.fromkeys(COLUMNS)

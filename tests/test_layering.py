@@ -13,7 +13,7 @@ import planner
 
 PACKAGE = Path(planner.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "units"),
+    ("errors", "units", "wording"),
     ("spec", "catalog"),
     ("frameworks",),
     ("space",),

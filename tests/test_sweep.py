@@ -171,7 +171,7 @@ def test_a_sweep_that_is_not_there_is_told_how_one_looks(tmp_path: Path) -> None
 def test_a_sweep_without_a_size_is_told_the_key_of_its_file(tmp_path: Path) -> None:
     file = given(tmp_path, "model: llama-3.1-8b\ncluster: dgx-h100")
     told = run(file, "-o", tmp_path / "t.csv", "--workers", 1)
-    assert "add gpus: [8]" in told.stderr
+    assert "add gpus: 8" in told.stderr
     assert "--gpus" not in told.stderr
     assert "1 row of 1 point written" in told.stderr
 

@@ -20,13 +20,17 @@ import typer
 from planner.cli.options import CalibrationOption
 from planner.cli.report import MOST_CELLS, MOST_RANKS, drawn_plan_page
 from planner.errors import InputError, PlannerError, UnknownNameError
+from planner.wording import reword, reworded
 
 if TYPE_CHECKING:
     from planner.request import Request
     from planner.spec.planfile import Plan
 
 EPILOG = "\b\nExamples:\n  planner serve --port 8765\n  planner serve --calibration ours.yaml"
-FIELDS: Final = ("model", "cluster", "gpus", "seq_len", "global_batch", "tokens", "precision", "stack", "set")
+FIELDS: Final = {  # of the form -> as they are called on the page
+    "model": "model", "cluster": "cluster", "gpus": "GPUs", "seq_len": "sequence", "global_batch": "batch",
+    "tokens": "tokens", "precision": "precision", "stack": "software", "set": "only",
+}  # fmt: skip
 LONGEST: Final = 200  # characters of a field
 AT_ONCE: Final = 2  # answers computed at the same time
 KEPT: Final = 64  # answers
@@ -123,6 +127,12 @@ def asked(query: Mapping[str, str], calibration: str | None = None) -> Request:
     return options.request(model, cluster, _number(given, "gpus"))
 
 
+def on_page(name: str, value: str) -> str | None:
+    """An option of the command line as the form has it; None where the form lacks it."""
+    label = FIELDS.get(name)
+    return f"{label}: {value}" if label and value else label
+
+
 def _file(calibration: str | None) -> Path | None:
     return Path(calibration) if calibration is not None else None
 
@@ -201,6 +211,7 @@ def web_app(host: str = "127.0.0.1", calibration: str | None = None) -> Any:
             try:
                 return await anyio.to_thread.run_sync(work, call.query_params)
             except PlannerError as error:
+                reword(error, on_page)
                 # a question that cannot be answered is an answer: a browser would call 400 a failure of the page
                 status = 200 if call.url.path.startswith("/api/") else 400
                 return JSONResponse(
@@ -266,7 +277,7 @@ def plan_json(query: Mapping[str, str], calibration: str | None = None) -> str:
     found = answer(query, calibration)
     drawn = found.choices and found.choices[0].config.pp > 1
     page = plan_page(found, '<div id="passes">drawing the passes ...</div>' if drawn else "")
-    head = json.dumps({"page": page_fragment(page), "title": page.title})
+    head = json.dumps({"page": reworded(page_fragment(page), on_page), "title": page.title})
     return head.removesuffix("}") + ', "charts": ' + chart_json(page) + "}"
 
 

@@ -135,6 +135,12 @@ def test_answers_and_problems() -> None:
     assert web.get("/plan.json", params={}).status_code == 400
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
+def test_hints_are_in_the_words_of_the_form() -> None:
+    sizeless = {key: value for key, value in ASKED.items() if key != "gpus"}
+    assert client().get("/api/plan", params=sizeless).json()["problem"]["hint"] == "add GPUs: 8"
+
+
 def test_a_port_in_use_is_an_error() -> None:
     from planner.cli.serve import _listen
 
