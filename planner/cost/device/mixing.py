@@ -191,8 +191,8 @@ class MixingModel:
         of Ampere too. Beside three products for one what else makes it slower than FlashAttention-2 in 16 bits weighs
         little, and is left out.
         """
-        architecture = self.rates.problem.cluster.accelerator.architecture
-        newer = architecture in (Architecture.HOPPER, Architecture.BLACKWELL)  # than FlashAttention-2
+        instructions = self.rates.problem.cluster.accelerator.instructions
+        newer = instructions in (Architecture.HOPPER, Architecture.BLACKWELL)  # than FlashAttention-2
         slower: tuple[Array | float, Array | float] = (1.0, 1.0)
         if newer and (kernel is not AttentionKernel.FLASH or self.rates.recipe.other is Dtype.FP32):
             masked = kernel is AttentionKernel.MEMORY_EFFICIENT
@@ -205,7 +205,7 @@ class MixingModel:
 
     def _issues_amperes(self, kernel: AttentionKernel) -> bool:
         """Does a Blackwell run FlashAttention-2, whose tables say nothing of Ampere's instructions?"""
-        blackwell = self.rates.problem.cluster.accelerator.architecture is Architecture.BLACKWELL
+        blackwell = self.rates.problem.cluster.accelerator.instructions is Architecture.BLACKWELL
         return blackwell and kernel is AttentionKernel.FLASH_2 and self.rates.recipe.other is not Dtype.FP32
 
     def _by_units(

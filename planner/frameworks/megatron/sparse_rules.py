@@ -42,7 +42,7 @@ def _everywhere(columns: Columns, problem: Problem, legal: bool) -> Mask:
 
 
 def _device(columns: Columns, problem: Problem) -> Mask:
-    new = problem.cluster.accelerator.architecture in (Architecture.HOPPER, Architecture.BLACKWELL)
+    new = problem.cluster.accelerator.instructions in (Architecture.HOPPER, Architecture.BLACKWELL)
     return _everywhere(columns, problem, new or not _fused(problem))
 
 
@@ -57,7 +57,7 @@ def _heads(columns: Columns, problem: Problem) -> Mask:
     legal = np.ones(len(columns["tp"]), dtype=np.bool_)
     if not _fused(problem):
         return legal
-    blackwell = problem.cluster.accelerator.architecture is Architecture.BLACKWELL
+    blackwell = problem.cluster.accelerator.instructions is Architecture.BLACKWELL
     tile = 128 if blackwell else 64
     for a in problem.model.attentions:
         if a.sparse and not a.chooses_blocks:
@@ -131,7 +131,7 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
         f"{_VARIANT}/dsa_cudnn_kernels.py _flash_mla_head_padding, _supports_flash_mla_value_layout",
         lambda p: {
             "value": LATENT[0], "key": (SHARED if p.model.compresses_keys else LATENT)[1], "model": p.model.name,
-            "tile": 128 if p.cluster.accelerator.architecture is Architecture.BLACKWELL else 64,
+            "tile": 128 if p.cluster.accelerator.instructions is Architecture.BLACKWELL else 64,
             "heads": next((a.heads for a in p.model.attentions), 0),
         },
     ),

@@ -204,6 +204,14 @@ class Accelerator:
     integrated_nics: bool = False
     typical_node: TypicalNode | None = None
 
+    @property
+    def instructions(self) -> Architecture:
+        """The generation whose products attention issues: Ampere's on workstation Blackwell, of compute capability 12,
+        which has neither Hopper's nor the tensor memory of Blackwell in data centres (NVIDIA cuBLASDx, performance
+        guide: tcgen05 is the path of 10.0, 10.3 and 11.0, not of 12)."""
+        workstation = (self.compute_capability or "").partition(".")[0] == "12"
+        return Architecture.AMPERE if workstation else self.architecture
+
     def peak_flops(self, dtype: Dtype) -> float:
         """Dense peak rate in `dtype` [FLOP/s]. Raises `UnsupportedError` where the format is missing.
 

@@ -67,3 +67,22 @@ def test_fp32_attention_on_hopper_loses_what_instructions_of_ampere_lose() -> No
     assert fp32 == seconds(Precision.FP32, AttentionKernel.FLASH_2)
     assert slower > 1.3
     assert fp32 / seconds(Precision.BF16, AttentionKernel.FLASH) == pytest.approx(6.0 * slower, rel=1e-3)
+
+
+def test_workstation_blackwell_loses_nothing_by_instructions_of_ampere() -> None:
+    """Of compute capability 12, it has no others: a kernel in Triton loses what it loses on A100."""
+    config = ConfigTable.of([ParallelConfig(dp=8, micro_batch=1, num_microbatches=8)])
+
+    def slower(device: str) -> float:
+        seconds = []
+        for kernel in (AttentionKernel.FLASH, AttentionKernel.FLASH_TRITON):
+            subject = problem(machine=f"1x8 {device}", stack="torchtitan-2026")
+            kernels = subject.stack.kernels.model_copy(update={"attention": kernel})
+            stack = subject.stack.model_copy(update={"kernels": kernels})
+            detail = costs(replace(subject, stack=stack)).evaluate(config, keep_terms=True).detail
+            assert detail is not None
+            seconds.append(float(detail.time["attention"][0]))
+        return seconds[1] / seconds[0]
+
+    assert 1.4 < slower("rtx-pro-6000-server") < 2.0
+    assert slower("b200") > 2.0
