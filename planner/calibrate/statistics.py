@@ -36,13 +36,15 @@ ROWS_NAMED: Final = 5  # of those with one fault
 @dataclass(frozen=True)
 class Answer:
     """One row: what it says, what was predicted (an object of OUT.json), what was measured. `moe`: of a mixture of
-    experts; `hybrid`: of a model with state spaces, which may be one too."""
+    experts; `hybrid`: of a model with state spaces, which may be one too. `unread_flops`: why the TFLOP/s of a row
+    that states them alone give no step time."""
 
     row: dict[str, str]
     output: dict[str, Any]
     measured: Measurement
     moe: bool
     hybrid: bool = False
+    unread_flops: str = ""
 
     @property
     def time_ratio(self) -> float | None:
@@ -245,6 +247,10 @@ def summarise(answers: Sequence[Answer]) -> dict[str, Any]:
         "reasons": dict(Counter(a.output["reason"] for a in answers if a.output["reason"]).most_common()),
         "unread_cells": dict(Counter(name for a in answers for name in unread_cells(a.row))),
         "rows_of_unread_cells": _rows_unread(answers),
+        "unread_flops": {
+            reason: [a.output["row"] for a in answers if a.unread_flops == reason]
+            for reason in dict.fromkeys(a.unread_flops for a in answers if a.unread_flops)
+        },
         "headline_dense": mean_of_sources(sources, "step_time_dense"),
         "headline_moe": mean_of_sources(sources, "step_time_moe"),
         "headline_moe_no_hybrids": mean_of_sources(sources, "step_time_moe_no_hybrids"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.calibrate.statistics import REGRETS
+from planner.calibrate.statistics import REGRETS, ROWS_NAMED
 
 _MOST_REASONS, _LONGEST = 20, 160
 _HEADER = ("source", "rows", "step time", "p90", "bias", "memory", "p90", "bias")
@@ -56,6 +56,12 @@ def _total_lines(summary: dict[str, Any]) -> list[str]:
         + _some([f"row {c['row'] + 1}: {c['cell']!r}" for c in summary["rows_of_unread_cells"][name]], count)
         + ")"
         for name, count in summary["unread_cells"].items()
+    ]
+    lines += [
+        f"tflops_per_gpu of {len(rows)} row{'s' * (len(rows) != 1)} gives no step time: {reason} ("
+        + _some([f"row {row + 1}" for row in rows[:ROWS_NAMED]], len(rows))
+        + ")"
+        for reason, rows in summary["unread_flops"].items()
     ]
     for key, what in (("headline_dense", "dense"), ("headline_moe", "mixture of experts")):
         part = summary[key]
@@ -147,7 +153,7 @@ def text_table(summary: dict[str, Any]) -> str:
     ):
         if told := list(rows):
             lines += ["", title, *told]
-    if summary["worst"] or summary["reasons"] or summary["unread_cells"]:
+    if summary["worst"] or summary["reasons"] or summary["unread_cells"] or summary["unread_flops"]:
         lines += ["", "row 1 is the first below the header"]
     return "\n".join(lines)
 

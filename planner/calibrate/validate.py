@@ -12,10 +12,11 @@ from typing import Any
 
 from planner.calibrate.coverage import band_of_row, coverage
 from planner.calibrate.predict import Prediction, predict_runs
+from planner.calibrate.published.flops_rate import states_flops_alone, with_flops_rate
 from planner.calibrate.published.measured import measurement_of
 from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, refusal
 from planner.calibrate.statistics import Answer, summarise
-from planner.errors import PlannerError
+from planner.errors import PlannerError, UnsupportedError
 from planner.spec.overlay import Overlay
 from planner.spec.rule import Problem
 from planner.units import GIB
@@ -59,10 +60,19 @@ def validation_answers(
 ) -> list[Answer]:
     """Every row with its prediction and its measurement."""
     runs, outputs = _predict(rows, models, overlay)
-    return [
-        Answer(row, output, measurement_of(row), *_kind_of(run))
-        for row, run, output in zip(rows, runs, outputs, strict=True)
-    ]
+    return [_answer(row, run, output) for row, run, output in zip(rows, runs, outputs, strict=True)]
+
+
+def _answer(row: dict[str, str], run: Run | None, output: dict[str, Any]) -> Answer:
+    """One row with its measurement: of a row that states TFLOP/s alone, the step that they mean."""
+    measured, unread = measurement_of(row), ""
+    if run is not None and states_flops_alone(row):
+        try:
+            measured, said = with_flops_rate(measured, row, run)
+            output = output | {"assumed": [*output["assumed"], said]}
+        except UnsupportedError as error:
+            unread = refusal(error)
+    return Answer(row, output, measured, *_kind_of(run), unread_flops=unread)
 
 
 def _kind_of(run: Run | None) -> tuple[bool, bool]:

@@ -167,3 +167,22 @@ def mfu_flops_per_token(model: ModelSpec, seq: Quantity, convention: MfuConventi
         MfuConvention.SIX_N: six_n_flops_per_token,
     }[convention]
     return count(model, seq)
+
+
+def layers_forward_flops_per_token(model: ModelSpec, seq: Quantity, convention: MfuConvention) -> Quantity:
+    """Forward FLOPs of all layers, what recomputing them wholly adds to hardware FLOPs [FLOP/token].
+
+    A third of the model FLOPs less what stands outside the layers, which no framework recomputes: Narayanan 2021, arXiv
+    2104.04473, equation 3, has 96 B s l h^2 (1 + s/6h + V/16lh), of which 24 B s l h^2 (1 + s/6h) are this. Of the
+    conventions that count forward and backward as 1 to 2: the full square and half of it, without indexers.
+    """
+    outer = sum(gemm_flops(gemm, 1) for gemm in outer_gemms(model))
+    return mfu_flops_per_token(model, seq, convention) / 3 - outer
+
+
+def core_forward_flops_per_token(model: ModelSpec, seq: Quantity, convention: MfuConvention) -> Quantity:
+    """Forward FLOPs of the attention cores, what recomputing them adds to hardware FLOPs [FLOP/token].
+
+    What depends on the sequence in `layers_forward_flops_per_token`. Korthikanti 2022, arXiv 2205.05198, section 5.
+    """
+    return (mfu_flops_per_token(model, seq, convention) - mfu_flops_per_token(model, 0.0, convention)) / 3

@@ -20,7 +20,12 @@ from planner.cost.flops import (
     layer_gemms,
     model_flops,
 )
-from planner.cost.mfu import MfuConvention, mfu_flops_per_token
+from planner.cost.mfu import (
+    MfuConvention,
+    core_forward_flops_per_token,
+    layers_forward_flops_per_token,
+    mfu_flops_per_token,
+)
 from planner.cost.params import layer_parameters, model_parameters, norm_parameters
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf import read_hf_config
@@ -144,6 +149,19 @@ class TestConventions:
         h, layers, vocab, s = 12288, 96, 50257, 2048
         formula = 72 * layers * h**2 * (1 + s / (6 * h) + vocab / (12 * layers * h))
         assert mfu_flops_per_token(spec, 2048, MfuConvention.FULL_SQUARE) == pytest.approx(formula, rel=1e-12)
+
+    def test_whole_recomputation_adds_a_third_of_what_the_layers_compute(self) -> None:
+        """Narayanan 2021, equation 3: 96 B s l h^2 (1 + s / 6h + V / 16 l h), the head computed once."""
+        spec = load_model("gpt-3-175b")
+        h, layers, vocab, s = 12288, 96, 50257, 2048
+        formula = 96 * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
+        once = mfu_flops_per_token(spec, 2048, MfuConvention.FULL_SQUARE)
+        again = layers_forward_flops_per_token(spec, 2048, MfuConvention.FULL_SQUARE)
+        assert once + again == pytest.approx(formula, rel=1e-12)
+        core = core_forward_flops_per_token(spec, 2048, MfuConvention.FULL_SQUARE)
+        assert core == pytest.approx(4 * layers * h * s, rel=1e-12)
+        half = core_forward_flops_per_token(spec, 2048, MfuConvention.CAUSAL_HALF)
+        assert half == pytest.approx(core / 2, rel=1e-12)
 
     def test_causal_half_halves_attention_alone(self) -> None:
         spec = load_model("llama-3.1-8b")
