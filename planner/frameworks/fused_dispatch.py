@@ -80,6 +80,12 @@ def _capacity(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((_group(columns) == 1) | (not given) | static_experts(columns, problem))
 
 
+def _holds_shards(columns: Columns, problem: Problem) -> Mask:
+    """Every shard of an expert receives all of its rows, in a buffer that is no larger for it."""
+    most = max(problem.stack.kernels.expert_capacity, 1.0)
+    return (columns["etp"] <= most) | ~static_experts(columns, problem)
+
+
 DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "dispatcher-devices", ("ep", "etp"), _devices,
@@ -110,6 +116,13 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
         "DeepEP's groups, ep x etp, have 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 or 160 ranks, beyond a node with "
         "every 8 joined by NVLink; ep={ep} etp={etp}", "choose another ep",
         "DeepEP deep_ep/buffer.py Buffer.get_dispatch_config, csrc/kernels/configs.cuh",
+    ),
+    Rule(
+        "expert-capacity-etp", ("ep", "etp"), _holds_shards,
+        "every shard of an expert receives all of its rows, so that a buffer of {capacity:g} times a rank's own would "
+        "drop tokens; etp={etp}", "choose a smaller etp, or a moe_expert_rank_capacity_factor above it",
+        "Megatron-LM d98e8a6 core/transformer/moe/token_dispatcher.py _HybridEPManager.setup_metadata",
+        lambda p: {"capacity": p.stack.kernels.expert_capacity},
     ),
     Rule(
         "dispatcher-choices", ("ep", "etp"), _choices,

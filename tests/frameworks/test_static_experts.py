@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.catalog.stack_options import DP_SERIAL, FUSED_EXPERTS, PAGED_STASH
@@ -43,8 +45,6 @@ def test_what_a_full_iteration_captures(stack: str, ep: int, broken: set[str]) -
 
 def test_kept_rows_are_those_of_the_stash() -> None:
     """1.2 times what is kept of rows of experts, 1.5 times the working set; a rank alone receives its own rows."""
-    from dataclasses import replace
-
     kept = {}
     for ep in (1, 8):
         for stack in (STATIC, "megatron-2026+hybridep"):
@@ -53,6 +53,22 @@ def test_kept_rows_are_those_of_the_stash() -> None:
             kept[ep, stack == STATIC] = float(model.evaluate(table).peak_memory[0])
     assert kept[1, True] == kept[1, False]
     assert kept[8, True] > kept[8, False]
+
+
+@pytest.mark.parametrize(("etp", "capacity", "legal"), [(1, 1.5, True), (2, 1.5, False), (2, 2.5, True)])
+def test_a_buffer_holds_what_every_shard_of_an_expert_receives(
+    etp: int, capacity: float, legal: bool
+) -> None:
+    """Two ranks that share experts receive all rows of both, in a buffer of `capacity` times those of one."""
+    subject = on_blackwell(STATIC, "bf16")
+    kernels = subject.stack.kernels.model_copy(update={"expert_capacity": capacity, "expert_stash": 0.0})
+    subject = replace(subject, stack=subject.stack.model_copy(update={"kernels": kernels}))
+    config = ParallelConfig(tp=2, sp=1, dp=32, ep=8, etp=etp, micro_batch=1, num_microbatches=8, zero=1)
+    found = {violation.rule for violation in explain_config(config, subject, all_rules_for("megatron"))}
+    assert found == (set() if legal else {"expert-capacity-etp"})
+    x = costs(subject).layers.shape(ConfigTable.of([config]), subject.model.layers[0])
+    rows = etp * float(x.rows_for_experts(8.0, capacity)[0])
+    assert rows == pytest.approx(capacity * 8 * 4096 / 2)
 
 
 @pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])

@@ -61,14 +61,16 @@ class LayerShape:
         return self.expert_tokens * self.imbalance
 
     def rows_for_experts(self, mean_k: float, capacity: float) -> Array:
-        """Rows of which memory is taken, of `mean_k` experts a token: those of the busiest rank, or the buffer's.
+        """Rows of which memory is taken, of `mean_k` experts a token: those of the busiest rank, or the buffer's; a
+        rank of `et` that share its experts holds `et` times as many, as it does without a buffer.
 
-        `capacity`: rows of a buffer of one size over those of balanced routing, 0 where it is made as rows come; a rank
-        alone in its group gets none (Megatron-LM d98e8a6 moe/token_dispatcher.py _HybridEPManager.setup_metadata).
+        `capacity`: rows of a buffer of one size over those that a rank's own tokens make, 0 where it is made as rows
+        come; a rank alone in its group gets none (Megatron-LM d98e8a6 moe/token_dispatcher.py
+        _HybridEPManager.setup_metadata).
         """
         if not capacity:
             return self.routed_tokens * mean_k
-        held = np.where(self.e * self.et > 1, capacity * self.expert_tokens, self.routed_tokens)
+        held = np.where(self.e * self.et > 1, capacity / self.et * self.expert_tokens, self.routed_tokens)
         return np.asarray(held * mean_k)
 
     def take(self, rows: NDArray[np.intp]) -> LayerShape:
