@@ -2,7 +2,7 @@
 
 Megatron-Core's (NVIDIA/Megatron-LM@d98e8a6 core/optimizer/emerging_optimizers.py TensorParallelMuon,
 layer_wise_optimizer.py), with five iterations and whole matrices under tensor parallelism (--muon-tp-mode duplicated).
-Left out: projections of prediction modules, SYRK kernels, and that buckets of a few layers are dealt one by one.
+Left out: projections of prediction modules, SYRK kernels, and that a virtual stage is dealt bucket by bucket.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.cost.memory.state_bytes import StateBytes
 from planner.cost.network.collectives import all_gather_time
 from planner.cost.network.traffic import group_links
+from planner.spec.config import ConfigTable
 from planner.spec.job import NEWTON_SCHULZ_STEPS, OPTIMIZERS, Optimizer
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
@@ -35,9 +36,9 @@ ALONE_BYTES = 8.0
 
 @dataclass(frozen=True)
 class Matrix:
-    """`count` weight matrices of a layer, `rows` x `columns` each, that are orthogonalised one by one."""
+    """`count` weights of a layer, each dealt as one and orthogonalised in blocks of so many `rows` x `columns`."""
 
-    rows: float
+    rows: tuple[float, ...]
     columns: float
     shard: Shard
     expert: bool
@@ -46,7 +47,7 @@ class Matrix:
     @property
     def elements(self) -> float:
         """Of one of them, on all ranks [1]."""
-        return self.rows * self.columns
+        return sum(self.rows) * self.columns
 
     @property
     def divided(self) -> bool:
@@ -67,24 +68,17 @@ def newton_schulz_flops(rows: float, columns: float, steps: int = NEWTON_SCHULZ_
 def matrices_of(layer: Layer, hidden: int) -> tuple[Matrix, ...]:
     """The matrices of a layer as Megatron-Core holds them: gate and up fused, queries, keys and values taken apart
     (--muon-no-split-qkv is not given)."""
-    found: list[Matrix] = []
-    for gemm in layer_gemms(layer, hidden):
-        if not gemm.frozen:
-            found += _of(gemm, layer)
-    return tuple(found)
+    return tuple(_of(gemm, layer) for gemm in layer_gemms(layer, hidden) if not gemm.frozen)
 
 
-def _of(gemm: Gemm, layer: Layer) -> list[Matrix]:
+def _of(gemm: Gemm, layer: Layer) -> Matrix:
     outputs = [float(gemm.out_features)]
     if gemm.kv_out_features:
         gates = {block.attention.gate_width for block in layer.blocks if block.attention is not None}
         gate = float(max(gates, default=0))
         outputs = [gemm.out_features - gate, gate, gemm.kv_out_features / 2.0, gemm.kv_out_features / 2.0]
-    return [
-        Matrix(rows, float(gemm.in_features), gemm.shard, gemm.expert, float(gemm.groups))
-        for rows in outputs
-        if rows
-    ]
+    rows = tuple(rows for rows in outputs if rows)
+    return Matrix(rows, float(gemm.in_features), gemm.shard, gemm.expert, float(gemm.groups))
 
 
 @dataclass(frozen=True)
@@ -99,11 +93,11 @@ class WholeMatrices:
     sharded: NDArray[np.bool_]
 
     def beside(self, outer: Array, states: tuple[StateBytes, StateBytes], shared: Array) -> Array:
-        """Bytes beyond those of parameters with one momentum each (n, C): padded buffers of weights and gradients, and
-        the second moment of the parameters `outer` to the layers, which Adam updates. Norms and biases of layers, below
+        """Bytes beyond those of parameters with one momentum each (n, C): padded buffers of weights and gradients and
+        states of the longest part, of every virtual stage one rank's, and the second moment of the parameters `outer` to the layers, which Adam updates. Norms and biases of layers, below
         1e-4 of a model, are taken to have one as well. `shared` (n,): ranks that share states."""
         padded = [
-            part * (state.weights + state.gradients)[:, None]
+            part * (state.weights + state.gradients + state.optimizer)[:, None]
             for part, state in zip(self.padding, states, strict=True)
         ]
         second = (
@@ -141,49 +135,49 @@ class MuonModel:
         self.seconds = {matrix: self.products(matrix) for kind in self.kinds for matrix in kind}
 
     def products(self, matrix: Matrix) -> float:
-        """Seconds of orthogonalising one whole matrix, in 16 bits whatever the recipe [s]."""
-        short, long = sorted((matrix.rows, matrix.columns))
+        """Seconds of orthogonalising the whole of one weight, in 16 bits whatever the recipe [s]."""
         form = self.rates.wide_dtype()
         key, roofline = self.rates.table_key(form), self.rates.roofline(self.rates.wide_peak)
         factor = self.rates.device_factor * self.problem.stack.compute.gemm_factor(form)
         one = 0.0
-        for m, n, k in ((short, short, long), (short, short, short), (short, long, short)):
-            slower = misaligned_slowdown(n, k) if form in HALF and self.rates.meets_rows() else 1.0
-            one += float(slower * gemm_time(m, n, k, key, roofline))
+        for short, long in (sorted((rows, matrix.columns)) for rows in matrix.rows):
+            for m, n, k in ((short, short, long), (short, short, short), (short, long, short)):
+                slower = misaligned_slowdown(n, k) if form in HALF and self.rates.meets_rows() else 1.0
+                one += float(slower * gemm_time(m, n, k, key, roofline))
         return NEWTON_SCHULZ_STEPS * factor * one + float(
             self.rates.moving(np.array(PASS_BYTES * matrix.elements))
         )
 
     def update(
-        self,
-        layers: Array,
-        ranks: tuple[Array, Array],
-        cut: tuple[Array, Array],
-        e: Array,
-        sharded: NDArray[np.bool_],
+        self, keys: ConfigTable, layers: Array, ranks: tuple[Array, Array], sharded: NDArray[np.bool_]
     ) -> WholeMatrices:
-        """Seconds and padding of stages that hold `layers` (n, C, K) of each kind. `ranks` (n,): that share dense and
-        expert parameters, where they are `sharded`; `cut`: the ranks that divide dense and expert matrices."""
-        seconds, padding = np.zeros(layers.shape[:2]), []
-        for expert in (False, True):
-            t, shared = cut[expert], np.where(sharded, ranks[expert], 1.0)
-            chosen = [(k, m) for k, kind in enumerate(self.kinds) for m in kind if m.expert is expert]
-            if not chosen:
-                padding.append(np.zeros(layers.shape[:2]))
-                continue
-            chosen.sort(key=lambda pair: -self.seconds[pair[1]])
-            number = np.array(
-                [layers[..., k] * m.count / (e if expert else 1.0 + 0 * e)[:, None] for k, m in chosen]
-            )
-            each = np.array([self.seconds[m] + self._gathered(m, t) for _, m in chosen])
-            seconds = seconds + largest_part(number, each, shared)
-            held = np.array([m.elements / (t if m.divided else 1.0 + 0 * t) for _, m in chosen])
-            order = np.argsort([-m.elements for _, m in chosen], kind="stable")
-            most = largest_part(number[order], held[order], shared)
-            whole = (number * held[..., None]).sum(axis=0)
-            padding.append(np.maximum(most * shared[:, None] - whole, 0.0))
-        largest = self._temporaries(*cut)
-        return WholeMatrices(seconds.max(axis=1), (padding[0], padding[1]), largest, sharded)
+        """What stages take that hold `layers` (n, C, K) of each kind. `ranks` (n,): that share dense and expert
+        parameters, where they are `sharded`; matrices of every virtual stage are dealt apart."""
+        t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
+        chunks = np.where(sharded, keys["vpp"].astype(float), 1.0)[:, None]
+        dense, experts = (np.where(sharded, of, 1.0) for of in ranks)
+        parts = (
+            self._dealt(False, layers / chunks, t, dense),
+            self._dealt(True, layers / chunks / e[:, None, None], et, experts),
+        )
+        seconds = chunks * (parts[0][0] + parts[1][0])
+        padding = chunks * parts[0][1], chunks * parts[1][1]
+        return WholeMatrices(seconds.max(axis=1), padding, self._temporaries(t, et), sharded)
+
+    def _dealt(self, expert: bool, layers: Array, t: Array, ranks: Array) -> tuple[Array, Array]:
+        """Seconds and padding (n, C) of dense or of expert matrices of so many layers, which t ranks divide and `ranks`
+        deal among themselves."""
+        chosen = [(k, m) for k, kind in enumerate(self.kinds) for m in kind if m.expert is expert]
+        if not chosen:
+            return np.zeros(layers.shape[:2]), np.zeros(layers.shape[:2])
+        chosen.sort(key=lambda pair: -self.seconds[pair[1]])
+        number = np.array([layers[..., k] * matrix.count for k, matrix in chosen])
+        each = np.array([self.seconds[matrix] + self._gathered(matrix, t) for _, matrix in chosen])
+        size = np.array([matrix.elements / np.where(matrix.divided, t, 1.0) for _, matrix in chosen])
+        order = np.argsort([-matrix.elements for _, matrix in chosen], kind="stable")
+        longest = largest_part(number[order], size[order], ranks)
+        padding = ranks[:, None] * longest - (number * size[..., None]).sum(axis=0)
+        return largest_part(number, each, ranks), np.maximum(padding, 0.0)
 
     def _gathered(self, matrix: Matrix, t: Array) -> Array:
         """Seconds in which ranks gather the fp32 momentum of a matrix that they divide (n,) [s]."""
@@ -198,5 +192,5 @@ class MuonModel:
         for matrix in (matrix for kind in self.kinds for matrix in kind):
             gathered = (et if matrix.expert else t) > 1
             width = np.where(gathered & matrix.divided, GATHERED_BYTES, ALONE_BYTES)
-            most = np.maximum(most, width * matrix.elements)
+            most = np.maximum(most, width * max(matrix.rows) * matrix.columns)
         return most

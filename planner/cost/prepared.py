@@ -195,9 +195,8 @@ class PreparedCosts:
         """What an update of whole matrices takes; `ranks` (n,): replicas of dense and of expert parameters."""
         if self.model.muon is None:
             return None
-        t, et, e = (table[axis].astype(float) for axis in ("tp", "etp", "ep"))
         layers = self.classes.copies[c_row][:, None, None] * self.classes.layers[c_row]
-        return self.model.muon.update(layers, ranks, (t, et), e, sharded)
+        return self.model.muon.update(table, layers, ranks, sharded)
 
     def _turns(self, table: ConfigTable) -> tuple[Array, Array]:
         """Chunks whose data parallelism hides apart, and the micro-batches that each takes before the next."""

@@ -50,7 +50,8 @@ def test_matrices_are_all_weights_of_products(model: object) -> None:
     weights = sum(g.groups * g.in_features * (g.out_features + g.kv_out_features) for g in gemms)
     found = matrices_of(layer, hidden)
     assert sum(m.count * m.elements for m in found) == weights
-    assert len(found) == len(gemms) + 2  # queries, keys and values apart
+    assert len(found) == len(gemms)
+    assert next(len(m.rows) for m in found) == 3  # queries, keys and values apart
 
 
 def test_largest_part_is_no_more_than_any_deal() -> None:
@@ -67,20 +68,26 @@ def test_largest_part_is_no_more_than_any_deal() -> None:
     assert parts.item() <= best <= 4 / 3 * parts.item()
 
 
+def dealt(ranks: float, vpp: int = 1, layers: float = 1.0) -> WholeMatrices:
+    keys, one = ConfigTable.of([ParallelConfig(dp=8, vpp=vpp, num_microbatches=8)]), np.ones(1)
+    return muon_of().update(keys, np.array([[[layers]]]), (ranks * one, one), np.array([True]))
+
+
 def test_ranks_beyond_the_matrices_bring_nothing() -> None:
     """One layer's matrices on more and more ranks: the largest one remains, and buffers grow by ranks."""
-    muon, counts = muon_of(), np.array([[[1.0]]])
-    one = np.ones(1)
+    assert dealt(1).padding[0] == 0.0
+    matrices = muon_of().kinds[0]
+    largest, whole = max(m.elements for m in matrices), sum(m.elements for m in matrices)
+    assert dealt(2).seconds < dealt(1).seconds
+    assert dealt(64).seconds == dealt(128).seconds == max(muon_of().seconds.values())
+    assert dealt(128).padding[0] == pytest.approx(128 * largest - whole)
 
-    def update(ranks: float) -> WholeMatrices:
-        return muon.update(counts, (ranks * one, one), (one, one), one, np.array([True]))
 
-    assert update(1).padding[0] == 0.0
-    largest = max(matrix.elements for matrix in muon.kinds[0])
-    whole = sum(matrix.count * matrix.elements for matrix in muon.kinds[0])
-    assert update(2).seconds < update(1).seconds
-    assert update(64).seconds == update(128).seconds == max(muon.seconds.values())
-    assert update(128).padding[0] == pytest.approx(128 * largest - whole)
+def test_virtual_stages_are_dealt_apart() -> None:
+    """Each has a buffer of its own, in which every rank's part is as long as the longest."""
+    assert dealt(128, vpp=4, layers=4.0).padding[0] == pytest.approx(4 * dealt(128).padding[0])
+    assert dealt(128, vpp=4, layers=4.0).seconds == pytest.approx(4 * dealt(128).seconds)
+    assert dealt(1, vpp=4, layers=4.0).seconds == pytest.approx(dealt(1, layers=4.0).seconds)
 
 
 def test_seconds_follow_the_work_and_its_owners() -> None:
@@ -92,7 +99,8 @@ def test_seconds_follow_the_work_and_its_owners() -> None:
     spread = optimizer_seconds(Optimizer.MUON, dp=16)
     assert spread < muon
     model = muon_of()
-    work = sum(newton_schulz_flops(m.rows, m.columns) * m.count for m in model.kinds[0]) * MODEL.num_layers
+    blocks = [(rows, m.columns) for m in model.kinds[0] for rows in m.rows]
+    work = sum(newton_schulz_flops(*block) for block in blocks) * MODEL.num_layers
     assert alone > work / 989e12
 
 
