@@ -17,6 +17,7 @@ from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
 from planner.frameworks.megatron.graphs import graph_options, update_options
 from planner.frameworks.megatron.hybrid import pattern_options
+from planner.frameworks.megatron.muon import muon_options
 from planner.frameworks.megatron.sparse import UNFUSED_ROTATION, sparse_options
 from planner.frameworks.megatron.states import (
     bf16_layer_options,
@@ -96,7 +97,7 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
             *_experts(launch, version),
         ],
         "MEMORY": [*_recompute(launch), *_offload(launch)],
-        "PRECISION": _precision(launch),
+        "PRECISION": _precision(launch, version),
         "KERNELS": [*_kernels(launch), *graph_options(launch, version), *update_options(launch, version)],
         "TRAINING": _training(launch),
         "DATA": _data(launch, version),
@@ -361,10 +362,11 @@ def _offload(launch: Launch) -> list[Option]:
     return options
 
 
-def _precision(launch: Launch) -> list[Option]:
-    optimizer = OPTIMIZERS.get(launch.job.optimizer)
+def _precision(launch: Launch, version: str) -> list[Option]:
+    muon = launch.job.optimizer is Optimizer.MUON
+    optimizer = muon_options(launch, version) if muon else OPTIMIZERS.get(launch.job.optimizer)
     if optimizer is None:
-        names = ", ".join(OPTIMIZERS)
+        names = ", ".join((*OPTIMIZERS, Optimizer.MUON))
         must = f"the optimizer must be one that Megatron-LM's arguments name: {names}"
         raise UnsupportedError(must, launch.job.optimizer, "plan with one of these")
     if launch.job.optimizer is Optimizer.ADAMW_BF16 and not launch.config.zero:

@@ -22,6 +22,7 @@ from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
 from planner.frameworks.megatron.heterogeneous import OPTION as LAYERS_FILE
 from planner.frameworks.megatron.hybrid import pattern_in
 from planner.frameworks.megatron.model_args import environment_in, is_model_args, options_in
+from planner.frameworks.megatron.muon import MUON, accept_muon
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
 from planner.frameworks.megatron.sparse import accept_sparse, is_sparse, kernel_options
 from planner.frameworks.megatron.states import (
@@ -141,6 +142,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     accept_narrow_parameters(arguments)
     accept_fsdp(arguments, variables)
     accept_graphs(arguments, variables)
+    accept_muon(arguments)
     accept_sparse(arguments)
     axes, layers = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
@@ -359,7 +361,7 @@ def _zero(a: Arguments) -> int:
         return STRATEGIES.index(strategy(a)) if strategy(a) in STRATEGIES else 3
     if a.has("--use-torch-fsdp2"):
         return 3
-    return int(a.has("--use-distributed-optimizer"))
+    return int(a.has("--use-distributed-optimizer") or a.word("--optimizer", "adam") == MUON[1])
 
 
 def _recompute(a: Arguments, pp: int, vpp: int) -> tuple[Recompute, int, int]:
@@ -405,6 +407,6 @@ def _optimizer(a: Arguments) -> Optimizer:
     name = a.word("--optimizer", "adam")
     if name == "sgd":
         return Optimizer.SGD if a.number("--sgd-momentum", 0.9) == 0 else Optimizer.SGD_MOMENTUM
-    if "muon" in name:
+    if name in MUON:
         return Optimizer.MUON
     return Optimizer.ADAMW_BF16 if a.word("--exp-avg-dtype", "fp32") == "bf16" else Optimizer.ADAMW

@@ -15,6 +15,7 @@ from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.fused_experts import FUSED_EXPERT_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
 from planner.frameworks.megatron.heterogeneous import HETEROGENEOUS_RULES
+from planner.frameworks.megatron.muon import MUON_RULES
 from planner.frameworks.megatron.sparse_rules import SPARSE_RULES
 from planner.frameworks.rulebook import no_scans, shards_or_hosts
 from planner.spec.attention import AttentionKind
@@ -172,6 +173,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *SPARSE_RULES,
     *DISPATCH_RULES,
     *FUSED_EXPERT_RULES,
+    *MUON_RULES,
     shards_or_hosts("Megatron-LM training/arguments.py validate_args (--optimizer-cpu-offload)"),
     Rule(
         "offload-recompute", ("recompute", "offload"), _copied_whole,
