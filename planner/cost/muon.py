@@ -93,9 +93,10 @@ class WholeMatrices:
     sharded: NDArray[np.bool_]
 
     def beside(self, outer: Array, states: tuple[StateBytes, StateBytes], shared: Array) -> Array:
-        """Bytes beyond those of parameters with one momentum each (n, C): padded buffers of weights and gradients and
-        states of the longest part, of every virtual stage one rank's, and the second moment of the parameters `outer` to the layers, which Adam updates. Norms and biases of layers, below
-        1e-4 of a model, are taken to have one as well. `shared` (n,): ranks that share states."""
+        """Bytes beyond those of parameters with one momentum each (n, C): padded buffers of weights and gradients, the
+        states of the longest part, of every virtual stage one rank's, and the second moment of the parameters `outer`
+        to the layers, which Adam updates. Norms and biases of layers, below 1e-4 of a model, are taken to have one as
+        well. `shared` (n,): ranks that share states."""
         padded = [
             part * (state.weights + state.gradients + state.optimizer)[:, None]
             for part, state in zip(self.padding, states, strict=True)
