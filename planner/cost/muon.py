@@ -156,10 +156,11 @@ class MuonModel:
         parameters, where they are `sharded`; matrices of every virtual stage are dealt apart."""
         t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
         chunks = np.where(sharded, keys["vpp"].astype(float), 1.0)[:, None]
+        each = layers / chunks[..., None]
         dense, experts = (np.where(sharded, of, 1.0) for of in ranks)
         parts = (
-            self._dealt(False, layers / chunks, t, dense),
-            self._dealt(True, layers / chunks / e[:, None, None], et, experts),
+            self._dealt(False, each, t, dense),
+            self._dealt(True, each / e[:, None, None], et, experts),
         )
         seconds = chunks * (parts[0][0] + parts[1][0])
         padding = chunks * parts[0][1], chunks * parts[1][1]

@@ -12,7 +12,8 @@ from planner.cost.muon import MuonModel, WholeMatrices, largest_part, matrices_o
 from planner.cost.table import CostDetail
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
-from tests.problems import costs, dense_model, moe_model, problem
+from planner.spec.model import ModelSpec
+from tests.problems import costs, dense_model, legal_table, moe_model, problem, random_rows
 
 MODEL = dense_model()
 
@@ -43,9 +44,9 @@ def test_iterations_by_hand() -> None:
 
 
 @pytest.mark.parametrize("model", [dense_model(), moe_model(2, leading_dense=0, experts=8)])
-def test_matrices_are_all_weights_of_products(model: object) -> None:
-    layer = model.layers[0]  # type: ignore[attr-defined]
-    hidden = model.hidden  # type: ignore[attr-defined]
+def test_matrices_are_all_weights_of_products(model: ModelSpec) -> None:
+    layer = model.layers[0]
+    hidden = model.hidden
     gemms = layer_gemms(layer, hidden)
     weights = sum(g.groups * g.in_features * (g.out_features + g.kv_out_features) for g in gemms)
     found = matrices_of(layer, hidden)
@@ -113,6 +114,18 @@ def test_second_moments_of_the_embedding() -> None:
     assert adam - muon == pytest.approx(4.0 * inside, rel=1e-3)
     extra = both[1]["optimizer_temporaries"] - both[0]["optimizer_temporaries"]
     assert float(extra.max()) == pytest.approx(8.0 * max(m.elements for m in muon_of().kinds[0]))
+
+
+@pytest.mark.parametrize("model", [dense_model(8), moe_model(8)])
+def test_rows_do_not_depend_on_others(model: ModelSpec) -> None:
+    subject = problem(model, optimizer=Optimizer.MUON)
+    table, costed = random_rows(legal_table(subject), 12, 1), costs(subject)
+    assert len(set(table["vpp"])) > 1
+    together = costed.evaluate(table)
+    for row in range(len(table)):
+        alone = costed.evaluate(table.take(np.array([row])))
+        assert alone.step_time[0] == pytest.approx(together.step_time[row], rel=1e-12)
+        assert alone.device_memory[0] == pytest.approx(together.device_memory[row], rel=1e-12)
 
 
 def test_other_frameworks_are_not_costed() -> None:
