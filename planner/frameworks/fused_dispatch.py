@@ -1,8 +1,9 @@
 """Where do fused dispatchers of tokens to experts run: on which devices, over which networks, in which groups?
 
-DeepEP as Megatron-Core calls it (its first interface, `deep_ep.Buffer`), and HybridEP. The rules hold for a stack that
-names one; a group of one rank exchanges nothing, and launch files leave the dispatcher out. Left out: what it costs,
-and ports of DeepEP to other networks (EFA among them).
+DeepEP as Megatron-Core calls it (its first interface, `deep_ep.Buffer`), its port to AMD devices in Primus-Turbo, which
+Primus puts in Megatron-Core's place for it, and HybridEP. The rules hold for a stack that names one; a group of one
+rank exchanges nothing, and launch files leave the dispatcher out. Left out: what it costs, and ports of DeepEP to other
+networks (EFA among them).
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ GROUPS: Final = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 CHOICES: Final = (
     32  # a warp's lanes hold them (DeepEP csrc/kernels/intranode.cu, internode.cu: num_topk <= 32)
 )
+# AMD-AGI/Primus-Turbo a6a16cd primus_turbo/pytorch/deep_ep/buffer.py, csrc/kernels/deep_ep/launch.cuh
+AMD_GROUPS: Final = (2, 4, 8, 16, 24, 32, 64, 128, 144, 160)
 _ARCHITECTURES: Final = (Architecture.AMPERE, Architecture.HOPPER, Architecture.BLACKWELL)
+# gfx942 in its README, gfx950 in its build and in Primus fd1eeab examples/megatron/configs/MI355X (use_turbo_deepep)
+_AMD: Final = (Architecture.CDNA3, Architecture.CDNA4)
 _RDMA: Final = (LinkKind.INFINIBAND, LinkKind.ROCE)
 
 
@@ -38,9 +43,10 @@ def _asked(problem: Problem, *dispatchers: Dispatcher) -> bool:
 
 def _devices(columns: Columns, problem: Problem) -> Mask:
     alone, cluster, inside = _group(columns) == 1, problem.cluster, problem.cluster.tiers[0]
-    runs = cluster.accelerator.architecture in _ARCHITECTURES
-    runs &= inside.size == 1 or inside.kind is LinkKind.NVLINK
+    architecture = cluster.accelerator.architecture
+    runs = architecture in _ARCHITECTURES and (inside.size == 1 or inside.kind is LinkKind.NVLINK)
     if _asked(problem, Dispatcher.DEEPEP):
+        runs |= architecture in _AMD and (inside.size == 1 or inside.kind is LinkKind.XGMI)
         runs &= inside.size <= NVLINK_PEERS
     return alone | (runs or not _asked(problem, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP))
 
@@ -51,10 +57,14 @@ def _network(columns: Columns, problem: Problem) -> Mask:
     return within | (problem.cluster.fabric in _RDMA or not asked)
 
 
+def _sizes(problem: Problem) -> tuple[int, ...]:
+    return AMD_GROUPS if problem.cluster.accelerator.architecture in _AMD else GROUPS
+
+
 def _groups(columns: Columns, problem: Problem) -> Mask:
-    """Beyond a node every eight ranks must share NVLink."""
+    """Beyond a node every eight ranks must share NVLink, or XGMI."""
     group, domain = _group(columns), problem.cluster.tiers[0].size
-    runs = np.isin(group, (1, *GROUPS)) & ((group <= domain) | (domain % NVLINK_PEERS == 0))
+    runs = np.isin(group, (1, *_sizes(problem))) & ((group <= domain) | (domain % NVLINK_PEERS == 0))
     return runs | (not _asked(problem, Dispatcher.DEEPEP))
 
 
@@ -89,10 +99,11 @@ def _holds_shards(columns: Columns, problem: Problem) -> Mask:
 DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "dispatcher-devices", ("ep", "etp"), _devices,
-        "{dispatcher} needs A100, H100, B200 or later devices joined by NVLink, DeepEP at most 8 of them; {inside} "
-        "{device} are joined by {kind}", "leave the dispatcher out of --stack, or take hybridep",
+        "{dispatcher} needs A100, H100, B200 or later devices joined by NVLink, DeepEP at most 8 of them or of "
+        "MI300X, MI325X, MI355X joined by XGMI; {inside} {device} are joined by {kind}",
+        "leave the dispatcher out of --stack, or take the other one (hybridep in racks, deepep on MI300X)",
         "Megatron-Bridge 183c5c0 training/flex_dispatcher_backend.py; DeepEP README; Megatron-LM TransformerConfig "
-        "(only hybridep beyond a node's NVLink)",
+        "(only hybridep beyond a node's NVLink); AMD-AGI/Primus-Turbo a6a16cd primus_turbo/pytorch/deep_ep",
         lambda p: {
             "dispatcher": p.stack.communication.dispatcher, "device": p.cluster.accelerator.name,
             "inside": p.cluster.tiers[0].size, "kind": p.cluster.tiers[0].kind,
@@ -113,9 +124,11 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dispatcher-groups", ("ep", "etp"), _groups,
-        "DeepEP's groups, ep x etp, have 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 or 160 ranks, beyond a node with "
-        "every 8 joined by NVLink; ep={ep} etp={etp}", "choose another ep",
-        "DeepEP deep_ep/buffer.py Buffer.get_dispatch_config, csrc/kernels/configs.cuh",
+        "DeepEP's groups, ep x etp, have {sizes} ranks, beyond a node with every 8 joined by NVLink or XGMI; "
+        "ep={ep} etp={etp}", "choose another ep",
+        "DeepEP deep_ep/buffer.py Buffer.get_dispatch_config, csrc/kernels/configs.cuh; of AMD devices "
+        "AMD-AGI/Primus-Turbo a6a16cd primus_turbo/pytorch/deep_ep/buffer.py",
+        lambda p: {"sizes": ", ".join(map(str, _sizes(p)))},
     ),
     Rule(
         "expert-capacity-etp", ("ep", "etp"), _holds_shards,

@@ -134,8 +134,10 @@ def _faster_experts(
 def _faster_dispatch(
     problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
 ) -> tuple[str, ...]:
-    """The first fused dispatcher that is legal for a configuration; empty where it gains nothing."""
+    """The first fused dispatcher that is legal for a configuration; empty where it gains nothing, or was not timed."""
     stack = problem.stack
+    if not problem.cluster.accelerator.architecture.is_nvidia:
+        return ()
     plain = stack.communication.dispatcher is Dispatcher.ALL_TO_ALL
     if not (plain and problem.model.is_moe and config.ep * config.etp > 1 and is_shipped(stack.name)):
         return ()

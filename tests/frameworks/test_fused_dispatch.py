@@ -59,7 +59,10 @@ def test_stacks_older_than_a_dispatcher_do_not_take_it(name: str) -> None:
         ("4x8 h100 400G-eth", "hybridep", ["ep=16"], "dispatcher-network"),
         ("1x8 l40s", "deepep", ["ep=8"], "dispatcher-devices"),
         ("1x8 rtx4090", "hybridep", ["ep=8"], "dispatcher-devices"),
-        ("1x8 mi300x", "deepep", ["ep=8"], "dispatcher-devices"),
+        ("1x8 mi300x", "deepep", ["ep=8"], ""),
+        ("4x8 mi355x 400G-roce", "deepep", ["ep=32"], ""),
+        ("1x8 mi300x", "hybridep", ["ep=8"], "dispatcher-devices"),
+        ("1x8 mi250x", "deepep", ["ep=8"], "dispatcher-devices"),
         ("4x8 mi300x 400G-ib", "deepep", ["ep=1"], ""),
         ("4x8 h100 400G-ib", "deepep", ["ep=8", "tp=2", "etp=2"], ""),
         ("4x8 h100 400G-ib", "deepep", ["ep=2", "tp=8", "etp=8", "sp=1"], "dispatcher-choices"),
@@ -76,21 +79,26 @@ def test_where_dispatchers_run(cluster: str, option: str, pins: list[str], rule:
     assert not broken(cluster, "megatron-2026", *pins)
 
 
-def test_groups_that_deepep_has_no_settings_for() -> None:
-    words = ["estimate", "deepseek-v3", "48x8 h100 400G-ib", "--seq-len", "4096", "--global-batch", "768"]
-    words += [
-        "--set",
-        "pp=2",
-        "--set",
-        "micro_batch=1",
-        "--set",
-        "ep=192",
-        "--stack",
-        "megatron-2026+deepep",
-        "--json",
-    ]
+@pytest.mark.parametrize(
+    ("device", "ep", "refused"),
+    [("h100", 192, True), ("h100", 48, False), ("mi300x", 48, True), ("mi300x", 64, False)],
+)
+def test_groups_that_deepep_has_no_settings_for(device: str, ep: int, refused: bool) -> None:
+    """Primus-Turbo's port has none for 48 and 96 ranks."""
+    nodes = 2 * ep // 8
+    sets = ["--set", "pp=2", "--set", "micro_batch=1", "--set", f"ep={ep}", "--stack", "megatron-2026+deepep"]
+    sizes = ["--seq-len", "4096", "--global-batch", str(16 * nodes)]
+    words = ["estimate", "deepseek-v3", f"{nodes}x8 {device} 400G-ib", *sizes, *sets, "--json"]
     found = json.loads(CliRunner().invoke(app, words).stdout)
-    assert {"dispatcher-groups"} <= {v["rule"] for v in found["violations"]}
+    assert ("dispatcher-groups" in {v["rule"] for v in found["violations"]}) is refused
+
+
+def test_deepep_on_amd_devices_is_said_to_be_primus_turbos_and_not_promised() -> None:
+    found = answered("estimate", "1x8 mi300x", *NAMED, "--set", "ep=8", "--stack", "megatron-2026+deepep")
+    assert any("Primus-Turbo's" in said for said in found["assumptions"])  # type: ignore[attr-defined]
+    plain = answered("estimate", "1x8 mi300x", *NAMED, "--set", "ep=8")
+    assert "deepep" not in str(plain["smallest_change"])
+    assert "Primus" not in json.dumps(plain["assumptions"])
 
 
 @pytest.mark.parametrize(("name", "rules"), [("deepep", {"dispatcher-devices"}), ("hybridep", set())])
@@ -167,3 +175,12 @@ def test_launch_files_ask_for_it_and_check_reads_it(tmp_path: Path, to: str, nam
     checked = json.loads(run(app, words).stdout)
     assert "measured without" not in json.dumps(checked)
     assert f"stack {stack}" in json.dumps(checked)
+
+
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge"])
+def test_launch_files_say_what_puts_deepep_in_on_amd_devices(tmp_path: Path, to: str) -> None:
+    plan, launch = tmp_path / "plan.json", tmp_path / "launch"
+    words = ["1x8 mi300x", *NAMED, "--set", "ep=8", "--stack", "megatron-2026+deepep", "-o", str(plan)]
+    answered("estimate", *words)
+    assert CliRunner().invoke(app, ["export", str(plan), "--to", to, "-o", str(launch)]).exit_code == 0
+    assert "use_turbo_deepep" in (launch / "README.md").read_text()

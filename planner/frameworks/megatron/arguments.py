@@ -319,6 +319,10 @@ def unlike_stack(launch: Launch) -> list[str]:
         said.append(
             "dispatch and combine under compute: it needs virtual stages in a pipeline and no full recomputation"
         )
+    if fused_dispatcher(launch) is Dispatcher.DEEPEP and launch.accelerator.startswith("mi"):
+        said.append(
+            "DeepEP on AMD devices: Primus puts in Primus-Turbo's (enable_primus_turbo, use_turbo_deepep)"
+        )
     return said
 
 

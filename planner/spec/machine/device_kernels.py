@@ -12,7 +12,7 @@ from planner.spec.machine.accelerator import Accelerator, Architecture
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel
+from planner.spec.stack.kinds import AttentionKernel, Dispatcher
 from planner.spec.stack.time import FLASH_WIDTH
 
 # compiled by XLA over a torus, or over rings of its own: neither is in the cost model
@@ -63,6 +63,15 @@ def missing_kernels(
             said.append(f"attention of the wide heads keeps its scores, only the softmax fused: {why}")
     if chip.architecture in WRITTEN_FOR_GPUS:
         said.append(f"{stack.name} runs on {chip.name} as on a GPU, for which its release was written")
+    if (
+        model.is_moe
+        and stack.communication.dispatcher is Dispatcher.DEEPEP
+        and not chip.architecture.is_nvidia
+    ):
+        said.append(
+            f"DeepEP on {chip.name} is Primus-Turbo's, which Primus puts in (use_turbo_deepep), not Megatron-LM alone; "
+            "what it copies and launches is taken as measured on H100"
+        )
     return tuple(said)
 
 
