@@ -2,7 +2,8 @@
 
 Megatron-Core's (NVIDIA/Megatron-LM@d98e8a6 core/optimizer/emerging_optimizers.py TensorParallelMuon,
 layer_wise_optimizer.py), with five iterations and whole matrices under tensor parallelism (--muon-tp-mode duplicated).
-Left out: projections of prediction modules, SYRK kernels, and that a virtual stage is dealt bucket by bucket.
+Left out: projections of prediction modules, SYRK kernels, the host's launches (some 30 a matrix, which may bind where a
+rank updates many small experts), and that a virtual stage is dealt bucket by bucket, which lengthens buffers further.
 """
 
 from __future__ import annotations
