@@ -23,6 +23,7 @@ from planner.cost.mixers import block_attention, sparse_attention
 from planner.cost.mixers.kinds import working_bytes
 from planner.cost.mixers.state_space import cut_of
 from planner.cost.network.context import context_kinds
+from planner.cost.network.messages import whole_qkv_bytes
 from planner.cost.selective import by_operations, kept_bytes
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
@@ -173,24 +174,27 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
     """Gradients alive at the widest point of a layer's backward, where the activation's begins [bytes].
 
     Gradients of the stream (gathered, and the shard with sequence parallelism), of fc2's input, of fc1's output;
-    fc2's own input is free by then, its weight's gradient is there unless the product accumulates it in place.
+    fc2's own input is free by then, its weight's gradient is there unless the product accumulates it in place. Or in
+    attention's: gradients of scores, or of the queries, keys and values of all heads with a copy of them by ranks, to
+    be scattered (Megatron-LM d98e8a6 core/tensor_parallel/mappings.py _reduce_scatter_along_last_dim).
     """
     act, h = recipe.activation_bytes, float(problem.model.hidden)
     saved = linear_input_bytes(recipe, problem.stack.kernels)
     stream = act * x.tokens * h * (1.0 + np.where(x.sequence_split > 1, 1.0 / x.sequence_split, 0.0))
     none = problem.stack.states.fused_weight_gradient or problem.job.lora_rank is not None
     weight = 0.0 if none else recipe.weight_bytes
+    whole = 2.0 * whole_qkv_bytes(problem, layer, x.tokens, x.t, act)
     if layer.mlp is not None:
         width = (3.0 if layer.mlp.gated else 2.0) * act - saved
-        wide = stream + layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
-        return np.maximum(wide, stream + _score_gradients(problem, recipe, layer, x))
+        wide = layer.mlp.ffn * (x.tokens * width + weight * h) / x.t
+        return stream + np.maximum(np.maximum(wide, whole), _score_gradients(problem, recipe, layer, x))
     if layer.moe is None:
         if layer.attention is None:
             return stream
-        gradients = sum(_attention_gradients(layer.attention, x, recipe))
+        gradients = whole + sum(_attention_gradients(layer.attention, x, recipe))
         return stream + np.maximum(gradients, _score_gradients(problem, recipe, layer, x))
     rows = x.rows_for_experts(layer.moe.mean_k, problem.stack.kernels.expert_capacity)
     width = (3.0 if layer.moe.gated else 2.0) * act - saved
     routed = float(layer.moe.width(problem.model.hidden))
     local = weight * routed * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)
-    return stream + rows * (act * routed * x.et + layer.moe.expert_ffn * width) + local
+    return stream + np.maximum(rows * (act * routed * x.et + layer.moe.expert_ffn * width) + local, whole)

@@ -38,3 +38,15 @@ def test_megatron_gathers_whole_queries_keys_and_values_beyond_the_key_value_hea
     assert steps[0] - steps[1] == pytest.approx(config.num_microbatches * 4 * seconds)
     sent = [e.sent_per_step for e in exchanges(costs(subject), config, 0) if "queries" in e.what]
     assert sent == 2 * gathered * [config.num_microbatches * 4 * size * (tp - 1) / tp]
+
+
+@pytest.mark.parametrize("tp", [8, 16])
+def test_whole_gradients_of_queries_keys_and_values_lie_twice_before_they_are_scattered(tp: int) -> None:
+    """Beside the stream, whole and a rank's share; more than what the MLP needs there, fc2's input and fc1's output."""
+    spec = dense_model(4, heads=32, kv_heads=8)
+    subject = problem(spec, load_cluster("gb200-nvl72", 16), stack="megatron-2026", global_batch=16)
+    table = ConfigTable.of([ParallelConfig(tp=tp, sp=1, dp=16 // tp, num_microbatches=tp, zero=1)])
+    working = float(costs(subject).layers.layer(spec.layers[0], table).working[0])
+    stream = 4096 * 2048 * 2 * (1 + 1 / tp)
+    mlp = 4096 * 7168 * (3 * 2 - 2) / tp
+    assert working == pytest.approx(stream + (mlp if tp == 8 else 2 * 4096 * (2048 + 1024) * 2))
