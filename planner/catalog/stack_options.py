@@ -90,7 +90,8 @@ class StackOption:
 
     `engine`: of the stacks that take it, any where None. `precisions`: recipes that it changes, all where empty.
     `since`, `until`: first and last release, as of a stack, that take it. `experts`: does it change mixtures of experts
-    alone? `indexers`: models of sparse attention alone? `needed`: are other recipes refused with it?
+    alone? `indexers`: models of sparse attention alone? `needed`: are other recipes refused with it? `dispatcher`: how
+    tokens must reach their experts with it, any way where None.
     """
 
     name: str
@@ -104,6 +105,7 @@ class StackOption:
     experts: bool = False
     indexers: bool = False
     needed: bool = False
+    dispatcher: Dispatcher | None = None
 
 
 OPTIONS: Final = (
@@ -275,6 +277,7 @@ OPTIONS: Final = (
         PAGED_STASH, ("megatron",), {"kernels": {"expert_capacity": 1.5, "expert_stash": 1.2}},
         "HybridEP's experts receive half as many rows again as balanced routing sends into a buffer of one size, and "
         "keep 1.2 times as many: graphs of the full iteration take them", since="2026-05", experts=True,
+        dispatcher=Dispatcher.HYBRIDEP,
     ),
     *(
         StackOption(
@@ -323,7 +326,7 @@ def idle_options(stack: Stack, precision: Precision, model: ModelSpec) -> list[s
 
 def with_options(stack: Stack, names: list[str]) -> Stack:
     """The stack with these options, its name telling them. Raises `UnknownNameError` and, where two contradict each
-    other, `InputError`."""
+    other or one lacks another, `InputError`."""
     known = {option.name: option for option in options_for(stack)}
     said: dict[tuple[str, str], str] = {}
     for name in dict.fromkeys(names):
@@ -338,4 +341,7 @@ def with_options(stack: Stack, names: list[str]) -> Stack:
             for section, fields in known[name].fields.items()
         }
         stack = stack.model_copy(update={**update, "name": f"{stack.name}{SEPARATOR}{name}"})
+    for name in names:
+        if (needed := known[name].dispatcher) not in (None, stack.communication.dispatcher):
+            raise InputError(f"+{name} needs +{needed}", stack.name, f"write +{needed}+{name}")
     return stack

@@ -34,7 +34,6 @@ def on_blackwell(stack: str, precision: str = "fp8_mx") -> Problem:
         (STATIC, 8, set()),
         (STATIC, 1, {"cuda-graph-dropless"}),
         ("megatron-2026+hybridep", 8, {"cuda-graph-dropless"}),
-        (f"megatron-2026+{PAGED_STASH}", 8, {"cuda-graph-dropless", "expert-capacity"}),
     ],
 )
 def test_what_a_full_iteration_captures(stack: str, ep: int, broken: set[str]) -> None:
@@ -119,6 +118,13 @@ def test_gradients_that_are_reduced_alone() -> None:
     for value, alone in (("False", True), ("True", False)):
         text = SCRIPT.format(backend="hybridep", more=f"ddp.overlap_grad_reduce={value}")
         assert (DP_SERIAL in parse({"run.sh": text}).stack_options) is alone
+
+
+def test_the_option_needs_the_dispatcher_whose_buffer_it_is() -> None:
+    assert on_blackwell(f"megatron-2026+{PAGED_STASH}+hybridep").stack.kernels.expert_capacity == 1.5
+    for given in (f"megatron-2026+{PAGED_STASH}", f"megatron-2026+deepep+{PAGED_STASH}"):
+        with pytest.raises(InputError, match=r"needs \+hybridep"):
+            on_blackwell(given)
 
 
 def test_a_capacity_is_a_number() -> None:
