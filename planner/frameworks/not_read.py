@@ -61,9 +61,9 @@ LAUNCHERS: Final = (
         script=True,
     ),
     Launcher(
-        "Primus",
-        _marks(r"^modules:", r"^\s+framework:\s*\w+", r"^\s+overrides:"),
-        f"{_DEGREES}, with --stack megatron-2026 or torchtitan-2026, whichever its framework is",
+        "Primus (of another framework than Megatron-LM)",
+        _marks(r"^modules:", r"^\s+framework:\s*[\"']?(?!megatron\b)\w+", r"^\s+overrides:"),
+        f"{_DEGREES}, with --stack torchtitan-2026 where its framework is that",
     ),
     Launcher("Primus", _marks(r"\bprimus-cli\b|\bPRIMUS_PATH\b"), _DEGREES, script=True),
     Launcher("torchtune", _marks(r"^\s+_component_:\s*torchtune"), _DEGREES),

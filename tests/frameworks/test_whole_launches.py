@@ -169,11 +169,12 @@ FOREIGN = {
     "LLM Foundry (Composer)": ("a.yaml", FOUNDRY),
     "Axolotl": ("a.yml", AXOLOTL),
     "LLaMA-Factory or TRL": ("a.yaml", "model_name_or_path: some/model\nfinetuning_type: full\n"),
-    "Primus": (
+    "Primus (of another framework than Megatron-LM)": (
         "a.yaml",
-        "modules:\n  pre_trainer:\n    framework: megatron\n    model: llama3.1_8B.yaml\n    overrides:\n"
-        "      tensor_model_parallel_size: 2\n",
+        "modules:\n  pre_trainer:\n    framework: torchtitan\n    model: llama3.1_8B.yaml\n    overrides:\n"
+        "      training:\n        seq_len: 8192\n",
     ),
+    "Primus": ("a.sh", "primus-cli slurm srun -N 4 -- train pretrain --config a.yaml\n"),
     "torchtune": ("a.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
     "MaxText": ("a.yml", "ici_fsdp_parallelism: 8\n"),
     "NeMo 1 (Hydra)": ("a.sh", "python megatron_gpt_pretraining.py model.tensor_model_parallel_size=2"),

@@ -23,6 +23,7 @@ from planner.frameworks.megatron.arguments import (
 from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
 from planner.frameworks.megatron.model_args import is_model_args
 from planner.frameworks.megatron.parse import parse
+from planner.frameworks.megatron.primus import is_primus
 from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require_masters
@@ -86,8 +87,8 @@ def _unexpressed(launch: Launch, version: str) -> list[str]:
 
 
 def recognizes(name: str, text: str) -> bool:
-    """A script or list of arguments of pretrain_gpt.py or pretrain_hybrid.py, or a YAML of them."""
-    if is_model_args(name, text):
+    """A script or list of arguments of pretrain_gpt.py or pretrain_hybrid.py, or a YAML of them, Primus's too."""
+    if is_model_args(name, text) or is_primus(name, text):
         return True
     telling = ("--tensor-model-parallel-size", "pretrain_gpt.py", "--num-layers", PATTERNS[0])
     return any(words in text for words in telling)

@@ -24,6 +24,7 @@ from planner.frameworks.megatron.hybrid import pattern_in
 from planner.frameworks.megatron.model_args import environment_in, is_model_args, options_in
 from planner.frameworks.megatron.muon import MUON, accept_muon
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
+from planner.frameworks.megatron.primus import arguments_in, is_primus
 from planner.frameworks.megatron.sparse import accept_sparse, is_sparse, kernel_options
 from planner.frameworks.megatron.states import (
     STRATEGIES,
@@ -47,6 +48,7 @@ from planner.spec.config import (
     Schedule,
 )
 from planner.spec.job import Optimizer
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
@@ -120,12 +122,17 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
     # in order, so that a file of settings given before a script fills its variables
     tables = {name: text for name, text in files.items() if is_model_args(name, text)}
-    text = "\n".join(text for name, text in files.items() if name not in tables)
+    presets = {name: text for name, text in files.items() if is_primus(name, text)}
+    text = "\n".join(text for name, text in files.items() if name not in {**tables, **presets})
     options, variables = options_of(text)
     own = [option for option in program_options(text, _TELLING) if option[0] not in _STARTERS]
     for name, table in tables.items():
         variables = environment_in(table, name) | variables
         own = [*options_in(table, name, variables), *own]
+    said: list[str] = []
+    for name, preset in presets.items():
+        stated, said = arguments_in(preset, name, variables)
+        own = [*stated, *own]
     arguments = Arguments(own)
     if not any(arguments.has(name) for name in _TELLING):
         must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
@@ -168,8 +175,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         else None,
         precision=_precision(arguments),
         model=None if model is None or vocabulary is None else replace(model, vocab=vocabulary),
-        missing=_NO_LAYERS if differ else "" if model is None or vocabulary is not None else _NO_VOCABULARY,
+        missing=_missing(model, vocabulary, differ, bool(presets)),
         notes=(
+            *said,
             *vocabulary_notes(arguments),
             *_mapping_notes(arguments, devices),
             *_recomputed_notes(arguments, layers, axes["pp"]),
@@ -192,6 +200,19 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             lambda name: arguments.number("--" + name.replace("_", "-"), 0.0),
             arguments.has("--moe-paged-stash"),
         ),
+    )
+
+
+def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, presets: bool) -> str:
+    """What of the model the arguments leave out."""
+    if differ:
+        return _NO_LAYERS
+    if model is None or vocabulary is not None:
+        return ""
+    return (
+        _NO_VOCABULARY.replace("--vocab-size N to the arguments", "vocab_size: N to the overrides")
+        if presets
+        else _NO_VOCABULARY
     )
 
 

@@ -117,7 +117,9 @@ def recognizes(name: str, text: str) -> bool:
     """A torchtitan TOML file, or a script with its options."""
     if name.endswith(".toml"):  # not a Python project's
         return not name.endswith("pyproject.toml")
-    return any(word in text for word in ("torchtitan", "--parallelism.", "--job.config_file", "flame.train"))
+    if any(word in text for word in ("--parallelism.", "--job.config_file", "flame.train")):
+        return True
+    return "torchtitan" in text and not name.endswith((".yaml", ".yml"))  # where others speak of it
 
 
 TORCHTITAN: Final = Framework(
