@@ -5,7 +5,7 @@ Left out: reading the files (`planner/frameworks/`) and the verdict on them (`cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -173,9 +173,9 @@ def problem_of(
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
     hardware.accelerator.require(job.precision)
-    software = _with_settings(
-        _with_options(stack_to_plan(newest if name is None else name), parsed), parsed, spec, said
-    )
+    options = (*(parsed.usual_options if name is None else ()), *parsed.stack_options)
+    software = _with_options(stack_to_plan(newest if name is None else name), options, parsed)
+    software = _with_settings(software, parsed, spec, said)
     if name is None:
         said.append(f"stack {software.name}")
     if overlay is not None:
@@ -188,12 +188,12 @@ def problem_of(
     ), said
 
 
-def _with_options(stack: Stack, parsed: ParsedConfig) -> Stack:
-    """The stack with those of its options that the files set and that change it."""
+def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig) -> Stack:
+    """The stack with those of its options, and the dispatcher of the files, that change it."""
     from planner.catalog.stack_options import options_for, with_options
 
     known = {option.name for option in options_for(stack)}
-    for name in [*parsed.stack_options, *([parsed.dispatcher] if parsed.dispatcher else [])]:
+    for name in [*options, *([parsed.dispatcher] if parsed.dispatcher else [])]:
         changed = with_options(stack, [name]) if name in known else stack
         if changed.model_copy(update={"name": stack.name}) != stack:
             stack = changed

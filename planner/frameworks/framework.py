@@ -107,7 +107,8 @@ class ParsedConfig:
     `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
     gathers linear weights in 8 or 4 bits (and, but for FSDP2, keeps them so); None where the files cannot say.
     `engine`: which holds parameters and gradients, where it is none that the framework's newest stack has.
-    `stack_options`: of `catalog.stack_options`, by name. `stack_settings`: numbers of the stack. `bf16_layers`: as
+    `stack_options`: of `catalog.stack_options`, by name; `usual_options`: what the framework does where neither the
+    files nor the user, who may name a stack, say. `stack_settings`: numbers of the stack. `bf16_layers`: as
     `Job` has them. `stack`: the shipped one that they run on, where it is not the framework's newest.
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
     """
@@ -132,6 +133,7 @@ class ParsedConfig:
     bf16_layers: tuple[int, int] = (0, 0)
     engine: StateEngine | None = None
     stack_options: tuple[str, ...] = ()
+    usual_options: tuple[str, ...] = ()
     stack_settings: tuple[StackSetting, ...] = ()
     stack: str = ""
     recompute_every: int = 1

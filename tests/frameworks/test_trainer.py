@@ -146,12 +146,25 @@ def test_trainer_accumulates_whole_gradients_under_fsdp_unless_told_to_reduce_ea
     ],
 )
 def test_what_compiles_under_fsdp(words: str, yaml: str, options: tuple[str, ...], noted: bool) -> None:
-    """transformers' Trainer compiles nothing unless told to; of a program without known words it is said."""
+    """transformers' Trainer and Accelerate compile nothing unless told to, which is said where no word is known."""
     text = f"distributed_type: FSDP\nnum_processes: 16\nmixed_precision: bf16\n{yaml}"
     script = f"accelerate launch --config_file a.yaml train.py {words}\n"
     read = framework("accelerate").parse({"run.sh": script, "a.yaml": text})
     assert read.stack_options == options
-    assert ("is taken to use torch.compile" in str(read.notes)) is noted
+    assert read.usual_options == ("no-compile",) * noted
+    assert ("nothing here asks for torch.compile" in str(read.notes)) is noted
+
+
+def test_a_yaml_alone_is_costed_without_compilation_unless_a_stack_is_named() -> None:
+    def checked(more: str = "", stack: str | None = None) -> dict[str, Any]:
+        text = f"distributed_type: FSDP\nnum_processes: 16\nmixed_precision: bf16\n{more}"
+        return check_files({"a.yaml": text}, "dgx-h100", 16, "llama-3.1-8b", stack)
+
+    plain, asked = checked(), checked("dynamo_config:\n  dynamo_backend: INDUCTOR\n")
+    assert "stack fsdp1-2023+no-compile" in plain["notes"]
+    assert "stack fsdp1-2023" in asked["notes"]
+    assert plain["step_time_s"] > asked["step_time_s"]
+    assert checked(stack="fsdp1-2023")["step_time_s"] == asked["step_time_s"]
 
 
 def test_ligers_kernels_move_less_and_keep_no_logits() -> None:

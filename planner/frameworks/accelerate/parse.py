@@ -107,7 +107,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     compiled = _compiles(s, words, numbers) if kind != "DEEPSPEED" else True
     if compiled is None:
         notes.append(
-            "the program is taken to use torch.compile; --stack fsdp1-2023+no-compile is one without"
+            "nothing here asks for torch.compile: the program is taken to do without, as Accelerate does; "
+            "--stack fsdp1-2023 is one with it"
         )
     unstated = "micro-batch and sequence length are the program's, not this file's"
     return ParsedConfig(
@@ -124,6 +125,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         unknown=unknown,
         engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
+        usual_options=(NO_COMPILE,) * (compiled is None),
         stack_options=(*((NO_SYNC,) * waits), *((NO_COMPILE,) * (compiled is False)), *kernels_of(words)),
         stack_settings=settings,
         notes=(*notes, *said, *costed, *trainer.notes, *(() if batch else (unstated,))),
