@@ -1,26 +1,21 @@
 """What does each leaf of prepared stems cost? Rows completed by their number of fully recomputed layers.
 
 A stem is a configuration without that number. Left out: how the levels a row gathers from are found
-(`cost/levels.py`, `cost/shards.py`).
+(`cost/levels.py`, `cost/shards.py`), and what needs no leaf (`cost/stems.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.chunks import are_simulated
-from planner.cost.device.kernels import memory_bound_time
 from planner.cost.layer import TIME_TERMS, LayerModel
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.graph_pool import RowGraphs
-from planner.cost.memory.moments import MemoryInputs
-from planner.cost.memory.peak import Kept, memory_cost, worst_moment
-from planner.cost.memory.state_bytes import shard_groups, weights_sharded
-from planner.cost.muon import WholeMatrices
-from planner.cost.offload import copy_rate, host_seconds, host_update_rate
+from planner.cost.memory.peak import Kept, MemoryCost, memory_cost, worst_moment
 from planner.cost.pipeline.least_time import least_pipeline_time
 from planner.cost.pipeline.slowest import bubble_apart, bubble_time
 from planner.cost.pipeline.stages import StageClasses, largest, sum_of_columns, sum_over_kinds
@@ -33,50 +28,19 @@ from planner.cost.pipeline.step import (
 )
 from planner.cost.selective import by_operations
 from planner.cost.shards import Shards
-from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
+from planner.cost.stems import StemModel, Stems
 from planner.cost.table import STAGE_TERMS, CostDetail, CostTable
 from planner.spec.config import (
     OFFLOAD_ACTIVATIONS,
-    OFFLOAD_OPTIMIZER,
     ConfigTable,
     IntColumn,
     Schedule,
     distinct,
 )
-from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
 ROUNDING = 1.0 - 1e-12  # of sums of the same times in another order
-
-
-@dataclass(frozen=True)
-class _Stems:
-    """Columns of a batch of stems that its leaves share; C stage classes."""
-
-    microbatches: Array
-    v: Array
-    stages: Array
-    zero: Array
-    waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
-    reduces_last: NDArray[np.bool_]  # so are they, weights being freed as ever, see `States.reduces_last`
-    aside: NDArray[np.bool_]  # they are reduced beside compute
-    replicas: Array
-    turns: tuple[Array, Array]  # of an interleaved stage, see `exposed_data_parallel`
-    scatter: Array
-    gather: Array
-    again: Array  # gathers for the backward pass over those for the forward pass
-    third: Array  # and what they are more where every layer is recomputed
-    shares: Array | None  # of gathers and of what hides each (2, n, J)
-    layers: Array
-    buckets: Array
-    copies: Array  # beside collectives, and sums of an embedding's two copies [s]
-    once: Array  # optimizer update [s]
-    overhead: Array  # the host's work once a step [s]
-    offload: NDArray[np.int32]
-    updated: Array  # parameters that a rank updates
-    held: Array  # bytes of a rank's share of the weights
-    memory: tuple[MemoryInputs, ...]  # one per moment of the schedule that can bind
 
 
 @dataclass(frozen=True)
@@ -115,132 +79,8 @@ class PreparedCosts:
         pipelines_, width, self.depth, kinds = classes.leading.shape
         shape = (pipelines_ * self.depth, width)
         self.leading = [classes.leading[..., k].transpose(0, 2, 1).reshape(shape) for k in range(kinds)]
-        self.layers_of = classes.layers.sum(axis=2)
-        self.deepest = largest(self.layers_of)
-
-    def _stem_batch(self, part: slice | Index) -> _Stems:
-        """Everything of a batch of stems that needs no leaf."""
-        problem, shards = self.model.problem, self.shards
-        table, s_row = self.stems.take(part), shards.of_row[part]
-        p_row = self.pipelines.of_row[part]
-        c_row = self.pipelines.stage_key[p_row]
-        t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
-        zero, replicas = table["zero"].astype(float), self.classes.copies[c_row] * c * d
-        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
-        sharded, engine = zero >= 1, problem.stack.states.engine
-        groups = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
-        dense = shards.most_dense[s_row] / np.where(sharded, groups[0], 1.0)
-        expert = shards.most_expert[s_row] / np.where(sharded, groups[1], 1.0)
-        states, comm = problem.stack.states, problem.stack.communication
-        held = states.shard_width(self.model.recipe.weight_bytes) * (dense + expert)
-        if problem.job.lora_rank is not None:
-            parts = (
-                each[s_row] / np.where(sharded, n, 1.0) for each, n in zip(shards.frozen, groups, strict=True)
-            )
-            held = next(parts) + next(parts)
-        moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
-        moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
-        levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
-        matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
-        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, matrices)
-        apart = self.pipelines.apart
-        scatter, gather, again, third = self._sharded(s_row, zero)
-        once = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
-        if matrices is not None:
-            once, longer = (
-                once + matrices.seconds,
-                matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row]),
-            )
-            scatter, gather = scatter * longer, gather * longer
-        fetches = shards.fetches
-        at: list[MemoryInputs] = []
-        if apart is not None and apart.moments:
-            usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
-            at = [
-                _at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in apart.moments
-            ]
-        return _Stems(
-            microbatches=table["num_microbatches"].astype(float),
-            v=table["vpp"].astype(float),
-            stages=table["pp"].astype(float),
-            zero=zero,
-            waits_whole=inputs.waits_whole,
-            reduces_last=inputs.reduces_last,
-            aside=inputs.reduces_aside,
-            replicas=replicas,
-            turns=self._turns(table),
-            scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
-            copies=shards.copied[s_row]
-            + self._copies_beside(
-                table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas, again
-            ),
-            # frozen weights are gathered only where they are sharded; adapters are too small to count
-            again=again,
-            third=third,
-            shares=None if fetches is None else fetches.shares[:, s_row],
-            gather=gather * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
-            layers=self.deepest[c_row],
-            buckets=shards.buckets[s_row],
-            offload=table["offload"],
-            updated=dense + expert,
-            held=held,
-            overhead=self._overhead(table, s_row),
-            once=once,
-            memory=tuple(at) or (inputs,),
-        )
-
-    def _matrices(
-        self, table: ConfigTable, c_row: Index, ranks: tuple[Array, Array], sharded: NDArray[np.bool_]
-    ) -> WholeMatrices | None:
-        """What an update of whole matrices takes; `ranks` (n,): replicas of dense and of expert parameters."""
-        if self.model.muon is None:
-            return None
-        layers = self.classes.copies[c_row][:, None, None] * self.classes.layers[c_row]
-        return self.model.muon.update(table, layers, ranks, sharded)
-
-    def _turns(self, table: ConfigTable) -> tuple[Array, Array]:
-        """Chunks whose data parallelism hides apart, and the micro-batches that each takes before the next."""
-        by_chunk = self.model.problem.stack.communication.dp_by_chunk
-        alone = (table["schedule"] > Schedule.INTERLEAVED) | (not by_chunk)
-        chunks = np.where(alone, 1, table["vpp"])
-        return chunks.astype(float), np.minimum(table["pp"], table["num_microbatches"]).astype(float)
-
-    def _sharded(self, s_row: Index, zero: Array) -> tuple[Array, ...]:
-        """Seconds of reduce-scatter and of all-gather, gathers for the backward pass, what recomputation adds to
-        them."""
-        shards, whole = self.shards, zero < 3
-        scatter, gather, none = shards.scatter[s_row], shards.gather[s_row], np.zeros(len(s_row))
-        others = (scatter, gather, shards.again[s_row], none)
-        if shards.fetches is None:
-            return others
-        fetches = shards.fetches
-        modules = (fetches.scatter, fetches.gather, fetches.again, fetches.third)
-        return tuple(np.where(whole, a, b[s_row]) for a, b in zip(others, modules, strict=True))
-
-    def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array, again: Array) -> Array:
-        """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]; `again`
-        as `exposed_data_parallel` takes it."""
-        problem, comm = self.model.problem, self.model.problem.stack.communication
-        zero, m = table["zero"], table["num_microbatches"].astype(float)
-        states = problem.stack.states
-        once = states.accumulates_whole(table["pp"], zero)
-        last = once | states.reduces_last(zero, table["num_microbatches"])
-        reductions = np.where((zero >= (2 if comm.reduce_per_microbatch else 3)) & ~last, m, 1.0)
-        # FSDP's stage 2 gathers for the forward pass alone, DeepSpeed's after an update, into place
-        gathers = np.where(
-            zero >= 3, (1.0 + again) * m, m * ((zero == 2) & (states.engine is StateEngine.TORCH))
-        )
-        gathers = np.where(once & (zero >= 3), again * m + 1.0, gathers) * (problem.job.lora_rank is None)
-        moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
-        seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
-        return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
-
-    def _overhead(self, table: ConfigTable, s_row: Index) -> Array:
-        """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part."""
-        host, shards = self.model.problem.stack.host, self.shards
-        tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
-        launched = np.where(host.update_captured, 0.0, host.tensor_update * tensors)
-        return host.step_overhead + self.model.host.slowdown * launched
+        self.by_stem = StemModel(model, classes, layers, pipelines, shards)
+        self.deepest = self.by_stem.deepest
 
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False,
@@ -248,9 +88,10 @@ class PreparedCosts:
     ) -> CostTable:  # fmt: skip
         """Complete the stems `part`: row i is the `stem[i]`-th of them with `recompute_layers[i]` layers."""
         model, pipelines, stack = self.model, self.pipelines, self.model.problem.stack
-        batch = self._stem_batch(part)
+        stems = self.stems.take(part)
+        batch = self.by_stem.batch(stems, part)
         p_row = pipelines.of_row[part][stem]
-        l_row, c_row, m = pipelines.layer_key[p_row], pipelines.stage_key[p_row], batch.microbatches[stem]
+        c_row, m = pipelines.stage_key[p_row], batch.microbatches[stem]
         # sharding leaves a pipeline as it is: its work is summed once for all rows that share it
         first, of_row = distinct(p_row, recompute_layers)
         own = self._pipelines_of(p_row[first], recompute_layers[first])
@@ -258,21 +99,15 @@ class PreparedCosts:
         host, kept, hiding = np.zeros(len(stem)), None, slowest
         if keep_terms or batch.offload.any():
             kept = own.kept.take(of_row, axis=0)
-            host, waits = self._host_transfer(batch, stem, largest(kept), slowest, m)
+            host, waits = self.by_stem.host_transfer(batch, stem, largest(kept), slowest, m)
             hiding = slowest + waits  # collectives run beside copies to the host
         of_step: dict[str, Array] = {
             "pipeline_bubble": self._bubble(p_row[first], own, m[first], batch.v[stem[first]])[of_row],
             "pp_comm": pipelines.hops[p_row],
-            "dp_comm": batch.copies[stem] + exposed_data_parallel(
-                batch.scatter[stem], batch.gather[stem], hiding, m, batch.zero[stem], batch.layers[stem],
-                batch.buckets[stem], batch.replicas[stem], stack.communication, batch.waits_whole[stem],
-                batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem],
-                None if batch.shares is None else batch.shares[:, stem],
-                (batch.turns[0][stem], batch.turns[1][stem]), batch.aside[stem], batch.reduces_last[stem],
-            ),
+            "dp_comm": batch.copies[stem] + self._exposed(batch, stem, recompute_layers, hiding),
             "optimizer": batch.once[stem],
             "step_overhead": batch.overhead[stem],
-        }  # fmt: skip
+        }
         if kept is not None:
             of_step["host_transfer"] = host
             if pipelines.uneven is not None:
@@ -282,46 +117,59 @@ class PreparedCosts:
         of_step["stragglers"] = straggling(subtotal, float(cluster.num_nodes), stack.communication)
         of_step["own_runs"] = np.zeros(len(stem))
         if stack.measured:
-            factor = measured_factor(model.problem, self.stems.take(part))[stem]
+            factor = measured_factor(model.problem, stems)[stem]
             of_step["own_runs"] = (factor - 1.0) * (subtotal + of_step["stragglers"])
-        working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
-        # a stage that recomputes every layer reaches the loss with one layer's blocks unused
-        again = (recompute_layers >= batch.layers[stem]) | by_operations(self.stems.take(part))[stem]
-        cached = np.where(again, working, 0.0)
-        capacity, graphs = cluster.accelerator.memory, self._graphs(p_row, l_row, working, in_flight.peak)
-        memory = worst_moment(
-            [
-                memory_cost(one, stem, in_flight, working, stack, keep_terms, cached, capacity, graphs)
-                for one in batch.memory
-            ]
-        )
+        memory = self._memory(batch, stem, stems, recompute_layers, p_row, in_flight, keep_terms)
         of_step["memory_pressure"] = np.zeros(len(stem))
         if stack.communication.slow_message:
-            chance = chance_of_full_memory(memory.device, capacity, stack.overhead.error)
+            chance = chance_of_full_memory(memory.device, cluster.accelerator.memory, stack.overhead.error)
             of_step["memory_pressure"] = chance * slow_mode_time(m, batch.stages[stem], stack.communication)
         stage = self.classes.stage[c_row, memory.stage_class].astype(np.intp)
         detail = None
         if keep_terms:
             leading = self._leading(c_row, recompute_layers)
             terms = {**self._stage_terms(p_row, leading, own.time[of_row], m), **of_step}
-            where = (
-                memory.by_class,
-                memory.outside,
-                memory.stage_class,
-                c_row,
-                self.classes,
+            detail = CostDetail(
+                terms, memory.terms, memory.by_class, memory.outside, memory.stage_class, c_row, self.classes,
                 own.kept[of_row],
-            )
-            detail = CostDetail(terms, memory.terms, *where)
+            )  # fmt: skip
         quiet = subtotal + of_step["stragglers"] + of_step["own_runs"]
         step_time, at_least = quiet + of_step["memory_pressure"], None
         if least:
-            shorter = self._shorter(
-                self.stems.take(part), stem, p_row, recompute_layers, m * slowest, of_step
-            )
+            shorter = self._shorter(stems, stem, p_row, recompute_layers, m * slowest, of_step)
             # stragglers and own runs are shares of the rest
             at_least = quiet * (1.0 - shorter / subtotal) + of_step["memory_pressure"]
         return CostTable(step_time, memory.peak, memory.device, stage, memory.phase, detail, at_least)
+
+    def _exposed(self, batch: Stems, stem: Index, recompute_layers: IntColumn, hiding: Array) -> Array:
+        """Exposed seconds of data parallelism, under `hiding` seconds of a micro-batch."""
+        return exposed_data_parallel(
+            batch.scatter[stem], batch.gather[stem], hiding, batch.microbatches[stem], batch.zero[stem],
+            batch.layers[stem], batch.buckets[stem], batch.replicas[stem], self.model.problem.stack.communication,
+            batch.waits_whole[stem], batch.again[stem] + batch.third[stem] * recompute_layers / batch.layers[stem],
+            None if batch.shares is None else batch.shares[:, stem], (batch.turns[0][stem], batch.turns[1][stem]),
+            batch.aside[stem], batch.reduces_last[stem],
+        )  # fmt: skip
+
+    def _memory(
+        self, batch: Stems, stem: Index, stems: ConfigTable, recompute_layers: IntColumn, p_row: Index, in_flight: Kept,
+        keep_terms: bool,
+    ) -> MemoryCost:  # fmt: skip
+        """The moment of each row at which it needs most memory."""
+        l_row, problem = self.pipelines.layer_key[p_row], self.model.problem
+        working = np.where(recompute_layers > 0, self.layers.working_full[l_row], self.layers.working[l_row])
+        # a stage that recomputes every layer reaches the loss with one layer's blocks unused
+        again = (recompute_layers >= batch.layers[stem]) | by_operations(stems)[stem]
+        cached, capacity = np.where(again, working, 0.0), problem.cluster.accelerator.memory
+        graphs = self._graphs(p_row, l_row, working, in_flight.peak)
+        return worst_moment(
+            [
+                memory_cost(
+                    one, stem, in_flight, working, problem.stack, keep_terms, cached, capacity, graphs
+                )
+                for one in batch.memory
+            ]
+        )
 
     def _shorter(
         self, stems: ConfigTable, stem: Index, p_row: Index, recompute_layers: IntColumn, work: Array,
@@ -393,33 +241,16 @@ class PreparedCosts:
             )  # fmt: skip
         return bubble
 
-    def _host_transfer(
-        self, batch: _Stems, stem: Index, kept: Array, slowest: Array, m: Array
-    ) -> tuple[Array, Array]:
-        """Seconds of copies to the host and of updates there, and of them those of a micro-batch."""
-        problem = self.model.problem
-        cluster, updated, states = problem.cluster, batch.updated[stem], problem.stack.states
-        rates = copy_rate(cluster.accelerator), host_update_rate(cluster.accelerator)
-        recipe, torch = self.model.recipe, states.engine is StateEngine.TORCH
-        # FSDP's gradients go out in every micro-batch, and the weights are taken in where they are gathered
-        copied = 0.0 if torch else states.host_bytes or states.gradient + recipe.weight_bytes
-        sums = np.where(batch.reduces_last[stem], 0.0, m - 1.0) * torch
-        return host_seconds(
-            batch.offload[stem], updated, batch.held[stem], kept, slowest, m,
-            states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
-            rates, problem.stack.communication.fsdp_overlap, copied,
-            sums * states.shard_width(recipe.weight_bytes) * updated,
-        )  # fmt: skip
-
     def once(self, layers: float, slowest: Array) -> Array:
         """Exposed collectives, update, the host's work once a step and copies to the host (but of activations) of the
         first stem where the deepest stage holds `layers` and the slowest takes `slowest` for a micro-batch: (n,) [s].
         Convex in `slowest`."""
-        batch, comm = self._stem_batch(slice(0, 1)), self.model.problem.stack.communication
+        only, comm = slice(0, 1), self.model.problem.stack.communication
+        batch = self.by_stem.batch(self.stems.take(only), only)
         first, none = np.zeros(1, dtype=np.intp), np.zeros(1)
         host, waits = none, none
         if batch.offload.any():
-            host, waits = self._host_transfer(batch, first, none, slowest, batch.microbatches)
+            host, waits = self.by_stem.host_transfer(batch, first, none, slowest, batch.microbatches)
         exposed = exposed_data_parallel(
             batch.scatter, batch.gather, slowest + waits, batch.microbatches, batch.zero, np.full(1, layers),
             batch.buckets, batch.replicas, comm, batch.waits_whole, batch.again, batch.shares, batch.turns,
@@ -461,15 +292,3 @@ class PreparedCosts:
         terms["host_bound"] = np.maximum(rest, 0.0)  # rounding may leave less than nothing
         terms["embedding_and_loss"] = ends
         return {name: m * terms[name] for name in STAGE_TERMS}
-
-
-def _at_moment(
-    inputs: MemoryInputs, usual: Array, copied: NDArray[np.bool_], before: Array, due: Array
-) -> MemoryInputs:
-    """The same with `before` micro-batches in flight, not `usual`, and `due` bytes kept for weight gradients (n, C).
-
-    `copied` (n,): activations wait on the host, but two layers of them.
-    """
-    ratio = np.divide(before, usual, out=np.ones_like(before), where=usual > 0)
-    held = np.where(copied[:, None], two_layers_at_most(before, inputs.layers), before)
-    return replace(inputs, in_flight=held, boundary=inputs.boundary * ratio, due=due)

@@ -1,0 +1,222 @@
+"""What do configurations without their number of fully recomputed layers, stems, take and hold?
+
+Left out: what a leaf adds to them (`cost/prepared.py`), and how the levels a row gathers from are found
+(`cost/levels.py`, `cost/shards.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.device.kernels import memory_bound_time
+from planner.cost.layer import LayerModel
+from planner.cost.levels import Layers, Pipelines
+from planner.cost.memory.moments import MemoryInputs
+from planner.cost.memory.state_bytes import shard_groups, weights_sharded
+from planner.cost.muon import WholeMatrices
+from planner.cost.offload import copy_rate, host_seconds, host_update_rate
+from planner.cost.pipeline.stages import StageClasses, largest
+from planner.cost.shards import Shards
+from planner.cost.stage_memory import Levels, memory_inputs, two_layers_at_most
+from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, ConfigTable, Schedule
+from planner.spec.stack.kinds import StateEngine
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Stems:
+    """Columns of a batch of stems that its leaves share; C stage classes."""
+
+    microbatches: Array
+    v: Array
+    stages: Array
+    zero: Array
+    waits_whole: Array  # gradients are reduced once, see `States.accumulates_whole`
+    reduces_last: NDArray[np.bool_]  # so are they, weights being freed as ever, see `States.reduces_last`
+    aside: NDArray[np.bool_]  # they are reduced beside compute
+    replicas: Array
+    turns: tuple[Array, Array]  # of an interleaved stage, see `exposed_data_parallel`
+    scatter: Array
+    gather: Array
+    again: Array  # gathers for the backward pass over those for the forward pass
+    third: Array  # and what they are more where every layer is recomputed
+    shares: Array | None  # of gathers and of what hides each (2, n, J)
+    layers: Array
+    buckets: Array
+    copies: Array  # beside collectives, and sums of an embedding's two copies [s]
+    once: Array  # optimizer update [s]
+    overhead: Array  # the host's work once a step [s]
+    offload: NDArray[np.int32]
+    updated: Array  # parameters that a rank updates
+    held: Array  # bytes of a rank's share of the weights
+    memory: tuple[MemoryInputs, ...]  # one per moment of the schedule that can bind
+
+
+class StemModel:
+    """Binds prepared stems and their levels; everything that needs no leaf."""
+
+    def __init__(
+        self, model: LayerModel, classes: StageClasses, layers: Layers, pipelines: Pipelines, shards: Shards
+    ) -> None:
+        self.model, self.classes = model, classes
+        self.layers, self.pipelines, self.shards = layers, pipelines, shards
+        self.layers_of = classes.layers.sum(axis=2)
+        self.deepest = largest(self.layers_of)
+
+    def batch(self, table: ConfigTable, part: slice | Index) -> Stems:
+        """Columns of the stems `part`, which `table` holds."""
+        problem, shards = self.model.problem, self.shards
+        s_row, p_row = shards.of_row[part], self.pipelines.of_row[part]
+        c_row = self.pipelines.stage_key[p_row]
+        t, c, d = (table[axis].astype(float) for axis in ("tp", "cp", "dp"))
+        zero, replicas = table["zero"].astype(float), self.classes.copies[c_row] * c * d
+        expert_replicas = t * replicas / (table["ep"].astype(float) * table["etp"])
+        sharded, engine = zero >= 1, problem.stack.states.engine
+        groups = shard_groups(table["hsdp"].astype(float), replicas, expert_replicas)
+        dense = shards.most_dense[s_row] / np.where(sharded, groups[0], 1.0)
+        expert = shards.most_expert[s_row] / np.where(sharded, groups[1], 1.0)
+        states, comm = problem.stack.states, problem.stack.communication
+        held = states.shard_width(self.model.recipe.weight_bytes) * (dense + expert)
+        if problem.job.lora_rank is not None:
+            parts = (
+                each[s_row] / np.where(sharded, n, 1.0) for each, n in zip(shards.frozen, groups, strict=True)
+            )
+            held = next(parts) + next(parts)
+        moved = (states.step_bytes(problem.job.optimizer) + states.step_extra) * (dense + expert)
+        moved = np.where(table["offload"] & OFFLOAD_OPTIMIZER, 0.0, moved)  # see `host_seconds`
+        levels = Levels(self.layers, self.pipelines, shards, self.classes, self.layers_of)
+        matrices = self._matrices(table, c_row, (replicas, expert_replicas), sharded)
+        inputs = memory_inputs(problem, self.model.recipe.weight_bytes, table, levels, s_row, p_row, matrices)
+        apart = self.pipelines.apart
+        scatter, gather, again, third = self._sharded(s_row, zero)
+        once = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
+        if matrices is not None:
+            once, longer = (
+                once + matrices.seconds,
+                matrices.longer(shards.most_dense[s_row] + shards.most_expert[s_row]),
+            )
+            scatter, gather = scatter * longer, gather * longer
+        fetches = shards.fetches
+        at: list[MemoryInputs] = []
+        if apart is not None and apart.moments:
+            usual, copied = self.pipelines.in_flight[p_row], (table["offload"] & OFFLOAD_ACTIVATIONS) > 0
+            at = [
+                _at_moment(inputs, usual, copied, before[p_row], due[p_row]) for before, due in apart.moments
+            ]
+        return Stems(
+            microbatches=table["num_microbatches"].astype(float),
+            v=table["vpp"].astype(float),
+            stages=table["pp"].astype(float),
+            zero=zero,
+            waits_whole=inputs.waits_whole,
+            reduces_last=inputs.reduces_last,
+            aside=inputs.reduces_aside,
+            replicas=replicas,
+            turns=self._turns(table),
+            scatter=np.where((zero == 0) | (comm.reduces_whole & (zero < 3)), shards.reduce[s_row], scatter),
+            copies=shards.copied[s_row]
+            + self._copies_beside(
+                table, shards.most_dense[s_row] + shards.most_expert[s_row], replicas, again
+            ),
+            # frozen weights are gathered only where they are sharded; adapters are too small to count
+            again=again,
+            third=third,
+            shares=None if fetches is None else fetches.shares[:, s_row],
+            gather=gather * (problem.job.lora_rank is None or weights_sharded(zero, engine)),
+            layers=self.deepest[c_row],
+            buckets=shards.buckets[s_row],
+            offload=table["offload"],
+            updated=dense + expert,
+            held=held,
+            overhead=self._overhead(table, s_row),
+            once=once,
+            memory=tuple(at) or (inputs,),
+        )
+
+    def _matrices(
+        self, table: ConfigTable, c_row: Index, ranks: tuple[Array, Array], sharded: NDArray[np.bool_]
+    ) -> WholeMatrices | None:
+        """What an update of whole matrices takes; `ranks` (n,): replicas of dense and of expert parameters."""
+        if self.model.muon is None:
+            return None
+        layers = self.classes.copies[c_row][:, None, None] * self.classes.layers[c_row]
+        return self.model.muon.update(table, layers, ranks, sharded)
+
+    def _turns(self, table: ConfigTable) -> tuple[Array, Array]:
+        """Chunks whose data parallelism hides apart, and the micro-batches that each takes before the next."""
+        by_chunk = self.model.problem.stack.communication.dp_by_chunk
+        alone = (table["schedule"] > Schedule.INTERLEAVED) | (not by_chunk)
+        chunks = np.where(alone, 1, table["vpp"])
+        return chunks.astype(float), np.minimum(table["pp"], table["num_microbatches"]).astype(float)
+
+    def _sharded(self, s_row: Index, zero: Array) -> tuple[Array, ...]:
+        """Seconds of reduce-scatter and of all-gather, gathers for the backward pass, what recomputation adds to
+        them."""
+        shards, whole = self.shards, zero < 3
+        scatter, gather, none = shards.scatter[s_row], shards.gather[s_row], np.zeros(len(s_row))
+        others = (scatter, gather, shards.again[s_row], none)
+        if shards.fetches is None:
+            return others
+        fetches = shards.fetches
+        modules = (fetches.scatter, fetches.gather, fetches.again, fetches.third)
+        return tuple(np.where(whole, a, b[s_row]) for a, b in zip(others, modules, strict=True))
+
+    def _copies_beside(self, table: ConfigTable, gradients: Array, replicas: Array, again: Array) -> Array:
+        """Seconds of a step in which a rank puts gradients and gathered weights in order for collectives [s]; `again`
+        as `exposed_data_parallel` takes it."""
+        problem, comm = self.model.problem, self.model.problem.stack.communication
+        zero, m = table["zero"], table["num_microbatches"].astype(float)
+        states = problem.stack.states
+        once = states.accumulates_whole(table["pp"], zero)
+        last = once | states.reduces_last(zero, table["num_microbatches"])
+        reductions = np.where((zero >= (2 if comm.reduce_per_microbatch else 3)) & ~last, m, 1.0)
+        # FSDP's stage 2 gathers for the forward pass alone, DeepSpeed's after an update, into place
+        gathers = np.where(
+            zero >= 3, (1.0 + again) * m, m * ((zero == 2) & (states.engine is StateEngine.TORCH))
+        )
+        gathers = np.where(once & (zero >= 3), again * m + 1.0, gathers) * (problem.job.lora_rank is None)
+        moved = (comm.reduction_copies * reductions + comm.gather_copies * gathers) * gradients
+        seconds = memory_bound_time(moved, self.model.bandwidth, self.model.kernels)
+        return np.where((replicas > 1) & (zero >= 1), seconds, 0.0)
+
+    def _overhead(self, table: ConfigTable, s_row: Index) -> Array:
+        """Seconds of the host once a step: a fixed time, and one for every tensor of which a rank updates a part."""
+        host, shards = self.model.problem.stack.host, self.shards
+        tensors = np.where(table["zero"] >= 1, shards.pieces[s_row], shards.tensors[s_row])
+        launched = np.where(host.update_captured, 0.0, host.tensor_update * tensors)
+        return host.step_overhead + self.model.host.slowdown * launched
+
+    def host_transfer(
+        self, batch: Stems, stem: Index, kept: Array, slowest: Array, m: Array
+    ) -> tuple[Array, Array]:
+        """Seconds of copies to the host and of updates there, and of them those of a micro-batch."""
+        problem = self.model.problem
+        cluster, updated, states = problem.cluster, batch.updated[stem], problem.stack.states
+        rates = copy_rate(cluster.accelerator), host_update_rate(cluster.accelerator)
+        recipe, torch = self.model.recipe, states.engine is StateEngine.TORCH
+        # FSDP's gradients go out in every micro-batch, and the weights are taken in where they are gathered
+        copied = 0.0 if torch else states.host_bytes or states.gradient + recipe.weight_bytes
+        sums = np.where(batch.reduces_last[stem], 0.0, m - 1.0) * torch
+        return host_seconds(
+            batch.offload[stem], updated, batch.held[stem], kept, slowest, m,
+            states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
+            rates, problem.stack.communication.fsdp_overlap, copied,
+            sums * states.shard_width(recipe.weight_bytes) * updated,
+        )  # fmt: skip
+
+
+def _at_moment(
+    inputs: MemoryInputs, usual: Array, copied: NDArray[np.bool_], before: Array, due: Array
+) -> MemoryInputs:
+    """The same with `before` micro-batches in flight, not `usual`, and `due` bytes kept for weight gradients (n, C).
+
+    `copied` (n,): activations wait on the host, but two layers of them.
+    """
+    ratio = np.divide(before, usual, out=np.ones_like(before), where=usual > 0)
+    held = np.where(copied[:, None], two_layers_at_most(before, inputs.layers), before)
+    return replace(inputs, in_flight=held, boundary=inputs.boundary * ratio, due=due)
