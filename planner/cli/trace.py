@@ -52,7 +52,8 @@ ScheduleOption = Annotated[
     typer.Option("--schedule", metavar="NAME", help="Trace the same configuration under another schedule."),
 ]
 RanksOption = Annotated[
-    str | None, typer.Option("--ranks", metavar="A-B,C,...", help="Pipeline ranks to draw (default: all).")
+    str | None,
+    typer.Option("--ranks", metavar="A-B,C,...", help="Pipeline ranks to draw (default: all that fit)."),
 ]
 ClusterOption = Annotated[
     str | None,
@@ -92,8 +93,8 @@ def trace(
         return 0
     save_text(text, output)
     for key in ("configuration", "schedule", "note"):
-        if key in step.facts:
-            sys.stderr.write(f"{key}: {step.facts[key]}\n")
+        if key in document["otherData"]:
+            sys.stderr.write(f"{key}: {document['otherData'][key]}\n")
     sys.stderr.write(
         f"{len(document['traceEvents']):,} events written to {output}; open it in ui.perfetto.dev\n"
     )

@@ -81,16 +81,34 @@ class _Span:
 
 
 def trace_document(step: TracedStep, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """The trace of these pipeline ranks (None: all) as a JSON object. Raises `InputError` if it grows too large."""
-    drawn = list(range(step.timeline.table.ranks)) if ranks is None else list(ranks)
-    table = step.timeline.table
-    passes = int(np.count_nonzero(table.kind[drawn] >= 0))
+    """The trace of these pipeline ranks as a JSON object; None: of all, or where that grows too large of the first, the
+    busiest and the last, which a note says. Raises `InputError` if it grows too large."""
+    facts = dict(step.facts)
+    every = list(range(step.timeline.table.ranks))
+    try:
+        events = _bounded(step, every if ranks is None else list(ranks))
+    except InputError as error:
+        few = sorted({0, int(np.argmax(step.timeline.busy.round(9))), every[-1]})
+        if ranks is not None or few == every:
+            raise
+        events = _bounded(step, few)
+        note = (
+            f"ranks {', '.join(map(str, few))} are drawn, the first, the busiest and the last: all {len(every)} are "
+            f"{error.given} events, above {MOST_EVENTS:,}; --ranks names others"
+        )
+        facts["note"] = "; ".join(filter(None, (facts.get("note"), note)))
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+
+
+def _bounded(step: TracedStep, drawn: Sequence[int]) -> list[Event]:
+    """The events of these ranks. Raises `InputError` if they are too many."""
+    passes = int(np.count_nonzero(step.timeline.table.kind[drawn] >= 0))
     if passes > MOST_EVENTS:
         _refuse(passes, drawn)
     events = trace_events(step, drawn)
     if len(events) > MOST_EVENTS:
         _refuse(len(events), drawn)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(step.facts)}
+    return events
 
 
 def trace_text(document: Mapping[str, Any]) -> str:
@@ -105,7 +123,9 @@ def _refuse(events: int, drawn: Sequence[int]) -> None:
     fit = len(drawn) * MOST_EVENTS // events
     hint = "trace a plan with a larger micro-batch or a smaller global batch"
     if fit >= 1 and len(drawn) > 1:
-        hint = f"draw fewer ranks: --ranks {drawn[0]}-{drawn[fit - 1]}"
+        kept = drawn[:fit]
+        apart = kept[-1] - kept[0] >= len(kept)
+        hint = f"draw fewer ranks: --ranks {','.join(map(str, kept)) if apart else f'{kept[0]}-{kept[-1]}'}"
     raise InputError(f"a trace must have at most {MOST_EVENTS:,} events", f"{events:,} or more", hint)
 
 

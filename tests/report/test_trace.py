@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -212,8 +213,20 @@ def test_too_many_events_are_refused_with_what_would_fit(monkeypatch: pytest.Mon
     size = len(trace_document(step)["traceEvents"])
     monkeypatch.setattr(traces, "MOST_EVENTS", size - 1)
     with pytest.raises(InputError, match="--ranks 0-2"):
-        trace_document(step)
+        trace_document(step, [0, 1, 2, 3])
     trace_document(step, [0, 1, 2])
     monkeypatch.setattr(traces, "MOST_EVENTS", 10)
     with pytest.raises(InputError, match="smaller global batch"):
         trace_document(step)
+
+
+def test_of_too_many_events_the_telling_ranks_are_drawn_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = traced(*CASES[0])
+    whole = trace_document(step)
+    assert "note" not in whole["otherData"]
+    step = replace(step, timeline=replace(step.timeline, busy=np.array([1.0, 1.0, 2.0, 1.0])))
+    monkeypatch.setattr(traces, "MOST_EVENTS", len(whole["traceEvents"]) - 1)
+    few = trace_document(step)
+    drawn = {name for name in names(few["traceEvents"]).values() if "sends" not in name}
+    assert drawn == {"rank 0", "rank 2", "rank 3"}
+    assert few["otherData"]["note"].startswith("ranks 0, 2, 3 are drawn")
