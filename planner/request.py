@@ -28,6 +28,7 @@ from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.device_kernels import (
     TRANSFORMER_ENGINE,
     missing_kernels,
+    require_recipe,
     with_device_kernels,
 )
 from planner.spec.machine.load_cluster import load_cluster
@@ -147,7 +148,7 @@ def resolve(
     if runner is not None:
         runner.require_recipe(precision)
     assumed += idle_options(stack, precision, model)
-    cluster.accelerator.require(precision)
+    require_recipe(stack, cluster.accelerator, precision)
     optimizer = _choice("optimizer", request.optimizer, Optimizer)
     imbalance, replicas = _expert_imbalance(request, model, assumed)
     job = Job(

@@ -114,14 +114,14 @@ def _elsewhere(
     """
     from planner.catalog.load_stacks import load_stack
     from planner.planned import planned_cluster, problem_on
-    from planner.spec.machine.device_kernels import missing_kernels
+    from planner.spec.machine.device_kernels import missing_kernels, require_recipe
     from planner.spec.machine.load_cluster import load_cluster
 
     given = plan.subject.cluster
     count = gpus or given.devices
     machine = planned_cluster(given, count) if other is None else load_cluster(other, count)
     problem, chip = problem_on(plan, machine, calibration), machine.accelerator
-    chip.require(problem.job.precision)
+    require_recipe(problem.stack, chip, problem.job.precision)
     here = f"on {machine.num_devices:,} {chip.name} of {machine.name}"
     there = f"planned for {given.devices:,} {given.accelerator} of {given.name}"
     missing = missing_kernels(load_stack(plan.subject.stack.name), problem.model, chip, problem.job.precision)

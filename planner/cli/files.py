@@ -137,7 +137,7 @@ def problem_of(
     from planner.catalog.load_stacks import stack_to_plan
     from planner.spec.job import Job, Optimizer
     from planner.spec.load_model import load_model
-    from planner.spec.machine.device_kernels import missing_kernels, with_device_kernels
+    from planner.spec.machine.device_kernels import missing_kernels, require_recipe, with_device_kernels
     from planner.spec.machine.load_cluster import load_cluster
     from planner.spec.precision import Precision
     from planner.spec.rule import Problem
@@ -172,9 +172,9 @@ def problem_of(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
-    hardware.accelerator.require(job.precision)
     options = (*(parsed.usual_options if name is None else ()), *parsed.stack_options)
     software = _with_options(stack_to_plan(newest if name is None else name), options, parsed)
+    require_recipe(software, hardware.accelerator, job.precision)
     software = _with_settings(software, parsed, spec, said)
     if name is None:
         said.append(f"stack {software.name}")

@@ -84,8 +84,7 @@ def reads_transposed(accelerator: Accelerator) -> bool:
     Not where they read either layout: compute capability 10, 11 and 13 on, datacenter Blackwell among them
     (Transformer Engine, pytorch/utils.py is_non_tn_fp8_gemm_supported).
     """
-    major = int((accelerator.compute_capability or "0").partition(".")[0])
-    return not (10 <= major < 12 or major >= 13)
+    return not (10 <= accelerator.compute_major < 12 or accelerator.compute_major >= 13)
 
 
 def gathers_float8(problem: Problem) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
+from planner.catalog.load_stacks import load_stack
 from planner.errors import UnsupportedError
+from planner.spec.machine.device_kernels import require_recipe
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.precision import Precision
 
@@ -45,3 +48,25 @@ def test_devices_without_the_scales_of_a_recipe(device: str, precision: Precisio
         else pytest.raises(UnsupportedError, match=r"must (multiply with scales|compute in)")
     ):
         load_accelerator(device).require(precision)
+
+
+@pytest.mark.parametrize(
+    ("stack", "capability", "precision", "refused"),
+    [
+        ("megatron-2026", "12.0", Precision.FP8_MX, True), ("megatron-2026", "12.1", Precision.FP8_MX, True),
+        ("megatron-2026", "10.3", Precision.FP8_MX, False), ("megatron-2026", "12.0", Precision.FP8_CS, False),
+        ("torchtitan-2026", "12.0", Precision.FP8_MX, False),
+    ],
+)  # fmt: skip
+def test_transformer_engine_has_no_mxfp8_on_workstation_blackwell(
+    stack: str, capability: str, precision: Precision, refused: bool
+) -> None:
+    """A device of one's own, with 8-bit products: those of compute capability 12 that planner ships state none."""
+    chip = replace(load_accelerator("b200"), name="own", compute_capability=capability)
+    if not refused:
+        require_recipe(load_stack(stack), chip, precision)
+        return
+    with pytest.raises(UnsupportedError, match="compute capability 12"):
+        require_recipe(load_stack(stack), chip, precision)
+    with pytest.raises(UnsupportedError, match="Transformer Engine"):
+        require_recipe(load_stack(stack), load_accelerator("rtx-pro-6000"), precision)

@@ -131,7 +131,7 @@ class AcceleratorSpec(FileModel):
     description: Text
     vendor: Text
     architecture: Architecture
-    compute_capability: Text | None = None
+    compute_capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")] | None = None
     memory: Capacity
     memory_bandwidth: Bandwidth
     peak: dict[Dtype, Compute] = Field(min_length=1)
@@ -209,8 +209,12 @@ class Accelerator:
         """The generation whose products attention issues: Ampere's on workstation Blackwell, of compute capability 12,
         which has neither Hopper's nor the tensor memory of Blackwell in data centres (NVIDIA cuBLASDx, performance
         guide: tcgen05 is the path of 10.0, 10.3 and 11.0, not of 12)."""
-        workstation = (self.compute_capability or "").partition(".")[0] == "12"
-        return Architecture.AMPERE if workstation else self.architecture
+        return Architecture.AMPERE if self.compute_major == 12 else self.architecture
+
+    @property
+    def compute_major(self) -> int:
+        """The first number of the compute capability; 0 of devices that have none."""
+        return int((self.compute_capability or "0").partition(".")[0])
 
     def peak_flops(self, dtype: Dtype) -> float:
         """Dense peak rate in `dtype` [FLOP/s]. Raises `UnsupportedError` where the format is missing.

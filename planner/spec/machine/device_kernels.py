@@ -19,6 +19,7 @@ from planner.spec.stack.time import FLASH_WIDTH
 NOT_MODELLED: Final = (Architecture.TPU, Architecture.TRAINIUM)
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
 TRANSFORMER_ENGINE: Final = ("megatron",)
+_NO_MXFP8: Final = 12  # major compute capability, as of RTX PRO 6000 and RTX 5090
 # programs of transformers take one kernel for all layers
 _ONE_KERNEL: Final = ("deepspeed", "fsdp")
 
@@ -46,6 +47,22 @@ def with_wide_heads(stack: Stack, model: ModelSpec) -> Stack:
 def _with_attention(stack: Stack, kernel: AttentionKernel) -> Stack:
     kernels = stack.kernels.model_copy(update={"attention": kernel})
     return stack.model_copy(update={"kernels": kernels})
+
+
+def require_recipe(stack: Stack, chip: Accelerator, precision: Precision) -> None:
+    """Raise `UnsupportedError` for a recipe that the device does not multiply in, or not with the stack's library.
+
+    Transformer Engine multiplies with MXFP8's scales from compute capability 10.0 on and refuses 12.0 on, not all of
+    whose layouts of products it has (d0067d0 transformer_engine/pytorch/quantization.py _compute_mxfp8_support).
+    """
+    engine = stack.framework in TRANSFORMER_ENGINE and precision is Precision.FP8_MX
+    if engine and chip.compute_major >= _NO_MXFP8:
+        must = f"Transformer Engine must multiply with scales of {precision} on {chip.name}"
+        given = f"compute capability {chip.compute_capability}, from {_NO_MXFP8}.0 on it does not"
+        raise UnsupportedError(
+            must, given, "choose another precision, as bf16, or an accelerator such as b200"
+        )
+    chip.require(precision)
 
 
 def missing_kernels(
