@@ -172,6 +172,14 @@ def problem_of(
         seq_len, batch, parsed.precision or Precision.BF16, parsed.optimizer or Optimizer.ADAMW,
         bf16_layers=parsed.bf16_layers,
     )  # fmt: skip
+    if (adapters := parsed.adapters) is not None:
+        job = replace(
+            job, lora_rank=adapters.rank, lora_targets=adapters.targets, frozen_bits=adapters.frozen_bits
+        )
+        said.append(
+            f"adapters of rank {adapters.rank} ({adapters.targets}) beside weights frozen in {adapters.frozen_bits} "
+            "bits are trained" + (", none on experts" if spec.is_moe else "")
+        )
     options = (*(parsed.usual_options if name is None else ()), *parsed.stack_options)
     software = _with_options(stack_to_plan(newest if name is None else name), options, parsed)
     require_recipe(software, hardware.accelerator, job.precision)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.errors import InputError, UnknownNameError, UnsupportedError
+from planner.frameworks.adapters import Adapters
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
 from planner.spec.config import ParallelConfig, Schedule
@@ -111,6 +112,7 @@ class ParsedConfig:
     files nor the user, who may name a stack, say. `stack_settings`: numbers of the stack. `bf16_layers`: as
     `Job` has them. `stack`: the shipped one that they run on, where it is not the framework's newest.
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
+    `adapters`: what is trained beside a frozen model; None where all weights are.
     """
 
     framework: str
@@ -137,6 +139,7 @@ class ParsedConfig:
     stack_settings: tuple[StackSetting, ...] = ()
     stack: str = ""
     recompute_every: int = 1
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""

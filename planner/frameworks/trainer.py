@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from planner.catalog.stack_options import LIGER
-from planner.errors import InputError
-from planner.frameworks.shell.script import how_to_set, is_script, options_of, product, slurm_devices, whole
+from planner.frameworks.adapters import Adapters, adapters_of
+from planner.frameworks.shell.script import is_script, options_of, product, slurm_devices
+from planner.frameworks.words import first_word, is_on, number
 from planner.spec.job import Optimizer
 from planner.spec.load_model import catalog_name_at, load_model
 from planner.spec.model import ModelSpec
@@ -23,7 +24,6 @@ _LENGTHS: Final = (
     "seq_len", "max_seq_length", "max_seq_len", "model_max_length", "max_length", "block_size", "cutoff_len",
 )  # fmt: skip
 _MODELS: Final = ("model_name_or_path", "model_name", "model_path")
-_ADAPTERS: Final = ("use_peft", "use_lora", "lora_enable", "lora_r", "lora_rank", "lora_dim")
 # --optim -> what it is here; those of no entry are said
 _OPTIMIZERS: Final = {
     "adamw_torch": Optimizer.ADAMW, "adamw_torch_fused": Optimizer.ADAMW, "adamw_apex_fused": Optimizer.ADAMW,
@@ -53,6 +53,7 @@ class Trainer:
     named: str
     optimizer: Optimizer | None
     notes: tuple[str, ...]
+    adapters: Adapters | None = None
 
     def filled(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """A DeepSpeed file with what it leaves to the program (HfTrainerDeepSpeedConfig.trainer_config_process)."""
@@ -110,46 +111,27 @@ def _included(text: str) -> int | None:
 
 def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
     """What `words`, as `words_of` has them, say. Raises `InputError` for a number that no file sets."""
-    notes = []
-    adapters = next((name for name in _ADAPTERS if is_on(words, name)), None)
-    if adapters is not None:
-        notes.append(f"--{adapters}: all weights are counted as trained, not the adapters alone")
-    optim = _first(words, ("optim",))
+    adapters, notes = adapters_of(words)
+    optim = first_word(words, ("optim",))
     if optim and "$" not in optim and optim not in _OPTIMIZERS:
         notes.append(f"--optim {optim[:40]}: costed as AdamW with fp32 moments")
-    named = _first(words, _MODELS)
+    named = first_word(words, _MODELS)
     known = catalog_name_at(named) if named else None
     trainer = "per_device_train_batch_size" in words
     return Trainer(
-        micro_batch=_number(words, "per_device_train_batch_size"),
-        accumulate=_number(words, "gradient_accumulation_steps"),
-        seq_len=next((n for name in _LENGTHS if (n := _number(words, name)) is not None), None),
+        micro_batch=number(words, "per_device_train_batch_size"),
+        accumulate=number(words, "gradient_accumulation_steps"),
+        seq_len=next((n for name in _LENGTHS if (n := number(words, name)) is not None), None),
         recompute=any(is_on(words, name) for name in _RECOMPUTES),
         formats={name: is_on(words, name) for name in _FORMATS if name in words or trainer},
         model=load_model(known) if known is not None else None,
         named=named if known is not None else "",
         optimizer=_OPTIMIZERS.get(optim),
         notes=tuple(notes),
+        adapters=adapters,
     )
-
-
-def _first(words: Mapping[str, list[str]], names: tuple[str, ...]) -> str:
-    return next((words[name][0] for name in names if words.get(name)), "")
-
-
-def _number(words: Mapping[str, list[str]], name: str) -> int | None:
-    text = _first(words, (name,))
-    if "$" in text:
-        raise InputError(f"--{name} must be a whole number", text[:80], how_to_set(text))
-    return whole(text)
 
 
 def kernels_of(words: Mapping[str, list[str]]) -> tuple[str, ...]:
     """Options of a stack for the kernels that `words` ask for (transformers TrainingArguments; LLaMA-Factory)."""
     return (LIGER,) if any(is_on(words, name) for name in ("use_liger_kernel", "enable_liger_kernel")) else ()
-
-
-def is_on(words: Mapping[str, list[str]], name: str) -> bool:
-    """Is a flag set? Alone, or with a value that hf_argparser.py string_to_bool takes for true, or a number above 0."""
-    value = (words.get(name) or [""])[0].lower()
-    return name in words and (value in ("", "true", "yes", "y", "t", "1") or bool(whole(value)))

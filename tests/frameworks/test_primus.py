@@ -15,10 +15,11 @@ from planner.cli.program import app
 from planner.cost.params import model_parameters
 from planner.errors import PlannerError
 from planner.frameworks import framework
+from planner.frameworks.adapters import Adapters
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.not_read import launcher_of
 from planner.spec.config import Recompute
-from planner.spec.job import Optimizer
+from planner.spec.job import AdapterTargets, Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
 
@@ -125,6 +126,16 @@ def test_settings_of_its_own() -> None:
     )
     assert exchanged.dispatcher is None
     assert any("all-to-all" in note for note in exchanged.notes)
+
+
+def test_adapters_of_fine_tuning() -> None:
+    stated = "lora:\n        enabled: true\n        dim: 8\n        target_modules: [linear_qkv, linear_proj]"
+    own = read(stated, config="sft_trainer.yaml").adapters
+    assert own == Adapters(8, AdapterTargets.ATTENTION)
+    assert read("lora:\n        enabled: true", config="sft_trainer.yaml").adapters == Adapters(32)
+    assert read(config="sft_trainer.yaml").adapters is None
+    with pytest.raises(PlannerError, match=r"lora.dim must be"):
+        read("lora:\n        enabled: true\n        dim: big", config="sft_trainer.yaml")
 
 
 @pytest.mark.parametrize(

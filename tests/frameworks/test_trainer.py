@@ -84,8 +84,9 @@ def test_optimizers_and_adapters() -> None:
     assert (
         deepspeed(WORDS + " --optim sgd").optimizer is Optimizer.SGD
     )  # torch's, without momentum unless told
-    assert any(note.startswith("--lora_r: all weights are counted as trained") for note in read.notes)
-    assert not any("adapters" in note for note in deepspeed(WORDS + " --use_peft False --lora_r 0").notes)
+    assert read.adapters is not None
+    assert read.adapters.rank == 16
+    assert deepspeed(WORDS + " --use_peft False --lora_r 0").adapters is None
     assert (
         "--optim lion_8bit: costed as AdamW with fp32 moments"
         in deepspeed(WORDS + " --optim lion_8bit").notes

@@ -22,7 +22,8 @@ from planner.frameworks.shell.script import (
     script_words,
     whole,
 )
-from planner.frameworks.trainer import Trainer, devices_of, is_on, kernels_of, trainer_of, words_of
+from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
+from planner.frameworks.words import is_on
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
 from planner.spec.precision import Precision
@@ -123,6 +124,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         named=trainer.named,
         optimizer=None if ds.has("optimizer.type") else trainer.optimizer,
         param_gather=gathers,
+        adapters=trainer.adapters,
         unknown=unknown,
         engine=StateEngine.DEEPSPEED if kind == "DEEPSPEED" else None,
         usual_options=(NO_COMPILE,) * (compiled is None),

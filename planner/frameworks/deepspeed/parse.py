@@ -101,6 +101,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         optimizer=None if s.has("optimizer.type") else trainer.optimizer,
         unknown=strange,
         notes=(*notes, *trainer.notes),
+        adapters=trainer.adapters,
         stack_options=(*((PURE_BF16,) if all(pure) else ()), *options),
         stack_settings=settings,
     )

@@ -129,9 +129,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     for name, table in tables.items():
         variables = environment_in(table, name) | variables
         own = [*options_in(table, name, variables), *own]
-    said: list[str] = []
+    said, adapters = list[str](), None
     for name, preset in presets.items():
-        stated, said = arguments_in(preset, name, variables)
+        stated, said, adapters = arguments_in(preset, name, variables)
         own = [*stated, *own]
     arguments = Arguments(own)
     if not any(arguments.has(name) for name in _TELLING):
@@ -194,6 +194,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         dispatcher=_dispatcher(arguments),
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
+        adapters=adapters,
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
         stack_settings=capacity_said(

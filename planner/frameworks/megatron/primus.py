@@ -17,8 +17,15 @@ from typing import Any, Final
 import yaml
 
 from planner.errors import FileInputError, nearest_names, sort_of
+from planner.frameworks.adapters import Adapters
 from planner.frameworks.fields import load_settings
-from planner.frameworks.megatron.primus_notes import accept, layers_recomputed, notes_on, of_its_own
+from planner.frameworks.megatron.primus_notes import (
+    accept,
+    adapters_in,
+    layers_recomputed,
+    notes_on,
+    of_its_own,
+)
 from planner.frameworks.options import option_table, table_releases
 
 PRESET_FILE: Final = Path(__file__).with_name("primus.yaml")
@@ -56,8 +63,10 @@ def is_primus(name: str, text: str) -> bool:
     return name.endswith((".yaml", ".yml")) and all(mark.search(text) for mark in _MARKS)
 
 
-def arguments_in(text: str, name: str, variables: Mapping[str, str]) -> tuple[Options, list[str]]:
-    """Megatron-LM's arguments as options, and what of the file is not costed or was taken for granted.
+def arguments_in(
+    text: str, name: str, variables: Mapping[str, str]
+) -> tuple[Options, list[str], Adapters | None]:
+    """Megatron-LM's arguments as options, what of the file is not costed or was taken for granted, and its adapters.
 
     `variables`: of the environment, for `${NAME:default}`. Raises `FileInputError` and `InputError`.
     """
@@ -71,13 +80,17 @@ def arguments_in(text: str, name: str, variables: Mapping[str, str]) -> tuple[Op
         **stated,
     }
     accept(settings)
-    notes = [*notes_on(settings), *_strange(stated)]
+    # presets are merged setting by setting below the first level too (core/config/merge_utils.py)
+    preset = _preset("modules", module.get("config"), f"modules.{trainer}.config", name).get("lora") or {}
+    own = stated.get("lora")
+    adapters, said = adapters_in({"lora": {**preset, **own} if isinstance(own, Mapping) else preset})
+    notes = [*notes_on(settings), *_strange(stated), *said]
     if defaults:
         notes.append(
             f"variables of the environment at the file's defaults: {', '.join(dict.fromkeys(defaults))}"
         )
     settings = {**settings, **of_its_own(settings), **layers_recomputed(settings)}
-    return options_of(settings), notes
+    return options_of(settings), notes, adapters
 
 
 def options_of(settings: Mapping[str, Any]) -> Options:

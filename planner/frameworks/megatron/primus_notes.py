@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from planner.errors import InputError
+from planner.frameworks.adapters import Adapters, targets_of
 from planner.frameworks.layout import ChunkLayers
+from planner.spec.planfile import MOST
 
 Settings = Mapping[str, Any]
 _KERNELS: Final = (
@@ -141,6 +143,19 @@ def layers_recomputed(settings: Settings) -> dict[str, Any]:
     return {"recompute_method": "block", "recompute_num_layers": len(layers)}
 
 
+def adapters_in(settings: Settings) -> tuple[Adapters | None, list[str]]:
+    """Adapters of its fine-tuning (configs/modules/megatron/sft_trainer.yaml), and how they are costed. Raises
+    `InputError`."""
+    lora = settings.get("lora")
+    if not isinstance(lora, Mapping) or not lora.get("enabled"):
+        return None, []
+    rank, names = lora.get("dim", 32), lora.get("target_modules") or []
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MOST:
+        raise InputError("lora.dim must be a whole number, 1 or more", str(rank)[:40])
+    targets, notes = targets_of(map(str, names if isinstance(names, list) else [names]))
+    return Adapters(rank, targets), notes
+
+
 def notes_on(settings: Settings) -> list[str]:
     """What is costed otherwise than the settings have it."""
     said = [f"{name}: {what}" for name, what in _NOT_COSTED.items() if settings.get(name)]
@@ -155,8 +170,6 @@ def notes_on(settings: Settings) -> list[str]:
         said.append(
             "virtual_pipeline_model_parallel_size does not count: num_virtual_stages_per_pipeline_rank or a layout does"
         )
-    if (settings.get("lora") or {}).get("enabled"):
-        said.append("lora: all weights are counted as trained, not the adapters alone")
     if what := beyond(settings):
         said.append(f"the model is more than Megatron-LM's GPT ({what}): its arguments do not describe it")
     return said
