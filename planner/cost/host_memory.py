@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from planner.campaign.run import checkpoint_sizes
 from planner.cost.model import CostModel
-from planner.spec.config import (
-    ConfigTable,
-    ParallelConfig,
-)
+from planner.spec.config import OFFLOAD_PARAMETERS, ConfigTable, ParallelConfig
 from planner.spec.precision import RECIPES
 
 Array = NDArray[np.float64]
@@ -59,6 +56,11 @@ def host_use(model: CostModel, table: ConfigTable) -> HostUse:
         asked = table.take(rows)
         here, there = (_held(model, asked, asked["offload"] & ~mask) for mask in (7, 0))
         weights, optimizer, kept = (a - b for a, b in zip(here, there, strict=True))
+        if (
+            model.shards.narrow is not None
+        ):  # weights that are wide because the optimizer left have not left with it
+            stay = asked["offload"] & ~OFFLOAD_PARAMETERS
+            weights = _held(model, asked, stay)[0] - there[0]
         master = (
             problem.stack.states.master
             if RECIPES[problem.job.precision].weight_bytes < HOST_GRADIENT

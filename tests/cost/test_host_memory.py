@@ -24,6 +24,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_OPTIMIZER, ConfigTable, ParallelConfig
 from planner.spec.planfile import Verdict
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.problems import costs, dense_model, problem
 from tests.solve.splits.test_split import every_split
@@ -65,6 +66,19 @@ def test_bytes_of_a_parameter_on_the_host(stack: str, zero: int, offload: int, e
     # what lies on the host is written to storage from there: the checkpoint copies the rest of the 14 bytes
     rest = 14 - (each - 4)
     assert need.staging[0] == pytest.approx(max(rest, 0) * model_parameters(spec).total, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "precision", [Precision.BF16, Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.NVFP4]
+)
+def test_narrow_weights_that_turn_wide_do_not_shrink_what_the_host_holds(precision: Precision) -> None:
+    """Without the optimizer on the device all recipes but delayed scaling keep 16-bit weights there: 16 bytes a
+    parameter on the host, masters, moments and gradients, in every recipe."""
+    spec = dense_model(8)
+    subject = problem(spec, "1x8 b200", global_batch=64, precision=precision)
+    config = ParallelConfig(dp=8, zero=1, num_microbatches=8, offload=OFFLOAD_OPTIMIZER)
+    need = host_need(costs(subject), config)
+    assert need.states[0] == pytest.approx(16.0 * model_parameters(spec).total, rel=1e-6)
 
 
 def test_activations_on_the_host_are_those_that_leave_the_device() -> None:
