@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -170,7 +170,9 @@ class Objective:
         for sample in (self.samples[i] for i in chosen):
             own = sample.run.problem.stack
             if (sample.text, id(own)) not in stacks:
-                stacks[sample.text, id(own)] = retimed(own, apply_switches(stack, sample.text)[0])
+                stacks[sample.text, id(own)] = retimed(
+                    own, apply_switches(stack, sample.text)[0], self.parameters
+                )
             key = (id(sample.run.problem), sample.text)
             if key not in problems:
                 problems[key] = replace(sample.run.problem, stack=stacks[sample.text, id(own)])
@@ -246,10 +248,12 @@ class Objective:
         return np.nan_to_num(np.array(columns).T)
 
 
-def retimed(own: Stack, numbers: Stack) -> Stack:
+def retimed(own: Stack, numbers: Stack, parameters: Iterable[Parameter]) -> Stack:
     """`own` with the times of `numbers`: what a row fixed of the software itself stays."""
-    dispatcher = {"dispatcher": own.communication.dispatcher}
-    communication = numbers.communication.model_copy(update=dispatcher)
+    fitted = {
+        p.name: getattr(numbers.communication, p.name) for p in parameters if p.section == "communication"
+    }
+    communication = own.communication.model_copy(update=fitted)
     update = {"compute": numbers.compute, "host": numbers.host, "communication": communication}
     return own.model_copy(update=update)
 

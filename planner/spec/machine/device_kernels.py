@@ -25,7 +25,11 @@ _ONE_KERNEL: Final = ("deepspeed", "fsdp")
 
 
 def with_device_kernels(stack: Stack, model: ModelSpec, chip: Accelerator, precision: Precision) -> Stack:
-    """The stack with unfused attention where it has no flash kernel. Raises `UnsupportedError`."""
+    """The stack with unfused attention where it has no flash kernel, and the gradients it has in that precision.
+
+    Raises `UnsupportedError`.
+    """
+    stack = stack.for_precision(precision)
     if chip.architecture in NOT_MODELLED:
         raise UnsupportedError(
             "the cluster must have GPUs, or other devices that planner's stacks run on",

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 
 from planner.spec.config import SCHEDULE_LABELS, CudaGraphs
 from planner.spec.own_run import OwnRun
+from planner.spec.precision import Precision
 from planner.spec.stack.kinds import PipelineSplit
 from planner.spec.stack.memory import Overhead, States
 from planner.spec.stack.section import Section
@@ -137,6 +138,14 @@ class Stack(Section):
     states: States = States()
     overhead: Overhead = Overhead()
     limits: Limits = Limits()
+
+    def for_precision(self, precision: Precision) -> Stack:
+        """The stack with the gradients that it has in a precision."""
+        if precision is not Precision.FP16 or not self.states.fp16_gradients:
+            return self
+        states = self.states.model_copy(update={"gradient": 2.0, "optimizer_transient": 4.0})
+        communication = self.communication.model_copy(update={"gradient_bytes": 2.0})
+        return self.model_copy(update={"states": states, "communication": communication})
 
     def band_at(self, devices: float, moe: bool) -> float:
         """The band of a step time on so many devices [1]; never narrower for a mixture of experts."""

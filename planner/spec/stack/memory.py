@@ -84,6 +84,10 @@ class States(Section):
         "copies beside 16-bit weights; counted where `fp8_param_gather` is stated",
     )
     prefetch_layers: int = Field(2, ge=1, le=8, description="gathered layers alive at once under ZeRO-3")
+    fp16_gradients: bool = Field(
+        False,
+        description="fp16 jobs keep and reduce gradients in 16 bits; the update copies a rank's share to fp32",
+    )
     optimizer_transient: float = Field(
         0.0, ge=0, le=8, description="per locally updated parameter during the step"
     )
