@@ -60,13 +60,13 @@ def sweep_lines(means: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def profile_line(sweeps: Sequence[Mapping[str, Any]]) -> str:
-    """What the picks in sums of profiles hang on; figures of benchmarks/vtrain_profiles.py as of 22 November 2026."""
+    """What the picks in sums of profiles hang on; figures of benchmarks/vtrain_profiles.py as of 24 November 2026."""
     count = sum(sweep["source"] == "vtrain_single" for sweep in sweeps)
     return (
         f"- vtrain_single ({count} of the sweeps) publishes sums of 32 profiles of a layer, exact to 3e-4 "
         "(`python -m benchmarks.vtrain_profiles`), which scatter around planner's layer by 9 % (standard "
-        "deviation), three of them by -26, +20 and -17 %. A layer takes less time on 2 sequences than on 1 there "
+        "deviation), three of them by -27, +18 and -18 %. A layer takes less time on 2 sequences than on 1 there "
         "(h 2048, tp 4), less on 4 than on 2 (h 1024, tp 2): jitter of launch-bound profiles, which every sweep "
-        "repeats. With the 32 as published the picks lose 0.2 %, 2.8 % at worst, the best of three nothing; with "
-        "those three, 1.7 and 16.3 %; as predicted, 7.1 and 39.1 %"
+        "repeats. With the 32 as published the picks lose 0.0 %, 1.1 % at worst, the best of three nothing; with "
+        "those three, 0.8 and 8.8 %; as predicted, 7.2 and 39.1 %"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cross_validate import Error, StackErrors, publisher_spread, widening_of
-from benchmarks.fit_stacks import Fit, Sample, fit_stack, publisher_of, write_fit
+from benchmarks.fit_stacks import Fit, Sample, fit_stack, publisher_of, retimed, write_fit
 from benchmarks.stack_parameters import Parameter
 from planner.calibrate.predict import predict_runs
 from planner.calibrate.published.runs import RunReader
@@ -44,6 +44,18 @@ def test_the_fit_recovers_what_made_the_measurements() -> None:
     assert fit.after.max() < 0.03
     assert fit.after.max() < 0.3 * fit.before.max()
     assert abs(fit.values["gemm.bf16"] - 1.3) < 0.1
+
+
+def test_a_fit_keeps_what_a_row_fixes_of_its_communication() -> None:
+    stack = load_stack("megatron-2026")
+    own = stack.model_copy(
+        update={"communication": stack.communication.model_copy(update={"gradient_bytes": 2.0})}
+    )
+    numbers = stack.model_copy(
+        update={"communication": stack.communication.model_copy(update={"tp_exposed": 1.7})}
+    )
+    made = retimed(own, numbers, PARAMETERS).communication
+    assert (made.gradient_bytes, made.tp_exposed) == (2.0, 1.7)
 
 
 def test_releases_of_a_publisher_are_one() -> None:

@@ -40,6 +40,15 @@ def test_a_stack_without_flash_attention_misses_nothing_on_volta() -> None:
     assert missing_kernels(stack, LLAMA, volta, Precision.BF16) == ()
 
 
+def test_fp16_jobs_of_deepspeeds_engine_reduce_gradients_in_16_bits() -> None:
+    stack, ampere = load_stack("megatron-deepspeed-2022"), load_cluster("a100-sxm-80g", 8).accelerator
+    half = with_device_kernels(stack, LLAMA, ampere, Precision.FP16)
+    assert half.communication.gradient_bytes == 2.0
+    assert (half.states.gradient, half.states.optimizer_transient) == (2.0, 4.0)
+    wide = with_device_kernels(stack, LLAMA, ampere, Precision.BF16)
+    assert (wide.communication.gradient_bytes, wide.states.gradient) == (4.0, 4.0)
+
+
 def test_scores_are_kept_and_context_is_not_split_on_volta() -> None:
     """32 heads x 4096^2 scores over tp 8: far more memory than with flash attention, and one rank per sequence."""
     request = Request("llama-3.1-8b", "v100-sxm2-32g", 8, 4096, "64", restrict={"tp": (8,)})
