@@ -57,7 +57,9 @@ def accuracy(results: str) -> str:
     """The summary of RESULTS.md, and its sources furthest off in step time."""
     block = section_of(results, "accuracy")
     summary = block.split("\n|", 1)[0]
-    lines = [line for line in summary.splitlines() if line.startswith("- ")]
+    lines = [
+        line for line in summary.splitlines() if line.startswith("- ") and "gives no step time" not in line
+    ]  # what a table's author would mend is said in RESULTS.md alone
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in block.splitlines()
