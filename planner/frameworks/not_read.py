@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.frameworks.shell.script import is_script
+from planner.frameworks.trainer_yaml import is_trainer_yaml
 
 _DEGREES: Final = "name the model and its degrees to planner estimate"
 _PARTS: Final = (
@@ -95,7 +96,7 @@ LAUNCHERS: Final = (
 def launcher_of(name: str, text: str) -> Launcher | None:
     """The launcher that a file is of, None where it is none of these."""
     script = is_script(name)
-    if not script and not name.endswith((".yaml", ".yml")):
+    if is_trainer_yaml(name, text) or (not script and not name.endswith((".yaml", ".yml"))):
         return None
     return next(
         (known for known in LAUNCHERS if known.script is script and all(m.search(text) for m in known.marks)),

@@ -15,6 +15,7 @@ from typing import Any, Final
 from planner.catalog.stack_options import LIGER
 from planner.frameworks.adapters import Adapters, adapters_of
 from planner.frameworks.shell.script import is_script, options_of, product, slurm_devices
+from planner.frameworks.trainer_yaml import is_trainer_yaml, words_in
 from planner.frameworks.words import first_word, is_on, number
 from planner.spec.job import Optimizer
 from planner.spec.load_model import catalog_name_at, load_model
@@ -28,6 +29,7 @@ _MODELS: Final = ("model_name_or_path", "model_name", "model_path")
 _OPTIMIZERS: Final = {
     "adamw_torch": Optimizer.ADAMW, "adamw_torch_fused": Optimizer.ADAMW, "adamw_apex_fused": Optimizer.ADAMW,
     "adamw_hf": Optimizer.ADAMW, "adamw_8bit": Optimizer.ADAMW_8BIT, "adamw_bnb_8bit": Optimizer.ADAMW_8BIT,
+    "paged_adamw_8bit": Optimizer.ADAMW_8BIT, "paged_adamw_32bit": Optimizer.ADAMW,
     "adamw_torch_8bit": Optimizer.ADAMW_8BIT, "adafactor": Optimizer.ADAFACTOR, "sgd": Optimizer.SGD,
 }  # fmt: skip
 _RECOMPUTES: Final = ("gradient_checkpointing", "activation_checkpointing")
@@ -81,9 +83,11 @@ def with_trainer_names(line: str, text: str) -> str:
 
 
 def words_of(files: Mapping[str, str]) -> dict[str, list[str]]:
-    """Options of the commands in scripts, with _ for -, and their values."""
+    """Options of the commands in scripts, with _ for -, and their values; settings of a Trainer's YAML below them."""
     words: dict[str, list[str]] = {}
     for file, text in files.items():
+        if is_trainer_yaml(file, text):
+            words = words_in(file, text) | words
         if is_script(file):
             words |= {option[2:].replace("-", "_"): values for option, *values in options_of(text)[0]}
     return words
@@ -112,6 +116,10 @@ def _included(text: str) -> int | None:
 def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
     """What `words`, as `words_of` has them, say. Raises `InputError` for a number that no file sets."""
     adapters, notes = adapters_of(words)
+    if is_on(words, "pure_bf16") or ("base_model" in words and adapters is None):
+        notes.append(
+            "weights that are trained in 16 bits alone are costed with masters as the stack keeps them"
+        )
     optim = first_word(words, ("optim",))
     if optim and "$" not in optim and optim not in _OPTIMIZERS:
         notes.append(f"--optim {optim[:40]}: costed as AdamW with fp32 moments")

@@ -164,11 +164,11 @@ def test_recipes_are_read_from_source(tmp_path: Path) -> None:
 
 
 FOUNDRY = "max_seq_len: 2048\nglobal_train_batch_size: 256\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n"
-AXOLOTL = "base_model: some/model\nsequence_len: 4096\nmicro_batch_size: 2\ndeepspeed: zero3.json\n"
+AXOLOTL = "base_model: some/model\nsequence_len: 4096\n"
 FOREIGN = {
     "LLM Foundry (Composer)": ("a.yaml", FOUNDRY),
     "Axolotl": ("a.yml", AXOLOTL),
-    "LLaMA-Factory or TRL": ("a.yaml", "model_name_or_path: some/model\nfinetuning_type: full\n"),
+    "LLaMA-Factory or TRL": ("a.yaml", "model_name_or_path: some/model\nstage: sft\n"),
     "Primus (of another framework than Megatron-LM)": (
         "a.yaml",
         "modules:\n  pre_trainer:\n    framework: torchtitan\n    model: llama3.1_8B.yaml\n    overrides:\n"

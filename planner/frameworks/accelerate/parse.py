@@ -23,6 +23,7 @@ from planner.frameworks.shell.script import (
     whole,
 )
 from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
+from planner.frameworks.trainer_yaml import is_trainer_yaml, names_deepspeed
 from planner.frameworks.words import is_on
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS, Recompute
@@ -59,7 +60,12 @@ _TYPES: Final = {
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What an Accelerate YAML and the words of `accelerate launch` say. Raises `FileInputError` naming the setting."""
     name = next(
-        (file for file, text in files.items() if recognizes(file, text) and not is_script(file)), None
+        (
+            file
+            for file, text in files.items()
+            if recognizes(file, text) and not (is_script(file) or is_trainer_yaml(file, text))
+        ),
+        None,
     )
     words = words_of(files)
     launched = _launch_words(files)
@@ -130,7 +136,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         usual_options=(NO_COMPILE,) * (compiled is None),
         stack_options=(*((NO_SYNC,) * waits), *((NO_COMPILE,) * (compiled is False)), *kernels_of(words)),
         stack_settings=settings,
-        notes=(*notes, *said, *costed, *trainer.notes, *(() if batch else (unstated,))),
+        notes=(
+            *notes,
+            *said,
+            *costed,
+            *trainer.notes,
+            *((unstated,) * (batch is None and len(numbers) < 2)),
+        ),
     )
 
 
@@ -361,4 +373,6 @@ def recognizes(name: str, text: str) -> bool:
         alone = any(word in text for word in ("torchrun", "torch.distributed", "llamafactory-cli train"))
         trains = "--per_device_train_batch_size" in text and "--deepspeed" not in text
         return _LAUNCHED.search(text) is not None or (alone and trains)
+    if is_trainer_yaml(name, text):
+        return not names_deepspeed(name, text)
     return name.endswith((".yaml", ".yml")) and ("distributed_type:" in text or "fsdp_config:" in text)

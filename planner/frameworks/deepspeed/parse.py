@@ -19,6 +19,7 @@ from planner.frameworks.options import unknown_options
 from planner.frameworks.programs import NEWER_FLASH
 from planner.frameworks.shell.script import Script, is_script
 from planner.frameworks.trainer import Trainer, devices_of, kernels_of, trainer_of, words_of
+from planner.frameworks.trainer_yaml import names_deepspeed
 from planner.frameworks.zero_settings import with_full_names, zero_settings
 from planner.spec.config import Recompute, Schedule
 from planner.spec.precision import Precision
@@ -184,6 +185,8 @@ def recognizes(name: str, text: str) -> bool:
     """A ds_config.json, a script that names or writes one, a hostfile or pipeline.json."""
     plain = name.split("/")[-1]
     other = "--tensor-model-parallel-size" in text or "--num-layers" in text  # Megatron-DeepSpeed
+    if names_deepspeed(name, text):
+        return True
     if is_script(name) and "--deepspeed" in text and not other and _named(words_of({name: text})):
         return True
     if is_script(name) and "zero_optimization" in text and "--tensor-model-parallel-size" not in text:
