@@ -276,6 +276,11 @@ def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
     from planner.spec.config import AXES, OFFLOAD_OPTIMIZER, ParallelConfig, Recompute
 
     config = ParallelConfig(**{axis: value for axis, value in parsed.axes.items() if axis in AXES})
+    windows = any(attention.window is not None for attention in problem.model.attentions)
+    if windows and config.cp > 1 and "cp_kind" not in parsed.axes:
+        config = replace(
+            config, cp_kind=int(parsed.window_exchanges.get(problem.model.family, config.cp_kind))
+        )
     if "dp" not in parsed.axes:
         config = replace(config, dp=max(problem.cluster.num_devices // _product(parsed), 1))
     if "num_microbatches" not in parsed.axes:

@@ -7,14 +7,14 @@ A framework is a value: plain functions gathered in a `Framework`. `Launch` is w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.catalog.load_stacks import is_shipped, load_stack
 from planner.errors import InputError, UnknownNameError, UnsupportedError
 from planner.frameworks.adapters import Adapters
 from planner.frameworks.details import Details, read_details
 from planner.frameworks.layout import ChunkLayers, chunk_layers
-from planner.spec.config import ParallelConfig, Schedule
+from planner.spec.config import ContextKind, ParallelConfig, Schedule
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.job import Job, Optimizer
 from planner.spec.machine.device_kernels import with_wide_heads
@@ -111,6 +111,7 @@ class ParsedConfig:
     `stack_options`: of `catalog.stack_options`, by name; `usual_options`: what the framework does where neither the
     files nor the user, who may name a stack, say. `stack_settings`: numbers of the stack. `bf16_layers`: as
     `Job` has them. `stack`: the shipped one that they run on, where it is not the framework's newest.
+    `window_exchanges`: what context parallelism exchanges by in families of models with windows, where nothing says.
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
     `adapters`: what is trained beside a frozen model; None where all weights are.
     """
@@ -139,6 +140,7 @@ class ParsedConfig:
     stack_settings: tuple[StackSetting, ...] = ()
     stack: str = ""
     recompute_every: int = 1
+    window_exchanges: Mapping[str, ContextKind] = field(default_factory=dict)
     adapters: Adapters | None = None
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.details import TRAITS, Details, left_out, read_details, unwritten_rotation
 from planner.frameworks.megatron.architecture import model_options, written_rotations
-from planner.spec.config import ParallelConfig
+from planner.spec.config import ContextKind, ParallelConfig
 from planner.spec.hf import MTP_READERS, READERS
 from planner.spec.load_model import load_model
 from tests.frameworks.launches import STACKS, golden_launch, launch, problem
@@ -233,3 +233,18 @@ def test_megatron_is_told_context_parallelism_that_takes_windows_and_sinks(name:
     assert broken("--cp-comm-type all_gather") == (other if kind == "a2a" else [])
     with pytest.raises(InputError, match="all_gather"):
         broken("--cp-comm-type allgather")
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "kind"), [("mistral-7b", "", "A2A"), ("mistral-7b", "all_gather", "ALL_GATHER"),
+                              ("mistral-nemo-12b", "", "P2P"), ("llama-3.1-8b", "", "P2P")],
+)  # fmt: skip
+def test_bridge_has_an_exchange_of_its_own_for_mistrals_windows(name: str, own: str, kind: str) -> None:
+    """models/mistral/mistral_bridge.py sets a2a where the model has a window; a script goes before it."""
+    said = f" model.cp_comm_type={own}" * bool(own)
+    script = (
+        f"torchrun run_recipe.py model.tensor_model_parallel_size=1 model.context_parallel_size=4{said}\n"
+    )
+    facts = check_files({"run.sh": script}, "2x8 h100 400G-ib", None, name, None)
+    assert facts["legal"], facts["violations"]
+    assert facts["axes"]["cp_kind"] == ContextKind[kind]

@@ -399,6 +399,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         stack_settings=capacity_said(lambda name: s.number("model." + name), s.flag("model." + STASH)),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
+        window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py
     )
 
 
