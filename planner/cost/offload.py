@@ -88,7 +88,7 @@ def host_range(offload: int, seconds: float) -> tuple[float, float]:
 def host_seconds(
     offload: NDArray[np.int32], updated: Array, weights: Array, kept: Array, stage_time: Array, microbatches: Array,
     step_bytes: float, ranks: float, rates: tuple[float, float], hidden: float, copied: float = 4.0,
-    sums: Array | float = 0.0,
+    sums: Array | float = 0.0, written: float = 0.0,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Exposed seconds of a step, and how many of them each micro-batch takes [s].
 
@@ -97,10 +97,11 @@ def host_seconds(
     the backward pass of every micro-batch, hidden as far as `hidden` says. Activations: `kept` bytes go out under the
     forward pass and come back under the backward pass. `sums`: bytes of gradients that in a step the host adds to those
     before, while training waits: they go out, are read with the sum, and it is written (torch 2.13
-    distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce, `non_blocking`). `updated`: parameters of a
-    rank; `weights`: bytes of its shard; `rates`: of copies (`copy_rate`) and of a node's updates (`host_update_rate`)
-    [bytes/s]. Left out: sums of gradients that DeepSpeed brings in and out again in every micro-batch, under the
-    backward pass where memory is pinned.
+    distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce, `non_blocking`). `written`: bytes of a parameter
+    that the device updates and its host keeps, which goes back (DeepSpeed runtime/zero/stage3.py
+    _reassign_or_swap_out_partitioned_parameters). `updated`: parameters of a rank; `weights`: bytes of its shard;
+    `rates`: of copies (`copy_rate`) and of a node's updates (`host_update_rate`) [bytes/s]. Left out: sums of gradients
+    that DeepSpeed brings in and out again in every micro-batch, under the backward pass where memory is pinned.
     """
     rate, updating = rates
     update = updated * (copied / rate + step_bytes * ranks / updating)
@@ -110,4 +111,5 @@ def host_seconds(
     copies = np.maximum(kept / rate - forward, 0.0) + np.maximum(kept / rate - backward, 0.0)
     each = np.where(offload & OFFLOAD_PARAMETERS, stream + summed, 0.0)
     each = each + np.where(offload & OFFLOAD_ACTIVATIONS, copies, 0.0)
-    return np.where(offload & OFFLOAD_OPTIMIZER, update, 0.0) + microbatches * each, each
+    back = np.where(offload & OFFLOAD_PARAMETERS, updated * written / rate, 0.0)
+    return np.where(offload & OFFLOAD_OPTIMIZER, update, back) + microbatches * each, each

@@ -206,7 +206,7 @@ class StemModel:
             batch.offload[stem], updated, batch.held[stem], kept, slowest, m,
             states.step_bytes(problem.job.optimizer) + states.host_extra, float(cluster.devices_per_node),
             rates, problem.stack.communication.fsdp_overlap, copied,
-            sums * states.shard_width(recipe.weight_bytes) * updated,
+            sums * states.shard_width(recipe.weight_bytes) * updated, recipe.weight_bytes,
         )  # fmt: skip
 
 

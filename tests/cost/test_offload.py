@@ -34,13 +34,15 @@ LARGE = Request(
 )
 
 
-def seconds(offload: int, kept: float = 0.0, copied: float = 4.0, sums: float = 0.0) -> float:
+def seconds(
+    offload: int, kept: float = 0.0, copied: float = 4.0, sums: float = 0.0, written: float = 0.0
+) -> float:
     one = np.ones(1)
     found, each = host_seconds(
         np.array([offload], dtype=np.int32), 1e9 * one, 2e9 * one, kept * one, 0.3 * one, 4 * one,
-        28.0, 8.0, (PINNED_SHARE * 50e9, HOST_UPDATE), 0.5, copied, sums,
+        28.0, 8.0, (PINNED_SHARE * 50e9, HOST_UPDATE), 0.5, copied, sums, written,
     )  # fmt: skip
-    assert offload & 1 or found == 4 * each  # an update is no micro-batch's
+    assert offload & 1 or written or found == 4 * each  # an update is no micro-batch's
     return float(found[0])
 
 
@@ -53,6 +55,9 @@ def test_seconds_by_hand() -> None:
     assert seconds(1, copied=8.0) - seconds(1) == pytest.approx(4e9 / rate)
     # a shard of 2 GB in twice per micro-batch, all of which half of 0.3 s hides; not at a tenth of the time
     assert seconds(2) == 0
+    # 1e9 parameters that the device has updated, 2 bytes each; with its optimizer on the host that writes them itself
+    assert seconds(2, written=2.0) == pytest.approx(2e9 / rate)
+    assert seconds(3, written=2.0) == seconds(3)
     # of 3 of 4 micro-batches 2 GB of gradients go out, and 8 ranks' move three times as much in the host's memory
     assert seconds(2, sums=3 * 2e9) == pytest.approx(3 * (2e9 / rate + 8 * 6e9 / HOST_UPDATE))
     # 17 GB of activations: out under 0.1 s of forward, back under 0.2 s of backward
