@@ -300,6 +300,7 @@ def _diff(
 ) -> list[str]:
     """Changed lines between the files of both configurations, by file, as the export writes them; of a script, only
     options that its own `text` has are taken out."""
+    from planner.frameworks.megatron.primus import with_primus_names
     from planner.frameworks.trainer import with_trainer_names
 
     try:
@@ -321,7 +322,8 @@ def _diff(
         changed = [line for line in changed if not _frames(line[1:].strip())]
         changed = [line for line in changed if not _automatic(line, text)]
         if name.endswith(".sh"):
-            changed = _in_script([with_trainer_names(line, text) for line in changed], framework, text)
+            named = [with_primus_names(with_trainer_names(line, text), text) for line in changed]
+            changed = _in_script(named, framework, text)
         if changed:
             lines.append("change in the launch script:" if name.endswith(".sh") else f"change in {name}:")
             lines += [f"  {line[0]} {line[1:].strip()}" for line in changed if not line.startswith("@@")]

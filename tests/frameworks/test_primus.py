@@ -175,6 +175,22 @@ def test_misspelt_overrides_are_said() -> None:
     assert any("tensor_model_paralel_size (nearest: tensor_model_parallel_size)" in note for note in notes)
 
 
+def test_what_is_better_is_said_as_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        written(
+            "seq_length: 4096\nglobal_batch_size: 64\nmicro_batch_size: 1\ntensor_model_parallel_size: 8\n"
+            "recompute_granularity: full\nrecompute_method: uniform\nrecompute_num_layers: 1"
+        )
+    )
+    words = ["check", str(file), "--cluster", "1x8 mi300x", "--json"]
+    better = json.loads(CliRunner().invoke(app, words).stdout)["better"]
+    changes = [line.strip() for line in better["diff"]]
+    assert "- recompute_granularity: full" in changes
+    assert any(line.startswith("+ tensor_model_parallel_size: ") for line in changes)
+    assert not any("--" in line for line in changes)
+
+
 def test_models_beyond_gpt_are_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(

@@ -111,6 +111,18 @@ def options_of(settings: Mapping[str, Any]) -> Options:
     return found
 
 
+def with_primus_names(line: str, text: str) -> str:
+    """A changed line of options, after its + or -, as the override that it is where `text` is a file of Primus."""
+    option, _, value = line[1:].strip().partition(" ")
+    if not option.startswith("--") or not all(mark.search(text) for mark in _MARKS):
+        return line
+    for names, alone in ((_RENAMED, "true"), (_NEGATED, "false")):
+        for key, name in names.items():
+            if name == option:
+                return f"{line[0]}{key}: {value or alone}"
+    return f"{line[0]}{option[2:].replace('-', '_')}: {value or 'true'}"
+
+
 def _words(key: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [str(value).lower()]
