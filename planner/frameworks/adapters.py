@@ -1,8 +1,9 @@
 """Which adapters does a launch train beside frozen weights: their rank, the layers that have them, the frozen width?
 
 Source: trl/trainer/model_config.py; LLaMA-Factory hparams/finetuning_args.py and model_args.py; FastChat
-train/train_lora.py; LLaVA train/train.py; peft utils/constants.py (targets where none are named); Megatron-Bridge
-peft/lora.py. Left out: scaling, dropout and initialisation of adapters, which cost no step anything that is counted.
+train/train_lora.py; LLaVA train/train.py; DeepSpeed-Chat dschat/utils/module/lora.py; peft examples/sft, and
+utils/constants.py for targets where none are named; Megatron-Bridge peft/lora.py. Left out: scaling, dropout and
+initialisation of adapters, which cost no step anything that is counted.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def adapters_of(words: Words) -> tuple[Adapters | None, list[str]]:
         notes.append("a rank of adapters alone is taken to switch them on, which TRL does by --use_peft only")
     every = kind == "lora" or "lora_dim" in words or bool({"lora_enable", "use_peft_lora"} & set(switches))
     targets, said = targets_of(_names(words), AdapterTargets.ALL_LINEAR if every else AdapterTargets.QKV)
+    if "lora_dim" in words and "only_optimize_lora" not in words:
+        said.append("without --only_optimize_lora embeddings and norms are trained too, which is not counted")
     bits, width = _frozen_bits(words)
     beside = [name for name in ("use_dora", "lora_modules_to_save", "additional_target") if words.get(name)]
     notes += [
@@ -118,6 +121,6 @@ def _frozen_bits(words: Words) -> tuple[int, list[str]]:
     kind = first_word(words, ("torch_dtype", "dtype", "model_dtype")).lower()
     if kind in ("float32", "fp32"):
         return 32, []
-    unstated = is_on(words, "use_peft") and not kind
-    note = "frozen weights are counted in 16 bits; TRL keeps them in 32 without --dtype bfloat16"
+    unstated = not (kind or words.get("finetuning_type") or is_on(words, "lora_enable"))
+    note = "frozen weights are counted in 16 bits; TRL and FastChat keep them in 32 where no --dtype says otherwise"
     return 16, [note] if unstated else []

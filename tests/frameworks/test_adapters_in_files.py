@@ -49,7 +49,8 @@ def test_words_of_programs(words: str, adapters: Adapters | None) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--use_peft --lora_r 8", "TRL keeps them in 32"),
+        ("--use_peft --lora_r 8", "keep them in 32"),
+        ("--lora_dim 8", "embeddings and norms are trained too"),
         ("--use_peft --lora_r 8", "on no module by name"),
         ("--use_peft --dtype bfloat16", "rank is not stated: 16"),
         ("--lora_r 8", "taken to switch them on"),
