@@ -17,7 +17,7 @@ from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 from planner.spec.config import OFFLOAD_ACTIVATIONS, SCHEDULE_LABELS, ConfigTable, ParallelConfig, Schedule
 from planner.spec.rule import Problem
-from tests.problems import cost_model, dense_model, problem, random_rows
+from tests.problems import cost_model, dense_model, moe_model, problem, random_rows
 
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev")
 
@@ -30,6 +30,11 @@ def with_schedules(subject: Problem) -> Problem:
 
 MODEL: CostModel = cost_model(with_schedules(problem(dense_model(24))))
 TABLE: ConfigTable = enumerate_configs(MODEL.problem, RULES).table()
+# layers that do not divide evenly, layers of two kinds, with a prediction module behind the last
+BOUNDED = {
+    **{str(layers): dense_model(layers) for layers in (22, 24, 30)},
+    "mixture": replace(moe_model(25, leading_dense=3), mtp_layers=1),
+}
 
 
 def rows_of(schedule: Schedule, count: int = 40) -> ConfigTable:
@@ -53,12 +58,13 @@ def test_terms_add_up_and_estimates_are_near_simulated_times(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("layers", [22, 24, 30])
-def test_no_simulated_row_beats_its_bounds(name: str, layers: int) -> None:
+@pytest.mark.parametrize("kind", [*BOUNDED])
+def test_no_simulated_row_beats_its_bounds(name: str, kind: str) -> None:
     """The bound of its stem, and the nearer one that a search ranks by."""
-    model = MODEL if layers == 24 else cost_model(with_schedules(problem(dense_model(layers))))
+    spec = BOUNDED[kind]
+    model = cost_model(with_schedules(problem(spec)))
     rows = enumerate_configs(model.problem, RULES).table()
-    rows = random_rows(rows.take(rows["schedule"] == SCHEDULE_LABELS.index(name)), 60, seed=layers)
+    rows = random_rows(rows.take(rows["schedule"] == SCHEDULE_LABELS.index(name)), 60, seed=spec.num_layers)
     least, time = model.least_step_time(rows), evaluate_exactly(model, rows).step_time
     assert (model.lower_bound(rows) <= least).all()
     assert (least <= time * (1 + 1e-12)).all()
