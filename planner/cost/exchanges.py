@@ -261,6 +261,7 @@ def _of_experts(
         again = passes
     sent, width = float(layer.moe.width(model.problem.model.hidden)), model.layers.recipe.activation_bytes
     tokens = model.problem.job.timed_tokens(config.micro_batch) / config.cp / config.tp
+    tokens *= model.problem.stack.kernels.expert_padding or 1.0
     size, calls = float(stream_bytes(tokens, sent, width)), 2 * passes + again
     top_k, experts = float(layer.moe.mean_k), float(layer.moe.experts)
     shards = float(shards_reached(model.problem.stack, config.etp))

@@ -165,7 +165,7 @@ class LayerModel:
         tokens = batch * (float(job.seq_len) if longest else job.timed_length(batch)) / c
         kv_heads = float(layer.attention.kv_heads) if layer and layer.attention else 1.0
         split = np.where(keys["sp"] > 0, t, 1.0)
-        et = keys["etp"].astype(float)
+        et, padded = keys["etp"].astype(float), self.problem.stack.kernels.expert_padding
         return LayerShape(
             tokens=tokens,
             t=t,
@@ -176,7 +176,7 @@ class LayerModel:
             et=et,
             c=c,
             seq_kv=np.full(len(keys), float(job.seq_len)),
-            imbalance=job.imbalance(keys["ep"].astype(float)),
+            imbalance=np.full(len(keys), padded) if padded else job.imbalance(keys["ep"].astype(float)),
         )
 
     def _longest(self, keys: ConfigTable, layer: Layer | None, x: LayerShape) -> LayerShape:

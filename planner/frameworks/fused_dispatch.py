@@ -90,6 +90,21 @@ def _capacity(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((_group(columns) == 1) | (not given) | static_experts(columns, problem))
 
 
+def padded_experts(problem: Problem) -> bool:
+    """Does every expert get as many rows as its capacity, dropped beyond and padded up to, by NCCL's all-to-all?
+
+    Megatron-LM d98e8a6 core/transformer/moe/token_dispatcher.py MoEAlltoAllTokenDispatcher.preprocess, drop_and_pad.
+    """
+    return problem.stack.kernels.expert_padding > 0 and _asked(problem, Dispatcher.ALL_TO_ALL)
+
+
+def _padded(columns: Columns, problem: Problem) -> Mask:
+    fused = problem.stack.kernels.expert_padding > 0 and _asked(
+        problem, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP
+    )
+    return np.asarray((_group(columns) == 1) | (not fused))
+
+
 def _holds_shards(columns: Columns, problem: Problem) -> Mask:
     """Every shard of an expert receives all of its rows, in a buffer that is no larger for it."""
     most = max(problem.stack.kernels.expert_capacity, 1.0)
@@ -120,6 +135,14 @@ DISPATCH_RULES: Final[tuple[Rule, ...]] = (
         "a buffer of one size for what a rank's experts receive is HybridEP's; the dispatcher is {dispatcher}",
         "add +hybridep to --stack (moe_flex_dispatcher_backend=hybridep)",
         "Megatron-LM core/transformer/transformer_config.py moe_expert_rank_capacity_factor",
+        lambda p: {"dispatcher": p.stack.communication.dispatcher},
+    ),
+    Rule(
+        "expert-padding", ("ep", "etp"), _padded,
+        "experts padded to one capacity are sent by NCCL's all-to-all: Megatron-LM refuses DeepEP with them, and "
+        "planner does not cost HybridEP; the dispatcher is {dispatcher}",
+        "set moe_token_dispatcher_type=alltoall, or leave moe_pad_expert_input_to_capacity out",
+        "Megatron-LM d98e8a6 core/transformer/transformer_config.py __post_init__",
         lambda p: {"dispatcher": p.stack.communication.dispatcher},
     ),
     Rule(

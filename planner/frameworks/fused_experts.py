@@ -7,7 +7,7 @@ Left out: what fusing saves (`cost/device/rates.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,8 @@ WITHOUT: Final = ("0.16.1",)
 # before main a buffer of one size needs the fuser
 _GROUPED_TENSOR: Final = "main-2026-08"
 CAPACITY: Final = "moe_expert_rank_capacity_factor"
+PADDED_TO: Final = "moe_expert_capacity_factor"
+PADS: Final = "moe_pad_expert_input_to_capacity"
 STASH: Final = "moe_paged_stash"
 STASHED: Final = "moe_paged_stash_buffer_size_factor_cuda"
 STASHED_ON_HOST: Final = "moe_paged_stash_buffer_size_factor_cpu"
@@ -65,8 +67,27 @@ def capacity_options(launch: Launch, version: str) -> list[tuple[str, ...]]:
         )
         hint = f"choose --framework-version {_GROUPED_TENSOR}, or leave +{PAGED_STASH} out of the stack"
         raise UnsupportedError(must, f"+{PAGED_STASH}", hint)
+    return as_options(fields)
+
+
+def as_options(fields: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Fields as arguments of Megatron-LM."""
     named = {"--" + name.replace("_", "-"): value for name, value in fields.items()}
     return [(name,) if value is True else (name, f"{value:g}") for name, value in named.items()]
+
+
+def padding_fields(launch: Launch) -> dict[str, Any]:
+    """Fields of TransformerConfig for experts that are padded each to one capacity, as the plan counts them."""
+    stack = launch.stack_of("megatron")
+    factor = stack.kernels.expert_padding if stack is not None else 0.0
+    return {PADDED_TO: factor, PADS: True} if factor else {}
+
+
+def padding_said(factor: float, pads: bool) -> tuple[StackSetting, ...]:
+    """What files say of experts padded to one capacity; a factor of 0 or less is none (transformer_config.py)."""
+    if not (pads and factor > 0):
+        return ()
+    return (StackSetting(PADDED_TO, "kernels", "expert_padding", factor, engine=None),)
 
 
 def capacity_said(number: Callable[[str], float], stashes: bool) -> tuple[StackSetting, ...]:

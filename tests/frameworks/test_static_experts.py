@@ -12,7 +12,7 @@ from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig
+from planner.spec.config import ConfigTable, CudaGraphs, ParallelConfig, module_mask
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.frameworks.launches import launch, problem
@@ -131,3 +131,61 @@ def test_a_capacity_is_a_number() -> None:
     text = SCRIPT.format(backend="hybridep", more="model.moe_expert_rank_capacity_factor=much")
     with pytest.raises(InputError, match="must be a number"):
         check_files({"run.sh": text}, "gb200-nvl72", 64, None, None)
+
+
+def padded(factor: float, stack: str = "megatron-2026") -> Problem:
+    given = on_blackwell(stack, "bf16")
+    kernels = given.stack.kernels.model_copy(update={"expert_padding": factor})
+    return replace(given, stack=given.stack.model_copy(update={"kernels": kernels}))
+
+
+@pytest.mark.parametrize(
+    ("stack", "graphs", "modules", "broken"),
+    [
+        ("megatron-2026", CudaGraphs.FULL_ITERATION, (), set()),
+        ("megatron-2026", CudaGraphs.TRANSFORMER_ENGINE, (), set()),
+        ("megatron-2026", CudaGraphs.TRANSFORMER_ENGINE, ("attn", "moe"), set()),
+        ("megatron-2026", CudaGraphs.TRANSFORMER_ENGINE, ("moe", "moe_router"), {"cuda-graph-dropless"}),
+        ("megatron-2026+deepep", CudaGraphs.NONE, (), {"dispatcher-devices", "expert-padding"}),
+        ("megatron-2026+hybridep", CudaGraphs.NONE, (), {"expert-padding"}),
+    ],
+)
+def test_experts_padded_to_one_capacity_are_captured(
+    stack: str, graphs: CudaGraphs, modules: tuple[str, ...], broken: set[str]
+) -> None:
+    """Megatron-LM core/transformer/transformer_config.py: drop-padding MoE has one shape; DeepEP refuses it."""
+    config = replace(WHOLE, cuda_graph_impl=int(graphs), cuda_graph_modules=module_mask(modules))
+    found = explain_config(config, padded(1.25, stack), all_rules_for("megatron"))
+    assert {violation.rule for violation in found} == broken
+
+
+def test_padded_experts_cost_their_capacity_however_uneven_the_routing() -> None:
+    def told(factor: float, imbalance: float) -> tuple[float, float]:
+        given = padded(factor)
+        model = costs(replace(given, job=replace(given.job, expert_imbalance=imbalance)))
+        cost = model.evaluate(ConfigTable.of([replace(WHOLE, cuda_graph_impl=0)]))
+        return float(cost.step_time[0]), float(cost.peak_memory[0])
+
+    assert told(1.25, 1.0) == told(1.25, 2.0) == told(0.0, 1.25)
+    assert told(0.0, 1.0) == told(1.0, 2.0)
+    assert told(1.25, 1.0) > told(1.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron-bridge"])
+def test_padding_is_written_and_read_as_costed(name: str) -> None:
+    meant = framework(name)
+    files = meant.render(launch(MODEL, WHOLE, padded(1.25)), meant.versions[-1])
+    own = {"launch.sh": files["launch.sh"]}
+    assert {one.field: one.value for one in meant.parse(own).stack_settings} == {"expert_padding": 1.25}
+    facts = check_files(own, "gb200-nvl72", 64, MODEL, None)
+    assert facts["legal"], facts["violations"]
+    assert "costed with moe_expert_capacity_factor 1.25" in facts["notes"]
+    assert "no token is counted as dropped" not in str(facts["notes"])
+
+
+def test_a_capacity_without_padding_has_no_one_shape() -> None:
+    files = framework("megatron").render(launch(MODEL, WHOLE, padded(1.25)), "main-2026-08")
+    own = {"launch.sh": files["launch.sh"].replace("--moe-pad-expert-input-to-capacity", "")}
+    facts = check_files(own, "gb200-nvl72", 64, MODEL, None)
+    assert {each["rule"] for each in facts["violations"]} == {"cuda-graph-dropless"}
+    assert "no token is counted as dropped" in str(facts["notes"])

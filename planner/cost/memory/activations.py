@@ -41,7 +41,8 @@ class LayerShape:
     query heads and key/value heads. `sequence_split`: t with sequence parallelism, else 1. `expert_tokens`:
     tokens that enter the router per rank, before choosing K experts. `e`, `et`: expert and expert-tensor
     parallel ranks. `seq_kv`: keys a query can see, s.
-    `imbalance`: tokens of the busiest expert-parallel rank over the mean.
+    `imbalance`: tokens of the busiest expert-parallel rank over the mean; where experts are padded to one capacity,
+    its factor on every rank (Megatron-LM d98e8a6 moe/moe_utils.py get_capacity, less its rounding up to a whole row).
     """
 
     tokens: Array

@@ -11,7 +11,14 @@ from typing import Final
 from planner.catalog.stack_options import FUSED_EXPERTS, SEPARATOR, TP_SERIAL
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.frameworks.fused_experts import INTERLEAVE, VARIABLE, capacity_options, fuses_experts
+from planner.frameworks.fused_experts import (
+    INTERLEAVE,
+    VARIABLE,
+    as_options,
+    capacity_options,
+    fuses_experts,
+    padding_fields,
+)
 from planner.frameworks.fused_experts import check_release as check_fused_experts
 from planner.frameworks.layout import first_and_last, is_even, write_layout
 from planner.frameworks.megatron.architecture import Option, check_release, model_options
@@ -215,7 +222,7 @@ def _experts(launch: Launch, version: str) -> list[Option]:
         options += [(f"--{FUSED_EXPERTS}",), ("--moe-mlp-glu-interleave-size", str(INTERLEAVE))]
     dispatcher = fused_dispatcher(launch)
     if dispatcher is None:
-        return [*options, ("--moe-token-dispatcher-type", "alltoall")]
+        return [*options, ("--moe-token-dispatcher-type", "alltoall"), *as_options(padding_fields(launch))]
     backend = ("--moe-flex-dispatcher-backend", str(dispatcher))
     return [*options, ("--moe-token-dispatcher-type", "flex"), backend, *capacity_options(launch, version)]
 

@@ -1,8 +1,7 @@
 """Which captures of CUDA graphs does Megatron-LM refuse, beyond what a stack lists?
 
 Mirrored from megatron/core/transformer/transformer_config.py __post_init__ (T) and
-megatron/core/transformer/moe/README.md (M), main of 2026-08. Left out: token-dropping experts, whose shapes are fixed
-and of which planner knows none.
+megatron/core/transformer/moe/README.md (M), main of 2026-08.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.frameworks.fused_dispatch import static_experts
+from planner.frameworks.fused_dispatch import padded_experts, static_experts
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     OFFLOAD_ACTIVATIONS,
@@ -58,7 +57,9 @@ def _modules_present(columns: Columns, problem: Problem) -> Mask:
 
 def _dropless(columns: Columns, problem: Problem) -> Mask:
     """Experts get as many tokens as are routed to them: other shapes in every step, which nothing captures unless they
-    are received in a buffer of one size."""
+    are received in a buffer of one size, or padded each to its capacity."""
+    if padded_experts(problem):
+        return np.asarray(~(_names(columns, "moe") & _names(columns, "moe_router")))
     legal = ~_names(columns, "moe")
     if problem.model.is_moe:
         by_layer = _by_layer(columns["cuda_graph_impl"])
@@ -109,9 +110,11 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "cuda-graph-dropless", ("cuda_graph_impl", "cuda_graph_modules"), _dropless,
-        "experts that drop no tokens have other shapes in every step and cannot be captured; " + _GRAPHS,
+        "experts that drop no tokens have other shapes in every step and cannot be captured, and moe holds moe_router; "
+        + _GRAPHS,
         "set cuda_graph_modules=attn+moe_router+moe_preprocess; the full iteration needs HybridEP with "
-        "moe_expert_rank_capacity_factor (--stack ...+hybridep+moe-paged-stash)", _M,
+        "moe_expert_rank_capacity_factor (--stack ...+hybridep+moe-paged-stash), or in files of your own "
+        "moe_expert_capacity_factor with moe_pad_expert_input_to_capacity", _M,
     ),
     Rule(
         "cuda-graph-recompute", ("cuda_graph_impl", "recompute", "recompute_layers"),

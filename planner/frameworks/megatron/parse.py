@@ -12,7 +12,7 @@ from typing import Final
 
 from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
-from planner.frameworks.fused_experts import capacity_said
+from planner.frameworks.fused_experts import PADDED_TO, capacity_said, padding_said
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, recomputed_note
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
@@ -57,6 +57,7 @@ _NO_VOCABULARY: Final = (
     "the vocabulary: planner does not read tokenizers; add --vocab-size N to the arguments"
 )
 _NO_LAYERS: Final = f"its layers: {LAYERS_FILE} names a file of them, which planner does not read"
+_CAPACITY: Final = "--" + PADDED_TO.replace("_", "-")
 _QUERY_NORM: Final = (
     "Megatron-LM from 0.19 on puts a second norm before the queries here, which 0.18.2 leaves out"
 )
@@ -156,6 +157,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     axes["hsdp"] = _shard_group(arguments, axes, devices)
     alone = devices == axes["tp"] * axes["pp"]
     gathers, uncosted = narrow_parameters(arguments)
+    pads = arguments.has("--moe-pad-expert-input-to-capacity")
     described = arguments.has("--num-layers") and arguments.has("--hidden-size")
     differ = arguments.has(LAYERS_FILE)
     model = model_of(arguments) if described and not differ else None
@@ -185,7 +187,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *([_QUERY_NORM] if full_queries else []),
             *_kernel_notes(arguments),
             *more,
-            *notes_on(names, script.sourced, [*files, *script.scripts]),
+            *notes_on(names - {_CAPACITY} if pads else names, script.sourced, [*files, *script.scripts]),
         ),
         layers=layers,
         unknown=() if program else unknown,
@@ -197,9 +199,12 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         adapters=adapters,
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
-        stack_settings=capacity_said(
-            lambda name: arguments.number("--" + name.replace("_", "-"), 0.0),
-            arguments.has("--moe-paged-stash"),
+        stack_settings=(
+            *capacity_said(
+                lambda name: arguments.number("--" + name.replace("_", "-"), 0.0),
+                arguments.has("--moe-paged-stash"),
+            ),
+            *padding_said(arguments.number(_CAPACITY, 0.0), pads),
         ),
     )
 

@@ -24,7 +24,17 @@ from planner.catalog.stack_options import (
 from planner.errors import FileInputError, InputError
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
-from planner.frameworks.fused_experts import INTERLEAVE, STASH, capacity_fields, capacity_said, fuses_experts
+from planner.frameworks.fused_experts import (
+    INTERLEAVE,
+    PADDED_TO,
+    PADS,
+    STASH,
+    capacity_fields,
+    capacity_said,
+    fuses_experts,
+    padding_fields,
+    padding_said,
+)
 from planner.frameworks.known import known_as
 from planner.frameworks.layout import (
     ChunkLayers,
@@ -155,7 +165,8 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         fields["model.moe_token_dispatcher_type"] = "flex" if dispatcher else "alltoall"
         if dispatcher:
             fields["model.moe_flex_dispatcher_backend"] = str(dispatcher)
-            fields |= {"model." + name: value for name, value in capacity_fields(launch).items()}
+        sized = capacity_fields(launch) if dispatcher else padding_fields(launch)
+        fields |= {"model." + name: value for name, value in sized.items()}
         fields["model.moe_grouped_gemm"] = fields["model.moe_permute_fusion"] = True
         fused = fuses_experts(launch)
         fields["model.use_transformer_engine_op_fuser"] = fused
@@ -396,7 +407,10 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         dispatcher=_dispatcher(s),
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
         stack_options=_stack_options(s, fsdp, precision),
-        stack_settings=capacity_said(lambda name: s.number("model." + name), s.flag("model." + STASH)),
+        stack_settings=(
+            *capacity_said(lambda name: s.number("model." + name), s.flag("model." + STASH)),
+            *padding_said(s.number("model." + PADDED_TO), s.flag("model." + PADS)),
+        ),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
         window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py

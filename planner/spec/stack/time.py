@@ -65,6 +65,13 @@ class Kernels(Section):
         description="rows kept for the backward pass over balanced ones, in pages of one buffer (moe_paged_stash, its "
         "factor on the device); 0: all of the capacity",
     )
+    expert_padding: float = Field(
+        0.0,
+        ge=0,
+        le=1024,
+        description="rows of every expert over those that balanced routing sends it: more are dropped, fewer padded "
+        "(moe_expert_capacity_factor with moe_pad_expert_input_to_capacity); 0: as many as come",
+    )
     fused_rotary: bool = Field(
         False, description="beside single operations: queries and keys are rotated by one kernel"
     )
