@@ -71,6 +71,7 @@ INPUT_COLUMNS: Final = (
     "schedule", "precision", "optimizer", "framework", "extras",
 )  # fmt: skip
 
+_OTHER_NAMES: Final = {"tokens_per_second_per_gpu": "tokens_per_s_per_gpu"}
 _LORA_RANK: Final = re.compile(r"\b(?:lora[ _-]?)?(?:rank|dim|r)[ =:]+(\d+)", re.IGNORECASE)
 _FROZEN_BITS: Final = ((4, r"\bqlora\b|\bnf4\b|4-?bit"), (8, r"8-?bit base|int8 base"), (32, r"fp32 base"))
 # devices, and ranks of tensor groups in a pipeline, up to which nanotron's host runs ahead of them
@@ -122,7 +123,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def _rows(path: Path) -> list[dict[str, str]]:
     rows = csv.DictReader(io.StringIO(_read_text(path), newline=""))
     needed = {"model", "gpu", "gpus"}
-    header = [name.strip() for name in rows.fieldnames or ()]
+    header = [_OTHER_NAMES.get(name.strip(), name.strip()) for name in rows.fieldnames or ()]
     if missing := needed - set(header):
         must = f"must have the columns {', '.join(sorted(needed))}"
         raise FileInputError(str(path), must, f"no {', '.join(sorted(missing))}", "see docs/own_runs.md")

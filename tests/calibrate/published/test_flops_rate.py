@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from planner.calibrate.published.runs import read_rows
 from planner.calibrate.tables import text_table
 from planner.calibrate.validate import predict_rows, validate_rows, validation_answers
 from tests.calibrate.rows import MODELS, ROW
@@ -53,6 +56,12 @@ def test_hardware_flops_count_what_is_recomputed(recompute: str, again: float) -
 def test_a_stated_step_or_rate_comes_first() -> None:
     assert _step("6n", step_time_s="10") == 10
     assert _step("6n", tokens_per_s_per_gpu="1638.4") == pytest.approx(10)
+
+
+def test_tokens_a_second_are_read_by_either_name(tmp_path: Path) -> None:
+    table, cells = tmp_path / "runs.csv", {**ROW, "tokens_per_second_per_gpu": "1638.4"}
+    table.write_text("\n".join((",".join(cells), ",".join(cells.values()))))
+    assert validation_answers(read_rows(table), MODELS)[0].measured.step_time == pytest.approx(10)
 
 
 @pytest.mark.parametrize(
