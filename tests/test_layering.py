@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "outcome",
         "compare",
         "size",
+        "chosen_modules",
         "spare_nodes",
         "sweep_workers",
         "planners",
