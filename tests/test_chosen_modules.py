@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.chosen_modules import module_sets
 from planner.plan import make_plan
+from planner.report import facts
 from planner.request import Request
 from planner.space.restriction import parse_restriction
 from planner.spec.config import recomputed_modules
@@ -24,6 +25,7 @@ def test_what_would_help_is_what_a_plan_with_the_modules_finds() -> None:
     said = re.search(r"recomputing .* would take (\d+)% off this step: --set (\S+)", plan.smallest_change)
     assert said, plan.smallest_change
     other = make_plan(replace(LONG, restrict=parse_restriction([said[2]])))
+    assert said[0] in facts.helps(plan)
     saved = 1 - other.choices[0].step_time / plan.choices[0].step_time
     assert saved >= int(said[1]) / 100 - 0.005
 

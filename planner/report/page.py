@@ -132,7 +132,7 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
     if cautions:
         head.append(lines(cautions))
     if plan.smallest_change:
-        head.append(Block("text", text=f"What would help: {plan.smallest_change}"))
+        head.append(lines([f"what would help: {each}" for each in facts.helps(plan)]))
     sections = [Section("answer", "The answer", tuple(head))]
     if best.run is not None:
         sections.append(_run_section(best))

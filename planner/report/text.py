@@ -101,7 +101,8 @@ def plan_document(plan: Plan) -> RenderableType:
         blocks += _choices(plan)
     if plan.smallest_change:
         title = "Why, and what would help" if plan.verdict is Verdict.NOTHING_FITS else "What would help"
-        blocks.append(section(title, prose(plan.smallest_change)))
+        helps = facts.helps(plan)
+        blocks.append(section(title, bullets(helps) if len(helps) > 1 else prose(plan.smallest_change)))
     blocks += _nearest(plan)
     if plan.search.candidates > 1:
         blocks.append(_space(plan))
