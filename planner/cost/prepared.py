@@ -82,6 +82,10 @@ class PreparedCosts:
         self.by_stem = StemModel(model, classes, layers, pipelines, shards)
         self.deepest = self.by_stem.deepest
 
+    def with_shards(self, shards: Shards) -> PreparedCosts:
+        """The same stems where stages hold other parameters."""
+        return PreparedCosts(self.model, self.stems, self.classes, self.layers, self.pipelines, shards)
+
     def evaluate(
         self, part: slice | Index, stem: Index, recompute_layers: IntColumn, keep_terms: bool = False,
         least: bool = False,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product
@@ -156,9 +155,8 @@ class LayerCosts:
 
     def holding(self, held: tuple[float, float]) -> PreparedCosts:
         """The configuration where the stages that hold most dense and most expert parameters hold `held`."""
-        lighter, own = copy(self.prepared), self.prepared
-        lighter.shards = self.shards.with_heaviest(own.shards, own.stems, own.classes, *held)
-        return lighter
+        own = self.prepared
+        return own.with_shards(self.shards.with_heaviest(own.shards, own.stems, own.classes, *held))
 
     @cached_property
     def lighter(self) -> PreparedCosts:
