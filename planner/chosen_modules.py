@@ -22,15 +22,8 @@ from planner.spec.planfile import Plan
 from planner.spec.rule import Problem
 from planner.stopping import Stopwatch
 
-HELD: Final = (
-    "tp",
-    "cp",
-    "pp",
-    "ep",
-    "etp",
-    "micro_batch",
-    "zero",
-)  # at the values of the listed configurations
+# axes at the values of the listed configurations
+HELD: Final = ("tp", "cp", "pp", "ep", "etp", "micro_batch", "zero")
 WITHIN: Final = {"moe": ("moe_act", "shared_experts")}  # modules that another one holds
 WORTH_SAYING: Final = 0.01  # of the step
 
@@ -52,41 +45,22 @@ def _recomputing(config: ParallelConfig, name: str) -> ParallelConfig:
 
 
 def with_chosen_modules(
-    plan: Plan,
-    request: Request,
-    problem: Problem,
-    best: ParallelConfig,
-    plan_of: Callable[[Request], Plan],
+    plan: Plan, request: Request, problem: Problem, best: ParallelConfig, plan_of: Callable[[Request], Plan],
     watch: Stopwatch,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """The plan, and among what would help the modules whose recomputation makes its step shorter.
 
     `best`: the plan's first configuration. The other one is searched for as a plan is, at the degrees of those listed.
     """
-    pinned = {"recompute", "recompute_layers", "recompute_modules"} & set(request.restrict)
+    if {"recompute", "recompute_layers", "recompute_modules"} & set(request.restrict) or watch.stopped():
+        return plan
     rules, free = rules_for(problem.stack), problem.stack.limits.recompute_modules
     legal = [name for name in free if not explain_config(_recomputing(best, name), problem, rules)]
-    if pinned or not legal or watch.stopped():
+    if not legal:
         return plan
-    said = _faster_with(legal, plan, request, problem, best, plan_of, watch)
-    change = "; or ".join(filter(None, (plan.smallest_change, said)))
-    search = plan.search.model_copy(update={"seconds": watch.seconds()})
-    return plan.model_copy(update={"smallest_change": change, "search": search})
-
-
-def _faster_with(
-    legal: Iterable[str],
-    plan: Plan,
-    request: Request,
-    problem: Problem,
-    best: ParallelConfig,
-    plan_of: Callable[[Request], Plan],
-    watch: Stopwatch,
-) -> str:
-    """What recomputing some of those modules takes off the step, in words; empty where it is not worth saying."""
+    left = watch.left()
     held = {axis: tuple({getattr(each.config, axis) for each in plan.choices}) for axis in HELD}
     modules = {"recompute": (int(Recompute.SELECTIVE),), "recompute_modules": module_sets(legal)}
-    left = watch.left()
     asked = replace(
         request, top=1, front=False, thorough=False, seek_batch=False, seq_len=problem.job.seq_len,
         global_batch=str(problem.job.global_batch), restrict={**request.restrict, **held, **modules},
@@ -95,12 +69,20 @@ def _faster_with(
     try:
         other = plan_of(asked)
     except PlannerError:  # degrees that do not suit
-        return ""
-    saved = 1 - other.choices[0].step_time / plan.choices[0].step_time if other.choices else 0.0
+        return plan
+    change = "; or ".join(filter(None, (plan.smallest_change, _said(plan, other))))
+    search = plan.search.model_copy(update={"seconds": watch.seconds()})
+    return plan.model_copy(update={"smallest_change": change, "search": search})
+
+
+def _said(plan: Plan, other: Plan) -> str:
+    """What the modules of the other plan take off the step, in words; empty where it is not worth saying."""
+    best = plan.choices[0]
+    saved = 1 - other.choices[0].step_time / best.step_time if other.choices else 0.0
     if saved < WORTH_SAYING:
         return ""
     names = value_text("recompute_modules", other.choices[0].config.recompute_modules)
-    instead = " instead of whole layers" if best.recompute == Recompute.FULL else ""
+    instead = " instead of whole layers" if best.config.recompute == Recompute.FULL else ""
     return (
         f"recomputing {names.replace('+', ', ')} in every layer{instead} would take {saved:.0%} off this step: "
         f"--set recompute_modules={names}"

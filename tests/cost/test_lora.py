@@ -172,9 +172,12 @@ def test_adapters_of_llama_3_8b_are_as_many_as_peft_counts() -> None:
 
 
 def layer_times(bits: int = 16, rank: int | None = 16, **kernels: bool) -> tuple[float, float, float]:
-    """Forward, input-gradient and weight-gradient seconds of a layer's products."""
+    """Forward, input-gradient and weight-gradient seconds of a layer's products, of host and device the longer."""
     stack = SUBJECT.stack.model_copy(
-        update={"kernels": SUBJECT.stack.kernels.model_copy(update=kernels)} if kernels else {}
+        update={
+            "kernels": SUBJECT.stack.kernels.model_copy(update=kernels),
+            "host": SUBJECT.stack.host.model_copy(update={"softness": 50.0}),
+        }
     )
     job = replace(SUBJECT.job, lora_rank=rank, frozen_bits=bits)
     (layer,) = SUBJECT.model.layer_kinds
@@ -191,8 +194,8 @@ def test_frozen_4_bit_weights_are_dequantised_before_every_product() -> None:
     wide, packed = layer_times(16), layer_times(4)
     expected = WEIGHTS / (2.65e9 * 132)
     assert packed[0] - wide[0] == pytest.approx(expected, rel=1e-6)
-    assert sum(packed[1:]) - sum(wide[1:]) == pytest.approx(expected, rel=1e-6)
-    assert packed[2] == pytest.approx(wide[2], rel=0.05)  # but for its share of what the host is late
+    assert packed[1] - wide[1] == pytest.approx(expected, rel=1e-6)
+    assert packed[2] == pytest.approx(wide[2], rel=1e-6)
     bytes_a_weight = 0.5 + 17 / 64 + 2
     assert expected > bytes_a_weight * WEIGHTS / 3.35e12  # bound by instructions, not by memory
 
