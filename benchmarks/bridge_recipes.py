@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from planner.frameworks.megatron_bridge import PRECISIONS
+from planner.frameworks.megatron_bridge.parse import PRECISIONS
 from planner.frameworks.megatron_bridge.recipes import READ, RECIPE_FILE, RECIPES
 
 COMMON: Final = "_pretrain_common"
