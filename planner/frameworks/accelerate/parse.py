@@ -57,8 +57,8 @@ _TYPES: Final = {
 }
 
 
-def parse(files: Mapping[str, str]) -> ParsedConfig:
-    """What an Accelerate YAML and the words of `accelerate launch` say. Raises `FileInputError` naming the setting."""
+def _settings_of(files: Mapping[str, str], words: dict[str, list[str]]) -> tuple[Settings, Mapping[str, Any]]:
+    """Settings of the YAML and of the launcher's words, and the document alone. Raises `InputError`."""
     name = next(
         (
             file
@@ -67,16 +67,21 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         ),
         None,
     )
-    words = words_of(files)
     launched = _launch_words(files)
     if name is None and launched is None:
         launched = _trainer_words(files, words)
     if name is None and launched is None:
         raise InputError("an Accelerate YAML must name distributed_type and num_processes", ", ".join(files))
     document = _prefixed(load_settings(files[name], name)) if name is not None else {}
-    s = Settings({**flatten(document), **(launched or {})}, name or next(iter(files)))
     if name is None:
         _require_no_other_file(launched or {})
+    return Settings({**flatten(document), **(launched or {})}, name or next(iter(files))), document
+
+
+def parse(files: Mapping[str, str]) -> ParsedConfig:
+    """What an Accelerate YAML and the words of `accelerate launch` say. Raises `FileInputError` naming the setting."""
+    words = words_of(files)
+    s, document = _settings_of(files, words)
     devices = s.count("num_processes", 1) if s.has("num_processes") else None
     kind = _distributed_type(s)
     p = "parallelism_config.parallelism_config_"

@@ -21,11 +21,10 @@ from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
 from planner.frameworks.megatron.heterogeneous import OPTION as LAYERS_FILE
 from planner.frameworks.megatron.hybrid import pattern_in
-from planner.frameworks.megatron.model_args import environment_in, is_model_args, options_in
 from planner.frameworks.megatron.muon import MUON, accept_muon
 from planner.frameworks.megatron.parse_model import model_of, vocabulary_notes, vocabulary_of
-from planner.frameworks.megatron.primus import arguments_in, is_primus
 from planner.frameworks.megatron.sparse import accept_sparse, is_sparse, kernel_options
+from planner.frameworks.megatron.stated import stated_in
 from planner.frameworks.megatron.states import (
     STRATEGIES,
     accept_fsdp,
@@ -38,7 +37,7 @@ from planner.frameworks.megatron.states import (
     strategy,
 )
 from planner.frameworks.options import has_options, option_table, table_releases, unknown_options
-from planner.frameworks.shell.script import Script, options_of, product, program_options, slurm_devices
+from planner.frameworks.shell.script import Script, product, slurm_devices
 from planner.spec.config import (
     MEGATRON_MODULES,
     OFFLOAD_ACTIVATIONS,
@@ -61,26 +60,6 @@ _CAPACITY: Final = "--" + PADDED_TO.replace("_", "-")
 _QUERY_NORM: Final = (
     "Megatron-LM from 0.19 on puts a second norm before the queries here, which 0.18.2 leaves out"
 )
-_TELLING: Final = (
-    "--num-layers",
-    "--hybrid-layer-pattern",
-    "--tensor-model-parallel-size",
-    "--micro-batch-size",
-)
-# Words of torchrun and of other starters, which are not the program's.
-_STARTERS: Final = frozenset((
-    "--account", "--chdir", "--comment", "--constraint", "--container-env", "--container-image",
-    "--container-mount-home", "--container-mounts", "--container-name", "--container-save", "--container-workdir",
-    "--cpu-bind", "--cpus-per-task", "--dependency", "--error", "--exclude", "--exclusive", "--export",
-    "--gpu-bind", "--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--job-name", "--kill-on-bad-exit",
-    "--label", "--local-ranks-filter", "--log-dir", "--master-addr", "--master-port", "--master_addr",
-    "--master_port", "--max-restarts", "--max_restarts", "--mem", "--mem-bind", "--mpi", "--nnodes",
-    "--no-container-mount-home", "--no-kill", "--node-rank", "--node_rank", "--nodelist", "--nodes",
-    "--nproc-per-node", "--nproc_per_node", "--ntasks", "--ntasks-per-node", "--output", "--overlap", "--partition",
-    "--qos", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv_backend", "--rdzv_endpoint", "--rdzv_id",
-    "--redirects", "--reservation", "--role", "--segment", "--signal", "--standalone", "--tee", "--time",
-    "--unbuffered",
-))  # fmt: skip
 
 
 def _accept(a: Arguments, version: str) -> None:
@@ -121,24 +100,8 @@ def _accept(a: Arguments, version: str) -> None:
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
-    # in order, so that a file of settings given before a script fills its variables
-    tables = {name: text for name, text in files.items() if is_model_args(name, text)}
-    presets = {name: text for name, text in files.items() if is_primus(name, text)}
-    text = "\n".join(text for name, text in files.items() if name not in {**tables, **presets})
-    options, variables = options_of(text)
-    own = [option for option in program_options(text, _TELLING) if option[0] not in _STARTERS]
-    for name, table in tables.items():
-        variables = environment_in(table, name) | variables
-        own = [*options_in(table, name, variables), *own]
-    said, adapters = list[str](), None
-    for name, preset in presets.items():
-        stated, said, adapters = arguments_in(preset, name, variables)
-        own = [*stated, *own]
-    arguments = Arguments(own)
-    if not any(arguments.has(name) for name in _TELLING):
-        must = "Megatron-LM arguments must be present (--num-layers, --tensor-model-parallel-size, ...)"
-        raise InputError(must, ", ".join(files), "give the script or the list of arguments")
-    names = {option[0] for option in own}
+    arguments, options, variables, text, preset, said, adapters = stated_in(files)
+    names = set(arguments.values)
     parts = pattern_in(arguments)
     if parts:
         arguments.values["--num-layers"] = [str(sum(map(len, parts)))]  # the pattern overrules it
@@ -177,7 +140,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         else None,
         precision=_precision(arguments),
         model=None if model is None or vocabulary is None else replace(model, vocab=vocabulary),
-        missing=_missing(model, vocabulary, differ, bool(presets)),
+        missing=_missing(model, vocabulary, differ, preset),
         notes=(
             *said,
             *vocabulary_notes(arguments),

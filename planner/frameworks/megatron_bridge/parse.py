@@ -6,7 +6,7 @@ Source: see `planner.frameworks.megatron_bridge`. Left out: what recipes compute
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from planner.catalog.stack_options import (
     DOUBLE_BUFFER,
@@ -108,13 +108,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     tp, pp, vpp = (
         s.count(f"model.{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline", "virtual_pipeline")
     )
-    chunks: ChunkLayers = ()
-    if layout := s.text(LAYOUT, ""):
-        chunks = tuple(stage.count("t") for stage in parse_layout(layout))
-    elif LAYOUT in fields and pp > 1 and name in LAYOUTS_COMPUTED and LAYOUT not in overrides:
-        notes.append("the recipe computes how layers are dealt to stages: taken as the stack deals them")
-    elif LAYOUT in fields and pp > 1 and layers:
-        chunks = _dealt(s, layers, pp, vpp)
+    chunks, dealt = _chunks(s, fields, name, layers, (pp, vpp), LAYOUT in overrides)
+    notes += dealt
     strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
     zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
     if fsdp:
@@ -161,6 +156,26 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
         window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py
     )
+
+
+def _chunks(
+    s: Settings,
+    fields: Mapping[str, Any],
+    name: str | None,
+    layers: int,
+    pipeline: tuple[int, int],
+    own: bool,
+) -> tuple[ChunkLayers, list[str]]:
+    """Layers of every chunk, where they are said, and a note where the recipe `name` computes them; `pipeline`: pp and
+    vpp; `own`: is the layout the script's own?"""
+    pp, vpp = pipeline
+    if layout := s.text(LAYOUT, ""):
+        return tuple(stage.count("t") for stage in parse_layout(layout)), []
+    if LAYOUT not in fields or pp == 1:
+        return (), []
+    if name in LAYOUTS_COMPUTED and not own:
+        return (), ["the recipe computes how layers are dealt to stages: taken as the stack deals them"]
+    return (_dealt(s, layers, pp, vpp) if layers else ()), []
 
 
 def _recomputation(
