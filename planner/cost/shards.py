@@ -403,8 +403,8 @@ class ShardModel:
         """Seconds of the all-reduce between the first and the last stage that keeps two copies of an embedding alike,
         of whole gradients in the width in which they are kept, behind all other reductions (Megatron-LM d98e8a6
         core/distributed/finalize_model_grads.py, `_allreduce_word_embedding_grads`; DeepSpeed runtime/pipe/module.py,
-        allreduce_tied_weight_gradients). vTrain's sums of profiles have none (`Stack.composed`)."""
-        trained = copied * (self.problem.job.lora_rank is None and not self.problem.stack.composed)
+        allreduce_tied_weight_gradients)."""
+        trained = copied * (self.problem.job.lora_rank is None)
         width = keys["tp"].astype(float) * keys["cp"] * keys["dp"]
         group = group_links(
             np.maximum((keys["pp"] - 1) * width, 1.0), np.full(len(keys), 2.0), self.problem.cluster

@@ -378,3 +378,19 @@ def test_torchtitans_full_sharding_keeps_weights_gathered_under_a_pipeline() -> 
     assert read(**words, pp="4", dp="16").config.zero == 2
     assert read(**words, pp="1", dp="64").config.zero == 3
     assert read(**{**words, "framework": "maxtext"}, pp="4", dp="16").config.zero == 3
+
+
+def test_sums_of_profiles_hold_the_embedding_and_the_logits_matrix_each() -> None:
+    """vTrain's predictor lists both (src/predictor.py), though its models tie them; real runs keep one."""
+    reader = RunReader({"tied": {**MODELS["small"], "tied_embeddings": True}})
+    row = {
+        **ROW,
+        "model": "tied",
+        "gpu": "a100_sxm_80g",
+        "framework": "Megatron-DeepSpeed",
+        "precision": "fp16",
+    }
+    for source, tied in (("vtrain_single", False), ("vtrain_multi", True)):
+        problem = reader.read({**row, "source": source}).problem
+        assert problem.model.tied_embeddings is tied
+        assert problem.stack.communication.gradient_bytes == 2.0
