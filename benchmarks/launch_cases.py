@@ -29,9 +29,10 @@ from planner.frameworks.layout import chunk_layers
 from planner.request import Request, cost_model, resolve
 from planner.solve.search import search
 from planner.space.axes import divisors, stack_modules
-from planner.space.enumerate import Enumeration, enumerate_configs, with_recomputed_layers
+from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config
+from planner.space.recomputations import Recomputations
 from planner.space.restriction import parse_restriction
 from planner.spec.config import ParallelConfig, Recompute, Schedule
 from planner.spec.job import Optimizer
@@ -168,8 +169,9 @@ def legal_launches(
     found = search(model, space, limit, 1)
     chance = random.Random(f"{seed} {triple}")
     stems = np.array([chance.randrange(len(space.stems)) for _ in range(count)], dtype=np.intp)
-    layers = [chance.choice(space.layer_choices[space.kind[stem]].tolist()) for stem in stems]
-    legal = with_recomputed_layers(space.stems.take(stems), np.array(layers, dtype=np.int32))
+    choices = [space.choices[space.kind[stem]] for stem in stems]
+    ways = [ways.take(np.array([chance.randrange(len(ways))])) for ways in choices]
+    legal = Recomputations.joined(ways).given_to(space.stems.take(stems))
     limit = problem.cluster.accelerator.memory * 0.95
     chooser = Chooser(problem, model, simulator_of(model), limit, load_assumptions(()))
     for kind, part in (("best", found.best if len(found.best) else found.smallest), ("legal", legal)):

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.results_file import write_section
 from planner.request import Request, cost_model, resolve
-from planner.solve.search import BATCH_ROWS, BOUND_STEMS
+from planner.solve.leaves import PREPARED_ROWS, costed_leaves
 from planner.space.enumerate import enumerate_configs
 from planner.space.rules import RULES
 
@@ -139,15 +139,13 @@ def cost_everything(request: Request) -> tuple[int, Clock, Clock]:
     start = Clock.now()
     space = enumerate_configs(problem, RULES)
     enumerated = Clock.now().since(start)
-    model, spent, rows = cost_model(problem), Clock(0.0, 0.0), 0
-    for first in range(0, len(space.stems), BOUND_STEMS):
-        block = space.part(np.arange(first, min(first + BOUND_STEMS, len(space.stems))))
-        start = Clock.now()
-        prepared = model.prepare(block.stems)
-        for leaves in block.batches(BATCH_ROWS):
-            cost = prepared.evaluate(leaves.stems, leaves.stem, leaves.recompute_layers)
+    model, rows = cost_model(problem), 0
+    start = Clock.now()
+    for leaves in space.batches(PREPARED_ROWS):
+        stems = space.stems.take(leaves.stems)
+        for _, cost in costed_leaves(model, stems, leaves.stem, leaves.recomputed):
             rows += len(cost.step_time)
-        spent = spent + Clock.now().since(start)
+    spent = Clock.now().since(start)
     assert rows == len(space), "every legal candidate is costed once"
     return rows, enumerated, spent
 

@@ -19,7 +19,6 @@ from dataclasses import replace
 
 from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
-from planner.chosen_modules import with_chosen_modules
 from planner.cost.model import CostModel
 from planner.cost.simulated import simulator_of
 from planner.errors import PlannerError
@@ -158,8 +157,6 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     made = made.model_copy(update={"notes": notes})
     if not request.thorough:
         return made
-    if len(found.best) and objective is Objective.STEP_TIME:
-        made = with_chosen_modules(made, request, problem, found.best.row(0), make_plan, watch)
     if len(space) <= FEW_LEGAL and objective is Objective.STEP_TIME and request.seek_batch:
         made = with_spare_nodes(made, request, make_plan, watch)
     return with_launch_note(made, problem.model, problem.stack)

@@ -32,7 +32,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "outcome",
         "compare",
         "size",
-        "chosen_modules",
         "spare_nodes",
         "sweep_workers",
         "planners",

@@ -22,10 +22,10 @@ from planner.spec.job import FROZEN_BYTES
 
 Array = NDArray[np.float64]
 
-# What each bound depends on.
+# What each bound depends on. A stem recomputes nothing: its leaves do.
 TIME_AXES = (
-    "tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "pp", "vpp", "schedule",
-    "num_microbatches", "cuda_graph_impl", "cuda_graph_modules",
+    "tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "pp", "vpp", "schedule", "num_microbatches",
+    "cuda_graph_impl", "cuda_graph_modules",
 )  # fmt: skip
 MEMORY_AXES = ("tp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "offload")
 _ROUNDING = 1.0 - 1e-9

@@ -1,10 +1,10 @@
 """Which configurations trade step time for memory best? The front over every configuration that fits.
 
-A configuration is on the front if none is both as fast and as small. A stem is left out only where the front
-holds a point at least as good as its two lower bounds together; of the others the leaves that recompute least and
-most are costed, and those between them only where the corner that the two span is not behind the front. So the
-front is exact under the equations of the cost model. Left out: simulated pipelines, which an answer
-gives its points, and splits other than the stack's own.
+A configuration is on the front if none is both as fast and as small. A stem is left out only where the front holds a
+point at least as good as its two lower bounds together; of the others the leaves that recompute least and most are
+costed, and those between them only where the corner that the two span (or the bounds, where these leaves are not the
+fastest and the smallest for sure) is not behind the front. So the front is exact under the equations of the cost model.
+Left out: simulated pipelines, which an answer gives its points, and splits other than the stack's own.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
-from planner.cost.prepared import PreparedCosts
+from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest
 from planner.solve.search import Bounds, bounds_of
-from planner.space.enumerate import Enumeration, with_recomputed_layers
-from planner.spec.config import ConfigTable, IntColumn
+from planner.space.enumerate import Enumeration
+from planner.space.recomputations import Recomputations
+from planner.spec.config import ConfigTable
 
 WAVE_STEMS = 32768  # costed between two looks at the bounds
-BATCH_ROWS = 8192  # completed at a time: what a core's cache holds
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -40,7 +39,7 @@ class ParetoFront:
 
 
 class _Front:
-    """The points so far: columns time, memory, stem, recomputed layers; time rises, memory falls."""
+    """The points so far: columns time, memory, stem, which of its leaves; time rises, memory falls."""
 
     def __init__(self) -> None:
         self.rows = np.zeros((0, 4))
@@ -63,81 +62,78 @@ def pareto_front(
     stopped: Callable[[], bool] = lambda: False,
 ) -> ParetoFront:  # fmt: skip
     """The front of step time against device memory of all configurations within `limit` [bytes]."""
-    front, complete = _Front(), True
-    if len(space.stems):
-        bounds = bounds or bounds_of(model, space)
-        complete = _fill(front, model, space, limit, bounds, stopped)
-    stems, layers = front.rows[:, 2].astype(np.intp), front.rows[:, 3].astype(np.int32)
-    table = with_recomputed_layers(space.stems.take(stems), layers)
-    return ParetoFront(table, front.rows[:, 0], front.rows[:, 1], complete)
+    if not len(space.stems):
+        return ParetoFront(space.stems, np.zeros(0), np.zeros(0), True)
+    builder = _Builder(model, space, limit, bounds or bounds_of(model, space), stopped)
+    complete, rows = builder.fill(), builder.front.rows
+    return ParetoFront(builder.table(*rows[:, 2:].T.astype(np.intp)), rows[:, 0], rows[:, 1], complete)
 
 
-def _fill(
-    front: _Front, model: CostModel, space: Enumeration, limit: float, bounds: Bounds, stopped: Callable[[], bool]
-) -> bool:  # fmt: skip
-    """Every point of the front; False where it was stopped."""
-    time, memory = bounds.time, bounds.memory
-    left = np.flatnonzero(memory <= limit)
-    left = left[np.argsort(time[left], kind="stable")]
-    first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)
-    last = np.array([choices[-1] for choices in space.layer_choices], dtype=np.int32)
-    several = np.array([len(choices) > 2 for choices in space.layer_choices])
-    waiting: list[tuple[Index, Array, Array]] = []
-    while len(left):
-        if stopped():
-            return False
-        left = left[front.least(time[left]) > memory[left]]
-        wave, left = np.sort(left[:WAVE_STEMS]), left[WAVE_STEMS:]
-        kind = space.kind[wave]
-        leaf, prepared = np.arange(len(wave)), model.prepare(space.stems.take(wave))
-        fast = _look(front, model, space, prepared, limit, wave, leaf, first[kind])
-        small = _look(front, model, space, prepared, limit, wave, leaf, last[kind])
-        more = several[kind] & (small[1] <= limit)
-        waiting.append((wave[more], fast[0][more], small[1][more]))
-    return _between(front, model, space, limit, waiting, stopped)
+class _Builder:
+    """Costs the leaves that may be on the front."""
 
+    def __init__(
+        self, model: CostModel, space: Enumeration, limit: float, bounds: Bounds, stopped: Callable[[], bool]
+    ) -> None:
+        self.model, self.space, self.limit, self.bounds, self.stopped = model, space, limit, bounds, stopped
+        self.front, self.hosts = _Front(), HostRoom(model, space.stems)
+        self.flat = Recomputations.joined(space.choices)
+        self.count = np.array([len(choices) for choices in space.choices], dtype=np.int64)
+        self.start = np.cumsum([0, *self.count])[:-1]
+        self.fastest = first_is_fastest(model, space.choices)
+        self.smallest = np.array([not choices.modules.any() for choices in space.choices], dtype=np.bool_)
 
-def _between(
-    front: _Front, model: CostModel, space: Enumeration, limit: float, waiting: list[tuple[Index, Array, Array]],
-    stopped: Callable[[], bool],
-) -> bool:  # fmt: skip
-    """Cost the leaves between the first and the last of stems, given with the time of the one and the memory of the
-    other, as far as these are not behind the front; False where it was stopped."""
-    stems = np.concatenate([np.zeros(0, dtype=np.intp), *(part[0] for part in waiting)])
-    time = np.concatenate([np.zeros(0), *(part[1] for part in waiting)])
-    memory = np.concatenate([np.zeros(0), *(part[2] for part in waiting)])
-    order = np.argsort(time, kind="stable")
-    for start in range(0, len(order), WAVE_STEMS // 8):
-        if stopped():
-            return False
-        part = order[start : start + WAVE_STEMS // 8]
-        part = np.sort(part[front.least(time[part]) > memory[part]])
-        choices = [space.layer_choices[k][1:-1] for k in space.kind[stems[part]]]
-        leaf = np.repeat(np.arange(len(part)), [len(c) for c in choices])
-        if len(leaf):
-            wave = stems[part]
-            prepared = model.prepare(space.stems.take(wave))
-            _look(front, model, space, prepared, limit, wave, leaf, np.concatenate(choices))
-    return True
+    def table(self, stems: Index, places: Index) -> ConfigTable:
+        """Leaves as configurations."""
+        return self._ways(stems, places).given_to(self.space.stems.take(stems))
 
+    def _ways(self, stems: Index, places: Index) -> Recomputations:
+        return self.flat.take(self.start[self.space.kind[stems]] + places)
 
-def _look(
-    front: _Front, model: CostModel, space: Enumeration, prepared: PreparedCosts, limit: float, stems: Index,
-    leaf: Index, layers: IntColumn,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Cost leaves (`leaf` indexes `stems`, ascending), offer those that fit; their times and memory."""
-    time, memory = np.empty(len(leaf)), np.empty(len(leaf))
-    if not len(leaf):
+    def fill(self) -> bool:
+        """Every point of the front; False where it was stopped."""
+        time, memory = self.bounds.time, self.bounds.memory
+        left = np.flatnonzero(memory <= self.limit)
+        left = left[np.argsort(time[left], kind="stable")]
+        waiting: list[tuple[Index, Array, Array]] = []
+        while len(left):
+            if self.stopped():
+                return False
+            left = left[self.front.least(time[left]) > memory[left]]
+            wave, left = np.sort(left[:WAVE_STEMS]), left[WAVE_STEMS:]
+            kind, leaf = self.space.kind[wave], np.arange(len(wave))
+            fast, _ = self._look(wave, leaf, np.zeros(len(wave), dtype=np.intp))
+            _, small = self._look(wave, leaf, self.count[kind] - 1)
+            fast = np.where(self.fastest[kind], fast, time[wave])
+            small = np.where(self.smallest[kind], small, memory[wave])
+            more = (self.count[kind] > 2) & (small <= self.limit)
+            waiting.append((wave[more], fast[more], small[more]))
+        return self._between(waiting)
+
+    def _between(self, waiting: list[tuple[Index, Array, Array]]) -> bool:
+        """Cost the leaves between the first and the last of stems, given with a time and a memory that none of them
+        beats, as far as these are not behind the front; False where it was stopped."""
+        stems = np.concatenate([np.zeros(0, dtype=np.intp), *(part[0] for part in waiting)])
+        time = np.concatenate([np.zeros(0), *(part[1] for part in waiting)])
+        memory = np.concatenate([np.zeros(0), *(part[2] for part in waiting)])
+        order = np.argsort(time, kind="stable")
+        for start in range(0, len(order), WAVE_STEMS // 8):
+            if self.stopped():
+                return False
+            part = order[start : start + WAVE_STEMS // 8]
+            wave = stems[np.sort(part[self.front.least(time[part]) > memory[part]])]
+            others = self.count[self.space.kind[wave]] - 2
+            leaf = np.repeat(np.arange(len(wave)), others)
+            self._look(wave, leaf, 1 + np.arange(len(leaf)) - (np.cumsum(others) - others)[leaf])
+        return True
+
+    def _look(self, stems: Index, leaf: Index, places: Index) -> tuple[Array, Array]:
+        """Cost leaves (`leaf` indexes `stems`, ascending), offer those that fit; their times and memory."""
+        time, memory, ways = np.empty(len(leaf)), np.empty(len(leaf)), self._ways(stems[leaf], places)
+        for rows, cost in costed_leaves(self.model, self.space.stems.take(stems), leaf, ways):
+            time[rows], memory[rows] = cost.step_time, cost.device_memory
+        good = np.flatnonzero((memory <= self.limit) & (self.front.least(time) > memory))
+        good = good[self.hosts.holds(stems[leaf[good]], ways.take(good))]
+        columns = (time[good], memory[good], stems[leaf[good]], places[good])
+        self.front.offer(np.stack([np.asarray(column, dtype=float) for column in columns], axis=1))
         return time, memory
-    for start in range(0, len(leaf), BATCH_ROWS):
-        rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
-        low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
-        cost = prepared.evaluate(slice(low, high), leaf[rows] - low, layers[rows])
-        time[rows], memory[rows] = cost.step_time, cost.device_memory
-    good = np.flatnonzero((memory <= limit) & (front.least(time) > memory))
-    if not always_on_host(model, space.stems):
-        table = with_recomputed_layers(space.stems.take(stems[leaf[good]]), layers[good])
-        good = good[on_host(model, table)]
-    columns = (time[good], memory[good], stems[leaf[good]], layers[good])
-    front.offer(np.stack([np.asarray(column, dtype=float) for column in columns], axis=1))
-    return time, memory

@@ -21,7 +21,8 @@ from planner.space.axes import Restriction, divisors
 from planner.space.batch import global_batch_of
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
-from planner.space.legality import changed_axes, explain_config
+from planner.space.legality import changed_axes, explain_config, without_recomputation
+from planner.space.recomputations import Recomputations
 from planner.space.restriction import value_text
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
@@ -54,7 +55,9 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
             others.pop("recompute_layers", None)
         space = enumerate_configs(problem, rules, others)
         if len(space):
-            values = np.unique(space.stems[axis]) if axis != "recompute_layers" else np.zeros(0)
+            recomputed = Recomputations.joined(space.choices).columns
+            values = np.unique(recomputed.get(axis, space.stems[axis]))
+            values = values[:0] if axis == "recompute_layers" else values
             near = sorted(
                 values.tolist(), key=lambda value: (abs(np.log2((value + 1) / (pinned[0] + 1))), value)
             )[:3]
@@ -147,8 +150,9 @@ def nearest_fitting(
     dp and the number of micro-batches follow from the other axes and do not count as changes.
     """
     space = enumerate_configs(problem, rules)
-    changed, _ = changed_axes(space.stems, config)
-    close = np.flatnonzero(changed <= 2)[:LARGEST_REPAIR]
+    changed, _ = changed_axes(space.stems, without_recomputation(config))
+    close = np.argsort(changed, kind="stable")[: int((changed <= 2).sum())]
+    close = np.sort(close[np.cumsum(space.counts[close]) <= LARGEST_REPAIR])
     if not len(close):
         return None
     near = space.part(close).table()

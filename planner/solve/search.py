@@ -1,12 +1,12 @@
 """Which legal configurations fit and are fastest?
 
-Best first: every stem (a configuration without its fully recomputed layers) has a time that none of its leaves
-can beat, from the work of its layers alone. Stems are costed in the order of that bound, each with as few
-recomputed layers as it may have; more of them never take less time, so that cost bounds its other leaves in turn,
-which are looked at only where the first does not fit. What is left when every bound is behind the k-th best needs
-no look: the k best are exact. Of each stem only its fastest leaf that fits is listed: recomputing more layers than
-it needs is slower. A search that is stopped says what a configuration it did not look at could reach at best. Left
-out: splits other than the stack's own (`splits/split.py`), and other objectives (`solve/objective.py`).
+Best first: every stem (a configuration without what it recomputes) has a time that none of its leaves can beat, from
+the work of its layers alone. Stems are costed in the order of that bound, each recomputing as little as it may; more
+never takes less time, so that cost bounds its other leaves in turn (where `first_is_fastest`; else the bound does),
+which are looked at only where the first does not fit. What is left when every bound is behind the k-th best
+needs no look: the k best are exact. Of each stem only its fastest leaf that fits is listed. A search that is stopped
+says what a configuration it did not look at could reach at best. Left out: splits other than the stack's own
+(`splits/split.py`), and other objectives (`objective.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.host_memory import always_on_host, on_host
 from planner.cost.model import CostModel
-from planner.space.enumerate import Enumeration, with_recomputed_layers
-from planner.spec.config import ConfigTable, IntColumn
+from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest
+from planner.space.enumerate import Enumeration
+from planner.space.recomputations import Recomputations
+from planner.spec.config import ConfigTable
 
 BOUND_STEMS = 262144  # bounded at a time
 WAVE_STEMS = 2048  # costed at a time; waves double
 WAVES_LARGEST = 262144
 PROBES_LARGEST = 16384  # of stems whose other leaves are looked at
-BATCH_ROWS = 16384  # completed at a time: what a core's cache holds
 PROBE_STEMS = 512  # of each wave, those whose other leaves are looked at before the next wave
 
 Index = NDArray[np.intp]
@@ -78,7 +78,7 @@ def bounds_of(model: CostModel, space: Enumeration, limit: float = np.inf) -> Bo
 
 
 class _Best:
-    """The k best rows so far, as (time, memory, stem, recomputed layers)."""
+    """The k best rows so far, as (time, memory, stem, which of its leaves)."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -96,61 +96,68 @@ class _Best:
 
 
 class _Looker:
-    """Costs leaves, keeps the best and counts."""
+    """Costs leaves, keeps the best and counts. A leaf is named by its place among its stem's choices."""
 
-    def __init__(self, model: CostModel, space: Enumeration, limit: float, top: int) -> None:
-        self.model, self.space, self.limit = model, space, limit
+    def __init__(
+        self, model: CostModel, space: Enumeration, limit: float, top: int, bound: NDArray[np.float64]
+    ) -> None:
+        self.model, self.space, self.limit, self.bound = model, space, limit, bound
         self.best = _Best(top)
         self.costed = self.too_large = 0
-        self.hosted = always_on_host(model, space.stems)
+        self.hosts = HostRoom(model, space.stems)
         self.least = (np.inf, 0, 0)
-        self.first = np.array([choices[0] for choices in space.layer_choices], dtype=np.int32)
-        self.choices = np.array([len(choices) for choices in space.layer_choices], dtype=np.int64)
+        self.flat = Recomputations.joined(space.choices)
+        self.choices = np.array([len(choices) for choices in space.choices], dtype=np.int64)
+        self.start = np.cumsum([0, *self.choices])[:-1]
+        self.ordered = first_is_fastest(model, space.choices)
 
     def first_leaves(self, stems: Index) -> tuple[Index, NDArray[np.float64]]:
-        """Cost each stem's first leaf: those that do not fit and have other leaves, and their times."""
+        """Cost each stem's first leaf: those of which another may be better, and the times these cannot beat."""
         kind = self.space.kind[stems]
-        time, fits = self._look(stems, np.arange(len(stems)), self.first[kind])
-        waiting = ~fits & (self.choices[kind] > 1)
+        none = np.zeros(len(stems), dtype=np.intp)
+        time, fits = self._look(stems, np.arange(len(stems)), none)
+        waiting = (self.choices[kind] > 1) & ~(fits & self.ordered[kind])
+        time = np.where(self.ordered[kind], time, self.bound[stems])
         return stems[waiting], time[waiting]
 
     def other_leaves(self, stems: Index) -> None:
         """Cost all leaves of stems but the first of each."""
-        kind = self.space.kind[stems]
-        leaf = np.repeat(np.arange(len(stems)), self.choices[kind] - 1)
-        self._look(stems, leaf, np.concatenate([self.space.layer_choices[k][1:] for k in kind]))
+        others = self.choices[self.space.kind[stems]] - 1
+        leaf = np.repeat(np.arange(len(stems)), others)
+        self._look(stems, leaf, 1 + np.arange(len(leaf)) - (np.cumsum(others) - others)[leaf])
+
+    def ways(self, stems: Index, places: Index) -> Recomputations:
+        """What leaves recompute."""
+        return self.flat.take(self.start[self.space.kind[stems]] + places)
 
     def _look(
-        self, stems: Index, leaf: Index, layers: IntColumn
+        self, stems: Index, leaf: Index, places: Index
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step time of the leaves (`leaf` indexes `stems`, ascending) and whether they fit."""
-        prepared = self.model.prepare(self.space.stems.take(stems))
         time, fits = np.empty(len(leaf)), np.empty(len(leaf), dtype=np.bool_)
-        for start in range(0, len(leaf), BATCH_ROWS):
-            rows = slice(start, min(start + BATCH_ROWS, len(leaf)))
-            low, high = int(leaf[start]), int(leaf[rows.stop - 1]) + 1
-            cost = prepared.evaluate(slice(low, high), leaf[rows] - low, layers[rows], least=True)
+        named, ways = stems[leaf], self.ways(stems[leaf], places)
+        for rows, cost in costed_leaves(self.model, self.space.stems.take(stems), leaf, ways, least=True):
             assert cost.least is not None, "it was asked for"
             good = cost.device_memory <= self.limit
-            if not self.hosted and good.any():
-                fitting = np.flatnonzero(good)
-                table = with_recomputed_layers(
-                    self.space.stems.take(stems[leaf[start + fitting]]), layers[rows][fitting]
-                )
-                good[fitting] = on_host(self.model, table)
+            fitting = np.flatnonzero(good)
+            good[fitting] = self.hosts.holds(named[rows][fitting], ways.take(rows).take(fitting))
             time[rows], fits[rows] = cost.least, good
             smallest = int(cost.device_memory.argmin())
             if cost.device_memory[smallest] < self.least[0]:
-                at = (int(stems[leaf[start + smallest]]), int(layers[start + smallest]))
+                at = (int(named[rows][smallest]), int(places[rows][smallest]))
                 self.least = (float(cost.device_memory[smallest]), *at)
             chosen = np.flatnonzero(good & (cost.least <= self.best.threshold))
             if len(chosen):
-                named = (stems[leaf[start + chosen]], layers[start + chosen])
-                columns = (cost.least[chosen], cost.device_memory[chosen], *named)
+                at_stem, at_leaf = named[rows][chosen], places[rows][chosen]
+                columns = (cost.least[chosen], cost.device_memory[chosen], at_stem, at_leaf)
                 self.best.offer(np.stack([column.astype(float) for column in columns], axis=1))
         self.costed += len(leaf)
         self.too_large += int((~fits).sum())
         return time, fits
+
+    def rows(self, stems: Index, places: Index) -> ConfigTable:
+        """Leaves as configurations."""
+        return self.ways(stems, places).given_to(self.space.stems.take(stems))
 
 
 def search(
@@ -166,26 +173,24 @@ def search(
         return SearchResult(space.stems, 0, 0, 0, 0, space.stems)
     bounds = bounds or bounds_of(model, space)
     possible = np.flatnonzero(bounds.memory <= limit)
-    looker, unseen = _Looker(model, space, limit, top), np.inf
+    looker, unseen = _Looker(model, space, limit, top, bounds.time), np.inf
     if len(possible):
-        unseen = _look_through(looker, bounds.time, possible, stopped)
+        unseen = _look_through(looker, possible, stopped)
     by_memory = len(space) - int(space.counts[possible].sum())
     if name_smallest and not len(looker.best.rows) and np.isinf(unseen) and by_memory:
         others = np.setdiff1d(np.arange(len(space.stems)), possible)
-        unseen, by_memory = _look_through(looker, bounds.time, others, stopped), 0
+        unseen, by_memory = _look_through(looker, others, stopped), 0
     best, least = looker.best.rows, looker.least
-    chosen = _rows(space, best[:, 2].astype(np.intp), best[:, 3].astype(np.int32))
+    chosen = looker.rows(*best[:, 2:].T.astype(np.intp))
     seen = int(np.isfinite(least[0]))
-    smallest = _rows(space, np.array([least[1]])[:seen], np.array([least[2]], dtype=np.int32)[:seen])
+    smallest = looker.rows(np.array([least[1]])[:seen], np.array([least[2]])[:seen])
     behind = len(space) - looker.costed - by_memory
     return SearchResult(chosen, looker.costed, by_memory, behind, looker.too_large, smallest, unseen)
 
 
-def _look_through(
-    looker: _Looker, bound: NDArray[np.float64], stems: Index, stopped: Callable[[], bool]
-) -> float:
+def _look_through(looker: _Looker, stems: Index, stopped: Callable[[], bool]) -> float:
     """Cost what may be among the best of `stems`; the least step time of what was not looked at when stopped."""
-    waiting, times, unseen = _first_pass(looker, bound, stems, stopped)
+    waiting, times, unseen = _first_pass(looker, stems, stopped)
     order = np.argsort(times, kind="stable")
     waiting, times, start, size = waiting[order], times[order], 0, PROBE_STEMS
     while start < len(waiting):
@@ -200,11 +205,11 @@ def _look_through(
 
 
 def _first_pass(
-    looker: _Looker, bound: NDArray[np.float64], left: Index, stopped: Callable[[], bool]
+    looker: _Looker, left: Index, stopped: Callable[[], bool]
 ) -> tuple[Index, NDArray[np.float64], float]:
     """Cost the first leaf of every stem whose bound is not behind; return the stems whose other leaves wait, the times
-    of their first, and the least bound of the stems not looked at when stopped."""
-    size = WAVE_STEMS
+    that these cannot beat, and the least bound of the stems not looked at when stopped."""
+    size, bound = WAVE_STEMS, looker.bound
     waiting, times = [np.zeros(0, dtype=np.intp)], [np.zeros(0)]
     while len(left):
         if len(left) > size:
@@ -226,7 +231,3 @@ def _first_pass(
         if len(left) and stopped():
             return np.concatenate(waiting), np.concatenate(times), float(bound[left].min())
     return np.concatenate(waiting), np.concatenate(times), np.inf
-
-
-def _rows(space: Enumeration, stems: Index, layers: IntColumn) -> ConfigTable:
-    return with_recomputed_layers(space.stems.take(stems), layers)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InputError
+from planner.space.recomputations import Recomputations, module_lists
 from planner.spec.config import (
     CUDA_GRAPH_MODULES,
     RECOMPUTE_MODULES,
@@ -72,7 +73,8 @@ class Axes:
         experts = [layer.moe.experts for layer in model.blocks if layer.moe]
         self.partial = problem.stack.limits.partial_full_recompute
         self.schedules = [Schedule(SCHEDULE_LABELS.index(name)) for name in problem.stack.limits.schedules]
-        self.modules, self.selective = stack_modules(problem), selects_anything(problem)
+        self.own_modules, self.modules = stack_modules(problem), modules_tried(problem)
+        self._recomputations: dict[tuple[int, int], Recomputations] = {}
         self.graphs = [int(CudaGraphs[name.upper()]) for name in problem.stack.limits.cuda_graphs_tried]
         self.own_exchange = int(problem.context_kinds[0])
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
@@ -125,63 +127,48 @@ class Axes:
     def cuda_graph_modules(self, tp: int) -> Domain:
         return self._restricted("cuda_graph_modules", (0,))
 
+    def recomputations(self, pp: int, vpp: int) -> Recomputations:
+        """Leaves: nothing, lists of modules, whole layers, in this order."""
+        known = self._recomputations.get((pp, vpp))
+        if known is None:
+            ways = [(int(Recompute.NONE), 0, 0)] if self._recomputes(Recompute.NONE) else []
+            if self._recomputes(Recompute.SELECTIVE) and (self.modules or "recompute" in self.restrict):
+                asked = self.restrict.get("recompute_modules", self.modules or (self.own_modules,))
+                ways += [(int(Recompute.SELECTIVE), mask, 0) for mask in asked]
+            ways += [(int(Recompute.FULL), 0, count) for count in self.full_layers(pp, vpp)]
+            known = self._recomputations[pp, vpp] = Recomputations.of(ways)
+        return known
+
     def _recomputes(self, kind: Recompute) -> bool:
         """Do the pins of `recompute` and `recompute_layers` leave this kind?"""
         counts = self.restrict.get("recompute_layers", (0, 1))
         possible = any(counts) if kind is Recompute.FULL else 0 in counts
         return possible and kind in self.restrict.get("recompute", tuple(Recompute))
 
-    def recompute(self, pp: int) -> Domain:
-        """NONE stands for none and full, which are told apart by the recomputed layers.
-
-        No selective one where the model has none of the stack's modules, unless it is asked for.
-        """
-        wanted = self._recomputes(Recompute.SELECTIVE) and (self.selective or "recompute" in self.restrict)
-        selective = ((int(Recompute.SELECTIVE),),) if wanted else ()
-        plain = self._recomputes(Recompute.NONE) or self._recomputes(Recompute.FULL)
-        return (*selective, *(((int(Recompute.NONE),),) if plain else ()))
-
-    def recompute_modules(self, recompute: int) -> Domain:
-        """What selective recomputation recomputes: the stack's own modules, unless others are asked for."""
-        if recompute != Recompute.SELECTIVE:
-            return ((0,),)
-        return self._restricted("recompute_modules", (self.modules,))
-
-    def recompute_layers(self, pp: int, vpp: int, recompute: int) -> tuple[int, ...]:
-        """Leaves: 0 for none and selective, then the multiples of vpp up to the largest stage, and all of it.
+    def full_layers(self, pp: int, vpp: int) -> tuple[int, ...]:
+        """Numbers of layers to recompute whole: the multiples of vpp up to the largest stage, and all of it.
 
         A pinned number above that means all of it.
         """
-        if recompute == Recompute.SELECTIVE:
-            return (0,)
-        most = -(-self.layers // pp)
-        choices: list[int] = [0] if self._recomputes(Recompute.NONE) else []
-        if self._recomputes(Recompute.FULL):
-            wanted = self.restrict.get("recompute_layers")
-            if wanted is not None:
-                choices += [min(count, most) for count in wanted if count > 0]
-            elif "recompute" in self.restrict or not self.partial:
-                choices.append(most)
-            else:
-                choices += [*range(vpp, most, vpp), most]
-        return tuple(sorted(set(choices)))
-
-    def recomputations(self, pp: int, vpp: int) -> int:
-        """How many ways to recompute a stage there are."""
-        return sum(
-            len(self.recompute_layers(pp, vpp, kind)) * len(self.recompute_modules(kind))
-            for (kind,) in self.recompute(pp)
-        )
+        if not self._recomputes(Recompute.FULL):
+            return ()
+        most, wanted = -(-self.layers // pp), self.restrict.get("recompute_layers")
+        if wanted is not None:
+            return tuple(sorted({min(count, most) for count in wanted if count > 0}))
+        if "recompute" in self.restrict or not self.partial:
+            return (most,)
+        return tuple(sorted({*range(vpp, most, vpp), most}))
 
 
 def recompute_choices(problem: Problem, restrict: Restriction, config: ParallelConfig) -> tuple[int, ...]:
     """The numbers of fully recomputed layers with which the configuration is in the space."""
-    kind = Recompute.SELECTIVE if config.recompute == Recompute.SELECTIVE else Recompute.NONE
-    counts = Axes(problem, restrict).recompute_layers(config.pp, config.vpp, kind)
-    if not problem.stack.limits.recompute_every:
-        return counts
-    most, some = -(-problem.model.num_layers // config.pp), np.array(counts, dtype=np.int32)
-    return tuple(some[(some == 0) | one_of_so_many(most, some)].tolist())
+    if config.recompute == Recompute.SELECTIVE:
+        return (0,)
+    ways = Axes(problem, restrict).recomputations(config.pp, config.vpp)
+    some = ways.layers[ways.kind != Recompute.SELECTIVE]
+    if problem.stack.limits.recompute_every:
+        some = some[(some == 0) | one_of_so_many(-(-problem.model.num_layers // config.pp), some)]
+    return tuple(some.tolist())
 
 
 def one_of_so_many(most: NDArray[np.int32] | int, count: NDArray[np.int32]) -> Mask:
@@ -195,10 +182,22 @@ def stack_modules(problem: Problem) -> int:
     return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
 
 
-def selects_anything(problem: Problem) -> bool:
-    """Has any layer a module that the stack recomputes selectively? A mixture of experts has no dense `mlp`."""
+def modules_tried(problem: Problem) -> tuple[int, ...]:
+    """The lists of modules that a search tries, as masks: the stack's own selection, where a layer has any of it, and
+    every list of those that the stack recomputes one by one and a layer has. Attention that keeps no scores frees
+    little when it is recomputed (`core_attn`), and is tried in the stack's own selection alone."""
+    limits, present, kernels = problem.stack.limits, present_modules(problem), problem.stack.kernels
+    own = (stack_modules(problem),) if present & set(limits.selective_recompute) else ()
+    if all(kernels.attention_of(attention).tiled for attention in problem.model.attentions):
+        present.discard("core_attn")
+    lists = module_lists(name for name in limits.recompute_modules if name in present)
+    return tuple(dict.fromkeys((*own, *lists)))
+
+
+def present_modules(problem: Problem) -> set[str]:
+    """What any layer has that can be recomputed. A mixture of experts has no dense `mlp`."""
     kinds = problem.model.blocks
-    present = {"core_attn"} if problem.model.attentions else set()
+    present = {"core_attn", "op"} if problem.model.attentions else {"op"}
     if any(layer.state_space is None or layer.sublayers > 1 for layer in kinds):
         present.add("layernorm")
     if any(layer.mlp for layer in kinds):
@@ -209,4 +208,4 @@ def selects_anything(problem: Problem) -> bool:
         present.add("shared_experts")
     if problem.model.expands_queries:
         present.add("mla_up_proj")
-    return not (present | {"op"}).isdisjoint(problem.stack.limits.selective_recompute)
+    return present

@@ -11,12 +11,12 @@ The space is the product of these axes; every value is a whole number, not only 
   hsdp             0: all replicas share a shard; groups of so many ranks if asked for
   cp_kind          p2p, the framework's own, with cp; others if asked for
   cuda_graph_impl  none, and the one that the framework captures by itself; others and modules if asked for
-  recompute        none, selective, full with vpp, 2 vpp .. layers / pp layers of each stage
-A configuration is a stem (everything but the number of fully recomputed layers) and a leaf (that number): stems
-are held as columns, leaves are made in small batches that stay in a core's cache. Axes are expanded one after
-another and a rule is applied as soon as its columns exist, but each removed row counts for all the candidates
-it stands for: the counts are those of the whole product.
-Left out: module lists, a column with one value so far.
+  recompute        none; the stack's own selection, and every list of modules that it recomputes one by one (without
+                   attention that keeps no scores); full with vpp, 2 vpp .. layers / pp layers of each stage
+A configuration is a stem (everything but what it recomputes) and a leaf (that): stems are held as columns, leaves are
+made in small batches that stay in a core's cache. Axes are expanded one after another and a rule is applied as soon as
+its columns exist, but each removed row counts for all the candidates it stands for: the counts are those of the whole
+product.
 """
 
 from __future__ import annotations
@@ -29,14 +29,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.space.axes import Axes, Domain, Restriction, check_restriction, divisors, stack_modules
-from planner.spec.config import (
-    AXES,
-    ConfigTable,
-    IntColumn,
-    Recompute,
-    distinct,
-)
+from planner.space.axes import Axes, Domain, Restriction, check_restriction, divisors
+from planner.space.recomputations import RECOMPUTE_AXES, Recomputations
+from planner.spec.config import AXES, ConfigTable, IntColumn, distinct
 from planner.spec.rule import Problem, Rule
 
 LATE_STEP: Final = 7  # from this step of `_STEPS` on, rows are expanded in blocks
@@ -53,31 +48,31 @@ class Removed:
 
 @dataclass(frozen=True)
 class Leaves:
-    """A batch of configurations: consecutive stems and, for each configuration, its stem and recomputed layers."""
+    """A batch of configurations: consecutive stems and, for each configuration, its stem and what it recomputes."""
 
     stems: slice
     stem: NDArray[np.intp]  # counted from stems.start
-    recompute_layers: IntColumn
+    recomputed: Recomputations
 
 
 @dataclass(frozen=True)
 class Enumeration:
     """The legal configurations, the size of the whole space, and what each rule removed from it.
 
-    `stems`: everything but the recomputed layers. `counts`: how many leaves each stem has; `layer_choices[j]`
-    the recomputed layers of the leaves of stems of kind j, `kind` the kind of every stem.
+    `stems`: everything but what is recomputed. `choices[j]`: what the leaves of stems of kind j recompute, `kind` the
+    kind of every stem.
     """
 
     stems: ConfigTable
     kind: NDArray[np.intp]
-    layer_choices: tuple[IntColumn, ...]
+    choices: tuple[Recomputations, ...]
     total: int
     removed: tuple[Removed, ...]
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """Leaves per stem."""
-        return np.array([len(c) for c in self.layer_choices], dtype=np.int64)[self.kind]
+        return np.array([len(c) for c in self.choices], dtype=np.int64)[self.kind]
 
     def __len__(self) -> int:
         return int(self.counts.sum()) if len(self.stems) else 0
@@ -86,8 +81,8 @@ class Enumeration:
         """All configurations, about `rows` at a time, in a fixed order."""
         counts = self.counts
         ends = np.cumsum(counts)
-        flat = np.concatenate(self.layer_choices) if self.layer_choices else np.zeros(0, dtype=np.int32)
-        starts = np.cumsum([0, *(len(c) for c in self.layer_choices)])[self.kind]
+        flat = Recomputations.joined(self.choices)
+        starts = np.cumsum([0, *(len(c) for c in self.choices)])[self.kind]
         start = 0
         while start < len(counts):
             done = ends[start - 1] if start else 0
@@ -95,7 +90,7 @@ class Enumeration:
             part = counts[start:stop]
             stem = np.repeat(np.arange(stop - start), part)
             within = np.arange(len(stem)) - (ends[start:stop] - part - done)[stem]
-            yield Leaves(slice(start, stop), stem, flat[starts[start:stop][stem] + within])
+            yield Leaves(slice(start, stop), stem, flat.take(starts[start:stop][stem] + within))
             start = stop
 
     def part(self, stems: NDArray[np.intp]) -> Enumeration:
@@ -104,19 +99,11 @@ class Enumeration:
 
     def table(self) -> ConfigTable:
         """All configurations as one table; for small spaces and for tests."""
-        parts = []
-        for batch in self.batches():
-            part = self.stems.take(batch.stems).take(batch.stem)
-            parts.append(with_recomputed_layers(part, batch.recompute_layers))
-        if not parts:
-            return self.stems
-        return ConfigTable({a: np.concatenate([part[a] for part in parts]) for a in AXES})
-
-
-def with_recomputed_layers(table: ConfigTable, layers: IntColumn) -> ConfigTable:
-    """The table with `recompute_layers` set, and recompute FULL where there are any."""
-    full = np.where(layers > 0, np.int32(Recompute.FULL), table["recompute"])
-    return ConfigTable({**table.columns, "recompute_layers": layers, "recompute": full})
+        parts = [
+            batch.recomputed.given_to(self.stems.take(batch.stems).take(batch.stem))
+            for batch in self.batches()
+        ]
+        return ConfigTable.joined(parts) if parts else self.stems
 
 
 # (axis, the column its values depend on, method of Axes)
@@ -129,8 +116,6 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
     ("schedule", "vpp", Axes.schedule),
     ("micro_batch", "dp", Axes.micro_batch),
     ("zero", "tp", Axes.zero),
-    ("recompute", "pp", Axes.recompute),
-    ("recompute_modules", "recompute", Axes.recompute_modules),
     ("offload", "tp", Axes.offload),
     ("hsdp", "tp", Axes.hsdp),
     ("cuda_graph_impl", "tp", Axes.cuda_graph_impl),
@@ -221,11 +206,8 @@ class _Filter:
 
 
 def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigTable:
-    """Add the columns that follow from the others or have one value so far."""
-    if "recompute_modules" not in columns:
-        selective = columns["recompute"] == Recompute.SELECTIVE
-        columns["recompute_modules"] = np.where(selective, stack_modules(problem), 0).astype(np.int32)
-    # axes with one value so far, and the leaf's: a column of zeros that takes no memory
+    """Add the columns that follow from the others or have one value."""
+    # axes with one value, and those of leaves: a column of zeros that takes no memory
     zeros = np.broadcast_to(np.int32(0), len(columns["tp"]))
     for axis in AXES:
         columns.setdefault(axis, zeros)
@@ -234,54 +216,40 @@ def complete_columns(columns: dict[str, IntColumn], problem: Problem) -> ConfigT
 
 def _stem_kinds(
     columns: dict[str, IntColumn], axes: Axes, sieve: _Filter
-) -> tuple[NDArray[np.intp], tuple[IntColumn, ...]]:
-    """Stems with the same choices of recomputed layers: the kind of each, and the legal choices per kind."""
-    leaf = ("pp", "vpp", "recompute", "recompute_layers")
-    others = sorted({axis for rule in sieve.waiting for axis in rule.needs} - {*leaf})
-    shared = ("pp", "vpp", "recompute", *others)
+) -> tuple[NDArray[np.intp], tuple[Recomputations, ...]]:
+    """Stems with the same choices of what to recompute: the kind of each, and the legal choices per kind."""
+    others = {axis for rule in sieve.waiting for axis in rule.needs} - {"pp", "vpp", *RECOMPUTE_AXES}
+    shared = ("pp", "vpp", *sorted(others))
     first, kind = distinct(*(columns[axis] for axis in shared))
-    choices = [
-        np.array(axes.recompute_layers(*(int(columns[a][row]) for a in leaf[:3])), dtype=np.int32)
-        for row in first
-    ]
-    if not choices:
+    if not len(first):
         return kind, ()
+    choices = [axes.recomputations(int(columns["pp"][row]), int(columns["vpp"][row])) for row in first]
+    flat = Recomputations.joined(choices)
     kind_of = np.repeat(np.arange(len(first)), [len(c) for c in choices])
-    leaves = {axis: columns[axis][first][kind_of] for axis in shared}
-    leaves["recompute_layers"] = np.concatenate(choices)
-    full = leaves["recompute_layers"] > 0
-    leaves["recompute"] = np.where(full, np.int32(Recompute.FULL), leaves["recompute"])
-    leaves["kind"] = kind_of.astype(np.int32)
+    leaves = {axis: columns[axis][first][kind_of] for axis in shared} | flat.columns
+    leaves["leaf"] = np.arange(len(kind_of), dtype=np.int32)
     counts = np.bincount(kind).astype(np.float64)
-    left = sieve.apply(leaves, lambda rows: counts[rows["kind"]])
-    ends = np.searchsorted(left["kind"], np.arange(len(first) + 1))
-    return kind, tuple(left["recompute_layers"][a:b] for a, b in pairwise(ends))
+    left = sieve.apply(leaves, lambda rows: counts[kind_of[rows["leaf"]]])["leaf"]
+    ends = np.searchsorted(kind_of[left], np.arange(len(first) + 1))
+    return kind, tuple(flat.take(left[a:b]) for a, b in pairwise(ends))
 
 
 def _sizes(columns: dict[str, IntColumn], axes: Axes, step: int) -> NDArray[np.float64]:
     """Candidates that each row stands for before step `step`."""
     weight = np.ones(len(columns["tp"]))
     for axis, key, domain in _STEPS[step:]:
-        if axis in ("vpp", "recompute") or key not in columns:
+        if axis == "vpp" or key not in columns:
             continue
         weight *= _per_value(columns[key], lambda value, domain=domain: len(domain(axes, value)))  # type: ignore[misc]
-    if "vpp" not in columns:
-        ways = {
-            int(pp): sum(
-                axes.recomputations(int(pp), v) * len(axes.schedule(v)) for (v,) in axes.vpp(int(pp))
-            )
-            for pp in np.flatnonzero(np.bincount(columns["pp"], minlength=1))
-        }
-        return weight * _per_value(columns["pp"], ways.__getitem__)
-    first, inverse = distinct(columns["pp"], columns["vpp"], columns.get("recompute", columns["pp"]))
-    if "recompute" in columns:
-        left = [
-            len(axes.recompute_layers(*(int(columns[a][row]) for a in ("pp", "vpp", "recompute"))))
-            for row in first
-        ]
-    else:
-        left = [axes.recomputations(int(columns["pp"][row]), int(columns["vpp"][row])) for row in first]
-    return weight * np.array(left, dtype=np.float64)[inverse]
+    if "vpp" in columns:
+        first, inverse = distinct(columns["pp"], columns["vpp"])
+        ways = [len(axes.recomputations(int(columns["pp"][row]), int(columns["vpp"][row]))) for row in first]
+        return weight * np.array(ways, dtype=np.float64)[inverse]
+
+    def of_stages(pp: int) -> float:
+        return sum(len(axes.recomputations(pp, v)) * len(axes.schedule(v)) for (v,) in axes.vpp(pp))
+
+    return weight * _per_value(columns["pp"], of_stages)
 
 
 def _grow(columns: dict[str, IntColumn], axes: Axes, sieve: _Filter, steps: range) -> dict[str, IntColumn]:
@@ -318,8 +286,8 @@ def enumerate_configs(
     columns = {axis: np.concatenate([part.pop(axis) for part in parts]) for axis in list(parts[0])}
     kind, choices = _stem_kinds(columns, axes, sieve)
     assert not sieve.waiting or not len(kind), f"rules that read unknown columns: {sieve.waiting}"
-    if any(not len(layers) for layers in choices):
-        has_leaves = np.array([len(layers) > 0 for layers in choices])[kind]
+    if any(not len(ways) for ways in choices):
+        has_leaves = np.array([len(ways) > 0 for ways in choices])[kind]
         columns = {axis: column[has_leaves] for axis, column in columns.items()}
         used, kind = np.unique(kind[has_leaves], return_inverse=True)
         choices = tuple(choices[number] for number in used)

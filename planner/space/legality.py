@@ -6,6 +6,7 @@ Left out: the whole space (`enumerate.py`) and what the rules are (`rules.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from planner.spec.config import (
 )
 from planner.spec.rule import Problem, Rule, Violation
 
+RECOMPUTE_CHANGES: Final = 2  # by which two recomputations differ at most, as `changed_axes` counts
 # (rule, another that is always broken with it)
 IMPLIED: Final = (("batch-dp", "batch"),)
 
@@ -69,6 +71,11 @@ def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np
     return changed, distance
 
 
+def without_recomputation(config: ParallelConfig) -> ParallelConfig:
+    """The same recomputing nothing, as stems are."""
+    return replace(config, recompute=int(Recompute.NONE), recompute_layers=0, recompute_modules=0)
+
+
 def _graphs_near(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
     """Graphs to look among for one with graphs: none, or its own of its modules or of those with fixed shapes."""
     if not config.cuda_graph_impl and not config.cuda_graph_modules:
@@ -81,10 +88,9 @@ def _graphs_near(config: ParallelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _modules_near(config: ParallelConfig, problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Selections to look among for one that selects: its own and the stack's."""
-    if not config.recompute_modules:
-        return {}
-    return {"recompute_modules": tuple(dict.fromkeys((stack_modules(problem), config.recompute_modules)))}
+    """Lists of modules to look among: its own and the stack's selection."""
+    lists = (stack_modules(problem), config.recompute_modules)
+    return {"recompute_modules": tuple(dict.fromkeys(mask for mask in lists if mask))}
 
 
 def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule]) -> ParallelConfig | None:
@@ -92,8 +98,8 @@ def nearest_legal(config: ParallelConfig, problem: Problem, rules: Sequence[Rule
     space = enumerate_configs(problem, rules, {**_graphs_near(config), **_modules_near(config, problem)})
     if not len(space):
         return None
-    changed, distance = changed_axes(space.stems, config)
-    # a stem's leaves differ in recomputed layers only: stems within one change of the best hold the best leaf
-    near = space.part(np.flatnonzero(changed <= changed.min() + 1)).table()
+    changed, _ = changed_axes(space.stems, without_recomputation(config))
+    # what leaves recompute is at most so many changes: the best one's stem is no further behind
+    near = space.part(np.flatnonzero(changed <= changed.min() + RECOMPUTE_CHANGES)).table()
     changed, distance = changed_axes(near, config)
     return near.row(int(np.lexsort((distance, changed))[0]))

@@ -284,6 +284,11 @@ class ConfigTable:
         """A table with one row per configuration."""
         return cls({a: np.array([getattr(c, a) for c in configs], dtype=np.int32) for a in AXES})
 
+    @classmethod
+    def joined(cls, parts: Sequence[ConfigTable]) -> ConfigTable:
+        """The rows of one or more tables, one after another."""
+        return cls({axis: np.concatenate([part[axis] for part in parts]) for axis in AXES})
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 

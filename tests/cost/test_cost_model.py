@@ -15,8 +15,6 @@ from planner.cost.network.traffic import group_links
 from planner.cost.pipeline.step import STEP_TERMS
 from planner.cost.table import CostTable
 from planner.request import Request, cost_model, resolve
-from planner.space.enumerate import enumerate_configs
-from planner.space.rules import RULES
 from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.load_cluster import load_cluster
@@ -71,22 +69,6 @@ def test_a_row_alone_equals_the_row_in_a_table(name: str) -> None:
     for row in range(len(rows)):
         alone = model.evaluate(rows.take(slice(row, row + 1)), keep_terms=True)
         assert all_arrays(alone, 0) == all_arrays(together, row), rows.row(row)
-
-
-@by_subject
-def test_stems_and_leaves_cost_as_the_rows_they_stand_for(name: str) -> None:
-    subject = SUBJECTS[name]
-    space, model = enumerate_configs(subject, RULES), costs(subject)
-    whole = model.evaluate(space.table())
-    prepared = model.prepare(space.stems)
-    done = 0
-    for batch in space.batches(rows=1000):
-        part = prepared.evaluate(batch.stems, batch.stem, batch.recompute_layers)
-        here = slice(done, done + len(batch.stem))
-        for column in ("step_time", "peak_memory", "device_memory", "stage", "phase"):
-            assert np.array_equal(getattr(part, column), getattr(whole, column)[here])
-        done += len(batch.stem)
-    assert done == len(space) == len(whole.step_time)
 
 
 @by_subject

@@ -12,13 +12,23 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.errors import InputError
-from planner.space.axes import Restriction, divisors, selects_anything, stack_modules
+from planner.space.axes import Restriction, divisors, stack_modules
 from planner.space.enumerate import enumerate_configs
 from planner.space.legality import changed_axes, explain_config, nearest_legal
+from planner.space.recomputations import Recomputations, module_lists
 from planner.space.rules import RULES
-from planner.spec.config import AXES, RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import (
+    AXES,
+    RECOMPUTE_MODULES,
+    ConfigTable,
+    ParallelConfig,
+    Recompute,
+    Schedule,
+    recomputed_modules,
+)
 from planner.spec.model import ModelSpec
 from planner.spec.rule import Problem
+from planner.spec.stack.kinds import AttentionKernel
 from tests.problems import dense_model, legal_table, moe_model, problem, random_rows
 
 
@@ -30,7 +40,7 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
     """The product of the documented axes, as nested loops."""
     devices, layers = subject.cluster.num_devices, subject.model.num_layers
     experts = [layer.moe.experts for layer in subject.model.layers if layer.moe]
-    modules = stack_modules(subject)
+    lists = lists_by_hand(subject)
     for tp, cp, pp in (
         (t, c, p)
         for t in divisors_by_hand(devices)
@@ -43,7 +53,7 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
         for vpp in range(1, max(1, (layers + 2) // pp) + 1) if pp > 1 else (1,):
             most = -(-layers // pp)
             full = [*range(vpp, most, vpp), most] if subject.stack.limits.partial_full_recompute else [most]
-            recomputed = [(Recompute.NONE, 0, 0), (Recompute.SELECTIVE, 0, modules)]
+            recomputed = [(Recompute.NONE, 0, 0), *((Recompute.SELECTIVE, 0, mask) for mask in lists)]
             recomputed += [(Recompute.FULL, count, 0) for count in full]
             for sp in (0, 1) if tp > 1 else (0,):
                 for ep in divisors_by_hand(experts[0]) if experts else (1,):
@@ -59,6 +69,23 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
                                         recompute=kind, recompute_layers=count, recompute_modules=mask,
                                         schedule=schedule,
                                     )  # fmt: skip
+
+
+def lists_by_hand(subject: Problem) -> list[int]:
+    """Its own, and every set of the modules that the stack takes one by one and a layer has, none within another; flash
+    attention in no such set."""
+    own = stack_modules(subject)
+    if not subject.stack.limits.recompute_modules:
+        return [own]
+    mixture = any(layer.moe for layer in subject.model.layers)
+    shared = any(layer.moe and layer.moe.shared_ffn for layer in subject.model.layers)
+    there = {"layernorm", *(["mlp"] if any(layer.mlp for layer in subject.model.layers) else [])}
+    there |= ({"moe", "moe_act"} if mixture else set()) | ({"shared_experts"} if shared else set())
+    masks = range(1, 2 ** len(RECOMPUTE_MODULES))
+    sets = {mask: set(recomputed_modules(mask)) for mask in masks}
+    inside = {"moe_act", "shared_experts"}
+    chosen = {m for m, names in sets.items() if names <= there and not ("moe" in names and names & inside)}
+    return sorted({own} | chosen)
 
 
 def schedules_by_hand(subject: Problem, vpp: int) -> list[int]:
@@ -362,35 +389,71 @@ def test_schedules_are_an_axis_and_every_removed_one_is_counted() -> None:
     assert set(only["vpp"].tolist()) == {2}
 
 
+def selections(subject: Problem) -> set[tuple[str, ...]]:
+    table = enumerate_configs(subject, RULES).table()
+    return {recomputed_modules(mask) for mask in table["recompute_modules"].tolist() if mask}
+
+
 def test_selective_recomputation_only_where_the_model_has_its_modules() -> None:
     """A stack that recomputes dense MLPs, of which a pure mixture of experts has none; operations every model has."""
     experts = moe_model()
     only = replace(experts, layers=tuple(layer for layer in experts.layers if layer.moe))
-    assert selects_anything(problem(only, stack="torchtitan-2026"))
+    assert selections(problem(only, stack="torchtitan-2026")) == {("op",)}
     sparse = problem(only)
-    assert selects_anything(sparse)
-    limits = sparse.stack.limits.model_copy(update={"selective_recompute": ("mlp",)})
+    assert selections(sparse)
+    assert not any("mlp" in names for names in selections(sparse))
+    limits = sparse.stack.limits.model_copy(update={"selective_recompute": ("mlp",), "recompute_modules": ()})
     stack = sparse.stack.model_copy(update={"limits": limits})
-    assert selects_anything(problem(dense_model(), stack=stack))
-    sparse = replace(sparse, stack=stack)
-    assert not selects_anything(sparse)
-    assert Recompute.SELECTIVE not in enumerate_configs(sparse, RULES).table()["recompute"]
+    assert selections(problem(dense_model(), stack=stack)) == {("mlp",)}
+    assert selections(replace(sparse, stack=stack)) == set()
+
+
+def test_lists_of_modules_hold_none_twice() -> None:
+    lists = [recomputed_modules(mask) for mask in module_lists(("moe_act", "layernorm", "moe"))]
+    assert lists == [("moe_act",), ("layernorm",), ("moe",), ("moe_act", "layernorm"), ("layernorm", "moe")]
+
+
+def test_attention_is_recomputed_beside_others_where_it_keeps_scores() -> None:
+    subject = problem(dense_model(layers=4), "1x8 h100", global_batch=8)
+    eager = subject.stack.kernels.model_copy(update={"attention": AttentionKernel.EAGER})
+    unfused = replace(subject, stack=subject.stack.model_copy(update={"kernels": eager}))
+    both = ("core_attn", "layernorm")
+    assert both in selections(unfused)
+    assert both not in selections(subject)
+    assert ("core_attn",) in selections(subject)
+
+
+def test_what_starts_with_least() -> None:
+    nothing, norms, both = (0, 0, 0), (1, 4, 0), (1, 6, 0)
+    some, most = (2, 0, 2), (2, 0, 8)
+    assert Recomputations.of([nothing, norms, some]).starts_with_least
+    assert Recomputations.of([norms, both]).starts_with_least
+    assert Recomputations.of([some, most]).starts_with_least
+    assert not Recomputations.of([both, norms]).starts_with_least
+    assert not Recomputations.of([norms, some]).starts_with_least
+    assert not Recomputations.of([(1, 2, 0), norms]).starts_with_least
 
 
 def test_modules_that_are_asked_for_are_an_axis() -> None:
     """Every configuration with selective recomputation once for each selection, all others as before."""
     subject = problem(moe_model())
     layernorm, both = 1 << RECOMPUTE_MODULES.index("layernorm"), 6
-    usual = enumerate_configs(subject, RULES)
-    asked = enumerate_configs(subject, RULES, {"recompute_modules": (layernorm, both)})
-    columns, plain = asked.table(), usual.table()
-    chosen, own = (table["recompute"] == Recompute.SELECTIVE for table in (columns, plain))
-    assert own.sum() > 0
-    assert np.unique(columns["recompute_modules"][chosen], return_counts=True)[1].tolist() == [own.sum()] * 2
+    spaces = {
+        masks: enumerate_configs(subject, RULES, {"recompute_modules": masks} if masks else {})
+        for masks in ((), (layernorm,), (layernorm, both))
+    }
+    tables = {masks: space.table() for masks, space in spaces.items()}
+    kinds = {masks: table["recompute"] == Recompute.SELECTIVE for masks, table in tables.items()}
+    own = int(kinds[(layernorm,)].sum())
+    lists = np.unique(tables[()]["recompute_modules"][kinds[()]], return_counts=True)
+    assert set(lists[0].tolist()) == set(lists_by_hand(subject))
+    assert lists[1].tolist() == [own] * len(lists[0])
+    columns, chosen = tables[layernorm, both], kinds[layernorm, both]
+    assert np.unique(columns["recompute_modules"][chosen], return_counts=True)[1].tolist() == [own] * 2
     assert (columns["recompute_modules"][~chosen] == 0).all()
-    assert (~chosen).sum() == (~own).sum()
-    selective = enumerate_configs(subject, RULES, {"recompute": (int(Recompute.SELECTIVE),)}).total
-    assert asked.total == usual.total + selective
+    assert (~chosen).sum() == (~kinds[()]).sum()
+    more = spaces[layernorm, both].total - spaces[(layernorm,)].total
+    assert spaces[()].total == spaces[(layernorm,)].total + (len(lists[0]) - 1) * more
 
 
 def test_the_nearest_legal_keeps_the_modules() -> None:
