@@ -69,10 +69,10 @@ def test_an_estimate_names_the_exchange_that_is_taken_unasked() -> None:
 @pytest.mark.parametrize(
     ("asked", "given", "says"),
     [
-        ({}, {"cp": (2,)}, "p2p"),
+        ({}, {"cp": (2,), "cp_kind": (0,)}, "p2p"),
         ({}, {"cp": (2,), "cp_kind": (2,)}, "a2a"),
         ({}, {"cp": (1,)}, None),
-        ({"model": "gemma-3-27b"}, {"cp": (2,)}, "all-gather"),
+        ({"model": "gemma-3-27b"}, {"cp": (2,), "cp_kind": (1,)}, "all-gather"),
         ({"model": "gpt-oss-20b"}, {"cp": (2,)}, "a2a"),
     ],
 )
@@ -283,23 +283,44 @@ def test_of_twins_in_graphs_that_tie_the_frameworks_default_is_listed() -> None:
     certificate = plan.search.certificate
     assert certificate is not None
     assert certificate.gap == pytest.approx(0, abs=1e-6)
-    assert plan.search.once == ("vpp", "cuda_graph_impl")
-    assert "differ in graphs alone and tie, the framework's default, where" in once_sentence(plan.search)
+    assert plan.search.once == ("vpp", "hsdp", "cuda_graph_impl")
+    assert "only in vpp or hsdp (the fastest) or in CUDA graphs without a gain" in once_sentence(plan.search)
 
     both = (int(CudaGraphs.NONE), int(CudaGraphs.FULL_ITERATION))
     asked = make_plan(replace(request, restrict={**request.restrict, "cuda_graph_impl": both}))
     assert [c.config.cuda_graph_impl for c in asked.choices[:2]] == [*both[::-1]]
     assert asked.choices[1].step_time == pytest.approx(asked.choices[0].step_time, rel=1e-4)
     assert [c.config for c in asked.choices[::2]] == configs[:2]
-    assert (
-        once_sentence(asked.search)
-        == "of those that differ in vpp alone the fastest, where there are enough others"
+    assert once_sentence(asked.search) == (
+        "configurations that differ only in vpp or hsdp (the fastest) are listed once, if there are enough others"
     )
 
 
+def test_what_is_exchanged_by_and_recomputed_is_searched() -> None:
+    """A plan is as fast as the fastest of those with the exchange, the modules and the shards named."""
+    long = Request("llama-3.1-8b", "dgx-a100", 8, 16384, "64", top=1)
+    free = make_plan(long).choices[0]
+    alone = [
+        make_plan(replace(long, restrict=restrict)).choices[0].step_time
+        for restrict in (
+            {"cp_kind": (0,)}, {"cp_kind": (1,)}, {"recompute": (0,)}, {"recompute": (2,)}, {"recompute_modules": (4,)},
+        )
+    ]  # fmt: skip
+    assert free.step_time <= min(alone) * (1 + 1e-9)
+    assert free.config.recompute_modules  # 16k tokens fit in 80 GB without whole layers done again
+    assert max(alone) > free.step_time * 1.01
+    sharded = Request("llama-3.1-8b", "dgx-h100", 256, 8192, "512", stack="torchtitan-2026", top=1)
+    groups, whole = (
+        make_plan(sharded).choices[0],
+        make_plan(replace(sharded, restrict={"hsdp": (0,)})).choices[0],
+    )
+    assert groups.config.hsdp
+    assert groups.step_time < whole.step_time
+
+
 def test_only_what_is_listed_once_is_said_to_be(small_plan: Plan) -> None:
-    assert small_plan.search.once == ("vpp",)
-    assert not make_plan(replace(SMALL, restrict={"vpp": (1, 2)})).search.once
+    assert small_plan.search.once == ("vpp", "cp_kind")
+    assert not make_plan(replace(SMALL, restrict={"vpp": (1, 2), "cp_kind": (0, 2)})).search.once
     assert not once_sentence(make_plan(replace(SMALL, objective="headroom")).search)
 
 

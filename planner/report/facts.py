@@ -332,6 +332,9 @@ def configuration_grid(choices: Sequence[Choice]) -> Grid:
     """The configurations by axis; axes on which all agree are said once, neutral ones not at all."""
     configs = [choice.config for choice in choices]
     texts = {axis: [_axis_text(config, axis) for config in configs] for axis in _axes_of(configs)}
+    if len(set(texts["cp_kind"])) > 1:  # in one column with the degree
+        kinds = zip(texts["cp"], texts.pop("cp_kind"), strict=True)
+        texts["cp"] = [f"{degree} {kind}" if degree != "1" else degree for degree, kind in kinds]
     differing = tuple(axis for axis, values in texts.items() if len(set(values)) > 1)
     rows = tuple(tuple(texts[axis][i] for axis in differing) for i in range(len(configs)))
     neutral = {

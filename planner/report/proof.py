@@ -21,10 +21,6 @@ from planner.spec.verdict import MemoryVerdict, worth_the_risk
 from planner.units import GIB, format_time
 
 _ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
-_ONCE = {
-    "vpp": "vpp alone the fastest",
-    "cuda_graph_impl": "graphs alone and tie, the framework's default",
-}
 
 
 @dataclass(frozen=True)
@@ -86,8 +82,13 @@ def search_sentence(search: Search) -> str:
 
 def once_sentence(search: Search) -> str:
     """Which of those that are alike the list holds; empty where all may be listed."""
-    said = [f"of those that differ in {what}" for axis, what in _ONCE.items() if axis in search.once]
-    return f"{', and '.join(said)}, where there are enough others" if said else ""
+    fastest = [axis for axis in search.once if axis != "cuda_graph_impl"]
+    alike = [f"{' or '.join(fastest)} (the fastest)"] if fastest else []
+    if "cuda_graph_impl" in search.once:
+        alike.append("CUDA graphs without a gain (the framework's default)")
+    if not alike:
+        return ""
+    return f"configurations that differ only in {' or in '.join(alike)} are listed once, if there are enough others"
 
 
 def _values_text(axis: str, values: Sequence[int]) -> str:

@@ -173,7 +173,7 @@ def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
     figures = _choice_figures(choices)
     common = [prose(f"all with {grid.common}")] if grid.common else []
     tables: list[RenderableType] = []
-    for kept, gap in ((range(len(_FIGURE_HEADS)), 1), (_FEWER, 1), (_FEWER, 0)):
+    for kept, gap in ((range(len(_FIGURE_HEADS)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
         rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
         heads: tuple[str, ...] = (*grid.axes, *(_FIGURE_HEADS[i] for i in kept))
         tables.append(Group(*common, _numbered(heads, rows, gap)))

@@ -1,8 +1,8 @@
 """How much faster would other kernels make a configuration, where its stack can be asked for them?
 
-Fused dispatchers of tokens, experts fused with their products, kernels of sparse attention that score in 16 bits
-under context parallelism, and what else that can exchange by. Left out: how much faster other configurations are, which
-they may favour more: a search with the option finds them.
+Fused dispatchers of tokens, experts fused with their products, and kernels of sparse attention that score in 16 bits
+under context parallelism. Left out: how much faster other configurations are, which they may favour more: a search with
+the option finds them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from planner.catalog.load_stacks import is_shipped
 from planner.catalog.stack_options import DSA_KERNELS, FUSED_EXPERTS, SEPARATOR, options_for, with_options
 from planner.cost.model import CostModel
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ConfigTable, ContextKind, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import Dispatcher, SparseKernel
@@ -33,7 +31,7 @@ _IN_ORDER: Final = (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
 def faster_kernels(
     problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
 ) -> tuple[str, ...]:
-    """What of a stack's options, or which exchange, would make a configuration faster, in sentences.
+    """What of a stack's options would make a configuration faster, in sentences.
 
     `limit`: memory that the configuration may take with it [bytes].
     """
@@ -41,7 +39,6 @@ def faster_kernels(
         _faster_dispatch(problem, config, limit, model_of),
         _faster_experts(problem, config, limit, model_of),
         _faster_scores(problem, config, limit, model_of),
-        _faster_exchange(problem, config, limit, model_of),
     )
     return tuple(sentence for part in found for sentence in part)
 
@@ -91,27 +88,6 @@ def _saved(
     if float(after.device_memory[0]) > limit:
         return 0.0
     return 1 - float(after.step_time[0] / before.step_time[0])
-
-
-def _faster_exchange(
-    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
-) -> tuple[str, ...]:
-    """The fastest other way for context parallelism to exchange that is legal and fits."""
-    if config.cp == 1 or config.cp_kind:
-        return ()
-    rules = all_rules_for(problem.stack.framework)
-    others = [replace(config, cp_kind=int(kind)) for kind in problem.context_kinds[1:]]
-    legal = [other for other in others if not explain_config(other, problem, rules)]
-    if not legal:
-        return ()
-    evaluated = model_of(problem).evaluate(ConfigTable.of([config, *legal]))
-    seconds = np.where(evaluated.device_memory > limit, np.inf, evaluated.step_time)
-    fastest = int(seconds[1:].argmin())
-    saved = 1 - float(seconds[fastest + 1] / evaluated.step_time[0])
-    if saved < WORTH_SAYING:
-        return ()
-    label = ContextKind(legal[fastest].cp_kind).label
-    return (f"context parallelism by {label} would take {saved:.0%} off this step: --set cp_kind={label}",)
 
 
 def _faster_experts(

@@ -27,7 +27,7 @@ from planner.spec.rule import Problem
 
 FINALISTS = 20  # whose splits are solved
 LISTED = 10  # that are not like one before them, however few are asked for
-LISTED_ONCE = ("vpp", "cuda_graph_impl")
+LISTED_ONCE = ("vpp", "cp_kind", "hsdp", "cuda_graph_impl")
 SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
 MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
@@ -130,12 +130,17 @@ def solve_splits(
 
 
 def listed_once(problem: Problem, restrict: Collection[str]) -> tuple[str, ...]:
-    """Axes in which alone rows of a list should not differ: those asked about (`restrict`) are each worth a line, and
-    graphs only where the stack leaves a choice."""
-    choice = len(problem.stack.limits.cuda_graphs_tried) > 1
-    vpp = not {"vpp", "recompute_layers"} & set(restrict)
-    graphs = choice and not {"cuda_graph_impl", "cuda_graph_modules"} & set(restrict)
-    return tuple(axis for axis, once in zip(LISTED_ONCE, (vpp, graphs), strict=True) if once)
+    """Axes in which alone rows of a list should not differ, where the stack leaves a choice: those asked about
+    (`restrict`) are each worth a line."""
+    limits, asked = problem.stack.limits, set(restrict)
+    once = {
+        "vpp": not {"vpp", "recompute_layers"} & asked,
+        "cp_kind": len(problem.context_kinds) > 1 and "cp_kind" not in asked,
+        "hsdp": 3 in limits.hybrid_sharding and "hsdp" not in asked,
+        "cuda_graph_impl": len(limits.cuda_graphs_tried) > 1
+        and not {"cuda_graph_impl", "cuda_graph_modules"} & asked,
+    }
+    return tuple(axis for axis in LISTED_ONCE if once[axis])
 
 
 def worth_listing(
@@ -157,6 +162,7 @@ def _again(table: ConfigTable, time: NDArray[np.float64], once: Collection[str])
         config = table.row(i)
         if "vpp" in once and config.schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
             config = replace(config, vpp=1, schedule=0, recompute_layers=min(config.recompute_layers, 1))
+        config = replace(config, **{axis: 0 for axis in ("cp_kind", "hsdp") if axis in once})
         plain, like = _without_graphs(config), config in seen
         if "cuda_graph_impl" in once and not like and plain in last:
             like = abs(time[i] - last[plain]) <= CLOSED_GAP * last[plain]

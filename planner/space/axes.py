@@ -76,7 +76,9 @@ class Axes:
         self.own_modules, self.modules = stack_modules(problem), modules_tried(problem)
         self._recomputations: dict[tuple[int, int], Recomputations] = {}
         self.graphs = [int(CudaGraphs[name.upper()]) for name in problem.stack.limits.cuda_graphs_tried]
-        self.own_exchange = int(problem.context_kinds[0])
+        kinds = problem.context_kinds[: 1 if problem.stack.limits.max_cp == 1 else None]
+        self.exchanges = [int(kind) for kind in kinds]
+        self.weight_groups = 3 in problem.stack.limits.hybrid_sharding
         self.ep_values = divisors(int(np.gcd.reduce(experts))) if experts else (1,)
 
     def _restricted(self, axis: str, values: Sequence[int]) -> Domain:
@@ -110,14 +112,16 @@ class Axes:
         """Nothing, unless asked for: what lives on the host is slow."""
         return self._restricted("offload", (0,))
 
-    def hsdp(self, tp: int) -> Domain:
-        """All replicas share every shard, unless groups are asked for."""
-        return self._restricted("hsdp", (0,))
+    def hsdp(self, ranks: int) -> Domain:
+        """All of the ranks that data and context parallelism make share every shard; where weights are sharded, which
+        every pass gathers, groups of them are tried too."""
+        groups = divisors(ranks)[1:-1] if self.weight_groups else ()
+        return self._restricted("hsdp", (0, *groups))
 
     def cp_kind(self, cp: int) -> Domain:
-        """The framework's own, unless others are asked for; each exchange once."""
-        asked = self.restrict.get("cp_kind", (0,)) if cp > 1 else (0,)
-        twice = self.own_exchange and self.own_exchange in asked
+        """Every exchange that the framework knows, its own as 0; each once."""
+        asked = self.restrict.get("cp_kind", (0, *self.exchanges[1:])) if cp > 1 else (0,)
+        twice = self.exchanges[0] and self.exchanges[0] in asked
         return tuple((kind,) for kind in asked if kind or not twice)
 
     def cuda_graph_impl(self, tp: int) -> Domain:

@@ -8,8 +8,8 @@ The space is the product of these axes; every value is a whole number, not only 
   micro_batch      divisors of the sequences per data-parallel rank
   schedule         those of the stack that run so many chunks a rank
   zero             0 .. 3
-  hsdp             0: all replicas share a shard; groups of so many ranks if asked for
-  cp_kind          p2p, the framework's own, with cp; others if asked for
+  hsdp             0: all of dp x cp ranks share a shard; where weights are sharded, divisors of that for groups
+  cp_kind          with cp every exchange that the framework knows
   cuda_graph_impl  none, and the one that the framework captures by itself; others and modules if asked for
   recompute        none; the stack's own selection, and every list of modules that it recomputes one by one (without
                    attention that keeps no scores); full with vpp, 2 vpp .. layers / pp layers of each stage
@@ -117,14 +117,15 @@ _STEPS: Final[tuple[tuple[str, str, Callable[[Axes, int], Domain]], ...]] = (
     ("micro_batch", "dp", Axes.micro_batch),
     ("zero", "tp", Axes.zero),
     ("offload", "tp", Axes.offload),
-    ("hsdp", "tp", Axes.hsdp),
+    ("hsdp", "sharing", Axes.hsdp),
     ("cuda_graph_impl", "tp", Axes.cuda_graph_impl),
     ("cuda_graph_modules", "tp", Axes.cuda_graph_modules),
 )
 
 
 def _degree_grid(problem: Problem, restrict: Restriction) -> dict[str, IntColumn]:
-    """All (tp, cp, pp) of divisors or given values, with the dp that follows (rounded down)."""
+    """All (tp, cp, pp) of divisors or given values, with the dp that follows (rounded down), and the ranks that may
+    share a shard."""
     devices = problem.cluster.num_devices
     axes = [restrict.get(axis, divisors(devices)) for axis in ("tp", "cp", "pp")]
     tp, cp, pp = (grid.reshape(-1) for grid in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes)))
@@ -140,7 +141,7 @@ def _degree_grid(problem: Problem, restrict: Restriction) -> dict[str, IntColumn
         tp, cp, pp = (np.repeat(column, len(pinned)) for column in (tp, cp, pp))
         dp = np.tile(np.array(pinned, dtype=np.int64), len(product))
         keep = np.ones(len(dp), dtype=np.bool_)
-    named = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
+    named = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "sharing": dp * cp}
     return {axis: column[keep].astype(np.int32) for axis, column in named.items()}
 
 

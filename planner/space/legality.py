@@ -65,6 +65,8 @@ def changed_axes(table: ConfigTable, config: ParallelConfig) -> tuple[NDArray[np
     changed += (table["recompute_modules"] != config.recompute_modules) & (
         table["recompute"] == config.recompute
     )
+    changed += (table["cp"] > 1) & (table["cp_kind"] != config.cp_kind)
+    changed += table["hsdp"] != config.hsdp
     captures = table["cuda_graph_impl"] == config.cuda_graph_impl
     changed += ~captures | (table["cuda_graph_modules"] != config.cuda_graph_modules)
     distance += ~captures  # other modules are nearer than no graphs

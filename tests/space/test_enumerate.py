@@ -60,15 +60,27 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
                     for etp in divisors_by_hand(tp) if experts else (1,):
                         for micro in divisors_by_hand(share) if share else (1,):
                             for zero in range(4):
-                                for (kind, count, mask), schedule in product(
-                                    recomputed, schedules_by_hand(subject, vpp)
-                                ):
+                                for (kind, count, mask), schedule, exchange, group in product(
+                                    recomputed, schedules_by_hand(subject, vpp),
+                                    exchanges_by_hand(subject, cp), groups_by_hand(subject, dp * cp),
+                                ):  # fmt: skip
                                     yield ParallelConfig(
                                         tp, cp, pp, dp, vpp, ep, etp, micro,
                                         max(subject.job.global_batch // (dp * micro), 1), sp, zero,
                                         recompute=kind, recompute_layers=count, recompute_modules=mask,
-                                        schedule=schedule,
+                                        schedule=schedule, cp_kind=exchange, hsdp=group,
                                     )  # fmt: skip
+
+
+def exchanges_by_hand(subject: Problem, cp: int) -> list[int]:
+    """Megatron-LM's three ways to exchange keys and values; other frameworks have one."""
+    return [0, 1, 2] if cp > 1 and subject.stack.framework == "megatron" else [0]
+
+
+def groups_by_hand(subject: Problem, ranks: int) -> list[int]:
+    """Ranks that share a shard: all of them, or fewer where weights are sharded in groups."""
+    groups = divisors_by_hand(ranks)[1:-1] if 3 in subject.stack.limits.hybrid_sharding else []
+    return [0, *groups]
 
 
 def lists_by_hand(subject: Problem) -> list[int]:
@@ -286,13 +298,25 @@ def test_restrictions_that_are_impossible_are_refused() -> None:
 
 def test_exchanges_of_context_parallelism_are_those_asked_for_where_there_is_any() -> None:
     subject = CASES["8 dense"]
-    alone = enumerate_configs(subject, RULES).table()
-    assert not alone["cp_kind"].any()
-    both = enumerate_configs(subject, RULES, {"cp_kind": (0, 2)}).table()
-    divided = alone["cp"] > 1
-    assert len(both) == len(alone) + divided.sum()
-    assert not both["cp_kind"][both["cp"] == 1].any()
-    assert set(both["cp_kind"][both["cp"] > 1]) == {0, 2}
+    plain = enumerate_configs(subject, RULES, {"cp_kind": (0,)}).table()
+    assert not plain["cp_kind"].any()
+    divided = int((plain["cp"] > 1).sum())
+    for asked in ((0, 2), (0, 1, 2), None):
+        table = enumerate_configs(subject, RULES, {"cp_kind": asked} if asked else {}).table()
+        assert len(table) == len(plain) + divided * (len(asked or (0, 1, 2)) - 1)
+        assert not table["cp_kind"][table["cp"] == 1].any()
+        assert set(table["cp_kind"][table["cp"] > 1]) == set(asked or (0, 1, 2))
+
+
+def test_groups_that_share_a_shard_are_tried_where_weights_are_sharded() -> None:
+    subject = CASES["8 moe torchtitan"]
+    table = enumerate_configs(subject, RULES).table()
+    groups = table.take(table["hsdp"] > 0)
+    assert set(groups["zero"].tolist()) <= set(subject.stack.limits.hybrid_sharding)
+    assert (groups["dp"] * groups["cp"] % groups["hsdp"] == 0).all()
+    assert (groups["hsdp"] < groups["dp"] * groups["cp"]).all()
+    assert set(groups["hsdp"].tolist()) == {2, 4}
+    assert not enumerate_configs(CASES["8 dense"], RULES).table()["hsdp"].any()  # states alone are sharded
 
 
 def test_what_p2p_stands_for_is_not_tried_twice() -> None:
