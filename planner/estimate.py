@@ -92,7 +92,7 @@ def estimate_of(
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not chunks and not answer.fits(config):
         nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
-    helps = () if broken else faster_kernels(problem, config, answer.limit, cost_model)
+    helps = () if broken else faster_kernels(problem, ConfigTable.of([config]), answer.limit, cost_model)
     found = answer.estimate(config, broken, nearest, helps, lambda: time.perf_counter() - started)
     if not chunks or not found.choices:
         return found

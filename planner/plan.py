@@ -175,7 +175,7 @@ def _advice(
             return (), ()
         larger = _larger(request, problem)
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger)), ()
-    faster = faster_kernels(problem, found.best.row(0), limit, cost_model)
+    faster = faster_kernels(problem, found.best, limit, cost_model)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better

@@ -38,6 +38,10 @@ FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
 PAGED_STASH: Final = "moe-paged-stash"
 FUSED_EXPERTS: Final = "use-transformer-engine-op-fuser"
+EXPERTS_OVERLAPPED: Final = "overlap-moe-expert-parallel-comm"
+# Share of a layer's compute that hides another one's dispatch and combine; what remains is its start and its end (start
+# value).
+EP_OVERLAP: Final = 0.8
 UNFUSED_ATTENTION: Final = "attention-backend=unfused"
 UNFUSED_SWIGLU: Final = "no-bias-swiglu-fusion"
 UNFUSED_ROTATION: Final = "no-rope-fusion"
@@ -267,6 +271,11 @@ OPTIONS: Final = (
         Dispatcher.HYBRIDEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.HYBRIDEP}},
         "tokens reach their experts once a node, by HybridEP's kernels, in NVLink domains beyond a node too",
         since="2025-12", experts=True,
+    ),
+    StackOption(  # Megatron-Core 0.14 (its moe/README.md): forward and backward of two micro-batches side by side
+        EXPERTS_OVERLAPPED, ("megatron",), {"communication": {"ep_overlap": EP_OVERLAP}},
+        "dispatch and combine are hidden under another micro-batch's compute", StateEngine.CONTIGUOUS, since="2025-09",
+        experts=True,
     ),
     StackOption(
         FUSED_EXPERTS, ("megatron",), {"kernels": {"fused_experts": True}},

@@ -72,7 +72,7 @@ class CostModel:
         return PreparedCosts(self.layers, stems, classes, layers, pipelines, shards)
 
     def lower_bound(self, stems: ConfigTable) -> Array:
-        """A step time that no completion of a stem beats, whatever it recomputes (`cost.bounds.least_step_time`) [s]."""
+        """A step time that no completion of a stem beats, whatever it repeats (`cost.bounds.least_step_time`) [s]."""
         first, inverse = distinct(*(stems[axis] for axis in TIME_AXES))
         keys = stems.take(first)
         keys = ConfigTable({**keys.columns, "recompute_modules": np.zeros_like(keys["recompute_modules"])})

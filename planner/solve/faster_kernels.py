@@ -1,22 +1,35 @@
-"""How much faster would other kernels make a configuration, where its stack can be asked for them?
+"""How much faster would options of a stack make an answer, where its software can be asked for them?
 
-Fused dispatchers of tokens, experts fused with their products, and kernels of sparse attention that score in 16 bits
-under context parallelism. Left out: how much faster other configurations are, which they may favour more: a search with
-the option finds them.
+Fused dispatchers of tokens, experts fused with their products, exchanges of tokens under another micro-batch's compute,
+gradients in 16 bits, and kernels of sparse attention that score in 16 bits under context parallelism. Each is tried on
+the configurations of the answer. Left out: configurations that are not among them, which an option may favour more: a
+search with it finds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from planner.catalog.load_stacks import is_shipped
-from planner.catalog.stack_options import DSA_KERNELS, FUSED_EXPERTS, SEPARATOR, options_for, with_options
+from planner.catalog.stack_options import (
+    DSA_KERNELS,
+    EXPERTS_OVERLAPPED,
+    FUSED_EXPERTS,
+    GRADIENTS_16,
+    SEPARATOR,
+    options_for,
+    with_options,
+)
+from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
+from planner.errors import InputError
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import Dispatcher, SparseKernel
@@ -24,45 +37,133 @@ from planner.spec.stack.kinds import Dispatcher, SparseKernel
 WORTH_SAYING: Final = 0.01  # of the step
 # Tokens above which plans of DeepSeek-V3.2 on 1,024 H100 are faster with TileLang's kernels and context parallelism
 LONG: Final = 16384
-# Megatron-Bridge's guide to dispatchers has DeepEP first where both run (067f987 skills, moe dispatcher)
-_IN_ORDER: Final = (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
+
+ModelOf = Callable[[Problem], CostModel]
 
 
-def faster_kernels(
-    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
-) -> tuple[str, ...]:
-    """What of a stack's options would make a configuration faster, in sentences.
+@dataclass(frozen=True)
+class _Hint:
+    """`options`: of a stack, of which the first that is legal is tried; `what` they do, in words that name `{option}`;
+    `where` they may help; `needs`: what the reader must have."""
 
-    `limit`: memory that the configuration may take with it [bytes].
+    options: tuple[str, ...]
+    what: str
+    where: Callable[[Problem], bool]
+    needs: str = ""
+
+
+def _exchanges_by_nccl(problem: Problem) -> bool:
+    plain = problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL
+    return plain and problem.model.is_moe and problem.cluster.accelerator.architecture.is_nvidia
+
+
+def _fusable(problem: Problem) -> bool:
+    narrow = problem.job.precision is Precision.FP8_MX
+    return narrow and problem.model.fusable_experts and not problem.stack.kernels.fused_experts
+
+
+_HINTS: Final = (
+    # Megatron-Bridge's guide to dispatchers has DeepEP first where both run (067f987 skills, moe dispatcher)
+    _Hint(
+        (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP), "tokens dispatched by {option} instead of NCCL's all-to-all",
+        _exchanges_by_nccl, ", if installed",
+    ),
+    _Hint(
+        (EXPERTS_OVERLAPPED,), "expert all-to-all hidden under another micro-batch's compute",
+        lambda p: p.model.is_moe and not p.stack.communication.ep_overlap,
+    ),
+    _Hint((FUSED_EXPERTS,), "experts fused with their GEMMs", _fusable, ", with Megatron-LM from 0.18 on"),
+    _Hint(
+        (GRADIENTS_16,), "gradients kept and reduced in bf16",
+        lambda p: p.stack.states.gradient > 2.0 and p.job.precision is not Precision.FP32,
+        " (a choice of numerics; performance recipes of Megatron-Bridge make it)",
+    ),
+)  # fmt: skip
+
+
+def faster_kernels(problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf) -> tuple[str, ...]:
+    """What of a stack's options would make an answer faster, or make it fit, in sentences.
+
+    `table`: its configurations, the best first; `limit`: memory that each may take [bytes].
     """
-    found = (
-        _faster_dispatch(problem, config, limit, model_of),
-        _faster_experts(problem, config, limit, model_of),
-        _faster_scores(problem, config, limit, model_of),
-    )
-    return tuple(sentence for part in found for sentence in part)
+    if not len(table) or not is_shipped(problem.stack.name):
+        return ()
+    before = model_of(problem).evaluate(table.take(slice(0, 1)))
+    base = _Base(float(before.step_time[0]), bool(before.device_memory[0] <= limit))
+    hints = [hint for hint in _HINTS if hint.where(problem)]
+    found = [_said(hint, problem, table, limit, model_of, base) for hint in hints]
+    return (*filter(None, found), *_faster_scores(problem, table, limit, model_of, base))
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The best configuration without an option: its step time [s], and whether it fits."""
+
+    step_time: float
+    fits: bool
+
+
+def _said(
+    hint: _Hint, problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf, base: _Base
+) -> str:
+    """The sentence of a hint; empty where it gains nothing worth saying."""
+    known = [option.name for option in options_for(problem.stack)]
+    for name in (name for name in hint.options if name in known):
+        tried = _best_with(problem, table, limit, model_of, name)
+        if tried is None:  # illegal
+            continue
+        row, seconds = tried
+        gain = 1 - seconds / base.step_time
+        if not np.isfinite(seconds) or (base.fits and gain < WORTH_SAYING):
+            return ""
+        instead = f" ({table.row(row).describe()})" if row else ""
+        does = f"cut the step time by {gain:.0%}" if base.fits else "make it fit"
+        what = hint.what.format(option=name)
+        return f"{what} would {does}{instead}: --stack {problem.stack.name}{SEPARATOR}{name}{hint.needs}"
+    return ""
+
+
+def _best_with(
+    problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf, name: str
+) -> tuple[int, float] | None:
+    """The fastest row that is legal and fits with an option, and its step time [s], infinite where none fits; None
+    where none is legal."""
+    try:
+        other = replace(problem, stack=with_options(problem.stack, [name]))
+    except InputError:  # it contradicts one that is named, or needs another
+        return None
+    rules = all_rules_for(problem.stack.framework)
+    legal = [i for i in range(len(table)) if not explain_config(table.row(i), other, rules)]
+    if not legal:
+        return None
+    rows, model = table.take(np.array(legal, dtype=np.intp)), model_of(other)
+    cost = model.evaluate(rows)
+    fits = (cost.device_memory <= limit) & on_host(model, rows)
+    seconds = np.where(fits, cost.step_time, np.inf)
+    fastest = int(seconds.argmin())
+    return legal[fastest], float(seconds[fastest])
 
 
 def _faster_scores(
-    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
+    problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf, base: _Base
 ) -> tuple[str, ...]:
-    """TileLang's kernels where cuDNN's backend scores in fp32: texts over several ranks that are not packed.
+    """TileLang's kernels where cuDNN's backend scores in fp32: sequences over several ranks that are not packed.
 
-    Where this configuration gains nothing by them, or has no memory for them, another one of a long sequence may.
+    Where the best configuration gains nothing by them, or has no memory for them, another one of a long sequence may.
     """
     stack, name = problem.stack, DSA_KERNELS[SparseKernel.TILELANG]
     wide = stack.kernels.sparse_attention is SparseKernel.CUDNN and not problem.job.packed
     long = problem.job.seq_len > LONG and problem.cluster.num_devices > 1
-    if problem.model.chooses_blocks:
+    divided = int(table["cp"][0]) > 1
+    if problem.model.chooses_blocks or not (wide and problem.model.indexers and (divided or long)):
         return ()
-    if not (wide and problem.model.indexers and is_shipped(stack.name) and (config.cp > 1 or long)):
-        return ()
-    saved = _saved(problem, config, limit, model_of, name) if config.cp > 1 else 0.0
-    why = "the others score in fp32 where context parallelism divides texts that are not packed"
+    tried = _best_with(problem, table.take(slice(0, 1)), limit, model_of, name) if divided else None
+    saved = 0.0 if tried is None or not np.isfinite(tried[1]) else 1 - tried[1] / base.step_time
+    why = "the others score in fp32 where context parallelism divides sequences that are not packed"
     choose = f"--stack {stack.name}{SEPARATOR}{name}"
-    if saved is not None and saved >= WORTH_SAYING:
+    if saved >= WORTH_SAYING:
         return (
-            f"TileLang's kernels of sparse attention would take {saved:.0%} off this step: {why}: {choose}",
+            f"TileLang's kernels of sparse attention would cut the step time by {saved:.0%}: {why}: {choose}",
         )
     if not long:
         return ()
@@ -70,62 +171,3 @@ def _faster_scores(
         f"with TileLang's kernels of sparse attention another configuration may be much faster: {why}: plan with "
         f"{choose}, too",
     )
-
-
-def _saved(
-    problem: Problem,
-    config: ParallelConfig,
-    limit: float,
-    model_of: Callable[[Problem], CostModel],
-    name: str,
-) -> float | None:
-    """Share of the step that an option takes off; None where it is illegal [1]."""
-    other = replace(problem, stack=with_options(problem.stack, [name]))
-    if explain_config(config, other, all_rules_for(problem.stack.framework)):
-        return None
-    table = ConfigTable.of([config])
-    before, after = (model_of(each).evaluate(table) for each in (problem, other))
-    if float(after.device_memory[0]) > limit:
-        return 0.0
-    return 1 - float(after.step_time[0] / before.step_time[0])
-
-
-def _faster_experts(
-    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
-) -> tuple[str, ...]:
-    """Experts fused with their products, where the stack knows the option and does not have it."""
-    stack, narrow = problem.stack, problem.job.precision is Precision.FP8_MX
-    known = FUSED_EXPERTS in (option.name for option in options_for(stack)) and is_shipped(stack.name)
-    if stack.kernels.fused_experts or not (known and narrow and problem.model.fusable_experts):
-        return ()
-    saved = _saved(problem, config, limit, model_of, FUSED_EXPERTS)
-    if saved is None or saved < WORTH_SAYING:
-        return ()
-    return (
-        f"experts fused with their products would take {saved:.0%} off this step: "
-        f"--stack {stack.name}{SEPARATOR}{FUSED_EXPERTS}, with Megatron-LM from 0.18 on",
-    )
-
-
-def _faster_dispatch(
-    problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
-) -> tuple[str, ...]:
-    """The first fused dispatcher that is legal for a configuration; empty where it gains nothing, or was not timed."""
-    stack = problem.stack
-    if not problem.cluster.accelerator.architecture.is_nvidia:
-        return ()
-    plain = stack.communication.dispatcher is Dispatcher.ALL_TO_ALL
-    if not (plain and problem.model.is_moe and config.ep * config.etp > 1 and is_shipped(stack.name)):
-        return ()
-    known = [option.name for option in options_for(stack)]
-    for name in (name for name in _IN_ORDER if name in known):
-        saved = _saved(problem, config, limit, model_of, name)
-        if saved is None:
-            continue
-        if saved < WORTH_SAYING:
-            return ()
-        return (
-            f"tokens dispatched by {name} instead of NCCL's all-to-all would take {saved:.0%} off this step: "
-            f"--stack {stack.name}{SEPARATOR}{name}, where it is installed",
-        )
-    return ()

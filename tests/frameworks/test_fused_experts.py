@@ -79,7 +79,8 @@ def test_what_it_would_save_is_said_where_it_is_not_asked_for() -> None:
 
     def said(subject: Problem) -> bool:
         return any(
-            "fused with their products" in line for line in faster_kernels(subject, config, inf, cost_model)
+            "fused with their GEMMs" in line
+            for line in faster_kernels(subject, ConfigTable.of([config]), inf, cost_model)
         )
 
     assert said(on_blackwell("megatron-2026", LARGE))

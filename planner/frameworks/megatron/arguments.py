@@ -268,11 +268,9 @@ def reduces_in_bf16(launch: Launch) -> bool:
 
 
 def overlaps_experts(launch: Launch) -> bool:
-    """Does the prediction hide dispatch and combine under compute, where TransformerConfig lets it?"""
-    stack, config = megatron_stack(launch), launch.config
-    counted = stack is not None and stack.communication.ep_overlap > 0
-    allowed = config.ep > 1 and (config.pp == 1 or config.vpp > 1) and config.recompute != Recompute.FULL
-    return counted and allowed
+    """Does the prediction hide dispatch and combine under another micro-batch's compute?"""
+    stack = megatron_stack(launch)
+    return stack is not None and stack.communication.ep_overlap > 0 and launch.config.ep > 1
 
 
 def fuses_loss(stack: Stack) -> bool:
@@ -322,10 +320,6 @@ def unlike_stack(launch: Launch) -> list[str]:
         )
     if stack.kernels.activation_input_bytes:
         said.append("SwiGLU's input kept in 8 bits: no argument says so, Megatron-Bridge does")
-    if stack.communication.ep_overlap > 0 and config.ep > 1 and not overlaps_experts(launch):
-        said.append(
-            "dispatch and combine under compute: it needs virtual stages in a pipeline and no full recomputation"
-        )
     if fused_dispatcher(launch) is Dispatcher.DEEPEP and launch.accelerator.startswith("mi"):
         said.append(
             "DeepEP on AMD devices: Primus puts in Primus-Turbo's (enable_primus_turbo, use_turbo_deepep)"

@@ -48,7 +48,6 @@ _NOT_COSTED: Final = {
     "--hierarchical-context-parallel-sizes": "context parallelism is costed with one kind of exchange",
     "--hybrid-context-parallel": "context parallelism is costed with one degree for all sequences",
     "--fp32-residual-connection": "the residual stream is counted in 16 bits",
-    "--overlap-moe-expert-parallel-comm": "no exchange of tokens is hidden",
     "--freeze-all-layers": "all weights are counted as trained",
     "--outer-dp-sharding-strategy": "replicas of shards are counted whole",
     "--export-kd-teacher-load": "the teacher's weights and passes are not counted",

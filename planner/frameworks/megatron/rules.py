@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.catalog.stack_options import EXPERTS_OVERLAPPED
 from planner.frameworks.fused_dispatch import DISPATCH_RULES
 from planner.frameworks.fused_experts import FUSED_EXPERT_RULES
 from planner.frameworks.megatron.graph_rules import GRAPH_RULES
@@ -156,6 +157,17 @@ def _delayed_scaling(columns: Columns, problem: Problem) -> Mask:
     return ~recomputed | (problem.job.precision is not Precision.FP8)
 
 
+def _experts_beside(columns: Columns, problem: Problem) -> Mask:
+    """Exchanges of tokens run beside another micro-batch's layers, taken apart: of a pipeline with virtual stages, and
+    with no layer, nor its experts, to be done again."""
+    beside = problem.stack.communication.ep_overlap > 0
+    stages = (columns["pp"] == 1) | (columns["vpp"] > 1)
+    again = columns["recompute_modules"] & (1 << RECOMPUTE_MODULES.index("moe")) > 0
+    few = problem.model.mtp_layers <= 1
+    possible = stages & (columns["recompute"] != Recompute.FULL) & ~again & few
+    return (columns["ep"] == 1) | possible | (not beside)
+
+
 def _mtp_window(columns: Columns, problem: Problem) -> Mask:
     learned = bool(problem.model.mtp_layers and problem.model.position_rows)
     return _all(columns["tp"]) if not learned else ~_all(columns["tp"])
@@ -185,6 +197,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "moe-bias-etp", ("etp",), _expert_bias,
         "experts with biases need etp=1; etp={etp}", "set etp=1",
         "Megatron-LM core/transformer/transformer_config.py __post_init__",
+    ),
+    Rule(
+        "ep-overlap", ("pp", "vpp", "ep", "recompute", "recompute_modules"), _experts_beside,
+        "expert all-to-all under another micro-batch needs virtual stages in a pipeline, one MTP layer at most, and "
+        "neither full recomputation nor that of moe; pp={pp} vpp={vpp} recompute={recompute} "
+        "recompute_modules={recompute_modules}",
+        "set ep=1 or meet these, or leave +" + EXPERTS_OVERLAPPED + " out",
+        "Megatron-LM core/transformer/transformer_config.py __post_init__ (overlap_moe_expert_parallel_comm)",
     ),
     Rule(
         "qkv-tp", ("tp",), _qkv,

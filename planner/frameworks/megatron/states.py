@@ -13,6 +13,7 @@ from planner.catalog.stack_options import (
     DOUBLE_BUFFER,
     DP_SERIAL,
     DROPOUT,
+    EXPERTS_OVERLAPPED,
     FP32_GRADIENTS,
     FUSED_EXPERTS,
     GRADIENTS_16,
@@ -215,6 +216,8 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     fused = a.has("--num-experts") and a.has(f"--{FUSED_EXPERTS}") and a.has("--fp8-format")
     kernels += [FUSED_EXPERTS] * (fused and a.word("--fp8-recipe", "delayed") == "mxfp8")
     if not a.has("--use-megatron-fsdp"):
+        beside = a.has(f"--{EXPERTS_OVERLAPPED}") and a.positive("--expert-model-parallel-size", 1) > 1
+        kernels += [EXPERTS_OVERLAPPED] * (beside and a.has("--num-experts"))
         found = [*kernels, *[TP_SERIAL] * _reduces_alone(a)]
         if not (alone or a.has("--overlap-grad-reduce") or a.has("--use-torch-fsdp2")):
             found.append(DP_SERIAL)

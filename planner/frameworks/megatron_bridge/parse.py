@@ -12,6 +12,7 @@ from planner.catalog.stack_options import (
     DOUBLE_BUFFER,
     DP_SERIAL,
     DROPOUT,
+    EXPERTS_OVERLAPPED,
     FLOAT8_SWIGLU,
     FP32_GRADIENTS,
     FUSED_EXPERTS,
@@ -208,10 +209,15 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
     drops = s.text("model.hidden_dropout", "0") not in ("0", "0.0")
     apart = not s.flag(FUSED_ACTIVATION, True)
     captured = not fsdp and s.flag(OPTIMIZER_GRAPH)
+    overlapped = any(
+        s.flag(f"{section}.overlap_moe_expert_parallel_comm") for section in ("comm_overlap", "model")
+    )
+    overlapped = overlapped and not fsdp and s.count("model.expert_model_parallel_size", 1) > 1
     serial = not fsdp and not s.flag("ddp.overlap_grad_reduce", True)
     kernels = (
         *[DP_SERIAL] * serial,
         *[UPDATE_GRAPH] * captured,
+        *[EXPERTS_OVERLAPPED] * overlapped,
         *[FUSED_EXPERTS] * fused,
         *[UNFUSED_ATTENTION] * unfused,
         *[DROPOUT] * drops,
