@@ -672,3 +672,16 @@ def test_what_is_not_modelled_is_of_the_job(
     assert said in told
     assert "data loader" in told
     assert not any(word in told for word in unsaid)
+
+
+def test_pipelines_that_need_a_program_of_ones_own_are_tried_where_asked_for() -> None:
+    request = Request("llama-3.1-8b", "1x8 h100", 8, 4096, "64", stack="deepspeed-2025", top=3)
+    assert {choice.config.pp for choice in make_plan(request).choices} == {1}
+    asked = make_plan(replace(request, restrict={"pp": (2,)}))
+    assert {choice.config.pp for choice in asked.choices} == {2}
+    # 1.2B parameters on cards of 24 GB whose ranks must not share states: only stages make them fit
+    tight = Request("llama-3.2-1b", "1x4 rtx4090 100G-ib", 4, 4096, "64", stack="deepspeed-2025")
+    tight = replace(tight, restrict={"zero": (0,), "tp": (1,)})
+    found = make_plan(tight)
+    assert found.verdict is Verdict.NOTHING_FITS
+    assert "--set pp=" in found.smallest_change

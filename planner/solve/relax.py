@@ -13,6 +13,8 @@ from math import gcd
 
 import numpy as np
 
+from planner.catalog.load_stacks import is_shipped
+from planner.catalog.stack_options import GRADIENTS_16, options_for, with_options
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
@@ -26,6 +28,7 @@ from planner.space.recomputations import Recomputations
 from planner.space.restriction import value_text
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule
 
 NEAREST_BATCHES = 12
@@ -76,8 +79,9 @@ def fitting_changes(
 ) -> list[str]:  # fmt: skip
     """Single changes of the request under which something fits, each found by a search, as sentences.
 
-    Tried: every pinned axis set free, the `larger` problems in their order, what the stack can keep on the host (which
-    no search takes unasked), the sequence halved and an optimizer with smaller states; of each the first that fits.
+    Tried: every pinned axis set free, the `larger` problems in their order, pipelines and what the stack can keep on
+    the host (where no search takes them unasked), the sequence halved, 16-bit gradients and an optimizer with smaller
+    states; of each the first that fits.
     """
     found, job = [], problem.job
 
@@ -95,6 +99,10 @@ def fitting_changes(
         if config:
             found.append(f"{bigger.cluster.num_devices:,} devices ({config})")
             break
+    if "pp" not in restrict and not problem.stack.limits.pipelines_tried:
+        config = fastest(problem, {**restrict, "pp": divisors(problem.cluster.num_devices)[1:]})
+        if config:
+            found.append(f"a pipeline, by a program of your own: --set pp=... ({config})")
     if "offload" not in restrict:
         for kind in filter(None, problem.stack.limits.offload):
             config = fastest(problem, {**restrict, "offload": (kind,)})
@@ -109,6 +117,9 @@ def fitting_changes(
         if config:
             found.append(f"sequences of {length:,} tokens ({config})")
             break
+    narrow = _with_gradients_16(problem)
+    if narrow is not None and (config := fastest(narrow, restrict)):
+        found.append(f"gradients in bf16, --stack {narrow.stack.name} ({config})")
     for optimizer in (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT):
         states = problem.stack.states
         if states.moment_bytes(optimizer) < states.moment_bytes(job.optimizer):
@@ -122,6 +133,15 @@ def fitting_changes(
         if config:
             found.append(f"no headroom ({config})")
     return found
+
+
+def _with_gradients_16(problem: Problem) -> Problem | None:
+    """The same with gradients kept and reduced in 16 bits, where the stack has them wider and knows the option."""
+    known = GRADIENTS_16 in (option.name for option in options_for(problem.stack))
+    wide = problem.stack.states.gradient > 2.0 and problem.job.precision is not Precision.FP32
+    if not (known and wide and is_shipped(problem.stack.name)):
+        return None
+    return replace(problem, stack=with_options(problem.stack, [GRADIENTS_16]))
 
 
 def legal_batches(problem: Problem, rules: Sequence[Rule], restrict: Restriction) -> list[int]:

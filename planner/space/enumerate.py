@@ -1,7 +1,7 @@
 """Which configurations are there, and which of them are legal?
 
 The space is the product of these axes; every value is a whole number, not only powers of two:
-  tp, cp, pp       divisors of the device count; dp follows from them
+  tp, cp, pp       divisors of the device count (pp 1 where pipelines need a program of one's own); dp follows from them
   sp               off, and on where tp > 1
   ep               divisors of the number of experts; etp divisors of tp
   vpp              1 .. (layers + 2) / pp: embedding and loss can fill a chunk
@@ -127,14 +127,17 @@ def _degree_grid(problem: Problem, restrict: Restriction) -> dict[str, IntColumn
     """All (tp, cp, pp) of divisors or given values, with the dp that follows (rounded down), and the ranks that may
     share a shard."""
     devices = problem.cluster.num_devices
-    axes = [restrict.get(axis, divisors(devices)) for axis in ("tp", "cp", "pp")]
+    free = {"tp": divisors(devices), "cp": divisors(devices), "pp": divisors(devices)}
+    if not problem.stack.limits.pipelines_tried:
+        free["pp"] = (1,)
+    axes = [restrict.get(axis, values) for axis, values in free.items()]
     tp, cp, pp = (grid.reshape(-1) for grid in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes)))
     product = tp * cp * pp
     pinned = restrict.get("dp")
     if pinned is None:
         dp = np.maximum(devices // product, 1)
-        free = [axis for axis in ("tp", "cp", "pp") if axis not in restrict]
-        keep = (product * dp == devices) if free else np.ones(len(dp), dtype=np.bool_)
+        unpinned = [axis for axis in free if axis not in restrict]
+        keep = (product * dp == devices) if unpinned else np.ones(len(dp), dtype=np.bool_)
         if not keep.any():
             keep = np.ones(len(dp), dtype=np.bool_)
     else:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from planner.catalog.load_stacks import load_stack
 from planner.cost.model import CostModel
 from planner.cost.table import CostTable
 from planner.solve.refine import LISTED_ONCE, worth_listing
@@ -45,10 +46,12 @@ def random_problem(seed: int) -> Problem:
         )
     )  # fmt: skip
     machine = chance.choice(["1x8 h100", "1x8 a100", "2x8 h100 400G-ib", "3x8 h100 400G-ib"])
+    seq_len, batch = chance.choice([2048, 4096, 16384]), chance.choice([8, 16, 24, 48])
+    stack = load_stack(chance.choice(STACKS))
+    limits = stack.limits.model_copy(update={"pipelines_tried": True})
     return problem(
-        model, machine, seq_len=chance.choice([2048, 4096, 16384]), global_batch=chance.choice([8, 16, 24, 48]),
-        stack=chance.choice(STACKS),
-    )  # fmt: skip
+        model, machine, seq_len=seq_len, global_batch=batch, stack=stack.model_copy(update={"limits": limits})
+    )
 
 
 def brute_force(space: Enumeration, cost: CostTable, limit: float) -> np.ndarray:

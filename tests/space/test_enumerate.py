@@ -45,7 +45,7 @@ def documented_space(subject: Problem) -> Iterator[ParallelConfig]:
         (t, c, p)
         for t in divisors_by_hand(devices)
         for c in divisors_by_hand(devices)
-        for p in divisors_by_hand(devices)
+        for p in (divisors_by_hand(devices) if subject.stack.limits.pipelines_tried else [1])
         if devices % (t * c * p) == 0
     ):
         dp = devices // (tp * cp * pp)

@@ -45,20 +45,20 @@ def render(launch: Launch, version: str) -> Files:
     extra = {CONFIG: dump_json(settings), HOSTFILE: hostfile(launch)}
     missing = [
         f"{HOSTFILE}: node names are placeholders; only the deepspeed launcher reads it, launch.sh does not",
-        "data: train.py makes tokens up; replace it by your program",
         *left_out(launch.model),
         *uncaptured(launch, TITLE),
     ]
     if launch.config.pp > 1:
         extra[PIPELINE] = dump_json(pipeline_settings(launch))
         missing += [
-            f"the pipeline model: pass {PIPELINE} to PipelineModule(layers, **settings) in your own {PROGRAM}; "
-            "DeepSpeed has no setting for it",
+            f"the program: put your own {PROGRAM} beside these files. It passes {PIPELINE} to "
+            "PipelineModule(layers, **settings); DeepSpeed has no setting for it, and no model of transformers is one",
             "how layers are dealt to stages: DeepSpeed balances parameters where they don't divide evenly",
         ]
     else:
         check_program(launch.model)
         extra |= {PROGRAM: DEEPSPEED_PROGRAM}
+        missing.append(f"data: {PROGRAM} makes tokens up; replace it by your program")
     if launch.details.raw is not None:
         extra[MODEL_CONFIG] = dump_json(launch.details.raw)
     else:
@@ -79,6 +79,9 @@ def render(launch: Launch, version: str) -> Files:
         words += kernel_words(stack, launch.accelerator)
         missing += kernel_notes(stack, launch.model, launch.accelerator)
     prelude = 'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
+    if launch.config.pp > 1:
+        lacks = f"{PROGRAM} is missing: your own program of a PipelineModule, see README.md"
+        prelude += f'\n[[ -f "$HERE/{PROGRAM}" ]] || {{ echo "{lacks}" >&2; exit 1; }}'
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     files = launch_files(launch, environment, {"PROGRAM": words}, f'"$HERE/{PROGRAM}"', IMAGE, extra, prelude)
     run = [

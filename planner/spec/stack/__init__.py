@@ -50,6 +50,9 @@ class Limits(Section):
         (), description="of these, the stages that can be sharded within groups of ranks (HSDP)"
     )
     max_pp: int = 10**6
+    pipelines_tried: bool = Field(
+        True, description="does a search try pipelines unasked? Not where they need a program of one's own"
+    )
     offload: tuple[int, ...] = Field((0,), description="bit masks of what may live on the host")
     offload_activations_with_pp: bool = True
     cuda_graphs: tuple[str, ...] = Field(
