@@ -29,5 +29,5 @@ def known_as(model: ModelSpec, names: Iterable[str], framework: str) -> str:
     for name in sorted(listed, key=lambda candidate: candidate != model.name):
         if same_architecture(load_model(name), model):
             return name
-    must = f"the model must be one that {framework} ships: {', '.join(sorted(listed))}"
+    must = f"the model must be one that planner writes for {framework}: {', '.join(sorted(listed))}"
     raise UnsupportedError(must, model.name, "export to another framework, or add the model there yourself")

@@ -51,3 +51,11 @@ def test_narrow_moments_need_the_distributed_optimizer() -> None:
     job = replace(given.job, optimizer=Optimizer.ADAMW_BF16)
     with pytest.raises(UnsupportedError, match="without the distributed optimizer"):
         BRIDGE.render(launch("llama-3.1-8b", config, replace(given, job=job)), "0.7.0")
+
+
+def test_what_planner_does_not_write_is_not_laid_to_bridge() -> None:
+    given = problem("deepseek-v3", "megatron-2026")
+    case = launch("deepseek-v3", CONFIG, replace(given, job=replace(given.job, optimizer=Optimizer.MUON)))
+    with pytest.raises(UnsupportedError, match="planner must know how to write") as refused:
+        BRIDGE.render(case, "0.7.0")
+    assert "export --to megatron" in str(refused.value)

@@ -176,7 +176,7 @@ def test_bridge_has_recipes_and_turns_their_predictions_off() -> None:
     assert "model.mtp_num_layers=1" in "\n".join(
         bridge.render(launches()[2], bridge.default_version).values()
     )
-    with pytest.raises(UnsupportedError, match="must be one that Megatron-Bridge ships"):
+    with pytest.raises(UnsupportedError, match="must be one that planner writes for Megatron-Bridge"):
         bridge.render(launches()[3], bridge.default_version)
 
 

@@ -202,7 +202,7 @@ def test_transformers_trains_the_models_own_configuration(name: str, stack: str)
 
 def test_bridge_refuses_with_a_sentence() -> None:
     bridge = framework("megatron-bridge")
-    with pytest.raises(UnsupportedError, match="must be one that Megatron-Bridge ships"):
+    with pytest.raises(UnsupportedError, match="must be one that planner writes for Megatron-Bridge"):
         bridge.render(launches()[2], bridge.default_version)
 
 

@@ -137,7 +137,7 @@ def test_earlier_releases_are_refused() -> None:
     for version in framework("megatron").versions[:-1]:
         with pytest.raises(UnsupportedError, match="framework-version main-2026-08"):
             framework("megatron").render(launches()[0], version)
-    with pytest.raises(UnsupportedError, match="must be one that Megatron-Bridge ships"):
+    with pytest.raises(UnsupportedError, match="must be one that planner writes for Megatron-Bridge"):
         framework("megatron-bridge").render(launches()[0], framework("megatron-bridge").default_version)
 
 
