@@ -1,4 +1,5 @@
-"""Would a few nodes fewer, of a number that divides well, be faster? 127 nodes force dp 127; 125 do not.
+"""Would a few nodes fewer, of a number that divides well, be faster? 127 nodes force dp 127; 125 do not. 9 nodes leave
+8 replicas of a batch of 512 at most; 8 nodes do not.
 
 Left out: numbers of nodes that divide well, larger searches (`FEW_LEGAL`), and which size a goal needs (`size.py`).
 """
@@ -23,12 +24,16 @@ MOST_TRIED = 2
 WORTH_SAYING = 0.01  # of throughput
 
 
-def rounder_counts(nodes: int) -> tuple[int, ...]:
-    """The nearest smaller numbers of nodes that divide well; none where `nodes` has no large prime factor."""
-    if _without(nodes, (*SMOOTH, 7)) < AWKWARD:
-        return ()
-    below = range(nodes - 1, nodes - -(-nodes // REACH) - 1, -1)
-    return tuple(n for n in below if _without(n, SMOOTH) == 1)[:MOST_TRIED]
+def rounder_counts(nodes: int, per_node: int, batch: int | None = None) -> tuple[int, ...]:
+    """The nearest smaller numbers of nodes that divide well, or of whose devices more can be replicas of a stated
+    `batch`; none where `nodes` has no large prime factor and its devices divide the batch as well as fewer do."""
+    below = range(nodes - 1, max(nodes - -(-nodes // REACH) - 1, 0), -1)
+    awkward = _without(nodes, (*SMOOTH, 7)) >= AWKWARD
+    found = [n for n in below if _without(n, SMOOTH) == 1] if awkward else []
+    if batch is not None and not found:
+        share = {n: math.gcd(n * per_node, batch) / (n * per_node) for n in (nodes, *below)}
+        found = [n for n in below if share[n] > share[nodes]]
+    return tuple(found)[:MOST_TRIED]
 
 
 def _without(number: int, primes: tuple[int, ...]) -> int:
@@ -46,7 +51,8 @@ def with_spare_nodes(
     if not plan.choices or cluster.devices % cluster.devices_per_node:
         return plan
     nodes = cluster.devices // cluster.devices_per_node
-    for fewer in rounder_counts(nodes):
+    asked = plan.subject.job.global_batch if request.global_batch is not None else None
+    for fewer in rounder_counts(nodes, cluster.devices_per_node, asked):
         if watch.stopped():
             break
         said = _faster_with(fewer * cluster.devices_per_node, plan, request, plan_of, watch)

@@ -41,7 +41,7 @@ def notes(plan: Plan) -> list[str]:
     [
         ("mixtral-8x7b", "nanotron-2024", {}, "nanotron", "experts"),
         ("llama-3.1-8b", "nanotron-2024", {"precision": "fp8"}, "nanotron", "precision, given fp8"),
-        ("mistral-7b", "torchtitan-2026", {}, "torchtitan", "one that torchtitan ships"),
+        ("mistral-7b", "torchtitan-2026", {}, "torchtitan", "one that planner writes for torchtitan"),
         ("llama-3.1-8b", "torchtitan-2026", {"optimizer": "muon"}, "torchtitan", "optimizer, given muon"),
         ("llama-3.1-8b", "nanotron-2024", {}, "nanotron", ""),
         ("llama-3.1-8b", "megatron-2026", {}, "megatron", ""),

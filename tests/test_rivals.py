@@ -73,10 +73,19 @@ def test_a_lead_that_rests_on_balanced_experts_is_said(small_plan: Plan) -> None
 
 
 def test_rounder_numbers_of_nodes() -> None:
-    assert rounder_counts(127) == (125, 120)
-    assert rounder_counts(13) == (12,)
-    assert rounder_counts(11) == (10, 9)
-    assert [n for n in range(1, 33) if rounder_counts(n)] == [11, 13, 17, 19, 22, 23, 26, 29, 31]
+    assert rounder_counts(127, 8) == (125, 120)
+    assert rounder_counts(13, 8) == (12,)
+    assert rounder_counts(11, 8) == (10, 9)
+    assert [n for n in range(1, 33) if rounder_counts(n, 8)] == [11, 13, 17, 19, 22, 23, 26, 29, 31]
+
+
+def test_numbers_of_nodes_whose_devices_divide_the_batch_better() -> None:
+    assert rounder_counts(9, 8, 512) == (8,)
+    assert rounder_counts(18, 4, 512) == (16,)
+    assert rounder_counts(9, 8, 504) == ()  # 72 devices divide 504
+    assert rounder_counts(8, 8, 500) == ()  # none of the fewer does better
+    assert rounder_counts(9, 8) == ()  # a batch that nobody stated follows
+    assert rounder_counts(1, 8, 7) == ()
 
 
 def test_a_few_nodes_fewer_are_advised_where_they_train_faster(small_plan: Plan) -> None:
