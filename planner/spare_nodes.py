@@ -31,8 +31,8 @@ def rounder_counts(nodes: int, per_node: int, batch: int | None = None) -> tuple
     awkward = _without(nodes, (*SMOOTH, 7)) >= AWKWARD
     found = [n for n in below if _without(n, SMOOTH) == 1] if awkward else []
     if batch is not None and not found:
-        share = {n: math.gcd(n * per_node, batch) / (n * per_node) for n in (nodes, *below)}
-        found = [n for n in below if share[n] > share[nodes]]
+        shared = {n: math.gcd(n * per_node, batch) for n in (nodes, *below)}
+        found = [n for n in below if shared[n] > shared[nodes]]
     return tuple(found)[:MOST_TRIED]
 
 
