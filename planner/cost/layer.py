@@ -33,7 +33,7 @@ from planner.cost.memory.activations import LayerShape
 from planner.cost.muon import MuonModel
 from planner.cost.network.overlap import paired_time, soft_maximum
 from planner.cost.selective import by_operations, kept_shares, repeated_time
-from planner.spec.config import MEGATRON_MODULES, ConfigTable, IntColumn
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, IntColumn, distinct
 from planner.spec.layer import Layer
 from planner.spec.machine.links import LinkRates
 from planner.spec.machine.rates import KernelRates
@@ -111,14 +111,34 @@ def _chained(first: LayerCost, then: LayerCost) -> LayerCost:
 @dataclass(frozen=True)
 class _Passes:
     """A layer's passes on the device: seconds by term; of these the weight gradients, exposed tensor parallelism
-    (forward, backward) and exposed exchanges with experts; forward of the modules that are recomputed [s]."""
+    (forward, backward) and exposed exchanges with experts; forward of every module that can be recomputed, and of what
+    recomputation by operations repeats ("op", where a key asks for it) [s]."""
 
     forward: dict[str, Array]
     backward: dict[str, Array]
     weight_gradient: Array
     tensor: tuple[Array, Array]
     exchanged: Array
-    recomputed: Array
+    modules: dict[str, Array]
+
+    def take(self, rows: NDArray[np.intp]) -> _Passes:
+        """Those of some keys."""
+        return _Passes(
+            {term: seconds[rows] for term, seconds in self.forward.items()},
+            {term: seconds[rows] for term, seconds in self.backward.items()},
+            self.weight_gradient[rows],
+            (self.tensor[0][rows], self.tensor[1][rows]),
+            self.exchanged[rows],
+            {name: seconds[rows] for name, seconds in self.modules.items()},
+        )
+
+    def recomputed(self, mask: IntColumn) -> Array:
+        """Forward seconds of what each key's `recompute_modules` names."""
+        total = np.zeros(len(mask))
+        for bit, name in enumerate(RECOMPUTE_MODULES):
+            if name in self.modules:
+                total = total + np.where(mask & (1 << bit) > 0, self.modules[name], 0.0)
+        return total
 
 
 def normed_apart(layer: Layer) -> float:
@@ -183,20 +203,17 @@ class LayerModel:
         """The cut that memory must hold: `x` itself where sequences have one length."""
         return x if self.problem.job.mean_length is None else self.shape(keys, layer, longest=True)
 
-    def _recomputed(
+    def _modules(
         self,
         layer: Layer,
-        keys: ConfigTable,
         gemms: dict[str, Array],
         attention: Array,
         memory: dict[str, Array],
         experts: Array,
-        scan: Array,
-        tensor: Array,
-    ) -> Array:
-        """Forward seconds of the modules, or of the operations, that a key recomputes."""
-        zero = np.zeros(len(keys))
-        seconds = {
+    ) -> dict[str, Array]:
+        """Forward seconds of the modules that Megatron-LM can recompute."""
+        zero = np.zeros(len(attention))
+        return {
             "core_attn": attention,
             "layernorm": memory["layernorm"] * normed_apart(layer),
             "moe_act": memory.get("moe_act", zero),
@@ -209,14 +226,6 @@ class LayerModel:
             + experts,
             "shared_experts": gemms.get("shared_fc1", zero) + memory.get("shared", zero),
         }
-        mask = keys["recompute_modules"]
-        total = zero
-        for bit, name in enumerate(MEGATRON_MODULES):
-            total = total + np.where(mask & (1 << bit) > 0, seconds[name], 0.0)
-        if (operations := by_operations(keys)).any():
-            shares = kept_shares(self.problem, self.recipe, layer)
-            total = np.where(operations, repeated_time(shares, gemms, memory, scan, tensor), total)
-        return total
 
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         """Cost of one kind of layer for every key; of single keys, which are asked for again and again, kept."""
@@ -236,10 +245,17 @@ class LayerModel:
     def _layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         if layer.then is not None:
             return _chained(*(self._layer(block, keys) for block in layer.blocks))
-        x, groups = self.shape(keys, layer), key_groups(keys)
+        x = self.shape(keys, layer)
         longest = self._longest(keys, layer, x)
         capture, recipe = capture_of(layer, keys), RECIPES[Precision.BF16] if layer.wide else self.recipe
-        times = self._with_host(layer, keys, x, self._passes(layer, keys, x, groups), capture)
+        # keys that differ in what they recompute alone run the same passes
+        first, of_passes = distinct(
+            *(column for column in layer_columns(keys) if column is not keys["recompute_modules"]),
+            by_operations(keys).astype(np.int32),
+        )
+        alike = keys.take(first)
+        passes = self._passes(layer, alike, x.take(first), key_groups(alike)).take(of_passes)
+        times = self._with_host(layer, keys, x, passes, capture)
         parts = layer_parts(self.problem, recipe, layer, longest)
         held = layer_memory(self.problem, recipe, layer, longest, keys, parts)
         kept, kept_full, working, working_full = held
@@ -282,13 +298,17 @@ class LayerModel:
         ahead = (linear[0], attention[0], indexer[0], moved[0], tensor[0], context[0], exposed[0])
         back = (linear[1], attention[1], indexer[1], moved[1], tensor[1], context[1], exposed[1])
         gemms = {name: g.forward for name, g in products.items()}
+        modules = self._modules(layer, gemms, mixed[0], memory, experts)
+        if by_operations(keys).any():
+            shares = kept_shares(self.problem, self.recipe, layer)
+            modules["op"] = repeated_time(shares, gemms, memory, scan[0], tensor[0])
         return _Passes(
             forward=dict(zip(TIME_TERMS, ahead, strict=True)),
             backward=dict(zip(TIME_TERMS, back, strict=True)),
             weight_gradient=weight_gradient,
             tensor=tensor,
             exchanged=exposed[0] + exposed[1],
-            recomputed=self._recomputed(layer, keys, gemms, mixed[0], memory, experts, scan[0], tensor[0]),
+            modules=modules,
         )
 
     def _with_host(
@@ -299,7 +319,7 @@ class LayerModel:
         composed, softness = self.problem.stack.composed, self.problem.stack.host.softness
         floor = self.host.floor(layer, keys, self.mixing.softmax_is_eager(layer, x, keys))
         ahead_host, behind_host, repeated = self.host.launches(layer, floor, capture, keys, x.c)
-        again, again_full = passes.recomputed, sum(passes.forward.values(), zero)
+        again, again_full = passes.recomputed(keys["recompute_modules"]), sum(passes.forward.values(), zero)
         behind = sum(passes.backward.values(), zero)
         if composed:
             again = repeated = zero
