@@ -25,8 +25,11 @@ from planner.spec.machine.accelerator import (
     Power,
     Price,
     Text,
+    TorusSpec,
+    check_torus,
 )
 from planner.spec.machine.links import AS_SHIPPED, LinkFactors
+from planner.spec.machine.torus import Torus
 
 # Accelerator, Architecture and LinkKind are part of what a cluster is: import them from here
 __all__ = ["Accelerator", "Architecture", "Cluster", "ClusterSpec", "LinkKind", "Tier"]
@@ -46,13 +49,14 @@ class FieldError(ValueError):
 class ScaleUpSpec(FileModel):
     """The fast links. `domain`: devices joined by them; it may span nodes (NVL72: 18 nodes of 4).
 
-    `bandwidth` (per direction per device) only where it differs from the accelerator's own.
+    `bandwidth` (per direction per device) and `torus` only where they differ from the accelerator's own.
     """
 
     kind: LinkKind
     domain: Count
     bandwidth: Bandwidth | None = None
     latency: Latency | None = None
+    torus: TorusSpec | None = None
 
 
 class NodeSpec(FileModel):
@@ -176,6 +180,17 @@ class ClusterSpec(FileModel):
         return self
 
     @model_validator(mode="after")
+    def _torus_is_whole(self) -> ClusterSpec:
+        links = self.node.scale_up
+        if links.torus is not None:
+            torus = links.torus.torus()
+            try:
+                check_torus(torus, links.domain, links.bandwidth or torus.bandwidth)
+            except ValueError as error:
+                raise FieldError("node.scale_up.torus", str(error)) from None
+        return self
+
+    @model_validator(mode="after")
     def _fabric_fits(self) -> ClusterSpec:
         inside = max(self.node.accelerators, self.node.scale_up.domain)
         total = self.num_devices
@@ -218,7 +233,7 @@ class Tier:
     `bandwidth`: per direction per device when every device of the domain sends beyond the tier below at once,
     after oversubscription and NIC sharing; `bandwidth_alone`: what one device gets while its neighbours are
     silent [bytes/s]. `pair_bandwidth`: what one pair gets where that is less (a mesh). `latency`: nominal
-    time of a hop [s].
+    time of a hop [s]. `torus`: the slice, where its devices are linked to their neighbours alone.
     """
 
     name: str
@@ -228,6 +243,23 @@ class Tier:
     bandwidth_alone: float
     latency: float
     pair_bandwidth: float | None = None
+    torus: Torus | None = None
+
+    @property
+    def hop_bandwidth(self) -> float:
+        """Of a message from one device to the next: one link of a torus, all of a device's where a switch or a mesh
+        joins them [bytes/s]."""
+        return self.bandwidth if self.torus is None else min(self.torus.links)
+
+    def of_size(self, devices: int) -> Tier:
+        """The same level with so many devices in a domain. Raises `InputError` where they are no slice of its torus."""
+        if self.torus is None:
+            return replace(self, size=devices)
+        part = self.torus.holding(devices)
+        if part is None:
+            must = f"a slice of {self.kind} must be a grid within {self.torus.described} devices"
+            raise InputError(must, str(devices), "take a number with small factors, such as a power of 2")
+        return replace(self, size=devices, torus=part)
 
 
 @dataclass(frozen=True)
@@ -285,7 +317,10 @@ class Cluster:
                 assumed.append(
                     f"{n} devices fill the {tier.name} domains of {tier.size} evenly, {size} in each"
                 )
-            tiers.append(replace(tier, size=size))
+            part = tier.of_size(size)
+            if part.torus is not None:
+                assumed.append(f"{size} devices of a slice are joined as {part.torus.described}")
+            tiers.append(part)
             if size == n:
                 break
         return replace(
