@@ -43,15 +43,17 @@ def cluster_from_spec(spec: ClusterSpec, accelerator: Accelerator, gpus: int | N
         if gpus is None:
             raise NodeTypeError(spec)
         check_device_count(gpus, per_node, None, spec.name)
-        total = _rounded_up(gpus, _largest_domain(spec))
+        total = _room_for(gpus, _largest_domain(spec), _torus_of(spec, accelerator))
     else:
         total = spec.nodes * per_node
     cluster = _whole_cluster(spec, accelerator, total)
     return cluster if gpus is None else cluster.with_devices(gpus)
 
 
-def _rounded_up(count: int, unit: int) -> int:
-    return -(-count // unit) * unit
+def _room_for(count: int, unit: int, torus: Torus | None) -> int:
+    """Devices of whole domains that hold `count`: two where they are no slice of one."""
+    least = -(-count // unit)
+    return unit * max(least, 2 if torus is not None and torus.holding(count) is None else 1)
 
 
 def _largest_domain(spec: ClusterSpec) -> int:
@@ -214,7 +216,7 @@ def assemble_cluster(
         accelerator, devices_per_node, fabric_kind, node_injection_bandwidth
     )
     inside = max(domain, devices_per_node)
-    total = _rounded_up(gpus, inside)
+    total = _room_for(gpus, inside, accelerator.torus)
     wiring = Wiring(
         accelerator=accelerator,
         num_devices=total,

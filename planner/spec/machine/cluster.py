@@ -251,6 +251,10 @@ class Tier:
         joins them [bytes/s]."""
         return self.bandwidth if self.torus is None else min(self.torus.links)
 
+    def holds(self, devices: int) -> bool:
+        """Whether so many devices can be a domain of it: of a torus they must be a slice."""
+        return self.torus is None or self.torus.holding(devices) is not None
+
     def of_size(self, devices: int) -> Tier:
         """The same level with so many devices in a domain. Raises `InputError` where they are no slice of its torus."""
         if self.torus is None:
@@ -301,7 +305,8 @@ class Cluster:
         """The first `n` devices: whole nodes, or a part of one. Raises `InputError`.
 
         Domains that `n` would leave partly filled are filled evenly instead (128 GPUs on domains of 72: 64 in
-        each), which is what a scheduler's placement is asked for; said in `assumed`.
+        each), which is what a scheduler's placement is asked for; said in `assumed`. So are slices of a torus that has
+        no grid of `n`.
         """
         check_device_count(n, self.devices_per_node, self.num_devices, self.name)
         if n == self.num_devices:
@@ -310,7 +315,8 @@ class Cluster:
         assumed = list(self.assumed)
         for tier in self.tiers:
             below = tiers[-1].size if tiers else 1
-            size = n if tier.size >= n else _even_domain(n, tier.size, below, self.devices_per_node)
+            whole = tier.size >= n and (tier.holds(n) or tier is self.tiers[-1])
+            size = n if whole else _even_domain(n, tier, below, self.devices_per_node)
             if size == below and tiers:
                 continue
             if size not in (n, tier.size):
@@ -333,12 +339,12 @@ class Cluster:
         )
 
 
-def _even_domain(n: int, size: int, below: int, per_node: int) -> int:
-    """The largest domain of at most `size` devices that divides `n` into whole domains (and whole nodes)."""
+def _even_domain(n: int, tier: Tier, below: int, per_node: int) -> int:
+    """The largest domain of a tier that divides `n` into whole domains (and whole nodes, and slices of a torus)."""
     return next(
         d
-        for d in range(size, 0, -1)
-        if n % d == 0 and d % below == 0 and (d <= per_node or d % per_node == 0)
+        for d in range(tier.size, 0, -1)
+        if n % d == 0 and d % below == 0 and (d <= per_node or d % per_node == 0) and tier.holds(d)
     )
 
 

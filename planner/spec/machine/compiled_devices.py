@@ -19,6 +19,8 @@ _NO_LAUNCHES: Final = {
 }  # fmt: skip
 # A stack's factors correct the tables of GPUs by runs on GPUs, of whose libraries these devices have none.
 _NEUTRAL: Final = {"gemm": {}, "attention": 1.0, "memory_bound": 1.0, "grouped_gemm": 1.0, "accelerator": {}}
+# XLA lays out a program's memory before it runs; its reports of what does not fit name 0.3 % or less of fragmentation
+_PLANNED_MEMORY: Final = {"context": 0.0, "fragmentation": 0.0}
 # weights sharded in a slice, copied to others: MaxText's defaults, ici_fsdp_parallelism under dcn_data_parallelism
 _SLICES: Final = {"hybrid_sharding": (3,)}
 _WHOLE: Final = {"slowdown_per_doubling": 0.0}  # of NCCL's collectives and GPU hosts
@@ -36,7 +38,7 @@ def as_compiled(stack: Stack, chip: Accelerator) -> Stack:
             f"{stack.name}, which launches kernels of GPUs",
             "choose --stack maxtext-2024, or a cluster of GPUs",
         )
-    overhead = stack.overhead.model_copy(update={"context": 0.0})
+    overhead = stack.overhead.model_copy(update=_PLANNED_MEMORY)
     host = stack.host.model_copy(update=_NO_LAUNCHES)
     limits = stack.limits.model_copy(update=_SLICES)
     changed: dict[str, Any] = {"overhead": overhead, "host": host, "limits": limits}

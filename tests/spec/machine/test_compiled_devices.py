@@ -76,6 +76,7 @@ def test_layers_are_not_launched_and_no_context_is_held() -> None:
     assert found.host.layer_floor == found.host.layer_floor_tp == 0.0 < MAXTEXT.host.layer_floor
     assert found.host.step_overhead == MAXTEXT.host.step_overhead
     assert found.overhead.context == 0.0 < MAXTEXT.overhead.context
+    assert found.overhead.fragmentation == 0.0 < MAXTEXT.overhead.fragmentation
 
 
 def test_what_was_calibrated_on_the_device_stays() -> None:

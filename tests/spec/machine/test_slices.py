@@ -84,11 +84,20 @@ def test_messages_pass_one_link_of_a_torus_and_all_of_a_switch() -> None:
     assert node.hop_bandwidth == node.bandwidth
 
 
-def test_a_number_without_a_grid_is_refused() -> None:
-    with pytest.raises(InputError, match="16 x 20 x 28"):
-        load_cluster("tpu-v5p", 4 * 31)
+@pytest.mark.parametrize(("devices", "slice_"), [(124, 4), (8192, 4096), (8736, 4368)])
+def test_a_number_without_a_grid_is_several_slices(devices: int, slice_: int) -> None:
+    for cluster in (load_cluster("tpu-v5p", devices), load_cluster(f"{devices // 4}x4 tpu-v5p")):
+        assert [tier.size for tier in cluster.tiers] == [slice_, devices]
+        assert any(f"{slice_} in each" in line for line in cluster.assumed)
+
+
+def test_a_domain_without_a_grid_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="16 x 16"):
         build_cluster("tpu-v6e", 8 * 17, 8, 8 * 17)
+    with pytest.raises(InputError, match="grid within 4 x 4 x 4"):  # one slice, and nothing beyond it
+        path = tmp_path / "mine.yaml"
+        path.write_text(GOOD)
+        load_cluster(str(path), 28)
 
 
 GOOD = """
