@@ -94,9 +94,9 @@ def test_a_number_without_a_grid_is_several_slices(devices: int, slice_: int) ->
 def test_a_domain_without_a_grid_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="16 x 16"):
         build_cluster("tpu-v6e", 8 * 17, 8, 8 * 17)
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD)
     with pytest.raises(InputError, match="grid within 4 x 4 x 4"):  # one slice, and nothing beyond it
-        path = tmp_path / "mine.yaml"
-        path.write_text(GOOD)
         load_cluster(str(path), 28)
 
 
