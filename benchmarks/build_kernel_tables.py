@@ -21,7 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.kernel_estimates import BY_ARCHITECTURE, KIN, MAMF, ROOFLINES, build_roofline
+from benchmarks.kernel_estimates import (
+    BY_ARCHITECTURE,
+    KIN,
+    MAMF,
+    ROOFLINES,
+    SYSTOLIC,
+    build_roofline,
+    build_systolic,
+)
 from benchmarks.kernel_measurements import (
     BANDWIDTHS,
     DEVICES,
@@ -297,6 +305,8 @@ def build_all(data: Path) -> dict[str, Built]:
     built = {name: build_device(gpu, grids, cells[gpu], data) for gpu, (name, _) in DEVICES.items()}
     for name in sorted(ROOFLINES, key=lambda each: ROOFLINES[each][2] in ROOFLINES):
         built[name] = build_roofline(name, built, grids)
+    for name in SYSTOLIC:
+        built[name] = build_systolic(name, built)
     return built
 
 

@@ -80,9 +80,8 @@ KIN: dict[str, tuple[str, float | None, str]] = {
     "v100-sxm2-16g": ("v100-sxm2-32g", None, SAME_CHIP),
     "v100-pcie-16g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),
     "v100-pcie-32g": ("v100-sxm2-32g", None, "same chip, 250 W limit not modelled"),
-    "tpu-v5p": ("generic", None, "no measurement"),
-    "tpu-v6e": ("generic", None, "no measurement"),
-    "trainium2": ("generic", None, "no measurement"),
+    "tpu-v4": ("tpu-v5p", None, "the same array of 128 x 128, no measurement"),
+    "tpu-v5e": ("tpu-v5p", None, "the same array of 128 x 128, no measurement"),
     "cpu-2x-xeon8480": ("generic", None, "no measurement"),
 }
 BY_ARCHITECTURE = {
@@ -95,7 +94,24 @@ BY_ARCHITECTURE = {
     "cdna3": "mi300x",
     "cdna4": "mi355x",
     "gaudi": "gaudi3",
+    "tpu": "tpu-v5p",
+    "trainium": "trainium2",
 }
+# Products on systolic arrays, which pad an extent to their side (jax-ml/scaling-book@0819a7d tpus.md; for Trainium,
+# awsdocs-neuron nki.isa.nc_matmul). 0.90: median of eight bf16 products of 4,096 to 8,192 on a v6e less what the call
+# of a small one takes, 135 us (yangwhale/gpu-tpu-pedia@66f72bd tpu/v7_perf, results_v6e.csv: 0.79 to 0.98); twelve on
+# the next generation, timed on the device, reach 0.94 to 0.97 (results_v7_trace.csv).
+_V6E = "yangwhale/gpu-tpu-pedia@66f72bd results_v6e.csv"
+# name: (side of the array, arrays, plateau, source)
+SYSTOLIC: dict[str, tuple[float, int, float, str]] = {
+    "tpu-v5p": (128.0, 8, 0.90, f"that of v6e ({_V6E}): no measurement"),
+    "tpu-v6e": (256.0, 2, 0.90, _V6E),
+    "trainium2": (128.0, 8, 0.66, "median of the sustained plateaus of A100 to GB300: no measurement"),
+}
+# Splash attention multiplies whole blocks of 512 along the diagonal, and backward seven products for the five counted,
+# as scores and their gradients are made once for queries and once for keys (AI-Hypercomputer/maxtext@e591f30
+# configs/base.yml: sa_block_q 512, sa_use_fused_bwd_kernel false; jax-ml/jax@047c691 splash_attention_kernel.py).
+SPLASH_BLOCK, SPLASH_BACKWARD = 512.0, 5.0 / 7.0
 
 
 def pooled_residual(grids: dict[str, dict[str, GemmGrid]], without: str = "") -> FloatArray:
@@ -113,6 +129,64 @@ def filled_waves(plateau: float, units: int, m: FloatArray, n: FloatArray, k: Fl
     waves = m * n / (AMD_TILE**2 * units)
     shape = waves / (waves + AMD_WAVE_LOST) * k / (k + AMD_K_OVERHEAD)
     return np.asarray(shape * plateau / np.median(shape[(m >= 4096) & (n >= 4096) & (k >= 4096)]))
+
+
+def filled_array(extent: FloatArray, side: float) -> FloatArray:
+    """Share of an array's rows or columns that an extent fills [1]."""
+    return np.asarray(extent / (np.ceil(extent / side) * side))
+
+
+def build_systolic(
+    name: str, built: dict[str, tuple[dict[str, FloatArray], dict[str, Any]]]
+) -> tuple[dict[str, FloatArray], dict[str, Any]]:
+    """An estimate for a device of systolic arrays: what of an array is filled, times a plateau.
+
+    Products from 32 to 65,536 along each extent; attention alike on `generic`'s grid, its head width beside the array,
+    softmax taken as hidden behind the products.
+    """
+    side, arrays, plateau, source = SYSTOLIC[name]
+    like, about = built["generic"]
+    axes = {key: values for key, values in like.items() if key.startswith("axis_")}
+    axes |= dict.fromkeys(("axis_m", "axis_n", "axis_k"), np.arange(5.0, 17.0))
+    m, n, k = np.meshgrid(
+        *(filled_array(2.0 ** axes[f"axis_{letter}"], side) for letter in "mnk"), indexing="ij"
+    )
+    span, width = 2.0 ** axes["axis_span"], filled_array(2.0 ** axes["axis_width"], side)
+    whole = span / (span + SPLASH_BLOCK)
+    rows = np.ones(len(axes["axis_rows"]))
+    back = np.full((len(span), len(axes["axis_backward_width"])), SPLASH_BACKWARD)
+    tables = {
+        "gemm_bf16": plateau * m * n * k,
+        "attention": plateau * whole[:, None, None] * rows[:, None] * width,
+        "attention_backward": back,
+    }
+    law = f"systolic arrays of {side:g} x {side:g}"
+    said = "softmax hidden behind the products, blocks of 512 on the diagonal: no measurement"
+    ratios = ("dgrad_ratio", "wgrad_ratio", "grouped_gemm_ratio", "grouped_wgrad_ratio")
+    own = {
+        "accelerator": name,
+        "gemm": {"bf16": {"source": f"{law}, plateau {plateau:.3f}: {source}", "measured": False}},
+        "attention": {
+            "source": f"{law}, {said}",
+            "backward_rows": 1.0,
+            "sustained_fraction": 1.0,
+            "sustained_source": "inside the plateau",
+            "backward_source": "seven products of Splash attention for five: no measurement",
+            "measured": False,
+        },
+        **dict.fromkeys(ratios, 1.0),
+        "launch_latency": 0.0,
+        "compute_units": arrays,
+        "unverified": ["gemm", "attention", *ratios, "memory_efficiency"],
+        "sources": dict.fromkeys(ratios, "one array, whatever the layout: no measurement")
+        | {
+            "memory_efficiency": about["sources"]["memory_efficiency"],
+            "sustained_fraction": "inside the plateau",
+            "launch_latency": "a step is one program",
+        },
+    }
+    print(f"{name:19} systolic plateau {plateau:.3f}, side {side:g}")
+    return axes | tables, dict(about) | own
 
 
 def build_roofline(

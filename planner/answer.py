@@ -49,6 +49,8 @@ from planner.units import GIB, format_capacity, format_time
 _MUON = "the matrix products of Muon's update"
 _LOADS = "experts that get more tokens than others, unless their loads are given (--expert-loads)"
 _LENGTHS = "varying sequence lengths and padding, unless their mean is given (--mean-len)"
+_GRAPHS = "what the driver keeps of CUDA graphs outside the allocator"
+_BUFFERS = "buffers registered with NCCL, and its settings by the environment"
 _NOTHING_HELPS = (
     "no other single change tried makes something fit (not tried: more devices than the cluster has, adapters on a "
     "frozen model (--lora-rank))"
@@ -61,8 +63,8 @@ _NOT_MODELLED = (
     _LENGTHS,
     "the data loader",
     "pipeline schedules that the stack does not run (`planner schedule` simulates them)",
-    "what the driver keeps of CUDA graphs outside the allocator",
-    "buffers registered with NCCL, and its settings by the environment",
+    _GRAPHS,
+    _BUFFERS,
 )
 
 
@@ -74,6 +76,7 @@ def not_modelled(problem: Problem) -> tuple[str, ...]:
         _MUON: job.optimizer is not Optimizer.MUON or problem.deals_matrices,
         _LOADS: not has_experts or job.expert_imbalance not in ((), 1.0),
         _LENGTHS: job.mean_length is not None,
+        **dict.fromkeys((_GRAPHS, _BUFFERS), problem.cluster.accelerator.architecture.is_compiled_for),
     }
     return tuple(line for line in _NOT_MODELLED if not irrelevant.get(line, False))
 

@@ -172,7 +172,11 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append(f"kernel rates of {problem.cluster.accelerator.name} come from {kernels.kin}")
     if links.kin:
         notes.append(f"link rates come from {links.kin}")
-    if problem.cluster.num_nodes > 1 and not problem.cluster.accelerator.architecture.is_nvidia:
+    if problem.cluster.tiers[0].torus is not None:
+        notes.append(
+            "collectives on the torus and between slices are bound by bandwidths and hops, not measured"
+        )
+    elif problem.cluster.num_nodes > 1 and not problem.cluster.accelerator.architecture.is_nvidia:
         notes.append(
             "collectives between nodes choose as NCCL does, with its latencies: those of the device's own "
             "library are not known"

@@ -29,12 +29,12 @@ _SCALE_UP_KINDS: Final = {
     "xgmi": "xgmi",
     "infinityfabric": "xgmi",
     "roce": "xgmi",  # a full mesh, like Gaudi's
-    "neuronlink": "nvlink",
-    "ici": "nvlink",
+    "neuronlink": "neuronlink",
+    "ici": "ici",
     "upi": "pcie",
     "none": "pcie",
 }
-_STAND_INS: Final = ("roce", "neuronlink", "ici", "upi", "none")
+_STAND_INS: Final = ("roce", "upi", "none")
 _FABRIC_KINDS: Final = {
     "infiniband": "infiniband",
     "ib": "infiniband",

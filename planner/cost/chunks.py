@@ -180,7 +180,7 @@ def hop_seconds(model: LayerModel, config: ParallelConfig) -> Array:
     size = whole / (config.tp if config.sp or scatters else 1)
     links = pipeline_links(float(width), float(p), cluster)
     gather = float(gather_behind_boundary(model, whole, float(config.tp))) if scatters else 0.0
-    among, nvlink = float(min(width * p, cluster.tiers[0].size)), cluster.tiers[0].bandwidth
+    among, nvlink = float(min(width * p, cluster.tiers[0].size)), cluster.tiers[0].hop_bandwidth
     seconds = [
         gather + float(p2p_time(size, tier > 0, nvlink, float(bandwidth), model.links, among))
         for tier, bandwidth in enumerate(links.bandwidth)

@@ -230,7 +230,7 @@ def _hops(model: LayerModel, keys: ConfigTable, p: Array, v: Array, m: Array) ->
     links = pipeline_links(t * c * d, p, cluster)
     batch = keys["micro_batch"].astype(float)
     tokens = batch * problem.job.timed_length(batch) / c
-    comm, nvlink = problem.stack.communication, cluster.tiers[0].bandwidth
+    comm, nvlink = problem.stack.communication, cluster.tiers[0].hop_bandwidth
     whole = model.recipe.activation_bytes * tokens * problem.model.hidden * problem.model.passed_streams
     size = whole / (t if comm.p2p_scatters else np.where(keys["sp"] > 0, t, 1.0))
     among = np.minimum(t * c * d * p, cluster.tiers[0].size)

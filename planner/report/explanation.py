@@ -94,7 +94,7 @@ def placement_facts(placement: Placement) -> dict[str, Any]:
                 "tier": a.tier,
                 "inside": list(a.inside),
                 "same_rail": a.same_rail,
-                "bandwidth": _bandwidth(a, placement.cluster),
+                "bandwidth": _bandwidth(a),
                 "sent_per_step": a.sent,
                 "busy": a.busy,
                 "exposed": a.exposed,
@@ -113,9 +113,9 @@ def _tier_facts(cluster: Cluster, index: int) -> dict[str, Any]:
     return {"tier": index, "name": tier.name, "kind": str(tier.kind), "devices": tier.size}
 
 
-def _bandwidth(place: AxisPlace, cluster: Cluster) -> float:
+def _bandwidth(place: AxisPlace) -> float:
     """What the narrowest link of the axis gives a device [bytes/s]."""
-    return cluster.tiers[0].bandwidth if place.tier == 0 else float(place.links.fabric)
+    return float(place.links.scale_up if place.tier == 0 else place.links.fabric)
 
 
 def _alternative_facts(a: Alternative, found: Explanation) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _axes_table(placement: Placement) -> RenderableType:
         rows.append(
             (
                 group_name(a.axis), f"{a.size:,}", f"{a.stride:,}", f"{a.count:,}", _lives(a, cluster),
-                f"{_bandwidth(a, cluster) / 1e9:.0f}", format_capacity(a.sent) if a.sent else "",
+                f"{_bandwidth(a) / 1e9:.0f}", format_capacity(a.sent) if a.sent else "",
                 aligned_time(a.busy, longest) if a.sent else "",
                 aligned_time(a.exposed, longest) if a.exposed is not None else "",
             )

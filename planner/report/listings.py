@@ -74,11 +74,12 @@ def catalog_facts() -> list[Facts]:
 
 def cluster_facts(cluster: Cluster, any_size: bool = False) -> Facts:
     """A cluster: its accelerator, its tiers of links, what it costs, where the numbers come from."""
-    chip = cluster.accelerator
+    chip, torus = cluster.accelerator, cluster.tiers[0].torus
     return {
         "name": cluster.name,
         "accelerator": chip.name,
         "any_size": any_size,
+        **({} if torus is None else {"slice": list(torus.shape)}),
         "devices": cluster.num_devices,
         "devices_per_node": cluster.devices_per_node,
         "scale_up_domain": cluster.scale_up_domain,

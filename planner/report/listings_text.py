@@ -107,6 +107,10 @@ def cluster_document(facts: Facts) -> RenderableType:
     ):
         if facts[key] is not None:
             rows.append((label, f"{_shown(key, facts[key])} {unit}"))
+    if "slice" in facts:
+        rows.append(
+            ("slice", " x ".join(map(str, facts["slice"])) + ", each device linked to its neighbours")
+        )
     if facts["rails"] is not None:
         rows.append(("rails", f"{facts['rails']} between nodes, as described; no figure rests on them"))
     tiers = [
@@ -159,7 +163,7 @@ def clusters_document(clusters: Sequence[Facts]) -> RenderableType:
                 facts["name"],
                 facts["accelerator"] if facts["accelerator"] != facts["name"] else "same",
                 "any" if facts["any_size"] else f"{facts['devices']:,}",
-                str(tiers[0]["devices"]),
+                f"{tiers[0]['devices']:,}",
                 _gigabytes(tiers[0]["bandwidth"]),
                 f"{outer['kind']} {_gigabytes(outer['bandwidth'])}" if outer else "",
             )

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from planner.cost.exchanges import Exchange, exchanges, link_time
 from planner.cost.model import CostModel
-from planner.cost.network.traffic import GroupLinks, boundary_tier, group_links, pipeline_links
+from planner.cost.network.traffic import (
+    GroupLinks,
+    boundary_tier,
+    group_links,
+    inside_links,
+    pipeline_links,
+)
 from planner.frameworks import framework_of_stack
 from planner.frameworks.megatron import MEGATRON
 from planner.spec.config import ParallelConfig
@@ -180,7 +186,7 @@ def _axis(
     tier = next((k for k, n in enumerate(inside) if n == size), len(inside) - 1)
     stride = int((groups[:, 1] - groups[:, 0]).min())
     own = tuple(e for e in sent if e.axis == messages_of(name, layout))
-    links = _links(inside, size, cluster)
+    links = _links(inside, size, stride, cluster)
     if name == "pp":
         links = _boundary(config, layout, stage, cluster)
     busy = seconds_of(own, links, model)
@@ -205,7 +211,7 @@ def messages_of(group: str, layout: Layout) -> str:
     return "" if group == "dp" and layout.has("dp_cp") else group
 
 
-def _links(inside: tuple[int, ...], size: int, cluster: Cluster) -> GroupLinks:
+def _links(inside: tuple[int, ...], size: int, stride: int, cluster: Cluster) -> GroupLinks:
     """As `cost.network.traffic.group_links`, from the ranks that are really inside each domain."""
     local, fabric, alone = inside[0], np.inf, np.inf
     for ranks, tier in zip(inside, cluster.tiers[1:], strict=False):
@@ -214,8 +220,9 @@ def _links(inside: tuple[int, ...], size: int, cluster: Cluster) -> GroupLinks:
             alone = min(alone, tier.bandwidth_alone)
     if np.isinf(fabric):
         fabric = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth
-    scale_up, message = cluster.tiers[0].bandwidth, float(min(fabric * local, alone))
-    return GroupLinks(float(size), float(local), scale_up, float(fabric), message)
+    scale_up, torus = inside_links(float(stride), float(local), cluster)
+    message = float(min(fabric * local, alone))
+    return GroupLinks(float(size), float(local), scale_up, float(fabric), message, torus)
 
 
 def _boundary(config: ParallelConfig, layout: Layout, stage: int, cluster: Cluster) -> GroupLinks:
@@ -227,7 +234,7 @@ def _boundary(config: ParallelConfig, layout: Layout, stage: int, cluster: Clust
     links = pipeline_links(float(width), float(config.pp), cluster)
     bandwidth = float(links.bandwidth[tier])
     inside = max(config.pp, min(width * config.pp, cluster.tiers[0].size))
-    local, scale_up = 1.0 if tier else float(inside), cluster.tiers[0].bandwidth
+    local, scale_up = 1.0 if tier else float(inside), cluster.tiers[0].hop_bandwidth
     return GroupLinks(float(config.pp), local, scale_up, bandwidth, bandwidth)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from planner.catalog.load_stacks import load_stack, stack_names
 from planner.errors import InputError
 from planner.report.listings import named_cluster, shipped_clusters, shipped_stacks, stack_facts
-from planner.report.listings_text import clusters_document, stack_document, stacks_document
+from planner.report.listings_text import cluster_document, clusters_document, stack_document, stacks_document
 from planner.report.text import render
 from planner.spec.machine.load_cluster import cluster_specs
 
@@ -59,3 +59,10 @@ def test_a_node_type_of_ones_own_is_shown_as_a_shipped_one(tmp_path: Path) -> No
     assert not named_cluster("h100-sxm-roce", None)["any_size"]
     with pytest.raises(InputError, match="a cluster must be named"):
         named_cluster("", None)
+
+
+def test_the_slice_of_a_torus_is_shown() -> None:
+    facts = named_cluster("tpu-v5p", 1024)
+    assert facts["slice"] == [8, 8, 16]
+    assert "8 x 8 x 16, each device linked to its neighbours" in "\n".join(lines(cluster_document(facts)))
+    assert "slice" not in named_cluster("dgx-h100", 8)

@@ -9,6 +9,7 @@ import pytest
 
 from planner.cost.network.collectives import CollectiveKind
 from planner.cost.network.traffic import group_links, least_inside
+from planner.report.explanation import placement_facts
 from planner.solve.place import GROUPS, Layout, Placement, layout_of, place
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
@@ -60,6 +61,18 @@ def test_links_are_those_of_the_cost(seed: int) -> None:
         found = group_links(float(axis.stride), float(axis.size), subject.cluster)
         assert (axis.links.local, axis.links.fabric) == (float(found.local), float(found.fabric)), axis
         assert axis.inside[0] == least_inside(axis.stride, axis.size, 8)
+
+
+def test_links_of_a_torus_are_those_of_the_cost() -> None:
+    subject = problem(dense_model(8), "32x8 tpu-v6e", stack="maxtext-2024", global_batch=256)
+    placement = placed(subject, ParallelConfig(tp=16, dp=8, pp=2, num_microbatches=32, sp=1, zero=3))
+    shown = {axis["axis"]: axis["bandwidth"] for axis in placement_facts(placement)["axes"]}
+    for axis in placement.axes:
+        if axis.axis != "pp":
+            found = group_links(float(axis.stride), float(axis.size), subject.cluster)
+            assert (axis.links.scale_up, axis.links.exchange) == (found.scale_up, found.exchange)
+            assert shown[axis.axis] == found.scale_up
+    assert shown == {"tp": 180e9, "dp": 90e9, "pp": 90e9}  # a ring, a line of 8, one link
 
 
 def term(subject: Problem, config: ParallelConfig, name: str) -> float:

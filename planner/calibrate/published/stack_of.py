@@ -14,6 +14,7 @@ from typing import Any, Final
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import LIGER_KERNELS, TP_NOT_OVERLAPPED
 from planner.spec.machine.accelerator import Architecture
+from planner.spec.machine.compiled_devices import COMPILES
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
 
@@ -76,9 +77,16 @@ _TORCHTITAN: Final = ((202506, "torchtitan-2024"), (LATEST, "torchtitan-2026"))
 _NANOTRON: Final = ((LATEST, "nanotron-2024"),)
 _DEEPSPEED: Final = ((LATEST, "deepspeed-2025"),)
 _FSDP1: Final = ((LATEST, "fsdp1-2023"),)
+_MAXTEXT: Final = ((LATEST, "maxtext-2024"),)
 
 # the first family whose pattern is found in the framework's text; order matters
 _FAMILIES: Final = (
+    # software of TPUs and Trainium that XLA compiles; NeuronX' forks of Megatron and NeMo are none of these
+    _Family(
+        r"neuron|\bnxdt?\b|axlearn|levanter|\bmarin\b|easydel|\bt5x\b|torch[-_ /]?xla|xla/?spmd",
+        _MAXTEXT,
+        kin=True,
+    ),
     _Family(r"nanotron", _NANOTRON),
     _Family(r"aa-scaling|aleph", ((LATEST, "aa-scaling-2023"),)),
     # ATorch's "DS 3D": transformers' layers in DeepSpeed's pipelines (intelligent-machine-learning/dlrover@a731530
@@ -89,7 +97,7 @@ _FAMILIES: Final = (
     _Family(r"llm-foundry|composer|mosaic", ((LATEST, "llm-foundry-2023"),)),
     _Family(r"primus.*torchtitan|torchtitan.*primus", _TORCHTITAN, kin=True),
     _Family(r"torchtitan", _TORCHTITAN),
-    _Family(r"maxtext|paxml|\bpax\b|\bjax\b", ((LATEST, "maxtext-2024"),)),
+    _Family(r"maxtext|paxml|\bpax\b|\bjax\b", _MAXTEXT),
     _Family(r"hai-llm", ((LATEST, "hai-llm-2024"),)),
     _Family(r"primus|internevo|internlm|pai-megatron|flagscale", _MEGATRON_SINCE_FLASH, kin=True),
     _Family(r"megascale|colossal|oneflow|libai|mindspeed", _MEGATRON, kin=True),
@@ -151,7 +159,23 @@ def release_of(framework: str, source: str) -> int | None:
 
 
 def stack_of(framework: str, source: str, architecture: Architecture, default: str) -> StackChoice:
-    """The stack that ran a row; `default` where the framework is unknown or not stated."""
+    """The stack that ran a row; `default` where the framework is unknown or not stated.
+
+    On a device that steps are compiled for a stack that launches kernels of GPUs is none: what is compiled stands in.
+    """
+    choice = _stack_of(framework, source, architecture, default)
+    if not architecture.is_compiled_for or load_stack(choice.name).framework in COMPILES:
+        return choice
+    name, given = _MAXTEXT[0][1], framework.strip()
+    what = (
+        f"no stack of {given!r} is compiled for {architecture} devices" if given else "framework not stated"
+    )
+    said = f"{what}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}"
+    return StackChoice(name, given or "an unnamed framework", (said,))
+
+
+def _stack_of(framework: str, source: str, architecture: Architecture, default: str) -> StackChoice:
+    """The same whatever the device."""
     text = framework.strip().lower()
     for pattern, name in _SOFTWARE:
         if re.search(pattern, source.lower()):

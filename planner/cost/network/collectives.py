@@ -6,6 +6,8 @@ time of a pipeline cut into the best number of slices, which follows the tables 
 (benchmarks/fit_links.py prints the errors) and smooths NCCL's protocol switches. Between nodes reductions and gathers
 take the fastest of NCCL's algorithms, protocols (`network/protocols.py`). Left out: contention between groups and with
 compute (the caller divides the bandwidth), stragglers.
+
+On a torus (`network/torus.py`) the devices' own collectives run inside slices and between them, not NCCL's.
 """
 
 from __future__ import annotations
@@ -121,12 +123,14 @@ def all_reduce_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quan
     """
     operation, ranks, local, nodes = rates.all_reduce, group.ranks, group.local, group.nodes
     within = moved_bytes(CollectiveKind.ALL_REDUCE, size, local)
-    chain = operation.base + operation.hop * (local - 1)
+    chain = operation.base + operation.hop * group.steps
     wire = _intra_wire(within, group, operation)
     inside = np.minimum(chain, rates.switch_floor) + _transfer(wire, local, operation)
     inside = inside + np.zeros(np.shape(group.fabric))  # as many rows as any argument has
     if not np.any(np.asarray(nodes) > 1):
         return _unless_alone(inside, ranks)
+    if group.torus is not None:
+        return _unless_alone(inside + 2.0 * _between_slices(size, group, rates), ranks)
     at = _crossing(group, operation, rates)
     moved = moved_bytes(CollectiveKind.ALL_REDUCE, size, ranks)
     ring = ring_time(moved, operation.base + operation.hop * (ranks - nodes), 2.0, at)
@@ -145,11 +149,11 @@ def all_to_all_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quan
     """
     operation, fabric = rates.all_to_all, rates.fabric
     ranks, local, nodes = group.ranks, group.local, group.nodes
-    intra = _intra_wire(size * (local - 1) / ranks, group, operation)
+    intra = _intra_wire(size * (local - 1) / ranks, group, operation, group.exchange)
     crossing = size * (ranks - local) / ranks
     inter = _inter_wire(crossing, nodes, group.fabric * fabric.all_to_all_fraction)
     wire = np.maximum(intra, inter)
-    floor = operation.base + operation.hop * (local - 1) + np.where(nodes > 1, _message_hop(fabric), 0.0)
+    floor = operation.base + operation.hop * group.steps + np.where(nodes > 1, _message_hop(fabric), 0.0)
     transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
     return _unless_alone(floor + (ranks - local) * fabric.message + transfer, ranks)
 
@@ -177,14 +181,14 @@ def dispatch_time(
     operation, fabric = rates.dispatch, rates.fabric
     ranks, local, nodes = group.ranks, group.local, group.nodes
     to_ranks = remote_copies(top_k, ranks, experts, chosen, shards)
-    intra = _intra_wire(token_bytes * to_ranks, group, operation)
+    intra = _intra_wire(token_bytes * to_ranks, group, operation, group.exchange)
     to_nodes = remote_copies(top_k, nodes, experts, chosen, np.maximum(np.asarray(shards) / local, 1.0))
     inter = _inter_wire(token_bytes * to_nodes, nodes, group.fabric * fabric.all_to_all_fraction)
     others = np.maximum(nodes - 1, 1.0)  # a group within a node has none, and copies nothing for the card
     copied = (
         token_bytes * (to_nodes * nodes / others + to_ranks * ranks / np.maximum(ranks - 1, 1.0)) / copies
     )
-    floor = operation.base + operation.hop * (local - 1)
+    floor = operation.base + operation.hop * group.steps
     floor = floor + np.where(nodes > 1, DISPATCH_BASE + DISPATCH_LEVEL * np.log2(nodes), 0.0)
     wire = np.maximum(np.maximum(intra, inter), np.where(nodes > 1, copied, 0.0))
     transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
@@ -216,7 +220,7 @@ def p2p_time(
 def neighbour_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quantity:
     """Time of a message from one rank of a group to the next around it [s]. See `p2p_time`."""
     crosses = np.asarray(group.ranks) > group.local
-    return p2p_time(size, crosses, group.scale_up, group.message, rates, group.local)
+    return p2p_time(size, crosses, group.neighbour, group.message, rates, group.local)
 
 
 def _one_way_time(size: Quantity, group: GroupLinks, operation: OperationRates, rates: LinkRates) -> Quantity:
@@ -228,6 +232,13 @@ def _one_way_time(size: Quantity, group: GroupLinks, operation: OperationRates, 
     ranks, local, nodes = group.ranks, group.local, group.nodes
     moved = size * (ranks - 1) / ranks
     wire = _intra_wire(moved, group, operation)
+    if group.torus is not None:
+        within = (
+            operation.base
+            + operation.hop * group.steps
+            + _intra_wire(size * (local - 1) / local, group, operation)
+        )
+        return _unless_alone(np.where(local > 1, within, 0.0) + _between_slices(size, group, rates), ranks)
     floor = operation.base + operation.hop * (ranks - nodes)
     inside = floor + _transfer(wire, local, operation) + np.zeros(np.shape(group.fabric))
     if not np.any(np.asarray(nodes) > 1):
@@ -236,6 +247,19 @@ def _one_way_time(size: Quantity, group: GroupLinks, operation: OperationRates, 
     ring = ring_time(moved, floor, 1.0, at) + _transfer(wire, local, operation) - wire
     across = np.where(np.asarray(local) > 1, ring, np.minimum(ring, pat_time(moved, at)))
     return _unless_alone(np.where(np.asarray(nodes) > 1, across, inside), ranks)
+
+
+def _between_slices(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quantity:
+    """What a gather or scatter of `size` bytes takes between the slices of a torus, before or after it runs inside them
+    [s]; 0 in one slice.
+
+    Each rank's share, size / local, goes over its own part of the cards, (n - 1) / n of it, log2(n) messages deep. XLA
+    does one part after the other (jax-ml/scaling-book@0819a7d sharding.md); pipelined, the longer would count alone.
+    """
+    nodes, fabric = np.asarray(group.nodes), rates.fabric
+    wire = _inter_wire(size / group.local * (nodes - 1) / nodes, nodes, group.fabric * fabric.fraction)
+    messages = fabric.latency_factor * fabric.p2p_base * np.ceil(np.log2(np.maximum(nodes, 1.0)))
+    return wire + messages
 
 
 def _crossing(group: GroupLinks, operation: OperationRates, rates: LinkRates) -> Crossing:
@@ -255,15 +279,20 @@ def _message_hop(fabric: FabricRates) -> float:
     return fabric.latency_factor * (SIMPLE.ring_hop + latency)
 
 
-def _scale_up_reached(group: GroupLinks, operation: OperationRates) -> Quantity:
+def _scale_up_reached(
+    group: GroupLinks, operation: OperationRates, nominal: Quantity | None = None
+) -> Quantity:
     """Bus bandwidth inside a domain [bytes/s]; infinite for a rank alone in its domain."""
     fraction = np.interp(np.log2(group.local), np.log2(operation.ranks), operation.fraction)
-    return np.where(np.asarray(group.local) > 1, group.scale_up * fraction, np.inf)
+    scale_up = group.scale_up if nominal is None else nominal
+    return np.where(np.asarray(group.local) > 1, scale_up * fraction, np.inf)
 
 
-def _intra_wire(moved: Quantity, group: GroupLinks, operation: OperationRates) -> Quantity:
-    """Wire time on the scale-up link [s]; 0 for a rank alone in its domain."""
-    return moved / _scale_up_reached(group, operation)
+def _intra_wire(
+    moved: Quantity, group: GroupLinks, operation: OperationRates, nominal: Quantity | None = None
+) -> Quantity:
+    """Wire time on the scale-up link [s]; 0 for a rank alone in its domain. `nominal`: bytes/s where not `scale_up`."""
+    return moved / _scale_up_reached(group, operation, nominal)
 
 
 def _inter_wire(moved: Quantity, nodes: Quantity, bandwidth: Quantity) -> Quantity:

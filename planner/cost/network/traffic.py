@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.network.torus import TorusLinks, torus_links
 from planner.spec.config import distinct
 from planner.spec.machine.cluster import Cluster
 
@@ -26,18 +27,35 @@ class GroupLinks:
     fewest of any domain it touches [1]. `scale_up`: bytes/s per direction of a device inside it. `fabric`: bytes/s per
     direction that each of them gets beyond the domain when every group of the axis sends. `message`: bytes/s of what
     one rank sends to the next in a ring that leaves the domain: all that the group has there, but no more than the
-    rank's own card."""
+    rank's own card. `torus`: what it has of one inside a domain, whose `gather` is `scale_up`; None behind a switch or
+    on a mesh."""
 
     ranks: Quantity
     local: Quantity
     scale_up: Quantity
     fabric: Quantity
     message: Quantity
+    torus: TorusLinks | None = None
 
     @property
     def nodes(self) -> Quantity:
         """Domains that it touches [1]."""
         return self.ranks / self.local
+
+    @property
+    def steps(self) -> Quantity:
+        """Steps of a collective inside a domain, one after the other [1]."""
+        return self.local - 1 if self.torus is None else self.torus.hops
+
+    @property
+    def exchange(self) -> Quantity:
+        """Bytes/s per direction of a device in an all-to-all inside a domain."""
+        return self.scale_up if self.torus is None else self.torus.exchange
+
+    @property
+    def neighbour(self) -> Quantity:
+        """Bytes/s of what one rank sends to the next inside a domain."""
+        return self.scale_up if self.torus is None else self.torus.neighbour
 
 
 @lru_cache(maxsize=65536)
@@ -88,8 +106,17 @@ def group_links(stride: Quantity, size: Quantity, cluster: Cluster) -> GroupLink
         alone = np.where(inside < size, np.minimum(alone, tier.bandwidth_alone), alone)
     beyond = cluster.tiers[min(1, len(cluster.tiers) - 1)].bandwidth
     fabric = np.where(np.isinf(fabric), beyond, fabric)
-    scale_up = cluster.tiers[0].bandwidth
-    return GroupLinks(size, local, scale_up, fabric, np.minimum(fabric * local, alone))
+    scale_up, torus = inside_links(stride, local, cluster)
+    return GroupLinks(size, local, scale_up, fabric, np.minimum(fabric * local, alone), torus)
+
+
+def inside_links(stride: Quantity, local: Quantity, cluster: Cluster) -> tuple[Quantity, TorusLinks | None]:
+    """Bytes/s per direction of a device inside its scale-up domain, and what a group has of a torus there."""
+    inner = cluster.tiers[0]
+    if inner.torus is None:
+        return inner.bandwidth, None
+    links = torus_links(stride, local, inner.torus)
+    return links.gather, links
 
 
 @dataclass(frozen=True)
@@ -113,7 +140,7 @@ def pipeline_links(width: Quantity, stages: Quantity, cluster: Cluster) -> Bound
     more where only the w devices of a stage out of a domain's D send, its own link at most.
     """
     w, p = np.asarray(width, dtype=float), np.asarray(stages, dtype=float)
-    left, bandwidth = p - 1.0, np.full(np.shape(w), cluster.tiers[0].bandwidth)
+    left, bandwidth = p - 1.0, np.full(np.shape(w), cluster.tiers[0].hop_bandwidth)
     count, bandwidths, wrap = [], [bandwidth], np.zeros(np.shape(w), dtype=np.intp)
     reach = np.full(np.shape(w), np.inf)
     for k, (below, tier) in enumerate(zip(cluster.tiers, cluster.tiers[1:], strict=False), start=1):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isclose, prod
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from planner.errors import UnitError, UnsupportedError
+from planner.spec.machine.torus import Torus
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.units import parse_quantity
 
@@ -55,11 +57,22 @@ class Architecture(StrEnum):
         """Whether its libraries are cuBLAS and NCCL."""
         return self in (self.VOLTA, self.AMPERE, self.ADA, self.HOPPER, self.BLACKWELL)
 
+    @property
+    def is_compiled_for(self) -> bool:
+        """Whether a step is one program of XLA's, which the host starts once."""
+        return self in (self.TPU, self.TRAINIUM)
+
 
 # generations with 8-bit products that lack a recipe's scales
 _WITHOUT_SCALES: Final = {
-    Precision.FP8_MX: (Architecture.ADA, Architecture.HOPPER, Architecture.CDNA3),
-    Precision.FP8_BLOCKWISE: (Architecture.ADA,),
+    Precision.FP8_MX: (
+        Architecture.ADA,
+        Architecture.HOPPER,
+        Architecture.CDNA3,
+        Architecture.TPU,
+        Architecture.TRAINIUM,
+    ),
+    Precision.FP8_BLOCKWISE: (Architecture.ADA, Architecture.TPU, Architecture.TRAINIUM),
 }
 
 
@@ -100,16 +113,55 @@ class FileModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class TorusSpec(FileModel):
+    """Links to the neighbours alone. `shape`: devices along each axis of the largest slice, `links`: of one link along
+    each; `ring`, `cubes`: see `spec.machine.torus.Torus`."""
+
+    shape: tuple[Count, ...] = Field(min_length=1, max_length=4)
+    links: tuple[Bandwidth, ...]
+    ring: Count
+    cubes: bool = False
+
+    @model_validator(mode="after")
+    def _a_link_an_axis(self) -> TorusSpec:
+        if len(self.links) != len(self.shape):
+            raise ValueError(f"links must be one for each of {len(self.shape)} axes, given {len(self.links)}")
+        return self
+
+    def torus(self) -> Torus:
+        """The inner form."""
+        return Torus(self.shape, self.links, self.ring, self.cubes)
+
+
 class ScaleUpLinkSpec(FileModel):
     """The fast links of one device. `domain`: devices that reach each other over them, where that is usual.
 
-    `pair_bandwidth`: what one pair gets, where links go point to point (a mesh) instead of through a switch.
+    `pair_bandwidth`: what one pair gets, where links go point to point (a mesh) instead of through a switch; `torus`:
+    where they go to neighbours alone, the links whose sum `bandwidth` is and which join the devices of a `domain`.
     """
 
     kind: LinkKind
     bandwidth: Bandwidth
     domain: Count
     pair_bandwidth: Bandwidth | None = None
+    torus: TorusSpec | None = None
+
+    @model_validator(mode="after")
+    def _torus_is_whole(self) -> ScaleUpLinkSpec:
+        if self.torus is not None:
+            check_torus(self.torus.torus(), self.domain, self.bandwidth)
+        return self
+
+
+def check_torus(torus: Torus, domain: int, bandwidth: float) -> None:
+    """Raise `ValueError` unless a torus has the devices of its domain, and links that sum up to the bandwidth."""
+    if prod(torus.shape) != domain:
+        raise ValueError(f"torus must hold the domain's {domain} devices, given {torus.described}")
+    if not isclose(torus.bandwidth, bandwidth):
+        raise ValueError(
+            f"torus.links must sum up to bandwidth in both directions of every axis, {bandwidth / 1e9:g} GB/s, "
+            f"given {torus.bandwidth / 1e9:g} GB/s"
+        )
 
 
 class TypicalNodeSpec(FileModel):
@@ -176,7 +228,8 @@ class TypicalNode:
 class Accelerator:
     """One device. Bandwidths in bytes/s per direction, `memory` what the driver exposes [bytes].
 
-    `pair_bandwidth`: what one pair of devices gets inside the scale-up domain (None: all of it, a switch).
+    `pair_bandwidth`: what one pair of devices gets inside the scale-up domain (None: all of it, a switch). `torus`: the
+    largest slice of devices that are linked to their neighbours alone.
     `host_bandwidth`: to the memory of its host where that is not on PCIe, a device's share of a link that several have
     (None: PCIe's). `host`: the processor that launches its kernels (None: x86). `integrated_nics`: the network ports
     sit on the chip, so that PCIe does not limit them.
@@ -199,6 +252,7 @@ class Accelerator:
     scale_up_kind: LinkKind = LinkKind.NVLINK
     scale_up_domain: int = 8
     pair_bandwidth: float | None = None
+    torus: Torus | None = None
     host_bandwidth: float | None = None
     host: HostProcessor | None = None
     integrated_nics: bool = False
@@ -269,6 +323,7 @@ def accelerator_from_spec(spec: AcceleratorSpec) -> Accelerator:
         scale_up_kind=spec.scale_up.kind,
         scale_up_domain=spec.scale_up.domain,
         pair_bandwidth=spec.scale_up.pair_bandwidth,
+        torus=spec.scale_up.torus.torus() if spec.scale_up.torus else None,
         integrated_nics=spec.integrated_nics,
         typical_node=TypicalNode(
             node.accelerators,

@@ -12,6 +12,7 @@ from typing import Final
 from planner.errors import InputError
 from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, LinkKind, check_device_count
 from planner.spec.machine.topology import HOP_LATENCY, FabricTier, Wiring, derive_tiers
+from planner.spec.machine.torus import Torus
 
 _NON_BLOCKING: Final = "the fabric between nodes does not block"
 _FASTEST_NIC: Final = 100e9  # bytes/s: an 800 Gbit/s port, NVIDIA ConnectX-8
@@ -42,15 +43,17 @@ def cluster_from_spec(spec: ClusterSpec, accelerator: Accelerator, gpus: int | N
         if gpus is None:
             raise NodeTypeError(spec)
         check_device_count(gpus, per_node, None, spec.name)
-        total = _rounded_up(gpus, _largest_domain(spec))
+        total = _room_for(gpus, _largest_domain(spec), _torus_of(spec, accelerator))
     else:
         total = spec.nodes * per_node
     cluster = _whole_cluster(spec, accelerator, total)
     return cluster if gpus is None else cluster.with_devices(gpus)
 
 
-def _rounded_up(count: int, unit: int) -> int:
-    return -(-count // unit) * unit
+def _room_for(count: int, unit: int, torus: Torus | None) -> int:
+    """Devices of whole domains that hold `count`: two where they are no slice of one."""
+    least = -(-count // unit)
+    return unit * max(least, 2 if torus is not None and torus.holding(count) is None else 1)
 
 
 def _largest_domain(spec: ClusterSpec) -> int:
@@ -82,14 +85,40 @@ def _spec_wiring(spec: ClusterSpec, accelerator: Accelerator, total: int) -> Wir
         devices_per_node=node.accelerators,
         scale_up_domain=node.scale_up.domain,
         scale_up_kind=node.scale_up.kind,
-        scale_up_bandwidth=node.scale_up.bandwidth or accelerator.scale_up_bandwidth,
+        scale_up_bandwidth=_scale_up_bandwidth(spec, accelerator),
         nics=node.nics or 0,
         nic_bandwidth=node.nic_bandwidth or 0.0,
         fabric=fabric.kind if fabric else node.scale_up.kind,
         tiers=_spec_tiers(spec, total),
         scale_up_latency=node.scale_up.latency,
         fabric_latency=fabric.latency if fabric else None,
+        torus=_torus_of(spec, accelerator),
     )
+
+
+def _torus_of(spec: ClusterSpec, accelerator: Accelerator) -> Torus | None:
+    """How the devices of a domain are joined, where not by a switch or a mesh."""
+    links = spec.node.scale_up
+    if links.torus is not None:
+        return links.torus.torus()
+    if accelerator.torus is None or links.kind is not accelerator.scale_up_kind:
+        return None
+    return slice_of(accelerator.torus, links.domain)
+
+
+def slice_of(torus: Torus, domain: int) -> Torus:
+    """The slice of so many devices. Raises `InputError` where they are none."""
+    part = torus.holding(domain)
+    if part is None:
+        must = f"a scale-up domain must be a grid within {torus.described} devices"
+        raise InputError(must, str(domain), "take a number with small factors, such as a power of 2")
+    return part
+
+
+def _scale_up_bandwidth(spec: ClusterSpec, accelerator: Accelerator) -> float:
+    links = spec.node.scale_up
+    own = links.torus.torus().bandwidth if links.torus else accelerator.scale_up_bandwidth
+    return links.bandwidth or own
 
 
 def beyond_any_nic(bandwidth: float, what: str) -> list[str]:
@@ -187,7 +216,7 @@ def assemble_cluster(
         accelerator, devices_per_node, fabric_kind, node_injection_bandwidth
     )
     inside = max(domain, devices_per_node)
-    total = _rounded_up(gpus, inside)
+    total = _room_for(gpus, inside, accelerator.torus)
     wiring = Wiring(
         accelerator=accelerator,
         num_devices=total,
@@ -199,6 +228,7 @@ def assemble_cluster(
         nic_bandwidth=injection / nics,
         fabric=kind,
         tiers=(FabricTier("fabric", total),) if total > inside else (),
+        torus=slice_of(accelerator.torus, domain) if accelerator.torus else None,
     )
     # what nothing crosses needs no assumption
     assumed = [*assumed, _NON_BLOCKING] if wiring.tiers else []

@@ -25,8 +25,11 @@ from planner.spec.machine.accelerator import (
     Power,
     Price,
     Text,
+    TorusSpec,
+    check_torus,
 )
 from planner.spec.machine.links import AS_SHIPPED, LinkFactors
+from planner.spec.machine.torus import Torus
 
 # Accelerator, Architecture and LinkKind are part of what a cluster is: import them from here
 __all__ = ["Accelerator", "Architecture", "Cluster", "ClusterSpec", "LinkKind", "Tier"]
@@ -46,13 +49,14 @@ class FieldError(ValueError):
 class ScaleUpSpec(FileModel):
     """The fast links. `domain`: devices joined by them; it may span nodes (NVL72: 18 nodes of 4).
 
-    `bandwidth` (per direction per device) only where it differs from the accelerator's own.
+    `bandwidth` (per direction per device) and `torus` only where they differ from the accelerator's own.
     """
 
     kind: LinkKind
     domain: Count
     bandwidth: Bandwidth | None = None
     latency: Latency | None = None
+    torus: TorusSpec | None = None
 
 
 class NodeSpec(FileModel):
@@ -176,6 +180,17 @@ class ClusterSpec(FileModel):
         return self
 
     @model_validator(mode="after")
+    def _torus_is_whole(self) -> ClusterSpec:
+        links = self.node.scale_up
+        if links.torus is not None:
+            torus = links.torus.torus()
+            try:
+                check_torus(torus, links.domain, links.bandwidth or torus.bandwidth)
+            except ValueError as error:
+                raise FieldError("node.scale_up.torus", str(error)) from None
+        return self
+
+    @model_validator(mode="after")
     def _fabric_fits(self) -> ClusterSpec:
         inside = max(self.node.accelerators, self.node.scale_up.domain)
         total = self.num_devices
@@ -218,7 +233,7 @@ class Tier:
     `bandwidth`: per direction per device when every device of the domain sends beyond the tier below at once,
     after oversubscription and NIC sharing; `bandwidth_alone`: what one device gets while its neighbours are
     silent [bytes/s]. `pair_bandwidth`: what one pair gets where that is less (a mesh). `latency`: nominal
-    time of a hop [s].
+    time of a hop [s]. `torus`: the slice, where its devices are linked to their neighbours alone.
     """
 
     name: str
@@ -228,6 +243,27 @@ class Tier:
     bandwidth_alone: float
     latency: float
     pair_bandwidth: float | None = None
+    torus: Torus | None = None
+
+    @property
+    def hop_bandwidth(self) -> float:
+        """Of a message from one device to the next: one link of a torus, all of a device's where a switch or a mesh
+        joins them [bytes/s]."""
+        return self.bandwidth if self.torus is None else min(self.torus.links)
+
+    def holds(self, devices: int) -> bool:
+        """Whether so many devices can be a domain of it: of a torus they must be a slice."""
+        return self.torus is None or self.torus.holding(devices) is not None
+
+    def of_size(self, devices: int) -> Tier:
+        """The same level with so many devices in a domain. Raises `InputError` where they are no slice of its torus."""
+        if self.torus is None:
+            return replace(self, size=devices)
+        part = self.torus.holding(devices)
+        if part is None:
+            must = f"a slice of {self.kind} must be a grid within {self.torus.described} devices"
+            raise InputError(must, str(devices), "take a number with small factors, such as a power of 2")
+        return replace(self, size=devices, torus=part)
 
 
 @dataclass(frozen=True)
@@ -269,7 +305,8 @@ class Cluster:
         """The first `n` devices: whole nodes, or a part of one. Raises `InputError`.
 
         Domains that `n` would leave partly filled are filled evenly instead (128 GPUs on domains of 72: 64 in
-        each), which is what a scheduler's placement is asked for; said in `assumed`.
+        each), which is what a scheduler's placement is asked for; said in `assumed`. So are slices of a torus that has
+        no grid of `n`.
         """
         check_device_count(n, self.devices_per_node, self.num_devices, self.name)
         if n == self.num_devices:
@@ -278,14 +315,18 @@ class Cluster:
         assumed = list(self.assumed)
         for tier in self.tiers:
             below = tiers[-1].size if tiers else 1
-            size = n if tier.size >= n else _even_domain(n, tier.size, below, self.devices_per_node)
+            whole = tier.size >= n and (tier.holds(n) or tier is self.tiers[-1])
+            size = n if whole else _even_domain(n, tier, below, self.devices_per_node)
             if size == below and tiers:
                 continue
             if size not in (n, tier.size):
                 assumed.append(
                     f"{n} devices fill the {tier.name} domains of {tier.size} evenly, {size} in each"
                 )
-            tiers.append(replace(tier, size=size))
+            part = tier.of_size(size)
+            if part.torus is not None:
+                assumed.append(f"{size} devices of a slice are joined as {part.torus.described}")
+            tiers.append(part)
             if size == n:
                 break
         return replace(
@@ -298,12 +339,12 @@ class Cluster:
         )
 
 
-def _even_domain(n: int, size: int, below: int, per_node: int) -> int:
-    """The largest domain of at most `size` devices that divides `n` into whole domains (and whole nodes)."""
+def _even_domain(n: int, tier: Tier, below: int, per_node: int) -> int:
+    """The largest domain of a tier that divides `n` into whole domains (and whole nodes, and slices of a torus)."""
     return next(
         d
-        for d in range(size, 0, -1)
-        if n % d == 0 and d % below == 0 and (d <= per_node or d % per_node == 0)
+        for d in range(tier.size, 0, -1)
+        if n % d == 0 and d % below == 0 and (d <= per_node or d % per_node == 0) and tier.holds(d)
     )
 
 

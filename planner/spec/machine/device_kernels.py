@@ -9,14 +9,13 @@ from typing import Final
 
 from planner.errors import UnsupportedError
 from planner.spec.machine.accelerator import Accelerator, Architecture
+from planner.spec.machine.compiled_devices import as_compiled, said_of_compiled
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel, Dispatcher
 from planner.spec.stack.time import FLASH_WIDTH
 
-# compiled by XLA over a torus, or over rings of its own: neither is in the cost model
-NOT_MODELLED: Final = (Architecture.TPU, Architecture.TRAINIUM)
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
 TRANSFORMER_ENGINE: Final = ("megatron",)
 _NO_MXFP8: Final = 12  # major compute capability, as of RTX PRO 6000 and RTX 5090
@@ -25,17 +24,14 @@ _ONE_KERNEL: Final = ("deepspeed", "fsdp")
 
 
 def with_device_kernels(stack: Stack, model: ModelSpec, chip: Accelerator, precision: Precision) -> Stack:
-    """The stack with unfused attention where it has no flash kernel, and the gradients it has in that precision.
+    """The stack with unfused attention where it has no flash kernel, and the gradients it has in that precision; as
+    `spec.machine.compiled_devices` has it where its steps are compiled to one program.
 
     Raises `UnsupportedError`.
     """
     stack = stack.for_precision(precision)
-    if chip.architecture in NOT_MODELLED:
-        raise UnsupportedError(
-            "the cluster must have GPUs, or other devices that planner's stacks run on",
-            f"{stack.name} on {chip.name}",
-            "choose another cluster: no stack for TPU or Trainium, and no torus of links, is modelled",
-        )
+    if chip.architecture.is_compiled_for:
+        return with_wide_heads(as_compiled(stack, chip), model)
     if _missing_flash(stack, model, chip, precision):
         return _with_attention(stack, AttentionKernel.FUSED_SOFTMAX)
     return with_wide_heads(stack, model)
@@ -73,7 +69,7 @@ def missing_kernels(
     stack: Stack, model: ModelSpec, chip: Accelerator, precision: Precision
 ) -> tuple[str, ...]:
     """What the stack does without on this device, for the list of what is assumed. `stack`: as its file has it."""
-    said = []
+    said = [*said_of_compiled(stack, chip)] if chip.architecture.is_compiled_for else []
     if why := _missing_flash(stack, model, chip, precision):
         said.append(f"attention keeps its scores, only the softmax fused: {why}")
     elif widest := _too_wide(stack, model):

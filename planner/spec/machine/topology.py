@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from planner.spec.machine.cluster import Accelerator, LinkKind, Tier
+from planner.spec.machine.torus import Torus
 
 if TYPE_CHECKING:
     import networkx
@@ -50,7 +51,8 @@ class FabricTier:
 class Wiring:
     """What is plugged into what. Bandwidths [bytes/s per direction], `nic_bandwidth` of one NIC.
 
-    `tiers`: the switches between nodes, inner to outer, none if the cluster is one scale-up domain or node.
+    `tiers`: the switches between nodes, inner to outer, none if the cluster is one scale-up domain or node. `torus`:
+    how a scale-up domain is joined, None by a switch or a mesh.
     """
 
     accelerator: Accelerator
@@ -65,6 +67,7 @@ class Wiring:
     tiers: tuple[FabricTier, ...]
     scale_up_latency: float | None = None
     fabric_latency: float | None = None
+    torus: Torus | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ def derive_tiers(wiring: Wiring) -> tuple[Tier, ...]:
                     alone[level.name],
                     level.latency,
                     pair,
+                    wiring.torus if inner else None,
                 )
             )
     return tuple(found)

@@ -12,7 +12,7 @@ from planner.calibrate.published.runs import INPUT_COLUMNS, Run, RunReader, read
 from planner.errors import FileInputError, PlannerError, UnsupportedError
 from planner.spec.config import RECOMPUTE_MODULES, Recompute, Schedule
 from planner.spec.job import AdapterTargets, Optimizer
-from planner.spec.precision import Precision
+from planner.spec.precision import Dtype, Precision
 from planner.spec.stack.kinds import AttentionKernel, Dispatcher, PipelineSplit
 from tests.calibrate.rows import MODELS, ROW
 
@@ -394,3 +394,37 @@ def test_sums_of_profiles_hold_the_embedding_and_the_logits_matrix_each() -> Non
         problem = reader.read({**row, "source": source}).problem
         assert problem.model.tied_embeddings is tied
         assert problem.stack.communication.gradient_bytes == 2.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changed"),
+    [
+        ("tpu_v4", {"tp": "4", "dp": "16"}),
+        ("tpu_v5e", {"gpus": "256", "tp": "1", "dp": "256", "global_batch": "512", "recompute": "full"}),
+        ("tpu_v5p", {"tp": "4", "dp": "16"}),
+        ("tpu_v6e", {"tp": "1", "dp": "64"}),
+        ("trainium2", {"tp": "16", "dp": "4", "framework": "NeuronX Distributed", "dp_sharding": "zero1"}),
+    ],
+)
+def test_rows_of_compiled_devices_are_answered(gpu: str, changed: dict[str, str]) -> None:
+    cells = {"gpu": gpu, "gpus_per_node": "", "nvlink_domain": "", "internode": "", "pp": "1", "framework": "MaxText",
+             "dp_sharding": "zero3", **changed}  # fmt: skip
+    run = read(**cells)
+    (found,) = predict_runs([run])
+    assert found is not None
+    assert found.step_time is not None
+    chip, job = run.problem.cluster.accelerator, run.problem.job
+    work = 6.0 * 8.03e9 * job.tokens_per_step  # an 8B of 32 layers, its attention apart
+    mfu = work / found.step_time / run.problem.cluster.num_devices / chip.peak_flops(Dtype.BF16)
+    assert 0.3 < mfu < 0.75
+    assert run.calibration_level == "L0"
+    assert run.problem.cluster.tiers[0].torus is not None
+
+
+def test_slices_of_a_row_are_its_nvlink_domain() -> None:
+    cells = {"gpu": "tpu_v5p", "gpus": "128", "gpus_per_node": "4", "pp": "1", "tp": "4", "dp": "32",
+             "dp_sharding": "hsdp", "framework": "MaxText", "internode": ""}  # fmt: skip
+    two = read(**cells, nvlink_domain="64")
+    assert [tier.size for tier in two.problem.cluster.tiers] == [64, 128]
+    assert two.config.zero == 3
+    assert [tier.size for tier in read(**cells, nvlink_domain="").problem.cluster.tiers] == [128]

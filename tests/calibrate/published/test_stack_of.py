@@ -165,3 +165,40 @@ def test_scales_by_rows_gather_in_16_bits() -> None:
     rows, said = apply_switches(stack, "vanilla TP; compile; float8 rowwise")
     assert not rows.communication.tp_gathers_float8
     assert said == ("fp8 scales per row",)
+
+
+@pytest.mark.parametrize("framework", ["MaxText", "MaxText (JAX)", "PaxML (JAX)"])
+def test_software_that_is_compiled_is_itself_on_tpus(framework: str) -> None:
+    choice = stack_of(framework, "", Architecture.TPU, DEFAULT_STACK)
+    assert (choice.name, choice.kin) == ("maxtext-2024", "")
+
+
+@pytest.mark.parametrize(
+    ("framework", "architecture"),
+    [
+        ("Levanter", Architecture.TPU),
+        ("Marin / Levanter", Architecture.TPU),
+        ("EasyDeL", Architecture.TPU),
+        ("t5x", Architecture.TPU),
+        ("AXLearn (JAX)", Architecture.TRAINIUM),
+        ("NeuronX Distributed Training", Architecture.TRAINIUM),
+        ("neuronx-nemo-megatron", Architecture.TRAINIUM),
+        ("NxDT", Architecture.TRAINIUM),
+        ("optimum-neuron", Architecture.TRAINIUM),
+        ("PyTorch/XLA FSDP", Architecture.TPU),
+        ("transformers + torch_xla SPMD", Architecture.TPU),
+        ("torchtitan", Architecture.TPU),  # its stack launches kernels of GPUs
+        ("Megatron-LM", Architecture.TRAINIUM),
+        ("something else", Architecture.TPU),
+        ("", Architecture.TPU),
+    ],
+)
+def test_other_software_of_compiled_devices_has_a_kin(framework: str, architecture: Architecture) -> None:
+    choice = stack_of(framework, "", architecture, DEFAULT_STACK)
+    assert (choice.name, choice.kin) == ("maxtext-2024", framework or "an unnamed framework")
+    assert any("nearest kin maxtext-2024" in text for text in choice.assumed)
+
+
+def test_frameworks_of_gpus_keep_their_stacks() -> None:
+    for framework in ("torchtitan", "Megatron-LM", "something else", ""):
+        assert stack_of(framework, "", Architecture.HOPPER, DEFAULT_STACK).name != "maxtext-2024"

@@ -428,3 +428,37 @@ def test_products_of_amd_fill_waves_of_tiles_of_256(device: str, units: int) -> 
     assert few / many == pytest.approx(
         (waves[0] / (waves[0] + 0.2)) / (waves[1] / (waves[1] + 0.2)), rel=0.01
     )
+
+
+class TestSystolicArrays:
+    """TPUs and Trainium: what of an array is filled, times a plateau."""
+
+    @pytest.mark.parametrize(
+        ("name", "side"), [("tpu-v4", 128), ("tpu-v5p", 128), ("tpu-v6e", 256), ("trainium2", 128)]
+    )
+    def test_an_extent_below_the_side_leaves_rows_empty(self, name: str, side: int) -> None:
+        rates = load_kernel_rates(name)
+        whole = gemm_efficiency(8192.0, 8192.0, 8192.0, Dtype.BF16, rates)
+        assert float(gemm_efficiency(8192.0, side, 8192.0, Dtype.BF16, rates)) == pytest.approx(
+            float(whole), rel=1e-3
+        )
+        half = gemm_efficiency(8192.0, side / 2, 8192.0, Dtype.BF16, rates)
+        assert float(half) == pytest.approx(float(whole) / 2, rel=0.02)
+
+    def test_wide_arrays_are_half_filled_by_heads_of_128(self) -> None:
+        narrow, wide = (load_kernel_rates(name).attention for name in ("tpu-v5p", "tpu-v6e"))
+        heads = int(np.argmin(abs(narrow.log2_head_dim - 7.0)))
+        assert wide.efficiency[..., heads] == pytest.approx(narrow.efficiency[..., heads] / 2, rel=1e-3)
+
+    def test_blocks_on_the_diagonal_cost_short_sequences_more(self) -> None:
+        table = load_kernel_rates("tpu-v5p").attention
+        reached = table.efficiency[:, 0, -1]
+        spans = np.exp2(table.log2_span)
+        np.testing.assert_allclose(reached, 0.9 * spans / (spans + 512), rtol=2e-3)
+
+    def test_a_program_has_no_launches_and_nothing_was_measured(self) -> None:
+        for name in ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "trainium2"):
+            rates = load_kernel_rates(name)
+            assert rates.launch_latency == 0.0
+            assert not rates.measured
+            assert "gemm" in rates.unverified

@@ -73,3 +73,8 @@ def test_a_row_alone_is_a_row_of_a_table(name: str) -> None:
         )
         for axis, value in alone.items():
             np.testing.assert_array_equal(value, together[axis][i : i + 1])
+
+
+@pytest.mark.parametrize("name", ["tpu-v5p", "trainium2"])
+def test_programs_of_xla_open_no_buffers_of_nccl(name: str) -> None:
+    assert sum(opened(load_cluster(name, 64), tp=4, dp=16, ep=4).values()) == 0

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.errors import UnsupportedError
 from planner.estimate import make_estimate
-from planner.request import Request, resolve
+from planner.request import Request
 from planner.spec.load_model import load_model
 from planner.spec.machine.device_kernels import missing_kernels, with_device_kernels
 from planner.spec.machine.load_cluster import load_cluster
@@ -82,9 +81,3 @@ def test_a_device_that_the_release_was_not_written_for_is_said(name: str) -> Non
     chip = load_cluster(name, 1).accelerator
     (said,) = missing_kernels(load_stack("megatron-2026"), LLAMA, chip, Precision.BF16)
     assert "as on a GPU" in said
-
-
-@pytest.mark.parametrize("cluster", ["8x4 tpu-v5p 400G-ib", "4 tpu-v6e", "16 trainium2"])
-def test_devices_without_a_stack_are_refused(cluster: str) -> None:
-    with pytest.raises(UnsupportedError, match="GPUs"):
-        resolve(Request("llama-3.1-8b", cluster, None, 4096, "64"))

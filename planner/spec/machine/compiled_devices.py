@@ -1,0 +1,63 @@
+"""What of a stack holds on devices for which XLA compiles a whole step to one program: TPUs and Trainium?
+
+Left out: Neuron's and XLA's own flags, and stacks for such devices that are none of JAX's (torch/XLA, NeuronX
+Distributed): their rows are answered as the nearest kin.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from planner.errors import UnsupportedError
+from planner.spec.machine.accelerator import Accelerator
+from planner.spec.stack import Stack
+
+COMPILES: Final = ("maxtext",)  # frameworks whose steps XLA compiles
+_NO_LAUNCHES: Final = {
+    "layer_floor": 0.0, "layer_floor_tp": 0.0, "moe_layer_floor": 0.0, "expert_launch": 0.0,
+    "layer_floor_tp_nodes": 0.0, "pipeline_tp_floor": 0.0, "tensor_update": 0.0,
+}  # fmt: skip
+# A stack's factors correct the tables of GPUs by runs on GPUs, of whose libraries these devices have none.
+_NEUTRAL: Final = {"gemm": {}, "attention": 1.0, "memory_bound": 1.0, "grouped_gemm": 1.0, "accelerator": {}}
+# XLA lays out a program's memory before it runs; its reports of what does not fit name 0.3 % or less of fragmentation
+_PLANNED_MEMORY: Final = {"context": 0.0, "fragmentation": 0.0}
+# weights sharded in a slice, copied to others: MaxText's defaults, ici_fsdp_parallelism under dcn_data_parallelism
+_SLICES: Final = {"hybrid_sharding": (3,)}
+_WHOLE: Final = {"slowdown_per_doubling": 0.0}  # of NCCL's collectives and GPU hosts
+
+
+def as_compiled(stack: Stack, chip: Accelerator) -> Stack:
+    """The stack as its program runs on the device: no launches of layers, kernels at the rates of the device's tables,
+    and no CUDA context, as `memory` is what XLA gives a program; so nothing of it is fitted. Raises `UnsupportedError`.
+
+    A calibration's factors were measured on the device itself and stay.
+    """
+    if stack.framework not in COMPILES:
+        raise UnsupportedError(
+            f"the stack must be one that is compiled for {chip.name}",
+            f"{stack.name}, which launches kernels of GPUs",
+            "choose --stack maxtext-2024, or a cluster of GPUs",
+        )
+    overhead = stack.overhead.model_copy(update=_PLANNED_MEMORY)
+    host = stack.host.model_copy(update=_NO_LAUNCHES)
+    limits = stack.limits.model_copy(update=_SLICES)
+    changed: dict[str, Any] = {"overhead": overhead, "host": host, "limits": limits}
+    if not stack.calibration:
+        changed["fitted"] = ""
+        changed["compute"] = stack.compute.model_copy(update=_NEUTRAL)
+        changed["communication"] = stack.communication.model_copy(update=_WHOLE)
+    return stack.model_copy(update=changed)
+
+
+def said_of_compiled(stack: Stack, chip: Accelerator) -> tuple[str, ...]:
+    """What is assumed of a stack there, for the list of what is assumed."""
+    said = [
+        f"{stack.name} on {chip.name} is one program: its layers are not launched one by one"
+        + ("" if stack.calibration else ", and what runs on GPUs fitted of its kernels is left out")
+    ]
+    if chip.torus is not None:
+        said.append(
+            "collectives take all links of the axes of the torus that their group spans, both ways; those of several "
+            "groups at once are not slowed down by each other"
+        )
+    return tuple(said)
