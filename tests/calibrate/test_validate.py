@@ -50,6 +50,30 @@ def test_rows_keep_their_order_and_none_raises() -> None:
     assert all(output["reason"] for output in outputs if output["status"] != "ok")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "precision"),
+    [("v100_32g", "bf16"), ("a100_sxm_80g", "fp8"), ("mi250x", "fp8"), ("h100_sxm_80g", "nvfp4")],
+)
+def test_a_format_that_the_device_lacks_costs_no_file_its_rows(gpu: str, precision: str) -> None:
+    """Of a source that no stack was fitted on, whose band asks the cost model."""
+    new = {**ROW, "source": "somebody_2031"}
+    lacking, other = predict_rows([{**new, "gpu": gpu, "precision": precision}, new], MODELS)
+    assert (lacking["status"], lacking["band"]) == ("unsupported", None)
+    assert precision.removeprefix("nv") in lacking["reason"]
+    assert (other["status"], other["band"] is not None) == ("ok", True)
+
+
+def test_a_band_that_cannot_be_told_leaves_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> float:
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr("planner.calibrate.validate.band_of_row", broken)
+    monkeypatch.setattr("planner.calibrate.validate.with_flops_rate", broken)
+    validation = validate_rows([{**ROW, "tflops_per_gpu": "400"}], MODELS)
+    assert validation.rows[0]["step_time_s"] > 0
+    assert validation.rows[0]["band"] is None
+
+
 def test_an_impossible_pipeline_is_answered_with_its_rule() -> None:
     row = {**ROW, "framework": "nanotron", "tp": "1", "pp": "64", "dp": "1"}
     output = predict_rows([row], MODELS)[0]
