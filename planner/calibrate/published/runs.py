@@ -32,6 +32,7 @@ from planner.calibrate.published.cells import (
 from planner.calibrate.published.graphs import graphs_in
 from planner.calibrate.published.recipes import (
     ADAPTERS,
+    BF16_MOMENTS,
     Narrowed,
     bf16_layers_of,
     bridge_recipe,
@@ -41,15 +42,9 @@ from planner.calibrate.published.recipes import (
     with_routing_groups,
 )
 from planner.calibrate.published.sharded_stacks import with_stage
-from planner.calibrate.published.stack_of import (
-    BF16_MOMENTS,
-    KIN_BAND_FACTOR,
-    LAYERS_OFFLOADED,
-    NO_PREDICTION,
-    OFFLOAD,
-    apply_switches,
-    stack_of,
-)
+from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
+from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, OFFLOAD, apply_switches
+from planner.calibrate.published.words import Word
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
@@ -77,7 +72,7 @@ _FROZEN_BITS: Final = ((4, r"\bqlora\b|\bnf4\b|4-?bit"), (8, r"8-?bit base|int8 
 # devices, and ranks of tensor groups in a pipeline, up to which nanotron's host runs ahead of them
 NANOTRON_AHEAD: Final = 256
 NANOTRON_AHEAD_TP: Final = 16
-_PACKED: Final = re.compile(r"\bpacked\b", re.IGNORECASE)
+_PACKED: Final = Word(r"\bpacked\b")
 # tokens of a text of SQuAD with its question, which such rows pack; from memory. 512 make a step 0.3 % longer.
 PACKED_TEXT: Final = 256.0
 LORA_RANK: Final = 16  # where a row states none; published peaks and times hardly depend on it

@@ -286,6 +286,11 @@ def test_nvfp4_parameters_by_release_and_recipe(source: str, model: str, gpu: st
     assert reader.read({**ROW, **cells}).problem.stack.states.fp4_param_gather is gathers
 
 
+def test_a_row_that_denies_packing_and_adapters_has_none() -> None:
+    job = read(extras="full fine-tuning (not LoRA), not packed").problem.job
+    assert (job.packed, job.lora_rank) == (False, None)
+
+
 def test_packed_rows_attend_within_texts() -> None:
     job = RunReader(MODELS).read({**ROW, "extras": "SFT packed"}).problem.job
     assert job.packed

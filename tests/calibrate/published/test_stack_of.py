@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.published.stack_of import FLASH1_SLOWDOWN, apply_switches, release_of, stack_of
+from planner.calibrate.published.stack_of import release_of, stack_of
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
 from planner.spec.machine.accelerator import Architecture
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.stack.kinds import AttentionKernel
 
 
 @pytest.mark.parametrize(
@@ -85,68 +85,6 @@ def test_only_a_release_is_read_from_the_source() -> None:
     assert release_of("NeMo", "any_other_name") is None
 
 
-def test_flash1_doubles_attention_and_rms_kernel_fuses_norms() -> None:
-    stack = load_stack("aa-scaling-2023")
-    first, _ = apply_switches(stack, "kernel=flash_attentionv1.0.8")
-    second, said = apply_switches(stack, "kernel=flash_attention2 + RMS kernel")
-    assert first.compute.attention == FLASH1_SLOWDOWN * second.compute.attention
-    assert second.kernels.fused_norm
-    assert not first.kernels.fused_norm
-    assert said
-    eager, _ = apply_switches(stack, "kernel=torch")
-    assert eager.kernels.attention is AttentionKernel.EAGER
-
-
-def test_switches_of_recipes() -> None:
-    stack = load_stack("megatron-2026")
-    hidden, _ = apply_switches(stack, "moe_a2a_overlap=True")
-    assert hidden.communication.ep_overlap > stack.communication.ep_overlap
-    fused, _ = apply_switches(stack, "moe_flex_dispatcher_backend=hybridep")
-    assert fused.communication.dispatcher is Dispatcher.HYBRIDEP
-    assert apply_switches(stack, "cutedsl_fused_grouped_mlp=True")[0].kernels.fused_experts
-    assert (
-        apply_switches(stack, "cuda_graph_impl=full_iteration")[0] is stack
-    )  # the configuration's, not the stack's
-    serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
-    assert serial.communication.dp_overlap == 0
-    assert serial.kernels.cross_entropy is CrossEntropy.FUSED
-
-
-def test_liger_fuses_more_than_the_loss() -> None:
-    stack = load_stack("deepspeed-2025")
-    kernels = apply_switches(stack, "liger")[0].kernels
-    assert (kernels.fused_norm, kernels.fused_rotary, kernels.fused_activation) == (True, True, True)
-    assert kernels.cross_entropy is CrossEntropy.CHUNKED
-    assert not stack.kernels.fused_rotary
-
-
-def test_tensor_parallel_overlap_is_what_the_row_says_of_it() -> None:
-    recipes = load_stack("megatron-2024")  # its runs had it
-    assert apply_switches(recipes, "tp-comm-overlap, overlap-grad-reduce")[0] is recipes
-    alone, said = apply_switches(recipes, "ub_tp_comm_overlap=false")
-    assert (alone.communication.tp_exposed, alone.communication.tp_overlapped) == (1.0, False)
-    assert said == ("tensor-parallel communication not overlapped",)
-    vanilla = load_stack("torchtitan-2024")
-    hidden, _ = apply_switches(vanilla, "async TP")
-    assert hidden.communication.tp_exposed < vanilla.communication.tp_exposed
-
-
-def test_flash_attention_that_a_row_names_replaces_softmax_kernels() -> None:
-    before = load_stack("megatron-deepspeed-2022")
-    assert apply_switches(before, "use-flash-attn-v2")[0].kernels.attention is AttentionKernel.FLASH
-    for text in ("no flash-attn", "without flash attention", "fused softmax"):
-        assert apply_switches(before, text)[0].kernels.attention is AttentionKernel.FUSED_SOFTMAX
-    for text in ("eager attention", "attn_implementation=eager", "attn_impl: torch"):
-        assert (
-            apply_switches(load_stack("deepspeed-2025"), text)[0].kernels.attention is AttentionKernel.EAGER
-        )
-
-
-def test_what_is_not_modelled_is_said() -> None:
-    _, said = apply_switches(load_stack("megatron-2026"), "cpu_offload=true")
-    assert any("offload" in text for text in said)
-
-
 def test_a_guessed_release_is_one_that_runs_the_experts() -> None:
     """torchtitan of 2024 deals no experts, its successor does; a release that is stated stands."""
     guessed = stack_of("torchtitan", "a paper", Architecture.HOPPER, "megatron-2026")
@@ -157,11 +95,3 @@ def test_a_guessed_release_is_one_that_runs_the_experts() -> None:
     stated = stack_of("torchtitan", "torchtitan_202412", Architecture.HOPPER, "megatron-2026")
     assert stated.running(8).name == "torchtitan-2024"
     assert stack_of("NeMo", "a paper", Architecture.VOLTA, "megatron-2026").later[0] == "megatron-2022"
-
-
-def test_scales_by_rows_gather_in_16_bits() -> None:
-    stack = load_stack("torchtitan-2024")
-    assert stack.communication.tp_gathers_float8
-    rows, said = apply_switches(stack, "vanilla TP; compile; float8 rowwise")
-    assert not rows.communication.tp_gathers_float8
-    assert said == ("fp8 scales per row",)
