@@ -82,6 +82,36 @@ def test_an_impossible_pipeline_is_answered_with_its_rule() -> None:
     assert output["reason"].startswith("stages-filled")
 
 
+@pytest.mark.parametrize(
+    ("framework", "sharding"),
+    [
+        ("PyTorch FSDP", "zero3"),
+        ("DeepSpeed", "zero1"),
+        ("Composer", "zero3"),
+        ("transformers + accelerate", "zero3"),
+        ("GPT-NeoX", "zero1"),
+        ("Megatron-LM (2022)", "zero1"),
+    ],
+)
+def test_experts_dealt_on_a_stack_that_deals_none_are_answered(framework: str, sharding: str) -> None:
+    """Of such runs only that ep divides the experts is asked."""
+    row = {
+        **ROW,
+        "model": "moe",
+        "tp": "1",
+        "pp": "1",
+        "dp": "64",
+        "framework": framework,
+        "dp_sharding": sharding,
+    }
+    dealt, three = predict_rows([{**row, "ep": "8"}, {**row, "ep": "3"}], MODELS)
+    assert dealt["legal"]
+    assert dealt["step_time_s"] > 0
+    assert any("deals no experts over ep=8" in said for said in dealt["assumed"])
+    assert not three["legal"]
+    assert "ep must divide the experts" in three["reason"]
+
+
 def test_rows_that_break_a_rule_are_counted_apart_with_their_reason() -> None:
     """One answered, one that breaks a rule and failed, as that says, and two that break it and ran."""
     broken = {**ROW, "framework": "nanotron", "tp": "1", "pp": "64", "dp": "1"}
