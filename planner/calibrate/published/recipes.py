@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from planner.calibrate.published.cells import Row
-from planner.calibrate.published.stack_of import release_of
+from planner.calibrate.published.releases import release_of
 from planner.calibrate.published.words import Word
 from planner.errors import UnsupportedError
 from planner.spec.layer import Layer

@@ -41,6 +41,7 @@ from planner.calibrate.published.recipes import (
     unfound_graphs,
     with_routing_groups,
 )
+from planner.calibrate.published.releases import needs_of
 from planner.calibrate.published.sharded_stacks import with_stage
 from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
 from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, OFFLOAD, apply_switches
@@ -175,7 +176,7 @@ class RunReader:
         cluster = self._cluster(cells, assumed)
         choice = stack_of(
             cells["framework"], cells["source"], cluster.accelerator.architecture, DEFAULT_STACK
-        ).running((count_in(cells, "ep") or 1) if model.is_moe else 1)
+        ).running(needs_of(cells, model))
         assumed += choice.assumed
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
         degrees = _degrees(cells, cluster.num_devices, assumed)

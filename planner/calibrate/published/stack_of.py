@@ -1,8 +1,8 @@
 """Which stack ran a published row?
 
 A framework is free text ("NeMo 2.0/Megatron-Core"), its release stands there or in the name of the source. A
-framework that has no stack of its own is answered with its nearest kin and says so. Left out: everything measured, and
-the switches that a row sets (`switches.py`).
+framework that has no stack of its own is answered with its nearest kin and says so. Left out: everything measured,
+when releases were (`releases.py`) and what switches a row sets (`switches.py`).
 """
 
 from __future__ import annotations
@@ -11,30 +11,37 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from planner.calibrate.published.releases import LATEST, TIME_OF_MACHINE, Needs, release_of
 from planner.catalog.load_stacks import load_stack
 from planner.spec.machine.accelerator import Architecture
 
 # Nearest kin doubles the error band: a stack that no row identified was up to 2x apart (research, "stacks").
 KIN_BAND_FACTOR: Final = 2.0
-LATEST: Final = 10**6
 
 
 @dataclass(frozen=True)
 class StackChoice:
-    """The stack of a row. `kin`: the framework it stands in for, empty if it is the stack itself. `later`: its
-    successors, where the release is a guess."""
+    """The stack of a row. `kin`: the framework it stands in for, empty if it is the stack itself. `eras`: where the
+    release is a guess, its own era and those of its successors."""
 
     name: str
     kin: str = ""
     assumed: tuple[str, ...] = ()
-    later: tuple[str, ...] = ()
+    eras: tuple[tuple[int, str], ...] = ()
 
-    def running(self, ep: int) -> StackChoice:
-        """The first of these stacks that runs so many expert-parallel ranks; itself where none does."""
-        for name in (self.name, *self.later):
-            if ep <= load_stack(name).limits.max_ep:
-                said = (f"ep={ep}: a release that runs it, {name}",) * (name != self.name)
+    def running(self, needs: Needs) -> StackChoice:
+        """The first of these stacks that is not older than the row's things and runs its degrees; the last that is not
+        where none runs them."""
+        why: dict[str, None] = {}
+        for last, name in self.eras:
+            limits = load_stack(name).limits
+            older = [what for since, what in needs.since if since > last]
+            older += [f"ep={needs.ep}"] * (needs.ep > limits.max_ep)
+            older += [f"cp={needs.cp}"] * (needs.cp > limits.max_cp)
+            if not older:
+                said = (f"{', '.join(why)}: a release that runs it, {name}",) * bool(why)
                 return replace(self, name=name, assumed=(*self.assumed, *said))
+            why |= dict.fromkeys(older)
         return self
 
 
@@ -95,47 +102,10 @@ _FAMILIES: Final = (
 # from; see catalog/stacks/vtrain-2024.yaml
 _SOFTWARE: Final = ((r"^vtrain_single", "vtrain-2024"),)
 
-# releases whose number is not a date: first matching pattern gives yyyymm
-_RELEASES: Final = (
-    (r"megatron-core r?0\.(?:[0-8])\b", 202408),
-    (r"megatron-core r?0\.(?:9|10|11)\b", 202502),
-    (r"megatron-core r?0\.1[23]\b", 202506),
-    (r"megatron-core r?0\.14\b", 202510),
-    (r"megatron-core r?0\.(?:1[5-9]|[2-9]\d)\b", 202604),
-    (r"nemo 1\.|nemo 1\.x", 202411),
-    (r"nemo 2\.", 202504),
-    (r"\bdev\b|\bmain\b", LATEST),
-    (r"\bte 2\.(?:[0-4])\b", 202506),
-    (r"\bte 2\.", 202603),
-    (r"megatron-bridge|\bbridge\b", LATEST),
-)
 # Transformer Engine, without which a Hopper runs no 8-bit product, and FlashAttention came into Megatron-LM in December
 # 2022 (its 3499542 and d693034): from then on a Megatron on Hopper is no longer the one of 2022.
 _TRANSFORMER_ENGINE: Final = 202301
 _SINCE_ENGINE: Final = 202401
-# An undated Megatron is of the time of its machine.
-_TIME_OF_MACHINE: Final = {
-    Architecture.VOLTA: 202006,
-    Architecture.AMPERE: 202306,
-    Architecture.HOPPER: 202412,
-    Architecture.BLACKWELL: LATEST,
-}
-
-
-def release_of(framework: str, source: str) -> int | None:
-    """Release date of the software as yyyymm, from the framework's text or the source's name; None if neither says."""
-    text = framework.lower()
-    if match := re.search(r"\((20[12]\d)\)", text):
-        return int(match[1]) * 100 + 6
-    for name in (text, source.lower()):
-        if match := re.search(r"(?<![\d.])(2[2-9])\.(0[1-9]|1[0-2])(?!\d)", name):  # 24.07, 26.04.01
-            return (2000 + int(match[1])) * 100 + int(match[2])
-    for pattern, date in _RELEASES:
-        if re.search(pattern, text):
-            return date
-    if match := re.search(r"_(20[12]\d)(0[1-9]|1[0-2])?(?:_|$)", source.lower()):  # torchtitan_202412
-        return int(match[1]) * 100 + int(match[2] or 6)
-    return None
 
 
 def stack_of(framework: str, source: str, architecture: Architecture, default: str) -> StackChoice:
@@ -151,11 +121,11 @@ def stack_of(framework: str, source: str, architecture: Architecture, default: s
             continue
         date = release_of(framework, source)
         assumed: list[str] = []
-        later: tuple[str, ...] = ()
+        eras: tuple[tuple[int, str], ...] = ()
         if date is None and len(family.eras) > 1:
-            date = _TIME_OF_MACHINE.get(architecture, LATEST)
+            date = TIME_OF_MACHINE.get(architecture, LATEST)
             assumed.append(f"release not stated: of the time of {architecture} devices")
-            later = tuple(stack for last, stack in family.eras if last > date)[1:]
+            eras = tuple(era for era in family.eras if date <= era[0])
         if (
             family.eras is _MEGATRON
             and architecture is Architecture.HOPPER
@@ -166,6 +136,6 @@ def stack_of(framework: str, source: str, architecture: Architecture, default: s
         kin = framework.strip() if family.kin else ""
         if kin:
             assumed.append(f"no stack for {kin!r}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}")
-        return StackChoice(name, kin, tuple(assumed), later)
+        return StackChoice(name, kin, tuple(assumed), eras)
     said = f"unknown framework {framework.strip()!r}: {default}, error band x{KIN_BAND_FACTOR:g}"
     return StackChoice(default, framework.strip(), (said,))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from planner.calibrate.published.stack_of import release_of, stack_of
+from planner.calibrate.published.releases import Needs, needs_of, release_of
+from planner.calibrate.published.stack_of import stack_of
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
 from planner.spec.machine.accelerator import Architecture
+from planner.spec.model import ModelSpec
 from planner.spec.stack.kinds import AttentionKernel
+from tests.problems import dense_model, moe_model
 
 
 @pytest.mark.parametrize(
@@ -85,13 +90,55 @@ def test_only_a_release_is_read_from_the_source() -> None:
     assert release_of("NeMo", "any_other_name") is None
 
 
-def test_a_guessed_release_is_one_that_runs_the_experts() -> None:
+def test_a_guessed_release_is_one_that_runs_the_degrees() -> None:
     """torchtitan of 2024 deals no experts, its successor does; a release that is stated stands."""
     guessed = stack_of("torchtitan", "a paper", Architecture.HOPPER, "megatron-2026")
-    assert (guessed.name, guessed.later) == ("torchtitan-2024", ("torchtitan-2026",))
-    assert guessed.running(1) == guessed
-    assert guessed.running(8).name == "torchtitan-2026"
-    assert any("ep=8" in said for said in guessed.running(8).assumed)
+    assert (guessed.name, [name for _, name in guessed.eras][1:]) == ("torchtitan-2024", ["torchtitan-2026"])
+    assert guessed.running(Needs()) == guessed
+    assert guessed.running(Needs(ep=8)).name == "torchtitan-2026"
+    assert any("ep=8" in said for said in guessed.running(Needs(ep=8)).assumed)
     stated = stack_of("torchtitan", "torchtitan_202412", Architecture.HOPPER, "megatron-2026")
-    assert stated.running(8).name == "torchtitan-2024"
-    assert stack_of("NeMo", "a paper", Architecture.VOLTA, "megatron-2026").later[0] == "megatron-2022"
+    assert stated.running(Needs(ep=8)).name == "torchtitan-2024"
+    undated = stack_of("NeMo", "a paper", Architecture.VOLTA, "megatron-2026")
+    assert undated.running(Needs(cp=2)).name == "megatron-2024"
+
+
+CELLS = {
+    "model": "gpt", "seq_len": "4096", "ep": "", "cp": "", "pp": "4", "schedule": "1f1b", "optimizer": "adam",
+    "extras": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "model", "name"),
+    [
+        ({}, dense_model(), "megatron-2022"),
+        ({"model": "llama2_7b"}, dense_model(), "megatron-2022"),
+        ({"model": "llama3_8b"}, dense_model(), "megatron-2024"),
+        ({"model": "some_model"}, replace(dense_model(), vocab=128256), "megatron-2024"),
+        ({"model": "Qwen3-8B"}, dense_model(), "megatron-2025"),
+        ({"model": "mixtral_8x7b"}, moe_model(), "megatron-2024"),
+        ({"cp": "4"}, dense_model(), "megatron-2024"),
+        ({"ep": "4"}, moe_model(), "megatron-2024"),
+        ({"ep": "4"}, dense_model(), "megatron-2022"),
+        ({"schedule": "zb-h1"}, dense_model(), "megatron-2024"),
+        ({"schedule": "zbv"}, dense_model(), "megatron-2024"),
+        ({"schedule": "v-half"}, dense_model(), "megatron-2024"),
+        ({"schedule": "zbv", "pp": "1"}, dense_model(), "megatron-2022"),
+        ({"optimizer": "muon"}, dense_model(), "megatron-2024"),
+        ({"optimizer": "adam_bf16"}, dense_model(), "megatron-2024"),
+        ({"seq_len": "32768"}, dense_model(), "megatron-2024"),
+        ({"extras": "overlap-grad-reduce"}, dense_model(), "megatron-2024"),
+        ({"extras": "no CUDA graphs"}, dense_model(), "megatron-2022"),
+        ({"extras": "HybridEP"}, dense_model(), "megatron-2026"),
+    ],
+)
+def test_an_undated_release_is_no_older_than_what_it_runs(
+    changed: dict[str, str], model: ModelSpec, name: str
+) -> None:
+    choice = stack_of("Megatron-LM", "a paper", Architecture.AMPERE, DEFAULT_STACK)
+    chosen = choice.running(needs_of({**CELLS, **changed}, model))
+    assert chosen.name == name
+    assert bool(set(chosen.assumed) - set(choice.assumed)) is (name != choice.name)
+    dated = stack_of("Megatron-LM (2022)", "a paper", Architecture.AMPERE, DEFAULT_STACK)
+    assert dated.running(needs_of({**CELLS, **changed}, model)) == dated
