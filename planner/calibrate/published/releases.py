@@ -18,11 +18,11 @@ from planner.spec.model import ModelSpec
 LATEST: Final = 10**6
 # releases whose number is not a date: first matching pattern gives yyyymm
 _RELEASES: Final = (
-    (r"megatron-core r?0\.(?:[0-8])\b", 202408),
-    (r"megatron-core r?0\.(?:9|10|11)\b", 202502),
-    (r"megatron-core r?0\.1[23]\b", 202506),
-    (r"megatron-core r?0\.14\b", 202510),
-    (r"megatron-core r?0\.(?:1[5-9]|[2-9]\d)\b", 202604),
+    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.(?:[0-8])\b", 202408),
+    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.(?:9|10|11)\b", 202502),
+    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.1[23]\b", 202506),
+    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.14\b", 202510),
+    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.(?:1[5-9]|[2-9]\d)\b", 202604),
     (r"nemo 1\.|nemo 1\.x", 202411),
     (r"nemo 2\.", 202504),
     (r"\bdev\b|\bmain\b", LATEST),

@@ -46,7 +46,7 @@ from planner.calibrate.published.sharded_stacks import with_stage
 from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
 from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, OFFLOAD, apply_switches
 from planner.calibrate.published.words import Word
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
+from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.description import spec_from_description
@@ -174,10 +174,13 @@ class RunReader:
         assumed: list[str] = []
         model = self._model(cells["model"])
         cluster = self._cluster(cells, assumed)
-        choice = stack_of(
-            cells["framework"], cells["source"], cluster.accelerator.architecture, DEFAULT_STACK
-        ).running(needs_of(cells, model))
+        choice = stack_of(cells["framework"], cells["source"], cluster.accelerator.architecture).running(
+            needs_of(cells, model)
+        )
         assumed += choice.assumed
+        if choice.sharding and not cells["dp_sharding"]:
+            cells["dp_sharding"] = choice.sharding
+            assumed.append(f"dp_sharding not stated: {choice.sharding}, as {cells['framework']} has it")
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
         degrees = _degrees(cells, cluster.num_devices, assumed)
         stack = self._polling(stack, cluster.num_devices, degrees)

@@ -22,12 +22,14 @@ KIN_BAND_FACTOR: Final = 2.0
 @dataclass(frozen=True)
 class StackChoice:
     """The stack of a row. `kin`: the framework it stands in for, empty if it is the stack itself. `eras`: where the
-    release is a guess, its own era and those of its successors."""
+    release is a guess, its own era and those of its successors. `sharding`: how it shards where a row does not say,
+    empty where that is the stack's to say."""
 
     name: str
     kin: str = ""
     assumed: tuple[str, ...] = ()
     eras: tuple[tuple[int, str], ...] = ()
+    sharding: str = ""
 
     def running(self, needs: Needs) -> StackChoice:
         """The first of these stacks that is not older than the row's things and runs its degrees; the last that is not
@@ -49,12 +51,13 @@ class StackChoice:
 class _Family:
     """Frameworks matching `pattern` run on the stacks in `eras`: (last release as yyyymm, stack), in time order.
 
-    `kin`: the text is a framework of its own, the stacks only its relatives.
+    `kin`: the text is a framework of its own, the stacks only its relatives. `sharding`: see `StackChoice`.
     """
 
     pattern: str
     eras: tuple[tuple[int, str], ...]
     kin: bool = False
+    sharding: str = ""
 
 
 _MEGATRON: Final = (
@@ -80,23 +83,34 @@ _FAMILIES: Final = (
     # atorch/examples/llama2/README.md)
     _Family(r"atorch.*(?:deepspeed|ds.?3d)|deepspeed.*atorch", _DEEPSPEED, kin=True),
     _Family(r"megatron-?deepspeed", ((LATEST, "megatron-deepspeed-2022"),)),
-    _Family(r"gpt-neox", ((LATEST, "megatron-deepspeed-2022"),), kin=True),
-    _Family(r"llm-foundry|composer|mosaic", ((LATEST, "llm-foundry-2023"),)),
+    # forks of Megatron-LM with split backward passes (sail-sg/zero-bubble-pipeline-parallelism, 2023-11)
+    _Family(r"zero[ _-]?bubble|sail-sg", _MEGATRON_SINCE_FLASH, kin=True),
+    _Family(r"megatron[ -]?fsdp", ((LATEST, "megatron-fsdp-2026"),)),
+    _Family(r"gpt-?neox", ((LATEST, "megatron-deepspeed-2022"),), kin=True),
+    _Family(r"llm[ _-]?foundry|composer|mosaic", ((LATEST, "llm-foundry-2023"),)),
     _Family(r"primus.*torchtitan|torchtitan.*primus", _TORCHTITAN, kin=True),
     _Family(r"torchtitan", _TORCHTITAN),
     _Family(r"maxtext|paxml|\bpax\b|\bjax\b", ((LATEST, "maxtext-2024"),)),
+    _Family(r"levanter|easylm|\bt5x\b|\bflax\b|\balpa\b|xla", ((LATEST, "maxtext-2024"),), kin=True),
     _Family(r"hai-llm", ((LATEST, "hai-llm-2024"),)),
-    _Family(r"primus|internevo|internlm|pai-megatron|flagscale", _MEGATRON_SINCE_FLASH, kin=True),
-    _Family(r"megascale|colossal|oneflow|libai|mindspeed", _MEGATRON, kin=True),
-    _Family(r"megatron|nemo", _MEGATRON),
+    _Family(r"primus|internevo|internlm|pai-megatron|flagscale|fast-?llm|galvatron", _MEGATRON_SINCE_FLASH, kin=True),
+    _Family(r"megascale|colossal|oneflow|libai|mindspeed|axonn|merak|bpipe", _MEGATRON, kin=True),
+    _Family(r"megatron|nemo|\bmcore\b", _MEGATRON),
     _Family(r"meta internal|4d\b", _TORCHTITAN, kin=True),
     _Family(r"fms-fsdp|fsdp ?1|fsdp v1", _FSDP1),
     _Family(r"deepspeed.*transformers|transformers.*deepspeed", _DEEPSPEED),
     _Family(r"transformers|accelerate|hugging|\btrl\b|axolotl|llama-?factory", _DEEPSPEED, kin=True),
-    _Family(r"fsdp ?2|fully_shard|torchtune", _TORCHTITAN, kin=True),
+    _Family(r"fsdp ?2|fully_shard|torchtune|lingua|veomni|vescale", _TORCHTITAN, kin=True),
     _Family(r"fairscale|metaseq|fsdp", _FSDP1, kin=True),
-    _Family(r"deepspeed|zero", _DEEPSPEED),
+    _Family(r"deepspeed|\bzero\b|\bzero-?[123]\b", _DEEPSPEED),
+    _Family(r"bmtrain", _DEEPSPEED, kin=True),
+    # loops of their own around PyTorch's layers, or as bare: replicas that all-reduce, and llm.c's sharded optimizer
+    _Family(r"llm\.c\b", _FSDP1, kin=True, sharding="zero1"),
+    _Family(r"\bddp\b|nanogpt|mingpt|lit-?gpt|lightning", _FSDP1, kin=True, sharding="none"),
+    _Family(r"olmo|torch", _FSDP1, kin=True),
 )  # fmt: skip
+
+_UNKNOWN: Final = _Family("", _MEGATRON, kin=True)
 
 # software that the source's name tells, not the framework's: vTrain's sums of profiles name what its layers were taken
 # from; see catalog/stacks/vtrain-2024.yaml
@@ -108,34 +122,28 @@ _TRANSFORMER_ENGINE: Final = 202301
 _SINCE_ENGINE: Final = 202401
 
 
-def stack_of(framework: str, source: str, architecture: Architecture, default: str) -> StackChoice:
-    """The stack that ran a row; `default` where the framework is unknown or not stated."""
-    text = framework.strip().lower()
+def stack_of(framework: str, source: str, architecture: Architecture) -> StackChoice:
+    """The stack that ran a row; Megatron's of the time of its device where the framework is unknown or not stated."""
     for pattern, name in _SOFTWARE:
         if re.search(pattern, source.lower()):
             return StackChoice(name)
-    if not text:
-        return StackChoice(default, "an unnamed framework", (f"framework not stated: {default}",))
-    for family in _FAMILIES:
-        if not re.search(family.pattern, text):
-            continue
-        date = release_of(framework, source)
-        assumed: list[str] = []
-        eras: tuple[tuple[int, str], ...] = ()
-        if date is None and len(family.eras) > 1:
-            date = TIME_OF_MACHINE.get(architecture, LATEST)
-            assumed.append(f"release not stated: of the time of {architecture} devices")
-            eras = tuple(era for era in family.eras if date <= era[0])
-        if (
-            family.eras is _MEGATRON
-            and architecture is Architecture.HOPPER
-            and (date or 0) >= _TRANSFORMER_ENGINE
-        ):
-            date = max(date or 0, _SINCE_ENGINE)
-        name = next(stack for last, stack in family.eras if (date or LATEST) <= last)
-        kin = framework.strip() if family.kin else ""
-        if kin:
-            assumed.append(f"no stack for {kin!r}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}")
-        return StackChoice(name, kin, tuple(assumed), eras)
-    said = f"unknown framework {framework.strip()!r}: {default}, error band x{KIN_BAND_FACTOR:g}"
-    return StackChoice(default, framework.strip(), (said,))
+    given = framework.strip()
+    found = next((family for family in _FAMILIES if re.search(family.pattern, given.lower())), None)
+    family = found if found is not None and given else _UNKNOWN
+    date, assumed, eras = release_of(framework, source), list[str](), tuple[tuple[int, str], ...]()
+    if date is None and len(family.eras) > 1:
+        date = TIME_OF_MACHINE.get(architecture, LATEST)
+        assumed.append(f"release not stated: of the time of {architecture} devices")
+        eras = tuple(era for era in family.eras if date <= era[0])
+    modern = architecture is Architecture.HOPPER and (date or 0) >= _TRANSFORMER_ENGINE
+    if family.eras is _MEGATRON and modern:
+        date = max(date or 0, _SINCE_ENGINE)
+    name = next(stack for last, stack in family.eras if (date or LATEST) <= last)
+    if not given:
+        assumed.append(f"framework not stated: {name}")
+    elif found is None:
+        assumed.append(f"unknown framework {given!r}: {name}, error band x{KIN_BAND_FACTOR:g}")
+    elif family.kin:
+        assumed.append(f"no stack for {given!r}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}")
+    kin = (given or "an unnamed framework") if family.kin else ""
+    return StackChoice(name, kin, tuple(assumed), eras, family.sharding)

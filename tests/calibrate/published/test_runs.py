@@ -399,3 +399,13 @@ def test_sums_of_profiles_hold_the_embedding_and_the_logits_matrix_each() -> Non
         problem = reader.read({**row, "source": source}).problem
         assert problem.model.tied_embeddings is tied
         assert problem.stack.communication.gradient_bytes == 2.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "stated", "zero"),
+    [("PyTorch DDP", "", 0), ("nanoGPT", "zero3", 3), ("llm.c", "", 1), ("PyTorch FSDP", "", 3)],
+)
+def test_loops_around_torch_shard_as_they_do(framework: str, stated: str, zero: int) -> None:
+    run = read(framework=framework, dp_sharding=stated, tp="1", pp="1", dp="64")
+    assert run.config.zero == zero
+    assert any(said.startswith("dp_sharding") for said in run.assumed) is (not stated)

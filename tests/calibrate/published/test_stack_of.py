@@ -8,7 +8,7 @@ import pytest
 
 from planner.calibrate.published.releases import Needs, needs_of, release_of
 from planner.calibrate.published.stack_of import stack_of
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+from planner.catalog.load_stacks import load_stack, stack_names
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
 from planner.spec.stack.kinds import AttentionKernel
@@ -38,7 +38,7 @@ from tests.problems import dense_model, moe_model
     ],
 )
 def test_framework_has_its_stack(framework: str, source: str, expected: str) -> None:
-    choice = stack_of(framework, source, Architecture.HOPPER, DEFAULT_STACK)
+    choice = stack_of(framework, source, Architecture.HOPPER)
     assert (choice.name, choice.kin) == (expected, "")
 
 
@@ -55,32 +55,29 @@ def test_framework_has_its_stack(framework: str, source: str, expected: str) -> 
     ],
 )
 def test_other_frameworks_name_their_kin(framework: str) -> None:
-    choice = stack_of(framework, "source", Architecture.CDNA3, DEFAULT_STACK)
+    choice = stack_of(framework, "source", Architecture.CDNA3)
     assert choice.kin
     assert choice.name in stack_names()
     assert choice.assumed
 
 
 def test_undated_megatron_is_of_the_time_of_its_machine() -> None:
-    names = [
-        stack_of("Megatron-LM", "x", a, DEFAULT_STACK).name
-        for a in (Architecture.AMPERE, Architecture.BLACKWELL)
-    ]
+    names = [stack_of("Megatron-LM", "x", a).name for a in (Architecture.AMPERE, Architecture.BLACKWELL)]
     assert names == ["megatron-2022", "megatron-2026"]
-    assert stack_of("NeMo 23.05", "x", Architecture.AMPERE, DEFAULT_STACK).name == "megatron-2022"
+    assert stack_of("NeMo 23.05", "x", Architecture.AMPERE).name == "megatron-2022"
 
 
 @pytest.mark.parametrize(
     "framework", ["ATorch DS 3D", "DeepSpeed 3D of ATorch", "ATorch (Megatron-DeepSpeed)"]
 )
 def test_atorch_runs_layers_of_transformers_in_pipelines_of_deepspeed(framework: str) -> None:
-    choice = stack_of(framework, "x", Architecture.AMPERE, DEFAULT_STACK)
+    choice = stack_of(framework, "x", Architecture.AMPERE)
     assert (choice.name, choice.kin) == ("deepspeed-2025", framework)
 
 
 @pytest.mark.parametrize("framework", ["InternEvo", "FlagScale", "Pai-Megatron"])
 def test_forks_that_had_flash_attention_from_the_start_are_no_older(framework: str) -> None:
-    choice = stack_of(framework, "x", Architecture.AMPERE, DEFAULT_STACK)
+    choice = stack_of(framework, "x", Architecture.AMPERE)
     assert choice.name == "megatron-2024"
     assert load_stack(choice.name).kernels.attention is AttentionKernel.FLASH
 
@@ -92,14 +89,14 @@ def test_only_a_release_is_read_from_the_source() -> None:
 
 def test_a_guessed_release_is_one_that_runs_the_degrees() -> None:
     """torchtitan of 2024 deals no experts, its successor does; a release that is stated stands."""
-    guessed = stack_of("torchtitan", "a paper", Architecture.HOPPER, "megatron-2026")
+    guessed = stack_of("torchtitan", "a paper", Architecture.HOPPER)
     assert (guessed.name, [name for _, name in guessed.eras][1:]) == ("torchtitan-2024", ["torchtitan-2026"])
     assert guessed.running(Needs()) == guessed
     assert guessed.running(Needs(ep=8)).name == "torchtitan-2026"
     assert any("ep=8" in said for said in guessed.running(Needs(ep=8)).assumed)
-    stated = stack_of("torchtitan", "torchtitan_202412", Architecture.HOPPER, "megatron-2026")
+    stated = stack_of("torchtitan", "torchtitan_202412", Architecture.HOPPER)
     assert stated.running(Needs(ep=8)).name == "torchtitan-2024"
-    undated = stack_of("NeMo", "a paper", Architecture.VOLTA, "megatron-2026")
+    undated = stack_of("NeMo", "a paper", Architecture.VOLTA)
     assert undated.running(Needs(cp=2)).name == "megatron-2024"
 
 
@@ -136,9 +133,42 @@ CELLS = {
 def test_an_undated_release_is_no_older_than_what_it_runs(
     changed: dict[str, str], model: ModelSpec, name: str
 ) -> None:
-    choice = stack_of("Megatron-LM", "a paper", Architecture.AMPERE, DEFAULT_STACK)
+    choice = stack_of("Megatron-LM", "a paper", Architecture.AMPERE)
     chosen = choice.running(needs_of({**CELLS, **changed}, model))
     assert chosen.name == name
     assert bool(set(chosen.assumed) - set(choice.assumed)) is (name != choice.name)
-    dated = stack_of("Megatron-LM (2022)", "a paper", Architecture.AMPERE, DEFAULT_STACK)
+    dated = stack_of("Megatron-LM (2022)", "a paper", Architecture.AMPERE)
     assert dated.running(needs_of({**CELLS, **changed}, model)) == dated
+
+
+@pytest.mark.parametrize(
+    ("framework", "architecture", "name"),
+    [
+        ("sail-sg zero-bubble", Architecture.AMPERE, "megatron-2024"),
+        ("zero-bubble-pipeline-parallelism", Architecture.AMPERE, "megatron-2024"),
+        ("Megatron-LM (zero bubble fork)", Architecture.HOPPER, "megatron-2024"),
+        ("LLM Foundry", Architecture.HOPPER, "llm-foundry-2023"),
+        ("Levanter", Architecture.AMPERE, "maxtext-2024"),
+        ("Levanter (JAX)", Architecture.AMPERE, "maxtext-2024"),
+        ("PyTorch DDP", Architecture.VOLTA, "fsdp1-2023"),
+        ("PyTorch", Architecture.AMPERE, "fsdp1-2023"),
+        ("nanoGPT", Architecture.AMPERE, "fsdp1-2023"),
+        ("llm.c", Architecture.AMPERE, "fsdp1-2023"),
+        ("AxoNN", Architecture.VOLTA, "megatron-2021"),
+        ("AxoNN", Architecture.CDNA2, "megatron-2024"),
+        ("MCore 0.14", Architecture.HOPPER, "megatron-2026"),
+        ("MCore", Architecture.AMPERE, "megatron-2022"),
+        ("Megatron-FSDP", Architecture.HOPPER, "megatron-fsdp-2026"),
+        ("DeepSpeed ZeRO-3", Architecture.AMPERE, "deepspeed-2025"),
+        ("VeOmni", Architecture.HOPPER, "torchtitan-2024"),
+        ("something new", Architecture.VOLTA, "megatron-2021"),
+        ("something new", Architecture.AMPERE, "megatron-2022"),
+        ("something new", Architecture.HOPPER, "megatron-2024"),
+        ("", Architecture.VOLTA, "megatron-2021"),
+        ("", Architecture.BLACKWELL, "megatron-2026"),
+    ],
+)
+def test_kin_by_what_a_framework_is_and_the_age_of_its_device(
+    framework: str, architecture: Architecture, name: str
+) -> None:
+    assert stack_of(framework, "a paper", architecture).name == name
