@@ -11,7 +11,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from planner.calibrate.published.words import Word
-from planner.catalog.stack_options import LIGER_KERNELS, TP_NOT_OVERLAPPED
+from planner.catalog.stack_options import (
+    GRADIENTS_16,
+    LIGER_KERNELS,
+    PURE_BF16,
+    TP_NOT_OVERLAPPED,
+    options_for,
+)
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
 
@@ -160,6 +166,53 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
     return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"
 
 
+def _narrow_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
+    """Gradients kept and reduced in 16 bits."""
+    wide = stack.communication.gradient_bytes > _HALF or stack.states.gradient > _HALF
+    if not wide or not (_NARROW_GRADIENTS.asked(text) or _WIDE_GRADIENTS.denied(text)):
+        return None
+    return _optional(GRADIENTS_16, stack, "gradients kept and reduced in 16 bits")
+
+
+def _pure_bf16(text: str, stack: Stack) -> tuple[Update, str] | None:
+    return _optional(PURE_BF16, stack, "weights and moments in bf16 alone") if _PURE.asked(text) else None
+
+
+def _optional(name: str, stack: Stack, what: str) -> tuple[Update, str]:
+    """What an option of the stack sets; nothing, and it is said, where the stack has no such option."""
+    option = next((option for option in options_for(stack) if option.name == name), None)
+    if option is None:
+        return {}, f"{what}: not used, {stack.name} has no such option"
+    return {section: dict(fields) for section, fields in option.fields.items()}, what
+
+
+def _dropout(text: str, stack: Stack) -> tuple[Update, str] | None:
+    asked = _DROPOUT.asked(text)
+    drops = bool(asked) and not re.search(_DROPOUT.pattern + r"[ =:]*0(?:\.0*)?(?![\d.])", text)
+    if asked is None or drops == stack.kernels.dropout:
+        return None
+    return {"kernels": {"dropout": drops}}, "dropout" if drops else "no dropout"
+
+
+def _capacity(text: str, stack: Stack) -> tuple[Update, str] | None:
+    """Experts that receive so many times the rows of balanced routing: fewer are padded where the row says so, and by
+    software that knows no other way (Megatron-Core pads with moe_pad_expert_input_to_capacity alone)."""
+    stated = re.search(r"capacity[ _-]factor[ =:]*(\d{1,3}(?:\.\d+)?)", text)
+    if stated is None or not (factor := float(stated[1])):
+        return None
+    said = f"experts' capacity factor {factor:g}"
+    if factor < 1 or _PADDED.asked(text) or not stack.framework.startswith("megatron"):
+        return {"kernels": {"expert_padding": factor}}, f"{said}, padded" if factor >= 1 else said
+    return {}, f"{said}: balanced experts drop nothing"
+
+
+def _late_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
+    comm = stack.communication
+    if not _DP_OVERLAP.asked(text) or comm.dp_overlap or comm.sharded_dp_overlap:
+        return None
+    return {}, f"overlap of gradients: not used, {stack.name} has none"
+
+
 def _plain(word: Word, update: Update, said: str) -> _Switch:
     """A switch that sets the same fields of any stack."""
     return lambda text, stack: (update, said) if word.asked(text) else None
@@ -170,6 +223,12 @@ _VERSIONED: Final = r"flash[ _-]?att(?:entio)?n[ _-]?v?"
 _FLASH_1: Final = Word(_VERSIONED + r"1(?![\d])|\bfa-?1\b")
 _FLASH_2: Final = Word(_VERSIONED + r"2|\bfa-?2\b")
 _UNFUSED: Final = Word(r"unfused att|attention[_-]backend[:= ]+unfused")
+_PURE: Final = Word(r"pure[ _-]bf16|full[ _-]bf16|bf16[ _-]master|\bno (?:fp32 )?master weights")
+_NARROW_GRADIENTS: Final = Word(r"bf16[ _-]grad|grad\w*[ _-](?:reduc\w+[ _-])?in[ _-]bf16")
+_WIDE_GRADIENTS: Final = Word(r"grad[ _-]reduce[ _-]in[ _-]fp32")
+_DROPOUT: Final = Word(r"(?<![a-z_])(?:hidden[ _-])?dropout\b")
+_PADDED: Final = Word(r"\bpad")
+_HALF: Final = 2.0  # bytes
 _SOFTMAX_OF_ITS_OWN: Final = ("megatron", "megatron-deepspeed")
 # any overlap, not that of one kind of communication
 _OVERLAP: Final = Word(
@@ -210,6 +269,7 @@ _SWITCHES: Final[tuple[_Switch, ...]] = (
         Word(r"optimizer[ _-]cuda[ _-]graph"), {"host": {"update_captured": True}},
         "the update replayed as a CUDA graph",
     ),
+    _pure_bf16, _narrow_gradients, _dropout, _capacity, _late_overlap,
 )  # fmt: skip
 LAYERS_OFFLOADED: Final = re.compile(r"cpu_offloading_num_layers=(\d{1,4})", re.IGNORECASE)
 OFFLOAD: Final = Word(r"cpu_offload(?=[:= ]+true)|activation offload")

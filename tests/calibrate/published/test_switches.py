@@ -155,3 +155,65 @@ def test_the_overlap_of_one_exchange_is_no_other() -> None:
     stack = load_stack("megatron-2026")
     for text in ("EP overlap off", "CP overlap: none", "overlap-grad-reduce, overlap-param-gather"):
         assert apply_switches(stack, text)[0].communication.dp_overlap == stack.communication.dp_overlap
+
+
+def test_narrower_states_where_the_stack_has_the_option() -> None:
+    pure, said = apply_switches(load_stack("torchtitan-2026"), "pure bf16")
+    assert pure.states.pure_bf16
+    assert said == ("weights and moments in bf16 alone",)
+    same, said = apply_switches(load_stack("megatron-2026"), "pure bf16")
+    assert same is load_stack("megatron-2026")
+    assert "not used" in said[0]
+    for text in ("bf16 grads", "gradients reduced in bf16", "grad_reduce_in_fp32=False"):
+        narrow = apply_switches(load_stack("megatron-2026"), text)[0]
+        assert (narrow.states.gradient, narrow.communication.gradient_bytes) == (2.0, 2.0)
+    assert apply_switches(load_stack("megatron-2026"), "grad_reduce_in_fp32=True")[1] == ()
+    assert "not used" in apply_switches(load_stack("megatron-2022"), "bf16 grads")[1][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "drops"),
+    [("dropout 0.1", True), ("hidden_dropout=0.1", True), ("dropout=0.0", False), ("no dropout", False),
+     ("dropout 0", False), ("lora_dropout=0.1", None), ("attention_dropout=0.1", None)],
+)  # fmt: skip
+def test_dropout_of_a_row(text: str, drops: bool | None) -> None:
+    for name in ("megatron-2022", "megatron-2026"):
+        before = load_stack(name)
+        after = apply_switches(before, text)[0].kernels.dropout
+        assert after is (before.kernels.dropout if drops is None else drops)
+
+
+@pytest.mark.parametrize(
+    ("text", "stack", "padding"),
+    [
+        ("capacity factor 1.25, padded", "megatron-2026", 1.25),
+        ("capacity factor 1.25", "megatron-2026", 0.0),
+        ("capacity_factor=1.25", "deepspeed-2025", 1.25),
+        ("capacity factor 0.75", "megatron-2026", 0.75),
+        ("dropless", "deepspeed-2025", 0.0),
+    ],
+)
+def test_capacity_of_experts(text: str, stack: str, padding: float) -> None:
+    found, said = apply_switches(load_stack(stack), text)
+    assert found.kernels.expert_padding == padding
+    assert bool(said) is ("capacity" in text)
+
+
+@pytest.mark.parametrize("text", ["FlashAttention-1", "flash_attn v1", "FA1"])
+def test_the_first_flash_attention_is_half_as_fast(text: str) -> None:
+    for name in ("megatron-2022", "megatron-2026"):
+        before = load_stack(name)
+        after = apply_switches(before, text)[0]
+        assert after.kernels.attention is AttentionKernel.FLASH_2
+        assert after.compute.attention == before.compute.attention * FLASH1_SLOWDOWN
+
+
+def test_flash_attention_2_in_other_words() -> None:
+    for text in ("flash_attn v2", "FlashAttention v2", "FA-2"):
+        kernels = apply_switches(load_stack("megatron-2026"), text)[0].kernels
+        assert kernels.attention is AttentionKernel.FLASH_2
+
+
+def test_overlap_that_a_release_has_not_is_said() -> None:
+    assert "not used" in apply_switches(load_stack("megatron-2022"), "overlap-grad-reduce")[1][0]
+    assert apply_switches(load_stack("megatron-2026"), "overlap-grad-reduce")[1] == ()
