@@ -30,6 +30,7 @@ from planner.calibrate.published.cells import (
     sharding_in,
 )
 from planner.calibrate.published.graphs import graphs_in
+from planner.calibrate.published.offloads import with_offload
 from planner.calibrate.published.recipes import (
     ADAPTERS,
     BF16_MOMENTS,
@@ -44,7 +45,7 @@ from planner.calibrate.published.recipes import (
 from planner.calibrate.published.releases import needs_of
 from planner.calibrate.published.sharded_stacks import with_stage
 from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
-from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, OFFLOAD, apply_switches
+from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, apply_switches
 from planner.calibrate.published.words import Word
 from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
@@ -87,7 +88,7 @@ class Run:
     """A row as a question. `stack` is the stack's name, `kin` the framework it stands in for (empty: itself).
 
     `fallback`: the most frugal configuration that what the row leaves open allows; None if it leaves nothing.
-    `offloads`: the row keeps part of its memory on the host, which is not modelled. `layers_offloaded`: layers whose
+    `offloads`: the row keeps memory on the host beyond what is costed. `layers_offloaded`: layers whose
     activations it keeps there.
     """
 
@@ -191,6 +192,7 @@ class RunReader:
             degrees["ep"] = 1
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
+        config, offloads = with_offload(cells, stack, config, assumed)
         stack = self._sharded(stack, config.zero, choice.kin, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
@@ -204,7 +206,6 @@ class RunReader:
         if not cells["recompute"] and config.recompute != Recompute.FULL:
             most = -(-model.num_layers // config.pp)
             fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most, recompute_modules=0)
-        offloads = bool(OFFLOAD.search(cells["extras"]))
         told = tuple(dict.fromkeys(assumed))
         layers = LAYERS_OFFLOADED.search(cells["extras"])
         offloaded = int(layers[1]) if layers else 0

@@ -1,7 +1,8 @@
 """Which switches of its stack does the free text of a published row set?
 
 A switch is asked for, denied or not named (`words.py`). What a row names and no stack models is said among what was
-assumed. Left out: which stack ran the row (`stack_of.py`), CUDA graphs (`graphs.py`).
+assumed. Left out: which stack ran the row (`stack_of.py`), CUDA graphs (`graphs.py`), what is kept on
+the host (`offloads.py`).
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ def _plain(word: Word, update: Update, said: str) -> _Switch:
     return lambda text, stack: (update, said) if word.asked(text) else None
 
 
-_FLASH: Final = Word(r"flash[ _-]?att")
+_FLASH: Final = Word(r"flash[ _-]?att|\bfa-?[123]?\b")
 _VERSIONED: Final = r"flash[ _-]?att(?:entio)?n[ _-]?v?"
 _FLASH_1: Final = Word(_VERSIONED + r"1(?![\d])|\bfa-?1\b")
 _FLASH_2: Final = Word(_VERSIONED + r"2|\bfa-?2\b")
@@ -238,10 +239,12 @@ _OVERLAP: Final = Word(
 _DP_OVERLAP: Final = Word(
     r"\bdp[ _-](?:comm[ _-])?overlap|overlap[ _-]grad|gradient bucketing|\bgrad\w*[ _-](?:reduc\w+[ _-])?overlap"
 )
-_TP_OVERLAP: Final = Word(r"async[ _-]tp\b|(?<![a-z])tp[ _-](?:comm\w*[ _-])?overlap|(?<=no )tp[ _-]comm")
+_TP_OVERLAP: Final = Word(
+    r"async[ _-]tp\b|userbuffers?\b|(?<![a-z])tp[ _-](?:comm\w*[ _-])?overlap|(?<=no )tp[ _-]comm"
+)
 _EP_OVERLAP: Final = Word(
     r"(?<![a-z])(?:ep|moe|expert(?:[ _-]parallel)?)[ _-](?:comm[ _-])?(?:a2a[ _-]|all-?to-?all[ _-])?overlap|"
-    r"a2a[ _-]overlap|overlap[ _-]moe[ _-]expert"
+    r"(?:a2a|all-?to-?all)[ _-]overlap|overlap[ _-]moe[ _-]expert"
 )
 _DISPATCHERS: Final = (
     (Word(r"hybrid-?ep"), Dispatcher.HYBRIDEP),
@@ -272,10 +275,8 @@ _SWITCHES: Final[tuple[_Switch, ...]] = (
     _pure_bf16, _narrow_gradients, _dropout, _capacity, _late_overlap,
 )  # fmt: skip
 LAYERS_OFFLOADED: Final = re.compile(r"cpu_offloading_num_layers=(\d{1,4})", re.IGNORECASE)
-OFFLOAD: Final = Word(r"cpu_offload(?=[:= ]+true)|activation offload")
 NO_PREDICTION: Final = "multi-token prediction of the row is not modelled"
 _NOT_MODELLED: Final = (
-    (OFFLOAD, "offload to the host is not modelled: what does not fit without it is borderline"),
     (Word(r"sliding window"), "sliding-window attention of the row is not modelled"),
     (Word(r"parallel transformer block"), "the parallel block of the row is not modelled"),
     (Word(r"fp8_dot_product_attention"), "attention in fp8 is timed as bf16"),
