@@ -43,7 +43,7 @@ from planner.calibrate.published.recipes import (
     with_routing_groups,
 )
 from planner.calibrate.published.releases import needs_of
-from planner.calibrate.published.sharded_stacks import with_stage
+from planner.calibrate.published.sharded_stacks import with_muon, with_stage
 from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
 from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, apply_switches
 from planner.calibrate.published.words import Word
@@ -164,7 +164,9 @@ class RunReader:
     _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
     _evened: dict[int, Stack] = field(default_factory=dict)
-    _staged: dict[tuple[int, int, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
+    _staged: dict[tuple[int, int, str, Optimizer], tuple[Stack, tuple[str, ...]]] = field(
+        default_factory=dict
+    )
     _narrowed: Narrowed = field(default_factory=dict)
     _polled: dict[int, Stack] = field(default_factory=dict)
     _placed: dict[tuple[int, str, str, Precision], Stack] = field(default_factory=dict)
@@ -193,7 +195,7 @@ class RunReader:
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
         config, offloads = with_offload(cells, stack, config, assumed)
-        stack = self._sharded(stack, config.zero, choice.kin, assumed)
+        stack = self._sharded(stack, config.zero, choice.kin, job.optimizer, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
         # sums of profiles reduce and update the embedding and the logits' matrix each (vTrain, src/predictor.py)
@@ -211,11 +213,13 @@ class RunReader:
         offloaded = int(layers[1]) if layers else 0
         return Run(problem, config, choice.name, choice.kin, told, fallback, offloads, offloaded)
 
-    def _sharded(self, stack: Stack, zero: int, kin: str, assumed: list[str]) -> Stack:
-        """The stack as it runs that ZeRO stage."""
-        key = (id(stack), zero, kin)
+    def _sharded(self, stack: Stack, zero: int, kin: str, optimizer: Optimizer, assumed: list[str]) -> Stack:
+        """The stack as it runs that ZeRO stage and that optimizer."""
+        key = (id(stack), zero, kin, optimizer)
         if key not in self._staged:
-            self._staged[key] = with_stage(stack, zero, kin)
+            staged, said = with_stage(stack, zero, kin)
+            dealing, more = with_muon(staged, optimizer, kin)
+            self._staged[key] = dealing, (*said, *more)
         staged, said = self._staged[key]
         assumed += said
         return staged
