@@ -518,6 +518,16 @@ def test_bridged_pairs_meet_the_rest_of_the_node_over_pcie() -> None:
     ]
 
 
+@pytest.mark.parametrize("chip", ["rtx4090", "l40s", "a100_pcie_80g"])
+def test_pcie_joins_a_node_whatever_is_said_of_nvlink(chip: str) -> None:
+    """No NVLink, or bridged pairs alone, is no faster than what PCIe gives."""
+    usual = build_cluster(chip, 8, 8).tiers
+    for domain in (1, 2, 8):
+        cluster = build_cluster(chip, 8, 8, domain)
+        assert cluster.tiers == usual
+        assert any("bridges" in said for said in cluster.assumed) is (domain == 2)
+
+
 @pytest.mark.parametrize(
     "figures", [("h100", 12, 8), ("h100", 0, 8), ("h100", 8, 0), ("h100", 8, -8), ("h100", 16, 8, 3)]
 )
