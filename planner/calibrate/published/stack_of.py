@@ -104,13 +104,15 @@ _FAMILIES: Final = (
     _Family(r"fairscale|metaseq|fsdp", _FSDP1, kin=True),
     _Family(r"deepspeed|\bzero\b|\bzero-?[123]\b", _DEEPSPEED),
     _Family(r"bmtrain", _DEEPSPEED, kin=True),
-    # loops of their own around PyTorch's layers, or as bare: replicas that all-reduce, and llm.c's sharded optimizer
-    _Family(r"llm\.c\b", _FSDP1, kin=True, sharding="zero1"),
+    # CUDA of its own, as fused as Megatron's kernels, with cuDNN's attention and ZeRO 1
+    _Family(r"llm\.c\b", _MEGATRON_SINCE_FLASH, kin=True),
+    # loops of their own around PyTorch's layers, or as bare: replicas that all-reduce
     _Family(r"\bddp\b|nanogpt|mingpt|lit-?gpt|lightning", _FSDP1, kin=True, sharding="none"),
     _Family(r"olmo|torch", _FSDP1, kin=True),
 )  # fmt: skip
 
-_UNKNOWN: Final = _Family("", _MEGATRON, kin=True)
+# Of software that is not known only that it had FlashAttention, which devices from Ampere on run.
+_UNKNOWN: Final = _Family("", (_MEGATRON[0], *_MEGATRON_SINCE_FLASH), kin=True)
 
 # software that the source's name tells, not the framework's: vTrain's sums of profiles name what its layers were taken
 # from; see catalog/stacks/vtrain-2024.yaml

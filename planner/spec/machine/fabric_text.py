@@ -125,8 +125,9 @@ def parse_fabric(
     if not notes and not oversubscribed:
         return used, bandwidth, None
     why = f"the fabric is given as {text!r}" if words else "no fabric is given"
-    as_usual = f"; assumed as in a typical {accelerator.name} node: {', '.join(notes)}" if notes else ""
-    return used, bandwidth, why + as_usual + "; its oversubscription is not modelled" * oversubscribed
+    usual = "" if note and used is LinkKind.ETHERNET else f" as in a typical {accelerator.name} node"
+    left_open = f"; assumed{usual}: {', '.join(notes)}" if notes else ""
+    return used, bandwidth, why + left_open + "; its oversubscription is not modelled" * oversubscribed
 
 
 def _injection(

@@ -403,7 +403,7 @@ def test_sums_of_profiles_hold_the_embedding_and_the_logits_matrix_each() -> Non
 
 @pytest.mark.parametrize(
     ("framework", "stated", "zero"),
-    [("PyTorch DDP", "", 0), ("nanoGPT", "zero3", 3), ("llm.c", "", 1), ("PyTorch FSDP", "", 3)],
+    [("PyTorch DDP", "", 0), ("nanoGPT", "", 0), ("nanoGPT", "zero3", 3), ("PyTorch FSDP", "", 3)],
 )
 def test_loops_around_torch_shard_as_they_do(framework: str, stated: str, zero: int) -> None:
     run = read(framework=framework, dp_sharding=stated, tp="1", pp="1", dp="64")

@@ -487,6 +487,12 @@ def test_fabric_texts_on_an_a100_node(text: str, kind: LinkKind, gbit_per_node: 
         assert text in assumed
 
 
+def test_one_port_of_ethernet_is_not_said_to_be_a_typical_nodes() -> None:
+    said = {text: parse_fabric(text, load_accelerator("a100"), 8)[2] or "" for text in ("25GbE", "IB 100G")}
+    assert "assumed: 1 NIC per node" in said["25GbE"]
+    assert "typical a100-sxm-80g node: 8 NICs per node" in said["IB 100G"]
+
+
 def test_a_bare_efa_is_what_that_accelerator_rents_with() -> None:
     assert parse_fabric("EFA", load_accelerator("h100"), 8)[1] == 400e9
 
