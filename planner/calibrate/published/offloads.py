@@ -16,14 +16,11 @@ from planner.spec.stack import Stack
 
 _BOTH: Final = OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS
 _PLACE: Final = r"(?:[ _-](?:states?|cpu|host|nvme))*"
+OPTIMIZER: Final = Word(
+    rf"zero[ _-]?offload|optimizer{_PLACE}[ _-]offload|offload\w*[ _-](?:of )?(?:the )?optimizer|cpu[ _-]optimizer"
+)
 _KEPT: Final = (
-    (
-        Word(
-            rf"zero[ _-]?offload|optimizer{_PLACE}[ _-]offload|offload\w*[ _-](?:of )?(?:the )?optimizer|"
-            r"cpu[ _-]optimizer"
-        ),
-        OFFLOAD_OPTIMIZER,
-    ),
+    (OPTIMIZER, OFFLOAD_OPTIMIZER),
     (
         Word(rf"param(?:eter)?s?{_PLACE}[ _-]offload|offload\w*[ _-](?:of )?(?:the )?(?:param|weight)"),
         OFFLOAD_PARAMETERS,

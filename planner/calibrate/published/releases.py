@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.published.cells import Row, count_in
+from planner.calibrate.published.offloads import OPTIMIZER
 from planner.calibrate.published.words import Word
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
@@ -95,6 +96,7 @@ _THINGS: Final = (
     ),
     (Word(r"megatron[-_ ]fsdp|deep-?ep|a2a[-_ ]overlap|overlap[-_ ]moe"), "2502", "its exchange of experts"),
     (Word(r"hybrid-?ep"), "2511", "HybridEP"),
+    (OPTIMIZER, "2504", "an optimizer on the host"),
     (Word(r"(?<!optimizer )(?<!optimizer[_-])cuda[ _-]?graph"), "2403", "CUDA graphs"),
 )
 # Megatron-LM's own softmax kernels take 16384 keys at most (megatron/model/fused_softmax.py, is_kernel_available).

@@ -15,8 +15,9 @@ _DENIALS: Final = (
     r"(?:no|not|non|without|w/o|w\.o\.|never|disabl(?:e|es|ed|ing)|(?:turn|switch)(?:ed|ing)? off|instead of|rather "
     r"than)"
 )
-# "no X", "w/o using X", "no-X", "disable_X"; and Y of "no X or Y", "without X/Y"
+# "no X", "w/o using X", "no-X", "disable_X"; and Y of "without X and Y", "no X or Y", "no X/Y"
 _BEFORE: Final = re.compile(
+    r"(?:(?<![a-z0-9])(?:without|w/o)\s+(?:[\w.+-]+\s+){1,3}and\s+$)|"
     rf"(?<![a-z0-9]){_DENIALS}(?:[\s_-]+{_FILLERS}|[\s_-]+(?:[\w.+-]+\s+){{1,3}}n?or\s+|[\s_-]+[\w.+-]+/)$"
 )
 _OFF: Final = r"(?:false|off|none|no|disabled|unused|n|0(?:\.0)?)(?![\w.%-])"

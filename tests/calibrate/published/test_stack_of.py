@@ -127,6 +127,7 @@ CELLS = {
         ({"seq_len": "32768"}, dense_model(), "megatron-2024"),
         ({"extras": "overlap-grad-reduce"}, dense_model(), "megatron-2024"),
         ({"extras": "no CUDA graphs"}, dense_model(), "megatron-2022"),
+        ({"extras": "CPU optimizer offload"}, dense_model(), "megatron-2025"),
         ({"extras": "HybridEP"}, dense_model(), "megatron-2026"),
     ],
 )

@@ -38,6 +38,8 @@ FLASH = Word(r"flash[ _-]?att")
         ("non-flash attention", False),
         ("w/o flash attention", False),
         ("without CUDA graphs or flash attention", False),
+        ("without CUDA graphs and flash attention", False),
+        ("no recomputation and flash attention", True),
         ("no LoRA/FlashAttention", False),
         ("without using the flash attention", False),
         ("disable_flash_attention", False),
