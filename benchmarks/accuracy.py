@@ -24,7 +24,7 @@ SEEN: Final = """
 Numbers set by hand with rows of this list in sight, so that these rows are no test of them:
 
 - `TP_OVERLAPPED` 0.7, what remains in sight of tensor-parallel communication under async TP
-  (`calibrate/published/stack_of.py`): from the three pairs with and without it of torchtitan_asynctp_202506, the only
+  (`calibrate/published/switches.py`): from the three pairs with and without it of torchtitan_asynctp_202506, the only
   ones there are; four rows use it. Moving only the first and last of 8 pieces in sight would be 0.13.
 - `grace` 2.6 of megatron-2025, launches by a Grace processor against an x86 one: measured by others on linear layers
   (TransformerEngine issue 2053: 2.46 on GH200, 2.75 on GB200; the middle), looked for because its three rows of

@@ -26,7 +26,7 @@ from benchmarks.stack_parameters import MAPS, PARAMETERS, STARTS, Parameter, pri
 from planner.calibrate.predict import predict_runs
 from planner.calibrate.published.measured import group_of, is_judged, measurement_of
 from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, switch_text
-from planner.calibrate.published.stack_of import apply_switches
+from planner.calibrate.published.switches import apply_switches
 from planner.catalog.load_stacks import STACKS_FOLDER, read_stack, stack_names
 from planner.cost import chunks
 from planner.cost.device import kernels

@@ -26,8 +26,10 @@ from planner.spec.machine.rates import KernelRates
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryVerdict, memory_verdict
 
-# What no run can break, whatever its framework; a framework's own limits are not held against a run that exists.
+# What no run can break, whatever its framework; a framework's own limits are not held against a run that exists, nor is
+# the number of ranks over which its stack deals experts.
 BINDING_RULES: Final = ("heads-tp", "layers-pp", "stages-filled", "experts-ep")
+LIMITLESS: Final = 10**6  # ranks, as in the limits of a stack that states none
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,29 @@ def predicted_cost(problem: Problem, config: ParallelConfig) -> Told:
 
 def broken_rule(config: ParallelConfig, problem: Problem) -> str:
     """The rule that makes a run impossible, with its values; empty if none."""
+    problem = _with_any_ep(problem)
     table = ConfigTable.of([config])
     row = {axis: int(column[0]) for axis, column in table.columns.items()}
     for rule in all_rules_for(problem.stack.framework):
         if rule.id in BINDING_RULES and not bool(rule.legal(table.columns, problem)[0]):
             return f"{rule.id}: {rule.explain(row, problem)}"
     return ""
+
+
+def _with_any_ep(problem: Problem) -> Problem:
+    """The problem on a stack that deals experts over any number of ranks."""
+    limits = problem.stack.limits.model_copy(update={"max_ep": LIMITLESS})
+    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits}))
+
+
+def _beyond_stack(run: Run) -> tuple[str, ...]:
+    """What is said of a run whose experts are dealt over more ranks than its stack deals any."""
+    if run.config.ep <= run.problem.stack.limits.max_ep:
+        return ()
+    name = run.problem.stack.name
+    return (
+        f"{name} deals no experts over ep={run.config.ep}: exchanged by NCCL's all-to-all, as Megatron-Core does",
+    )
 
 
 def predict_runs(runs: Sequence[Run | None]) -> list[Prediction | None]:
@@ -120,7 +139,12 @@ def _predict_table(runs: list[Run]) -> list[Prediction]:
     found = iter(_evaluate(problem, legal) if legal else [])
     bad = MemoryVerdict.DOES_NOT_FIT
     first = [Prediction(verdict=bad, illegal=rule) if rule else next(found) for rule in illegal]
-    return [_completed(run, part) for run, part in zip(runs, first, strict=True)]
+    completed = [_completed(run, part) for run, part in zip(runs, first, strict=True)]
+    beyond = [() if part.illegal else _beyond_stack(run) for run, part in zip(runs, completed, strict=True)]
+    return [
+        replace(part, assumed=(*part.assumed, *said)) if said else part
+        for part, said in zip(completed, beyond, strict=True)
+    ]
 
 
 def _completed(run: Run, prediction: Prediction) -> Prediction:

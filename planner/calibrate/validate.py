@@ -16,7 +16,7 @@ from planner.calibrate.published.flops_rate import states_flops_alone, with_flop
 from planner.calibrate.published.measured import measurement_of
 from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows, refusal
 from planner.calibrate.statistics import Answer, summarise
-from planner.errors import PlannerError, UnsupportedError
+from planner.errors import PlannerError
 from planner.spec.overlay import Overlay
 from planner.spec.rule import Problem
 from planner.units import GIB
@@ -70,7 +70,7 @@ def _answer(row: dict[str, str], run: Run | None, output: dict[str, Any]) -> Ans
         try:
             measured, said = with_flops_rate(measured, row, run)
             output = output | {"assumed": [*output["assumed"], said]}
-        except UnsupportedError as error:
+        except Exception as error:
             unread = refusal(error)
     return Answer(row, output, measured, *_kind_of(run), unread_flops=unread)
 
@@ -109,9 +109,17 @@ def _predict(
             status, reason = refused[index]
             outputs.append(_output(index, status, reason))
         else:
-            band = band_of_row(run.problem, rows[index].get("source", ""))
+            band = None if prediction.failed else _band(run.problem, rows[index].get("source") or "")
             outputs.append(_answered(index, run, prediction) | {"band": band})
     return runs, outputs
+
+
+def _band(problem: Problem, source: str) -> float | None:
+    """The band of an answered row; none where it cannot be told, which costs no row its answer and no file its rows."""
+    try:
+        return band_of_row(problem, source)
+    except Exception:
+        return None
 
 
 def _calibrated(runs: Sequence[Run | None], overlay: Overlay) -> list[Run | None]:

@@ -1,8 +1,8 @@
 """Which measured rates hold for the links of this machine?
 
 Reads `links.yaml`, which benchmarks/fit_links.py derives, and `links_published.yaml`. A machine without rows
-of its own takes those of its nearest kin: same accelerator, else same architecture, else same kind of link;
-`LinkRates.kin` says so. Left out: nominal bandwidths, which are in the cluster specification.
+of its own takes those of its nearest kin: same accelerator, else same architecture (not over PCIe), else same kind of
+link; `LinkRates.kin` says so. Left out: nominal bandwidths, which are in the cluster specification.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def choose(
     same_kind = [entry for entry in file.scale_up if entry.kind == kind]
     name, arch = _folded(accelerator_name), architecture.lower()
     own = [entry for entry in same_kind if _same_device(name, _folded(entry.accelerator))]
-    similar = [entry for entry in same_kind if entry.architecture == arch]
+    # over PCIe a host decides, not its devices' generation: what three of four measured ones reach stands first
+    similar = [entry for entry in same_kind if entry.architecture == arch and kind != "pcie"]
     scale_up = (own or similar or same_kind)[0]
     kin = []
     if not own or _leading_word(scale_up_kind) in _STAND_INS:

@@ -1,7 +1,10 @@
-"""What does Muon's update take, in seconds and bytes, where a layer-wise distributed optimizer deals whole matrices?
+"""What does Muon's update take, in seconds and bytes, where ranks share the work on whole matrices?
 
 Megatron-Core's (NVIDIA/Megatron-LM@d98e8a6 core/optimizer/emerging_optimizers.py TensorParallelMuon,
-layer_wise_optimizer.py), with five iterations and whole matrices under tensor parallelism (--muon-tp-mode duplicated).
+layer_wise_optimizer.py _compute_per_buffer_param_layout, which pads every rank's part of a bucket to the longest), with
+five iterations and whole matrices under tensor parallelism (--muon-tp-mode duplicated). Or Moonlight's (arXiv
+2502.16982, section 2.3; from memory), which shards as ZeRO 1 does and gathers one matrix at a time: no part is longer;
+its gather of gradients, at most a quarter of what Adam exchanges, and matrices that two shards cut are left out.
 Left out: projections of prediction modules, SYRK kernels, the host's launches (some 30 a matrix, which may bind where a
 rank updates many small experts), and that a virtual stage is dealt bucket by bucket, which lengthens buffers further.
 """
@@ -85,7 +88,7 @@ def _of(gemm: Gemm, layer: Layer) -> Matrix:
 @dataclass(frozen=True)
 class WholeMatrices:
     """`seconds` (n,) of the slowest rank. `padding` (n, C), dense and expert: elements by which buffers of weights and
-    gradients exceed the parameters, since every rank's part is as long as the longest. `temporaries` (n,): while the
+    gradients exceed the parameters, where every rank's part is as long as the longest. `temporaries` (n,): while the
     largest matrix is orthogonalised [bytes]. `sharded` (n,): are matrices dealt to ranks?"""
 
     seconds: Array
@@ -133,6 +136,7 @@ class MuonModel:
     def __init__(self, rates: DeviceRates, links: LinkRates) -> None:
         self.rates, self.links, self.problem = rates, links, rates.problem
         model = self.problem.model
+        self.flat = self.problem.stack.states.shards_matrices
         self.kinds = [matrices_of(kind, model.hidden) for kind in model.layer_kinds]
         self.seconds = {matrix: self.products(matrix) for kind in self.kinds for matrix in kind}
 
@@ -156,7 +160,7 @@ class MuonModel:
         """What stages take that hold `layers` (n, C, K) of each kind. `ranks` (n,): that share dense and expert
         parameters, where they are `sharded`; matrices of every virtual stage are dealt apart."""
         t, e, et = (keys[axis].astype(float) for axis in ("tp", "ep", "etp"))
-        chunks = np.where(sharded, keys["vpp"].astype(float), 1.0)[:, None]
+        chunks = np.where(sharded & (not self.flat), keys["vpp"].astype(float), 1.0)[:, None]
         each = layers / chunks[..., None]
         dense, experts = (np.where(sharded, of, 1.0) for of in ranks)
         parts = (
@@ -165,7 +169,8 @@ class MuonModel:
         )
         seconds = chunks * (parts[0][0] + parts[1][0])
         padding = chunks * parts[0][1], chunks * parts[1][1]
-        return WholeMatrices(seconds.max(axis=1), padding, self._temporaries(t, et), sharded)
+        alone = ~(sharded & self.flat)
+        return WholeMatrices(seconds.max(axis=1), padding, self._temporaries(t, et, alone), sharded)
 
     def _dealt(self, expert: bool, layers: Array, t: Array, ranks: Array) -> tuple[Array, Array]:
         """Seconds and padding (n, C) of dense or of expert matrices of so many layers, which t ranks divide and `ranks`
@@ -180,7 +185,7 @@ class MuonModel:
         order = np.argsort([-matrix.elements for _, matrix in chosen], kind="stable")
         longest = largest_part(number[order], size[order], ranks)
         padding = ranks[:, None] * longest - (number * size[..., None]).sum(axis=0)
-        return largest_part(number, each, ranks), np.maximum(padding, 0.0)
+        return largest_part(number, each, ranks), np.maximum(padding, 0.0) * (not self.flat)
 
     def _gathered(self, matrix: Matrix, t: Array) -> Array:
         """Seconds in which ranks gather the fp32 momentum of a matrix that they divide (n,) [s]."""
@@ -189,11 +194,12 @@ class MuonModel:
         group = group_links(1.0, t, self.problem.cluster)
         return np.where(t > 1, all_gather_time(np.asarray(4.0 * matrix.elements), group, self.links), 0.0)
 
-    def _temporaries(self, t: Array, et: Array) -> Array:
-        """Bytes beside states while the largest matrix of the model is orthogonalised (n,) [bytes]."""
+    def _temporaries(self, t: Array, et: Array, alone: NDArray[np.bool_]) -> Array:
+        """Bytes beside states while the largest matrix of the model is orthogonalised (n,), by ranks that hold it
+        `alone`, or but for tensor parallelism [bytes]."""
         most = np.zeros(len(t))
         for matrix in (matrix for kind in self.kinds for matrix in kind):
-            gathered = (et if matrix.expert else t) > 1
-            width = np.where(gathered & matrix.divided, GATHERED_BYTES, ALONE_BYTES)
+            gathered = ((et if matrix.expert else t) > 1) & matrix.divided
+            width = np.where(gathered | ~alone, GATHERED_BYTES, ALONE_BYTES)
             most = np.maximum(most, width * max(matrix.rows) * matrix.columns)
         return most

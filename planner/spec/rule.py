@@ -68,9 +68,10 @@ class Problem:
 
     @property
     def deals_matrices(self) -> bool:
-        """Does the optimizer update whole matrices, dealt to ranks? Megatron-Core's Muon; others' are not costed."""
+        """Does the optimizer update whole matrices? Megatron-Core's Muon, and one on shards; others' are not costed."""
         megatron = self.stack.framework == "megatron" and self.stack.states.engine is StateEngine.CONTIGUOUS
-        return megatron and self.job.optimizer is Optimizer.MUON and self.job.lora_rank is None
+        costed = megatron or self.stack.states.shards_matrices
+        return costed and self.job.optimizer is Optimizer.MUON and self.job.lora_rank is None
 
 
 @dataclass(frozen=True)

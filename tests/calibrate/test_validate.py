@@ -50,12 +50,66 @@ def test_rows_keep_their_order_and_none_raises() -> None:
     assert all(output["reason"] for output in outputs if output["status"] != "ok")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "precision"),
+    [("v100_32g", "bf16"), ("a100_sxm_80g", "fp8"), ("mi250x", "fp8"), ("h100_sxm_80g", "nvfp4")],
+)
+def test_a_format_that_the_device_lacks_costs_no_file_its_rows(gpu: str, precision: str) -> None:
+    """Of a source that no stack was fitted on, whose band asks the cost model."""
+    new = {**ROW, "source": "somebody_2031"}
+    lacking, other = predict_rows([{**new, "gpu": gpu, "precision": precision}, new], MODELS)
+    assert (lacking["status"], lacking["band"]) == ("unsupported", None)
+    assert precision.removeprefix("nv") in lacking["reason"]
+    assert (other["status"], other["band"] is not None) == ("ok", True)
+
+
+def test_a_band_that_cannot_be_told_leaves_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> float:
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr("planner.calibrate.validate.band_of_row", broken)
+    monkeypatch.setattr("planner.calibrate.validate.with_flops_rate", broken)
+    validation = validate_rows([{**ROW, "tflops_per_gpu": "400"}], MODELS)
+    assert validation.rows[0]["step_time_s"] > 0
+    assert validation.rows[0]["band"] is None
+
+
 def test_an_impossible_pipeline_is_answered_with_its_rule() -> None:
     row = {**ROW, "framework": "nanotron", "tp": "1", "pp": "64", "dp": "1"}
     output = predict_rows([row], MODELS)[0]
     assert (output["status"], output["legal"], output["verdict"]) == ("ok", False, "does_not_fit")
     assert output["step_time_s"] is None
     assert output["reason"].startswith("stages-filled")
+
+
+@pytest.mark.parametrize(
+    ("framework", "sharding"),
+    [
+        ("PyTorch FSDP", "zero3"),
+        ("DeepSpeed", "zero1"),
+        ("Composer", "zero3"),
+        ("transformers + accelerate", "zero3"),
+        ("GPT-NeoX", "zero1"),
+        ("Megatron-LM (2022)", "zero1"),
+    ],
+)
+def test_experts_dealt_on_a_stack_that_deals_none_are_answered(framework: str, sharding: str) -> None:
+    """Of such runs only that ep divides the experts is asked."""
+    row = {
+        **ROW,
+        "model": "moe",
+        "tp": "1",
+        "pp": "1",
+        "dp": "64",
+        "framework": framework,
+        "dp_sharding": sharding,
+    }
+    dealt, three = predict_rows([{**row, "ep": "8"}, {**row, "ep": "3"}], MODELS)
+    assert dealt["legal"]
+    assert dealt["step_time_s"] > 0
+    assert any("deals no experts over ep=8" in said for said in dealt["assumed"])
+    assert not three["legal"]
+    assert "ep must divide the experts" in three["reason"]
 
 
 def test_rows_that_break_a_rule_are_counted_apart_with_their_reason() -> None:

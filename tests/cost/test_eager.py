@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.calibrate.published.stack_of import LIGER_KERNELS
+from planner.catalog.stack_options import LIGER_KERNELS
 from planner.cost.eager import LAUNCHES, expert_bytes, layer_bytes, loss_bytes, norm_bytes
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.layer import NormKind

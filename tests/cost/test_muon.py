@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
+from planner.catalog.load_stacks import load_stack
 from planner.cost.flops import layer_gemms
-from planner.cost.muon import MuonModel, WholeMatrices, largest_part, matrices_of, newton_schulz_flops
+from planner.cost.muon import (
+    GATHERED_BYTES,
+    MuonModel,
+    WholeMatrices,
+    largest_part,
+    matrices_of,
+    newton_schulz_flops,
+)
 from planner.cost.table import CostDetail
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
@@ -131,3 +140,22 @@ def test_rows_do_not_depend_on_others(model: ModelSpec) -> None:
 def test_other_frameworks_are_not_costed() -> None:
     assert costs(problem(optimizer=Optimizer.MUON, stack="deepspeed-2025")).layers.muon is None
     assert costs(problem()).layers.muon is None
+
+
+def test_sharded_momentum_is_no_longer_than_adams_states() -> None:
+    """As Moonlight shards it: no part is padded, so that a rank holds less than with Adam, but for one matrix."""
+    dealt = load_stack("megatron-2026")
+    states = dealt.states.model_copy(update={"shards_matrices": True})
+    flat = dealt.model_copy(update={"states": states})
+    rows = ConfigTable.of([ParallelConfig(dp=128, num_microbatches=2, zero=zero) for zero in (0, 1)])
+    peaks = {}
+    for name, stack, optimizer in (
+        ("adam", dealt, Optimizer.ADAMW), ("dealt", dealt, Optimizer.MUON), ("flat", flat, Optimizer.MUON),
+    ):  # fmt: skip
+        subject = replace(problem(machine="16x8 h100 400G-ib", optimizer=optimizer), stack=stack)
+        peaks[name] = costs(subject).evaluate(rows).peak_memory
+    assert peaks["flat"][0] == peaks["dealt"][0]  # nothing is sharded
+    assert peaks["flat"][1] < peaks["flat"][0]
+    assert peaks["flat"][1] < peaks["dealt"][1]
+    largest = max(m.elements for m in matrices_of(MODEL.layers[0], MODEL.hidden))
+    assert peaks["flat"][1] < peaks["adam"][1] + GATHERED_BYTES * largest

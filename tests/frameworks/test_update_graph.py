@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.published.stack_of import apply_switches
+from planner.calibrate.published.switches import apply_switches
 from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import UPDATE_GRAPH
 from planner.errors import UnsupportedError

@@ -7,10 +7,15 @@ words ("TE CUDA graph moe_router+moe_preprocess"). Left out: Mamba layers, of wh
 from __future__ import annotations
 
 import re
+from typing import Final
 
+from planner.calibrate.published.words import Word
 from planner.spec.config import CUDA_GRAPH_MODULES, FIXED_SHAPES, CudaGraphs, captured_modules, module_mask
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
+
+GRAPHS: Final = Word(r"(?<!optimizer )(?<!optimizer[_-])cuda[ _-]?graphs?\b")
+_NO_GRAPHS: Final = ("none", "off", "false")
 
 
 def graphs_in(text: str, model: ModelSpec, stack: Stack, assumed: list[str]) -> tuple[int, int]:
@@ -22,11 +27,11 @@ def graphs_in(text: str, model: ModelSpec, stack: Stack, assumed: list[str]) -> 
     """
     lower = text.lower()
     stated = re.search(r"cuda_graph_impl=(\w+)", lower)
-    words = re.search(r"cuda[ -]?graphs?\b([^;|]*)", lower)
-    if (stated is None and words is None) or (stated is not None and stated[1] == "none"):
+    words = GRAPHS.search(lower)
+    if (stated is None and words is None) or (stated is not None and stated[1] in _NO_GRAPHS):
         return 0, 0
     scope = re.search(r"cuda_graph_(?:scope|modules)=([^;|]*)", lower)
-    named = scope[1] if scope else "" if stated or not words else words[1]
+    named = scope[1] if scope else "" if stated or not words else re.split("[;|]", lower[words.end() :])[0]
     if "full_iteration" in lower or stack.framework == "torchtitan":
         return _said(CudaGraphs.FULL_ITERATION, 0, assumed)
     mask = module_mask([name for name in CUDA_GRAPH_MODULES if re.search(rf"\b{name}\b", named)])

@@ -1,6 +1,6 @@
 """What do a published recipe and a named release add to what a row states?
 
-Left out: switches that a row sets itself (`published/stack_of.py`).
+Left out: switches that a row sets itself (`published/switches.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from planner.calibrate.published.cells import Row
-from planner.calibrate.published.stack_of import release_of
+from planner.calibrate.published.releases import release_of
+from planner.calibrate.published.words import Word
 from planner.errors import UnsupportedError
 from planner.spec.layer import Layer
 from planner.spec.load_model import load_model, resolve_catalog_name
@@ -19,7 +20,12 @@ from planner.spec.precision import Precision
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher
 
-ADAPTERS: Final = re.compile(r"\bq?lora\b", re.IGNORECASE)
+ADAPTERS: Final = Word(r"\bq?lora\b")
+# Models whose recipes in Megatron-Bridge keep the optimizer's moments in bf16 (use_precision_aware_optimizer with
+# exp_avg_dtype bf16 in src/megatron/bridge/recipes, August 2026).
+BF16_MOMENTS: Final = re.compile(
+    r"moonlight|deepseek[-_]?v[34]|glm[-_]?5|olmoe|minimax[-_]?m3", re.IGNORECASE
+)
 _DISPATCHERS: Final = re.compile("alltoall|all-to-all|hybrid-?ep|deep-?ep")
 # NVFP4 parameters are gathered in 4 bits from Megatron-Bridge 0.5.0 on, the container of 26.06 (its #3364 of 2026-04;
 # 0.4.1's training/mixed_precision.py has no such field), but for recipes that switch it off (067f987 perf_recipes

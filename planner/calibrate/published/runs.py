@@ -30,8 +30,10 @@ from planner.calibrate.published.cells import (
     sharding_in,
 )
 from planner.calibrate.published.graphs import graphs_in
+from planner.calibrate.published.offloads import with_offload
 from planner.calibrate.published.recipes import (
     ADAPTERS,
+    BF16_MOMENTS,
     Narrowed,
     bf16_layers_of,
     bridge_recipe,
@@ -40,17 +42,12 @@ from planner.calibrate.published.recipes import (
     unfound_graphs,
     with_routing_groups,
 )
-from planner.calibrate.published.sharded_stacks import with_stage
-from planner.calibrate.published.stack_of import (
-    BF16_MOMENTS,
-    KIN_BAND_FACTOR,
-    LAYERS_OFFLOADED,
-    NO_PREDICTION,
-    OFFLOAD,
-    apply_switches,
-    stack_of,
-)
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
+from planner.calibrate.published.releases import needs_of
+from planner.calibrate.published.sharded_stacks import with_muon, with_stage
+from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
+from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, apply_switches
+from planner.calibrate.published.words import Word
+from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
 from planner.spec.description import spec_from_description
@@ -77,7 +74,7 @@ _FROZEN_BITS: Final = ((4, r"\bqlora\b|\bnf4\b|4-?bit"), (8, r"8-?bit base|int8 
 # devices, and ranks of tensor groups in a pipeline, up to which nanotron's host runs ahead of them
 NANOTRON_AHEAD: Final = 256
 NANOTRON_AHEAD_TP: Final = 16
-_PACKED: Final = re.compile(r"\bpacked\b", re.IGNORECASE)
+_PACKED: Final = Word(r"\bpacked\b")
 # tokens of a text of SQuAD with its question, which such rows pack; from memory. 512 make a step 0.3 % longer.
 PACKED_TEXT: Final = 256.0
 LORA_RANK: Final = 16  # where a row states none; published peaks and times hardly depend on it
@@ -91,7 +88,7 @@ class Run:
     """A row as a question. `stack` is the stack's name, `kin` the framework it stands in for (empty: itself).
 
     `fallback`: the most frugal configuration that what the row leaves open allows; None if it leaves nothing.
-    `offloads`: the row keeps part of its memory on the host, which is not modelled. `layers_offloaded`: layers whose
+    `offloads`: the row keeps memory on the host beyond what is costed. `layers_offloaded`: layers whose
     activations it keeps there.
     """
 
@@ -167,7 +164,9 @@ class RunReader:
     _stacks: dict[tuple[str, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
     _problems: dict[tuple[Any, ...], Problem] = field(default_factory=dict)
     _evened: dict[int, Stack] = field(default_factory=dict)
-    _staged: dict[tuple[int, int, str], tuple[Stack, tuple[str, ...]]] = field(default_factory=dict)
+    _staged: dict[tuple[int, int, str, Optimizer], tuple[Stack, tuple[str, ...]]] = field(
+        default_factory=dict
+    )
     _narrowed: Narrowed = field(default_factory=dict)
     _polled: dict[int, Stack] = field(default_factory=dict)
     _placed: dict[tuple[int, str, str, Precision], Stack] = field(default_factory=dict)
@@ -178,10 +177,13 @@ class RunReader:
         assumed: list[str] = []
         model = self._model(cells["model"])
         cluster = self._cluster(cells, assumed)
-        choice = stack_of(
-            cells["framework"], cells["source"], cluster.accelerator.architecture, DEFAULT_STACK
-        ).running((count_in(cells, "ep") or 1) if model.is_moe else 1)
+        choice = stack_of(cells["framework"], cells["source"], cluster.accelerator.architecture).running(
+            needs_of(cells, model)
+        )
         assumed += choice.assumed
+        if choice.sharding and not cells["dp_sharding"]:
+            cells["dp_sharding"] = choice.sharding
+            assumed.append(f"dp_sharding not stated: {choice.sharding}, as {cells['framework']} has it")
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
         degrees = _degrees(cells, cluster.num_devices, assumed)
         stack = self._polling(stack, cluster.num_devices, degrees)
@@ -192,7 +194,8 @@ class RunReader:
             degrees["ep"] = 1
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
         config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
-        stack = self._sharded(stack, config.zero, choice.kin, assumed)
+        config, offloads = with_offload(cells, stack, config, assumed)
+        stack = self._sharded(stack, config.zero, choice.kin, job.optimizer, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
         # sums of profiles reduce and update the embedding and the logits' matrix each (vTrain, src/predictor.py)
@@ -205,17 +208,18 @@ class RunReader:
         if not cells["recompute"] and config.recompute != Recompute.FULL:
             most = -(-model.num_layers // config.pp)
             fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most, recompute_modules=0)
-        offloads = bool(OFFLOAD.search(cells["extras"]))
         told = tuple(dict.fromkeys(assumed))
         layers = LAYERS_OFFLOADED.search(cells["extras"])
         offloaded = int(layers[1]) if layers else 0
         return Run(problem, config, choice.name, choice.kin, told, fallback, offloads, offloaded)
 
-    def _sharded(self, stack: Stack, zero: int, kin: str, assumed: list[str]) -> Stack:
-        """The stack as it runs that ZeRO stage."""
-        key = (id(stack), zero, kin)
+    def _sharded(self, stack: Stack, zero: int, kin: str, optimizer: Optimizer, assumed: list[str]) -> Stack:
+        """The stack as it runs that ZeRO stage and that optimizer."""
+        key = (id(stack), zero, kin, optimizer)
         if key not in self._staged:
-            self._staged[key] = with_stage(stack, zero, kin)
+            staged, said = with_stage(stack, zero, kin)
+            dealing, more = with_muon(staged, optimizer, kin)
+            self._staged[key] = dealing, (*said, *more)
         staged, said = self._staged[key]
         assumed += said
         return staged

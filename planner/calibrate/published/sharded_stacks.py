@@ -1,4 +1,4 @@
-"""Which software ran a row whose ZeRO stage its framework's stack does not hold?
+"""Which software ran a row whose ZeRO stage, or whose Muon, its framework's stack does not hold?
 
 Left out: what a run's own settings of DeepSpeed were, which rows do not say.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.catalog.load_stacks import load_stack
+from planner.spec.job import Optimizer
 from planner.spec.stack import UNLIKE_BAND, Stack
 
 # Settings of the ZeRO-3 scripts of Megatron-DeepSpeed (microsoft/Megatron-DeepSpeed@4efb479
@@ -19,6 +20,21 @@ _OF_ENGINE: Final = ("fsdp_overlap", "gradient_bytes", "reduction_copies", "gath
 # InternEvo c628a8c internlm/solver/optimizer/hybrid_zero_optim.py broadcast_params: a broadcast from every rank that
 # holds parameters, after the update (overlap_sync_param is off in its configurations).
 _OWNERS: Final = ("internevo", "internlm")
+
+
+# Megatron-Core's layer-wise optimizer reduce-scatters gradients of whole matrices from its 0.18 of 2026 on.
+_DEALS_FROM: Final = "2026"
+
+
+def with_muon(stack: Stack, optimizer: Optimizer, kin: str = "") -> tuple[Stack, tuple[str, ...]]:
+    """The stack as it updates whole matrices: a Muon that is not Megatron-Core's own is that of Moonlight."""
+    own = stack.framework == "megatron" and stack.released >= _DEALS_FROM and not kin
+    if optimizer is not Optimizer.MUON or own:
+        return stack, ()
+    states = stack.states.model_copy(update={"shards_matrices": True})
+    return stack.model_copy(update={"states": states}), (
+        "Muon's momentum sharded as Adam's, a matrix gathered at a time",
+    )
 
 
 def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str, ...]]:

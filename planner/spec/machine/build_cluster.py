@@ -215,6 +215,9 @@ def assemble_cluster(
     kind, injection, nics, assumed = _typical_network(
         accelerator, devices_per_node, fabric_kind, node_injection_bandwidth
     )
+    bridged = domain if accelerator.scale_up_kind is LinkKind.PCIE and domain < devices_per_node else 0
+    if bridged:  # PCIe joins the node, whatever NVLink does not
+        domain = devices_per_node
     inside = max(domain, devices_per_node)
     total = _room_for(gpus, inside, accelerator.torus)
     wiring = Wiring(
@@ -232,6 +235,10 @@ def assemble_cluster(
     )
     # what nothing crosses needs no assumption
     assumed = [*assumed, _NON_BLOCKING] if wiring.tiers else []
+    if bridged > 1:
+        assumed.append(
+            f"NVLink bridges of {bridged} devices are not modelled: PCIe joins all {devices_per_node}"
+        )
     node = accelerator.typical_node
     per_node = min(gpus, devices_per_node)
     return Cluster(

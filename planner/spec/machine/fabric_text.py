@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.errors import InputError
+from planner.spec.machine.accelerator import TypicalNode
 from planner.spec.machine.cluster import Accelerator, LinkKind
+from planner.spec.machine.ports_text import FASTEST_PORT, Ports, stated_ports
 
 GRAMMAR: Final = (
     "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa|slingshot], SPEED in Gbit/s of one device, "
@@ -39,23 +41,15 @@ _SHORT_KINDS: Final[Mapping[str, LinkKind]] = {
 _WORDS: Final[tuple[tuple[str, LinkKind], ...]] = (
     (r"\b(efa)(v?\d)?\b", LinkKind.EFA),
     (r"\b(roce|rdma)(v\d)?\b", LinkKind.ROCE),
-    (r"\b(ib|infiniband|quantum|[ehnx]dr\d*)\b", LinkKind.INFINIBAND),
+    (r"(?:(?<![a-z])|(?<=\dx))(ib|infiniband|quantum|[ehnx]dr\d*)\b", LinkKind.INFINIBAND),
     (r"\b(opa|omni-?path)\b", LinkKind.OMNIPATH),
     (r"\b(slingshot)(-\d+)?\b", LinkKind.SLINGSHOT),
-    (r"\b(eth|ethernet|tcpxo?|tcp|gvnic|gbe)\b", LinkKind.ETHERNET),
+    (r"(?<![a-z])(eth|ethernet|tcpxo?|tcp|gvnic|gbe|gige)\b", LinkKind.ETHERNET),
 )
-_GENERATIONS: Final[Mapping[str, float]] = {
-    "edr": 100e9,
-    "hdr": 200e9,
-    "ndr": 400e9,
-    "xdr": 800e9,
-    "opa": 100e9,
-}  # bit/s of one port
-_FASTEST_PORT: Final = 800e9 / 8  # bytes/s
-_PREFIX: Final[Mapping[str, float]] = {"m": 1e6, "g": 1e9, "t": 1e12}
-_RATE: Final = re.compile(
-    r"(?:\b(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[ehnx]dr[ -]?)?(?P<rate>\d+(?:\.\d+)?)\s*"
-    r"(?P<unit>[MGTmgt](?:bit/s|bps|b/s|B/s|Bps|bE|be|b)?)(?![\w])"
+
+
+_OVERSUBSCRIBED: Final = re.compile(
+    r"over-?subscri\w*|\b\d{1,2}:\d{1,2}\b(?=[^,;]*(?:blocking|taper|tree|spine|leaf))", re.IGNORECASE
 )
 
 
@@ -109,7 +103,7 @@ def parse_fabric(
 ) -> tuple[LinkKind, float, str | None]:
     """Fabric, what one node sends per direction [bytes/s], and what had to be assumed (None: nothing).
 
-    Reads "RoCE 8x200G", "EFA", "IB HDR", "800 Gbps per node", "50 GB/s per GPU", "IB 100G (1 port per node)".
+    Reads "RoCE 8x200G", "EFA", "dual-rail EDR", "800 Gbps per node", "50 GB/s per GPU", "4 HDR NICs per node".
     What `text` does not say is that of the accelerator's typical node.
     """
     node = accelerator.typical_node
@@ -119,7 +113,7 @@ def parse_fabric(
     kind = next((found for pattern, found in _WORDS if re.search(pattern, words, re.IGNORECASE)), None)
     scale = devices_per_node / node.accelerators
     used, notes = kind or node.fabric, []
-    bandwidth, note = _injection(words, node.nics * scale, devices_per_node)
+    bandwidth, note = _injection(stated_ports(words), node, used, devices_per_node)
     if kind is None:
         notes.append(f"fabric {used}")
     if bandwidth is None:
@@ -127,40 +121,28 @@ def parse_fabric(
         notes.append(f"{bandwidth * 8e-9:g} Gbit/s per node")
     elif note:
         notes.append(note)
-    if not notes:
+    oversubscribed = bool(_OVERSUBSCRIBED.search(words))
+    if not notes and not oversubscribed:
         return used, bandwidth, None
     why = f"the fabric is given as {text!r}" if words else "no fabric is given"
-    return used, bandwidth, f"{why}; assumed as in a typical {accelerator.name} node: {', '.join(notes)}"
+    usual = "" if note and used is LinkKind.ETHERNET else f" as in a typical {accelerator.name} node"
+    left_open = f"; assumed{usual}: {', '.join(notes)}" if notes else ""
+    return used, bandwidth, why + left_open + "; its oversubscription is not modelled" * oversubscribed
 
 
-def _injection(words: str, usual_nics: float, devices_per_node: int) -> tuple[float | None, str]:
-    """Bytes/s of a node that `words` state, None if they state none, and which count of NICs was assumed."""
-    match = _RATE.search(words)
-    generation = re.search(r"\b([ehnx]dr|opa)[ -]?(\d{2,3})?", words, re.IGNORECASE)
-    if match is None and generation is None:
+def _injection(
+    ports: Ports | None, node: TypicalNode, kind: LinkKind, devices_per_node: int
+) -> tuple[float | None, str]:
+    """Bytes/s of a node that a text states, None if it states none, and which count of NICs was assumed."""
+    if ports is None:
         return None, ""
-    if match is not None:
-        unit = match["unit"]
-        in_bytes = "B" in unit[1:]
-        one = float(match["rate"]) * _PREFIX[unit[0].lower()] / (1 if in_bytes else 8)
-        count = match["count"]
-    else:
-        assert generation is not None
-        bits = float(generation[2]) * 1e9 if generation[2] else _GENERATIONS[generation[1].lower()]
-        one, count = bits / 8, None
-    if one <= 0 or one > 1e15 or (count is not None and not 0 < int(count) <= 1024):
-        return None, ""
-    lower = words.lower()
-    ports = re.search(r"\b(\d{1,4})\s*(?:ports?|nics?|rails?|hcas?)\s*(?:per|/)\s*node", lower)
-    per_device = re.search(r"(?:per|/)\s*(?:gpu|device|accelerator)", lower)
-    if count is not None:
-        return one * int(count), ""
-    if ports is not None and 0 < int(ports[1]) <= 1024:
-        return one * int(ports[1]), ""
-    if per_device:
-        return one * devices_per_node, ""
-    if re.search(r"(?:per|/)\s*node", lower):
-        return one, ""
-    if one > _FASTEST_PORT:  # no single port is that fast
-        return one, f"{one * 8e-9:g} Gbit/s being that of a node"
-    return one * usual_nics, f"{usual_nics:g} NICs per node"
+    total = ports.per_node(devices_per_node)
+    if total is not None:
+        return total, ""
+    rate, usual = ports.rate, node.nics * devices_per_node / node.accelerators
+    # what a single port does not reach, or what such a node sends on that fabric in all
+    if rate > FASTEST_PORT or rate == dict(node.injection).get(kind):
+        return rate, f"{rate * 8e-9:g} Gbit/s being that of a node"
+    if kind is LinkKind.ETHERNET:
+        usual = 1
+    return rate * usual, f"{usual:g} NIC{'s' * (usual != 1)} per node"

@@ -57,6 +57,12 @@ class States(Section):
         description="moments have the width of bf16 parameters, which have no fp32 masters (torchtitan's full bf16 "
         "training, DeepSpeed's bf16_master_weights_and_grads)",
     )
+    shards_matrices: bool = Field(
+        False,
+        description="Muon's momentum is sharded as Adam's moments are, and a rank gathers the matrix that it "
+        "orthogonalises (Moonlight's distributed Muon, arXiv 2502.16982, section 2.3); else Megatron-Core's layer-wise "
+        "optimizer deals whole matrices",
+    )
     low_precision_shard: bool = True
     dp_buffer: float = Field(0.0, ge=0, le=4, description="reduction buffer per parameter when dp > 1")
     late_gradient: float = Field(

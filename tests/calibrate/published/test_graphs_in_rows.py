@@ -18,6 +18,12 @@ ROUTED = ("moe_router", "moe_preprocess")
     [
         ("", CudaGraphs.NONE, ()),
         ("cuda_graph_impl=none; cuda_graph_scope=full_iteration; config v0.4.0", CudaGraphs.NONE, ()),
+        ("no CUDA graphs", CudaGraphs.NONE, ()),
+        ("CUDA graphs: none; moe_router", CudaGraphs.NONE, ()),
+        ("CUDA graphs off, attn recomputed", CudaGraphs.NONE, ()),
+        ("cuda_graph_impl=off", CudaGraphs.NONE, ()),
+        ("cuda_graphs=False", CudaGraphs.NONE, ()),
+        ("the optimizer CUDA graph", CudaGraphs.NONE, ()),
         ("cuda_graph_impl=full_iteration; moe_a2a_overlap=True", CudaGraphs.FULL_ITERATION, ()),
         ("cuda_graph_impl=local; cuda_graph_scope=full_iteration; x", CudaGraphs.FULL_ITERATION, ()),
         ("cuda_graph_impl=on; config qwen3", CudaGraphs.LOCAL, ()),

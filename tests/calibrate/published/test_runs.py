@@ -286,6 +286,11 @@ def test_nvfp4_parameters_by_release_and_recipe(source: str, model: str, gpu: st
     assert reader.read({**ROW, **cells}).problem.stack.states.fp4_param_gather is gathers
 
 
+def test_a_row_that_denies_packing_and_adapters_has_none() -> None:
+    job = read(extras="full fine-tuning (not LoRA), not packed").problem.job
+    assert (job.packed, job.lora_rank) == (False, None)
+
+
 def test_packed_rows_attend_within_texts() -> None:
     job = RunReader(MODELS).read({**ROW, "extras": "SFT packed"}).problem.job
     assert job.packed
@@ -428,3 +433,13 @@ def test_slices_of_a_row_are_its_nvlink_domain() -> None:
     assert [tier.size for tier in two.problem.cluster.tiers] == [64, 128]
     assert two.config.zero == 3
     assert [tier.size for tier in read(**cells, nvlink_domain="").problem.cluster.tiers] == [128]
+
+
+@pytest.mark.parametrize(
+    ("framework", "stated", "zero"),
+    [("PyTorch DDP", "", 0), ("nanoGPT", "", 0), ("nanoGPT", "zero3", 3), ("PyTorch FSDP", "", 3)],
+)
+def test_loops_around_torch_shard_as_they_do(framework: str, stated: str, zero: int) -> None:
+    run = read(framework=framework, dp_sharding=stated, tp="1", pp="1", dp="64")
+    assert run.config.zero == zero
+    assert any(said.startswith("dp_sharding") for said in run.assumed) is (not stated)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.calibrate.published.sharded_stacks import with_stage
+from planner.calibrate.published.sharded_stacks import with_muon, with_stage
 from planner.catalog.load_stacks import load_stack
 from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.job import Optimizer
 from planner.spec.stack.kinds import StateEngine
 from tests.problems import costs, dense_model, problem
 
@@ -52,3 +53,14 @@ def test_internevo_broadcasts_from_every_owner_of_tensors_after_the_update() -> 
     assert owned.gather[0] > whole.gather[0]  # as many latencies as ranks
     assert owned.scatter[0] > whole.scatter[0]
     assert alone.gather[0] < owned.gather[0]
+
+
+def test_muon_of_others_is_sharded_as_adam_is() -> None:
+    """Megatron-Core deals whole matrices from 2026 on; what only stands in for it, and what is older, does not."""
+    latest, older = load_stack("megatron-2026"), load_stack("megatron-2024")
+    assert with_muon(latest, Optimizer.MUON) == (latest, ())
+    assert with_muon(older, Optimizer.ADAMW) == (older, ())
+    for stack, kin in ((latest, "FlagScale"), (older, ""), (load_stack("torchtitan-2026"), "")):
+        flat, said = with_muon(stack, Optimizer.MUON, kin)
+        assert flat.states.shards_matrices
+        assert said

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from planner.calibrate.published.stack_of import FLASH1_SLOWDOWN, apply_switches, release_of, stack_of
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stack_names
+from planner.calibrate.published.releases import Needs, needs_of, release_of
+from planner.calibrate.published.stack_of import stack_of
+from planner.catalog.load_stacks import load_stack, stack_names
 from planner.spec.machine.accelerator import Architecture
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher
+from planner.spec.model import ModelSpec
+from planner.spec.stack.kinds import AttentionKernel
+from tests.problems import dense_model, moe_model
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher
     ],
 )
 def test_framework_has_its_stack(framework: str, source: str, expected: str) -> None:
-    choice = stack_of(framework, source, Architecture.HOPPER, DEFAULT_STACK)
+    choice = stack_of(framework, source, Architecture.HOPPER)
     assert (choice.name, choice.kin) == (expected, "")
 
 
@@ -50,32 +55,29 @@ def test_framework_has_its_stack(framework: str, source: str, expected: str) -> 
     ],
 )
 def test_other_frameworks_name_their_kin(framework: str) -> None:
-    choice = stack_of(framework, "source", Architecture.CDNA3, DEFAULT_STACK)
+    choice = stack_of(framework, "source", Architecture.CDNA3)
     assert choice.kin
     assert choice.name in stack_names()
     assert choice.assumed
 
 
 def test_undated_megatron_is_of_the_time_of_its_machine() -> None:
-    names = [
-        stack_of("Megatron-LM", "x", a, DEFAULT_STACK).name
-        for a in (Architecture.AMPERE, Architecture.BLACKWELL)
-    ]
+    names = [stack_of("Megatron-LM", "x", a).name for a in (Architecture.AMPERE, Architecture.BLACKWELL)]
     assert names == ["megatron-2022", "megatron-2026"]
-    assert stack_of("NeMo 23.05", "x", Architecture.AMPERE, DEFAULT_STACK).name == "megatron-2022"
+    assert stack_of("NeMo 23.05", "x", Architecture.AMPERE).name == "megatron-2022"
 
 
 @pytest.mark.parametrize(
     "framework", ["ATorch DS 3D", "DeepSpeed 3D of ATorch", "ATorch (Megatron-DeepSpeed)"]
 )
 def test_atorch_runs_layers_of_transformers_in_pipelines_of_deepspeed(framework: str) -> None:
-    choice = stack_of(framework, "x", Architecture.AMPERE, DEFAULT_STACK)
+    choice = stack_of(framework, "x", Architecture.AMPERE)
     assert (choice.name, choice.kin) == ("deepspeed-2025", framework)
 
 
 @pytest.mark.parametrize("framework", ["InternEvo", "FlagScale", "Pai-Megatron"])
 def test_forks_that_had_flash_attention_from_the_start_are_no_older(framework: str) -> None:
-    choice = stack_of(framework, "x", Architecture.AMPERE, DEFAULT_STACK)
+    choice = stack_of(framework, "x", Architecture.AMPERE)
     assert choice.name == "megatron-2024"
     assert load_stack(choice.name).kernels.attention is AttentionKernel.FLASH
 
@@ -85,91 +87,97 @@ def test_only_a_release_is_read_from_the_source() -> None:
     assert release_of("NeMo", "any_other_name") is None
 
 
-def test_flash1_doubles_attention_and_rms_kernel_fuses_norms() -> None:
-    stack = load_stack("aa-scaling-2023")
-    first, _ = apply_switches(stack, "kernel=flash_attentionv1.0.8")
-    second, said = apply_switches(stack, "kernel=flash_attention2 + RMS kernel")
-    assert first.compute.attention == FLASH1_SLOWDOWN * second.compute.attention
-    assert second.kernels.fused_norm
-    assert not first.kernels.fused_norm
-    assert said
-    eager, _ = apply_switches(stack, "kernel=torch")
-    assert eager.kernels.attention is AttentionKernel.EAGER
-
-
-def test_switches_of_recipes() -> None:
-    stack = load_stack("megatron-2026")
-    hidden, _ = apply_switches(stack, "moe_a2a_overlap=True")
-    assert hidden.communication.ep_overlap > stack.communication.ep_overlap
-    fused, _ = apply_switches(stack, "moe_flex_dispatcher_backend=hybridep")
-    assert fused.communication.dispatcher is Dispatcher.HYBRIDEP
-    assert apply_switches(stack, "cutedsl_fused_grouped_mlp=True")[0].kernels.fused_experts
-    assert (
-        apply_switches(stack, "cuda_graph_impl=full_iteration")[0] is stack
-    )  # the configuration's, not the stack's
-    serial, _ = apply_switches(stack, "no comm overlap (tp, p2p, dp); TE cross-entropy fusion")
-    assert serial.communication.dp_overlap == 0
-    assert serial.kernels.cross_entropy is CrossEntropy.FUSED
-
-
-def test_liger_fuses_more_than_the_loss() -> None:
-    stack = load_stack("deepspeed-2025")
-    kernels = apply_switches(stack, "liger")[0].kernels
-    assert (kernels.fused_norm, kernels.fused_rotary, kernels.fused_activation) == (True, True, True)
-    assert kernels.cross_entropy is CrossEntropy.CHUNKED
-    assert not stack.kernels.fused_rotary
-
-
-def test_tensor_parallel_overlap_is_what_the_row_says_of_it() -> None:
-    recipes = load_stack("megatron-2024")  # its runs had it
-    assert apply_switches(recipes, "tp-comm-overlap, overlap-grad-reduce")[0] is recipes
-    alone, said = apply_switches(recipes, "ub_tp_comm_overlap=false")
-    assert (alone.communication.tp_exposed, alone.communication.tp_overlapped) == (1.0, False)
-    assert said == ("tensor-parallel communication not overlapped",)
-    vanilla = load_stack("torchtitan-2024")
-    hidden, _ = apply_switches(vanilla, "async TP")
-    assert hidden.communication.tp_exposed < vanilla.communication.tp_exposed
-
-
-def test_flash_attention_that_a_row_names_replaces_softmax_kernels() -> None:
-    before = load_stack("megatron-deepspeed-2022")
-    assert apply_switches(before, "use-flash-attn-v2")[0].kernels.attention is AttentionKernel.FLASH
-    for text in ("no flash-attn", "without flash attention", "fused softmax"):
-        assert apply_switches(before, text)[0].kernels.attention is AttentionKernel.FUSED_SOFTMAX
-    for text in ("eager attention", "attn_implementation=eager", "attn_impl: torch"):
-        assert (
-            apply_switches(load_stack("deepspeed-2025"), text)[0].kernels.attention is AttentionKernel.EAGER
-        )
-
-
-def test_what_is_not_modelled_is_said() -> None:
-    _, said = apply_switches(load_stack("megatron-2026"), "cpu_offload=true")
-    assert any("offload" in text for text in said)
-
-
-def test_a_guessed_release_is_one_that_runs_the_experts() -> None:
+def test_a_guessed_release_is_one_that_runs_the_degrees() -> None:
     """torchtitan of 2024 deals no experts, its successor does; a release that is stated stands."""
-    guessed = stack_of("torchtitan", "a paper", Architecture.HOPPER, "megatron-2026")
-    assert (guessed.name, guessed.later) == ("torchtitan-2024", ("torchtitan-2026",))
-    assert guessed.running(1) == guessed
-    assert guessed.running(8).name == "torchtitan-2026"
-    assert any("ep=8" in said for said in guessed.running(8).assumed)
-    stated = stack_of("torchtitan", "torchtitan_202412", Architecture.HOPPER, "megatron-2026")
-    assert stated.running(8).name == "torchtitan-2024"
-    assert stack_of("NeMo", "a paper", Architecture.VOLTA, "megatron-2026").later[0] == "megatron-2022"
+    guessed = stack_of("torchtitan", "a paper", Architecture.HOPPER)
+    assert (guessed.name, [name for _, name in guessed.eras][1:]) == ("torchtitan-2024", ["torchtitan-2026"])
+    assert guessed.running(Needs()) == guessed
+    assert guessed.running(Needs(ep=8)).name == "torchtitan-2026"
+    assert any("ep=8" in said for said in guessed.running(Needs(ep=8)).assumed)
+    stated = stack_of("torchtitan", "torchtitan_202412", Architecture.HOPPER)
+    assert stated.running(Needs(ep=8)).name == "torchtitan-2024"
+    undated = stack_of("NeMo", "a paper", Architecture.VOLTA)
+    assert undated.running(Needs(cp=2)).name == "megatron-2024"
 
 
-def test_scales_by_rows_gather_in_16_bits() -> None:
-    stack = load_stack("torchtitan-2024")
-    assert stack.communication.tp_gathers_float8
-    rows, said = apply_switches(stack, "vanilla TP; compile; float8 rowwise")
-    assert not rows.communication.tp_gathers_float8
-    assert said == ("fp8 scales per row",)
+CELLS = {
+    "model": "gpt", "seq_len": "4096", "ep": "", "cp": "", "pp": "4", "schedule": "1f1b", "optimizer": "adam",
+    "extras": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "model", "name"),
+    [
+        ({}, dense_model(), "megatron-2022"),
+        ({"model": "llama2_7b"}, dense_model(), "megatron-2022"),
+        ({"model": "llama3_8b"}, dense_model(), "megatron-2024"),
+        ({"model": "some_model"}, replace(dense_model(), vocab=128256), "megatron-2024"),
+        ({"model": "Qwen3-8B"}, dense_model(), "megatron-2025"),
+        ({"model": "mixtral_8x7b"}, moe_model(), "megatron-2024"),
+        ({"cp": "4"}, dense_model(), "megatron-2024"),
+        ({"ep": "4"}, moe_model(), "megatron-2024"),
+        ({"ep": "4"}, dense_model(), "megatron-2022"),
+        ({"schedule": "zb-h1"}, dense_model(), "megatron-2024"),
+        ({"schedule": "zbv"}, dense_model(), "megatron-2024"),
+        ({"schedule": "v-half"}, dense_model(), "megatron-2024"),
+        ({"schedule": "zbv", "pp": "1"}, dense_model(), "megatron-2022"),
+        ({"optimizer": "muon"}, dense_model(), "megatron-2024"),
+        ({"optimizer": "adam_bf16"}, dense_model(), "megatron-2024"),
+        ({"seq_len": "32768"}, dense_model(), "megatron-2024"),
+        ({"extras": "overlap-grad-reduce"}, dense_model(), "megatron-2024"),
+        ({"extras": "no CUDA graphs"}, dense_model(), "megatron-2022"),
+        ({"extras": "CPU optimizer offload"}, dense_model(), "megatron-2025"),
+        ({"extras": "HybridEP"}, dense_model(), "megatron-2026"),
+    ],
+)
+def test_an_undated_release_is_no_older_than_what_it_runs(
+    changed: dict[str, str], model: ModelSpec, name: str
+) -> None:
+    choice = stack_of("Megatron-LM", "a paper", Architecture.AMPERE)
+    chosen = choice.running(needs_of({**CELLS, **changed}, model))
+    assert chosen.name == name
+    assert bool(set(chosen.assumed) - set(choice.assumed)) is (name != choice.name)
+    dated = stack_of("Megatron-LM (2022)", "a paper", Architecture.AMPERE)
+    assert dated.running(needs_of({**CELLS, **changed}, model)) == dated
+
+
+@pytest.mark.parametrize(
+    ("framework", "architecture", "name"),
+    [
+        ("sail-sg zero-bubble", Architecture.AMPERE, "megatron-2024"),
+        ("zero-bubble-pipeline-parallelism", Architecture.AMPERE, "megatron-2024"),
+        ("Megatron-LM (zero bubble fork)", Architecture.HOPPER, "megatron-2024"),
+        ("LLM Foundry", Architecture.HOPPER, "llm-foundry-2023"),
+        ("Levanter", Architecture.AMPERE, "maxtext-2024"),
+        ("Levanter (JAX)", Architecture.AMPERE, "maxtext-2024"),
+        ("PyTorch DDP", Architecture.VOLTA, "fsdp1-2023"),
+        ("PyTorch", Architecture.AMPERE, "fsdp1-2023"),
+        ("nanoGPT", Architecture.AMPERE, "fsdp1-2023"),
+        ("llm.c", Architecture.AMPERE, "megatron-2024"),
+        ("AxoNN", Architecture.VOLTA, "megatron-2021"),
+        ("AxoNN", Architecture.CDNA2, "megatron-2024"),
+        ("MCore 0.14", Architecture.HOPPER, "megatron-2026"),
+        ("MCore", Architecture.AMPERE, "megatron-2022"),
+        ("Megatron-FSDP", Architecture.HOPPER, "megatron-fsdp-2026"),
+        ("DeepSpeed ZeRO-3", Architecture.AMPERE, "deepspeed-2025"),
+        ("VeOmni", Architecture.HOPPER, "torchtitan-2024"),
+        ("something new", Architecture.VOLTA, "megatron-2021"),
+        ("something new", Architecture.AMPERE, "megatron-2024"),
+        ("something new", Architecture.HOPPER, "megatron-2024"),
+        ("", Architecture.VOLTA, "megatron-2021"),
+        ("", Architecture.BLACKWELL, "megatron-2026"),
+    ],
+)
+def test_kin_by_what_a_framework_is_and_the_age_of_its_device(
+    framework: str, architecture: Architecture, name: str
+) -> None:
+    assert stack_of(framework, "a paper", architecture).name == name
 
 
 @pytest.mark.parametrize("framework", ["MaxText", "MaxText (JAX)", "PaxML (JAX)"])
 def test_software_that_is_compiled_is_itself_on_tpus(framework: str) -> None:
-    choice = stack_of(framework, "", Architecture.TPU, DEFAULT_STACK)
+    choice = stack_of(framework, "", Architecture.TPU)
     assert (choice.name, choice.kin) == ("maxtext-2024", "")
 
 
@@ -194,11 +202,11 @@ def test_software_that_is_compiled_is_itself_on_tpus(framework: str) -> None:
     ],
 )
 def test_other_software_of_compiled_devices_has_a_kin(framework: str, architecture: Architecture) -> None:
-    choice = stack_of(framework, "", architecture, DEFAULT_STACK)
+    choice = stack_of(framework, "", architecture)
     assert (choice.name, choice.kin) == ("maxtext-2024", framework or "an unnamed framework")
     assert any("nearest kin maxtext-2024" in text for text in choice.assumed)
 
 
 def test_frameworks_of_gpus_keep_their_stacks() -> None:
     for framework in ("torchtitan", "Megatron-LM", "something else", ""):
-        assert stack_of(framework, "", Architecture.HOPPER, DEFAULT_STACK).name != "maxtext-2024"
+        assert stack_of(framework, "", Architecture.HOPPER).name != "maxtext-2024"

@@ -434,6 +434,49 @@ def test_shorthand_of_an_unknown_accelerator() -> None:
         ("", LinkKind.INFINIBAND, 1600, True),
         ("something else", LinkKind.INFINIBAND, 1600, True),
         ("IB 99999999999999999999x400G", LinkKind.INFINIBAND, 3200, True),
+        ("4xHDR", LinkKind.INFINIBAND, 800, False),
+        ("4x HDR InfiniBand", LinkKind.INFINIBAND, 800, False),
+        ("8 HDR InfiniBand", LinkKind.INFINIBAND, 1600, False),
+        ("IB (HDR, 8 rails)", LinkKind.INFINIBAND, 1600, False),
+        ("IB HDR x4", LinkKind.INFINIBAND, 800, False),
+        ("NDR 4x", LinkKind.INFINIBAND, 3200, True),  # the width of a port
+        ("2x EDR", LinkKind.INFINIBAND, 200, False),
+        ("dual-rail EDR", LinkKind.INFINIBAND, 200, False),
+        ("Dual EDR InfiniBand", LinkKind.INFINIBAND, 200, False),
+        ("2x HDR100 per node", LinkKind.INFINIBAND, 200, False),
+        ("4 HDR NICs per node", LinkKind.INFINIBAND, 800, False),
+        ("IB 4x 200 Gb/s HDR HCAs", LinkKind.INFINIBAND, 800, False),
+        ("8 x 400Gb/s IB NICs per node", LinkKind.INFINIBAND, 3200, False),
+        ("8 NICs of 200Gb/s, RoCE", LinkKind.ROCE, 1600, False),
+        ("RoCEv2 8×200 Gbps", LinkKind.ROCE, 1600, False),
+        ("RoCE v2 8*200", LinkKind.ROCE, 1600, False),
+        ("Slingshot-11 (200 Gb/s, 4 per node)", LinkKind.SLINGSHOT, 800, False),
+        ("Slingshot 11 4x200G", LinkKind.SLINGSHOT, 800, False),
+        ("Rosetta Slingshot 200Gb/s 4 NICs", LinkKind.SLINGSHOT, 800, False),
+        ("HPE Slingshot 11 (4x 200 Gbps per node)", LinkKind.SLINGSHOT, 800, False),
+        ("HPE Slingshot 4 x 25 GB/s", LinkKind.SLINGSHOT, 800, False),
+        ("Slingshot-11", LinkKind.SLINGSHOT, 1600, True),
+        ("IB 100G, one NIC", LinkKind.INFINIBAND, 100, False),
+        ("single 100 Gb/s NIC", LinkKind.INFINIBAND, 100, True),
+        ("IB, one 200 Gbps NIC per GPU", LinkKind.INFINIBAND, 1600, False),
+        ("NDR IB (1 per GPU)", LinkKind.INFINIBAND, 3200, False),
+        ("IB 8x400G, 1 per GPU", LinkKind.INFINIBAND, 3200, False),
+        ("IB 200 Gbit", LinkKind.INFINIBAND, 1600, True),
+        ("IB 200 Gbits/s per node", LinkKind.INFINIBAND, 200, False),
+        ("IB 1.6 Tbit/s per node", LinkKind.INFINIBAND, 1600, False),
+        ("1 Gbit Ethernet", LinkKind.ETHERNET, 1, True),
+        ("10GbE", LinkKind.ETHERNET, 10, True),
+        ("25 GbE per node", LinkKind.ETHERNET, 25, False),
+        ("2x100GbE", LinkKind.ETHERNET, 200, False),
+        ("100 Gigabit Ethernet, single port", LinkKind.ETHERNET, 100, False),
+        ("RoCE 2x100GbE", LinkKind.ROCE, 200, False),
+        ("EFA 400G", LinkKind.EFA, 400, True),
+        ("NVLink 300 GB/s, IB 200G", LinkKind.INFINIBAND, 1600, True),
+        ("NVSwitch 600GB/s + 8x HDR", LinkKind.INFINIBAND, 1600, False),
+        ("8x HDR (NVLink3 600 GB/s inside)", LinkKind.INFINIBAND, 1600, False),
+        ("InfiniBand, ConnectX-6, 4 adapters", LinkKind.INFINIBAND, 800, False),
+        ("IB HDR 8x200G, oversubscribed 1:2", LinkKind.INFINIBAND, 1600, True),
+        ("IB 4xHDR, 2:1 blocking", LinkKind.INFINIBAND, 800, True),
     ],
 )
 def test_fabric_texts_on_an_a100_node(text: str, kind: LinkKind, gbit_per_node: float, assumes: bool) -> None:
@@ -442,6 +485,12 @@ def test_fabric_texts_on_an_a100_node(text: str, kind: LinkKind, gbit_per_node: 
     assert (assumed is not None) == assumes
     if assumed and text:
         assert text in assumed
+
+
+def test_one_port_of_ethernet_is_not_said_to_be_a_typical_nodes() -> None:
+    said = {text: parse_fabric(text, load_accelerator("a100"), 8)[2] or "" for text in ("25GbE", "IB 100G")}
+    assert "assumed: 1 NIC per node" in said["25GbE"]
+    assert "typical a100-sxm-80g node: 8 NICs per node" in said["IB 100G"]
 
 
 def test_a_bare_efa_is_what_that_accelerator_rents_with() -> None:
@@ -473,6 +522,16 @@ def test_bridged_pairs_meet_the_rest_of_the_node_over_pcie() -> None:
         (LinkKind.PCIE, 8),
         (LinkKind.INFINIBAND, 16),
     ]
+
+
+@pytest.mark.parametrize("chip", ["rtx4090", "l40s", "a100_pcie_80g"])
+def test_pcie_joins_a_node_whatever_is_said_of_nvlink(chip: str) -> None:
+    """No NVLink, or bridged pairs alone, is no faster than what PCIe gives."""
+    usual = build_cluster(chip, 8, 8).tiers
+    for domain in (1, 2, 8):
+        cluster = build_cluster(chip, 8, 8, domain)
+        assert cluster.tiers == usual
+        assert any("bridges" in said for said in cluster.assumed) is (domain == 2)
 
 
 @pytest.mark.parametrize(
