@@ -1,7 +1,8 @@
-"""What does one cell of a published row say? Numbers, precisions, schedules, recomputation, sharding.
+"""What does one cell of a published row say? Numbers, switches, and how texts by hand are compared.
 
 Every reader takes the cell's text and appends to `assumed` what the text left open. Raises `UnsupportedError`
-where it cannot be understood. Left out: what joins cells into a problem (`runs.py`).
+where it cannot be understood. Left out: number formats and optimizers (`formats.py`), sharding (`sharding.py`), and
+what joins cells into a problem (`runs.py`).
 """
 
 from __future__ import annotations
@@ -13,30 +14,19 @@ from typing import Final
 
 from planner.errors import UnsupportedError
 from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
-from planner.spec.job import Optimizer
-from planner.spec.machine.accelerator import Accelerator
 from planner.spec.model import ModelSpec
-from planner.spec.precision import Dtype, Precision
 from planner.spec.stack import Stack
 
 Row = Mapping[str, str]
 
-_PRECISIONS: Final = {
-    "bfloat16": Precision.BF16,
-    "float16": Precision.FP16,
-    "half": Precision.FP16,
-    "amp_bf16": Precision.BF16,
-    "amp_fp8": Precision.FP8,
-    "float32": Precision.FP32,
-    "tf32": Precision.FP32,
-    "fp8_delayed": Precision.FP8,
-    "fp8_ds": Precision.FP8,
-    "fp8_hybrid": Precision.FP8,
-    "mxfp8": Precision.FP8_MX,
-    "fp8_sc": Precision.FP8_BLOCKWISE,
-    "fp8_block": Precision.FP8_BLOCKWISE,
-    "fp4": Precision.NVFP4,
-}
+THOUSANDS: Final = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")  # what stands between them
+_KILO: Final = 1024
+_UNSTATED: Final = re.compile(
+    r"|n/?a|nan|null|-+|\?|unknown|unstated|unspecified|not (?:stated|given|known|reported|specified)"
+)
+_DENIED: Final = re.compile(r"\b(?:no|not|non|without|w/o)[ -]+[a-z0-9_-]+")
+_QUANTITY: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kK])?")
+
 _SCHEDULES: Final = {
     "1f1b": Schedule.ONE_F_ONE_B,
     "interleaved": Schedule.INTERLEAVED,
@@ -52,29 +42,47 @@ _SCHEDULES: Final = {
     "dualpipe": Schedule.DUALPIPE,
     "dualpipev": Schedule.DUALPIPE_V,
 }
-_OPTIMIZERS: Final = (
-    (r"8.?bit", Optimizer.ADAMW_8BIT),
-    (r"adam.*(bf16|precision-aware)|adam_bf16", Optimizer.ADAMW_BF16),
-    (r"adafactor", Optimizer.ADAFACTOR),
-    (r"muon", Optimizer.MUON),
-    (r"lamb|adam", Optimizer.ADAMW),
-    (r"momentum|lion", Optimizer.SGD_MOMENTUM),
-    (r"sgd", Optimizer.SGD),
-)
-_ZEROS: Final = {"none": 0, "ddp": 0, "zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 _VPP_IN_TEXT: Final = re.compile(r"(?:vpp?|virtual[ _a-z]*?)[ =:]+(\d+)", re.IGNORECASE)
 
 
-def number_in(cells: Row, name: str) -> float | None:
-    text = cells[name].replace(",", "").replace("_", "")
-    if not text or text.lower() in ("na", "n/a", "none", "null", "nan", "-"):
+def stated(text: str) -> str:
+    """A cell in lower case; empty where it says that nothing is known."""
+    lower = text.strip().lower()
+    return "" if _UNSTATED.fullmatch(lower) else lower
+
+
+def affirmed(text: str) -> str:
+    """A text in lower case without the words that it denies: "bf16 (no fp8)"."""
+    return _DENIED.sub(" ", text.lower())
+
+
+def spaced(text: str) -> str:
+    """A text in lower case, everything but letters and digits as one space."""
+    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def same_words(text: str, name: str) -> bool:
+    """Whether a text is a name in another case or with other separators, and nothing more."""
+    return spaced(text).replace(" ", "") == spaced(name).replace(" ", "")
+
+
+def quantity(text: str) -> float | None:
+    """The number that a text is, "4,096" or "4k" of 1,024 each too; None for anything else."""
+    match = _QUANTITY.fullmatch(THOUSANDS.sub("", text.strip()))
+    if match is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        raise UnsupportedError(f"{name} must be a number", repr(cells[name])) from None
-    if not math.isfinite(value) or not 0 <= value < 2**31:
-        raise UnsupportedError(f"{name} must be a finite number, 0 or more", repr(cells[name]))
+    value = float(match[1]) * (_KILO if match[2] else 1)
+    return value if math.isfinite(value) else None
+
+
+def number_in(cells: Row, name: str) -> float | None:
+    """A number from a cell; None where nothing is stated. Raises `UnsupportedError`."""
+    text = cells[name]
+    if stated(text) in ("", "none"):
+        return None
+    value = quantity(text)
+    if value is None or not 0 <= value < 2**31:
+        raise UnsupportedError(f"{name} must be a finite number, 0 or more", repr(text))
     return value
 
 
@@ -86,36 +94,6 @@ def count_in(cells: Row, name: str) -> int | None:
     if value != int(value) or value < 1:
         raise UnsupportedError(f"{name} must be a whole number above 0", repr(cells[name]))
     return int(value)
-
-
-def precision_in(text: str, accelerator: Accelerator, assumed: list[str]) -> Precision:
-    """The recipe; not stated: bf16, or fp16 on a device without bf16."""
-    key = text.lower().replace("-", "_").replace(" ", "_")
-    if not key:
-        formats = [dtype for dtype, _ in accelerator.peak]
-        usual = Precision.BF16 if Dtype.BF16 in formats else Precision.FP16
-        assumed.append(f"precision not stated: {usual}")
-        return usual
-    if key in _PRECISIONS:
-        return _PRECISIONS[key]
-    try:
-        return Precision(key)
-    except ValueError:
-        known = ", ".join(Precision)
-        raise UnsupportedError("precision must be a known recipe", repr(text), f"one of {known}") from None
-
-
-def optimizer_in(text: str, assumed: list[str]) -> Optimizer:
-    lower = text.lower()
-    if not lower:
-        assumed.append("optimizer not stated: adamw")
-        return Optimizer.ADAMW
-    for pattern, optimizer in _OPTIMIZERS:
-        if re.search(pattern, lower):
-            if "lamb" in lower or "lion" in lower:
-                assumed.append(f"optimizer {text}: costed as {optimizer}, which keeps as many moments")
-            return optimizer
-    raise UnsupportedError("the optimizer must be known", repr(text), "one of " + ", ".join(Optimizer))
 
 
 def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[Schedule, int]:
@@ -140,28 +118,6 @@ def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[S
         vpp = 1
         assumed.append("virtual stages not stated: 1")
     return (Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B), vpp
-
-
-def sharding_in(
-    text: str, stack: Stack, replicas: int, domain: int, tp: int, assumed: list[str]
-) -> tuple[int, int]:
-    """ZeRO stage and ranks that share one shard (0: all)."""
-    key = re.sub(r"[^a-z0-9]", "", text.lower())
-    if not key:
-        zero = int(next(z for z in (1, 3, 2, 0) if z in stack.limits.zero))
-        assumed.append(f"dp_sharding not stated: ZeRO stage {zero}")
-    elif key in _ZEROS:
-        zero = _ZEROS[key]
-    else:
-        raise UnsupportedError("dp_sharding must be known", repr(text), "one of " + ", ".join(_ZEROS))
-    if replicas == 1:
-        zero = 0
-    if key != "hsdp":
-        return zero, 0
-    most = max(1, domain // tp)
-    shard = max(size for size in range(1, min(most, replicas) + 1) if replicas % size == 0)
-    assumed.append(f"hsdp: one shard per NVLink domain, {shard} ranks")
-    return zero, shard
 
 
 def sequence_parallel_in(text: str, tp: int, stack: Stack, assumed: list[str]) -> int:

@@ -22,13 +22,12 @@ from planner.calibrate.published.cells import (
     context_kind_in,
     count_in,
     expert_tp_in,
-    optimizer_in,
-    precision_in,
+    number_in,
     recompute_in,
     schedule_in,
     sequence_parallel_in,
-    sharding_in,
 )
+from planner.calibrate.published.formats import optimizer_in, precision_in
 from planner.calibrate.published.graphs import graphs_in
 from planner.calibrate.published.recipes import (
     ADAPTERS,
@@ -41,6 +40,7 @@ from planner.calibrate.published.recipes import (
     with_routing_groups,
 )
 from planner.calibrate.published.sharded_stacks import with_stage
+from planner.calibrate.published.sharding import Ranks, sharding_in
 from planner.calibrate.published.stack_of import (
     BF16_MOMENTS,
     KIN_BAND_FACTOR,
@@ -191,7 +191,7 @@ class RunReader:
             assumed.append(f"ep {degrees['ep']} for a model without experts: 1")
             degrees["ep"] = 1
         job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
-        config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
+        config = _config(cells, model, stack, degrees, batches, cluster, assumed)
         stack = self._sharded(stack, config.zero, choice.kin, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
         key = (id(model), id(cluster), job, id(stack))
@@ -297,7 +297,7 @@ class RunReader:
 
 def switch_text(cells: Row) -> str:
     """The free text of a row in which a stack's switches are set."""
-    return f"{cells.get('extras') or ''} | {cells.get('recompute') or ''}"
+    return " | ".join(cells.get(name) or "" for name in ("extras", "recompute", "precision"))
 
 
 def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Cluster:
@@ -310,7 +310,7 @@ def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Clus
         whole = math.gcd(gpus, per_node)
         assumed.append(f"{gpus} devices are no whole nodes of {per_node}: nodes of {whole}")
         per_node = whole
-    domain = count_in(cells, "nvlink_domain")
+    domain = _domain(cells)
     if domain is not None and max(domain, per_node) % min(domain, per_node):
         assumed.append(f"a scale-up domain of {domain} does not fit nodes of {per_node}: {per_node}")
         domain = per_node
@@ -320,6 +320,13 @@ def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Clus
     if note:
         assumed.append(note)
     return build_cluster(chip, gpus, per_node, domain, kind, injection)
+
+
+def _domain(cells: Row) -> int | None:
+    """Devices of a scale-up domain; 1 where the row says that there is no such link."""
+    if cells["nvlink_domain"].lower() in ("no", "false", "pcie") or number_in(cells, "nvlink_domain") == 0:
+        return 1
+    return count_in(cells, "nvlink_domain")
 
 
 def _degrees(cells: Row, gpus: int, assumed: list[str]) -> dict[str, int]:
@@ -347,6 +354,8 @@ def _job(
 ) -> tuple[Job, tuple[int, int]]:
     """The job, and (micro-batch, number of micro-batches)."""
     seq_len = count_in(cells, "seq_len")
+    if "k" in cells["seq_len"].lower():
+        assumed.append(f"seq_len {cells['seq_len']!r}: {seq_len}")
     if seq_len is None:
         raise UnsupportedError("a row must state its sequence length", "seq_len is empty")
     batch, micro = count_in(cells, "global_batch"), count_in(cells, "micro_batch")
@@ -424,12 +433,13 @@ def _config(
     stack: Stack,
     degrees: dict[str, int],
     batches: tuple[int, int],
-    domain: int,
+    cluster: Cluster,
     assumed: list[str],
 ) -> ParallelConfig:
     tp, cp, pp, dp = (degrees[axis] for axis in ("tp", "cp", "pp", "dp"))
     schedule, vpp = schedule_in(cells, model.num_layers, pp, assumed)
-    zero, hsdp = sharding_in(cells["dp_sharding"], stack, dp * cp, domain, tp, assumed)
+    ranks = Ranks(dp, cp, tp, cluster.tiers[0].size, cluster.devices_per_node)
+    zero, hsdp = sharding_in(cells, stack, ranks, assumed)
     if zero >= 3 and pp > 1 and stack.states.pipeline_accumulates_whole:
         # torchtitan's policy unless "always" is asked for: `not pp_enabled`, distributed/fsdp.py
         zero = 2
