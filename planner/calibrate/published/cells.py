@@ -1,8 +1,8 @@
 """What does one cell of a published row say? Numbers, switches, and how texts by hand are compared.
 
 Every reader takes the cell's text and appends to `assumed` what the text left open. Raises `UnsupportedError`
-where it cannot be understood. Left out: number formats and optimizers (`formats.py`), sharding (`sharding.py`), and
-what joins cells into a problem (`runs.py`).
+where it cannot be understood. Left out: number formats and optimizers (`formats.py`), schedules (`schedules.py`),
+sharding (`sharding.py`), and what joins cells into a problem (`runs.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from planner.errors import UnsupportedError
-from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute, Schedule
+from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 
@@ -26,23 +26,6 @@ _UNSTATED: Final = re.compile(
 )
 _DENIED: Final = re.compile(r"\b(?:no|not|non|without|w/o)[ -]+[a-z0-9_-]+")
 _QUANTITY: Final = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kK])?")
-
-_SCHEDULES: Final = {
-    "1f1b": Schedule.ONE_F_ONE_B,
-    "interleaved": Schedule.INTERLEAVED,
-    "interleaved1f1b": Schedule.INTERLEAVED,
-    "gpipe": Schedule.GPIPE,
-    "afab": Schedule.GPIPE,
-    "zb": Schedule.ZB_H1,
-    "zbh1": Schedule.ZB_H1,
-    "zbh2": Schedule.ZB_H2,
-    "zbv": Schedule.ZB_V,
-    "vhalf": Schedule.V_HALF,
-    "vmin": Schedule.V_MIN,
-    "dualpipe": Schedule.DUALPIPE,
-    "dualpipev": Schedule.DUALPIPE_V,
-}
-_VPP_IN_TEXT: Final = re.compile(r"(?:vpp?|virtual[ _a-z]*?)[ =:]+(\d+)", re.IGNORECASE)
 
 
 def stated(text: str) -> str:
@@ -94,30 +77,6 @@ def count_in(cells: Row, name: str) -> int | None:
     if value != int(value) or value < 1:
         raise UnsupportedError(f"{name} must be a whole number above 0", repr(cells[name]))
     return int(value)
-
-
-def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[Schedule, int]:
-    """Schedule and virtual stages; the one follows from the other where only one is stated."""
-    text, vpp = cells["schedule"].lower(), count_in(cells, "vpp")
-    if vpp is None and (match := _VPP_IN_TEXT.search(f"{text} {cells['extras']}")):
-        vpp = int(match[1])
-    if pp == 1:
-        return Schedule.ONE_F_ONE_B, 1
-    known = _SCHEDULES.get(re.sub(r"[^a-z0-9]", "", text))
-    if known is None and text:
-        assumed.append(f"schedule {text!r}: " + ("interleaved" if (vpp or 1) > 1 else "1f1b"))
-    if known not in (None, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
-        return known, vpp if vpp is not None and known.runs_chunks(vpp) else (
-            1 if known.runs_chunks(1) else 2
-        )
-    if vpp is None and known is Schedule.INTERLEAVED:
-        fits = [v for v in range(2, layers // pp + 1) if layers % (pp * v) == 0]
-        vpp = fits[0] if fits else 2
-        assumed.append(f"virtual stages not stated: {vpp}")
-    elif vpp is None:
-        vpp = 1
-        assumed.append("virtual stages not stated: 1")
-    return (Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B), vpp
 
 
 def sequence_parallel_in(text: str, tp: int, stack: Stack, assumed: list[str]) -> int:

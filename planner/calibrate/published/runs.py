@@ -24,7 +24,6 @@ from planner.calibrate.published.cells import (
     expert_tp_in,
     number_in,
     recompute_in,
-    schedule_in,
     sequence_parallel_in,
 )
 from planner.calibrate.published.formats import optimizer_in, precision_in
@@ -39,6 +38,7 @@ from planner.calibrate.published.recipes import (
     unfound_graphs,
     with_routing_groups,
 )
+from planner.calibrate.published.schedules import schedule_in
 from planner.calibrate.published.sharded_stacks import with_stage
 from planner.calibrate.published.sharding import Ranks, sharding_in
 from planner.calibrate.published.stack_of import (
