@@ -2,7 +2,7 @@
 
 Every reader takes the cell's text and appends to `assumed` what the text left open. Raises `UnsupportedError`
 where it cannot be understood. Left out: number formats and optimizers (`formats.py`), schedules (`schedules.py`),
-sharding (`sharding.py`), and what joins cells into a problem (`runs.py`).
+sharding (`sharding.py`), recomputation (`recomputation.py`), and what joins cells into a problem (`runs.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from planner.errors import UnsupportedError
-from planner.spec.config import RECOMPUTE_MODULES, ContextKind, Recompute
+from planner.spec.config import ContextKind
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 
@@ -111,47 +111,3 @@ def context_kind_in(cells: Row, stack: Stack) -> ContextKind:
     if "meta internal" in cells["framework"].lower() or "all-gather cp" in text or "cp all_gather" in text:
         return ContextKind.ALL_GATHER
     return ContextKind.P2P
-
-
-def recompute_in(
-    cells: Row, model: ModelSpec, stack: Stack, pp: int, assumed: list[str]
-) -> tuple[Recompute, int, int]:
-    """Kind, layers per pipeline rank, modules as a bit mask, from text such as "full:5" or "selective:moe_act+mlp"."""
-    text = cells["recompute"]
-    lower, most = text.lower(), -(-model.num_layers // pp)
-    if not lower and stack.name.startswith("maxtext"):
-        assumed.append("recomputation not stated: full, the default of MaxText's remat_policy")
-        return Recompute.FULL, most, 0
-    if not lower:
-        assumed.append("recomputation not stated: none")
-        return Recompute.NONE, 0, 0
-    if lower in ("none", "false", "off", "no"):
-        return Recompute.NONE, 0, 0
-    if lower.startswith("full"):
-        count = re.match(r"full\s*[:=]\s*(\d+)", lower)
-        return Recompute.FULL, min(int(count[1]), most) if count else most, 0
-    share = re.search(r"(\d+)\s*/\s*(\d+)", lower)
-    if share and int(share[2]) > 0:
-        layers = max(1, min(most, round(most * int(share[1]) / int(share[2]))))
-        return Recompute.FULL, layers, 0
-    modules = _modules(lower)
-    if modules:
-        return Recompute.SELECTIVE, 0, modules
-    if "minimal" in lower:  # MaxText: everything saved but attention
-        assumed.append(f"recomputation {text!r}: the attention core")
-        return Recompute.SELECTIVE, 0, _bits(("core_attn",))
-    layers_apart = stack.framework == "fsdp" or "selective layer" in cells["extras"].lower()
-    if stack.framework in ("torchtitan", "fsdp") and layers_apart:
-        assumed.append(f"recomputation {text!r}: every second layer")
-        return Recompute.FULL, max(1, most // 2), 0
-    assumed.append(f"recomputation {text!r}: {'+'.join(stack.limits.selective_recompute)}")
-    return Recompute.SELECTIVE, 0, _bits(stack.limits.selective_recompute)
-
-
-def _modules(text: str) -> int:
-    names = re.split(r"[:+,;\s()]+", text)
-    return _bits(tuple(name for name in RECOMPUTE_MODULES if name in names))
-
-
-def _bits(names: tuple[str, ...]) -> int:
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)

@@ -23,8 +23,8 @@ from planner.calibrate.published.cells import (
     count_in,
     expert_tp_in,
     number_in,
-    recompute_in,
     sequence_parallel_in,
+    stated,
 )
 from planner.calibrate.published.formats import optimizer_in, precision_in
 from planner.calibrate.published.graphs import graphs_in
@@ -38,6 +38,7 @@ from planner.calibrate.published.recipes import (
     unfound_graphs,
     with_routing_groups,
 )
+from planner.calibrate.published.recomputation import recompute_in
 from planner.calibrate.published.schedules import schedule_in
 from planner.calibrate.published.sharded_stacks import with_stage
 from planner.calibrate.published.sharding import Ranks, sharding_in
@@ -202,7 +203,7 @@ class RunReader:
             assumed = [what for what in assumed if what != NO_PREDICTION]
         assumed += [f"model: {what}" for what in model.assumed]
         fallback = None
-        if not cells["recompute"] and config.recompute != Recompute.FULL:
+        if not stated(cells["recompute"]) and config.recompute != Recompute.FULL:
             most = -(-model.num_layers // config.pp)
             fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most, recompute_modules=0)
         offloads = bool(OFFLOAD.search(cells["extras"]))
