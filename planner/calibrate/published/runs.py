@@ -26,6 +26,7 @@ from planner.calibrate.published.cells import (
     sequence_parallel_in,
     stated,
 )
+from planner.calibrate.published.descriptions import described_model
 from planner.calibrate.published.formats import optimizer_in, precision_in
 from planner.calibrate.published.graphs import graphs_in
 from planner.calibrate.published.recipes import (
@@ -54,7 +55,6 @@ from planner.calibrate.published.stack_of import (
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
-from planner.spec.description import spec_from_description
 from planner.spec.job import AdapterTargets, Job, Optimizer
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.cluster import Cluster
@@ -243,7 +243,7 @@ class RunReader:
                 given = fields.get("hf_id") if isinstance(fields, Mapping) else None
                 self._specs[key] = released_model(key, str(given or ""))
             else:
-                spec = spec_from_description(fields, key, ignore_unknown=True)
+                spec = described_model(fields, key)
                 self._specs[key] = with_routing_groups(spec, str(fields.get("hf_id") or ""))
         return self._specs[key]
 

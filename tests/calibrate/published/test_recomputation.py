@@ -21,7 +21,8 @@ def read(text: str, **changed: str) -> Run:
     [
         ("full:1/2", 8), ("full:50%", 8), ("full 4", 4), ("full, 4 layers", 4), ("full (4 layers)", 4), ("50%", 8),
         ("full:0.0", 0), ("0.5", 8), ("12.5 %", 2), ("every second layer", 8), ("every 4th layer", 4),
-        ("1 of 2 layers", 8), ("half of the layers", 8), ("full:4.0", 4), ("block:4", 4), ("10 layers", 10), ("layers:10", 10), ("99 layers", 16),
+        ("1 of 2 layers", 8), ("half of the layers", 8), ("full:4.0", 4),
+        ("block:4", 4), ("10 layers", 10), ("layers:10", 10), ("99 layers", 16),
         ("selective layer", 8), ("selective:4", 4), ("selective layer 4", 4), ("selective: 3/4", 12),
         ("true", 16), ("True", 16), ("1", 16), ("1.0", 16), ("yes", 16), ("activation checkpointing", 16),
         ("gradient checkpointing", 16), ("AC=full", 16), ("remat full", 16), ("all layers", 16), ("uniform", 16),
