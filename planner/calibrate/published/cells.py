@@ -14,7 +14,6 @@ from typing import Final
 
 from planner.errors import UnsupportedError
 from planner.spec.config import ContextKind
-from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 
 Row = Mapping[str, str]
@@ -82,7 +81,7 @@ def count_in(cells: Row, name: str) -> int | None:
 def sequence_parallel_in(text: str, tp: int, stack: Stack, assumed: list[str]) -> int:
     if tp == 1:
         return 0
-    if text.lower() in ("true", "1", "1.0", "yes", "on"):
+    if sequence_parallel_stated(text):
         return 1
     if text.lower() in ("false", "0", "0.0", "no", "off"):
         return 0
@@ -91,16 +90,8 @@ def sequence_parallel_in(text: str, tp: int, stack: Stack, assumed: list[str]) -
     return sp
 
 
-def expert_tp_in(cells: Row, model: ModelSpec, degrees: dict[str, int], assumed: list[str]) -> int:
-    """Expert tensor parallelism; not stated: tp, as Megatron-LM's default is, where that divides the ranks."""
-    stated = count_in(cells, "etp")
-    tp = degrees["tp"]
-    if stated is not None or not model.is_moe or tp == 1:
-        return stated or 1
-    ranks = tp * degrees["cp"] * degrees["dp"]
-    etp = tp if ranks % (degrees["ep"] * tp) == 0 else 1
-    assumed.append(f"expert tensor parallelism not stated: {etp}")
-    return etp
+def sequence_parallel_stated(text: str) -> bool:
+    return text.lower() in ("true", "1", "1.0", "yes", "on")
 
 
 def context_kind_in(cells: Row, stack: Stack) -> ContextKind:

@@ -66,6 +66,11 @@ def schedule_in(cells: Row, layers: int, pp: int, assumed: list[str]) -> tuple[S
     return (Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B), vpp
 
 
+def names_pipeline(cells: Row) -> bool:
+    """Does a row name a schedule, or several virtual stages?"""
+    return stated(cells["schedule"]) not in ("", "none") or (stated_chunks(cells) or 1) > 1
+
+
 def stated_chunks(cells: Row) -> int | None:
     """Virtual stages of a rank, from their column or the texts; 0 is none, so 1."""
     if number_in(cells, "vpp") == 0:
