@@ -42,14 +42,24 @@ _ALSO: Final = (
     "fp4",
     "fp8_delayed",
 )
+# the first word found, and in what it stands for the named optimizer: itself, its moments, or the nearest that is known
+_ITSELF, _MOMENTS, _NEAREST = "", "which keeps as many moments", "the nearest by what it keeps"
 _OPTIMIZERS: Final = (
-    (r"8.?bit", Optimizer.ADAMW_8BIT),
-    (r"adam.*(bf16|precision-aware)|adam_bf16", Optimizer.ADAMW_BF16),
-    (r"adafactor", Optimizer.ADAFACTOR),
-    (r"muon", Optimizer.MUON),
-    (r"lamb|adam", Optimizer.ADAMW),
-    (r"momentum|lion", Optimizer.SGD_MOMENTUM),
-    (r"sgd", Optimizer.SGD),
+    (r"ademamix(?!.*8.?bit)", Optimizer.ADEMAMIX, _ITSELF),
+    (r"(?:adam|adamw).*8.?bit|8.?bit.*adam", Optimizer.ADAMW_8BIT, _ITSELF),
+    (r"8.?bit", Optimizer.ADAMW_8BIT, _NEAREST),
+    (r"lamb", Optimizer.ADAMW, _MOMENTS),
+    (r"adam.*(bf16|precision-aware)|adam_bf16", Optimizer.ADAMW_BF16, _ITSELF),
+    (r"adafactor", Optimizer.ADAFACTOR, _ITSELF),
+    (r"muon", Optimizer.MUON, _ITSELF),
+    (r"adam", Optimizer.ADAMW, _ITSELF),
+    (r"sophia|adabelief|prodigy", Optimizer.ADAMW, _MOMENTS),
+    (r"soap|shampoo|galore", Optimizer.ADAMW, _NEAREST),
+    (r"\badan\b", Optimizer.ADEMAMIX, _MOMENTS),
+    (r"lion|signum|\blars\b|adagrad|rmsprop", Optimizer.SGD_MOMENTUM, _MOMENTS),
+    (r"\bcame\b|novograd|\bdion\b", Optimizer.SGD_MOMENTUM, _NEAREST),
+    (r"momentum|nesterov", Optimizer.SGD_MOMENTUM, _ITSELF),
+    (r"sgd", Optimizer.SGD, _ITSELF),
 )
 
 
@@ -85,13 +95,14 @@ def _recipe(words: str) -> Precision | None:
 
 
 def optimizer_in(text: str, assumed: list[str]) -> Optimizer:
-    lower = text.lower()
-    if not lower:
+    """The optimizer, or the one that is nearest by its states; not stated: AdamW."""
+    lower = stated(text)
+    if lower in ("", "none"):
         assumed.append("optimizer not stated: adamw")
         return Optimizer.ADAMW
-    for pattern, optimizer in _OPTIMIZERS:
+    for pattern, optimizer, said in _OPTIMIZERS:
         if re.search(pattern, lower):
-            if "lamb" in lower or "lion" in lower:
-                assumed.append(f"optimizer {text}: costed as {optimizer}, which keeps as many moments")
+            if said:
+                assumed.append(f"optimizer {text}: costed as {optimizer}, {said}")
             return optimizer
     raise UnsupportedError("the optimizer must be known", repr(text), "one of " + ", ".join(Optimizer))

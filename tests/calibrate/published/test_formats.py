@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.published.formats import precision_in
+from planner.calibrate.published.formats import optimizer_in, precision_in
 from planner.calibrate.published.runs import RunReader
 from planner.errors import UnsupportedError
+from planner.spec.job import OPTIMIZERS, Optimizer
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import Float8Scales
@@ -68,3 +69,44 @@ def test_bf16_on_volta_is_fp16_and_said() -> None:
 def test_scales_per_row_are_the_stacks_own() -> None:
     row = {**ROW, "framework": "torchtitan", "precision": "fp8_rowwise", "dp_sharding": "zero3"}
     assert RunReader(MODELS).read(row).problem.stack.kernels.float8_scales is Float8Scales.ROW
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer", "said"),
+    [
+        ("FusedAdam", Optimizer.ADAMW, ""),
+        ("schedule-free adamw", Optimizer.ADAMW, ""),
+        ("NAdam", Optimizer.ADAMW, ""),
+        ("bnb adamw8bit", Optimizer.ADAMW_8BIT, ""),
+        ("8-bit Adam", Optimizer.ADAMW_8BIT, ""),
+        ("AdEMAMix", Optimizer.ADEMAMIX, ""),
+        ("MuonClip", Optimizer.MUON, ""),
+        ("SGD momentum", Optimizer.SGD_MOMENTUM, ""),
+        ("LAMB", Optimizer.ADAMW, "as many moments"),
+        ("Sophia", Optimizer.ADAMW, "as many moments"),
+        ("Lion", Optimizer.SGD_MOMENTUM, "as many moments"),
+        ("adan", Optimizer.ADEMAMIX, "as many moments"),
+        ("SOAP", Optimizer.ADAMW, "nearest"),
+        ("Shampoo", Optimizer.ADAMW, "nearest"),
+        ("lion8bit", Optimizer.ADAMW_8BIT, "nearest"),
+        ("ademamix 8bit", Optimizer.ADAMW_8BIT, "nearest"),
+        ("", Optimizer.ADAMW, "not stated"),
+        ("none", Optimizer.ADAMW, "not stated"),
+        ("n/a", Optimizer.ADAMW, "not stated"),
+    ],
+)
+def test_optimizers_by_their_states(text: str, optimizer: Optimizer, said: str) -> None:
+    assumed: list[str] = []
+    assert optimizer_in(text, assumed) is optimizer
+    assert [said in what for what in assumed] == [True] * bool(said)
+
+
+def test_unknown_optimizers_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="optimizer"):
+        optimizer_in("magic", [])
+
+
+def test_a_third_moment_is_kept_and_moved() -> None:
+    """AdEMAMix: Adam's two moments and a slow average, 4 bytes each, read and written."""
+    adam, more = OPTIMIZERS[Optimizer.ADAMW], OPTIMIZERS[Optimizer.ADEMAMIX]
+    assert (more.moment_bytes - adam.moment_bytes, more.step_bytes - adam.step_bytes) == (4.0, 8.0)
