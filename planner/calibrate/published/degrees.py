@@ -8,6 +8,7 @@ empty they are 1 unless that cannot be; then `options` lists what can. Left out:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 from planner.calibrate.published.cells import Row, count_in, sequence_parallel_stated
 from planner.calibrate.published.schedules import names_pipeline
 from planner.errors import UnsupportedError
-from planner.spec.dimensions import MOST_LAYERS
+from planner.space.axes import divisors
 from planner.spec.model import ModelSpec
 
 _AXES: Final = ("tp", "cp", "pp")
@@ -23,28 +24,44 @@ _AXES: Final = ("tp", "cp", "pp")
 
 @dataclass(frozen=True)
 class Degrees:
-    """Ranks along each axis; `dp` is the device count over tp x cp x pp."""
+    """Ranks along each axis; `dp` is the device count over tp x cp x pp. `etp`: of experts, 0 where nothing says."""
 
     tp: int
     cp: int
     pp: int
     ep: int
     dp: int
+    etp: int = 0
 
-    def describe(self) -> str:
-        return " ".join(f"{axis}{getattr(self, axis)}" for axis in ("tp", "cp", "pp", "ep", "dp"))
+    def of(self, axes: Iterable[str]) -> str:
+        """Those of some axes, and the data-parallel one, in words."""
+        return " ".join(f"{axis}{getattr(self, axis)}" for axis in (*axes, "dp"))
 
 
 @dataclass(frozen=True)
 class Found:
-    """Degrees as stated or derived, the others 1. `said`: what was filled in. `open`: axes that nothing determines.
-    `dp`: as stated, where it bears on them. `whole`: whether they multiply up and agree with the rest of the row."""
+    """Degrees as stated or derived, the others 1. `filled`: what was filled in. `open`: axes that nothing determines.
+    `dp`: as stated; `holds`: whether it can be. `whole`: whether degrees multiply up and agree with the rest of the
+    row."""
 
     degrees: Degrees
-    said: tuple[str, ...]
+    filled: tuple[str, ...]
     open: tuple[str, ...] = ()
     dp: int | None = None
+    holds: bool = True
     whole: bool = True
+
+    def said(self, gpus: int) -> tuple[str, ...]:
+        """What is assumed about degrees."""
+        if self.dp is None or self.dp == self.degrees.dp:
+            return self.filled
+        return (*self.filled, f"dp {self.dp} contradicts {gpus} devices: {self.degrees.dp}")
+
+    def planned(self, taken: Degrees) -> Found:
+        """With degrees of a plan along the open axes."""
+        filled = [text for text in self.filled if text.split(" ")[0] not in self.open]
+        said = f"{', '.join(self.open)} not stated: those of a plan, {taken.of(self.open)}"
+        return replace(self, degrees=taken, filled=(*filled, said))
 
 
 def degrees_in(cells: Row, gpus: int, moe: bool) -> Found:
@@ -68,11 +85,9 @@ def degrees_in(cells: Row, gpus: int, moe: bool) -> Found:
     if open_axes == ["cp"]:
         open_axes = []
     whole = not (rest > 1 and open_axes) and not _contradicts(cells, degrees, open_axes)
-    if dp and dp != degrees.dp and whole:
-        said.append(f"dp {dp} contradicts {gpus} devices: {degrees.dp}")
     if moe and told["ep"] is None:
         open_axes.append("ep")
-    return Found(degrees, tuple(said), tuple(open_axes), dp if rest else None, whole)
+    return Found(degrees, tuple(said), tuple(open_axes), dp, bool(rest), whole)
 
 
 def _contradicts(cells: Row, degrees: Degrees, open_axes: list[str]) -> bool:
@@ -92,7 +107,7 @@ def options(
     """Degrees that the open axes can have: tensor groups inside a scale-up domain, no more stages than layers, experts
     whole, as the rest of the row has them where any can. `with_cp`: context parallelism, too, where that is open."""
     degrees = found.degrees
-    sizes = [size for size in range(1, min(gpus, MOST_LAYERS) + 1) if gpus % size == 0]
+    sizes = divisors(gpus)
     heads = math.gcd(*(attention.heads for attention in model.attentions))  # 0, which all divide, without any
     tokens = count_in(cells, "seq_len") or 1
     values = {
@@ -103,11 +118,11 @@ def options(
     ways = [values[axis] if axis in found.open else [getattr(degrees, axis)] for axis in _AXES]
     whole = []
     for t, c, p in product(*ways):
-        if gpus % (t * c * p) or (found.dp and gpus // (t * c * p) != found.dp):
+        if gpus % (t * c * p) or (found.dp and found.holds and gpus // (t * c * p) != found.dp):
             continue
         d = gpus // (t * c * p)
         made = replace(degrees, tp=t, cp=c, pp=p, dp=d)
-        whole += [replace(made, ep=e) for e in _expert_ways(found, model, made)]
+        whole += _expert_ways(found, cells, model, made)
     for axis in _named(cells):
         if axis in found.open:
             whole = [made for made in whole if getattr(made, axis) > 1] or whole
@@ -115,21 +130,26 @@ def options(
     return [made for made in whole if batch % made.dp == 0] or whole
 
 
-def _expert_ways(found: Found, model: ModelSpec, degrees: Degrees) -> list[int]:
+def _expert_ways(found: Found, cells: Row, model: ModelSpec, degrees: Degrees) -> list[Degrees]:
+    """Experts over so many ranks, each whole or over the ranks of a tensor group, as far as that is open."""
     if "ep" not in found.open:
-        return [degrees.ep]
+        return [degrees]
     experts = math.gcd(*(layer.moe.experts for layer in model.layer_kinds if layer.moe is not None))
-    ranks = degrees.dp * degrees.cp
-    return [e for e in range(1, experts + 1) if experts % e == 0 and ranks % e == 0]
+    ranks = degrees.tp * degrees.cp * degrees.dp
+    told = count_in(cells, "etp")
+    return [
+        replace(degrees, ep=ep, etp=etp)
+        for etp in ((told,) if told else sorted({1, degrees.tp}))
+        for ep in divisors(experts)
+        if ranks % (ep * etp) == 0
+    ]
 
 
 def expert_tp_in(cells: Row, model: ModelSpec, degrees: Degrees, assumed: list[str]) -> int:
     """Expert tensor parallelism; not stated: tp, as Megatron-LM's default is, where that divides the ranks."""
-    stated = count_in(cells, "etp")
-    tp = degrees.tp
+    stated, tp = count_in(cells, "etp"), degrees.tp
     if stated is not None or not model.is_moe or tp == 1:
         return stated or 1
-    ranks = tp * degrees.cp * degrees.dp
-    etp = tp if ranks % (degrees.ep * tp) == 0 else 1
+    etp = degrees.etp or (tp if tp * degrees.cp * degrees.dp % (degrees.ep * tp) == 0 else 1)
     assumed.append(f"expert tensor parallelism not stated: {etp}")
     return etp

@@ -194,11 +194,7 @@ class RunReader:
             ]
             if (best := fastest_that_fits([run for _, run in runs])) is not None:
                 taken = next(made for made, run in runs if run is best)
-                axes, values = ", ".join(found.open), taken.describe()
-                said = [text for text in found.said if text.split(" ")[0] not in found.open]
-                return replace(
-                    found, degrees=taken, said=(*said, f"{axes} not stated: those of a plan, {values}")
-                )
+                return found.planned(taken)
         return found
 
     def _batched(self, posed: _Posed, found: Found) -> Run:
@@ -217,7 +213,7 @@ class RunReader:
         ).running(degrees.ep if model.is_moe else 1)
         assumed += choice.assumed
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
-        assumed += found.said
+        assumed += found.said(cluster.num_devices)
         stack = self._polling(stack, cluster.num_devices, degrees)
         precision = precision_in(cells["precision"], cluster.accelerator, [])
         stack = self._on_machine(stack, model, cluster.accelerator, precision)
