@@ -44,6 +44,7 @@ _ALSO: Final = (
 )
 # the first word found, and in what it stands for the named optimizer: itself, its moments, or the nearest that is known
 _ITSELF, _MOMENTS, _NEAREST = "", "which keeps as many moments", "the nearest by what it keeps"
+_UNREAD = "what else it says is not modelled"
 _OPTIMIZERS: Final = (
     (r"ademamix(?!.*8.?bit)", Optimizer.ADEMAMIX, _ITSELF),
     (r"(?:adam|adamw).*8.?bit|8.?bit.*adam", Optimizer.ADAMW_8BIT, _ITSELF),
@@ -52,6 +53,7 @@ _OPTIMIZERS: Final = (
     (r"adam.*(bf16|precision-aware)|adam_bf16", Optimizer.ADAMW_BF16, _ITSELF),
     (r"adafactor", Optimizer.ADAFACTOR, _ITSELF),
     (r"muon", Optimizer.MUON, _ITSELF),
+    (r"cpu ?_?adam|adam.*(?:fp8|(?<!\d)[124].?bit|cpu|offload)", Optimizer.ADAMW, _UNREAD),
     (r"adam", Optimizer.ADAMW, _ITSELF),
     (r"sophia|adabelief|prodigy", Optimizer.ADAMW, _MOMENTS),
     (r"soap|shampoo|galore", Optimizer.ADAMW, _NEAREST),

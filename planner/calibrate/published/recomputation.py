@@ -14,8 +14,8 @@ from planner.spec.config import RECOMPUTE_MODULES, Recompute
 from planner.spec.model import ModelSpec
 from planner.spec.stack import Stack
 
-_ON: Final = ("true", "yes", "on")
-_NONE: Final = r"(?:(?:ac|recompute)\W+)?(?:none|false|off|disabled|never)\b"
+_ON: Final = ("true", "yes", "y", "on")
+_NONE: Final = r"(?:(?:ac|recompute)\W+)?(?:none|n|false|off|disabled|never)\b"
 _DENIAL: Final = r"(?:no|not|without)\b"
 _CHOSEN: Final = r"selective|full|block|layers?\b"  # what may follow on the denial of something else
 _EVERY: Final = re.compile(r"every (?:(second|other|third)|(\d+)(?:st|nd|rd|th)?) layer")

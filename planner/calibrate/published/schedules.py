@@ -26,7 +26,7 @@ _WORDS: Final = (
     (r"interleav|virtual|\bvpp?\b|\b1 ?f ?1 ?b ?i\b", Schedule.INTERLEAVED),
     (r"1 ?f ?1 ?b|pipe ?dream", Schedule.ONE_F_ONE_B),
 )
-_LOOPED: Final = r"interleav|looped"
+_LOOPED: Final = r"interleav|looped|bfs|breadth"
 _SYNONYMS: Final = {"interleaved1f1b": Schedule.INTERLEAVED, "afab": Schedule.GPIPE, "zb": Schedule.ZB_H1}
 _VPP_IN_TEXT: Final = re.compile(
     r"(?:vpp?|virtual[ _a-z]*?|interleav\w*)\s*[ =:(]\s*(\d+)\b|\bv\s*=\s*(\d+)\b|\b(\d+) (?:virtual|chunks)",

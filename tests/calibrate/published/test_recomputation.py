@@ -41,7 +41,7 @@ def test_layers(text: str, layers: int) -> None:
     [
         "0", "0.0", "n/a", "null", "-", "disabled", "no recomputation", "none (flash attention)",
         "none; flash attention",
-        "no activation checkpointing", "without", "not used", "off", "False", "AC=none", "full:0", "unknown",
+        "no activation checkpointing", "without", "not used", "off", "False", "AC=none", "full:0", "unknown", "N",
     ],
 )  # fmt: skip
 def test_none(text: str) -> None:

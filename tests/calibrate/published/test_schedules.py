@@ -49,6 +49,7 @@ def test_every_name_of_the_command_line(name: str) -> None:
         ("DualPipe (DeepSeek)", Schedule.DUALPIPE, 1),
         ("all-forward-all-backward", Schedule.GPIPE, 1),
         ("looped_bfs", Schedule.GPIPE, 2),
+        ("breadth-first", Schedule.GPIPE, 2),
         ("n/a", Schedule.ONE_F_ONE_B, 1),
     ],
 )
