@@ -87,6 +87,7 @@ def degrees_in(cells: Row, gpus: int, moe: bool) -> Found:
     whole = not (rest > 1 and open_axes) and not _contradicts(cells, degrees, open_axes)
     if moe and told["ep"] is None:
         open_axes.append("ep")
+        said.append("ep not stated: 1")
     return Found(degrees, tuple(said), tuple(open_axes), dp, bool(rest), whole)
 
 

@@ -89,8 +89,6 @@ def _why(micro: int, taken: int | None, share: int) -> str:
 
 def job_in(cells: Row, batch: int, chip: Accelerator, stack: Stack, assumed: list[str]) -> Job:
     seq_len = count_in(cells, "seq_len")
-    if "k" in cells["seq_len"].lower():
-        assumed.append(f"seq_len {cells['seq_len']!r}: {seq_len}")
     if seq_len is None:
         raise UnsupportedError("a row must state its sequence length", "seq_len is empty")
     packed = bool(_PACKED.search(cells["extras"]))

@@ -68,6 +68,7 @@ INPUT_COLUMNS: Final = (
     "schedule", "precision", "optimizer", "framework", "extras",
 )  # fmt: skip
 
+_COUNTS: Final = ("gpus", "seq_len", "global_batch", "micro_batch")  # which may be written in thousands, "4k"
 _OTHER_NAMES: Final = {"tokens_per_second_per_gpu": "tokens_per_s_per_gpu"}
 # devices, and ranks of tensor groups in a pipeline, up to which nanotron's host runs ahead of them
 NANOTRON_AHEAD: Final = 256
@@ -173,7 +174,11 @@ class RunReader:
     def read(self, row: Row) -> Run:
         """The question of one row. Raises `PlannerError` where it cannot be asked."""
         cells = {name: str(row.get(name) or "").strip() for name in INPUT_COLUMNS}
-        said: list[str] = []
+        said = [
+            f"{name} {cells[name]!r}: {count_in(cells, name)}"
+            for name in _COUNTS
+            if "k" in cells[name].lower()
+        ]
         model = self._model(cells["model"])
         cluster = self._cluster(cells, said)
         posed = _Posed(cells, model, cluster, tuple(said))

@@ -29,7 +29,7 @@ _WORDS: Final = (
 _LOOPED: Final = r"interleav|looped|bfs|breadth"
 _SYNONYMS: Final = {"interleaved1f1b": Schedule.INTERLEAVED, "afab": Schedule.GPIPE, "zb": Schedule.ZB_H1}
 _VPP_IN_TEXT: Final = re.compile(
-    r"(?:vpp?|virtual[ _a-z]*?|interleav\w*)\s*[ =:(]\s*(\d+)\b|\bv\s*=\s*(\d+)\b|\b(\d+) (?:virtual|chunks)",
+    r"(?:vpp?|virtual[ _a-z]*?|interleav\w*)\s*[ =:(]\s*(\d+)\b|\bv\s*=\s*(\d+)\b|\b(\d+) virtual",
     re.IGNORECASE,
 )
 _ENDS: Final = (0, 2, 1)  # of embedding and loss, how many may take a layer's place in their chunk

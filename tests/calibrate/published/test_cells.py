@@ -31,6 +31,7 @@ def test_a_length_in_thousands_is_read_and_said() -> None:
     run = RunReader(MODELS).read({**ROW, "seq_len": "4k"})
     assert run.problem.job.seq_len == 4096
     assert "seq_len '4k': 4096" in run.assumed
+    assert "gpus '1k': 1024" in RunReader(MODELS).read({**ROW, "gpus": "1k", "dp": "128"}).assumed
     with pytest.raises(UnsupportedError, match="seq_len"):
         RunReader(MODELS).read({**ROW, "seq_len": "4,5"})
 

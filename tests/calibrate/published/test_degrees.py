@@ -131,7 +131,9 @@ def test_experts_of_a_large_mixture_are_divided_where_they_do_not_fit() -> None:
     assert run.config.ep > 1
     assert any(said.startswith("ep not stated: those of a plan") for said in run.assumed)
     assert read(**row | {"ep": "1"}).config.ep == 1
-    assert read(model="moe", ep="").config.ep == 1  # it fits
+    small = read(model="moe", ep="")
+    assert small.config.ep == 1  # it fits
+    assert "ep not stated: 1" in small.assumed
 
 
 def test_what_no_plan_fits_stays_too_large() -> None:

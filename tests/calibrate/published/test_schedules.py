@@ -94,6 +94,16 @@ def test_chunks_that_deal_the_layers(layers: int, pp: int, chunks: int) -> None:
     assert dealt_chunks(layers, pp) == chunks
 
 
+def test_virtual_stages_of_free_text() -> None:
+    for extras, vpp in (
+        ("vpp=4", 4),
+        ("virtual pipeline 4", 4),
+        ("interleave=4", 4),
+        ("loss in 8 chunks", 1),
+    ):
+        assert read(schedule="", extras=extras).config.vpp == vpp, extras
+
+
 def test_folded_schedules_hold_two_chunks() -> None:
     for schedule in FOLDED_SCHEDULES:
         assert read(schedule=schedule.label).config.vpp == 2
