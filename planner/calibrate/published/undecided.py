@@ -47,7 +47,9 @@ def _ranked(runs: Sequence[Run]) -> list[tuple[int, float]]:
 
     groups: dict[int, list[int]] = {}
     for index, run in enumerate(runs):
-        if not broken_rule(run.config, run.problem):
+        config = run.config
+        whole = config.tp * config.cp * config.dp % (config.ep * config.etp) == 0
+        if whole and not broken_rule(config, run.problem):
             groups.setdefault(id(run.problem), []).append(index)
     found = [_NEVER] * len(runs)
     for members in groups.values():
