@@ -44,7 +44,7 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
 - The prior of `compute.attention` of torchtitan-2024, 1 within 0.15 as products have (`benchmarks/stack_parameters.py`;
   was 1.1 within 0.4): two rows of context parallelism over 4 and 8 ranks, which the ring's source does not explain, had
   lifted it to 1.3 for every plan without. Chosen with the errors on groups left out in sight.
-- `PACKED_TEXT`, 256 tokens of a packed text (`calibrate/published/runs.py`), and 1 GiB of `FUSED_DISPATCH`
+- `PACKED_TEXT`, 256 tokens of a packed text (`calibrate/published/jobs.py`), and 1 GiB of `FUSED_DISPATCH`
   (`cost/network/communicators.py`): from memory, without a source. 128 or 512 tokens instead of 256 change the 30 rows
   that pack by -0.2 % and +0.3 % in the median, 0.5 % at most.
 - What a row on Grace says of CUDA graphs where its recipe was not found (`calibrate/published/recipes.py`,

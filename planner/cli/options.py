@@ -95,7 +95,9 @@ PrecisionOption = Annotated[
 ]
 OptimizerOption = Annotated[
     str,
-    typer.Option(help="Optimizer: adamw, adamw-bf16, adamw-8bit, sgd, sgd-momentum, adafactor or muon."),
+    typer.Option(
+        help="Optimizer: adamw, adamw-bf16, adamw-8bit, ademamix, sgd, sgd-momentum, adafactor or muon."
+    ),
 ]
 StackOption = Annotated[
     str | None,

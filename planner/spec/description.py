@@ -19,7 +19,7 @@ Left out: layers that differ in anything but these letters, or in a dense or exp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -107,11 +107,11 @@ class ModelDescription(_Strict):
 
 
 def spec_from_description(
-    description: Mapping[str, Any], name: str, file: str = "", ignore_unknown: bool = False
+    description: Mapping[str, Any], name: str, file: str = "", assumed: Sequence[str] = ()
 ) -> ModelSpec:
     """The model that a description by hand stands for.
 
-    `ignore_unknown` drops unknown keys and says so in `assumed` instead of refusing them. Raises
+    `assumed`: what whoever made the description of other words already filled in or dropped. Raises
     `UnsupportedError` for unstated dimensions or hybrids of other than Mamba-2, `FileInputError` for a field
     that is wrong or contradicts another.
     """
@@ -120,10 +120,6 @@ def spec_from_description(
     _refuse_unsupported(fields, name)
     if fields.get("hybrid_pattern") and isinstance(fields.get("attention"), str):
         fields["attention"] = fields["attention"].partition(" (")[0]  # a remark such as "gqa (hybrid mamba2)"
-    assumed: list[str] = []
-    if ignore_unknown:
-        for key in sorted(set(fields) - set(ModelDescription.model_fields)):
-            assumed.append(f"{key} = {fields.pop(key)!r} ignored")
     try:
         parsed = ModelDescription.model_validate(fields)
     except ValidationError as error:
@@ -132,7 +128,7 @@ def spec_from_description(
         hint = f"known fields: {', '.join(ModelDescription.model_fields)}"
         raise FileInputError(where, field_must(first), field_given(first), hint, field=field) from error
     try:
-        return _Builder(parsed, assumed).build(name)
+        return _Builder(parsed, list(assumed)).build(name)
     except FileInputError:
         raise
     except InputError as error:

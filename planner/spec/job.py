@@ -22,6 +22,7 @@ class Optimizer(StrEnum):
     ADAMW = "adamw"
     ADAMW_BF16 = "adamw-bf16"
     ADAMW_8BIT = "adamw-8bit"
+    ADEMAMIX = "ademamix"
     SGD = "sgd"
     SGD_MOMENTUM = "sgd-momentum"
     ADAFACTOR = "adafactor"
@@ -66,12 +67,14 @@ class OptimizerCost:
 # AdamW: two fp32 moments (Kingma 2014). bf16 moments: Megatron-LM --exp-avg-dtype. 8-bit: Dettmers 2021,
 # arXiv 2110.02861, one byte a moment plus fp32 absmax per 256 values (2 x 4/256 = 0.03). Adafactor: factored
 # second moment, no first (Shazeer 2018, arXiv 1804.04235): a row and a column per matrix, below 0.01 bytes.
+# AdEMAMix: Adam's two and a slow average of gradients (Pagliardini 2024, arXiv 2409.03137).
 # Muon: one fp32 momentum (Jordan 2024), of matrices; unfused: gradient read, momentum updated, decayed and updated
 # master, orthogonalised update read, 16-bit weight made of the master. `cost/muon.py` has its products and the rest.
 OPTIMIZERS: dict[Optimizer, OptimizerCost] = {
     Optimizer.ADAMW: OptimizerCost(8.0, 4 + 2 * (4 + 8) + 2),
     Optimizer.ADAMW_BF16: OptimizerCost(4.0, 4 + 2 * (4 + 4) + 2),
     Optimizer.ADAMW_8BIT: OptimizerCost(2.03, 4 + 2 * (4 + 2.03) + 2),
+    Optimizer.ADEMAMIX: OptimizerCost(12.0, 4 + 2 * (4 + 12) + 2),
     Optimizer.SGD: OptimizerCost(0.0, 4 + 2 * 4 + 2),
     Optimizer.SGD_MOMENTUM: OptimizerCost(4.0, 4 + 2 * (4 + 4) + 2),
     Optimizer.ADAFACTOR: OptimizerCost(0.01, 4 + 2 * 4 + 2),

@@ -99,9 +99,10 @@ def test_hybrids_and_undescribed_models_are_unsupported(change: dict[str, Any]) 
         spec_from_description({**BASE, **change}, "m")
 
 
-def test_unknown_keys_can_be_dropped_but_are_mentioned() -> None:
-    spec = spec_from_description({**BASE, "colour": 1}, "m", ignore_unknown=True)
-    assert "colour = 1 ignored" in spec.assumed
+def test_what_others_already_assumed_comes_first() -> None:
+    spec = spec_from_description(BASE, "m", assumed=("colour = 1 ignored",))
+    assert spec.assumed[0] == "colour = 1 ignored"
+    assert len(spec.assumed) > 1
 
 
 def stated_precision(total: float) -> float:

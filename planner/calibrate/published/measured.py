@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from planner.calibrate.published.cells import THOUSANDS, quantity
 from planner.units import GB, GIB
 
 Row = Mapping[str, str]
@@ -20,7 +21,6 @@ FROM_MEMORY: Final = ("korthikanti2022", "megascale_paper", "mt_nlg_530b")
 NANOTRON_DEVICES: Final = 128
 _EMPTY: Final = ("", "na", "n/a", "none", "null", "nan", "-")
 _LEAST, _MOST = 1e-9, 1e15  # of any cell, in its unit
-_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Measurement:
 def number_of(row: Row, name: str) -> float | None:
     """A cell above 0, commas between thousands left out; None for anything else."""
     try:
-        value = float(_THOUSANDS.sub("", row.get(name) or ""))
+        value = float(THOUSANDS.sub("", row.get(name) or ""))
     except ValueError:
         return None
     return value if _LEAST < value < _MOST else None
@@ -65,9 +65,8 @@ def unread_cells(row: Row) -> tuple[str, ...]:
 def measurement_of(row: Row) -> Measurement:
     """The step time as published, else global batch x sequence length / (tokens/s per device x devices)."""
     step, rate = number_of(row, "step_time_s"), number_of(row, "tokens_per_s_per_gpu")
-    tokens = [number_of(row, name) for name in ("global_batch", "seq_len", "gpus")]
-    if step is None and rate is not None and None not in tokens:
-        batch, length, gpus = (value or 0.0 for value in tokens)
+    batch, length, gpus = (quantity(row.get(name) or "") for name in ("global_batch", "seq_len", "gpus"))
+    if step is None and rate is not None and batch and length and gpus:
         step = batch * length / (rate * gpus)
     peak, notes = number_of(row, "peak_mem_gib"), (row.get("notes") or "").strip()
     # Megatron-Bridge logs bytes / 1e9 (training/utils/train_utils.py, report_memory): published as printed

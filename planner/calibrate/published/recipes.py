@@ -135,7 +135,8 @@ def torch_recipe(precision: Precision, cells: Row, stack: Stack, assumed: list[s
     """The recipe of a row that states "fp8": under torchtitan and its kin it is torchao's float8, which scales
     dynamically, by what a tensor holds (torchtitan 9dec370 and 820504e docs/float8.md; torchao 0.10 deleted delayed
     scaling, pytorch/ao#1753)."""
-    if cells["precision"].lower() != "fp8" or stack.framework != "torchtitan":
+    delayed = "delay" in cells["precision"].lower()
+    if precision is not Precision.FP8 or delayed or stack.framework != "torchtitan":
         return precision
     assumed.append(f"fp8 of torchao: {Precision.FP8_CS}")
     return Precision.FP8_CS
@@ -146,7 +147,7 @@ def bf16_layers_of(cells: Row) -> tuple[int, int]:
     at the end (v0.5.0 scripts/performance/configs/gpt_oss, 067f987 perf_recipes/gpt_oss/common.py), and of Nemotron 3
     Super, 14 (v0.4.0 training/mixed_precision.py nemotron_3_super_bf16_with_nvfp4_mixed). The others switch off what
     fp8_cs has by default (v0.1.0rc3 scripts/performance/utils/helpers.py on)."""
-    if "bridge" not in cells["framework"].lower() or cells["precision"].lower() not in ("nvfp4", "fp4"):
+    if "bridge" not in cells["framework"].lower() or "fp4" not in cells["precision"].lower():
         return 0, 0
     name = cells["model"].lower()
     return next((ends for pattern, ends in _BF16_ENDS if re.search(pattern, name)), (0, 0))
@@ -154,7 +155,7 @@ def bf16_layers_of(cells: Row) -> tuple[int, int]:
 
 def _keeps_fp4_wide(cells: Row) -> bool:
     """Does a run of nvfp4 keep its parameters in 16 bits, by its release or by the recipe of its model?"""
-    if cells["precision"].lower() not in ("nvfp4", "fp4"):
+    if "fp4" not in cells["precision"].lower():
         return False
     released = release_of(cells["framework"], cells["source"])
     if released is not None and released < FP4_GATHERED_FROM:

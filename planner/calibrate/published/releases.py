@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.published.cells import Row, count_in
+from planner.calibrate.published.degrees import Degrees
 from planner.calibrate.published.offloads import OPTIMIZER
 from planner.calibrate.published.words import Word
 from planner.spec.machine.accelerator import Architecture
@@ -133,10 +134,10 @@ def release_of(framework: str, source: str) -> int | None:
     return None
 
 
-def needs_of(cells: Row, model: ModelSpec) -> Needs:
-    """What the software of a row must run. Raises `UnsupportedError` for degrees that are no counts."""
-    ep = (count_in(cells, "ep") or 1) if model.is_moe else 1
-    return Needs(ep, count_in(cells, "cp") or 1, (*_since_model(cells, model), *_since_settings(cells)))
+def needs_of(cells: Row, model: ModelSpec, degrees: Degrees) -> Needs:
+    """What the software of a row must run with those degrees."""
+    since = (*_since_model(cells, model), *_since_settings(cells, degrees.pp > 1))
+    return Needs(degrees.ep if model.is_moe else 1, degrees.cp, since)
 
 
 def _since_model(cells: Row, model: ModelSpec) -> list[tuple[int, str]]:
@@ -151,8 +152,7 @@ def _since_model(cells: Row, model: ModelSpec) -> list[tuple[int, str]]:
     return found
 
 
-def _since_settings(cells: Row) -> list[tuple[int, str]]:
-    pipelined = (count_in(cells, "pp") or 1) > 1
+def _since_settings(cells: Row, pipelined: bool) -> list[tuple[int, str]]:
     found = (
         _first(_SCHEDULES, cells["schedule"].lower(), f"schedule {cells['schedule']}") if pipelined else []
     )

@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,37 +20,35 @@ from planner.calibrate.published.cells import (
     Row,
     context_kind_in,
     count_in,
-    expert_tp_in,
-    optimizer_in,
-    precision_in,
-    recompute_in,
-    schedule_in,
+    number_in,
     sequence_parallel_in,
-    sharding_in,
+    stated,
 )
+from planner.calibrate.published.degrees import Degrees, Found, degrees_in, expert_tp_in, options
+from planner.calibrate.published.descriptions import described_model
+from planner.calibrate.published.formats import precision_in
 from planner.calibrate.published.graphs import graphs_in
+from planner.calibrate.published.jobs import Batches, batches_in, job_in, micro_batches_open
 from planner.calibrate.published.offloads import with_offload
 from planner.calibrate.published.recipes import (
-    ADAPTERS,
-    BF16_MOMENTS,
     Narrowed,
-    bf16_layers_of,
     bridge_recipe,
     released_model,
-    torch_recipe,
     unfound_graphs,
     with_routing_groups,
 )
+from planner.calibrate.published.recomputation import recompute_in
 from planner.calibrate.published.releases import needs_of
+from planner.calibrate.published.schedules import schedule_in
 from planner.calibrate.published.sharded_stacks import with_muon, with_stage
+from planner.calibrate.published.sharding import Ranks, sharding_in
 from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
 from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, apply_switches
-from planner.calibrate.published.words import Word
+from planner.calibrate.published.undecided import fastest_that_fits, first_that_fits, fits
 from planner.catalog.load_stacks import load_stack
 from planner.errors import FileInputError, PlannerError, UnsupportedError, sort_of
 from planner.spec.config import ParallelConfig, Recompute
-from planner.spec.description import spec_from_description
-from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Accelerator
 from planner.spec.machine.cluster import Cluster
 from planner.spec.machine.device_kernels import with_device_kernels
@@ -68,19 +65,11 @@ INPUT_COLUMNS: Final = (
     "schedule", "precision", "optimizer", "framework", "extras",
 )  # fmt: skip
 
+_COUNTS: Final = ("gpus", "seq_len", "global_batch", "micro_batch")  # which may be written in thousands, "4k"
 _OTHER_NAMES: Final = {"tokens_per_second_per_gpu": "tokens_per_s_per_gpu"}
-_LORA_RANK: Final = re.compile(r"\b(?:lora[ _-]?)?(?:rank|dim|r)[ =:]+(\d+)", re.IGNORECASE)
-_FROZEN_BITS: Final = ((4, r"\bqlora\b|\bnf4\b|4-?bit"), (8, r"8-?bit base|int8 base"), (32, r"fp32 base"))
 # devices, and ranks of tensor groups in a pipeline, up to which nanotron's host runs ahead of them
 NANOTRON_AHEAD: Final = 256
 NANOTRON_AHEAD_TP: Final = 16
-_PACKED: Final = Word(r"\bpacked\b")
-# tokens of a text of SQuAD with its question, which such rows pack; from memory. 512 make a step 0.3 % longer.
-PACKED_TEXT: Final = 256.0
-LORA_RANK: Final = 16  # where a row states none; published peaks and times hardly depend on it
-_MICROBATCHES_IN_TEXT: Final = re.compile(
-    r"(?:grad(?:ient)?_accum\w*|micro-?batches|\bga)[ =:]+(\d+)", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True)
@@ -154,6 +143,16 @@ def _read_text(path: Path) -> str:
         raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
 
 
+@dataclass(frozen=True)
+class _Posed:
+    """A row of which everything is read but the division of work. `said`: what that already assumed."""
+
+    cells: Row
+    model: ModelSpec
+    cluster: Cluster
+    said: tuple[str, ...]
+
+
 @dataclass
 class RunReader:
     """Rows to runs; equal models, clusters, jobs and stacks become one `Problem` object."""
@@ -174,26 +173,62 @@ class RunReader:
     def read(self, row: Row) -> Run:
         """The question of one row. Raises `PlannerError` where it cannot be asked."""
         cells = {name: str(row.get(name) or "").strip() for name in INPUT_COLUMNS}
-        assumed: list[str] = []
+        said = [
+            f"{name} {cells[name]!r}: {count_in(cells, name)}"
+            for name in _COUNTS
+            if "k" in cells[name].lower()
+        ]
         model = self._model(cells["model"])
-        cluster = self._cluster(cells, assumed)
-        choice = stack_of(cells["framework"], cells["source"], cluster.accelerator.architecture).running(
-            needs_of(cells, model)
-        )
+        cluster = self._cluster(cells, said)
+        posed = _Posed(cells, model, cluster, tuple(said))
+        return self._batched(posed, self._found(posed))
+
+    def _found(self, posed: _Posed) -> Found:
+        """The degrees of a row: those that are left open as in a plan, where they cannot all be 1."""
+        gpus = posed.cluster.num_devices
+        found = degrees_in(posed.cells, gpus, posed.model.is_moe)
+        if not found.open or (found.whole and fits(self._run(posed, found))):
+            return found
+        for with_cp in (False, True):
+            ways = options(found, posed.cells, posed.model, gpus, posed.cluster.tiers[0].size, with_cp)
+            runs = [
+                (made, self._run(posed, replace(found, degrees=made), micro))
+                for made in ways
+                for micro in micro_batches_open(posed.cells, made) or (None,)
+            ]
+            if (best := fastest_that_fits([run for _, run in runs])) is not None:
+                taken = next(made for made, run in runs if run is best)
+                return found.planned(taken)
+        return found
+
+    def _batched(self, posed: _Posed, found: Found) -> Run:
+        """The run with those degrees; of micro-batches that the row leaves open, the largest that fits."""
+        sizes = micro_batches_open(posed.cells, found.degrees)
+        if len(sizes) < 2:
+            return self._run(posed, found)
+        return first_that_fits([self._run(posed, found, micro) for micro in sizes])
+
+    def _run(self, posed: _Posed, found: Found, micro_batch: int | None = None) -> Run:
+        """The run with those degrees, of micro-batches of that size where the row states none."""
+        cells, model, cluster, degrees = dict(posed.cells), posed.model, posed.cluster, found.degrees
+        assumed = [*posed.said]
+        choice = stack_of(cells["framework"], cells["source"], cluster.accelerator.architecture)
+        choice = choice.running(needs_of(cells, model, degrees))
         assumed += choice.assumed
-        if choice.sharding and not cells["dp_sharding"]:
+        if choice.sharding and not stated(cells["dp_sharding"]):
             cells["dp_sharding"] = choice.sharding
             assumed.append(f"dp_sharding not stated: {choice.sharding}, as {cells['framework']} has it")
         stack = self._stack(choice.name, bool(choice.kin), cells, assumed)
-        degrees = _degrees(cells, cluster.num_devices, assumed)
+        assumed += found.said(cluster.num_devices)
         stack = self._polling(stack, cluster.num_devices, degrees)
         precision = precision_in(cells["precision"], cluster.accelerator, [])
         stack = self._on_machine(stack, model, cluster.accelerator, precision)
-        if degrees["ep"] > 1 and not model.is_moe:
-            assumed.append(f"ep {degrees['ep']} for a model without experts: 1")
-            degrees["ep"] = 1
-        job, batches = _job(cells, degrees["dp"], cluster.accelerator, stack, assumed)
-        config = _config(cells, model, stack, degrees, batches, cluster.tiers[0].size, assumed)
+        if degrees.ep > 1 and not model.is_moe:
+            assumed.append(f"ep {degrees.ep} for a model without experts: 1")
+            degrees = replace(degrees, ep=1)
+        batches = batches_in(cells, degrees, assumed, micro_batch)
+        job = job_in(cells, batches.global_batch, cluster.accelerator, stack, assumed)
+        config = _config(cells, model, stack, degrees, batches, cluster, assumed)
         config, offloads = with_offload(cells, stack, config, assumed)
         stack = self._sharded(stack, config.zero, choice.kin, job.optimizer, assumed)
         stack = self._even(stack, config, model.num_layers, cells)
@@ -205,7 +240,7 @@ class RunReader:
             assumed = [what for what in assumed if what != NO_PREDICTION]
         assumed += [f"model: {what}" for what in model.assumed]
         fallback = None
-        if not cells["recompute"] and config.recompute != Recompute.FULL:
+        if not stated(cells["recompute"]) and config.recompute != Recompute.FULL:
             most = -(-model.num_layers // config.pp)
             fallback = replace(config, recompute=Recompute.FULL, recompute_layers=most, recompute_modules=0)
         told = tuple(dict.fromkeys(assumed))
@@ -246,7 +281,7 @@ class RunReader:
                 given = fields.get("hf_id") if isinstance(fields, Mapping) else None
                 self._specs[key] = released_model(key, str(given or ""))
             else:
-                spec = spec_from_description(fields, key, ignore_unknown=True)
+                spec = described_model(fields, key)
                 self._specs[key] = with_routing_groups(spec, str(fields.get("hf_id") or ""))
         return self._specs[key]
 
@@ -285,12 +320,12 @@ class RunReader:
             self._placed[key] = with_device_kernels(stack, model, chip, precision)
         return self._placed[key]
 
-    def _polling(self, stack: Stack, devices: int, degrees: dict[str, int]) -> Stack:
+    def _polling(self, stack: Stack, devices: int, degrees: Degrees) -> Stack:
         """nanotron on more than 256 devices, and with tensor groups over four nodes in a pipeline: 9 of 10 published
         runs of the former, 46 of 47 of the latter on fewer, are of the release whose host polls its messages (p2p.py of
         branch nouamane/bench2; their steps take its 0.26 s a message), so that no outputs wait for the communication
         stream."""
-        wide = degrees["tp"] > NANOTRON_AHEAD_TP and degrees["pp"] > 1
+        wide = degrees.tp > NANOTRON_AHEAD_TP and degrees.pp > 1
         if not stack.kernels.deferred_bytes or not (devices > NANOTRON_AHEAD or wide):
             return stack
         if id(stack) not in self._polled:
@@ -301,7 +336,7 @@ class RunReader:
 
 def switch_text(cells: Row) -> str:
     """The free text of a row in which a stack's switches are set."""
-    return f"{cells.get('extras') or ''} | {cells.get('recompute') or ''}"
+    return " | ".join(cells.get(name) or "" for name in ("extras", "recompute", "precision"))
 
 
 def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Cluster:
@@ -314,7 +349,7 @@ def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Clus
         whole = math.gcd(gpus, per_node)
         assumed.append(f"{gpus} devices are no whole nodes of {per_node}: nodes of {whole}")
         per_node = whole
-    domain = count_in(cells, "nvlink_domain")
+    domain = _domain(cells)
     if domain is not None and max(domain, per_node) % min(domain, per_node):
         assumed.append(f"a scale-up domain of {domain} does not fit nodes of {per_node}: {per_node}")
         domain = per_node
@@ -326,114 +361,26 @@ def _build(cells: Row, chip: Accelerator, gpus: int, assumed: list[str]) -> Clus
     return build_cluster(chip, gpus, per_node, domain, kind, injection)
 
 
-def _degrees(cells: Row, gpus: int, assumed: list[str]) -> dict[str, int]:
-    """tp, cp, pp, ep as stated (1 where not), dp from the device count."""
-    degrees = {}
-    for axis in ("tp", "cp", "pp", "ep"):
-        value = count_in(cells, axis)
-        if value is None and axis != "ep":
-            assumed.append(f"{axis} not stated: 1")
-        degrees[axis] = value or 1
-    product = degrees["tp"] * degrees["cp"] * degrees["pp"]
-    if gpus % product:
-        raise UnsupportedError(
-            "tp x cp x pp must divide the device count", f"{product} of {gpus} devices", "check the row"
-        )
-    stated = count_in(cells, "dp")
-    degrees["dp"] = gpus // product
-    if stated is not None and stated != degrees["dp"]:
-        assumed.append(f"dp {stated} contradicts {gpus} devices: {degrees['dp']}")
-    return degrees
-
-
-def _job(
-    cells: Row, dp: int, chip: Accelerator, stack: Stack, assumed: list[str]
-) -> tuple[Job, tuple[int, int]]:
-    """The job, and (micro-batch, number of micro-batches)."""
-    seq_len = count_in(cells, "seq_len")
-    if seq_len is None:
-        raise UnsupportedError("a row must state its sequence length", "seq_len is empty")
-    batch, micro = count_in(cells, "global_batch"), count_in(cells, "micro_batch")
-    stated = _MICROBATCHES_IN_TEXT.search(cells["extras"])
-    count = int(stated[1]) if stated else 0
-    if batch is None and micro is not None and count:
-        batch = micro * dp * count
-        assumed.append(f"global_batch not stated: {batch} = micro-batch x dp x {count} accumulated")
-    if batch is None:
-        raise UnsupportedError("a row must state its global batch", "global_batch is empty")
-    if micro is None:
-        share = batch // dp
-        micro = share // count if count and share and share % count == 0 else 1
-        assumed.append(f"micro_batch not stated: {micro}")
-    number = -(-batch // (dp * micro))
-    if number * dp * micro != batch:
-        assumed.append(
-            f"{batch} sequences do not divide into dp {dp} x micro-batch {micro}: {number} micro-batches"
-        )
-    packed = bool(_PACKED.search(cells["extras"]))
-    if packed:
-        assumed.append(f"texts of {PACKED_TEXT:g} tokens on average packed into each sequence")
-    job = Job(
-        seq_len,
-        batch,
-        torch_recipe(precision_in(cells["precision"], chip, assumed), cells, stack, assumed),
-        _optimizer(cells, assumed),
-        lora_rank=_lora_rank(cells, assumed),
-        frozen_bits=_frozen_bits(cells),
-        lora_targets=_lora_targets(cells),
-        mean_length=min(PACKED_TEXT, float(seq_len)) if packed else None,
-        packed=packed,
-        bf16_layers=bf16_layers_of(cells),
-    )
-    return job, (micro, number)
-
-
-def _optimizer(cells: Row, assumed: list[str]) -> Optimizer:
-    """The optimizer; Adam with moments in bf16 where the recipe of Megatron-Bridge has them so."""
-    stated = optimizer_in(cells["optimizer"], assumed)
-    recipe = "bridge" in cells["framework"].lower() and BF16_MOMENTS.search(cells["model"])
-    if stated is not Optimizer.ADAMW or not recipe or ADAPTERS.search(cells["extras"]):
-        return stated
-    assumed.append("the recipe's moments in bf16")
-    return Optimizer.ADAMW_BF16
-
-
-def _lora_targets(cells: Row) -> AdapterTargets:
-    """Where adapters sit: on q, k, v alone in the performance recipes of NeMo and Megatron-Bridge."""
-    if re.search(r"nemo|megatron", cells["framework"], re.IGNORECASE) and ADAPTERS.search(cells["extras"]):
-        return AdapterTargets.QKV
-    return AdapterTargets.ALL_LINEAR
-
-
-def _lora_rank(cells: Row, assumed: list[str]) -> int | None:
-    """The rank of adapters; None where all parameters are trained."""
-    if not ADAPTERS.search(cells["extras"]):
-        return None
-    stated = _LORA_RANK.search(cells["extras"])
-    if stated is None:
-        assumed.append(f"LoRA rank not stated: {LORA_RANK}")
-    return int(stated[1]) if stated else LORA_RANK
-
-
-def _frozen_bits(cells: Row) -> int:
-    """Bits of frozen weights: 16 unless the text names a base in fp32 or a quantised one."""
-    if not ADAPTERS.search(cells["extras"]):
-        return 16
-    return next((bits for bits, text in _FROZEN_BITS if re.search(text, cells["extras"], re.IGNORECASE)), 16)
+def _domain(cells: Row) -> int | None:
+    """Devices of a scale-up domain; 1 where the row says that there is no such link."""
+    if cells["nvlink_domain"].lower() in ("no", "false", "pcie") or number_in(cells, "nvlink_domain") == 0:
+        return 1
+    return count_in(cells, "nvlink_domain")
 
 
 def _config(
     cells: Row,
     model: ModelSpec,
     stack: Stack,
-    degrees: dict[str, int],
-    batches: tuple[int, int],
-    domain: int,
+    degrees: Degrees,
+    batches: Batches,
+    cluster: Cluster,
     assumed: list[str],
 ) -> ParallelConfig:
-    tp, cp, pp, dp = (degrees[axis] for axis in ("tp", "cp", "pp", "dp"))
+    tp, cp, pp, dp = degrees.tp, degrees.cp, degrees.pp, degrees.dp
     schedule, vpp = schedule_in(cells, model.num_layers, pp, assumed)
-    zero, hsdp = sharding_in(cells["dp_sharding"], stack, dp * cp, domain, tp, assumed)
+    ranks = Ranks(dp, cp, tp, cluster.tiers[0].size, cluster.devices_per_node)
+    zero, hsdp = sharding_in(cells, stack, ranks, assumed)
     if zero >= 3 and pp > 1 and stack.states.pipeline_accumulates_whole:
         # torchtitan's policy unless "always" is asked for: `not pp_enabled`, distributed/fsdp.py
         zero = 2
@@ -442,9 +389,9 @@ def _config(
     said = switch_text(cells) + unfound_graphs(cells, model)
     graphs, captured = graphs_in(said, model, stack, assumed)
     return ParallelConfig(
-        tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, ep=degrees["ep"],
+        tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, ep=degrees.ep,
         etp=expert_tp_in(cells, model, degrees, assumed),
-        micro_batch=batches[0], num_microbatches=batches[1],
+        micro_batch=batches.micro_batch, num_microbatches=batches.number,
         sp=sequence_parallel_in(cells["sequence_parallel"], tp, stack, assumed),
         zero=zero, hsdp=hsdp, recompute=kind, recompute_layers=layers, recompute_modules=modules,
         cp_kind=context_kind_in(cells, stack), schedule=schedule, cuda_graph_impl=graphs, cuda_graph_modules=captured,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from planner.calibrate.published.words import Word
 from planner.catalog.stack_options import (
+    EP_OVERLAP,
     GRADIENTS_16,
     LIGER_KERNELS,
     PURE_BF16,
@@ -28,8 +29,6 @@ _SLOWEST: Final = 6.0  # times the table's time that a stack's kernel may take
 # Async tensor parallelism made torchtitan's steps 5 to 9 % shorter (Llama 3 8B, tp 8; three pairs of published rows, on
 # which it is judged, too); its communication with what recomputation repeats is a little under a third of them.
 TP_OVERLAPPED: Final = 0.7
-# One layer's exchange runs beside another's compute; what remains is its start and its end (start value).
-EP_OVERLAP: Final = 0.8
 # What FSDP1 moves beside a reduction in 16 bits [bytes per gradient]; see catalog/stacks/fsdp1-2023.yaml.
 FSDP1_COPIES: Final = 8.0
 

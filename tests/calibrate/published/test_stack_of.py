@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from planner.calibrate.published.degrees import Degrees
 from planner.calibrate.published.releases import Needs, needs_of, release_of
 from planner.calibrate.published.stack_of import stack_of
 from planner.catalog.load_stacks import load_stack, stack_names
@@ -135,11 +136,14 @@ def test_an_undated_release_is_no_older_than_what_it_runs(
     changed: dict[str, str], model: ModelSpec, name: str
 ) -> None:
     choice = stack_of("Megatron-LM", "a paper", Architecture.AMPERE)
-    chosen = choice.running(needs_of({**CELLS, **changed}, model))
+    cells = {**CELLS, **changed}
+    tp, cp, pp, ep = (int(cells.get(axis) or 1) for axis in ("tp", "cp", "pp", "ep"))
+    needs = needs_of(cells, model, Degrees(tp, cp, pp, ep, 1))
+    chosen = choice.running(needs)
     assert chosen.name == name
     assert bool(set(chosen.assumed) - set(choice.assumed)) is (name != choice.name)
     dated = stack_of("Megatron-LM (2022)", "a paper", Architecture.AMPERE)
-    assert dated.running(needs_of({**CELLS, **changed}, model)) == dated
+    assert dated.running(needs) == dated
 
 
 @pytest.mark.parametrize(
