@@ -31,7 +31,8 @@ LISTED_ONCE = ("vpp", "cp_kind", "hsdp", "cuda_graph_impl")
 SIMULATED, PASSING_SIMULATED = 512, 64  # at most; where the answer is one of many
 MORE = 4  # times as many are simulated where that may change the best
 DIFFERING_EFFORT = 0.3  # of what no launcher can be told
-SLICE = 0.3  # of it that one of them gets before another has its turn
+SLICE = 0.3  # of what splits get, that one of them gets before another has its turn
+FIRST, FIRST_SLICE = 6, 0.4  # the fastest of them, of which each has a share of such a turn first
 EFFORT = 1.0  # deterministic time of CP-SAT for all finalists: up to three seconds of a processor
 # where the answer is one of many: steps 0.1 % longer at most than with `EFFORT`, at 11 sizes of llama-3.1-70b and
 # deepseek-v3 on dgx-h100; with 0.03 up to 2.2 %
@@ -106,19 +107,24 @@ def solve_splits(
                 if explicit and searches[i].result.step_time < own[i]:
                     taken[i] = (searches[i].result.step_time, searches[i].result.config)
                     best = min(best, taken[i][0])
-    # the fastest first: what it finds saves others the work; then always the least bound
-    following = 0 if rows and bounds[0] < best * (1 - TOLERANCE) else int(np.argmin([*bounds, np.inf]))
-    while following in searches and left > 0 and bounds[following] < best * (1 - TOLERANCE) and not stopped():
+    # the fastest first, some effort for each: what they find saves others the work; then always the least bound
+    waiting = sorted(searches, key=lambda i: taken[i][0])[:FIRST]
+    while left > 0 and not stopped():
+        open_ = [i for i in searches if not searches[i].done and bounds[i] < best * (1 - TOLERANCE)]
+        some = [i for i in waiting if i in open_]
+        if not open_:
+            break
+        following = some[0] if some else min(open_, key=bounds.__getitem__)
+        waiting = some[1:]
         search = searches[following]
         before = search.result.effort
-        search.advance(best if following else np.inf, min(left, SLICE))
+        slice_ = SLICE * effort * (FIRST_SLICE if some else 1.0)
+        search.advance(best if following else np.inf, min(left, slice_))
         left -= search.result.effort - before
         bounds[following] = search.result.bound
         if explicit and search.result.step_time < taken[following][0]:
             taken[following] = (search.result.step_time, search.result.config)
             best = min(best, search.result.step_time)
-        open_ = [i for i in searches if not searches[i].done]
-        following = min(open_, key=bounds.__getitem__, default=-1)
     found_best, time = ConfigTable.of([config for _, config in taken]), np.array([time for time, _ in taken])
     order = _ranked(found_best, time, np.arange(len(rows)))
     per_stage = None
