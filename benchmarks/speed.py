@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ SPACES = (
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read when numpy is loaded
 GROWTH = tuple(2**power for power in range(6, 18))
 ONE_ROWS = 200  # rows costed one at a time
+MOST_COSTED = 10_000_000  # of a space
 
 
 @dataclass(frozen=True)
@@ -130,24 +132,38 @@ def planner_command() -> str:
     return path
 
 
-def cost_everything(request: Request) -> tuple[int, Clock, Clock]:
-    """Cost all legal candidates of a space, memory of every stage and phase included.
+@dataclass(frozen=True)
+class Costed:
+    """`legal` candidates, how many of them were `costed`, and the time that enumerating all and costing these took."""
 
-    Returns their number, the time to enumerate and the time to prepare and evaluate.
-    """
+    legal: int
+    costed: int
+    enumerated: Clock
+    spent: Clock
+
+    @property
+    def rate(self) -> float:
+        """Candidates costed a CPU second."""
+        return self.costed / self.spent.cpu
+
+
+def cost_everything(request: Request) -> Costed:
+    """Cost the legal candidates of a space, memory of every stage and phase included; of more than `MOST_COSTED` every
+    n-th batch."""
     problem, _ = resolve(request)
     start = Clock.now()
     space = enumerate_configs(problem, RULES)
     enumerated = Clock.now().since(start)
-    model, rows = cost_model(problem), 0
-    start = Clock.now()
-    for leaves in space.batches(PREPARED_ROWS):
+    model, rows, every = cost_model(problem), 0, -(-len(space) // MOST_COSTED)
+    spent = Clock(0.0, 0.0)
+    for leaves in islice(space.batches(PREPARED_ROWS), 0, None, every):
+        start = Clock.now()
         stems = space.stems.take(leaves.stems)
         for _, cost in costed_leaves(model, stems, leaves.stem, leaves.recomputed):
             rows += len(cost.step_time)
-    spent = Clock.now().since(start)
-    assert rows == len(space), "every legal candidate is costed once"
-    return rows, enumerated, spent
+        spent = spent + Clock.now().since(start)
+    assert every > 1 or rows == len(space), "every legal candidate is costed once"
+    return Costed(len(space), rows, enumerated, spent)
 
 
 def one_at_a_time(request: Request) -> Clock:
@@ -167,21 +183,21 @@ def candidate_rates() -> str:
     """Legal candidates costed per second, and the ratio to one at a time."""
     rows = []
     for request in SPACES:
-        legal, enumerated, spent = cost_everything(request)
-        for _ in range(2 if legal < 5e6 else 0):
-            legal, enumerated, spent = min(
-                (legal, enumerated, spent), cost_everything(request), key=lambda measured: measured[2].cpu
-            )
+        done = cost_everything(request)
+        for _ in range(2 if done.legal < 5e6 else 0):
+            done = max(done, cost_everything(request), key=lambda each: each.rate)
         single = one_at_a_time(request)
-        both = enumerated + spent
+        # of all legal ones, whose costing the rate of those costed tells
+        whole = done.enumerated.cpu + done.legal / done.rate
+        rates = [
+            f"{each / 1e6:.2f} M" for each in (done.costed / done.spent.wall, done.rate, done.legal / whole)
+        ]
         name = f"{request.model}, {request.gpus or 0:,} of {request.cluster}"
-        rates = [f"{legal / value / 1e6:.2f} M" for value in (spent.wall, spent.cpu, both.cpu)]
-        rows.append(
-            (name, f"{legal:,}", *rates, f"{1 / single.cpu:,.0f}", f"{single.cpu * legal / spent.cpu:,.0f}")
-        )
+        counts = (f"{done.legal:,}", f"{done.costed:,}")
+        rows.append((name, *counts, *rates, f"{1 / single.cpu:,.0f}", f"{single.cpu * done.rate:,.0f}"))
         print(rows[-1], file=sys.stderr)
     head = (
-        "space", "legal", "per wall second", "per CPU second", "with enumeration", "one at a time", "ratio",
+        "space", "legal", "costed", "per wall second", "per CPU second", "with enumeration", "one at a time", "ratio",
     )  # fmt: skip
     return table(head, rows)
 

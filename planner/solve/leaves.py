@@ -17,7 +17,7 @@ from planner.space.recomputations import Recomputations
 from planner.spec.config import ConfigTable, Mask, Recompute, distinct
 
 PREPARED_ROWS = 131072  # leaves whose stems are prepared at a time
-BATCH_ROWS = 16384  # completed at a time: what a core's cache holds
+BATCH_ROWS = 32768  # completed at a time: about what a core's cache holds
 
 Index = NDArray[np.intp]
 
