@@ -230,3 +230,12 @@ def test_published_runs_are_answered_within_the_error_band() -> None:
     assert status.get("failed", 0) == 0
     assert validation.summary["answered"] >= 0.97 * validation.summary["rows"]
     assert validation.summary["headline_dense"]["median"] <= 0.20
+
+
+def test_experts_on_more_ranks_than_there_are_are_answered() -> None:
+    """Published rows that state expert parallelism over ranks of other pipeline stages."""
+    cells = {"tp": "1", "cp": "1", "pp": "8", "dp": "3", "ep": "4", "gpus": "24", "global_batch": "96"}
+    mixture = {"moe": {"experts": 8, "top_k": 2, "expert_ffn": 2048}}
+    models = {**MODELS, "experts": {**next(iter(MODELS.values())), **mixture}}
+    (found,) = predict_rows([{**ROW, **cells, "model": "experts", "micro_batch": "1"}], models)
+    assert found["status"] == "ok", found["reason"]

@@ -83,7 +83,9 @@ def least_inside(stride: int, size: int, domain: int) -> int:
 
 def _least_inside(stride: Quantity, size: Quantity, domain: int) -> Array:
     """`least_inside` for columns, asked once per distinct pair."""
-    strides, sizes = np.broadcast_arrays(np.asarray(stride, dtype=np.int64), np.asarray(size, dtype=np.int64))
+    # experts on more ranks than there are, as some published runs state them, leave groups of less than one
+    whole = np.maximum(np.asarray(size, dtype=np.int64), 1)
+    strides, sizes = np.broadcast_arrays(np.asarray(stride, dtype=np.int64), whole)
     first, inverse = distinct(strides.reshape(-1), sizes.reshape(-1))
     pairs = zip(strides.reshape(-1)[first].tolist(), sizes.reshape(-1)[first].tolist(), strict=True)
     found = [least_inside(s, n, domain) for s, n in pairs]
