@@ -88,7 +88,7 @@ def calibrate(
     output: OverlayOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Correct predictions by what was measured on your cluster: own runs, link tests, a probe."""
+    """Correct predictions with your own measurements. Runs, link tests or a probe of your cluster."""
     from planner.calibrate.logs.machine import read_nodes
     from planner.catalog.load_overlay import save_overlay
     from planner.report.calibration import calibration_document, calibration_facts

@@ -68,7 +68,7 @@ def check(
     calibration: CalibrationOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Say of a launcher's own files whether they are legal, fit, how fast they are and what would be better."""
+    """Check launch files: legality, memory, speed. Says what would be faster as well."""
     texts = read_files(files)
     answer = check_files(
         texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, config_among(files)

@@ -63,7 +63,7 @@ def diagnose(
     job: JobOptions = DEFAULT_JOB,
     as_json: JsonOption = False,
 ) -> int:
-    """Say why a run is slower than predicted, or ran out of memory, and what to measure and to change."""
+    """Explain a slow run or an out-of-memory failure. Says what to measure and what to change."""
     from planner.calibrate.diagnosis.diagnose import diagnose as find
     from planner.calibrate.own_runs import is_time, parse_run
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts

@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.report.facts import aligned_time, precise_time, term_name
+from planner.report.facts import aligned_time, precise_time
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
@@ -23,6 +23,7 @@ from planner.solve.place import AxisPlace, Placement, group_name
 from planner.space.restriction import value_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
+from planner.spec.terms import term_name
 from planner.units import GIB, format_capacity
 
 _KINDS: Final = {

@@ -214,6 +214,6 @@ def stacks_document(stacks: Sequence[Facts]) -> RenderableType:
     lines: list[RenderableType] = []
     for f in stacks:
         head = prose(f["name"], "bold")
-        head.append(f"  {f['framework']}, {f['released']}, band {100 * f['band']:.0f} %", "not bold")
+        head.append(f"  {f['framework']}, {f['released']}, +-{100 * f['band']:.0f} %", "not bold")
         lines += [head, Padding(prose(f["description"], "dim"), (0, 0, 0, 4))]
-    return Group(*lines, prose("band: 8 of 10 step times lie within +- this", "dim"))
+    return Group(*lines, prose("+-: 80% interval of the step time", "dim"))

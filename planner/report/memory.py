@@ -18,6 +18,7 @@ from planner.cost.table import CostTable
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.solve.moves import Move
 from planner.spec.planfile import Choice
+from planner.spec.terms import term_name
 from planner.units import GIB, format_capacity
 
 # moments of a step under the phase that users know
@@ -252,7 +253,7 @@ def _stage_section(stage: StageTerms, limit: float) -> RenderableType:
     for i, (name, amount) in enumerate(ordered):
         shade = _SHADES[i % len(_SHADES)]
         bar.append("#" * round(_WIDTH * amount / max(limit, stage.peak)), shade)
-        rows.append((name.replace("_", " "), _gib(amount), f"{amount / stage.peak:.1%}"))
+        rows.append((term_name(name), _gib(amount), f"{amount / stage.peak:.1%}"))
     bar.append("." * max(0, _WIDTH - len(bar.plain)), "dim")
     ranks = f"Rank{'s' * (len(stage.ranks) > 1)} {_span(stage.ranks)}"
     title = f"{ranks}, {stage.binding.replace('_', ' ')}: {_gib(stage.peak)} GiB"

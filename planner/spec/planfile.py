@@ -24,11 +24,13 @@ from planner.spec.config import (
     Schedule,
 )
 from planner.spec.subject import Record, Subject
+from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
 from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 1
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
+OWNED: Final = "owned hardware"  # the source of a price
 CLOSED_GAP: Final = 1e-4  # of the step time: what is no more apart is as fast
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
 _SUM_TOLERANCE: Final = 1e-6  # share of a total that rounding may lose when its terms are added up
@@ -179,11 +181,19 @@ class Memory(Record):
         return 0.0 if self.host_limit is None else max(sum(self.host.values()) - self.host_limit, 0.0)
 
     @property
+    def where(self) -> str:
+        """The binding rank, of several, and its phase, in words."""
+        phase = term_name(self.phase)
+        if self.stages == 1:
+            return f"in the {phase} phase"
+        return f"on pipeline rank {self.stage} (of 0-{self.stages - 1}), {phase}"
+
+    @property
     def lacking(self) -> str:
-        """What there is too little of, in words."""
+        """Which limits it exceeds and by how much, in words."""
         over, short = max(self.peak - self.limit, 0.0), self.host_short
-        said = [f"{format_capacity(over)} more per device than there is"] if over or not short else []
-        said += [f"{format_capacity(short)} more host memory than a node has"] if short else []
+        said = [f"the limit by {format_capacity(over)} per device"] if over or not short else []
+        said += [f"host memory by {format_capacity(short)} per node"] if short else []
         return " and ".join(said)
 
     @model_validator(mode="after")
