@@ -91,7 +91,7 @@ class Request:
 
 def check_request(request: Request, estimate: bool = False) -> None:
     if request.objective not in [*Objective]:
-        raise InputError("the objective must be known", request.objective, "one of: " + ", ".join(Objective))
+        raise InputError(f"unknown objective {request.objective!r}", hint="one of: " + ", ".join(Objective))
     if request.time_limit is not None and not request.time_limit > 0:
         raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
     if not 0 <= request.headroom < 1:
@@ -138,7 +138,7 @@ def resolve(
     overlay = None if request.calibration is None else _overlay(request.calibration)
     name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
     if name is None:
-        assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
+        assumed.append(f"stack {DEFAULT_STACK} (default)")
     stack = stack_to_plan(DEFAULT_STACK if name is None else name)
     if overlay is not None:
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
@@ -286,7 +286,7 @@ def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
     try:
         return kinds(text.lower())
     except ValueError:
-        raise InputError(f"the {what} must be known", text, f"one of: {', '.join(kinds)}") from None
+        raise InputError(f"unknown {what} {text!r}", hint=f"one of: {', '.join(kinds)}") from None
 
 
 def _precision(text: str | None, stack: Stack, cluster: Cluster, assumed: list[str]) -> Precision:

@@ -195,7 +195,7 @@ def _other_exchange(config: ParallelConfig, model: ModelSpec, parsed: ParsedConf
     taken = model.context_kinds[0]
     if config.cp == 1 or "cp_kind" not in parsed.axes or config.cp_kind or taken is ContextKind.P2P:
         return ()
-    must = "context parallelism of windows gathers keys or deals heads, of sinks deals heads; p2p"
+    must = "cp with sliding windows needs all-gather or all-to-all, with attention sinks all-to-all; p2p"
     return (Violation("cp-kind", must, f"set the exchange to {taken.name.lower()}"),)
 
 

@@ -103,7 +103,7 @@ OptimizerOption = Annotated[
 StackOption = Annotated[
     str | None,
     typer.Option(
-        help="Training software (default: the newest Megatron), options after a +; see planner stacks NAME.",
+        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME.",
         autocompletion=complete_stack,
     ),
 ]

@@ -68,7 +68,7 @@ def model_document(facts: Facts) -> RenderableType:
 def _counted(chooses: bool) -> str:
     """How attention is counted."""
     ignored = "windows, masks and what an indexer chooses" if chooses else "windows and masks"
-    return f"attention is counted over the full square, {ignored} ignored"
+    return f"attention is counted in full, {ignored} ignored"
 
 
 def catalog_document(models: Sequence[Facts]) -> RenderableType:
@@ -87,8 +87,12 @@ def catalog_document(models: Sequence[Facts]) -> RenderableType:
     table = listing(("model", "family", "layers", "context", "parameters", "active"), rows, left=2)
     notes = []
     if any(facts["unverified"] for facts in models):
-        notes.append(prose("* dimensions from memory, confirmed by no published total", "dim"))
-    return Group(table, *notes, prose("Hugging Face ids and paths to a config.json work as well.", "dim"))
+        notes.append(prose("* unverified dimensions (no source), confirmed by no published total", "dim"))
+    return Group(
+        table,
+        *notes,
+        prose("Listed Hugging Face IDs and any local config.json work too; nothing is downloaded.", "dim"),
+    )
 
 
 def cluster_document(facts: Facts) -> RenderableType:
@@ -108,7 +112,7 @@ def cluster_document(facts: Facts) -> RenderableType:
         if facts[key] is not None:
             rows.append((label, f"{_shown(key, facts[key])} {unit}"))
     if facts["rails"] is not None:
-        rows.append(("rails", f"{facts['rails']} between nodes, as described; no figure rests on them"))
+        rows.append(("rails", f"{facts['rails']} between nodes; informational, not used by the model"))
     tiers = [
         (
             tier["name"],
@@ -120,14 +124,14 @@ def cluster_document(facts: Facts) -> RenderableType:
         )
         for tier in facts["tiers"]
     ]
-    heads = ("tier", "links", "devices", "all at once", "one alone", "per hop")
+    heads = ("tier", "links", "devices", "all devices", "one device", "per hop")
     blocks: list[RenderableType] = [
         prose(facts["name"], "bold"),
         labelled_wrapped(rows),
         section("Links, per device and direction", listing(heads, tiers, left=2)),
         section("Sources", bullets(_sources(facts))),
     ]
-    for title, key in (("Assumed", "assumed"), ("From memory, without a source", "unverified")):
+    for title, key in (("Assumed", "assumed"), ("Unverified (no source)", "unverified")):
         if facts[key]:
             blocks.append(section(title, bullets(facts[key])))
     return Group(*blocks)
@@ -169,7 +173,10 @@ def clusters_document(clusters: Sequence[Facts]) -> RenderableType:
         listing(heads, rows, left=2),
         prose("size and domain in devices; same: named as the accelerator", "dim"),
         prose("GB/s per device and direction, inside the domain and between domains", "dim"),
-        prose("`planner clusters NAME` gives every source, and says which numbers come from memory", "dim"),
+        prose(
+            "`planner clusters NAME` gives every source, and says which numbers are unverified (no source)",
+            "dim",
+        ),
     )
 
 
