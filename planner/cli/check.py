@@ -128,7 +128,7 @@ def check_files(
     layers, over = config.recompute_layers, config.recompute_layers % config.vpp
     if over and layers < -(-problem.model.num_layers // config.pp) and not broken:
         assumed.append(
-            f"of {layers} layers that a rank recomputes {layers - over} are costed, as many in each of {config.vpp} "
+            f"of {layers} layers that a rank recomputes {layers - over} are modelled, as many in each of {config.vpp} "
             "virtual stages"
         )
     answer: dict[str, Any] = {
@@ -157,7 +157,7 @@ def check_files(
 def _full_length(problem: Problem) -> str:
     """What is taken of the data, which launch files don't hold."""
     return (
-        f"every sequence is taken as one text of {problem.job.seq_len:,} tokens; packed or shorter ones take less, "
+        f"every sequence is taken as one document of {problem.job.seq_len:,} tokens; packed or shorter ones take less, "
         "which planner estimate says with --mean-len"
     )
 

@@ -114,7 +114,8 @@ def _together(found: Diagnosis) -> list[str]:
 
 def _rate(found: Diagnosis, seconds: float) -> str:
     flops = found.flops / seconds
-    return f"{flops / 1e12:.0f} TFLOP/s per device, {flops / found.peak:.1%} MFU (dense peak, causal attention by half)"
+    mfu = f"{flops / found.peak:.1%} MFU (dense peak, causal attention counted at half)"
+    return f"{flops / 1e12:.0f} TFLOP/s per device, {mfu}"
 
 
 def _next(found: Diagnosis) -> str:

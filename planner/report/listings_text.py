@@ -28,6 +28,7 @@ _BY_UNIT = (
     (get_args(Seconds)[1], format_time),
     (get_args(Bytes)[1], format_capacity),
 )  # by a field's validator
+_HEADS = {"kin": "closest measured stack"}
 _ABSENT = ("flops_forward_scan", "flops_forward_indexer")  # told where a model has them
 NO_LIMIT = 10**6  # what a stack's limits say where there is none
 
@@ -189,7 +190,9 @@ def stack_document(facts: Facts) -> RenderableType:
     head = ("name", "framework", "released", "description", "source", "fitted", "kin")
     rest = {key: value for key, value in facts.items() if key not in (*head, "options")}
     lines = [
-        prose(f"{key}: {facts[key]}", "" if key != "source" else "dim") for key in head[1:] if facts[key]
+        prose(f"{_HEADS.get(key, key)}: {facts[key]}", "" if key != "source" else "dim")
+        for key in head[1:]
+        if facts[key]
     ]
     blocks: list[RenderableType] = [
         prose(facts["name"], "bold"),

@@ -344,7 +344,9 @@ def difference(config: ParallelConfig, other: ParallelConfig) -> str:
     ):
         words.append(f"CUDA graphs {graphs_text(other)}" if other.cuda_graph_impl else "no CUDA graphs")
     if other.offload != config.offload:
-        words.append(f"{offload_text(other.offload)} on the host" if other.offload else "nothing on the host")
+        words.append(
+            f"{offload_text(other.offload)} in CPU memory" if other.offload else "nothing in CPU memory"
+        )
     default = [default_schedule(c.vpp) == c.schedule for c in (config, other)]
     if other.schedule != config.schedule and not all(default):  # the default's follows from vpp
         words.append(Schedule(other.schedule).label)

@@ -113,7 +113,7 @@ def optimizer_in(text: str, assumed: list[str]) -> Optimizer:
     for pattern, optimizer in _OPTIMIZERS:
         if re.search(pattern, lower):
             if "lamb" in lower or "lion" in lower:
-                assumed.append(f"optimizer {text}: costed as {optimizer}, which keeps as many moments")
+                assumed.append(f"optimizer {text}: modelled as {optimizer}, which keeps as many moments")
             return optimizer
     raise UnsupportedError("the optimizer must be known", repr(text), "one of " + ", ".join(Optimizer))
 

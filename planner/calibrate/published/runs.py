@@ -368,7 +368,7 @@ def _job(
         )
     packed = bool(_PACKED.search(cells["extras"]))
     if packed:
-        assumed.append(f"texts of {PACKED_TEXT:g} tokens on average packed into each sequence")
+        assumed.append(f"documents of {PACKED_TEXT:g} tokens on average packed into each sequence")
     job = Job(
         seq_len,
         batch,

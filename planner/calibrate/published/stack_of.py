@@ -177,7 +177,9 @@ def stack_of(framework: str, source: str, architecture: Architecture, default: s
         name = next(stack for last, stack in family.eras if (date or LATEST) <= last)
         kin = framework.strip() if family.kin else ""
         if kin:
-            assumed.append(f"no stack for {kin!r}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}")
+            assumed.append(
+                f"no stack for {kin!r}: closest measured stack {name}, error band x{KIN_BAND_FACTOR:g}"
+            )
         return StackChoice(name, kin, tuple(assumed), later)
     said = f"unknown framework {framework.strip()!r}: {default}, error band x{KIN_BAND_FACTOR:g}"
     return StackChoice(default, framework.strip(), (said,))
@@ -293,7 +295,7 @@ def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | No
 def _fused_experts(text: str, stack: Stack) -> tuple[Update, str] | None:
     if "cutedsl_fused_grouped_mlp=true" not in text:
         return None
-    return {"kernels": {"fused_experts": True}}, "experts' activation fused with their products in fp8_mx"
+    return {"kernels": {"fused_experts": True}}, "experts' activation fused with their GEMMs in fp8_mx"
 
 
 def _update_graph(text: str, stack: Stack) -> tuple[Update, str] | None:
