@@ -234,8 +234,8 @@ OPTIONS: Final = (
     ),
     StackOption(
         UNFUSED_ROTATION, ("megatron",), {"kernels": {"rotates_texts": True}},
-        "packed documents are rotated one by one, by separate unfused ops of PyTorch, as where Megatron-Bridge does not "
-        "set apply_rope_fusion, before August 2026", since="2024-01",
+        "packed documents are rotated one by one, by separate unfused ops of PyTorch, as where Megatron-Bridge does "
+        "not set apply_rope_fusion, before August 2026", since="2024-01",
     ),
     StackOption(  # core/optimizer/optimizer_cuda_graph.py OptimizerCudaGraphWrapper, 3d87bfc of April 2026
         UPDATE_GRAPH, ("megatron",), {"host": {"update_captured": True}},

@@ -411,7 +411,7 @@ def why_not(weigher: Weigher, planned: Alternative, named: Restriction, rules: S
     if len(found.best):
         best = weigher.weigh([("the best with it", found.best.row(0))])[0]
     elif len(space):
-        smallest = weigher.weigh([("the smallest with it", found.smallest.row(0))])[0]
+        smallest = weigher.weigh([("the one that needs least memory with it", found.smallest.row(0))])[0]
     removed = {r.rule: r.candidates for r in sorted(space.removed, key=lambda r: -r.candidates)}
     return WhyNot(named, as_planned, best, smallest, removed)
 

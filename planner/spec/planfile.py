@@ -329,7 +329,7 @@ class Certificate(Record):
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     by_rule: int = Field(ge=0, description="removed because a rule forbids them [1]")
     by_memory: int = Field(ge=0, description="removed because they do not fit, by a bound or evaluated [1]")
-    by_bound: int = Field(ge=0, description="not modelled: no bound of theirs beats the answer [1]")
+    by_bound: int = Field(ge=0, description="not evaluated: no bound of theirs beats the answer [1]")
     costed: int = Field(ge=0, description="memory and time computed by the cost model's equations [1]")
     solved: int = Field(ge=0, description="evaluated again with their pipelines simulated [1]")
     splits_solved: int = Field(0, ge=0, description="of these, those whose split a solver decided [1]")

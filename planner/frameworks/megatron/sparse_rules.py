@@ -167,7 +167,7 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "indexer-stages", ("pp",), _whole_sharing,
         "layers that share chosen keys must lie in one stage with the layer that chose them, which planner does not "
-        "deal yet; pp={pp}", "set pp=1",
+        "assign yet; pp={pp}", "set pp=1",
         "Megatron-LM core/models/gpt/experimental_attention_variant_module_specs.py "
         "_validate_dsa_index_share_pipeline_split",
     ),

@@ -273,7 +273,7 @@ class Communication(Section):
     gathers_qkv: bool = Field(
         False,
         description="where tp exceeds the key/value heads, queries, keys and values are gathered whole behind their "
-        "product, instead of products with copies of these heads",
+        "GEMM, instead of GEMMs with copies of these heads",
     )
     cp_exchange: ContextExchange = Field(
         ContextExchange.RING,
