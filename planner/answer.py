@@ -33,6 +33,7 @@ from planner.spec.planfile import (
     Certificate,
     Choice,
     Ending,
+    Memory,
     Objective,
     ParetoPoint,
     Plan,
@@ -46,7 +47,7 @@ from planner.spec.subject import ClusterFacts, JobFacts, ModelFacts, StackFacts,
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity, format_time
 
-_MUON = "the matrix products of Muon's update"
+_MUON = "the GEMMs of Muon's update"
 _LOADS = "experts that get more tokens than others, unless their loads are given (--expert-loads)"
 _LENGTHS = "varying sequence lengths and padding, unless their mean is given (--mean-len)"
 _GRAPHS = "what the driver keeps of CUDA graphs outside the allocator"
@@ -121,9 +122,10 @@ class Answerer:
                 change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
         elif not choices:
             verdict, nearest = Verdict.NOTHING_FITS, self.chooser.choices(found.smallest)[0]
-            change = f"the smallest, {nearest.config.text}, needs {nearest.memory.lacking}"
+            least = f"the configuration that needs least memory ({nearest.config.text})"
+            change = f"even {least} exceeds {nearest.memory.lacking}"
             if helps:
-                change += "; what would fit: " + "; or ".join(helps)
+                change += "; this would fit: " + "; or ".join(helps)
             elif helps is not None:
                 change += f"; {_NOTHING_HELPS}"
         search = Search(
@@ -159,15 +161,16 @@ class Answerer:
             gap = (best - bound) / best
         return Certificate(
             objective=objective,
-            compared="the step time of the cost model's equations, pipelines simulated, under the stack's own split"
+            compared=("peak memory" if objective is Objective.HEADROOM else "step times")
+            + " of all candidates with the stack's default layer split"
             + (
-                f"; the fastest {len(splits.best)} under any split and number of recomputed layers" * told
+                f"; the top {len(splits.best)} also over all splits and numbers of recomputed layers" * told
                 if splits
                 else ""
             )
-            + "; hosts held to what a node has" * (not always_on_host(self.model, space.stems))
+            + "; within the host memory of a node" * (not always_on_host(self.model, space.stems))
             + (
-                f"; peaks up to {format_capacity(allowed)}, so that the model's error fits"
+                f"; peaks up to {format_capacity(allowed)}, to leave room for the memory model's error"
                 * (allowed < self.limit)
             ),
             candidates=space.total,
@@ -271,15 +274,11 @@ class Answerer:
         if verdict is Verdict.ILLEGAL:
             return f"{named} is not legal"
         best = choices[0]
-        free = best.memory.limit - best.memory.peak
-        room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'too much'}"
-        if best.memory.host_short:
-            room = f"host memory of a node {format_capacity(best.memory.host_short)} too small, {room}"
         return (
             f"{best.config.text}: {format_time(best.step_time)} a step "
             f"({format_time(best.step_time_low)} to {format_time(best.step_time_high)}), "
             f"{best.tokens_per_second_per_device:,.0f} tokens/s per device, {best.mfu:.0%} MFU, "
-            f"{best.memory.verdict.replace('_', ' ')}, {room} on pipeline rank {best.memory.stage}"
+            f"{_room(best.memory)}"
             + (f", {best.run.effective_days or best.run.days:.1f} days" if best.run else "")
         )
 
@@ -305,6 +304,19 @@ class Answerer:
                 description=p.stack.description,
             ),
         )
+
+
+def _room(memory: Memory) -> str:
+    """Does it fit, and by how much, as part of a sentence."""
+    free = memory.limit - memory.peak
+    where = f"on pipeline rank {memory.stage}"
+    if memory.verdict is MemoryVerdict.BORDERLINE and free < 0:
+        over = f"{format_capacity(-free)} over the {format_capacity(memory.limit)} limit"
+        return f"borderline: predicted {over} {where}, within the memory model's error"
+    room = f"{format_capacity(abs(free))} {'free' if free >= 0 else 'over the limit'} {where}"
+    if memory.host_short:
+        room = f"host memory of a node {format_capacity(memory.host_short)} over the limit, {room}"
+    return f"{memory.verdict.replace('_', ' ')}, {room}"
 
 
 def _pinned(search: Search) -> str:

@@ -78,7 +78,7 @@ class Chooser:
             if better and solved.step_time < choice.step_time:
                 gain = 1 - solved.step_time / choice.step_time
                 note = (
-                    f"{stack.framework} deals layers to stages itself; {', '.join(map(str, solved.chunks))} "
+                    f"{stack.framework} assigns layers to pipeline ranks itself; {', '.join(map(str, solved.chunks))} "
                     f"layers would be {gain:.1%} faster"
                 )
         even = even_split(spec.num_layers, config.pp, config.vpp)
@@ -117,7 +117,7 @@ class Chooser:
         rate = job.tokens_per_step / step / cluster.num_devices
         convention = MfuConvention.CAUSAL_HALF
         counted = float(mfu_flops_per_token(self.problem.model, job.attended_length, convention))
-        attended = "with half the square of causal attention"
+        attended = "with causal attention counted at half"
         if self.problem.model.indexers:
             attended = "with attention to chosen keys, indexers and their loss"
         said = f"model FLOPs {attended}, recomputation not counted"

@@ -166,7 +166,7 @@ def _rank(standing: Standing, objective: Objective) -> tuple[int, float, float]:
 def _objective(text: str, tokens: float | None) -> Objective:
     known = [str(kind) for kind in Objective]
     if text.replace("-", "_") not in known:
-        raise InputError("the objective must be known", text, "one of: " + ", ".join(known))
+        raise InputError(f"unknown objective {text!r}", hint="one of: " + ", ".join(known))
     goal = Objective(text.replace("-", "_"))
     if tokens is None and goal is not Objective.STEP_TIME:
         raise InputError(f"{goal} needs the length of the run", hint="add --tokens 15.6T")

@@ -42,7 +42,7 @@ class PlannerError(Exception):
         if self.given:
             parts.append(f"given: {self.given}")
         if self.hint:
-            parts.append(f"to do: {self.hint}")
+            parts.append(f"hint: {self.hint}")
         return "\n  ".join(parts)
 
 
@@ -76,19 +76,16 @@ class UnsupportedError(PlannerError):
 
 
 class UnknownNameError(InputError):
-    """A name that no catalog knows."""
+    """A name that no catalog knows. `hint`: what to give instead of a known name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name = kind, name
         known = list(dict.fromkeys(known))
         nearest = nearest_names(name, known)
         others = [other for other in known if other not in nearest]
-        few = f"; others: {', '.join(others)}" if 0 < len(others) <= _FEW else ""
-        super().__init__(
-            f"the {kind} must be a known name",
-            repr(name),
-            hint or ("nearest known: " + ", ".join(nearest) + few),
-        )
+        few = f" Others: {', '.join(others)}" if 0 < len(others) <= _FEW else ""
+        found = f"did you mean: {', '.join(nearest)}?{few}" if nearest else ""
+        super().__init__(f"unknown {kind} {name!r}", hint=" ".join(filter(None, (found, hint))))
 
 
 # what a field must be, by the type of pydantic's error, where its own words are those of a programmer

@@ -49,7 +49,7 @@ def make_estimate(request: Request) -> Plan:
     if config.pp > 1 and not chunks and explicit_splits(problem.stack.framework):
         defaults = (
             *defaults,
-            "layers dealt to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
+            "layers assigned to pipeline ranks as the stack does (planner plan solves the split; layout= states one)",
         )
     found = estimate_of(problem, config, chunks, request, (*assumed, *defaults), started)
     return with_launch_note(found, problem.model, problem.stack)
@@ -60,7 +60,7 @@ def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, 
     framework = problem.stack.framework
     if not explicit_splits(framework):
         must = "layout= needs a framework that can be told how many layers each stage holds"
-        raise InputError(must, framework, "leave layout= out: this one deals layers itself")
+        raise InputError(must, framework, "leave layout= out: this one assigns layers itself")
     return stated_layout(layout, problem.model.num_layers, pp, problem.model.mtp_layers)
 
 
@@ -162,4 +162,4 @@ def named_config(
         for axis in RESTRICTABLE
         if axis not in named and axis not in unsaid
     )
-    return config, (f"axes not named: {said}",)
+    return config, (f"defaults used: {said}",)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from planner.outcome import BINDS, COMPUTE, best_of, run_days, why_nothing
 from planner.spec.planfile import Choice, Plan, Run
+from planner.spec.terms import term_name
 
 PAYING_SPEEDUP = 1.5  # of a doubling: device-hours grow by a third at most
 WORTH_SAYING = 0.01  # of the step
@@ -100,7 +101,7 @@ def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
     """
     if sum(excess.values()) < -WORTH_SAYING * fair:
         name = min(excess, key=lambda name: excess[name])
-        return f"nothing: {name.replace('_', ' ')} {excess[name] / fair:+.0%}"
+        return f"nothing: {term_name(name)} {excess[name] / fair:+.0%}"
     causes: dict[str, float] = {}
     for name, lost in excess.items():
         cause = "stops" if name == "stops" else BINDS.get(name, COMPUTE)
@@ -111,7 +112,7 @@ def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
     terms = [(name, lost) for name, lost in excess.items() if lost >= WORTH_SAYING * fair]
     mine = [item for item in terms if BINDS.get(item[0], COMPUTE) == worst or item[0] == worst]
     mine.sort(key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"{name.replace('_', ' ')} +{lost / fair:.0%}" for name, lost in mine[:2])
+    shown = ", ".join(f"{term_name(name)} +{lost / fair:.0%}" for name, lost in mine[:2])
     return f"{_cause_words(worst, end)}: {shown}" if shown else _cause_words(worst, end)
 
 
@@ -120,4 +121,4 @@ def _cause_words(cause: str, end: Point) -> str:
     if cause == "bubble" and config is not None:
         number = config.num_microbatches
         return f"batch ({number} micro-batch{'es' * (number > 1)} for each pipeline of {config.pp})"
-    return {"compute": "smaller pieces", "host": "host"}.get(cause, cause)
+    return {"compute": "smaller kernels", "host": "CPU", "stops": "interruptions"}.get(cause, cause)

@@ -15,7 +15,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.planfile import Plan
 from planner.spec.stack import Stack
 
-WITHOUT_FILES: Final = "launched without files of planner export"
+WITHOUT_FILES: Final = "planner export cannot write launch files for this plan"
 
 
 def with_launch_note(plan: Plan, model: ModelSpec, stack: Stack) -> Plan:
@@ -37,7 +37,7 @@ def with_launch_note(plan: Plan, model: ModelSpec, stack: Stack) -> Plan:
         version = ""
     if version == usual:
         return plan
-    note = f"{WITHOUT_FILES}, which cannot write them for {framework.title}: {refused}"
+    note = f"{WITHOUT_FILES} ({framework.title}): {refused}"
     if version:
         how = f"planner export --framework-version {version}"
         note = f"launched with {framework.title} {version} ({how}), not {usual}: {refused}"

@@ -13,6 +13,7 @@ from planner.request import DEFAULT_SEQ_LEN, Request
 from planner.space.batch import DEFAULT_BATCH_TOKENS
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Choice, Ending, Plan, Run, Verdict
+from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
 from planner.units import parse_count
 
@@ -95,6 +96,6 @@ def limits(choice: Choice, smallest: float = 0.03) -> tuple[tuple[str, float], .
 
 def limits_sentence(choice: Choice) -> str:
     """What binds, in words."""
-    shown = [f"{name.replace('_', ' ')} {100 * share:.0f} %" for name, share in limits(choice)[:3]]
+    shown = [f"{term_name(name)} {100 * share:.0f} %" for name, share in limits(choice)[:3]]
     tight = choice.memory.verdict is MemoryVerdict.BORDERLINE
     return ", ".join(shown) + (", memory is tight" if tight else "")

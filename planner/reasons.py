@@ -23,6 +23,7 @@ from planner.spec.planfile import (
 from planner.spec.rule import Problem
 from planner.spec.stack import UNLIKE_BAND, Stack, elsewhere
 from planner.spec.stack.kinds import SparseKernel
+from planner.spec.terms import term_name
 from planner.units import format_capacity, format_time
 
 UNMEASURED_BAND = 0.5  # the least where the device was not measured
@@ -36,13 +37,12 @@ def reasons(
     """What a step goes to, where memory binds, how far its kernels lie from measured ones. `time`: term -> seconds."""
     total = sum(time.values())
     largest = sorted(time, key=lambda name: -time[name])[:3]
-    shares = ", ".join(f"{name.replace('_', ' ')} {time[name] / total:.0%}" for name in largest)
+    shares = ", ".join(f"{term_name(name)} {time[name] / total:.0%}" for name in largest)
     exposed = sum(time[name] for name in _COMMUNICATION) / total
     top = max(memory.terms, key=lambda name: memory.terms[name])
     return (
         f"the step is {shares}; exposed communication {exposed:.0%}",
-        f"memory binds on pipeline rank {memory.stage} of {memory.stages} in the {memory.phase} phase, "
-        f"most of it {top.replace('_', ' ')} ({format_capacity(memory.terms[top])})",
+        f"memory is tightest {memory.where}; mostly {term_name(top)} ({format_capacity(memory.terms[top])})",
         *_on_host(config, time["host_transfer"]),
         *_host_memory(config, memory),
         *_health(problem, config, total),
@@ -55,7 +55,7 @@ def _on_host(config: ParallelConfig, seconds: float) -> tuple[str, ...]:
     if not seconds:
         return ()
     least, most = (format_time(end) for end in host_range(config.offload, seconds))
-    return (f"copies to the host and updates there take {least} to {most}, as planner assumptions has them",)
+    return (f"CPU-offload time is uncertain: {least} to {most} (see planner assumptions)",)
 
 
 def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def _host_memory(config: ParallelConfig, memory: Memory) -> tuple[str, ...]:
             f"a node's host must hold {parts}; the cluster does not say what it has (node.host_memory), so that this "
             "is not checked",
         )
-    verdict = f": {format_capacity(memory.host_short)} too little" if memory.host_short else ""
+    verdict = f": {format_capacity(memory.host_short)} over the limit" if memory.host_short else ""
     if 0 < memory.host_short <= memory.host.get("checkpoint copy", 0.0):
         verdict += "; no copy is made where training waits: --assume checkpoint_writing=blocking"
     return (f"a node's host must hold {parts}, of {format_capacity(memory.host_limit)}{verdict}",)
@@ -92,19 +92,15 @@ def _shapes(model: CostModel, config: ParallelConfig) -> str:
     """How far the configuration's kernels lie from measured ones."""
     far = shape_distance_of(config, model.layers)
     text = (
-        f"its matrix products are a factor {2**far.mean:.2f} from the nearest measured shape on average, "
-        f"{2**far.most:.2f} at most"
+        f"GEMM shapes are {2**far.mean:.2f}x from the nearest measured shape on average, "
+        f"{2**far.most:.2f}x at most"
     )
     if far.outside >= 0.005:  # 0% of the work is not worth saying
-        text += f", {far.outside:.0%} of their work beyond the largest or smallest"
+        text += f"; {far.outside:.0%} of GEMM work lies outside the measured range"
     if far.attention > 0:
-        text += f"; its attention is a factor {2**far.attention:.1f} beyond what was measured"
+        text += f"; attention is {2**far.attention:.1f}x beyond the measured range"
     rates = model.kernels
-    return (
-        text
-        if rates.measured or rates.kin
-        else f"{text}; the shapes are those of another device, of this one none was measured"
-    )
+    return text if rates.measured or rates.kin else f"{text}; measured on another device, as this one was not"
 
 
 _SPARSE_UNTIMED: Final[Mapping[SparseKernel | None, str]] = {
@@ -125,12 +121,12 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append("wider on more devices, as its errors are")
     if stack.fitted and not stack.calibration:
         band = elsewhere(band)
-        notes.append("wider than on the clusters of those runs; planner calibrate narrows it")
+        notes.append("wider because your cluster is not among those runs; planner calibrate narrows it")
     if stack.calibration:
         level = CalibrationLevel(stack.calibration_level)
         notes.insert(0, f"calibrated with {stack.calibration}")
     if moe and level != CalibrationLevel.L3:
-        notes.append("wider for a mixture of experts, of which fewer runs were seen")
+        notes.append("wider for MoE models: fewer published runs")
     if problem.model.state_spaces and level != CalibrationLevel.L3:
         band *= UNLIKE_BAND
         what = " or ".join(problem.model.mixer_titles)
@@ -183,7 +179,7 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         )
     if problem.cluster.unverified:
         fields = ", ".join(problem.cluster.unverified)
-        notes.append(f"figures of the cluster from memory: {fields}")
+        notes.append(f"unverified cluster figures: {fields}")
     return Confidence(level=level, band=band, explanation="; ".join(notes))
 
 
@@ -191,6 +187,6 @@ def _fit_in_short(stack: Stack) -> str:
     """What a stack was fitted on; the names of its numbers, which `planner stacks` lists, are only counted."""
     names, colon, runs = stack.fitted.partition(": on ")
     if not stack.fitted:
-        kin = f" or those of its nearest kin, {stack.kin}" if stack.kin else ""
+        kin = f" or those of the closest measured stack, {stack.kin}" if stack.kin else ""
         return f"the stack's numbers are start values{kin}, not fitted"
     return f"{len(names.split(','))} numbers of the stack fitted on {runs}" if colon else stack.fitted

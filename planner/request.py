@@ -91,7 +91,7 @@ class Request:
 
 def check_request(request: Request, estimate: bool = False) -> None:
     if request.objective not in [*Objective]:
-        raise InputError("the objective must be known", request.objective, "one of: " + ", ".join(Objective))
+        raise InputError(f"unknown objective {request.objective!r}", hint="one of: " + ", ".join(Objective))
     if request.time_limit is not None and not request.time_limit > 0:
         raise InputError("the time limit must be above 0 seconds", str(request.time_limit))
     if not 0 <= request.headroom < 1:
@@ -119,7 +119,7 @@ def resolve(
     cluster = load_cluster(request.cluster, request.gpus)
     assumed = [*cluster.assumed]
     if request.with_mtp and not model.mtp_layers:
-        assumed.append(f"no prediction modules are trained: {model.name} has none")
+        assumed.append(f"no MTP modules are trained: {model.name} has none")
     longest = model.max_position or DEFAULT_SEQ_LEN
     seq_len = request.seq_len
     if seq_len is None:
@@ -138,7 +138,7 @@ def resolve(
     overlay = None if request.calibration is None else _overlay(request.calibration)
     name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
     if name is None:
-        assumed.append(f"stack {DEFAULT_STACK} (the newest Megatron)")
+        assumed.append(f"stack {DEFAULT_STACK} (default)")
     stack = stack_to_plan(DEFAULT_STACK if name is None else name)
     if overlay is not None:
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
@@ -227,20 +227,20 @@ def _fine_tuning(job: Job, stack: Stack) -> list[str]:
         said.append(
             f"LoRA of rank {job.lora_rank} on {where.get(job.lora_targets, 'the projections of attention')}, weights "
             f"frozen in {job.frozen_bits} bits"
-            + ("" if job.frozen_bits >= 16 else ", dequantised before every product that reads them")
+            + ("" if job.frozen_bits >= 16 else ", dequantised before every GEMM that reads them")
         )
     if job.packed:
         said.append(
-            f"texts of {job.attended_length:g} tokens packed into {job.seq_len:,}, each attending to itself"
+            f"documents of {job.attended_length:g} tokens packed into {job.seq_len:,}, each attending to itself"
         )
         if stack.framework == "megatron" and not stack.kernels.rotates_texts:
             said.append(
-                "packed texts rotated by one kernel, as Megatron-LM does by default and Megatron-Bridge with "
+                "packed documents rotated by one kernel, as Megatron-LM does by default and Megatron-Bridge with "
                 f"model.apply_rope_fusion=true; without it, say --stack {stack.name}+no-rope-fusion"
             )
         if stack.framework == "megatron" and stack.communication.cp_packed is PackedContext.FUSED:
             said.append(
-                "packed texts that context parallelism exchanges by all-to-all put in order by one kernel, as "
+                "packed documents that context parallelism exchanges by all-to-all put in order by one kernel, as "
                 f"Transformer Engine 2.18 does; with 2.11 to 2.17, say --stack {stack.name}+te-2.17"
             )
     elif job.mean_length is not None:
@@ -286,7 +286,7 @@ def _choice(what: str, text: str, kinds: type[Kind]) -> Kind:
     try:
         return kinds(text.lower())
     except ValueError:
-        raise InputError(f"the {what} must be known", text, f"one of: {', '.join(kinds)}") from None
+        raise InputError(f"unknown {what} {text!r}", hint=f"one of: {', '.join(kinds)}") from None
 
 
 def _precision(text: str | None, stack: Stack, cluster: Cluster, assumed: list[str]) -> Precision:
@@ -303,7 +303,7 @@ def _precision(text: str | None, stack: Stack, cluster: Cluster, assumed: list[s
                     "as TF32: those of Transformer Engine always, PyTorch's own only where it is allowed to"
                 )
             how = as_tf32 if has_tf32 else f"in FP32: {cluster.accelerator.name} has no TF32"
-            assumed.append(f"fp32 matrix products run {how}")
+            assumed.append(f"fp32 GEMMs run {how}")
         return precision
     if dict(cluster.accelerator.peak).get(Dtype.BF16):
         return Precision.BF16

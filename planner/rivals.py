@@ -54,7 +54,7 @@ def simpler_tie(choices: Sequence[Choice]) -> tuple[str, ...]:
         return ()
     i = min(simpler, key=lambda i: (len(_kinds(choices[i].config)), i))
     return (
-        f"number {i + 1}, {choices[i].config.text}, is simpler and as fast, as far as a prediction can tell "
+        f"#{i + 1} ({choices[i].config.text}) is simpler and as fast, as far as a prediction can tell "
         f"(+{choices[i].step_time / best.step_time - 1:.1%})",
     )
 
@@ -77,7 +77,7 @@ def roomier_tie(choices: Sequence[Choice]) -> tuple[str, ...]:
         return ()
     free, more = (format_capacity(max(limit - c.memory.peak, 0.0)) for c in (best, tie))
     return (
-        f"number {most + 1} is as fast, as far as a prediction can tell (+{tie.step_time / best.step_time - 1:.1%}), "
+        f"#{most + 1} is as fast, as far as a prediction can tell (+{tie.step_time / best.step_time - 1:.1%}), "
         f"and leaves {more} free instead of {free}",
     )
 
@@ -110,6 +110,6 @@ def balanced_lead(
     lead = choices[i].step_time / first.step_time - 1
     undone = lead * (UNBALANCED - 1) / max(uneven_time / even_time - 1, 1e-9)
     return (
-        f"its lead of {lead:.1%} over number {i + 1}, {choices[i].config.text}, rests on balanced experts: "
-        f"{undone:.0%} more tokens than the mean on the busiest rank undo it (--expert-loads)",
+        f"its {lead:.1%} lead over #{i + 1} ({choices[i].config.text}) assumes balanced experts: it disappears if the "
+        f"busiest rank gets {undone:.0%} more tokens than average (--expert-loads)",
     )

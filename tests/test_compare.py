@@ -95,7 +95,7 @@ def test_a_setting_for_one_cluster() -> None:
         ((), (16,), "days", "at least one cluster"),
         (("dgx-h100", "dgx-a100"), (8, 16, 32), "days", "one for each of the 2"),
         (("dgx-h100",), (16,), "speed", "one of: step_time, days, cost, energy"),
-        (("dgx-h100", "dgx-h1000"), (16,), "days", "nearest known"),
+        (("dgx-h100", "dgx-h1000"), (16,), "days", "did you mean"),
         (("dgx-h100",), (), "days", "node type"),
         (("dgx-h100",), (13,), "days", "whole nodes"),
     ],

@@ -35,7 +35,7 @@ def test_a_tie_that_leaves_more_memory_free_is_named(small_plan: Plan) -> None:
         return first.model_copy(update={"step_time": first.step_time * (1 + slower), "memory": memory})
 
     (said,) = roomier_tie([first, like(0.004, 0.06), like(0.008, 0.10), like(0.011, 0.30)])
-    assert said.startswith("number 3 ")
+    assert said.startswith("#3 ")
     assert "+0.8%" in said
     assert roomier_tie([first, like(0.004, 0.04), like(0.02, 0.5)]) == ()
     assert roomier_tie([first]) == ()
@@ -46,7 +46,7 @@ def test_a_tie_with_fewer_kinds_of_parallelism_is_named(small_plan: Plan) -> Non
     plain = with_axes(small_plan.choices[0], **none)
     first = with_axes(plain, pp=2, cp=2)
     (said,) = simpler_tie([first, with_axes(plain, 0.003, cp=2), with_axes(plain, 0.004)])
-    assert said.startswith("number 3, ")
+    assert said.startswith("#3 (")
     assert "+0.4%" in said
     assert simpler_tie([first, with_axes(plain, 0.02)]) == ()
     assert simpler_tie([first, with_axes(plain, 0.003, pp=4, cp=4)]) == ()  # the same kinds
@@ -60,7 +60,7 @@ def test_a_lead_that_rests_on_balanced_experts_is_said(small_plan: Plan) -> None
     plain = with_axes(small_plan.choices[0], tp=1, cp=1, pp=1, vpp=1)
     first, near = with_axes(plain, ep=64), with_axes(plain, 0.02, ep=8)
     (said,) = balanced_lead(problem, wide, [first, with_axes(plain, 0.01, ep=32), near], cost_model)
-    assert said.startswith("its lead of 2.0% over number 3, ")
+    assert said.startswith("its 2.0% lead over #3 (")
     more = int(said.split("balanced experts: ")[1].split("%")[0]) / 100
     uneven = replace(problem, job=replace(problem.job, expert_imbalance=1 + more))
     even_time, uneven_time = (

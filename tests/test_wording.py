@@ -37,7 +37,7 @@ def test_python_is_told_keywords() -> None:
     with pytest.raises(planner.InputError) as refused:
         planner.plan("llama-3.2-1b", "dgx-h100")
     assert refused.value.hint == "add gpus=8"
-    assert str(refused.value).endswith("to do: add gpus=8")
+    assert str(refused.value).endswith("hint: add gpus=8")
     with pytest.raises(planner.PlannerError, match=r"^max_gpus must be at least"):
         planner.size("llama-3.2-1b", "dgx-h100", max_gpus=7, days=9, tokens="1T")
 

@@ -181,7 +181,7 @@ def _with_offloaded_layers(run: Run, prediction: Prediction) -> Prediction:
         sizes.append(whole + share * (rest - whole))
     capacity, error = run.problem.cluster.accelerator.memory, run.problem.stack.overhead.error
     verdict = memory_verdict(sizes[1], capacity, capacity, error)
-    said = f"activations of {run.layers_offloaded} layers on the host, their copies hidden"
+    said = f"activations of {run.layers_offloaded} layers in CPU memory, their copies hidden"
     return replace(
         prediction, peak_memory=sizes[0], device_memory=sizes[1], verdict=verdict,
         assumed=(*prediction.assumed, said),

@@ -189,8 +189,8 @@ def not_used(profile: Profile, accelerator: Accelerator) -> tuple[str, ...]:
         if measured.kind == "layer" and not measured.shape["recompute"]:
             share = layer_products(measured, accelerator, rates) / (measured.seconds or 1.0)
             said.append(
-                f"of the probe's layer, which fuses nothing, products and attention are predicted to take {share:.0%}; "
-                "not applied: a stack's fused kernels are not the probe's, and products and attention count already"
+                f"of the probe's layer, which fuses nothing, GEMMs and attention are predicted to take {share:.0%}; "
+                "not applied: a stack's fused kernels are not the probe's, and GEMMs and attention count already"
             )
     said += sorted(
         {

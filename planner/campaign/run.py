@@ -29,7 +29,7 @@ from planner.campaign.money import break_even_hours, depreciation_per_hour, runn
 from planner.cost.params import model_parameters
 from planner.spec.assumptions import Assumptions, Pricing
 from planner.spec.machine.cluster import Cluster
-from planner.spec.planfile import Run
+from planner.spec.planfile import OWNED, Run
 from planner.spec.precision import RECIPES
 from planner.spec.rule import Problem
 from planner.units import format_bandwidth
@@ -167,7 +167,7 @@ def device_power(cluster: Cluster, a: Assumptions) -> tuple[float | None, str]:
     tdp = cluster.accelerator.tdp
     if tdp is None:
         return None, ""
-    said = f"{a.load:.0%} of the device's {tdp:,.0f} W x {a.node_power_ratio:g} for its node"
+    said = f"{a.load:.0%} of ({tdp:,.0f} W TDP x {a.node_power_ratio:g} node overhead)"
     return float(average_power(tdp * a.node_power_ratio, a.load)), said
 
 
@@ -176,7 +176,7 @@ def device_price(cluster: Cluster, a: Assumptions, owned: bool | None = None) ->
     own = a.pricing is Pricing.OWN if owned is None else owned
     if own:
         price = owned_price(cluster, a)
-        return price, "" if price is None else "own hardware"
+        return price, "" if price is None else OWNED
     stated = {
         Pricing.RESERVED: cluster.reserved_price_per_device_hour, Pricing.SPOT: cluster.spot_price_per_device_hour
     }.get(a.pricing)  # fmt: skip
@@ -239,7 +239,7 @@ def run_assumptions(a: Assumptions) -> tuple[str, ...]:
     per_day = SECONDS_PER_DAY
     node = DEVICES_PER_COUNTED_NODE
     stops = (
-        f"stops: {a.hardware_failures * per_day:.3g} a day for every {node} devices and "
+        f"interruptions: {a.hardware_failures * per_day:.3g} a day for every {node} devices and "
         f"{a.software_stops * per_day:.3g} a day for the job, {_span(a.detection_time)} to notice and "
         f"{_span(a.restart_time)} to restart, then reading the checkpoint"
     )
@@ -260,15 +260,13 @@ def run_assumptions(a: Assumptions) -> tuple[str, ...]:
     known = ", ".join(f"${price:,.0f} ({name})" for name, (price, _) in a.purchase_prices.items())
     bought = known if a.purchase_price is None else f"${a.purchase_price:,.0f}"
     mine = (
-        f"own hardware: {bought} per device with its network, over "
+        f"{OWNED}: {bought} per device with its network, over "
         f"{a.depreciation_time / (365.25 * per_day):.2g} years at {a.fleet_utilisation:.0%} use, "
         f"${a.staff_cost:,.0f} staff and {a.maintenance_fraction:.1%} upkeep a year"
     )
     given = f"given: {', '.join(a.given)}" if a.given else ""
     guesses = sum(record.unverified for record in a.records)
-    memory = (
-        f"{guesses} numbers of the run are from memory: planner assumptions shows every one with its source"
-    )
+    memory = f"{guesses} numbers of the run are unverified (no source): planner assumptions lists every one"
     return tuple(text for text in (stops, saves, site, mine, given, memory if guesses else "") if text)
 
 

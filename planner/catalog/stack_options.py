@@ -191,11 +191,11 @@ OPTIONS: Final = (
             "host": {"layer_floor": 1.6e-3, "expert_launch": 13.9e-6},
         },
         "transformers' modelling code without torch.compile: norms, rotary embedding, activation, sums and loss are "
-        "single operations", StateEngine.TORCH,
+        "separate unfused ops", StateEngine.TORCH,
     ),
     StackOption(  # as rows of measured runs that do not say "compile" are costed; of later releases a stack of its own
         NO_COMPILE, ("torchtitan",), {"kernels": {"fused_norm": False, "fused_activation": False}},
-        "without torch.compile: norms and activations are single operations", until="2024-12",
+        "without torch.compile: norms and activations are separate unfused ops", until="2024-12",
     ),
     StackOption(
         FLASH_ATTENTION_3, ("deepspeed",), {"kernels": {"attention": AttentionKernel.FLASH}},
@@ -220,11 +220,11 @@ OPTIONS: Final = (
     ),
     StackOption(
         UNFUSED_ATTENTION, ("megatron",), {"kernels": {"attention": AttentionKernel.FUSED_SOFTMAX}},
-        "attention by products and a softmax of its own, which keep the scores of all pairs", since="2024-01",
+        "attention by GEMMs and a softmax of its own, which keep the scores of all pairs", since="2024-01",
     ),
     StackOption(
         UNFUSED_SWIGLU, ("megatron",), {"kernels": {"fused_activation": False}},
-        "SwiGLU by single operations of PyTorch, as in models of NeMo that do not set bias_activation_fusion",
+        "SwiGLU by separate unfused ops of PyTorch, as in models of NeMo that do not set bias_activation_fusion",
         since="2024-01",
     ),
     StackOption(
@@ -234,17 +234,17 @@ OPTIONS: Final = (
     ),
     StackOption(
         UNFUSED_ROTATION, ("megatron",), {"kernels": {"rotates_texts": True}},
-        "packed texts are rotated one by one, by single operations of PyTorch, as where Megatron-Bridge does not set "
-        "apply_rope_fusion, before August 2026", since="2024-01",
+        "packed documents are rotated one by one, by separate unfused ops of PyTorch, as where Megatron-Bridge does "
+        "not set apply_rope_fusion, before August 2026", since="2024-01",
     ),
     StackOption(  # core/optimizer/optimizer_cuda_graph.py OptimizerCudaGraphWrapper, 3d87bfc of April 2026
         UPDATE_GRAPH, ("megatron",), {"host": {"update_captured": True}},
-        "the optimizer's step is replayed as a CUDA graph: the host launches nothing for its tensors",
+        "the optimizer's step is replayed as a CUDA graph: the CPU launches nothing for its tensors",
         StateEngine.CONTIGUOUS, since="2026-04",
     ),
     StackOption(
         TEXTS_IN_TURN, ("megatron",), {"communication": {"cp_packed": PackedContext.SINGLY}},
-        "Transformer Engine 2.11 to 2.17: packed texts that context parallelism exchanges by all-to-all are put in "
+        "Transformer Engine 2.11 to 2.17: packed documents that context parallelism exchanges by all-to-all are put in "
         "order one by one, and none are exchanged by all-gather", since="2025-11",
     ),
     StackOption(
@@ -279,7 +279,7 @@ OPTIONS: Final = (
     ),
     StackOption(
         FUSED_EXPERTS, ("megatron",), {"kernels": {"fused_experts": True}},
-        "grouped products apply the experts' activation and quantise what they write (MXFP8 on Blackwell)",
+        "grouped GEMMs apply the experts' activation and quantise what they write (MXFP8 on Blackwell)",
         precisions=(Precision.FP8_MX,), since="2026-05", experts=True, needed=True,
     ),
     StackOption(  # as 8 of 13 performance recipes of full-iteration graphs (Megatron-Bridge 067f987 perf_recipes)

@@ -88,7 +88,7 @@ def calibrate(
     output: OverlayOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Correct predictions by what was measured on your cluster: own runs, link tests, a probe."""
+    """Correct predictions with your own measurements. Runs, link tests or a probe of your cluster."""
     from planner.calibrate.logs.machine import read_nodes
     from planner.catalog.load_overlay import save_overlay
     from planner.report.calibration import calibration_document, calibration_facts
@@ -253,7 +253,7 @@ def _runs(
     for text in texts:
         seen, assumed = observe(request, text)
         observations.append(seen)
-        said += [line for line in assumed if line not in said and "axes not named" not in line]
+        said += [line for line in assumed if line not in said and "defaults used" not in line]
     if overlay is not None:  # what the links and kernels explain is not explained again
         observations = corrected(observations, overlay)
     return estimate(observations, name, _today()), tuple(said)

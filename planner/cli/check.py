@@ -68,7 +68,7 @@ def check(
     calibration: CalibrationOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Say of a launcher's own files whether they are legal, fit, how fast they are and what would be better."""
+    """Check launch files: legality, memory, speed. Says what would be faster as well."""
     texts = read_files(files)
     answer = check_files(
         texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, config_among(files)
@@ -128,7 +128,7 @@ def check_files(
     layers, over = config.recompute_layers, config.recompute_layers % config.vpp
     if over and layers < -(-problem.model.num_layers // config.pp) and not broken:
         assumed.append(
-            f"of {layers} layers that a rank recomputes {layers - over} are costed, as many in each of {config.vpp} "
+            f"of {layers} layers that a rank recomputes {layers - over} are modelled, as many in each of {config.vpp} "
             "virtual stages"
         )
     answer: dict[str, Any] = {
@@ -157,7 +157,7 @@ def check_files(
 def _full_length(problem: Problem) -> str:
     """What is taken of the data, which launch files don't hold."""
     return (
-        f"every sequence is taken as one text of {problem.job.seq_len:,} tokens; packed or shorter ones take less, "
+        f"every sequence is taken as one document of {problem.job.seq_len:,} tokens; packed or shorter ones take less, "
         "which planner estimate says with --mean-len"
     )
 
@@ -195,7 +195,7 @@ def _other_exchange(config: ParallelConfig, model: ModelSpec, parsed: ParsedConf
     taken = model.context_kinds[0]
     if config.cp == 1 or "cp_kind" not in parsed.axes or config.cp_kind or taken is ContextKind.P2P:
         return ()
-    must = "context parallelism of windows gathers keys or deals heads, of sinks deals heads; p2p"
+    must = "cp with sliding windows needs all-gather or all-to-all, with attention sinks all-to-all; p2p"
     return (Violation("cp-kind", must, f"set the exchange to {taken.name.lower()}"),)
 
 

@@ -63,7 +63,7 @@ def diagnose(
     job: JobOptions = DEFAULT_JOB,
     as_json: JsonOption = False,
 ) -> int:
-    """Say why a run is slower than predicted, or ran out of memory, and what to measure and to change."""
+    """Explain a slow run or an out-of-memory failure. Says what to measure and what to change."""
     from planner.calibrate.diagnosis.diagnose import diagnose as find
     from planner.calibrate.own_runs import is_time, parse_run
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts
@@ -113,7 +113,7 @@ def _evidence(
             if not facts.steps:
                 continue
         seen, said = observe(request, text)
-        notes += [line for line in said if line not in notes and "axes not named" not in line]
+        notes += [line for line in said if line not in notes and "defaults used" not in line]
         found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
     if not texts and tflops is not None:
         if not 0 < tflops < 1e5:
@@ -121,9 +121,9 @@ def _evidence(
         seen, said = observe(request, "1 s")
         seconds = model_flops(seen) / (tflops * 1e12)
         found.append(Evidence(replace(seen, seconds=seconds)))
-        notes += [line for line in said if "axes not named" not in line]
+        notes += [line for line in said if "defaults used" not in line]
         half = seen.problem.stack.logs_half_attention
-        counted = "half the square of causal attention" if half else "the full square of attention"
+        counted = "causal attention counted at half" if half else "causal attention counted in full"
         notes.append(
             f"{tflops:g} TFLOP/s per device mean {seconds:.4g} s a step, counting {counted} as logs of "
             f"{seen.problem.stack.name} do"

@@ -51,7 +51,7 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
     plan, planned = _choice_of(request, index)
     chunks = planned.split.layers_per_chunk if planned.split else ()
     asked, calibration = replace(request, headroom=plan.headroom), _path(request.calibration)
-    said: tuple[str, ...] = (f"configuration {index} of {request.model}, costed anew",)
+    said: tuple[str, ...] = (f"configuration {index} of {request.model}, evaluated again",)
     config = planned.config.parallel()
     if other is None:
         problem = planned_problem(plan, None, calibration)

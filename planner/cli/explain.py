@@ -23,7 +23,7 @@ PlanArgument = Annotated[
     Path, typer.Argument(metavar="PLAN.json", help="A plan written with planner plan -o.")
 ]
 ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Which configuration of the plan; 0 is the best.")
+    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
 ]
 RankOption = Annotated[
     int | None, typer.Option("--rank", metavar="R", help="Show the process groups of this rank (default: 0).")
@@ -51,7 +51,7 @@ def explain(
     calibration: CalibrationOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show where a plan's parallelism lives, what stopped faster configurations, what a change would bring."""
+    """Explain a plan: rank layout, limits, what-ifs."""
     from planner.spec.load_plan import load_plan
 
     made = load_plan(plan)

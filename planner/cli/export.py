@@ -33,7 +33,7 @@ ToOption = Annotated[
 ]
 FolderOption = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]
 ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Which configuration of the plan; 0 is the best.")
+    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
 ]
 ReleaseOption = Annotated[
     str | None,
@@ -63,7 +63,7 @@ def export(
     cluster: ClusterOption = None,
     stack: StackOption = None,
 ) -> int:
-    """Write the files that launch a configuration of a plan: arguments, torchrun, Slurm and Kubernetes scripts."""
+    """Write launch files for a plan. Arguments, torchrun, Slurm and Kubernetes scripts."""
     from planner.frameworks import framework
     from planner.frameworks.write import write_files
 

@@ -219,7 +219,7 @@ def _with_settings(stack: Stack, parsed: ParsedConfig, spec: ModelSpec, said: li
             stack = stack.model_copy(update={one.section: section.model_copy(update={one.field: value})})
             whole = f"{value:,.0f}" if value == int(value) else f"{value:,}"
             shown = str(value).lower() if isinstance(value, bool) else whole
-            said.append(f"costed with {one.name} {shown}")
+            said.append(f"modelled with {one.name} {shown}")
     return stack
 
 
@@ -228,12 +228,12 @@ def _with_kernels(stack: Stack, parsed: ParsedConfig, said: list[str]) -> Stack:
     kernels, communication = stack.kernels, stack.communication
     if parsed.cross_entropy not in (None, kernels.cross_entropy):
         said.append(
-            f"costed with the loss {parsed.cross_entropy}, as the files ask; the stack was measured without"
+            f"modelled with the loss {parsed.cross_entropy}, as the files ask; the stack was measured without"
         )
         kernels = kernels.model_copy(update={"cross_entropy": parsed.cross_entropy})
     if parsed.dispatcher not in (None, communication.dispatcher):
         said.append(
-            f"costed with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"
+            f"modelled with dispatcher {parsed.dispatcher}, as the files ask; the stack was measured without"
         )
         communication = communication.model_copy(update={"dispatcher": parsed.dispatcher})
     states = _with_narrow_weights(stack.states, parsed, said)
@@ -252,7 +252,7 @@ def _with_narrow_weights(states: States, parsed: ParsedConfig, said: list[str]) 
     if states.engine is StateEngine.TORCH:
         if asked:
             said.append(
-                "costed with linear weights cast to float8 before they are gathered, as the files ask"
+                "modelled with linear weights cast to float8 before they are gathered, as the files ask"
             )
         return states.model_copy(update={"float8_all_gather": asked})
     stated = states.fp8_param_gather is not None
@@ -260,7 +260,7 @@ def _with_narrow_weights(states: States, parsed: ParsedConfig, said: list[str]) 
         return states
     bits = 4 if precision is Precision.NVFP4 else 8
     kept = f"in {bits} bits" if asked else f"in 16 bits with {bits}-bit copies beside them"
-    said.append(f"costed with linear weights {kept}, as the files ask; the stack was measured otherwise")
+    said.append(f"modelled with linear weights {kept}, as the files ask; the stack was measured otherwise")
     return states.model_copy(
         update={"fp8_param_gather": (precision,) if asked else (), "fp4_param_gather": asked}
     )

@@ -27,7 +27,7 @@ def model(
     mtp: MtpOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Count a model's parameters and FLOPs, or list the models that planner ships."""
+    """Show a model's parameters and FLOPs, or list all."""
     check_count("seq-len", seq_len)
     check_count("batch", batch)
     from planner.report.listings import catalog_facts, model_facts
@@ -48,13 +48,13 @@ def clusters(
         str | None,
         typer.Argument(
             metavar="[CLUSTER]",
-            help='Name, YAML file or "64x8 h100 400G-ib", of 400 Gbit/s a device; none lists all.',
+            help='Name, YAML file or shorthand such as "64x8 h100 400G-ib"; none lists all.',
         ),
     ] = None,
     gpus: GpusOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show a cluster with its links, sources and unverified numbers, or list those that planner ships."""
+    """Show a cluster and its sources, or list all. Links and unverified figures too."""
     from planner.report.listings import named_cluster, shipped_clusters
     from planner.report.listings_text import cluster_document, clusters_document
 
@@ -73,7 +73,7 @@ def stacks(
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show the numbers of a training stack, or list those that planner ships."""
+    """Show a stack's constants and options, or list all."""
     from planner.catalog.load_stacks import load_stack
     from planner.report.listings import shipped_stacks, stack_facts
     from planner.report.listings_text import stack_document, stacks_document

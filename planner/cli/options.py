@@ -49,7 +49,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Catalog name, Hugging Face id, config.json or its folder.",
+        help="Catalog name or listed Hugging Face ID (see planner model), config.json, its folder, or a YAML "
+        "description.",
         autocompletion=complete_model,
     ),
 ]
@@ -57,7 +58,7 @@ ClusterArgument = Annotated[
     str,
     typer.Argument(
         metavar="CLUSTER",
-        help='Cluster name, YAML file, or "64x8 h100 400G-ib", of 400 Gbit/s a device.',
+        help='Cluster name, YAML file, or shorthand such as "64x8 h100 400G-ib" (64 nodes x 8, 400 Gbit/s per GPU).',
         autocompletion=complete_cluster,
     ),
 ]
@@ -85,7 +86,9 @@ SeqLenOption = Annotated[
 ]
 BatchOption = Annotated[
     str | None,
-    typer.Option(help="Sequences per step, or tokens as 16Mtok (default: about 4M tokens)."),
+    typer.Option(
+        help="Sequences per step, or tokens with the suffix tok: 16Mtok (default: about 4M tokens)."
+    ),
 ]
 PrecisionOption = Annotated[
     str | None,
@@ -102,25 +105,27 @@ OptimizerOption = Annotated[
 StackOption = Annotated[
     str | None,
     typer.Option(
-        help="Training software (default: the newest Megatron), options after a +; see planner stacks NAME.",
+        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME.",
         autocompletion=complete_stack,
     ),
 ]
 TokensOption = Annotated[
-    str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days, money and energy.")
+    str | None, typer.Option(help="Tokens of the whole run, such as 15.6T: adds days, cost and energy.")
 ]
 SettingsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="AXIS=V[,V...]",
-        help="Allow only these values of tp, cp, pp, dp, sp, ep, etp, vpp, schedule, micro_batch, zero, hsdp, "
+        help="Fix or restrict settings: tp, cp, pp, dp, sp, ep, etp, vpp, schedule, micro_batch, zero, hsdp, "
         "recompute, recompute_layers, recompute_modules, offload, cp_kind, cuda_graph_impl or "
         "cuda_graph_modules, or one layout; repeatable.",
     ),
 ]
 HeadroomOption = Annotated[str, typer.Option(help="Share of each device's memory to keep free.")]
-MtpOption = Annotated[bool, typer.Option("--mtp", help="Train multi-token-prediction modules along.")]
+MtpOption = Annotated[
+    bool, typer.Option("--mtp", help="Also train the multi-token-prediction (MTP) modules.")
+]
 AssumeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -137,11 +142,14 @@ ExpertLoadsOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|zipf:A",
-        help="Tokens of each expert (default: balanced): the busiest rank sets the pace.",
+        help="Tokens per expert, file or zipf:A (default: balanced); the busiest rank sets the step time.",
     ),
 ]
 ExpertReplicasOption = Annotated[
-    int | None, typer.Option(min=1, help="With loads: replicas of all experts in all (default: one of each).")
+    int | None,
+    typer.Option(
+        min=1, help="With --expert-loads: total expert replicas per layer (default: one per expert)."
+    ),
 ]
 Bf16LayersOption = Annotated[
     str | None,
@@ -216,7 +224,7 @@ LoraTargetsOption = Annotated[
 ]
 MeanLenOption = Annotated[
     float | None,
-    typer.Option(help="Mean tokens of a sequence, --seq-len being the longest: padded to the micro-batch's."),
+    typer.Option(help="Mean sequence length; --seq-len is then the maximum, padded per micro-batch."),
 ]
 PackedOption = Annotated[
     bool,

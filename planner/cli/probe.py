@@ -38,7 +38,7 @@ def probe(
     tiny: Annotated[bool, typer.Option("--tiny", help="Small shapes, to try it out.")] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Time matrix products, attention, a layer and collectives of this machine, with torch alone."""
+    """Benchmark GEMMs, attention and collectives here. And a layer; needs torch alone."""
     from planner.calibrate.probe import probe as measure
     from planner.spec.save import check_target
 

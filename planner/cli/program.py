@@ -104,27 +104,27 @@ def plan(
     objective: Annotated[
         str,
         typer.Option(
-            help="What to have least of: step_time; on --gpus or fewer, cost, energy or gpus; or most: headroom."
+            help="Minimize step_time; or cost, energy or gpus (may use fewer than --gpus); or maximize headroom."
         ),
     ] = "step_time",
     time_limit: Annotated[
         float | None,
         typer.Option(
-            help="Seconds after which the search hands over what it has; the answer follows within a few."
+            help="Stop searching after this many seconds and report the best so far (finishing takes a few more)."
         ),
     ] = None,
     borderline: Annotated[
         bool,
         typer.Option(
             "--borderline",
-            help="Also take configurations whose memory may not fit, where they are 2 % faster.",
+            help="Also accept borderline memory if at least 2 % faster.",
         ),
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = 10,
     as_json: JsonOption = False,
     output: OutputOption = None,
 ) -> int:
-    """Find the fastest configuration that fits, and say why it is."""
+    """Find the fastest configuration that fits. Says why it is, and how sure that is."""
     from dataclasses import replace
 
     request = job.request(model, cluster, gpus)
@@ -156,13 +156,13 @@ def estimate(
     gpus: GpusOption = None,
     job: TuningOptions = DEFAULT_TUNING,
     choice: Annotated[
-        int | None, typer.Option(min=0, help="Which configuration of a plan file; 0 is the best.")
+        int | None, typer.Option(min=0, help="Index of the configuration: 0 is #1 of the plan's table.")
     ] = None,
     other: Annotated[
         str | None,
         typer.Option(
             "--cluster",
-            help="Cost a plan file's configuration on this cluster; --gpus other than the plan's changes dp.",
+            help="Re-evaluate the plan's configuration on this cluster; a different --gpus changes dp.",
         ),
     ] = None,
     memory: Annotated[
@@ -172,7 +172,7 @@ def estimate(
     as_json: JsonOption = False,
     output: OutputOption = None,
 ) -> int:
-    """Predict time and memory of one named configuration, or say which rule it breaks."""
+    """Estimate step time and memory of one configuration. Says which rule it breaks where it is not legal."""
     request = job.request(model, cluster, gpus)
     if stage is not None and not memory:
         raise InputError("--stage belongs to --memory", f"--stage {stage}", "add --memory")
@@ -220,7 +220,10 @@ def compare(
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(metavar="N[,N...]", help="Devices of all, or of each (default: whole clusters)."),
+        typer.Option(
+            metavar="N[,N...]",
+            help="GPUs per cluster: one number for all, or one each (default: whole clusters).",
+        ),
     ] = None,
     job: TuningOptions = DEFAULT_TUNING,
     objective: Annotated[
@@ -228,7 +231,7 @@ def compare(
     ] = "step_time",
     as_json: JsonOption = False,
 ) -> int:
-    """Show the best plan of several clusters side by side: time, money, energy, what binds."""
+    """Compare the best plan on several clusters. Shows time, cost, energy and what limits each."""
     request = job.request(model)
     from planner.cli import campaign
 
@@ -249,15 +252,15 @@ def size(
     ] = None,
     least: Annotated[bool, typer.Option("--min", help="Fewest GPUs that fit at all.")] = False,
     max_gpus: Annotated[
-        int | None, typer.Option(help="Most GPUs to look at (default: all; 131,072 of a node type).")
+        int | None, typer.Option(help="Largest size to try (default: all; 131,072 of a node type).")
     ] = None,
     spare_nodes: Annotated[
-        str | None, typer.Option(metavar="N", help="Nodes held beside the job, or: enough.")
+        str | None, typer.Option(metavar="N", help="Spare nodes to reserve and pay for, or 'enough'.")
     ] = None,
     job: TuningOptions = DEFAULT_TUNING,
     as_json: JsonOption = False,
 ) -> int:
-    """Say how many GPUs to take: the fewest that fit or end in time, or the fastest for a budget."""
+    """Choose the number of GPUs. The fewest that fit or end in time, or the fastest within a budget."""
     check_count("max-gpus", max_gpus)
     request = job.request(model, cluster, max_gpus)
     from planner.cli import campaign
@@ -270,7 +273,7 @@ def size(
 @app.command(epilog="\b\nExample:\n  planner assumptions --assume pue=1.3")
 @answers
 def assumptions(assume: AssumeOption = None, as_json: JsonOption = False) -> int:
-    """List what is assumed about whole runs (failures, checkpoints, power, prices), with sources."""
+    """List run-level assumptions and their sources. Failures, checkpoints, power and prices."""
     from planner.cli import campaign
 
     return tell(campaign.assumptions(assume or ()), as_json)
@@ -301,12 +304,13 @@ def schedule(
         int | None, typer.Option(help="zb-auto, v-half, v-min: most chunks a rank may hold.")
     ] = None,
     moe_overlap: Annotated[
-        bool, typer.Option("--moe-overlap", help="Interleaved: one more warm-up forward, as Megatron's.")
+        bool,
+        typer.Option("--moe-overlap", help="Interleaved: Megatron's extra warm-up forward (MoE overlap)."),
     ] = False,
     svg: Annotated[Path | None, typer.Option(help="Also draw the schedule into this SVG file.")] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Time a pipeline schedule exactly, count what it holds in flight, and draw it."""
+    """Simulate and draw a pipeline schedule. Its exact time, and the chunks that each rank holds in flight."""
     from planner.cli import schedule as schedules
 
     question = schedules.ScheduleQuestion(

@@ -40,7 +40,7 @@ ClusterOption = Annotated[
 def report(
     result: ResultArgument, output: OutputOption, cluster: ClusterOption = None, calibration: CalibrationOption = None
 ) -> int:  # fmt: skip
-    """Make one self-contained page of a plan, a comparison or a sizing: charts, reasons, assumptions."""
+    """Write a self-contained HTML report. Of a plan, a comparison or a sizing, with charts."""
     from planner.cli.output import progress
     from planner.report.html import page_html
     from planner.spec.save import check_target, save_text

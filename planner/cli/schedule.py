@@ -162,7 +162,7 @@ def schedule_document(answer: ScheduleAnswer, width: int) -> RenderableType:
     share = timeline.bubble / timeline.makespan
     lines = [
         f"makespan {timeline.makespan:.6g}, bubble {timeline.bubble:.6g} ({share:.1%} of it)",
-        f"chunks held per rank: {_counts(held.tolist())}",
+        f"peak chunks in flight per rank: {_counts(held.tolist())}",
     ]
     if until_input.tolist() != held.tolist():
         lines.append(f"  of these until the input gradient: {_counts(until_input.tolist())}")

@@ -54,7 +54,7 @@ PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen 
 def serve(
     host: HostOption = "127.0.0.1", port: PortOption = 8765, calibration: CalibrationOption = None
 ) -> int:
-    """Serve a page where one changes model, cluster, size, sequence and batch and sees the plan change."""
+    """Serve an interactive planning page. Change model, cluster, size, sequence and batch and see the plan change."""
     file = str(calibration) if calibration is not None else None
     if file is not None:
         from planner.catalog.load_overlay import load_overlay

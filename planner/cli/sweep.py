@@ -51,7 +51,7 @@ def sweep(
     dask: DaskOption = None,
     restart: RestartOption = False,
 ) -> int:
-    """Plan every combination of models, clusters, sizes, sequences and batches of a file into one table."""
+    """Plan a grid of jobs into one table. Every combination of models, clusters, sizes, sequences and batches."""
     from planner.spec.load_sweep import load_sweep
     from planner.spec.save import check_target
 

@@ -45,7 +45,7 @@ OutputOption = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="Trace to write; - prints it.")
 ]
 ChoiceOption = Annotated[
-    int, typer.Option("--choice", help="Which configuration of the plan; 0 is the best.")
+    int, typer.Option("--choice", help="Index of the configuration: 0 is #1 of the plan's table.")
 ]
 ScheduleOption = Annotated[
     str | None,
@@ -72,7 +72,7 @@ def trace(
     cluster: ClusterOption = None,
     calibration: CalibrationOption = None,
 ) -> int:
-    """Write a step of a plan as a Chrome trace: every pass of every pipeline rank, messages and memory (Perfetto)."""
+    """Write one step as a Chrome/Perfetto trace. Every pass of every pipeline rank, messages and memory."""
     from planner.report.trace import trace_document, trace_text
     from planner.spec.load_plan import load_plan
     from planner.spec.save import check_target, save_text

@@ -29,7 +29,7 @@ def validate(
     ] = None,
     calibration: CalibrationOption = None,
 ) -> int:
-    """Predict measured runs, compare, and show the errors with the worst rows."""
+    """Compare predictions with measured runs. Shows the errors and the worst rows."""
     from planner.calibrate.coverage import coverage_lines
     from planner.calibrate.tables import text_table
     from planner.calibrate.validate import validate_files

@@ -173,7 +173,10 @@ def _of_layer(
             twice = tensor_parallel_regions(layer) * passes
             yield _collective("tp", CollectiveKind.ALL_GATHER, "hidden states", narrow, config.tp, twice)
         if config.sp and gathers_inputs_again(model):
-            regathered, what = tensor_parallel_regions(layer) * passes, "inputs again, hidden"
+            regathered, what = (
+                tensor_parallel_regions(layer) * passes,
+                "inputs re-gathered in backward (overlapped)",
+            )
             found = _collective("tp", CollectiveKind.ALL_GATHER, what, size, config.tp, regathered)
             yield replace(found, hidden=True)
         qkv, what = (
@@ -269,7 +272,7 @@ def _of_experts(
         comm, kind = model.problem.stack.communication, CollectiveKind.ALL_TO_ALL
         axis, ranks = "ep" if config.ep > 1 else "etp", config.ep * shards
         narrow = dispatch_share(comm, width)
-        ways = [("tokens there and back", 1.0, 2 * calls)]
+        ways = [("token dispatch and combine", 1.0, 2 * calls)]
         if narrow != 1.0:
             ways = [("tokens to experts", narrow, calls), ("results back", 1.0, calls)]
         chosen = chosen_groups(layer.moe)
@@ -358,7 +361,7 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
     if load.copied and (load.first or load.last):  # between the first and the last stage
         whole, between = states.gradient * load.copied, float((config.pp - 1) * config.tp * replicas)
         both = _collective(
-            "dp", CollectiveKind.ALL_REDUCE, "gradients of the embedding's copies", whole, 2, 1
+            "dp", CollectiveKind.ALL_REDUCE, "gradients of the replicated embedding", whole, 2, 1
         )
         yield replace(both, part=(2.0, between))
 
@@ -405,7 +408,7 @@ def _of_shards(
     if share < ranks:
         size, copies = gradients[0] / share, ranks // share
         reduce = _collective(
-            axis, CollectiveKind.ALL_REDUCE, "gradients of copies", size, copies, gradients[1]
+            axis, CollectiveKind.ALL_REDUCE, "gradients across HSDP replicas", size, copies, gradients[1]
         )
         yield replace(reduce, part=(float(copies), float(stride * share)))
 

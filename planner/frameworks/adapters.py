@@ -68,7 +68,7 @@ def adapters_of(words: Words) -> tuple[Adapters | None, list[str]]:
     bits, width = _frozen_bits(words)
     beside = [name for name in ("use_dora", "lora_modules_to_save", "additional_target") if words.get(name)]
     notes += [
-        f"--{name}: costed as plain adapters" for name in beside if is_on(words, name) or name[:3] != "use"
+        f"--{name}: modelled as plain adapters" for name in beside if is_on(words, name) or name[:3] != "use"
     ]
     return Adapters(rank, targets, bits), [*notes, *said, *width]
 
@@ -82,23 +82,23 @@ def targets_of(
     if not plain:
         if default is AdapterTargets.QKV:
             return default, [
-                "adapters are on no module by name: costed on q, k and v, of which peft takes q and v"
+                "adapters are on no module by name: modelled on q, k and v, of which peft takes q and v"
             ]
         return default, []
     strange = plain - _QKV - _ATTENTION_OUT - _MLP - _ALL
     if strange:
         shown = ", ".join(sorted(strange))[:80]
-        return AdapterTargets.ALL_LINEAR, [f"adapters on {shown}: costed on every dense linear layer"]
+        return AdapterTargets.ALL_LINEAR, [f"adapters on {shown}: modelled on every dense linear layer"]
     if plain & (_MLP | _ALL):
         some = not plain & _ALL and not (plain & _QKV and plain & _ATTENTION_OUT)
         return AdapterTargets.ALL_LINEAR, (
-            [f"adapters on {', '.join(sorted(plain))}: costed on every dense linear layer"] if some else []
+            [f"adapters on {', '.join(sorted(plain))}: modelled on every dense linear layer"] if some else []
         )
     if plain & _ATTENTION_OUT:
         return AdapterTargets.ATTENTION, []
     some = bool(plain & {"q_proj", "k_proj", "v_proj"}) and not plain >= {"q_proj", "k_proj", "v_proj"}
     return AdapterTargets.QKV, (
-        [f"adapters on {', '.join(sorted(plain))}: costed on q, k and v"] if some else []
+        [f"adapters on {', '.join(sorted(plain))}: modelled on q, k and v"] if some else []
     )
 
 

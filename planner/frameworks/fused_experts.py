@@ -42,7 +42,9 @@ def fuses_experts(launch: Launch) -> bool:
 def check_release(launch: Launch, version: str) -> None:
     """Raise `UnsupportedError` for a release of Megatron-LM that fuses no experts."""
     if fuses_experts(launch) and version in WITHOUT:
-        must = f"Megatron-LM must fuse experts with their products, as +{FUSED_EXPERTS} says; it does from 0.18 on"
+        must = (
+            f"Megatron-LM must fuse experts with their GEMMs, as +{FUSED_EXPERTS} says; it does from 0.18 on"
+        )
         raise UnsupportedError(must, version, "choose --framework-version 0.18.2")
 
 
@@ -108,7 +110,7 @@ def capacity_said(number: Callable[[str], float], stashes: bool) -> tuple[StackS
 FUSED_EXPERT_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "fused-experts-etp", ("etp",), lambda c, p: np.asarray((c["etp"] == 1) | (not p.stack.kernels.fused_experts)),
-        f"experts that are fused with their products (+{FUSED_EXPERTS}) are whole on every rank; etp={{etp}}",
+        f"experts that are fused with their GEMMs (+{FUSED_EXPERTS}) are whole on every rank; etp={{etp}}",
         "set etp=1", "Megatron-Core moe/experts.py _is_fused_impl_supported",
     ),
 )  # fmt: skip

@@ -229,7 +229,7 @@ def render(launch: Launch, version: str) -> Files:
         f"`NANOTRON_PATH=... NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes."
     ]
     missing = [
-        "how layers are dealt to stages: nanotron deals them by its own cost rule",
+        "how layers are assigned to pipeline ranks: nanotron assigns them by its own cost rule",
         "data: made-up tokens; name your dataset in data_stages",
         *left_out(launch.model),
         *unwritten_rotation(launch.details, {}),

@@ -81,12 +81,15 @@ LAUNCHERS: Final = (
         script=True,
     ),
     Launcher(
-        "verl", _marks(r"\bactor_rollout_ref\."), f"{_DEGREES}; only the training step is costed", script=True
+        "verl",
+        _marks(r"\bactor_rollout_ref\."),
+        f"{_DEGREES}; only the training step is modelled",
+        script=True,
     ),
     Launcher(
         "slime",
         _marks(r"--rollout-batch-size\b", r"--actor-num-(nodes|gpus-per-node)\b"),
-        f"{_DEGREES}; only the training step is costed",
+        f"{_DEGREES}; only the training step is modelled",
         script=True,
     ),
     Launcher("ms-swift", _marks(r"\b(swift|megatron)\s+(sft|pt|rlhf)\b"), _DEGREES, script=True),

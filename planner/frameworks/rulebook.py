@@ -53,7 +53,7 @@ def shards_or_hosts(source: str) -> Rule:
 
     return Rule(
         "zero-replicas", ("dp", "cp", "zero", "offload"), legal,
-        "ZeRO shards over dp x cp, which must be above 1 unless the optimizer is on the host, which needs zero above "
+        "ZeRO shards over dp x cp, which must be above 1 unless the optimizer is in CPU memory, which needs zero above "
         "0; dp={dp} cp={cp} zero={zero} offload={offload}",
         "set zero=0 and offload=none, or zero=1 and offload=optimizer", source,
     )  # fmt: skip

@@ -205,7 +205,7 @@ def _unlike_job(job: Job) -> list[str]:
     said = []
     if job.packed:
         said.append(
-            f"packing: the figures above are for texts of {job.attended_length:g} tokens put end to end into "
+            f"packing: the figures above are for documents of {job.attended_length:g} tokens put end to end into "
             f"{job.seq_len:,}, each attending to itself; made-up sequences attend over all their tokens, so a step "
             "takes longer until your data loader packs"
         )

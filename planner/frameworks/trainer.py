@@ -118,11 +118,11 @@ def trainer_of(words: Mapping[str, list[str]]) -> Trainer:
     adapters, notes = adapters_of(words)
     if is_on(words, "pure_bf16") or ("base_model" in words and adapters is None):
         notes.append(
-            "weights that are trained in 16 bits alone are costed with masters as the stack keeps them"
+            "weights that are trained in 16 bits alone are modelled with masters as the stack keeps them"
         )
     optim = first_word(words, ("optim",))
     if optim and "$" not in optim and optim not in _OPTIMIZERS:
-        notes.append(f"--optim {optim[:40]}: costed as AdamW with fp32 moments")
+        notes.append(f"--optim {optim[:40]}: modelled as AdamW with fp32 moments")
     named = first_word(words, _MODELS)
     known = catalog_name_at(named) if named else None
     trainer = "per_device_train_batch_size" in words

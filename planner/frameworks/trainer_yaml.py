@@ -55,7 +55,7 @@ def words_in(name: str, text: str) -> dict[str, list[str]]:
             must = (
                 "must be supervised training or pre-training of a whole model, or of adapters, by the Trainer"
             )
-            how = "name the degrees to planner estimate; only a training step is costed"
+            how = "name the degrees to planner estimate; only a training step is modelled"
             raise FileInputError(name, must, str(settings[key])[:40], how, field=key)
     if "base_model" in settings:
         settings = _of_axolotl(settings, name)

@@ -76,9 +76,9 @@ def zero_settings(s: Settings, stage: int) -> tuple[tuple[StackSetting, ...], tu
         notes.append(
             "allgather_bucket_size changes nothing: with today's PyTorch DeepSpeed gathers updated weights at once"
         )
-    notes += [f"{name} is not costed" for name in _NOT_COSTED if s.flag(_ZERO + name)]
+    notes += [f"{name} is not modelled" for name in _NOT_COSTED if s.flag(_ZERO + name)]
     if stage == 3 and not s.flag(f"{_ZERO}reduce_scatter", True):
-        notes.append("reduce_scatter=false: the all-reduce in its place is not costed")
+        notes.append("reduce_scatter=false: the all-reduce in its place is not modelled")
     return tuple(found), tuple(notes)
 
 

@@ -53,7 +53,7 @@ def assumptions_document(held: Assumptions) -> RenderableType:
     ]
     for record in held.records:
         blocks += [prose(""), *_lines(record)]
-    title = "What is assumed about copies to the host and updates there; not set by --assume"
+    title = "What is assumed about CPU offload (copies to CPU memory and updates there); not set by --assume"
     blocks += [prose(""), prose(title, "bold")]
     for record in HOST_ASSUMPTIONS:
         blocks += [prose(""), *_lines(record)]
@@ -65,7 +65,7 @@ def assumptions_document(held: Assumptions) -> RenderableType:
 
 
 def _lines(record: Assumption) -> list[RenderableType]:
-    mark = " (from memory)" if record.unverified else ""
+    mark = " (unverified, no source)" if record.unverified else ""
     value = f"{record.key} = {record.text}"
     return [
         prose(value, "bold yellow" if record.given else "bold"),

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planner.report.facts import count, days, precise_time, term_name
+from planner.report.facts import count, days, precise_time
 from planner.solve.place import GROUPS, grids_of, group_name
 from planner.spec.planfile import Choice, Memory, Plan, PlannedConfig, Run
 from planner.spec.subject import ClusterFacts
+from planner.spec.terms import term_name
 from planner.units import GIB, format_bandwidth
 
 Row = dict[str, Any]

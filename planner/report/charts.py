@@ -247,7 +247,7 @@ def trade_chart(rows: Sequence[Row]) -> Spec:
     x = alt.X("days:Q", title="days", scale=alt.Scale(zero=False, padding=60), axis=axis)
     y = alt.Y(
         "cost:Q",
-        title="money [$]",
+        title="cost [$]",
         scale=alt.Scale(zero=False, padding=30),
         axis=alt.Axis(format="$~s", tickCount=5),
     )
@@ -262,7 +262,7 @@ def trade_chart(rows: Sequence[Row]) -> Spec:
 
 def curve_chart(rows: Sequence[Row], value: str) -> Spec:
     """Days or money (`value`: "days", "cost") over the number of devices, doublings equally wide."""
-    title, form = ("days", ",~f") if value == "days" else ("money [$]", "$~s")
+    title, form = ("days", ",~f") if value == "days" else ("cost [$]", "$~s")
     known = [row for row in rows if row[value] is not None]
     scale = alt.Scale(type="log", base=2, nice=False, padding=30)
     ticks = sorted({row["gpus"] for row in known})

@@ -27,7 +27,7 @@ from planner.units import GIB, format_count, format_energy
 _OBJECTIVE_WORDS = {
     Objective.STEP_TIME: "step time",
     Objective.DAYS: "days",
-    Objective.COST: "money",
+    Objective.COST: "cost",
     Objective.ENERGY: "energy",
 }
 _FIRST_WORDS = {
@@ -119,7 +119,7 @@ def _subject(comparison: Comparison) -> list[str]:
     return [first, comparison.batch]
 
 
-_HEADS = ("GPUs", "step", "tok/s/GPU", "MFU %", "days", "money", "energy", "goodput", "free GiB", "memory")
+_HEADS = ("GPUs", "step", "tok/s/GPU", "MFU %", "days", "cost", "energy", "goodput", "free GiB", "memory")
 _WIDTHS = (tuple(range(10)), (0, 1, 2, 4, 5, 7, 8, 9), (0, 1, 4, 5, 7, 8, 9), (0, 1, 4, 5, 8), (0, 1, 5))
 
 
@@ -127,7 +127,7 @@ def _table(standings: list[Standing], with_run: bool) -> RenderableType:
     rows = [_cells(standing) for standing in standings]
     tables: list[RenderableType] = []
     for width in _WIDTHS:
-        kept = [i for i in width if with_run or _HEADS[i] not in ("days", "money", "energy", "goodput")]
+        kept = [i for i in width if with_run or _HEADS[i] not in ("days", "cost", "energy", "goodput")]
         table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
         table.add_column("cluster", no_wrap=True)
         for index in kept:
@@ -167,7 +167,7 @@ def _details(standing: Standing) -> RenderableType:
     lines = [*choice_lines(standing.best), *([f"whole run {whole}"] if whole else [])]
     if standing.plan and standing.plan.confidence.level:
         trust = standing.plan.confidence
-        lines.append(f"{trust.level}: step time within +-{100 * trust.band:.0f} % in 8 of 10 cases")
+        lines.append(f"step time, 80% interval: +-{100 * trust.band:.0f} % ({trust.level})")
     return section(f"{standing.cluster}, {standing.gpus:,} GPUs", bullets(lines))
 
 

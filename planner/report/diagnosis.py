@@ -10,6 +10,7 @@ from planner.calibrate.diagnosis.diagnose import Diagnosis, Finding, best_change
 from planner.calibrate.diagnosis.explain_memory import MemoryStory, cheapest
 from planner.report.facts import precise_time
 from planner.report.text import bullets, labelled, listing, prose, section
+from planner.spec.terms import term_name
 from planner.units import format_capacity, format_time
 
 SHOWN = 6  # causes
@@ -113,7 +114,8 @@ def _together(found: Diagnosis) -> list[str]:
 
 def _rate(found: Diagnosis, seconds: float) -> str:
     flops = found.flops / seconds
-    return f"{flops / 1e12:.0f} TFLOP/s per device, {flops / found.peak:.1%} MFU (dense peak, causal attention by half)"
+    mfu = f"{flops / found.peak:.1%} MFU (dense peak, causal attention counted at half)"
+    return f"{flops / 1e12:.0f} TFLOP/s per device, {mfu}"
 
 
 def _next(found: Diagnosis) -> str:
@@ -142,9 +144,9 @@ def memory_story_document(story: MemoryStory) -> RenderableType:
     if story.reasons[1:]:
         blocks.append(bullets(story.reasons[1:]))
     inside = sorted(story.terms.items(), key=lambda term: -term[1])
-    rows = [(name.replace("_", " "), format_capacity(value)) for name, value in inside]
+    rows = [(term_name(name), format_capacity(value)) for name, value in inside]
     rows += [
-        ("outside the allocator", format_capacity(story.outside)),
+        ("outside PyTorch allocator", format_capacity(story.outside)),
         ("in all", format_capacity(story.predicted)),
     ]
     title = f"Predicted, pipeline rank {story.rank}, {story.phase} phase"

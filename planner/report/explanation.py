@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.report.facts import aligned_time, precise_time, term_name
+from planner.report.facts import aligned_time, precise_time
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
 from planner.solve.alternatives import WORTH_SAYING, Alternative, WhyNot
@@ -23,6 +23,7 @@ from planner.solve.place import AxisPlace, Placement, group_name
 from planner.space.restriction import value_text
 from planner.spec.machine.cluster import Cluster
 from planner.spec.planfile import Choice
+from planner.spec.terms import term_name
 from planner.units import GIB, format_capacity
 
 _KINDS: Final = {
@@ -171,12 +172,12 @@ def explanation_document(found: Explanation) -> RenderableType:
     blocks: list[RenderableType] = [prose(head, "bold")]
     if placement.axes:
         blocks += [
-            section("Where each axis lives", *_order_lines(placement), Text(""), _axes_table(placement)),
-            section(f"Messages of a rank of stage {placement.stage}, in a step", _messages_table(placement)),
+            section("Rank layout", *_order_lines(placement), Text(""), _axes_table(placement)),
+            section(f"Messages of a rank of pipeline rank {placement.stage}, in a step", _messages_table(placement)),
             section(f"Groups of rank {found.rank} ({', '.join(p for p in (where, node) if p)})", _groups_table(found)),
         ]  # fmt: skip
     else:
-        blocks.append(section("Where each axis lives", prose("one device: there is nothing to place")))
+        blocks.append(section("Rank layout", prose("one device: there is nothing to place")))
     if found.why_not is not None:
         named = ", ".join(
             f"{axis}={','.join(value_text(axis, v) for v in values)}"
@@ -189,7 +190,7 @@ def explanation_document(found: Explanation) -> RenderableType:
     said = {b.rule for a in found.walls for b in a.broken[:_MOST_RULES]}
     alike = []
     if choice.split is not None:  # other configurations have none solved: like is compared with like
-        alike.append(prose("compared under the split that the stack itself deals, the plan's too", "dim"))
+        alike.append(prose("all rows, the plan included, use the stack's default layer split", "dim"))
     blocks.append(section("What if", _changes_table(found), *alike, *_rules_said(found.changes, said)))
     return Group(*blocks)
 
@@ -243,7 +244,7 @@ def _axes_table(placement: Placement) -> RenderableType:
                 aligned_time(a.exposed, longest) if a.exposed is not None else "",
             )
         )  # fmt: skip
-    heads = ("axis", "size", "apart", "groups", "over", "GB/s", "sent/step", "busy", "exposed")
+    heads = ("axis", "size", "stride", "groups", "over", "GB/s", "sent/step", "busy", "exposed")
     return _fitting(
         heads, rows, ((0, 1, 2, 3, 4, 5, 6, 7, 8), (0, 1, 2, 4, 6, 7, 8), (0, 1, 4, 6, 7, 8)), {4}
     )
@@ -309,7 +310,7 @@ def _stopped_by(a: Alternative, limit: float, full: bool = False) -> str:
     if more > 0:
         reasons.append(f"and {more} more rule{'s' if more > 1 else ''}")
     if a.memory is not None and not a.fits:
-        reasons.append(f"memory: {a.memory / GIB:,.1f} GiB, {(a.memory - limit) / GIB:,.1f} too much")
+        reasons.append(f"memory: {a.memory / GIB:,.1f} GiB, {(a.memory - limit) / GIB:,.1f} over the limit")
     return "; ".join(reasons)
 
 
@@ -330,15 +331,16 @@ def why_not_sentence(answer: WhyNot, found: Explanation) -> str:
         assert step_time is not None, "the best was costed"
         assert planned is not None, "the planned one was costed"
         longer = step_time / planned - 1
-        best = f"the best with it is {answer.best.config.describe()}"
+        best = f"best configuration with this setting: {answer.best.config.describe()}"
         if abs(longer) < WORTH_SAYING:
             return f"{best}, as fast within {WORTH_SAYING:.1%}"
-        return f"{best}, whose step takes {abs(longer):.1%} {'longer' if longer > 0 else 'less'}"
+        return f"{best}, its step takes {abs(longer):.1%} {'longer' if longer > 0 else 'less'}"
     if answer.smallest is not None:
         assert answer.smallest.memory is not None, "the smallest was costed"
         over = (answer.smallest.memory - found.limit) / GIB
-        return f"none with it fits: the smallest, {answer.smallest.config.describe()}, needs {over:.1f} GiB too much"
-    return "no configuration with it is legal"
+        least = f"the one that needs least memory, {answer.smallest.config.describe()}"
+        return f"none with this setting fits: {least}, is {over:.1f} GiB over the limit"
+    return "no configuration with this setting is legal"
 
 
 def _why_not_blocks(answer: WhyNot, found: Explanation) -> list[RenderableType]:
@@ -352,10 +354,10 @@ def _why_not_blocks(answer: WhyNot, found: Explanation) -> list[RenderableType]:
         speed = ""
         if gain is not None and not as_planned.broken:
             speed = f", {abs(gain):.1%} {'fewer' if gain < 0 else 'more'} tokens a second"
-        lines.append(f"with all else as planned, {as_planned.config.describe()}: {stop}{speed}")
+        lines.append(f"changing only this: {as_planned.config.describe()}: {stop}{speed}")
     if answer.best is None and answer.smallest is None and answer.removed:
         removed = [f"{rule} {count:,}" for rule, count in list(answer.removed.items())[:_MOST_RULES]]
-        lines.append("candidates with it that each rule removed: " + ", ".join(removed))
+        lines.append("candidates with this setting that each rule removed: " + ", ".join(removed))
     return [prose(lines[0], "bold"), bullets(lines[1:])] if lines[1:] else [prose(lines[0], "bold")]
 
 

@@ -14,6 +14,7 @@ from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
 from planner.spec.planfile import (
     CLOSED_GAP,
+    OWNED,
     Choice,
     Memory,
     Plan,
@@ -23,6 +24,7 @@ from planner.spec.planfile import (
     Verdict,
 )
 from planner.spec.subject import ClusterFacts, JobFacts
+from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_capacity, format_compute, format_count, format_energy
 
@@ -85,11 +87,6 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
 
-def term_name(key: str) -> str:
-    """A term's key as words."""
-    return key.replace("_", " ")
-
-
 def helps(plan: Plan) -> list[str]:
     """What would make it faster, each by itself; the whole text where nothing was found, whose reasons it holds."""
     found = plan.verdict is Verdict.FOUND
@@ -137,7 +134,7 @@ def key_figures(choice: Choice) -> tuple[Figure, ...]:
         Figure(
             "step time",
             precise_time(choice.step_time),
-            f"between {precise_time(choice.step_time_low)} and {precise_time(choice.step_time_high)}",
+            interval(precise_time(choice.step_time_low), precise_time(choice.step_time_high)),
         ),
         Figure("throughput", f"{choice.tokens_per_second_per_device:,.0f} tokens/s/GPU"),
         Figure(
@@ -152,9 +149,9 @@ def key_figures(choice: Choice) -> tuple[Figure, ...]:
 
 
 def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
-    """Days, money and energy of the whole run; goodput and checkpoints where the plan knows them."""
+    """Days, cost and energy of the whole run; goodput and checkpoints where the plan knows them."""
     if run.goodput is None or run.effective_days is None or run.held_gpu_hours is None:
-        note = f"{run.steps:,.0f} steps without a stop, {count(run.gpu_hours)} GPU-hours"
+        note = f"{run.steps:,.0f} steps without an interruption, {count(run.gpu_hours)} GPU-hours"
         price = f" at ${run.price_per_device_hour:.2f} per GPU-hour" if run.price_per_device_hour else ""
         money = f", ${count(run.cost)}{price}" if run.cost is not None else ""
         return (Figure("whole run", days(run.days), note + money),)
@@ -164,17 +161,19 @@ def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
     held = f"{run.steps:,.0f} steps, {count(run.held_gpu_hours)} GPU-hours"
     spares = f" with {run.spare_nodes} spare node{'s' * (run.spare_nodes > 1)}" if run.spare_nodes else ""
     figures = [
-        Figure("whole run", days(run.effective_days), f"between {low} and {high}: {held}{spares}"),
+        Figure("whole run", days(run.effective_days), f"{interval(low, high)}: {held}{spares}"),
         Figure("goodput", f"{100 * run.goodput:.1f} %", goodput_sentence(run)),
     ]
     if run.checkpoint_size and run.checkpoint_interval and run.storage:
-        size = f"{format_capacity(run.checkpoint_size)} each, {format_capacity(run.storage)} kept by the end"
-        wait = f"; training waits {precise_time(run.checkpoint_stall or 0.0)}"
+        size = (
+            f"{format_capacity(run.checkpoint_size)} each, {format_capacity(run.storage)} stored at the end"
+        )
+        wait = f"; blocks training {precise_time(run.checkpoint_stall or 0.0)} each"
         figures.append(Figure("checkpoints", f"every {duration(run.checkpoint_interval)}", size + wait))
     if run.cost is not None and run.price_per_device_hour is not None:
-        figures.append(Figure("money", f"${count(run.cost)}", price_sentence(run)))
+        figures.append(Figure("cost", f"${count(run.cost)}", price_sentence(run)))
     else:
-        figures.append(Figure("money", "not known", "--assume 'price=2.50 $/h' sets a price"))
+        figures.append(Figure("cost", "not known", "--assume 'price=2.50 $/h' sets a price"))
     if run.energy is not None and run.emissions is not None and run.power_per_device is not None:
         carbon = f"{tonnes(run.emissions)} CO2; {run.power_per_device:,.0f} W per GPU"
         figures.append(Figure("energy", format_energy(run.energy), f"{carbon}, {run.power_source}"))
@@ -182,10 +181,10 @@ def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
 
 
 def goodput_sentence(run: Run) -> str:
-    """How often the run stops and what the stops cost."""
+    """How often the run is interrupted and what that costs."""
     lost = [f"{term_name(key)} {share:.1%}" for key, share in parts_of(run.lost)]
-    stops = f"a stop every {duration(run.time_between_stops or 0.0)}"
-    return f"{stops}; lost to " + ", ".join(lost) if lost else stops
+    often = f"interrupted every {duration(run.time_between_stops or 0.0)} on average"
+    return f"{often}; time lost: " + ", ".join(lost) if lost else often
 
 
 def parts_of(shares: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -196,10 +195,10 @@ def parts_of(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 def price_sentence(run: Run) -> str:
     """What a GPU-hour costs, where that comes from, and when owning would be cheaper."""
     text = f"${run.price_per_device_hour:.2f} per GPU-hour, {run.price_source}"
-    if run.owned_price_per_device_hour is None or run.price_source == "own hardware":
+    if run.owned_price_per_device_hour is None or run.price_source == OWNED:
         return text
-    own = f"own hardware ${run.owned_price_per_device_hour:.2f}"
-    even = f"pays after {duration(run.break_even)} of use" if run.break_even else "never pays"
+    own = f"{OWNED} ${run.owned_price_per_device_hour:.2f} per GPU-hour"
+    even = f"breaks even after {duration(run.break_even)} of use" if run.break_even else "never breaks even"
     return f"{text}; {own}, {even}"
 
 
@@ -227,16 +226,25 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
+def interval(low: str, high: str) -> str:
+    """The ends between which 8 of 10 runs lie, their unit said once where both have it."""
+    number, _, unit = low.partition(" ")
+    return f"80% interval {number if high.partition(' ')[2] == unit else low} to {high}"
+
+
 def memory_sentence(memory: Memory) -> str:
     """Does it fit, by how much, and where does it bind."""
-    spare = memory.limit - memory.peak
-    margin = f"{abs(spare) / GIB:.1f} GiB {'spare' if spare >= 0 else 'too much'}"
-    host = f"{memory.host_short / GIB:.1f} GiB too little on a node's host; " if memory.host_short else ""
-    where = f"stage {memory.stage} of {memory.stages} needs most" if memory.stages > 1 else "most is needed"
-    return (
-        f"{MEMORY_WORDS[memory.verdict]}: {host}{margin} of {memory.limit / GIB:.1f} GiB usable; "
-        f"{where} in the {term_name(memory.phase)} phase"
+    free, limit = memory.limit - memory.peak, f"{memory.limit / GIB:.1f} GiB"
+    size = f"{abs(free) / GIB:.1f} GiB"
+    margin = f"{size} free of {limit} usable" if free >= 0 else f"{size} over the {limit} limit"
+    if memory.verdict is MemoryVerdict.BORDERLINE:
+        margin = f"{'predicted ' if free < 0 else ''}{margin}, within the memory model's error"
+    host = (
+        f"host memory of a node {memory.host_short / GIB:.1f} GiB over its limit; "
+        if memory.host_short
+        else ""
     )
+    return f"{MEMORY_WORDS[memory.verdict]}: {host}{margin}; peak {memory.where}"
 
 
 def logged_sentence(memory: Memory) -> str:
@@ -252,7 +260,7 @@ def largest_stages(memory: Memory) -> tuple[tuple[StageMemory, ...], str]:
     stages = memory.per_stage
     kept = sorted(range(len(stages)), key=lambda i: (-stages[i].peak, i))[:_MOST_STAGES]
     hidden = len(stages) - len(kept)
-    note = f"{hidden} more groups of stages need less" if hidden else ""
+    note = f"{hidden} more groups of pipeline ranks need less" if hidden else ""
     return tuple(stages[i] for i in sorted(kept)), note
 
 
@@ -380,7 +388,7 @@ def comparison(best: Choice, other: Choice, place: int) -> tuple[str, ...]:
     )
     slower = other.step_time - best.step_time
     share = 100 * slower / best.step_time
-    lines = [f"number {place} ({changed or 'same axes'}) takes {aligned_time(abs(slower), best.step_time)} "
+    lines = [f"#{place} ({changed or 'same axes'}) takes {aligned_time(abs(slower), best.step_time)} "
              f"{'longer' if slower >= 0 else 'less'} ({share:+.2g} %)"]  # fmt: skip
     keys = sorted({*best.time, *other.time})
     gaps = {key: other.time.get(key, 0.0) - best.time.get(key, 0.0) for key in keys}

@@ -28,6 +28,7 @@ _BY_UNIT = (
     (get_args(Seconds)[1], format_time),
     (get_args(Bytes)[1], format_capacity),
 )  # by a field's validator
+_HEADS = {"kin": "closest measured stack"}
 _ABSENT = ("flops_forward_scan", "flops_forward_indexer")  # told where a model has them
 NO_LIMIT = 10**6  # what a stack's limits say where there is none
 
@@ -68,7 +69,7 @@ def model_document(facts: Facts) -> RenderableType:
 def _counted(chooses: bool) -> str:
     """How attention is counted."""
     ignored = "windows, masks and what an indexer chooses" if chooses else "windows and masks"
-    return f"attention is counted over the full square, {ignored} ignored"
+    return f"attention is counted in full, {ignored} ignored"
 
 
 def catalog_document(models: Sequence[Facts]) -> RenderableType:
@@ -87,8 +88,12 @@ def catalog_document(models: Sequence[Facts]) -> RenderableType:
     table = listing(("model", "family", "layers", "context", "parameters", "active"), rows, left=2)
     notes = []
     if any(facts["unverified"] for facts in models):
-        notes.append(prose("* dimensions from memory, confirmed by no published total", "dim"))
-    return Group(table, *notes, prose("Hugging Face ids and paths to a config.json work as well.", "dim"))
+        notes.append(prose("* unverified dimensions (no source), confirmed by no published total", "dim"))
+    return Group(
+        table,
+        *notes,
+        prose("Listed Hugging Face IDs and any local config.json work too; nothing is downloaded.", "dim"),
+    )
 
 
 def cluster_document(facts: Facts) -> RenderableType:
@@ -112,7 +117,7 @@ def cluster_document(facts: Facts) -> RenderableType:
             ("slice", " x ".join(map(str, facts["slice"])) + ", each device linked to its neighbours")
         )
     if facts["rails"] is not None:
-        rows.append(("rails", f"{facts['rails']} between nodes, as described; no figure rests on them"))
+        rows.append(("rails", f"{facts['rails']} between nodes; informational, not used by the model"))
     tiers = [
         (
             tier["name"],
@@ -124,14 +129,14 @@ def cluster_document(facts: Facts) -> RenderableType:
         )
         for tier in facts["tiers"]
     ]
-    heads = ("tier", "links", "devices", "all at once", "one alone", "per hop")
+    heads = ("tier", "links", "devices", "all devices", "one device", "per hop")
     blocks: list[RenderableType] = [
         prose(facts["name"], "bold"),
         labelled_wrapped(rows),
         section("Links, per device and direction", listing(heads, tiers, left=2)),
         section("Sources", bullets(_sources(facts))),
     ]
-    for title, key in (("Assumed", "assumed"), ("From memory, without a source", "unverified")):
+    for title, key in (("Assumed", "assumed"), ("Unverified (no source)", "unverified")):
         if facts[key]:
             blocks.append(section(title, bullets(facts[key])))
     return Group(*blocks)
@@ -173,7 +178,10 @@ def clusters_document(clusters: Sequence[Facts]) -> RenderableType:
         listing(heads, rows, left=2),
         prose("size and domain in devices; same: named as the accelerator", "dim"),
         prose("GB/s per device and direction, inside the domain and between domains", "dim"),
-        prose("`planner clusters NAME` gives every source, and says which numbers come from memory", "dim"),
+        prose(
+            "`planner clusters NAME` gives every source, and says which numbers are unverified (no source)",
+            "dim",
+        ),
     )
 
 
@@ -186,7 +194,9 @@ def stack_document(facts: Facts) -> RenderableType:
     head = ("name", "framework", "released", "description", "source", "fitted", "kin")
     rest = {key: value for key, value in facts.items() if key not in (*head, "options")}
     lines = [
-        prose(f"{key}: {facts[key]}", "" if key != "source" else "dim") for key in head[1:] if facts[key]
+        prose(f"{_HEADS.get(key, key)}: {facts[key]}", "" if key != "source" else "dim")
+        for key in head[1:]
+        if facts[key]
     ]
     blocks: list[RenderableType] = [
         prose(facts["name"], "bold"),
@@ -218,6 +228,6 @@ def stacks_document(stacks: Sequence[Facts]) -> RenderableType:
     lines: list[RenderableType] = []
     for f in stacks:
         head = prose(f["name"], "bold")
-        head.append(f"  {f['framework']}, {f['released']}, band {100 * f['band']:.0f} %", "not bold")
+        head.append(f"  {f['framework']}, {f['released']}, +-{100 * f['band']:.0f} %", "not bold")
         lines += [head, Padding(prose(f["description"], "dim"), (0, 0, 0, 4))]
-    return Group(*lines, prose("band: 8 of 10 step times lie within +- this", "dim"))
+    return Group(*lines, prose("+-: 80% interval of the step time", "dim"))

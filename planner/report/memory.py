@@ -18,6 +18,7 @@ from planner.cost.table import CostTable
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.solve.moves import Move
 from planner.spec.planfile import Choice
+from planner.spec.terms import term_name
 from planner.units import GIB, format_capacity
 
 # moments of a step under the phase that users know
@@ -176,10 +177,10 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
     style = {"fits": "bold green", "borderline": "bold yellow"}.get(str(memory.verdict), "bold red")
     head = (
         f"{report.choice.config.text}: {verdict}, {format_capacity(memory.peak)} of {format_capacity(memory.limit)} "
-        f"on pipeline rank {memory.stage} ({memory.phase.replace('_', ' ')}), give or take {report.error:.0%}"
+        f"on pipeline rank {memory.stage} ({term_name(memory.phase)}), ±{report.error:.0%}"
     )
     if memory.host_short:
-        head += f"; host memory of a node {format_capacity(memory.host_short)} too small"
+        head += f"; host memory of a node {format_capacity(memory.host_short)} over the limit"
     present = {name for s in chosen for name in s.terms}
     shown = {phase: moments for phase, moments in SHOWN.items() if present.intersection(moments)}
     heads = ("ranks", "layers", *shown, "peak", "first")
@@ -202,7 +203,7 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
         blocks.append(
             section("What saves memory [GiB]", listing(("change", "saved", "step time", ""), moves))
         )
-    blocks.append(section("Beside it", labelled(_beside(report))))
+    blocks.append(section("Also", labelled(_beside(report))))
     if report.assumptions:
         blocks.append(section("Assumed", bullets(report.assumptions)))
     return Group(*blocks)
@@ -213,7 +214,7 @@ def _host(report: MemoryReport) -> str:
     held = format_capacity(report.host) if report.host else "nothing"
     if report.host_memory is None:
         return f"{held}, not checked" if report.host else held
-    short = ": too much" if report.host + report.staging > report.host_memory else ""
+    short = ": over the limit" if report.host + report.staging > report.host_memory else ""
     return f"{held} of {format_capacity(report.host_memory)}{short}" if report.host or short else held
 
 
@@ -234,12 +235,12 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
         ("logged", format_capacity(memory.logged), f"the stack's counter: {report.counter}"),
         ("nvidia-smi", format_capacity(max(memory.peak, memory.logged + outside)),
          f"with everything outside the allocator{freed}"),
-        ("micro-batch", str(report.micro_batch), "largest that fits, all else held"),
-        ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else held"),
+        ("micro-batch", str(report.micro_batch), "largest that fits, all else unchanged"),
+        ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else unchanged"),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
         ("host memory", _host(report),
          "per node for what is offloaded"
-         + f"; a checkpoint copies {format_capacity(report.staging)} beside it" * (report.staging > 0)
+         + f"; a checkpoint copies {format_capacity(report.staging)} as well" * (report.staging > 0)
          + " (the cluster does not say what a host has: node.host_memory)" * (report.host_memory is None)),
         *graphs,
     ]  # fmt: skip
@@ -252,10 +253,10 @@ def _stage_section(stage: StageTerms, limit: float) -> RenderableType:
     for i, (name, amount) in enumerate(ordered):
         shade = _SHADES[i % len(_SHADES)]
         bar.append("#" * round(_WIDTH * amount / max(limit, stage.peak)), shade)
-        rows.append((name.replace("_", " "), _gib(amount), f"{amount / stage.peak:.1%}"))
+        rows.append((term_name(name), _gib(amount), f"{amount / stage.peak:.1%}"))
     bar.append("." * max(0, _WIDTH - len(bar.plain)), "dim")
     ranks = f"Rank{'s' * (len(stage.ranks) > 1)} {_span(stage.ranks)}"
-    title = f"{ranks}, {stage.binding.replace('_', ' ')}: {_gib(stage.peak)} GiB"
+    title = f"{ranks}, {term_name(stage.binding)}: {_gib(stage.peak)} GiB"
     return section(title, bar, listing(("part", "GiB", ""), rows))
 
 

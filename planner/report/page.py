@@ -221,9 +221,9 @@ def _top_section(plan: Plan) -> Section:
 def _step_section(plan: Plan, best: Choice) -> Section:
     rows = chart_data.waterfall_rows(best.time, best.step_time)
     text = (
-        f"{facts.precise_time(best.step_time)} a step, between {facts.precise_time(best.step_time_low)} and "
-        f"{facts.precise_time(best.step_time_high)} in 8 of 10 cases. Communication counts where computing does not "
-        "hide it."
+        f"{facts.precise_time(best.step_time)} a step, "
+        + facts.interval(facts.precise_time(best.step_time_low), facts.precise_time(best.step_time_high))
+        + ". Communication counts where it is not overlapped."
     )
     why = (lines(best.why),) if best.why else ()
     block = chart("waterfall", text, charts.waterfall_chart(rows), charts.kind_legend(rows))
@@ -253,7 +253,7 @@ def _map_sections(plan: Plan, best: Choice) -> list[Section]:
     rows = [
         (s.axis, f"{s.size:,}", f"{s.stride:,}", f"{s.groups:,}", s.links, s.what) for s in spans
     ]  # fmt: skip
-    blocks = [table(("axis", "ranks", "apart", "groups", "links they cross", "what they send"), rows)]
+    blocks = [table(("axis", "ranks", "stride", "groups", "links they cross", "what they send"), rows)]
     every = chart_data.map_rows(spans, cluster)
     for span in spans:
         own = [row for row in every if row["axis"] == span.axis]
@@ -264,7 +264,7 @@ def _map_sections(plan: Plan, best: Choice) -> list[Section]:
 
 def _why_not(plan: Plan) -> list[Section]:
     blocks = [
-        Block("text", text=f"{broken.rule}: {broken.reason}. To do: {broken.hint}")
+        Block("text", text=f"{broken.rule}: {broken.reason}. Hint: {broken.hint}")
         for broken in plan.violations
     ]
     if plan.smallest_change:
@@ -294,7 +294,7 @@ def _grounds(plan: Plan) -> list[Section]:
         f"stack: {stack.name}, {stack.description}",
     ]
     if cluster.unverified:
-        sources.append(f"from memory: {', '.join(cluster.unverified)}")
+        sources.append(f"unverified (no source): {', '.join(cluster.unverified)}")
     sources.append(
         f"memory: {format_capacity(cluster.memory_per_device)} a device, {100 * plan.headroom:g} % kept free"
     )

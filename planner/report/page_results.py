@@ -10,6 +10,7 @@ from planner.report.chart_data import Row
 from planner.report.facts import Figure, tonnes
 from planner.report.page import Block, Page, Section, chart, lines, table
 from planner.report.result_file import ComparisonFile, Outcome, ResultFile, SizingFile, Standing
+from planner.spec.terms import term_name
 from planner.units import GIB, format_energy
 
 
@@ -45,7 +46,7 @@ def comparison_page(result: ComparisonFile) -> Page:
 
 
 _STANDING_HEADS = (
-    "cluster", "GPUs", "step", "tokens/s/GPU", "MFU", "days", "money", "energy", "goodput", "free", "memory",
+    "cluster", "GPUs", "step", "tokens/s/GPU", "MFU", "days", "cost", "energy", "goodput", "free", "memory",
 )  # fmt: skip
 
 
@@ -81,9 +82,9 @@ def _trade(running: list[Standing]) -> list[Section]:
     if len(rows) < 2:
         return []
     drawn = chart(
-        "trade", "Days against money of the whole run; lower left is better.", charts.trade_chart(rows)
+        "trade", "Days against cost of the whole run; lower left is better.", charts.trade_chart(rows)
     )
-    return [Section("trade", "Time and money", (drawn,))]
+    return [Section("trade", "Time and cost", (drawn,))]
 
 
 def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
@@ -95,19 +96,19 @@ def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
     if o.run and o.run.power_source:
         said.append(f"{o.run.power_per_device:,.0f} W per GPU, {o.run.power_source}")
     if o.calibration_level:
-        said.append(f"{o.calibration_level}: step time within +-{100 * o.band:.0f} % in 8 of 10 cases")
+        said.append(f"step time, 80% interval: +-{100 * o.band:.0f} % ({o.calibration_level})")
     return (Block("figures", figures=outcome_figures(o)), lines(said))
 
 
 def _limits(o: Outcome) -> list[str]:
-    return [f"{facts.term_name(name)} {100 * share:.0f} %" for name, share in list(o.limits.items())[:3]]
+    return [f"{term_name(name)} {100 * share:.0f} %" for name, share in list(o.limits.items())[:3]]
 
 
 def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
     """The figures one decides by."""
     found = []
     if o.step_time and o.step_time_low and o.step_time_high:
-        band = f"between {facts.precise_time(o.step_time_low)} and {facts.precise_time(o.step_time_high)}"
+        band = facts.interval(facts.precise_time(o.step_time_low), facts.precise_time(o.step_time_high))
         found.append(Figure("step time", facts.precise_time(o.step_time), band))
     if o.tokens_per_second_per_device and o.mfu:
         rate = f"{o.tokens_per_second_per_device:,.0f} tokens/s/GPU"
@@ -117,7 +118,7 @@ def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
         found.append(Figure("free memory", f"{o.memory_headroom / GIB:.1f} GiB", word))
     if o.days:
         low_high = (
-            f"between {facts.days(o.days_low)} and {facts.days(o.days_high)}"
+            facts.interval(facts.days(o.days_low), facts.days(o.days_high))
             if o.days_low and o.days_high
             else ""
         )
@@ -126,7 +127,7 @@ def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
         found.append(Figure("goodput", f"{100 * o.run.goodput:.1f} %", facts.goodput_sentence(o.run)))
     if o.run and o.run.cost is not None and o.run.price_per_device_hour is not None:
         price = f"${o.run.price_per_device_hour:.2f} per GPU-hour"
-        found.append(Figure("money", f"${facts.count(o.run.cost)}", price))
+        found.append(Figure("cost", f"${facts.count(o.run.cost)}", price))
     if o.run and o.run.energy:
         carbon = f"{tonnes(o.run.emissions)} CO2" if o.run.emissions is not None else ""
         found.append(Figure("energy", format_energy(o.run.energy), carbon))
@@ -148,7 +149,7 @@ def sizing_page(result: SizingFile) -> Page:
          f"${facts.count(t.cost)}" if t.cost is not None else "", t.reason)
         for t in result.tried
     ]  # fmt: skip
-    heads = ("GPUs", "nodes", "verdict", "days", "money", "")
+    heads = ("GPUs", "nodes", "verdict", "days", "cost", "")
     sections.append(Section("tried", "Sizes tried", (table(heads, rows),), True))
     sections.append(Section("assumed", "Assumed", (lines(result.assumptions),)))
     return Page(
@@ -177,11 +178,11 @@ def _curve(result: SizingFile) -> Section:
     rows = chart_data.curve_rows([point.model_dump() for point in points], marks, beside)
     blocks = [chart("days", "Days of the run over the number of GPUs.", charts.curve_chart(rows, "days"))]
     if any(row["cost"] is not None for row in rows):
-        blocks.append(chart("money", "Its price over the number of GPUs.", charts.curve_chart(rows, "cost")))
-    blocks.append(table(("GPUs", "step", "days", "faster", "GPU-hours", "money", "goodput", "", "lost most to"),
+        blocks.append(chart("cost", "Its price over the number of GPUs.", charts.curve_chart(rows, "cost")))
+    blocks.append(table(("GPUs", "step", "days", "faster", "GPU-hours", "cost", "goodput", "", "lost most to"),
                         _curve_rows(result, rows, marks)))  # fmt: skip
     blocks.append(Block("text", text=f"The curve ends here: {result.curve_ended}."))
-    return Section("curve", "Time and money over size", tuple(blocks))
+    return Section("curve", "Time and cost over size", tuple(blocks))
 
 
 def _curve_rows(result: SizingFile, rows: list[Row], marks: dict[int, str]) -> list[tuple[str, ...]]:

@@ -5,13 +5,15 @@ Left out: the figures of a configuration (`facts.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from planner.launchable import WITHOUT_FILES
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
     CLOSED_GAP,
+    CalibrationLevel,
     Certificate,
     Ending,
     Plan,
@@ -20,6 +22,12 @@ from planner.spec.planfile import (
 from planner.spec.verdict import MemoryVerdict, worth_the_risk
 from planner.units import GIB, format_time
 
+_LEVELS: Final[Mapping[CalibrationLevel, str]] = {
+    CalibrationLevel.L0: "stack not fitted, or device not measured",
+    CalibrationLevel.L1: "stack fitted on public runs, not on your cluster",
+    CalibrationLevel.L2: "corrected by a benchmark of your cluster",
+    CalibrationLevel.L3: "corrected by a step measured on your cluster",
+}
 _ENDED_BY = {Ending.TIME_LIMIT: "the time limit", Ending.INTERRUPTED: "an interrupt"}
 
 
@@ -42,13 +50,13 @@ def space_account(search: Search) -> tuple[Remainder, ...]:
     unlooked = certificate.by_memory - search.too_large if certificate else 0
     behind = search.legal - search.costed - unlooked
     if unlooked:
-        lines.append(Remainder("states alone too large", unlooked, True))
+        lines.append(Remainder("model states exceed memory", unlooked, True))
     if behind:
-        lines.append(Remainder("behind by a bound", behind, True))
+        lines.append(Remainder("pruned by lower bound", behind, True))
     if behind or unlooked:
-        lines.append(Remainder("costed in full", search.costed, False))
+        lines.append(Remainder("fully evaluated", search.costed, False))
     if search.too_large:
-        lines.append(Remainder("too much memory", search.too_large, True))
+        lines.append(Remainder("out of memory", search.too_large, True))
         lines.append(Remainder("fit", search.costed - search.too_large, False))
     return tuple(lines)
 
@@ -57,18 +65,18 @@ def proof_sentence(certificate: Certificate) -> str:
     """What is proven of the best configuration, and what is not."""
     if certificate.best is None:
         return ""
-    counted = f"{certificate.costed:,} costed, {certificate.solved:,} simulated"
+    counted = f"{certificate.costed:,} evaluated, {certificate.solved:,} simulated"
+    faster = "" if certificate.gap is None else f": up to {certificate.gap:.2%} faster may exist"
     if certificate.ending is not Ending.COMPLETE:
-        gap = "" if certificate.gap is None else f": at best {certificate.gap:.2%} faster is possible"
-        return f"not proven, ended by {_ENDED_BY[certificate.ending]}{gap}; {counted}"
+        return f"not proven{faster} (ended by {_ENDED_BY[certificate.ending]}; {counted})"
     if certificate.gap is None:
-        return f"best of what was tried: {certificate.compared}"
-    proven = (
-        "proven: none has more headroom" if certificate.objective == "headroom" else "proven: none is faster"
-    )
+        return f"best of those evaluated ({counted}): {certificate.compared}"
     if certificate.gap > CLOSED_GAP:
-        proven = f"not closed: at best {certificate.gap:.2%} faster is possible"
-    return f"{proven} (gap {certificate.gap:.2%}; {counted}), compared by {certificate.compared}"
+        return f"not proven{faster} ({counted}); compared: {certificate.compared}"
+    proven = "most headroom" if certificate.objective == "headroom" else "optimal"
+    return (
+        f"proven {proven} under the cost model (gap {certificate.gap:.2%}; {counted}): {certificate.compared}"
+    )
 
 
 def search_sentence(search: Search) -> str:
@@ -96,10 +104,10 @@ def _values_text(axis: str, values: Sequence[int]) -> str:
 
 
 def confidence_sentence(plan: Plan) -> str:
-    """The calibration level, the band it has earned, and why."""
+    """The band that the prediction has earned, its calibration level, and why."""
     trust = plan.confidence
-    text = f"{trust.level}, step time within +-{100 * trust.band:.0f} % in 8 of 10 cases"
-    return f"{text}: {trust.explanation}" if trust.explanation else text
+    text = f"80% interval: +-{100 * trust.band:.0f} % ({trust.level}: {_LEVELS[trust.level]})"
+    return f"{text}; {trust.explanation}" if trust.explanation else text
 
 
 def cautions(plan: Plan) -> tuple[str, ...]:

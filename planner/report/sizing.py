@@ -84,7 +84,7 @@ def sizing_document(sizing: Sizing) -> RenderableType:
     if landmarks := _landmarks(sizing):
         blocks.append(section("Sizes", bullets(landmarks)))
     if len(sizing.curve) > 1:
-        blocks.append(section("Time and money over size", _curve(sizing), *_notes(sizing)))
+        blocks.append(section("Time and cost over size", _curve(sizing), *_notes(sizing)))
     blocks.append(section("Tried", prose(_tried(sizing)), *_refused(sizing)))
     blocks.append(section("Assumed", bullets(_assumptions(sizing))))
     return Group(*blocks)
@@ -142,11 +142,11 @@ def _landmarks(sizing: Sizing) -> list[str]:
     if sizing.knee is not None:
         bad = next(d for d in sizing.doublings if d.start is sizing.knee)
         lines.append(
-            f"knee: {sizing.knee.gpus:,} GPUs; twice as many are {bad.speedup:.2f} times as fast, held back by "
+            f"knee: {sizing.knee.gpus:,} GPUs; doubling gives only {bad.speedup:.2f}x, limited by "
             + (bad.binds or "nothing in particular")
         )
     elif len(sizing.curve) > 1:
-        lines.append(f"no knee up to {sizing.curve[-1].gpus:,} GPUs: every doubling pays")
+        lines.append(f"no knee up to {sizing.curve[-1].gpus:,} GPUs: every doubling is worthwhile")
     return lines
 
 
@@ -159,7 +159,7 @@ def _better(sizing: Sizing) -> Point | None:
     return min(found, key=lambda point: point.cost, default=None)
 
 
-_HEADS = ("GPUs", "step", "days", "faster", "GPU-hours", "money", "goodput", "", "lost most to")
+_HEADS = ("GPUs", "step", "days", "faster", "GPU-hours", "cost", "goodput", "", "main scaling loss")
 _WIDTHS = (tuple(range(9)), (0, 1, 2, 3, 5, 7, 8), (0, 2, 3, 5, 7, 8))
 
 
@@ -203,7 +203,7 @@ def _row(point: Point, doubling: Doubling | None, sizing: Sizing) -> tuple[str, 
 
 
 def _notes(sizing: Sizing) -> list[RenderableType]:
-    rule = f"a doubling pays while it is {PAYING_SPEEDUP:g} times as fast or more"
+    rule = f"a doubling is worthwhile if it is at least {PAYING_SPEEDUP:g}x faster"
     return [prose(f"{rule}; the curve ends here: {sizing.end}", "dim")]
 
 
@@ -234,7 +234,7 @@ def _refused(sizing: Sizing) -> list[RenderableType]:
 
 def _assumptions(sizing: Sizing) -> tuple[str, ...]:
     chosen = sizing.answer or sizing.fewest or sizing.tried[-1]
-    own = "the global batch is the same at every size: sizes that no replica count divides it by are refused"
+    own = "the global batch is fixed; sizes whose dp cannot divide it are rejected"
     spares: tuple[str, ...] = ()
     if chosen.run is not None and chosen.run.spare_nodes_needed is not None:
         needed = chosen.run.spare_nodes_needed

@@ -18,6 +18,7 @@ from rich.text import Text
 from planner.report import facts, proof
 from planner.report.tables import Fitting, WordTable
 from planner.spec.planfile import Choice, Plan, Verdict
+from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB
 
@@ -122,7 +123,7 @@ def _violations(plan: Plan) -> RenderableType:
     rules: list[RenderableType] = []
     for broken in plan.violations:
         rules.append(prose(f"{broken.rule}: {broken.reason}"))
-        rules.append(Padding(prose(f"to do: {broken.hint}", "dim"), (0, 0, 0, _INDENT)))
+        rules.append(Padding(prose(f"hint: {broken.hint}", "dim"), (0, 0, 0, _INDENT)))
     return section("Why it is illegal", *rules)
 
 
@@ -211,8 +212,8 @@ def _choice_figures(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
 
 
 def _memory_bars(choice: Choice) -> RenderableType:
-    where = f" of stage {choice.memory.stage}" if choice.memory.stages > 1 else ""
-    title = f"Memory{where} at its peak, in the {facts.term_name(choice.memory.phase)} phase"
+    where = f" of pipeline rank {choice.memory.stage}" if choice.memory.stages > 1 else ""
+    title = f"Memory{where} at its peak, in the {term_name(choice.memory.phase)} phase"
     return section(title, _bars(choice.memory.terms, _gib), *_stages(choice))
 
 
@@ -253,8 +254,8 @@ def _stages(choice: Choice) -> list[RenderableType]:
     blocks: list[RenderableType] = []
     if len(choice.memory.per_stage) > 1:
         stages, others = facts.largest_stages(choice.memory)
-        rows = [(s.stages, str(s.layers), f"{s.peak / GIB:.1f}", facts.term_name(s.phase)) for s in stages]
-        table = listing(("stage", "layers", "peak GiB", "phase"), rows)
+        rows = [(s.stages, str(s.layers), f"{s.peak / GIB:.1f}", term_name(s.phase)) for s in stages]
+        table = listing(("pipeline rank", "layers", "peak GiB", "phase"), rows)
         table.columns[-1].justify = "left"
         blocks = [Text(""), table]
         notes += [others]

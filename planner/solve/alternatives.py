@@ -344,7 +344,9 @@ def difference(config: ParallelConfig, other: ParallelConfig) -> str:
     ):
         words.append(f"CUDA graphs {graphs_text(other)}" if other.cuda_graph_impl else "no CUDA graphs")
     if other.offload != config.offload:
-        words.append(f"{offload_text(other.offload)} on the host" if other.offload else "nothing on the host")
+        words.append(
+            f"{offload_text(other.offload)} in CPU memory" if other.offload else "nothing in CPU memory"
+        )
     default = [default_schedule(c.vpp) == c.schedule for c in (config, other)]
     if other.schedule != config.schedule and not all(default):  # the default's follows from vpp
         words.append(Schedule(other.schedule).label)
@@ -409,7 +411,7 @@ def why_not(weigher: Weigher, planned: Alternative, named: Restriction, rules: S
     if len(found.best):
         best = weigher.weigh([("the best with it", found.best.row(0))])[0]
     elif len(space):
-        smallest = weigher.weigh([("the smallest with it", found.smallest.row(0))])[0]
+        smallest = weigher.weigh([("the one that needs least memory with it", found.smallest.row(0))])[0]
     removed = {r.rule: r.candidates for r in sorted(space.removed, key=lambda r: -r.candidates)}
     return WhyNot(named, as_planned, best, smallest, removed)
 

@@ -31,9 +31,9 @@ from planner.spec.rule import Problem, Rule
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 OFFLOADS = (
-    (1, "optimizer states on the host"),
-    (3, "optimizer states and parameters on the host"),
-    (4, "activations on the host"),
+    (1, "optimizer states in CPU memory"),
+    (3, "optimizer states and parameters in CPU memory"),
+    (4, "activations in CPU memory"),
 )
 
 

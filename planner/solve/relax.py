@@ -64,9 +64,10 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
             near = sorted(
                 values.tolist(), key=lambda value: (abs(np.log2((value + 1) / (pinned[0] + 1))), value)
             )[:3]
-            choice = ", ".join(value_text(axis, int(value)) for value in sorted(near))
+            *most, last = (value_text(axis, int(value)) for value in sorted(near)) if near else ("",)
+            choice = f"{', '.join(most)} or {last}" if most else last
             asked = value_text(axis, pinned[0])
-            found.append(f"{axis} of {choice} instead of {asked}" if near else f"leave {axis} free")
+            found.append(f"{axis}={choice} instead of {asked}" if near else f"leave {axis} free")
     batches = legal_batches(problem, rules, restrict)
     if batches:
         found.append("a global batch of " + " or ".join(str(b) for b in batches) + " sequences")

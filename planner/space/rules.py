@@ -278,7 +278,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "moe-sp", ("tp", "sp"), _moe_sp,
-        "mixture-of-experts layers with tp above 1 need sequence parallelism; tp={tp} sp={sp}",
+        "MoE layers with tp above 1 need sequence parallelism; tp={tp} sp={sp}",
         "set sp=1", "Megatron-LM MoELayer.forward (raised at the first step)",
     ),
     Rule(
@@ -295,7 +295,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "offload-supported", ("pp", "zero", "offload"), _offload_supported,
-        "the stack can keep on the host: {kinds}; parameters only with zero=3{with_pp}; offload={offload} pp={pp} "
+        "the stack can keep in CPU memory: {kinds}; parameters only with zero=3{with_pp}; offload={offload} pp={pp} "
         "zero={zero}",
         "choose one of these", STACK,
         lambda p: {

@@ -126,6 +126,8 @@ def spec_from_description(
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         hint = f"known fields: {', '.join(ModelDescription.model_fields)}"
+        if first["type"] == "missing":
+            hint = f"add `{field}` (check the spelling of the keys); {hint}"
         raise FileInputError(where, field_must(first), field_given(first), hint, field=field) from error
     try:
         return _Builder(parsed, list(assumed)).build(name)

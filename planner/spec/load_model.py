@@ -165,7 +165,7 @@ def _not_found(text: str) -> FileInputError | UnknownNameError:
     if text.startswith((".", "/", "~")) or text.lower().endswith(_SUFFIXES):
         return FileInputError(shown, "the file must exist", "no such file or folder", "check the path")
     spellings = [alias for entry in catalog_index().values() for alias in entry.aliases]
-    return UnknownNameError("model", shown, [*catalog_models(), *spellings])
+    return UnknownNameError("model", shown, [*catalog_models(), *spellings], "Or give a config.json")
 
 
 def described_model(fields: dict[str, Any], name: str, source: str, with_mtp: bool = False) -> ModelSpec:

@@ -24,11 +24,13 @@ from planner.spec.config import (
     Schedule,
 )
 from planner.spec.subject import Record, Subject
+from planner.spec.terms import term_name
 from planner.spec.verdict import MemoryVerdict
 from planner.units import format_capacity
 
 SCHEMA_VERSION: Final = 1
 EMPTY_CHUNKS: Final = 4  # of a pipeline at most: embedding, loss and what nanotron deals to no rank
+OWNED: Final = "owned hardware"  # the source of a price
 CLOSED_GAP: Final = 1e-4  # of the step time: what is no more apart is as fast
 MOST: Final = 10**9  # of any axis; a column of a table holds 32 bits
 _SUM_TOLERANCE: Final = 1e-6  # share of a total that rounding may lose when its terms are added up
@@ -116,7 +118,7 @@ class PlannedConfig(Record):
     offload: int = Field(
         ge=0,
         le=max(OFFLOAD_LABELS.values()),
-        description="bit mask, spec.config.OFFLOAD_LABELS; 0: nothing on the host",
+        description="bit mask, spec.config.OFFLOAD_LABELS; 0: nothing in CPU memory",
     )
     cuda_graph_impl: int = Field(
         0, ge=0, le=max(CudaGraphs), description="spec.config.CudaGraphs: 0 none, 1 local, ..."
@@ -179,11 +181,19 @@ class Memory(Record):
         return 0.0 if self.host_limit is None else max(sum(self.host.values()) - self.host_limit, 0.0)
 
     @property
+    def where(self) -> str:
+        """The binding rank, of several, and its phase, in words."""
+        phase = term_name(self.phase)
+        if self.stages == 1:
+            return f"in the {phase} phase"
+        return f"on pipeline rank {self.stage} (of 0-{self.stages - 1}), {phase}"
+
+    @property
     def lacking(self) -> str:
-        """What there is too little of, in words."""
+        """Which limits it exceeds and by how much, in words."""
         over, short = max(self.peak - self.limit, 0.0), self.host_short
-        said = [f"{format_capacity(over)} more per device than there is"] if over or not short else []
-        said += [f"{format_capacity(short)} more host memory than a node has"] if short else []
+        said = [f"the limit by {format_capacity(over)} per device"] if over or not short else []
+        said += [f"host memory by {format_capacity(short)} per node"] if short else []
         return " and ".join(said)
 
     @model_validator(mode="after")
@@ -196,23 +206,27 @@ class Run(Record):
     """What the whole run takes: `steps`, `days`, `gpu_hours` without interruptions, all others with them."""
 
     steps: float = Field(gt=0, description="optimizer steps [1]")
-    days: float = Field(gt=0, description="wall-clock time without a stop [days]")
-    gpu_hours: float = Field(gt=0, description="device-hours without a stop [h]")
+    days: float = Field(gt=0, description="wall-clock time without an interruption [days]")
+    gpu_hours: float = Field(gt=0, description="device-hours without an interruption [h]")
     price_per_device_hour: float | None = Field(None, ge=0, description="price of a device [US dollars/h]")
     cost: float | None = Field(None, ge=0, description="price of the run: of `held_gpu_hours` [US dollars]")
     price_source: str = Field("", description="where the price comes from")
     goodput: float | None = Field(None, gt=0, le=1, description="share of the wall clock that counts [1]")
     lost: dict[str, float] = Field(default_factory=dict, description="what takes the rest of it [1]")
-    effective_days: float | None = Field(None, gt=0, description="wall-clock time, stops included [days]")
+    effective_days: float | None = Field(
+        None, gt=0, description="wall-clock time, interruptions included [days]"
+    )
     held_gpu_hours: float | None = Field(
-        None, gt=0, description="device-hours held, stops and spare nodes included [h]"
+        None, gt=0, description="device-hours held, interruptions and spare nodes included [h]"
     )
     spare_nodes: int = Field(0, ge=0, description="nodes held beside the job [1]")
     spare_nodes_needed: int | None = Field(
         None, ge=0, description="spares that are all in repair 1 % of the time at most [1]"
     )
-    time_between_stops: float | None = Field(None, gt=0, description="mean time between stops [s]")
-    restart_time: float | None = Field(None, ge=0, description="from a stop to the first new step [s]")
+    time_between_stops: float | None = Field(None, gt=0, description="mean time between interruptions [s]")
+    restart_time: float | None = Field(
+        None, ge=0, description="from an interruption to the first new step [s]"
+    )
     checkpoint_interval: float | None = Field(None, gt=0, description="training between checkpoints [s]")
     checkpoint_stall: float | None = Field(None, ge=0, description="training waits for a checkpoint [s]")
     checkpoint_write: float | None = Field(None, ge=0, description="until a checkpoint is in storage [s]")
@@ -270,7 +284,7 @@ class Choice(Record):
     time: dict[str, float] = Field(description="exposed part -> seconds of one step [s]")
     memory: Memory
     layers_per_stage: tuple[int, ...] = Field((), description="layers of each pipeline rank [1]")
-    layout: str = Field("", description="how layers are dealt to stages, if not evenly")
+    layout: str = Field("", description="how layers are assigned to pipeline ranks, if not evenly")
     split: SplitFacts | None = Field(None, description="absent where the split was not solved")
     run: Run | None = None
     why: tuple[str, ...] = Field((), description="sentences: what was decided by what")
@@ -314,10 +328,10 @@ class Certificate(Record):
     compared: str = Field(description="what the candidates were compared by, in words")
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     by_rule: int = Field(ge=0, description="removed because a rule forbids them [1]")
-    by_memory: int = Field(ge=0, description="removed because they do not fit, by a bound or costed [1]")
-    by_bound: int = Field(ge=0, description="not costed: no bound of theirs beats the answer [1]")
+    by_memory: int = Field(ge=0, description="removed because they do not fit, by a bound or evaluated [1]")
+    by_bound: int = Field(ge=0, description="not evaluated: no bound of theirs beats the answer [1]")
     costed: int = Field(ge=0, description="memory and time computed by the cost model's equations [1]")
-    solved: int = Field(ge=0, description="costed again with their pipelines simulated [1]")
+    solved: int = Field(ge=0, description="evaluated again with their pipelines simulated [1]")
     splits_solved: int = Field(0, ge=0, description="of these, those whose split a solver decided [1]")
     split_bound: float | None = Field(
         None, description="step time that no split of the simulated ones beats [s]"
@@ -344,7 +358,7 @@ class Search(Record):
     candidates: int = Field(ge=0, description="the whole space asked about [1]")
     removed: tuple[RemovedBy, ...] = ()
     legal: int = Field(ge=0, description="candidates that no rule removed [1]")
-    too_large: int = Field(ge=0, description="costed candidates whose memory does not fit [1]")
+    too_large: int = Field(ge=0, description="evaluated candidates whose memory does not fit [1]")
     costed: int = Field(
         ge=0,
         description="legal candidates whose memory and time were computed; a bound excludes the rest [1]",
@@ -379,8 +393,10 @@ class Plan(Record):
     subject: Subject
     choices: tuple[Choice, ...] = Field((), description="best first; of an estimate, the one asked about")
     violations: tuple[BrokenRule, ...] = Field((), description="rules an illegal configuration breaks")
-    nearest: Choice | None = Field(None, description="the nearest legal (or fitting) configuration, costed")
-    nearest_config: PlannedConfig | None = Field(None, description="the same where it was not costed")
+    nearest: Choice | None = Field(
+        None, description="the nearest legal (or fitting) configuration, evaluated"
+    )
+    nearest_config: PlannedConfig | None = Field(None, description="the same where it was not evaluated")
     smallest_change: str = Field("", description="what would make it legal, make it fit, or make it faster")
     search: Search
     pareto: tuple[ParetoPoint, ...] = Field(

@@ -64,7 +64,7 @@ class ClusterFacts(Record):
     memory_per_device: float = Field(gt=0, description="capacity of one accelerator [bytes]")
     source: str
     tiers: tuple[TierFacts, ...] = Field((), description="levels of links, innermost first")
-    unverified: tuple[str, ...] = Field((), description="quantities that come from memory, not from a source")
+    unverified: tuple[str, ...] = Field((), description="quantities that come unverified (no source)")
     described: dict[str, Any] = Field(
         default_factory=dict, description="keys of the user's own file; empty for shipped ones and shorthands"
     )

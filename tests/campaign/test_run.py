@@ -127,7 +127,7 @@ def test_prices() -> None:
     assert device_price(both, load_assumptions(["pricing=spot", "price=3 $/h"]))[0] == pytest.approx(1.2)
     assert device_price(both, load_assumptions())[0] == 6.88
     own, source = device_price(stated, load_assumptions(["pricing=own"]))
-    assert source == "own hardware"
+    assert source == "owned hardware"
     assert own == pytest.approx(2.06, abs=0.05)
     assert device_price(load_cluster("8 rtx4090"), load_assumptions()) == (None, "")
 
@@ -162,7 +162,7 @@ def test_settings_are_echoed() -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("pu=1.2", "nearest known: pue"),
+        ("pu=1.2", "did you mean: pue"),
         ("pue", "KEY=VALUE"),
         ("pue=", "KEY=VALUE"),
         ("pue=0.9", "from 1 to 5"),

@@ -148,7 +148,7 @@ def test_tokens_of_a_plan_file_add_the_days(plan_file: Path) -> None:
     [
         (["PLAN", "--gpus", "32"], 2, "has 16 devices"),
         (["PLAN", "--gpus", "4"], 2, "multiple of the configuration's tp x cp x pp, 8"),
-        (["PLAN", "--cluster", "nowhere"], 2, "known name"),
+        (["PLAN", "--cluster", "nowhere"], 2, "unknown cluster"),
         (["PLAN", "--cluster", "dgx-b200", "--gpus", "24"], 1, "dp must divide the global batch"),
         (["PLAN", "--cluster", "dgx-b200", "--set", "tp=4"], 2, "leave all but"),
         ([*JOB, "--cluster", "dgx-b200"], 2, "belongs to a plan file"),

@@ -90,7 +90,7 @@ def test_document_keeps_to_the_terminal(
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= int(width)
-    for title in ("Where each axis lives", "What if", "Why not tp=8, pp=1"):
+    for title in ("Rank layout", "What if", "Why not tp=8, pp=1"):
         assert title in lines
 
 

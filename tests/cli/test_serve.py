@@ -131,7 +131,7 @@ def test_answers_and_problems() -> None:
     assert plan.json()["verdict"] == "found"
     assert "attachment" in plan.headers["content-disposition"]
     problem = web.get("/api/plan", params=ASKED | {"model": "<script>alert(1)</script>"}).json()["problem"]
-    assert problem["must"] == "the model must be a known name"
+    assert problem["must"] == "unknown model '<script>alert(1)</script>'"
     assert web.get("/plan.json", params={}).status_code == 400
 
 

@@ -15,11 +15,10 @@ from planner.spec.verdict import MemoryVerdict
 def test_key_figures_name_band_formula_and_margin(example_plan: Plan) -> None:
     figures = {figure.label: figure for figure in facts.key_figures(example_plan.choices[0])}
     assert figures["step time"].value == "5.000 s"
-    assert "4.500 s" in figures["step time"].note
-    assert "5.500 s" in figures["step time"].note
+    assert figures["step time"].note == "80% interval 4.500 to 5.500 s"
     assert "causal half" in figures["MFU"].note
     assert "989 TFLOP/s" in figures["MFU"].note
-    assert "14.0 GiB spare of 76.0 GiB" in figures["peak memory"].note
+    assert "14.0 GiB free of 76.0 GiB" in figures["peak memory"].note
     assert figures["whole run"].value == "53.8 days"
     assert "21.2M GPU-hours" in figures["whole run"].note
 
@@ -41,7 +40,7 @@ def test_too_much_memory_says_by_how_much(example_plan: Plan) -> None:
     memory = example_plan.choices[0].memory.model_copy(
         update={"limit": 60 * 2.0**30, "verdict": MemoryVerdict.DOES_NOT_FIT}
     )
-    assert facts.memory_sentence(memory).startswith("does not fit: 2.0 GiB too much")
+    assert facts.memory_sentence(memory).startswith("does not fit: 2.0 GiB over the ")
 
 
 def test_grid_tells_offload_apart(example_plan: Plan) -> None:
@@ -119,7 +118,7 @@ def test_only_the_largest_stages_are_listed(example_plan: Plan) -> None:
         StageMemory(stages=str(i), layers=1, peak=(i * 7 % 20) * 2.0**30, phase="forward") for i in range(20)
     )
     shown, note = facts.largest_stages(memory.model_copy(update={"per_stage": stages}))
-    assert note == "12 more groups of stages need less"
+    assert note == "12 more groups of pipeline ranks need less"
     assert min(stage.peak for stage in shown) == 12 * 2.0**30
     assert [int(stage.stages) for stage in shown] == sorted(int(stage.stages) for stage in shown)
 
@@ -135,12 +134,13 @@ def test_whole_run_with_stops_money_and_energy(choice_of: Callable[..., Choice])
     choice = choice_of(ParallelConfig(tp=8)).model_copy(update={"run": run})
     figures = {figure.label: figure for figure in facts.key_figures(choice)}
     assert figures["whole run"].value == "12.5 days"
-    assert figures["whole run"].note.startswith("between 11.2 days and 13.8 days")
+    assert figures["whole run"].note.startswith("80% interval 11.2 to 13.8 days")
     assert figures["goodput"].value == "80.0 %"
-    assert "a stop every 2.0 h; lost to restarts 15.0%, repeated work 5.0%" in figures["goodput"].note
+    lost = "time lost: restarts 15.0%, recomputed work 5.0%"
+    assert figures["goodput"].note == f"interrupted every 2.0 h on average; {lost}"
     assert figures["checkpoints"].value == "every 10.0 min"
-    assert "own hardware $1.00, pays after 90.0 days of use" in figures["money"].note
+    assert "owned hardware $1.00 per GPU-hour, breaks even after 90.0 days of use" in figures["cost"].note
     assert (figures["energy"].value, figures["energy"].note[:9]) == ("1 GWh", "400 t CO2")
     unpriced = run.model_copy(update={"cost": None, "price_per_device_hour": None})
     figures = {f.label: f for f in facts.key_figures(choice.model_copy(update={"run": unpriced}))}
-    assert "--assume" in figures["money"].note
+    assert "--assume" in figures["cost"].note

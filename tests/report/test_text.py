@@ -78,7 +78,7 @@ def test_an_illegal_configuration_says_rule_reason_hint_and_nearest(example_plan
         }
     )
     text = drawn(plan)
-    for words in ("heads-tp", "tp must divide 128; tp=7", "to do: tp=8", "Nearest legal", "tp8 pp1"):
+    for words in ("heads-tp", "tp must divide 128; tp=7", "hint: tp=8", "Nearest legal", "tp8 pp1"):
         assert words in text
 
 

@@ -70,7 +70,7 @@ def test_times_per_stage_and_of_an_overlapped_pair() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--schedule 1f1c --pp 4 --microbatches 8", "nearest known: 1f1b"),
+        ("--schedule 1f1c --pp 4 --microbatches 8", "did you mean: 1f1b"),
         ("--schedule megatron-interleaved --pp 4 --vpp 2 --microbatches 10", "leave 2 for 4 ranks"),
         ("--schedule interleaved --pp 4 --vpp 2 --microbatches 8 --group-size 3", "at least the number"),
         ("--schedule zbv --pp 4 --vpp 1 --microbatches 8", "two stages per rank"),

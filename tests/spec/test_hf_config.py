@@ -353,7 +353,7 @@ class TestRefusals:
         assert caught.value.hint
 
     def test_an_unknown_type_lists_the_nearest(self) -> None:
-        with pytest.raises(FileInputError, match=r"nearest known: .*llama"):
+        with pytest.raises(FileInputError, match=r"did you mean: .*llama"):
             read("lama")
 
     @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ LLAMA: dict[str, Any] = {
         ({"architectures": ["LlamaForCausalLM"]}, "add that of .*LlamaForCausalLM"),
         ({"args": {"num_layers": 32}}, "give a model's config.json"),
         ({"model_type": "newvl", "text_config": LLAMA}, "text_config holds a llama"),
-        ({"model_type": "newvl", "text_config": {**LLAMA, "model_type": "other"}}, "nearest known"),
+        ({"model_type": "newvl", "text_config": {**LLAMA, "model_type": "other"}}, "did you mean"),
     ],
 )
 def test_a_file_that_is_no_configuration_says_what_it_is(fields: dict[str, Any], said: str) -> None:

@@ -33,8 +33,8 @@ class Part:
 NARROW: Final = "narrow_gemm"
 # widths by judgement, with the rows of benchmarks/calibration.py in sight
 PARTS: Final = (
-    Part("gemm", "time of matrix products", ("compute.gemm",), 0.1),
-    Part(NARROW, "time of fp8 and fp4 products, beside that of all", (), 0.15),
+    Part("gemm", "time of GEMMs", ("compute.gemm",), 0.1),
+    Part(NARROW, "time of fp8 and fp4 GEMMs, relative to that of all", (), 0.15),
     Part("attention", "time of attention kernels", ("compute.attention",), 0.2),
     Part("memory_bound", "time of memory-bound kernels", ("compute.memory_bound",), 0.2),
     Part("layer_collectives", "exposed time of tensor and expert parallelism",

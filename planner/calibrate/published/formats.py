@@ -105,6 +105,6 @@ def optimizer_in(text: str, assumed: list[str]) -> Optimizer:
     for pattern, optimizer, said in _OPTIMIZERS:
         if re.search(pattern, lower):
             if said:
-                assumed.append(f"optimizer {text}: costed as {optimizer}, {said}")
+                assumed.append(f"optimizer {text}: modelled as {optimizer}, {said}")
             return optimizer
     raise UnsupportedError("the optimizer must be known", repr(text), "one of " + ", ".join(Optimizer))

@@ -93,7 +93,7 @@ def job_in(cells: Row, batch: int, chip: Accelerator, stack: Stack, assumed: lis
         raise UnsupportedError("a row must state its sequence length", "seq_len is empty")
     packed = bool(_PACKED.search(cells["extras"]))
     if packed:
-        assumed.append(f"texts of {PACKED_TEXT:g} tokens on average packed into each sequence")
+        assumed.append(f"documents of {PACKED_TEXT:g} tokens on average packed into each sequence")
     return Job(
         seq_len,
         batch,

@@ -54,7 +54,7 @@ def with_offload(
     kept = next((bits for bits in tried if asked and _possible(bits, stack, config.zero)), 0)
     if kept:
         on_disk = ", NVMe as memory" if _NVME.asked(text) else ""
-        assumed.append(f"on the host: {offload_text(kept)}{on_disk}")
+        assumed.append(f"in CPU memory: {offload_text(kept)}{on_disk}")
     beyond = activations or bool(asked & ~kept) or (unnamed and not asked)
     if beyond:
         assumed.append("offload to the host is not modelled: what does not fit without it is borderline")

@@ -73,7 +73,7 @@ def released_model(key: str, hf_id: str) -> ModelSpec:
     spec = load_model(name, with_mtp=True)
     if not spec.mtp_block or spec.family != "nemotron_h":
         return spec
-    said = f"its prediction module runs {MTP_REPEATED} times; its weights are counted for each"
+    said = f"its MTP module runs {MTP_REPEATED} times; its weights are counted for each"
     return replace(spec, mtp_layers=MTP_REPEATED, assumed=(*spec.assumed, said))
 
 

@@ -97,7 +97,7 @@ _THINGS: Final = (
     ),
     (Word(r"megatron[-_ ]fsdp|deep-?ep|a2a[-_ ]overlap|overlap[-_ ]moe"), "2502", "its exchange of experts"),
     (Word(r"hybrid-?ep"), "2511", "HybridEP"),
-    (OPTIMIZER, "2504", "an optimizer on the host"),
+    (OPTIMIZER, "2504", "an optimizer in CPU memory"),
     (Word(r"(?<!optimizer )(?<!optimizer[_-])cuda[ _-]?graph"), "2403", "CUDA graphs"),
 )
 # Megatron-LM's own softmax kernels take 16384 keys at most (megatron/model/fused_softmax.py, is_kernel_available).

@@ -144,7 +144,7 @@ def stack_of(framework: str, source: str, architecture: Architecture) -> StackCh
     what = (
         f"no stack of {given!r} is compiled for {architecture} devices" if given else "framework not stated"
     )
-    said = f"{what}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}"
+    said = f"{what}: closest measured stack {name}, error band x{KIN_BAND_FACTOR:g}"
     return StackChoice(name, given or "an unnamed framework", (said,))
 
 
@@ -170,6 +170,8 @@ def _stack_of(framework: str, source: str, architecture: Architecture) -> StackC
     elif found is None:
         assumed.append(f"unknown framework {given!r}: {name}, error band x{KIN_BAND_FACTOR:g}")
     elif family.kin:
-        assumed.append(f"no stack for {given!r}: its nearest kin {name}, error band x{KIN_BAND_FACTOR:g}")
+        assumed.append(
+            f"no stack for {given!r}: closest measured stack {name}, error band x{KIN_BAND_FACTOR:g}"
+        )
     kin = (given or "an unnamed framework") if family.kin else ""
     return StackChoice(name, kin, tuple(assumed), eras, family.sharding)

@@ -53,7 +53,7 @@ def render(launch: Launch, version: str) -> Files:
         missing += [
             f"the program: put your own {PROGRAM} beside these files. It passes {PIPELINE} to "
             "PipelineModule(layers, **settings); DeepSpeed has no setting for it, and no model of transformers is one",
-            "how layers are dealt to stages: DeepSpeed balances parameters where they don't divide evenly",
+            "how layers are assigned to pipeline ranks: DeepSpeed balances parameters where they don't divide evenly",
         ]
     else:
         check_program(launch.model)

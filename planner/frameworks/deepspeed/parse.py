@@ -68,14 +68,14 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     notes = [] if dp is not None else ["the number of devices is not in these files"]
     automatic = sorted(n for n, value in s.values.items() if value == "auto" and "batch" in n)
     if stage == 3 and s.count("zero_optimization.zero_hpz_partition_size", 1) > 1:
-        notes.append("zero_hpz_partition_size, a second copy of the weights in every group, is not costed")
+        notes.append("zero_hpz_partition_size, a second copy of the weights in every group, is not modelled")
     notes += [f"left to the program: {', '.join(automatic)}"] if automatic else []
     recompute = Recompute.FULL if _recomputes(words, trainer, pipe) else Recompute.NONE
     options = kernels_of(words)
     options += (FLASH_ATTENTION_3,) if set(words.get("attention", ())) & NEWER_FLASH else ()
     kind = s.text("optimizer.type", "AdamW")
     if kind.lower() not in ("adam", "adamw"):
-        notes.append(f"optimizer.type {kind[:40]}: costed as AdamW with fp32 moments")
+        notes.append(f"optimizer.type {kind[:40]}: modelled as AdamW with fp32 moments")
     strange, passed = _unknown(stated)
     notes += [f"DeepSpeed passes over what it does not know: {option}" for option in passed]
     axes["recompute"] = int(recompute)
@@ -88,7 +88,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     notes += said
     pure = [s.flag(f"bf16.{name}") for name in PURE_SETTINGS]
     if any(pure) and not all(pure):
-        notes.append(f"costed with fp32 masters: only {' with '.join(PURE_SETTINGS)} is pure bf16")
+        notes.append(f"modelled with fp32 masters: only {' with '.join(PURE_SETTINGS)} is pure bf16")
     return ParsedConfig(
         framework="deepspeed",
         version=VERSION,

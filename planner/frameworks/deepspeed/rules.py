@@ -49,7 +49,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "pipeline-offload", ("pp", "offload"), lambda c, p: (c["pp"] == 1) | (c["offload"] == 0),
         "a pipeline keeps everything on its devices; pp={pp} offload={offload}", "set pp=1, or offload=none",
-        "planner: what a pipeline keeps on the host is not written",
+        "planner: what a pipeline keeps in CPU memory is not written",
     ),
     Rule(
         "pipeline-flat", ("tp", "cp", "pp"), lambda c, p: (c["pp"] == 1) | (c["tp"] * c["cp"] == 1),

@@ -309,9 +309,9 @@ def unlike_stack(launch: Launch) -> list[str]:
     if stack.communication.tp_overlapped and config.tp > 1 and not overlaps_tensor_parallel(launch):
         why = "experts or latent attention" if config.sp else "tensor but no sequence parallelism"
         why = why if config.tp <= launch.devices_per_node else "tensor parallelism across nodes"
-        why = "products in 4 bits" if launch.job.precision is Precision.NVFP4 else why
+        why = "GEMMs in 4 bits" if launch.job.precision is Precision.NVFP4 else why
         said.append(
-            f"tensor-parallel collectives under products, which the stack's runs had: not asked for with {why}"
+            f"tensor-parallel collectives overlapped with GEMMs, which the stack's runs had: not asked for with {why}"
         )
     alone = TP_SERIAL in stack.name.split(SEPARATOR) and config.tp > 1
     if alone and not (_plain(launch.model, launch.job.precision) and config.sp):
@@ -351,14 +351,14 @@ def _offload(launch: Launch) -> list[Option]:
     config, options = launch.config, list[Option]()
     if config.offload & OFFLOAD_OPTIMIZER:
         if not config.zero:
-            must = "an optimizer on the host needs the distributed one"
+            must = "an optimizer in CPU memory needs the distributed one"
             raise UnsupportedError(must, f"zero={config.zero}", "choose zero=1")
         options += [("--optimizer-cpu-offload",), ("--optimizer-offload-fraction", "1.0")]
         if launch.job.optimizer is not Optimizer.ADAMW_BF16:
             options.append(("--use-precision-aware-optimizer",))
     if config.offload & OFFLOAD_ACTIVATIONS:
         if config.recompute or config.pp > 1:
-            must = "activations on the host need no recomputation and no pipeline"
+            must = "activations in CPU memory need no recomputation and no pipeline"
             raise UnsupportedError(must, config.describe(), "choose recompute=none and pp=1")
         options.append(("--cpu-offloading-num-layers", str(max(launch.model.num_layers - 2, 1))))
     if config.offload & OFFLOAD_PARAMETERS:

@@ -130,7 +130,7 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "cuda-graph-offload", ("cuda_graph_impl", "offload"), _offload,
-        "graphs of layers exclude activations on the host; cuda_graph_impl={cuda_graph_impl} offload={offload}",
+        "graphs of layers exclude activations in CPU memory; cuda_graph_impl={cuda_graph_impl} offload={offload}",
         "set offload=none or cuda_graph_impl=none", _T,
     ),
     Rule(
@@ -140,7 +140,7 @@ GRAPH_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "cuda-graph-lengths", ("cuda_graph_impl", "cuda_graph_modules"), _lengths,
-        "graphs replay one shape: texts of several lengths leave the dense mlp alone to capture; " + _GRAPHS,
+        "graphs replay one shape: documents of several lengths leave the dense mlp alone to capture; " + _GRAPHS,
         "set cuda_graph_impl=none", "Megatron-Bridge 067f987 docs/training/cuda-graphs.md",
     ),
 )  # fmt: skip

@@ -132,12 +132,12 @@ def prediction_in(a: Arguments) -> tuple[str, int]:
     if not modules:
         return "", 0
     if len(set(modules)) > 1:
-        must = f"{name} must have the same layers in every prediction module"
+        must = f"{name} must have the same layers in every MTP module"
         raise InputError(must, text[:80], "repeat one behind every /")
     _check_letters(name, modules[0], modules[0])
     missing = set(modules[0]) - set("".join(pattern_in(a)))
     if missing:
-        must = f"{name} must have prediction modules of layers that come before them too"
+        must = f"{name} must have MTP modules of layers that come before them too"
         raise InputError(
             must, f"{', '.join(sorted(missing))} alone in {modules[0]}", "plan a model without them"
         )

@@ -28,7 +28,7 @@ _REDUCES_ALL: Final = "0.16.1"  # its layer-wise optimizer keeps and all-reduces
 def muon_options(launch: Launch, version: str) -> list[Option]:
     """The optimizer's own; --use-distributed-optimizer deals matrices to ranks. Raises `UnsupportedError`."""
     if version == _REDUCES_ALL and launch.config.zero:
-        must = "gradients of matrices dealt to ranks must be reduce-scattered, as they are from 0.18 on"
+        must = "gradients of matrices assigned to ranks must be reduce-scattered, as they are from 0.18 on"
         raise UnsupportedError(must, version, "choose --framework-version 0.18.2")
     return [
         ("--optimizer", MUON[0]),
@@ -86,7 +86,7 @@ MUON_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "muon-states", ("zero", "hsdp", "dp", "cp", "offload"), _runs,
         "Muon runs with zero=0, or with zero=1 over all replicas and no biases of experts, without fp16, Megatron-FSDP "
-        "and an optimizer on the host; zero={zero} hsdp={hsdp} offload={offload}",
+        "and an optimizer in CPU memory; zero={zero} hsdp={hsdp} offload={offload}",
         "set zero=1 and leave hsdp and offload out, or plan with --optimizer adamw",
         "Megatron-LM d98e8a6 training/arguments.py validate_args, core/optimizer/__init__.py "
         "_get_megatron_emerging_optimizer, layer_wise_optimizer.py",

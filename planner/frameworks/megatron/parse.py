@@ -197,11 +197,11 @@ def _mapping_notes(a: Arguments, devices: int | None) -> list[str]:
     said = []
     if a.has("--use-tp-pp-dp-mapping"):
         said.append(
-            "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not costed"
+            "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
         )
     if a.has("--num-distributed-optimizer-instances") and devices is None:
         said.append(
-            "--num-distributed-optimizer-instances is taken as 1: the files don't state the devices to deal"
+            "--num-distributed-optimizer-instances is taken as 1: the files don't state the devices to assign"
         )
     return said
 
@@ -210,21 +210,21 @@ def _kernel_notes(a: Arguments) -> list[str]:
     """What arguments that are absent, or stand at their defaults, leave slower or larger than it is costed."""
     said = []
     if drops_out(a):
-        how = "its masks and passes are costed"
+        how = "its masks and passes are modelled"
         if not keeps_scores(a) and a.number("--attention-dropout", 0.1) > 0:
             how += ", --attention-dropout inside a fused kernel is not"
         said.append(f"--hidden-dropout is not 0 (0.1 unless stated): {how}")
     elif a.number("--hidden-dropout", 0.1) > 0:
-        said.append("--hidden-dropout is not 0 and --attention-dropout is: masks and passes are not costed")
+        said.append("--hidden-dropout is not 0 and --attention-dropout is: masks and passes are not modelled")
     share = a.number("--optimizer-offload-fraction", 1.0)
     if a.has("--optimizer-cpu-offload") and share < 1:
-        said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted on the host")
+        said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted in CPU memory")
     if a.has("--num-experts"):
         if not a.has("--moe-grouped-gemm"):
-            said.append("without --moe-grouped-gemm experts run one after the other: costed as grouped")
+            said.append("without --moe-grouped-gemm experts run one after the other: modelled as grouped")
         kind = a.word("--moe-token-dispatcher-type", "allgather")
         if kind == "allgather" and a.positive("--expert-model-parallel-size", 1) > 1:
-            said.append("--moe-token-dispatcher-type allgather, the default: costed as alltoall")
+            said.append("--moe-token-dispatcher-type allgather, the default: modelled as alltoall")
     return said
 
 

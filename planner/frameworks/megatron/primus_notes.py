@@ -24,13 +24,13 @@ _KERNELS: Final = (
     "use_turbo_mega_moe",
 )
 _NOT_COSTED: Final = {
-    "enable_turbo_attention_float8": "attention is costed in 16 bits",
-    "enable_odc": "gradients are costed as reduced by collectives",
+    "enable_turbo_attention_float8": "attention is modelled in 16 bits",
+    "enable_odc": "gradients are modelled as reduced by collectives",
     "use_fsdp2_bf16_master_weight_optimizer": "master weights are counted in fp32",
     "patch_moe_overlap": "no exchange of tokens is hidden",
-    "final_logit_softcapping": "capping is not costed",
-    "attn_logit_softcapping": "capping is not costed",
-    "sink_sliding_window": "every layer is costed as attending to the whole sequence",
+    "final_logit_softcapping": "capping is not modelled",
+    "attn_logit_softcapping": "capping is not modelled",
+    "sink_sliding_window": "every layer is modelled as attending to the whole sequence",
 }
 _PLAIN_SCHEDULES: Final = ("1f1b", "1f1b-interleaved")
 # architectures beyond the GPT of the arguments: a setting that is on -> what it makes of the model
@@ -161,11 +161,11 @@ def notes_on(settings: Settings) -> list[str]:
     said = [f"{name}: {what}" for name, what in _NOT_COSTED.items() if settings.get(name)]
     kernels = [name for name in _KERNELS if settings.get(name)] if turbo(settings) else []
     if kernels:
-        said.append(f"Primus-Turbo's kernels ({', '.join(kernels)}) are costed as the stack's")
+        said.append(f"Primus-Turbo's kernels ({', '.join(kernels)}) are modelled as the stack's")
     if settings.get("num_experts") and exchanges_by_deepep(settings):
-        said.append("Primus-Turbo's DeepEP: the exchange of tokens is costed as an all-to-all")
+        said.append("Primus-Turbo's DeepEP: the exchange of tokens is modelled as an all-to-all")
     if (settings.get("torch_compile") or {}).get("enable"):
-        said.append("torch_compile: operations are costed as the stack runs them")
+        said.append("torch_compile: operations are modelled as the stack runs them")
     if settings.get("virtual_pipeline_model_parallel_size"):
         said.append(
             "virtual_pipeline_model_parallel_size does not count: num_virtual_stages_per_pipeline_rank or a layout does"

@@ -189,7 +189,7 @@ RULES: Final[tuple[Rule, ...]] = (
     shards_or_hosts("Megatron-LM training/arguments.py validate_args (--optimizer-cpu-offload)"),
     Rule(
         "offload-recompute", ("recompute", "offload"), _copied_whole,
-        "activations on the host exclude recomputation; offload={offload}",
+        "activations in CPU memory exclude recomputation; offload={offload}",
         "set recompute=none, or leave activations on the device",
         "Megatron-LM core/transformer/transformer_config.py __post_init__ (cpu_offloading)",
     ),
@@ -219,13 +219,13 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "cp-a2a-heads", ("tp", "cp", "cp_kind"), _heads_a2a,
-        "all-to-all context parallelism deals key/value heads: cp must divide the {kv} heads over tp; tp={tp} cp={cp}",
+        "all-to-all context parallelism splits key/value heads: cp must divide the {kv} heads over tp; tp={tp} cp={cp}",
         "use another kind of context parallelism", "Transformer Engine attention, cp_comm_type a2a",
         lambda p: {"kv": min((a.kv_heads for a in p.model.attentions), default=0)},
     ),
     Rule(
         "cp-packed", ("cp", "cp_kind"), _packed_context,
-        "packed texts are exchanged by {ways} in the stack's Transformer Engine; cp={cp} cp_kind={cp_kind}",
+        "packed documents are exchanged by {ways} in the stack's Transformer Engine; cp={cp} cp_kind={cp_kind}",
         "ask for one of these (--set cp_kind=...), set cp=1, or take a newer stack",
         "Transformer Engine pytorch/attention/dot_product_attention/context_parallel.py: all-to-all from 2.11 on "
         "(a75da0c), all-gather from 2.18 on (7010118)",

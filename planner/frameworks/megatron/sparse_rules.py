@@ -160,14 +160,14 @@ SPARSE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "indexer-graphs", ("cuda_graph_impl",),
         lambda c, p: (c["cuda_graph_impl"] == 0) | (not p.model.indexers) | p.model.compresses_keys,
-        "no run of sparse attention in CUDA graphs is known: its backward pass counts valid rows on the host; "
+        "no run of sparse attention in CUDA graphs is known: its backward pass counts valid rows on the CPU; "
         "cuda_graph_impl={cuda_graph_impl}", "set cuda_graph_impl=none",
         f"{_VARIANT}/dsa_cudnn_kernels.py _run_sparse_attention_backward",
     ),
     Rule(
         "indexer-stages", ("pp",), _whole_sharing,
         "layers that share chosen keys must lie in one stage with the layer that chose them, which planner does not "
-        "deal yet; pp={pp}", "set pp=1",
+        "assign yet; pp={pp}", "set pp=1",
         "Megatron-LM core/models/gpt/experimental_attention_variant_module_specs.py "
         "_validate_dsa_index_share_pipeline_split",
     ),

@@ -169,7 +169,7 @@ def narrow_parameters(a: Arguments) -> tuple[bool | None, tuple[str, ...]]:
     asked = a.has("--fp4-param-gather")
     if asked and not a.has("--use-distributed-optimizer"):
         return False, (
-            "--fp4-param-gather without --use-distributed-optimizer: costed as 16-bit weights with 4-bit copies",
+            "--fp4-param-gather without --use-distributed-optimizer: modelled as 16-bit weights with 4-bit copies",
         )
     return asked, ()
 

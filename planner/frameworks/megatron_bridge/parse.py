@@ -175,7 +175,9 @@ def _chunks(
     if LAYOUT not in fields or pp == 1:
         return (), []
     if name in LAYOUTS_COMPUTED and not own:
-        return (), ["the recipe computes how layers are dealt to stages: taken as the stack deals them"]
+        return (), [
+            "the recipe computes how layers are assigned to pipeline ranks: taken as the stack assigns them"
+        ]
     return (_dealt(s, layers, pp, vpp) if layers else ()), []
 
 

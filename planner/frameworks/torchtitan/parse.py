@@ -162,7 +162,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         # gradient accumulation, around forward and backward of all stages (train.py)
         notes += (
             f"a step runs the pipeline {batch // (local * dp)} times, each with {max(local // micro, 1)} micro-batches "
-            f"and a bubble of its own, costed as one run: a local_batch_size of {batch // dp} is one",
+            f"and a bubble of its own, modelled as one run: a local_batch_size of {batch // dp} is one",
         )
     newer = ep > 1 or schedule not in _FITTED_SCHEDULES
     stack, eager = _software(s, version, newer)
@@ -251,11 +251,11 @@ def _float8(s: Settings, version: str, sharded: bool) -> tuple[bool | None, tupl
     notes = []
     rows = recipe.startswith("rowwise")
     if rows and recipe != "rowwise":
-        notes.append(f"recipe_name {recipe[:40]}: weight gradients in bf16 are costed as float8")
+        notes.append(f"recipe_name {recipe[:40]}: weight gradients in bf16 are modelled as float8")
     precomputed = s.flag(f"{section}.precompute_float8_dynamic_scale_for_fsdp")
     if asked and sharded and not precomputed:
         notes.append(
-            "a scale's all-reduce for every weight before its gather is not costed: set "
+            "a scale's all-reduce for every weight before its gather is not modelled: set "
             "precompute_float8_dynamic_scale_for_fsdp"
         )
     return asked and sharded, (FLOAT8_ROWWISE if rows else FLOAT8_TENSORWISE,), tuple(notes)

@@ -94,8 +94,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "experts-tp", ("tp", "ep", "etp"), _experts,
-        "experts are dealt over tp without expert parallelism, else whole: etp must be tp with ep=1, and 1 with more; "
-        "tp={tp} ep={ep} etp={etp}", "set etp=tp with ep=1, etp=1 with more",
+        "experts are sharded over tp without expert parallelism, else whole: etp must be tp with ep=1, and 1 with more"
+        "; tp={tp} ep={ep} etp={etp}", "set etp=tp with ep=1, etp=1 with more",
         "torchtitan 0.3.0 config/configs.py has no expert_tensor_parallel_degree; its models built on a mesh",
     ),
     Rule(

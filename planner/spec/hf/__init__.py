@@ -243,7 +243,7 @@ def _model_type(fields: ConfigFields) -> str:
             "plan a model without it; planner model lists those that come with planner",
         )
     if value not in known:
-        near = f"nearest known: {', '.join(nearest_names(value, known))}"
+        near = f"did you mean: {', '.join(nearest_names(value, known))}?"
         hint = f"{nested_hint(fields.values, known) or near}; or describe the architecture by hand in the YAML form"
         raise fields.error("model_type", "must be a model type that planner can read", value, hint)
     return value

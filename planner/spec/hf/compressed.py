@@ -52,9 +52,7 @@ def read_deepseek_v4(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     modules = f.integer("num_nextn_predict_layers", default=1, least=0)
     behind = set(layers[core.num_layers : core.num_layers + modules])
     if len(behind) > 1:
-        raise f.error(
-            "compress_ratios", "must be the same for all prediction modules", modules, "plan one module"
-        )
+        raise f.error("compress_ratios", "must be the same for all MTP modules", modules, "plan one module")
     block = (*behind,) or (Layer(of_kind[_SLIDING], None, moe, streams=streams),)
     return replace(model, mtp_layers=modules, mtp_block=block if modules else (), assumed=tuple(f.assumed))
 

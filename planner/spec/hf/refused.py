@@ -5,9 +5,7 @@ Left out: types that nobody trains at scale.
 
 from __future__ import annotations
 
-_FIRST_MAMBA = (
-    "Mamba-1, whose scan is no matrix product, is not modelled; of state spaces planner models Mamba-2"
-)
+_FIRST_MAMBA = "Mamba-1, whose scan is no GEMM, is not modelled; of state spaces planner models Mamba-2"
 _INSTEAD = "of what replaces attention planner models Mamba-2, delta nets, lightning attention and short convolutions"
 _RECURRENT = f"its recurrence is not modelled; {_INSTEAD}"
 _GATED_LINEAR = f"linear attention with norms and rotated queries and keys is not modelled; {_INSTEAD}"

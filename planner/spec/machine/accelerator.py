@@ -296,7 +296,7 @@ class Accelerator:
         self.peak_flops(RECIPES[precision].gemm)
         if self.architecture in _WITHOUT_SCALES.get(precision, ()):
             must = f"{self.name} must multiply with scales of {precision}"
-            given = f"its generation, {self.architecture}, has 8-bit products without them"
+            given = f"its generation, {self.architecture}, has 8-bit GEMMs without them"
             raise UnsupportedError(must, given, "choose another precision, as fp8_cs, or another accelerator")
 
 

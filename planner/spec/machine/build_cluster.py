@@ -169,7 +169,7 @@ def _nominal_latencies(wiring: Wiring) -> list[str]:
     if not kinds:
         return []
     hops = ", ".join(f"{kind} {HOP_LATENCY[kind] * 1e6:g} µs" for kind in dict.fromkeys(kinds))
-    return [f"nominal time of a hop: {hops}"]
+    return [f"assumed link latency per hop: {hops}"]
 
 
 def _unverified(accelerator: Accelerator) -> tuple[str, ...]:

@@ -368,7 +368,7 @@ def check_device_count(n: int, per_node: int, available: int | None, name: str) 
         lower = n // per_node * per_node
         legal = [str(m) for m in (lower, lower + per_node) if available is None or m <= available]
         raise InputError(
-            f"more GPUs than one node of {name} must be whole nodes of {per_node}",
+            f"--gpus above one node of {name} must be a multiple of {per_node}",
             str(n),
             "nearest: " + " or ".join(legal),
         )

@@ -167,9 +167,9 @@ def load_cluster(text: str, gpus: int | None = None) -> Cluster:
     if _is_file(text):
         document = read_yaml(Path(text))
         return described_cluster(document, text, gpus)
-    nearest = ", ".join(nearest_names(text[:100], _index(_CLUSTERS)))
+    nearest = nearest_names(text[:100], _index(_CLUSTERS))
     raise UnknownNameError(
-        "cluster", text, (), f"nearest known: {nearest}; or a YAML path, or {GRAMMAR.removeprefix('write ')}"
+        "cluster", text, nearest, f"Or give a YAML file, or {GRAMMAR.removeprefix('write ')}"
     )
 
 

@@ -53,7 +53,7 @@ class Limits(Section):
     pipelines_tried: bool = Field(
         True, description="does a search try pipelines unasked? Not where they need a program of one's own"
     )
-    offload: tuple[int, ...] = Field((0,), description="bit masks of what may live on the host")
+    offload: tuple[int, ...] = Field((0,), description="bit masks of what may live in CPU memory")
     offload_activations_with_pp: bool = True
     cuda_graphs: tuple[str, ...] = Field(
         ("none",), description="what may capture CUDA graphs, as spec.config.CudaGraphs names it"
@@ -111,7 +111,7 @@ class Stack(Section):
     band: float = Field(
         0.3, gt=0, le=2, description="80 % of cross-validated step-time errors lie within this"
     )
-    band_moe: float | None = Field(None, gt=0, le=2, description="the same of mixtures of experts")
+    band_moe: float | None = Field(None, gt=0, le=2, description="the same of MoE models")
     band_widening: float = Field(
         0.0, ge=0, le=1, description="power of devices / 64 by which `band` grows, where the errors show it"
     )
@@ -123,7 +123,7 @@ class Stack(Section):
     )
     split: PipelineSplit | tuple[int, ...] = Field(
         PipelineSplit.BALANCED,
-        description="how layers are dealt to stages, or the layers of every chunk in order",
+        description="how layers are assigned to pipeline ranks, or the layers of every chunk in order",
     )
     composed: bool = Field(
         False,
@@ -132,7 +132,7 @@ class Stack(Section):
     )
     logs_half_attention: bool = Field(
         False,
-        description="TFLOP/s and MFU of its log count half the square of causal attention, else the whole of it",
+        description="TFLOP/s and MFU of its log count causal attention at half, else in full",
     )
     kernels: Kernels = Kernels()
     compute: Compute = Compute()

@@ -46,7 +46,7 @@ class States(Section):
         "are reduced behind the last one; weights are freed as ever (no_sync)",
     )
     fused_weight_gradient: bool = Field(
-        True, description="weight gradients are accumulated by the product itself, with no copy of their own"
+        True, description="weight gradients are accumulated by the GEMM itself, with no copy of their own"
     )
     gradient_accumulator: float = Field(
         0.0, ge=0, le=4, description="a second, fp32 gradient copy (nanotron)"

@@ -48,7 +48,7 @@ class Kernels(Section):
     )
     fused_experts: bool = Field(
         False,
-        description="in fp8_mx on Blackwell grouped products apply the experts' gated activation and quantise what "
+        description="in fp8_mx on Blackwell grouped GEMMs apply the experts' gated activation and quantise what "
         "they write (Transformer Engine's CuTe DSL grouped MLP)",
     )
     expert_capacity: float = Field(
@@ -73,10 +73,10 @@ class Kernels(Section):
         "(moe_expert_capacity_factor with moe_pad_expert_input_to_capacity); 0: as many as come",
     )
     fused_rotary: bool = Field(
-        False, description="beside single operations: queries and keys are rotated by one kernel"
+        False, description="beside separate unfused ops: queries and keys are rotated by one kernel"
     )
     rotates_texts: bool = Field(
-        False, description="packed texts are rotated one by one, by single operations"
+        False, description="packed documents are rotated one by one, by separate unfused ops"
     )
     cross_entropy: CrossEntropy = CrossEntropy.VOCAB_PARALLEL
     dropout: bool = False
@@ -164,7 +164,7 @@ class Kernels(Section):
     )
     eager_dequantise: bool = Field(
         False,
-        description="frozen 4-bit weights are dequantised by single operations of PyTorch (torchao, not compiled)",
+        description="frozen 4-bit weights are dequantised by separate unfused ops of PyTorch (torchao, not compiled)",
     )
     loss_bytes: float = Field(4.0, ge=2, le=4, description="bytes per logit in an unfused loss")
     loss_peak: float = Field(
@@ -204,7 +204,10 @@ class Compute(Section):
 
     gemm: dict[Dtype, float] = Field(default_factory=dict, description="factor by format; missing: 1")
     grouped_gemm: float = Field(
-        1.0, ge=0.3, le=6.0, description="time of the experts' products beside that of others of their format"
+        1.0,
+        ge=0.3,
+        le=6.0,
+        description="time of the experts' GEMMs relative to that of others of their format",
     )
     attention: float = Field(1.0, ge=0.3, le=6.0)
     memory_bound: float = Field(1.0, ge=0.3, le=12.0)
@@ -229,7 +232,7 @@ class Host(Section):
         0.0,
         ge=0,
         le=1e-3,
-        description="one launch of the grouped products, where each expert has its own, or of a loop over experts",
+        description="one launch of the grouped GEMMs, where each expert has its own, or of a loop over experts",
     )
     grace: float = Field(
         1.0, ge=1, le=4, description="time of a launch by a Grace processor over that by an x86 one"
@@ -259,8 +262,8 @@ class Communication(Section):
     tp_exposed_nodes: float = Field(1.6, ge=0, le=5, description="the same when tp crosses nodes")
     tp_overlapped: bool = Field(
         False,
-        description="tensor-parallel collectives run in parts under the products (user buffers of Transformer Engine): "
-        "`tp_exposed` is what is left of them, and launch files ask for it",
+        description="tensor-parallel collectives run in parts overlapped with the GEMMs (user buffers of Transformer "
+        "Engine): `tp_exposed` is what is left of them, and launch files ask for it",
     )
     tp_gathers_float8: bool = Field(
         False,
@@ -270,7 +273,7 @@ class Communication(Section):
     gathers_qkv: bool = Field(
         False,
         description="where tp exceeds the key/value heads, queries, keys and values are gathered whole behind their "
-        "product, instead of products with copies of these heads",
+        "GEMM, instead of GEMMs with copies of these heads",
     )
     cp_exchange: ContextExchange = Field(
         ContextExchange.RING,
@@ -278,7 +281,7 @@ class Communication(Section):
     )
     cp_packed: PackedContext = Field(
         PackedContext.FUSED,
-        description="what packed texts can be exchanged by, and how they are put in order",
+        description="what packed documents can be exchanged by, and how they are put in order",
     )
     cp_overlap: float = Field(
         0.8, ge=0, le=1, description="share of attention time that can hide the CP ring"
@@ -345,7 +348,7 @@ class Communication(Section):
     )
     reduces_after_pipeline: bool = Field(
         False,
-        description="a pipeline's gradients are reduced after the last micro-batch, beside nothing (DeepSpeed's "
+        description="a pipeline's gradients are reduced after the last micro-batch, not overlapped (DeepSpeed's "
         "PipelineEngine)",
     )
     reduces_whole: bool = Field(
