@@ -45,7 +45,7 @@ def read(**changed: str) -> Run:
 def test_what_a_row_keeps_on_the_host(changed: dict[str, str], kept: str, beyond: bool) -> None:
     run = read(**changed)
     assert (offload_text(run.config.offload), run.offloads) == (kept, beyond)
-    assert any(said.startswith("on the host") for said in run.assumed) is (kept != "none")
+    assert any(said.startswith("in CPU memory") for said in run.assumed) is (kept != "none")
     assert any(said.startswith("offload to the host is not modelled") for said in run.assumed) is beyond
 
 

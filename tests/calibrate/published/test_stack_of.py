@@ -208,7 +208,7 @@ def test_software_that_is_compiled_is_itself_on_tpus(framework: str) -> None:
 def test_other_software_of_compiled_devices_has_a_kin(framework: str, architecture: Architecture) -> None:
     choice = stack_of(framework, "", architecture)
     assert (choice.name, choice.kin) == ("maxtext-2024", framework or "an unnamed framework")
-    assert any("nearest kin maxtext-2024" in text for text in choice.assumed)
+    assert any("closest measured stack maxtext-2024" in text for text in choice.assumed)
 
 
 def test_frameworks_of_gpus_keep_their_stacks() -> None:
