@@ -61,7 +61,7 @@ def test_a_lead_that_rests_on_balanced_experts_is_said(small_plan: Plan) -> None
     first, near = with_axes(plain, ep=64), with_axes(plain, 0.02, ep=8)
     (said,) = balanced_lead(problem, wide, [first, with_axes(plain, 0.01, ep=32), near], cost_model)
     assert said.startswith("its 2.0% lead over #3 (")
-    more = int(said.split("balanced experts: ")[1].split("%")[0]) / 100
+    more = int(said.split("busiest rank gets ")[1].split("%")[0]) / 100
     uneven = replace(problem, job=replace(problem.job, expert_imbalance=1 + more))
     even_time, uneven_time = (
         cost_model(each).evaluate(ConfigTable.of([wide])).step_time[0] for each in (problem, uneven)

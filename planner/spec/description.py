@@ -126,8 +126,6 @@ def spec_from_description(
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         hint = f"known fields: {', '.join(ModelDescription.model_fields)}"
-        if first["type"] == "missing":
-            hint = f"add `{field}` (check the spelling of the keys); {hint}"
         raise FileInputError(where, field_must(first), field_given(first), hint, field=field) from error
     try:
         return _Builder(parsed, list(assumed)).build(name)
@@ -154,7 +152,7 @@ def _refuse_unsupported(fields: Mapping[str, Any], name: str) -> None:
             raise UnsupportedError(
                 f"{name}: the architecture must be described",
                 f"{required} is not stated{reason}",
-                f"state {required}",
+                f"add `{required}` (check the spelling of the keys)",
             )
 
 

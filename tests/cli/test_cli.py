@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from planner import cli
+from planner.catalog.load_stacks import DEFAULT_STACK
 from planner.space.axes import RESTRICTABLE
 from planner.spec.config import ParallelConfig
 from planner.spec.job import Optimizer
@@ -92,6 +93,18 @@ def test_help_lists_what_a_choice_is_among(planner: Callable[..., Outcome]) -> N
     for kinds in (RESTRICTABLE, map(str, Precision), map(str, Optimizer)):
         for name in kinds:
             assert re.search(rf"[ :]{re.escape(name)}[ ,.]", said), name
+
+
+def test_every_command_is_listed_whole(planner: Callable[..., Outcome]) -> None:
+    listed = planner("--help").out.partition("Commands:")[2].strip().splitlines()
+    assert len(listed) > 15
+    for line in listed:
+        assert line.rstrip().endswith("."), line
+        assert "..." not in line, line
+
+
+def test_help_names_the_stack_taken_unasked(planner: Callable[..., Outcome]) -> None:
+    assert f"(default: {DEFAULT_STACK})" in " ".join(planner("plan", "--help").out.split())
 
 
 def test_help_needs_no_heavy_library() -> None:
@@ -421,7 +434,7 @@ def test_clusters_tell_sources_and_unverified_numbers(planner: Callable[..., Out
     assert "SuperPOD" in text
     assert "node.host_memory" in text
     assert "450 GB/s" in text
-    assert "8 between nodes, as described; no figure rests on them" in text
+    assert "8 between nodes; informational, not used by the model" in text
     assert "rails" not in planner("clusters", "h100-sxm-roce").out
 
 

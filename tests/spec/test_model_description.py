@@ -157,3 +157,9 @@ DEEPSEEK_V3 = {
     },
     "mla": {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope": 128, "qk_rope": 64, "v": 128},
 }
+
+
+def test_a_misspelt_key_is_hinted_at() -> None:
+    fields = {("hiden" if key == "hidden" else key): value for key, value in BASE.items()}
+    with pytest.raises(UnsupportedError, match=r"hint: add `hidden` \(check the spelling of the keys\)"):
+        spec_from_description(fields, "small")
