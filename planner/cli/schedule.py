@@ -18,7 +18,7 @@ from planner.schedule.actions import ActionTable
 from planner.schedule.generate import NamedSchedule, action_table, default_chunks, named_schedule
 from planner.schedule.memory_limited import default_limit, memory_limited_table
 from planner.schedule.simulate import StageTimes, Timeline, simulate, stage_times
-from planner.spec.config import Schedule
+from planner.spec.config import FOLDED_SCHEDULES, Schedule
 from planner.spec.save import save_text
 
 SHORTEST, LONGEST = 1e-12, 1e12  # of a pass, in the user's unit: no sum of them overflows
@@ -87,7 +87,7 @@ def _adaptive(question: ScheduleQuestion, named: NamedSchedule, vpp: int, times:
         raise InputError(must, question.schedule, "leave it out")
     if question.memory_limit is not None and question.memory_limit < 1:
         raise InputError("--memory-limit must be 1 chunk or more", str(question.memory_limit))
-    if named.schedule in (Schedule.V_HALF, Schedule.V_MIN) and vpp != 2:
+    if named.schedule in FOLDED_SCHEDULES and vpp != 2:
         raise InputError(f"{question.schedule} must have two stages per rank", f"--vpp {vpp}", "use --vpp 2")
     return memory_limited_table(
         named.schedule, question.pp, question.microbatches, times, question.memory_limit, vpp

@@ -195,9 +195,9 @@ def _order(config: ParallelConfig, schedule: str | None, chunks: ChunkTimes) -> 
 
 
 def _check_adaptive(named: NamedSchedule, v: int) -> None:
-    from planner.spec.config import Schedule
+    from planner.spec.config import FOLDED_SCHEDULES
 
-    if named.schedule in (Schedule.V_HALF, Schedule.V_MIN) and v != 2:
+    if named.schedule in FOLDED_SCHEDULES and v != 2:
         raise InputError("this schedule must have two stages per rank", f"vpp {v}")
 
 

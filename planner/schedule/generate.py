@@ -57,7 +57,7 @@ NAMES: Final[dict[str, NamedSchedule]] = {
     "zbv": NamedSchedule(Schedule.ZB_V),
     "zbvzerobubble": NamedSchedule(Schedule.ZB_V),
     "sail-zb": _ADAPTIVE,
-    "sail-zbv": NamedSchedule(Schedule.ZB_V),
+    "sail-zbv": NamedSchedule(Schedule.ZB_V, adaptive=True),
     "vhalf": NamedSchedule(Schedule.V_HALF, adaptive=True),
     "vmin": NamedSchedule(Schedule.V_MIN, adaptive=True),
     "sail-vhalf": NamedSchedule(Schedule.V_HALF, adaptive=True),

@@ -8,6 +8,7 @@ Left out: where the urgencies come from (memory_limited.py).
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,15 @@ class Pipeline:
     def stages(self) -> int:
         return self.p * (1 + self.folded)
 
+    def held_by(self, rank: int) -> list[int]:
+        """The stages of a rank."""
+        return [rank, self.stages - 1 - rank] if self.folded else [rank]
+
+    def busy(self, rank: int) -> float:
+        """Seconds of all passes of a rank."""
+        passes = (self.forward, self.input_gradient, self.weight_gradient)
+        return self.m * sum(seconds[s] for s in self.held_by(rank) for seconds in passes)
+
 
 @dataclass(frozen=True)
 class Urgency:
@@ -55,11 +65,15 @@ class Urgency:
     weights_first: bool = False
 
 
+class NoOrderError(Exception):
+    """A rank has no room or no input for any pass that is left, or cannot end by the time asked for."""
+
+
 class _Rank:
     """What one rank has done so far."""
 
     def __init__(self, number: int, work: Pipeline) -> None:
-        stages = [number, work.stages - 1 - number] if work.folded else [number]
+        stages = work.held_by(number)
         self.number = number
         # forwards in order of stage, backwards in reverse: the way a micro-batch comes by
         self.types = [(0, s) for s in stages] + [(1, s) for s in reversed(stages)]
@@ -68,6 +82,7 @@ class _Rank:
         self.pending: list[tuple[int, int]] = []  # weight gradients, oldest first
         self.first_pending = 0
         self.free = 0.0
+        self.left = work.busy(number)
         self.written: Written = []
 
     @property
@@ -76,10 +91,11 @@ class _Rank:
 
 
 class ListScheduler:
-    """One run of list scheduling; `order()` returns the written order of each rank, or None if it gets stuck."""
+    """One run of list scheduling; `most` is the most chunks that a test for room accepted, so that lower limits
+    down to it give the same order."""
 
-    def __init__(self, work: Pipeline, urgency: Urgency) -> None:
-        self.work, self.urgency = work, urgency
+    def __init__(self, work: Pipeline, urgency: Urgency, latest: float) -> None:
+        self.work, self.urgency, self.latest, self.most = work, urgency, latest, 0
         shape = (2, work.stages)
         self.arrival = [[[_FOREVER] * work.m for _ in range(shape[1])] for _ in range(shape[0])]
         self.arrival[0][0] = [0.0] * work.m
@@ -87,7 +103,8 @@ class ListScheduler:
         self.events: list[tuple[float, int]] = [(0.0, r) for r in range(work.p)]
         self.tolerance = 1e-9 * max(work.forward)
 
-    def order(self) -> list[Written] | None:
+    def order(self) -> list[Written]:
+        """The written order of each rank. Raises `NoOrderError`, as soon as it cannot end by `latest`."""
         while self.events:
             now, number = heapq.heappop(self.events)
             rank = self.ranks[number]
@@ -96,7 +113,7 @@ class ListScheduler:
             self._decide(rank, now)
         total = self.work.m * len(self.ranks[0].types) // 2 * 3
         if any(len(rank.written) < total for rank in self.ranks):
-            return None
+            raise NoOrderError
         return [rank.written for rank in self.ranks]
 
     def _decide(self, rank: _Rank, now: float) -> None:
@@ -113,6 +130,7 @@ class ListScheduler:
             if arrival <= now + self.tolerance:
                 if kind == 0 and rank.held >= self.work.limit:
                     break  # room must be made first
+                self.most = max(self.most, rank.held + 1 - kind)
                 if place and kind == 0 and rank.waiting and self.urgency.weights_first:
                     break
                 if soonest - now < self.urgency.patience * self._seconds(kind, stage):
@@ -139,7 +157,7 @@ class ListScheduler:
 
     def _has_room(self, rank: _Rank, next_up: list[tuple[float, int]], place: int) -> bool:
         """Whether a forward fits with all more urgent passes still to come, weight gradients done as needed."""
-        level = rank.held - rank.waiting + 1
+        level = most = rank.held - rank.waiting + 1
         if level > self.work.limit:
             return False
         key = next_up[place][0]
@@ -157,6 +175,8 @@ class ListScheduler:
             level += step
             if level > self.work.limit:
                 return False
+            most = max(most, level)
+        self.most = max(self.most, most)
         return True
 
     def _run(self, rank: _Rank, now: float, i: int) -> None:
@@ -164,7 +184,7 @@ class ListScheduler:
         mb = rank.done[i]
         rank.done[i] += 1
         end = now + self._seconds(kind, stage)
-        rank.free = end
+        self._take(rank, now, end)
         rank.written.append((int(Pass.INPUT_GRADIENT if kind else Pass.FORWARD), stage, mb))
         if kind == 0:
             rank.held += 1
@@ -182,16 +202,22 @@ class ListScheduler:
             if holder != rank.number:
                 heapq.heappush(self.events, (end + delay, holder))
 
+    def _take(self, rank: _Rank, now: float, end: float) -> None:
+        if now + rank.left > self.latest:
+            raise NoOrderError
+        rank.left -= end - now
+        rank.free = end
+
     def _run_weight(self, rank: _Rank, now: float) -> None:
         stage, mb = rank.pending[rank.first_pending]
         rank.first_pending += 1
         rank.held -= 1
-        rank.free = now + self.work.weight_gradient[stage]
+        self._take(rank, now, now + self.work.weight_gradient[stage])
         rank.written.append((int(Pass.WEIGHT_GRADIENT), stage, mb))
         heapq.heappush(self.events, (rank.free, rank.number))
 
 
-def written_table(name: str, work: Pipeline, order: list[Written]) -> ActionTable:
+def written_table(name: str, work: Pipeline, order: Sequence[Sequence[tuple[int, int, int]]]) -> ActionTable:
     """The action table of written orders."""
     rows = np.array(order, dtype=np.int32)
     kind = rows[:, :, 0].astype(np.int8)

@@ -1,36 +1,46 @@
 """Which order is fast when a rank may hold at most so many chunks? The order of zb-auto, V-Half and V-Min.
 
-    1. lay out how urgent each pass is: straight pipelines by how many forwards a rank starts with, folded ones
-       by a pattern of four passes that repeats every six slots and moves by a constant from rank to rank;
-    2. list scheduling runs each layout with the times at hand, under the limit (list_scheduling.py);
-    3. the fixed zero-bubble orders that stay within the limit compete too; the shortest makespan wins, the first
-       tried among equals.
+Orders of several kinds compete, and the shortest makespan wins, the first tried among equals:
 
-The patterns are the uniform building blocks of Qi 2024 (arXiv 2405.15362, section 3 and appendix A); everything
-else is a search of planner's own, so it promises a good order, not the best one. Against the recorded orders of
-the zero-bubble project it is nowhere slower at the same limit (tests/schedule/test_memory_limited.py).
+    1. folded patterns whose passes are moved into the gaps of both ends (reordered.py);
+    2. ranks filled round by round for the times at hand (greedy.py), under the limit and every smaller one;
+    3. the fixed zero-bubble orders;
+    4. list scheduling for the times at hand (list_scheduling.py) by several layouts of how urgent each pass is,
+       under the limit and smaller ones: every one of a small pipeline, those of `_ladder` of a large one.
+
+Whatever a limit allows competes under every larger one too, so more memory is never slower. Kinds 1 and 2 hold the
+orders of the zero-bubble project, so no answer is slower than its own at the same limit
+(tests/schedule/test_memory_limited.py). All is a search, so it promises a good order, not the best one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from planner.errors import InputError
 from planner.schedule.actions import ActionTable, peak_in_flight
 from planner.schedule.generate import action_table, check_shape
-from planner.schedule.list_scheduling import ListScheduler, Pipeline, Urgency, written_table
+from planner.schedule.greedy import Orders
+from planner.schedule.list_scheduling import ListScheduler, NoOrderError, Pipeline, Urgency, written_table
+from planner.schedule.reordered import Pattern, reordered
 from planner.schedule.simulate import StageTimes, simulate
-from planner.spec.config import Schedule
+from planner.spec.config import FOLDED_SCHEDULES, Schedule
 
 MOST_PASSES: Final = 150_000  # beyond it one layout alone takes seconds
-_PASSES_TRIED: Final = 110_000  # over all layouts: about a second
+_PASSES_TRIED: Final = 110_000  # by the layouts of one limit
 _FEWEST_LAYOUTS, _MOST_LAYOUTS = 4, 24
+_PASSES_MOVED: Final = 20_000  # of a pipeline whose every pattern is reordered, in a fraction of a second
+_FEW_PASSES: Final = 1_000  # of a pipeline whose layouts run under every limit
+_SHORTER: Final = 1 - 1e-9  # of a makespan, by which another order has to be shorter
 
-# (slots from rank to rank, gap before the first late backward, gap at the turn before the first early backward)
-_PATTERNS: Final = ((1, 2, 0), (1, 4, 0), (1, 0, 0), (2, 3, 1), (2, 0, 1), (5, 0, 0), (3, 0, 0), (5, 1, 4))
+_HALF: Final = (Pattern(2, 3, 1), Pattern(2, 0, 1))  # of an even and an odd number of ranks
+_MIN: Final = (Pattern(1, 2, 0), Pattern(1, 0, 0))  # of a multiple of three ranks and of others
+_OTHERS: Final = (Pattern(1, 4, 0), Pattern(5, 0, 0), Pattern(3, 0, 0), Pattern(5, 1, 4))
+_PATTERNS: Final = (_MIN[0], _OTHERS[0], _MIN[1], *_HALF, *_OTHERS[1:])
 _MANNERS: Final = ((0.0, False), (1.0, False), (0.0, True), (0.5, True))  # patience, weights first
 
 
@@ -39,7 +49,7 @@ def default_limit(schedule: Schedule, p: int) -> int:
     (Qi 2024, arXiv 2405.15362, table 1), zb-auto twice 1F1B's p (ZB-2p of Qi 2023, arXiv 2401.10241)."""
     if schedule is Schedule.V_MIN:
         return 2 * math.ceil((p + 2) / 3)
-    return p + 2 if schedule is Schedule.V_HALF else 2 * p
+    return 2 * (p // 2 + 1) if schedule is Schedule.V_HALF else 2 * p
 
 
 def memory_limited_table(
@@ -47,32 +57,110 @@ def memory_limited_table(
 ) -> ActionTable:
     """The fastest order found whose ranks never hold more than `limit` chunks until their weight gradients.
 
-    `schedule` is V_HALF or V_MIN (two stages a rank, folded; they differ in their default limit), or ZB_H2 for
-    zb-auto with v = 1 or 2. `times` is one case. Raises `InputError`.
+    `schedule` is V_HALF, V_MIN or ZB_V (two stages a rank, folded; they differ in their default limit), or ZB_H2
+    for zb-auto with v = 1 or 2. `times` is one case. Raises `InputError`.
     """
     name = {Schedule.V_HALF: "v-half", Schedule.V_MIN: "v-min"}.get(schedule, "zb-auto")
-    v = 2 if name != "zb-auto" else v
+    v = 2 if schedule in FOLDED_SCHEDULES else v
     _check(name, p, m, v)
     limit = default_limit(schedule, p) if limit is None else limit
-    least = v
-    if limit < least:
-        must = f"the memory limit of {name} must be at least {least} chunks per rank"
+    if limit < v:
+        must = f"the memory limit of {name} must be at least {v} chunks per rank"
         raise InputError(must, str(limit), f"use {default_limit(schedule, p)}, its default")
-    work = _pipeline(p, v == 2, m, times, limit)
-    best: tuple[float, ActionTable] | None = None
-    for table in _candidates(name, work):
-        if peak_in_flight(table).until_weight.max() > limit:
-            continue
-        makespan = simulate(table, times).makespan
-        if best is None or makespan < best[0] * (1 - 1e-12):
-            best = makespan, table
-    if best is None:
-        must = f"{name} must find an order that holds at most {limit} chunks per rank"
-        raise InputError(must, f"{p} ranks, {m} micro-batches", f"raise the limit, towards {2 * p}")
-    found = best[1]
-    return ActionTable(
-        name, found.stages, found.microbatches, found.kind, found.stage, found.microbatch, found.joined
+    search = _Search(name, times, _pipeline(p, v == 2, m, times, limit))
+    if schedule in (Schedule.V_HALF, Schedule.V_MIN):
+        search.try_patterns(_HALF if schedule is Schedule.V_HALF else _MIN)
+    search.try_greedy()
+    search.try_fixed()
+    if v == 2:
+        search.try_patterns((*_HALF, *_MIN, *(_OTHERS if search.passes <= _PASSES_MOVED else ())))
+    search.try_layouts()
+    assert search.best is not None  # one micro-batch after the other holds v chunks
+    return search.best
+
+
+class _Search:
+    """The best order so far of one pipeline under one limit."""
+
+    def __init__(self, name: str, times: StageTimes, work: Pipeline) -> None:
+        self.name, self.times, self.work = name, times, work
+        self.passes = 3 * work.stages * work.m
+        self.best: ActionTable | None = None
+        self.latest = math.inf  # when another order has to end
+        self.least_held = _chunk_seconds(work)
+
+    def try_table(self, table: ActionTable) -> None:
+        if peak_in_flight(table).until_weight.max() <= self.work.limit:
+            makespan = simulate(table, self.times).makespan
+            if makespan < self.latest:
+                self.best, self.latest = replace(table, name=self.name), makespan * _SHORTER
+
+    def try_written(self, order: Sequence[Sequence[tuple[int, int, int]]]) -> None:
+        self.try_table(written_table(self.name, self.work, order))
+
+    def try_patterns(self, patterns: Iterable[Pattern]) -> None:
+        for pattern in patterns:
+            order = reordered(pattern, self.work.p, self.work.m)
+            if order is not None:
+                self.try_written(order)
+
+    def try_fixed(self) -> None:
+        fixed = (Schedule.ZB_V,) if self.work.folded else (Schedule.ZB_H1, Schedule.ZB_H2)
+        for schedule in fixed:
+            self.try_table(action_table(schedule, self.work.p, self.work.m))
+
+    def try_greedy(self) -> None:
+        limit = self.work.limit
+        while self._can_win(limit):
+            orders = Orders(replace(self.work, limit=limit))
+            for order in orders.found(lambda: self.latest):
+                self.try_written(order)
+            limit = min(limit, orders.lowest) - 1
+
+    def try_layouts(self) -> None:
+        work = self.work
+        layouts = list(_folded_layouts(work.p) if work.folded else _straight_layouts(work))
+        layouts = layouts[: max(_FEWEST_LAYOUTS, min(_MOST_LAYOUTS, _PASSES_TRIED // self.passes))]
+        lowest = [work.limit + 1] * len(layouts)  # limit down to which each layout has given its order
+        for limit in _ladder(work, self.passes):
+            if not self._can_win(limit):
+                break
+            for i, urgency in enumerate(layouts):
+                if limit < lowest[i]:
+                    lowest[i] = self._try_layout(urgency, limit)
+        self._try_layout(_one_by_one(work), 1 + work.folded)
+
+    def _try_layout(self, urgency: Urgency, limit: int) -> int:
+        scheduler = ListScheduler(replace(self.work, limit=limit), urgency, self.latest)
+        with suppress(NoOrderError):
+            self.try_written(scheduler.order())
+        return min(limit, scheduler.most)
+
+    def _can_win(self, limit: int) -> bool:
+        """Whether a limit leaves time to hold all chunks before the best order so far ends."""
+        least = 1 + self.work.folded
+        return limit >= least and self.least_held <= limit * self.latest
+
+
+def _chunk_seconds(work: Pipeline) -> float:
+    """Chunks x seconds that the rank with the most must hold, from forwards to weight gradients, at the least."""
+    f, b, w, hop = work.forward, work.input_gradient, work.weight_gradient, work.hop
+    turn = work.p - 1 if work.folded else -1  # the boundary within one rank
+    after = [0.0] * work.stages  # from the end of a forward to the start of its backward
+    for s in range(work.stages - 2, -1, -1):
+        after[s] = after[s + 1] + f[s + 1] + b[s + 1] + 2 * hop[s] * (s != turn)
+    held = [f[s] + after[s] + b[s] + w[s] for s in range(work.stages)]
+    return work.m * max(sum(held[s] for s in work.held_by(r)) for r in range(work.p))
+
+
+def _ladder(work: Pipeline, passes: int) -> list[int]:
+    """Limits to run layouts under, the largest first: they depend on `work.limit` in where they begin alone."""
+    p, least = work.p, 1 + work.folded
+    named = {default_limit(schedule, p) for schedule in (Schedule.V_HALF, Schedule.V_MIN, Schedule.ZB_H2)}
+    steps = (
+        set(range(least, work.limit + 1)) if passes <= _FEW_PASSES else {least, p, 3 * p // 2, 3 * p, *named}
     )
+    return sorted((limit for limit in steps if least <= limit <= work.limit), reverse=True)
 
 
 def _check(name: str, p: int, m: int, v: int) -> None:
@@ -90,26 +178,6 @@ def _pipeline(p: int, folded: bool, m: int, times: StageTimes, limit: int) -> Pi
         x[0].tolist() for x in (times.forward, times.input_gradient, times.weight_gradient, times.hop)
     )
     return Pipeline(p, folded, m, f, b, w, hop, min(limit, m * (1 + folded)))
-
-
-def _candidates(name: str, work: Pipeline) -> Iterator[ActionTable]:
-    """Orders to compare: the fixed ones, then one for every layout that list scheduling can run."""
-    if work.folded:
-        yield action_table(Schedule.ZB_V, work.p, work.m)
-    else:
-        yield action_table(Schedule.ZB_H1, work.p, work.m)
-        yield action_table(Schedule.ZB_H2, work.p, work.m)
-    layouts = _folded_layouts(work.p) if work.folded else _straight_layouts(work)
-    passes = 3 * work.stages * work.m
-    tries = max(_FEWEST_LAYOUTS, min(_MOST_LAYOUTS, _PASSES_TRIED // passes))
-    found = 0
-    for tried, urgency in enumerate(chain(layouts, [_one_by_one(work)])):
-        if tried >= tries and found:
-            return
-        order = ListScheduler(work, urgency).order()
-        if order is not None:
-            found += 1
-            yield written_table(name, work, order)
 
 
 def _one_by_one(work: Pipeline) -> Urgency:
@@ -137,18 +205,8 @@ def _straight_layouts(work: Pipeline) -> Iterator[Urgency]:
 
 def _folded_layouts(p: int) -> Iterator[Urgency]:
     for patience, weights_first in _MANNERS:
-        for slots, first_gap, turn_gap in _PATTERNS:
-            yield _pattern(p, slots, first_gap, turn_gap, patience, weights_first)
-
-
-def _pattern(
-    p: int, slots: int, first_gap: int, turn_gap: int, patience: float, weights_first: bool
-) -> Urgency:
-    """Urgencies of a folded pattern: down the early stages by `slots` a rank, up the late ones by one, and back."""
-    early = [slots * r for r in range(p)]
-    late = [early[-1] + p - r for r in range(p)]
-    late_back = [late[0] + 1 + first_gap + slots * r for r in range(p)]
-    early_back = [late_back[-1] + turn_gap + p - r for r in range(p)]
-    forward = [float(x) for x in early + late[::-1]]
-    backward = [float(x) for x in early_back + late_back[::-1]]
-    return Urgency(forward, backward, 6.0, patience, weights_first)
+        for pattern in _PATTERNS:
+            early, late, late_back, early_back = pattern.legs(p)
+            forward = [float(x) for x in early + late[::-1]]
+            backward = [float(x) for x in early_back + late_back[::-1]]
+            yield Urgency(forward, backward, 6.0, patience, weights_first)
