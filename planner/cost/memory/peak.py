@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.memory.fully_shard import torch_moments
 from planner.cost.memory.graph_pool import GraphPool, RowGraphs
-from planner.cost.memory.moments import AT_LOSS, PHASES, MemoryInputs, Moment, gradients_kept, moments_of
+from planner.cost.memory.moments import (
+    AT_LOSS,
+    PHASES,
+    MemoryInputs,
+    Moment,
+    contiguous_moments,
+    gradients_kept,
+)
+from planner.cost.memory.units import megatron_fsdp_moments
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
+_MOMENTS: Final = {StateEngine.TORCH: torch_moments, StateEngine.MEGATRON_FSDP: megatron_fsdp_moments}
 # of two moments that differ by rounding alone the first counts, as where a pool fills every one
 _SAME = 1 + 1e-12
 
@@ -64,6 +75,11 @@ class Kept:
         if self.loss is None or self.head is None:
             return Kept(peak)
         return Kept(peak, np.where(wide, np.take_along_axis(other, self.head, axis=1), self.loss), self.head)
+
+
+def moments_of(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
+    """The moments of a step at which memory can peak, or `every` one that a report names."""
+    return _MOMENTS.get(stack.states.engine, contiguous_moments)(x, stack, every)
 
 
 @dataclass(frozen=True)
