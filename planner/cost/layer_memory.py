@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.flops import Shard, layer_gemms
+from planner.cost.layer_peaks import attention_widths
 from planner.cost.memory.activations import (
     RESIDUAL_WORKING,
     LayerShape,
@@ -25,7 +26,7 @@ from planner.cost.mixers.state_space import cut_of
 from planner.cost.network.context import context_kinds
 from planner.cost.network.messages import whole_qkv_bytes
 from planner.cost.selective import by_operations, kept_bytes
-from planner.spec.attention import Attention, AttentionKind
+from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
@@ -127,10 +128,9 @@ def context_working(a: Attention, x: LayerShape, kind: NDArray[np.int32], recipe
 
 def _attention_gradients(a: Attention, x: LayerShape, recipe: PrecisionRecipe) -> tuple[Array, Array]:
     """Bytes of gradients of queries and of attention's output, and of keys and values."""
-    shared = a.heads / x.t if a.kind is AttentionKind.MLA else a.kv_heads / x.kv_split
+    queries, pairs = attention_widths(a, x)
     each = recipe.activation_bytes * x.tokens
-    pairs = each * shared * (a.head_dim + a.v_head_dim)
-    return each * a.heads / x.t * (a.head_dim + a.v_head_dim), pairs
+    return each * queries, each * pairs
 
 
 def weight_gradient_bytes(

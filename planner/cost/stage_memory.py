@@ -116,6 +116,8 @@ def memory_inputs(
         beside=0.0
         if matrices is None
         else matrices.beside(outer, (states.dense, states.experts), states.shared),
+        head_forward=last * head.forward[l_row][:, None],
+        layer_forward=layers.ahead[l_row],
         matrix_bytes=0.0 if matrices is None else matrices.temporaries,
     )
 

@@ -132,3 +132,23 @@ def test_8_bit_adamw_updates_one_parameter_after_the_other(optimizer: Optimizer,
     assert detail is not None
     held = float(detail.memory["optimizer"]["optimizer_temporaries"][0, 0])
     assert held == pytest.approx(each * PARAMETERS / 8)
+
+
+@pytest.mark.parametrize(
+    ("copies", "stays"), [(4.0, "nothing"), (0.0, "root"), (4.0, "head"), (4.0, "last-layer")]
+)
+def test_the_buffer_of_the_last_all_gather_is_there_when_the_head_runs(copies: float, stays: str) -> None:
+    """FSDP2 copies parameters out of it; FSDP1 gathers into what it uses."""
+    subject = with_section(SUBJECT, "states", stays_gathered=StaysGathered(stays))
+    subject = with_section(subject, "communication", gather_copies=copies)
+    found = {}
+    for zero in (2, 3):
+        row = ConfigTable.of([ParallelConfig(dp=8, zero=zero)])
+        detail = costs(subject).evaluate(row, keep_terms=True).detail
+        assert detail is not None
+        found[zero] = float(detail.memory["forward_end"]["gathered_parameters"][0, 0])
+    root = 2 * HEAD + 2048
+    layer = (PARAMETERS - root) / 4
+    buffer = (HEAD if stays == "head" else layer) * (copies > 0)
+    held = {"head": HEAD, "last-layer": root + layer}.get(stays, root)
+    assert found == pytest.approx({2: 2 * (PARAMETERS + buffer), 3: 2 * (held + buffer)})

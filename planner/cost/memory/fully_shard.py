@@ -21,7 +21,6 @@ from planner.cost.memory.moments import (
 )
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import StaysGathered
-from planner.spec.stack.memory import States
 
 Array = NDArray[np.float64]
 
@@ -32,7 +31,8 @@ class _Units:
 
     `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
     remains once reduced; `outer_*`: embedding, norm and head together. `all_weights`: the whole model gathered.
-    `head_gradient`: the gradient that exists from the first step of the backward pass to the last.
+    `head_gradient`: the gradient that exists from the first step of the backward pass to the last. `last_buffer`: of
+    the last all-gather of a forward pass, which stays until the next one is waited for.
     """
 
     weights: Array
@@ -45,9 +45,11 @@ class _Units:
     outer_scatter: Array
     all_weights: Array
     head_gradient: Array
+    last_buffer: Array
 
 
-def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Units:
+def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
+    states = stack.states
     total, sharded = x.dense + x.expert, x.zero[:, None] >= 2
     w, g = x.weight_bytes, x.trained * states.unit_gradient
     inner = w if x.narrow_gathered is None else x.narrow_gathered
@@ -57,12 +59,16 @@ def _units(x: MemoryInputs, states: States, grown: Array, fresh: Array) -> _Unit
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     reduced = np.where(sharded, x.trained * states.gradient, 0.0)
     kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
+    last = whole if states.one_unit else inner * unit
+    if states.stays_gathered is StaysGathered.HEAD and not states.one_unit:
+        last = np.where(x.head > 0, w * x.head, last)
     return _Units(
         weights=inner * unit, gradients=g * unit, scatter=reduced * unit,
         shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
         outer_weights=whole if states.one_unit else w * outer,
         outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
         all_weights=whole, head_gradient=kept_head * (x.head + x.head_excess),
+        last_buffer=last if stack.communication.gather_copies else np.zeros_like(total),
     )  # fmt: skip
 
 
@@ -70,9 +76,11 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     """Moments under fully_shard (ZeRO 2 and 3), or with plain gradients (0, 1).
 
     Stage 3 gathers two layers at once, the one at work and the next, and the outer unit when the backward pass starts,
-    unless it stayed; copying a gathered buffer into parameters holds both for a moment. From the second layer of the
-    backward pass on a reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches
-    are there throughout (`accumulates`).
+    unless it stayed; copying a gathered buffer into parameters holds both for a moment. FSDP2 frees the buffer of an
+    all-gather when the next one is waited for (wait_for_unshard, comm_ctx.all_gather_state), so that the last one of a
+    forward pass is there beside the parameters when the head runs. From the second layer of the backward pass on a
+    reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches are there throughout
+    (`accumulates`).
 
     `waits_whole`: stage 2 keeps all weights gathered; stage 3 frees a layer's after its forward pass, and none after
     its backward pass, so that both hold all of them when it ends. Gradients pile up unsharded in the type in which they
@@ -88,7 +96,7 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
     last = x.reduces_last[:, None] & ~waits
     grown = np.where(waits | last, whole, kept)
-    u, before, none = _units(x, states, grown, fresh), (1.0 - fresh) * grown, np.zeros_like(x.dense)
+    u, before, none = _units(x, stack, grown, fresh), (1.0 - fresh) * grown, np.zeros_like(x.dense)
     layers, deep, sharded = np.maximum(x.layers, 1.0), x.layers >= 2, zero >= 2
     stream = x.stream[:, None] + none
 
@@ -123,9 +131,18 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     ended = np.where(sharded & ~waits, before + fresh * (grown - u.outer_shard), grown + excess * ~waits)
     ended = np.where(last, kept, ended)  # all but the outer unit's are reduced and sharded
     buffers = np.where(waits, np.maximum(u.scatter, u.outer_scatter), u.outer_gradients + u.outer_scatter)
+    again_2 = np.where(waits, fresh, 1.0)  # whether stage 2 gathers in this forward pass
+    # of units the backward pass, which holds as many and a layer's gradients, needs more than a layer's forward
+    beside, at_work = (
+        (u.last_buffer, np.maximum(stream, np.asarray(x.layer_forward)[..., None]))
+        if states.one_unit else (none, stream)
+    )  # fmt: skip
+    in_head = u.outer_weights if states.stays_gathered is not StaysGathered.HEAD else stays
     moments = [
-        moment("forward", less, u.weights + u.outer_weights + 2 * u.weights,
-               fully + 2 * u.weights * np.where(waits, fresh, 1.0), before, working_set=stream),
+        moment("forward", less, u.weights + u.outer_weights + 2 * u.weights + beside,
+               fully + (2 * u.weights + beside) * again_2, before, working_set=at_work),
+        moment("forward_end", held, np.maximum(stays, in_head) + u.last_buffer, fully + u.last_buffer * again_2,
+               before, logits=x.head_forward + none),
         moment("loss", held, stays, fully, before, logits=logits),
         moment("head_backward", held, again, fully, before, logits=x.head_inputs + x.logit_gradient),
         moment("backward", held, two, fully, head, works=True),

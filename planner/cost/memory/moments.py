@@ -23,10 +23,11 @@ from planner.spec.stack.memory import States
 Array = NDArray[np.float64]
 
 PHASES: Final = (
-    "after_init", "forward", "loss", "head_backward", "backward", "layer_reduction", "layer_backward", "backward_end",
-    "gradient_reduction", "optimizer", "parameter_gather",
+    "after_init", "forward", "forward_end", "loss", "head_backward", "backward", "layer_reduction", "layer_backward",
+    "backward_end", "gradient_reduction", "optimizer", "parameter_gather",
 )  # fmt: skip
 AT_LOSS: Final = (
+    "forward_end",
     "loss",
     "head_backward",
 )  # of the phases, those at which a micro-batch leaves the last layer
@@ -40,7 +41,8 @@ class MemoryInputs:
     them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
     stages of the class (0: padding). `in_flight`: micro-batches. `due`: bytes kept for weight gradients that run
     apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
-    `logit_gradient`: bytes of head and loss, zero but on the last stage. `boundary`: of
+    `logit_gradient`: bytes of head and loss, zero but on the last stage; `head_forward` when the head's forward ends.
+    `layer_forward` (n,): alive while the widest layer's forward runs, all that it keeps left out. `boundary`: of
     sent and received activations that a stage keeps of micro-batches in flight, `stage_buffers` of all of a step.
     `adapters`: weights, gradients and states of LoRA adapters. `stream` (n,): a layer's input [bytes].
     `gather_buffers` (n,): of gathered inputs, made once. `deferred`: blocks the allocator cannot reuse yet [bytes].
@@ -98,6 +100,8 @@ class MemoryInputs:
     holds_head: NDArray[np.bool_] | bool = False
     beside: Array | float = 0.0
     matrix_bytes: Array | float = 0.0
+    head_forward: Array | float = 0.0
+    layer_forward: Array | float = 0.0
 
 
 @dataclass(frozen=True)
