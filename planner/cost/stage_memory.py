@@ -106,7 +106,7 @@ def memory_inputs(
         reduces_last=stack.states.reduces_last(table["zero"], table["num_microbatches"]),
         reduces_aside=stack.communication.beside_compute(table["pp"], table["zero"]),
         weight_bytes=weight_bytes,
-        largest_tensor=shards.largest_tensor[s_row],
+        step_elements=shards.step_elements[s_row],
         communicators=shards.communicators[s_row],
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),

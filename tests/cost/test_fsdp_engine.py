@@ -152,3 +152,22 @@ def test_the_buffer_of_the_last_all_gather_is_there_when_the_head_runs(copies: f
     buffer = (HEAD if stays == "head" else layer) * (copies > 0)
     held = {"head": HEAD, "last-layer": root + layer}.get(stays, root)
     assert found == pytest.approx({2: 2 * (PARAMETERS + buffer), 3: 2 * (held + buffer)})
+
+
+@pytest.mark.parametrize(
+    ("vocab", "elements"),
+    [
+        (64000, 2 * 64000 * 2048 + 2048),  # of the head, behind the norm; the embedding has nothing before it
+        (1024, 3 * 2048 * 7168),  # of the second of three matrices as large
+    ],
+)
+def test_temporaries_of_an_update_of_one_parameter_after_the_other(vocab: int, elements: float) -> None:
+    """Two tensors of a parameter and one of that before it, over 8 ranks, in the 4 bytes of fp32 shards."""
+    model = replace(dense_model(4), vocab=vocab)
+    subject = problem(model, "1x8 a100", global_batch=32, stack="torchtitan-2026")
+    subject = with_section(subject, "states", step_tensors=3.0)
+    row = ConfigTable.of([ParallelConfig(dp=8, zero=3)])
+    detail = costs(subject).evaluate(row, keep_terms=True).detail
+    assert detail is not None
+    found = float(detail.memory["optimizer"]["optimizer_temporaries"][0, 0])
+    assert found == pytest.approx(4.0 * elements / 8)

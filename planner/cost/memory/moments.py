@@ -51,7 +51,8 @@ class MemoryInputs:
     `waits_whole` (n,): whether sharded gradients and gathered weights stay whole until the last backward pass (1.0).
     `reduces_last` (n,): whether gradients do, and weights are freed as ever.
     `reduces_aside` (n,): whether gradients are reduced beside compute.
-    `weight_bytes` (n,): of a gathered parameter. `largest_tensor` (n,): parameters of the largest single one.
+    `weight_bytes` (n,): of a gathered parameter. `step_elements` (n,): of temporaries of an update that goes
+    tensor by tensor, before it is sharded.
     `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
     its own.
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
@@ -90,7 +91,7 @@ class MemoryInputs:
     reduces_last: NDArray[np.bool_]
     reduces_aside: NDArray[np.bool_]
     weight_bytes: float
-    largest_tensor: Array
+    step_elements: Array
     communicators: Array
     update_bytes: float = 0.0
     trained: float = 1.0
@@ -145,14 +146,14 @@ def gradients_kept(x: MemoryInputs) -> Array:
 
 
 def update_temporaries(x: MemoryInputs, states: States) -> Array:
-    """Temporaries of the optimizer's step: so many bytes per updated parameter, or copies of one tensor at a time."""
+    """Temporaries of the optimizer's step: so many bytes per updated parameter, or of one tensor after the other."""
     sharded = x.zero[:, None] >= 1
     local = x.dense / np.where(sharded, x.shards[:, None], 1.0)
     local = local + x.expert / np.where(sharded, x.expert_shards[:, None], 1.0)
-    largest = x.largest_tensor / np.where(x.zero >= 1, x.shards, 1.0)
+    step = x.step_elements / np.where(x.zero >= 1, x.shards, 1.0)
     width = states.master or x.weight_bytes
     here = (x.states.optimizer > 0)[:, None]  # an update on the host needs nothing on the device
-    tensors = states.step_tensors * width * largest + x.matrix_bytes
+    tensors = width * step + x.matrix_bytes
     return np.where(here, x.update_bytes * local + tensors[:, None], 0.0)
 
 

@@ -85,7 +85,7 @@ def inputs(dense: list[float], in_flight: list[float], head: list[float]) -> Mem
         gather_buffers=np.zeros(1), deferred=none, states=each, expert_states=each,
         zero=np.zeros(1), shards=one, expert_shards=one, accumulates=none + 1.0,
         waits_whole=np.zeros(1), reduces_last=np.zeros(1, dtype=np.bool_), reduces_aside=np.ones(1, dtype=np.bool_),
-        weight_bytes=2.0, largest_tensor=np.zeros(1), communicators=np.array([2.0 * GIB]),
+        weight_bytes=2.0, step_elements=np.zeros(1), communicators=np.array([2.0 * GIB]),
     )  # fmt: skip
 
 
