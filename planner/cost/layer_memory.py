@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.flops import Shard, layer_gemms
-from planner.cost.layer_peaks import attention_widths
+from planner.cost.layer_peaks import SECOND_HALF, attention_widths, backward_peak
 from planner.cost.memory.activations import (
     RESIDUAL_WORKING,
     LayerShape,
@@ -31,7 +31,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import SparseKernel
+from planner.spec.stack.kinds import SparseKernel, StateEngine
 
 Array = NDArray[np.float64]
 
@@ -71,7 +71,9 @@ def layer_memory(
     freed = np.minimum(freed, everything - parts["input"])
     least = parts["input"]
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
-    released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
+    released = sum((parts.get(name, zero) for name in SECOND_HALF), zero)
+    if problem.stack.states.engine is StateEngine.TORCH:
+        working = np.maximum(working, backward_peak(problem, recipe, layer, x, parts))
     a = layer.attention
     if a is not None and (see := sparse_sight(a, x)) is not None:
         act, kernel = recipe.activation_bytes, kernels.sparse_attention or SparseKernel.NONE

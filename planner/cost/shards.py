@@ -399,7 +399,9 @@ class ShardModel:
         for gemm, layer in ((g, block) for block in blocks for g in layer_gemms(block, model.hidden)):
             if gemm.shard is Shard.COLUMN and not gemm.name.startswith("shared"):
                 sizes.append(norm)
-            divided = experts if gemm.expert else np.where(gemm.shard is Shard.NONE, 1.0, t)
+            divided = (
+                experts if gemm.expert else t if gemm.shard in (Shard.COLUMN, Shard.ROW) else np.ones_like(t)
+            )
             whole = float(gemm.groups * gemm.in_features) / divided
             half = layer.mlp or layer.moe
             parts = 2 if half is not None and half.gated and gemm.name.endswith("_fc1") else 1

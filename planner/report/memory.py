@@ -23,7 +23,7 @@ from planner.units import GIB, format_capacity
 # moments of a step under the phase that users know
 SHOWN: Final = {
     "init": ("after_init",),
-    "fwd": ("forward", "forward_end"),
+    "fwd": ("forward",),
     "loss": ("loss",),
     "bwd": ("head_backward", "backward", "layer_reduction", "layer_backward", "backward_end"),
     "reduce": ("gradient_reduction",),

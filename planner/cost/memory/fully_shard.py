@@ -102,7 +102,7 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
 
     def moment(
         phase: str, kept: Array | None, at_3: Array, at_2: Array, gradients: Array, buffers: Array = none,
-        works: bool = False, **more: Array,
+        works: bool = False, behind_layers: bool = False, **more: Array,
     ) -> Moment:  # fmt: skip
         gathered = np.where(zero >= 3, at_3, np.where(zero >= 2, at_2, 0.0))
         held = {"gathered_parameters": gathered, "gradients": gradients}
@@ -111,9 +111,8 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
         return Moment(
             phase,
             {**static, **held, "reduction_buffers": np.where(sharded, buffers, 0.0), **more},
-            kept,
-            works,
-        )
+            kept, works, behind_layers,
+        )  # fmt: skip
 
     ahead, held, less = np.where(deep, u.weights, 0.0), x.in_flight, behind(x, 1.0)
     two = u.weights + ahead + u.outer_weights
@@ -141,8 +140,8 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     moments = [
         moment("forward", less, u.weights + u.outer_weights + 2 * u.weights + beside,
                fully + (2 * u.weights + beside) * again_2, before, working_set=at_work),
-        moment("forward_end", held, np.maximum(stays, in_head) + u.last_buffer, fully + u.last_buffer * again_2,
-               before, logits=x.head_forward + none),
+        moment("forward", held, np.maximum(stays, in_head) + u.last_buffer, fully + u.last_buffer * again_2,
+               before, behind_layers=True, logits=x.head_forward + none),
         moment("loss", held, stays, fully, before, logits=logits),
         moment("head_backward", held, again, fully, before, logits=x.head_inputs + x.logit_gradient),
         moment("backward", held, two, fully, head, works=True),

@@ -23,11 +23,10 @@ from planner.spec.stack.memory import States
 Array = NDArray[np.float64]
 
 PHASES: Final = (
-    "after_init", "forward", "forward_end", "loss", "head_backward", "backward", "layer_reduction", "layer_backward",
+    "after_init", "forward", "loss", "head_backward", "backward", "layer_reduction", "layer_backward",
     "backward_end", "gradient_reduction", "optimizer", "parameter_gather",
 )  # fmt: skip
 AT_LOSS: Final = (
-    "forward_end",
     "loss",
     "head_backward",
 )  # of the phases, those at which a micro-batch leaves the last layer
@@ -107,19 +106,26 @@ class MemoryInputs:
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment of a phase: named constant terms (n, C), the micro-batches (n, C) whose activations are kept (None:
-    none), and whether a layer is at work in its backward pass."""
+    """One moment of a phase, which may have several: named constant terms (n, C), the micro-batches (n, C) whose
+    activations are kept (None: none), whether a layer is at work in its backward pass, and whether a micro-batch is
+    behind the last layer though the phase is not one of the loss."""
 
     phase: str
     terms: dict[str, Array]
     kept: Array | None = None
     works: bool = False
+    behind_layers: bool = False
 
     @cached_property
     def fixed(self) -> Array:
         """Everything that recomputation does not change."""
         first, *others = self.terms.values()
         return sum(others, first)
+
+    @property
+    def at_loss(self) -> bool:
+        """Whether a micro-batch leaves the last layer here."""
+        return self.behind_layers or self.phase in AT_LOSS
 
 
 def _per_class(dense: Array, expert: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
