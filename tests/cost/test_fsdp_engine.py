@@ -172,3 +172,23 @@ def test_temporaries_of_an_update_of_one_parameter_after_the_other(vocab: int, e
     assert detail is not None
     found = float(detail.memory["optimizer"]["optimizer_temporaries"][0, 0])
     assert found == pytest.approx(4.0 * elements / 8)
+
+
+def test_tp_ranks_make_the_whole_gradient_of_their_embedding_at_the_end_of_the_backward_pass() -> None:
+    """Two ranks a half each: the update finds a half more without sharding, none with it."""
+    subject = problem(dense_model(4), "1x8 a100", global_batch=32, stack="torchtitan-2026")
+    found = {}
+    for zero in (0, 3):
+        row = ConfigTable.of([ParallelConfig(tp=2, sp=1, dp=4, num_microbatches=1, zero=zero)])
+        model = costs(subject)
+        detail = model.evaluate(row, keep_terms=True).detail
+        assert detail is not None
+        own = model.prepare(row).shards.dense[0, 0]
+        found[zero] = (
+            float(detail.memory["optimizer"]["gradients"][0, 0]) / 4.0 - own / (1 if zero == 0 else 4),
+            float(detail.memory["backward"]["gradients"][0, 0]) / 2.0,
+        )
+    assert found[0][0] == pytest.approx(HEAD / 2)
+    assert found[3] == pytest.approx(
+        (0.0, HEAD / 2), abs=1.0
+    )  # the head's own alone as the backward pass starts

@@ -30,7 +30,9 @@ class _Units:
     """Bytes of what `fully_shard` gathers and reduces at once, (n, C).
 
     `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
-    remains once reduced; `outer_*`: embedding, norm and head together. `all_weights`: the whole model gathered.
+    remains once reduced; `outer_*`: embedding, norm and head together, `outer_unreduced` beside the
+    buffer: their gradients, or what becomes of the buffer and the last parameter's gradient, which a loop over them
+    still names (_fsdp_collectives.py foreach_reduce). `all_weights`: the whole model gathered.
     `head_gradient`: the gradient that exists from the first step of the backward pass to the last. `last_buffer`: of
     the last all-gather of a forward pass, which stays until the next one is waited for.
     """
@@ -43,6 +45,7 @@ class _Units:
     outer_gradients: Array
     outer_shard: Array
     outer_scatter: Array
+    outer_unreduced: Array
     all_weights: Array
     head_gradient: Array
     last_buffer: Array
@@ -59,6 +62,7 @@ def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     reduced = np.where(sharded, x.trained * states.gradient, 0.0)
     kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
+    part = gradients_kept(x) * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     last = whole if states.one_unit else inner * unit
     if states.stays_gathered is StaysGathered.HEAD and not states.one_unit:
         last = np.where(x.head > 0, w * x.head, last)
@@ -67,7 +71,8 @@ def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
         shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
         outer_weights=whole if states.one_unit else w * outer,
         outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
-        all_weights=whole, head_gradient=kept_head * (x.head + x.head_excess),
+        outer_unreduced=np.maximum(g * outer, part + g * np.where(x.head > 0, x.head, x.outer)),
+        all_weights=whole, head_gradient=kept_head * x.head,
         last_buffer=last if stack.communication.gather_copies else np.zeros_like(total),
     )  # fmt: skip
 
@@ -81,6 +86,9 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     forward pass is there beside the parameters when the head runs. From the second layer of the backward pass on a
     reduce-scatter is in flight. The outer unit is reduced last. Gradients of earlier micro-batches are there throughout
     (`accumulates`).
+
+    tp ranks that divide the embedding each make its whole gradient (torch distributed/tensor/_ops/_embedding_ops.py:
+    a partial sum), which fully_shard sums over them before it reduces; without it stays whole for the update.
 
     `waits_whole`: stage 2 keeps all weights gathered; stage 3 frees a layer's after its forward pass, and none after
     its backward pass, so that both hold all of them when it ends. Gradients pile up unsharded in the type in which they
@@ -126,16 +134,23 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     }.get(states.stays_gathered, none)  # fmt: skip
     again = 2 * u.outer_weights if states.stays_gathered is StaysGathered.NOTHING else stays
     logits = x.head_inputs + x.head_kept + x.head_transient
-    excess = x.trained * states.gradient * x.head_excess
+    excess = x.trained * states.gradient * (x.whole_embedding - x.embedding_part)
     ended = np.where(sharded & ~waits, before + fresh * (grown - u.outer_shard), grown + excess * ~waits)
     ended = np.where(last, kept, ended)  # all but the outer unit's are reduced and sharded
-    buffers = np.where(waits, np.maximum(u.scatter, u.outer_scatter), u.outer_gradients + u.outer_scatter)
+    buffers = np.where(waits, np.maximum(u.scatter, u.outer_scatter), u.outer_unreduced + u.outer_scatter)
     again_2 = np.where(waits, fresh, 1.0)  # whether stage 2 gathers in this forward pass
     # of units the backward pass, which holds as many and a layer's gradients, needs more than a layer's forward
     beside, at_work = (
         (u.last_buffer, np.maximum(stream, np.asarray(x.layer_forward)[..., None]))
         if states.one_unit else (none, stream)
     )  # fmt: skip
+    ends = np.where(waits, none, behind(x, layers))
+    # the embedding's backward: its gradient, on tp ranks whole beside its own part, and those of its unit
+    apart = x.head * (states.stays_gathered is StaysGathered.HEAD)
+    embedding = (
+        np.where(waits, fully, u.outer_weights - x.weight_bytes * apart),
+        u.outer_gradients + x.trained * states.unit_gradient * (x.whole_embedding - apart),
+    )
     in_head = u.outer_weights if states.stays_gathered is not StaysGathered.HEAD else stays
     moments = [
         moment("forward", less, u.weights + u.outer_weights + 2 * u.weights + beside,
@@ -152,8 +167,11 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
         moment("backward_end", behind(x, done), np.where(waits, fully, two),
                np.where(waits, fully, u.weights + u.outer_weights),
                head + fresh * done * u.shard, np.where(done >= 1, scatter, 0.0), works=True),
-        moment("gradient_reduction", np.where(waits, none, behind(x, layers)), fully * waits, fully * waits,
+        moment("gradient_reduction", ends, fully * waits, fully * waits,
                ended, buffers),
-        moment("optimizer", None, none, none, kept + excess, optimizer_temporaries=update_temporaries(x, states)),
+        moment("gradient_reduction", ends, embedding[0], embedding[0],
+               ended + np.where(sharded, embedding[1], 0.0), scatter, working_set=stream),
+        moment("optimizer", None, none, none, kept + np.where(sharded, 0.0, excess),
+               optimizer_temporaries=update_temporaries(x, states)),
     ]  # fmt: skip
     return [*moments, moment("after_init", None, none, none, none)] if every else moments

@@ -52,8 +52,8 @@ class MemoryInputs:
     `reduces_aside` (n,): whether gradients are reduced beside compute.
     `weight_bytes` (n,): of a gathered parameter. `step_elements` (n,): of temporaries of an update that goes
     tensor by tensor, before it is sharded.
-    `communicators` (n,): bytes of a rank's process groups. `head_excess`: parameters whose gradient a rank holds beyond
-    its own.
+    `communicators` (n,): bytes of a rank's process groups. `whole_embedding`: parameters of an
+    embedding whose whole gradient a rank makes of its `embedding_part`.
     `update_bytes`: of temporaries per updated parameter. `trained`: 0 where weights are frozen and have no gradient.
     `narrow`: what weights take beyond `states`, whether they are in 8 bits or left in 16 of a frozen model in fewer,
     and copies in 8 bits (None: there are none); `narrow_gathered` (n, C): bytes of one in a gathered layer.
@@ -65,7 +65,6 @@ class MemoryInputs:
     expert: Array
     outer: Array
     head: Array
-    head_excess: Array
     unit: Array
     layers: Array
     alive: Array
@@ -101,6 +100,8 @@ class MemoryInputs:
     beside: Array | float = 0.0
     matrix_bytes: Array | float = 0.0
     head_forward: Array | float = 0.0
+    whole_embedding: Array | float = 0.0
+    embedding_part: Array | float = 0.0
     layer_forward: Array | float = 0.0
 
 
