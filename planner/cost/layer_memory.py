@@ -19,6 +19,7 @@ from planner.cost.memory.activations import (
     layer_activations,
     linear_input_bytes,
     sparse_sight,
+    wide_norm_bytes,
 )
 from planner.cost.mixers import block_attention, sparse_attention
 from planner.cost.mixers.kinds import working_bytes
@@ -96,7 +97,10 @@ def layer_memory(
         s, act = layer.state_space, recipe.activation_bytes
         cut = cut_of(s, x.tokens, x.t, x.c)
         working = np.maximum(working, stream + working_bytes(s, cut, act) - released)
-    return everything - freed, least, working + freed, working + everything - least
+    remade = working + everything - least
+    if problem.stack.states.engine is StateEngine.TORCH and wide_norm_bytes(problem.model, kernels, recipe):
+        remade = remade + least  # the upcast stands for the input, which the checkpoint keeps all the same
+    return everything - freed, least, working + freed, remade
 
 
 def dequantised_bytes(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.flops import Gemm, Shard, layer_gemms
-from planner.cost.memory.activations import STATISTIC_BYTES, LayerShape
+from planner.cost.memory.activations import NORM_WORKING, STATISTIC_BYTES, LayerShape, wide_norm_bytes
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
@@ -59,6 +59,7 @@ def backward_peak(
     - up's product: gradients of both inputs, one of f, all FFN gradients
     - attention: gradients of queries, keys, values and output, all FFN gradients and the projection's
     - the last product: its input, gradients of two products' inputs and of queries, all weight gradients
+    - norms of single operations: what they kept of the stream in fp32 and five more of it
     each beside the gradient of the stream. Weights are in `weight_bytes`, none where they get no gradient of their own.
     """
     act, h = recipe.activation_bytes, float(problem.model.hidden)
@@ -87,6 +88,11 @@ def backward_peak(
         queries = each * a.heads * a.head_dim / x.t
         points.append(each * (wide + pairs) + ffn + projection - norm)
     total = sum(parts.values(), np.zeros(len(x.t)))
+    wide_norm = wide_norm_bytes(problem.model, problem.stack.kernels, recipe) * stream / act
+    if wide_norm.any():
+        kept = wide_norm + STATISTIC_BYTES * stream / (act * h) + NORM_WORKING * wide_norm
+        points += [kept + ffn - norm] if halves else []
+        points.append(kept + ffn + others - (total - second))
     points.append(behind + 2.0 * gathered + queries + ffn + others - (total - second))
     return np.asarray(gradient + np.maximum.reduce(points) - second)
 

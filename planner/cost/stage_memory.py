@@ -121,6 +121,7 @@ def memory_inputs(
         whole_embedding=begins * rows[:, None],
         embedding_part=begins * (rows / t)[:, None],
         head_forward=last * head.forward[l_row][:, None],
+        norm_gradient=last * head.norm_gradient[l_row][:, None],
         layer_forward=layers.ahead[l_row],
         matrix_bytes=0.0 if matrices is None else matrices.temporaries,
     )

@@ -159,6 +159,8 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
                before, behind_layers=True, logits=x.head_forward + none),
         moment("loss", held, stays, fully, before, logits=logits),
         moment("head_backward", held, again, fully, before, logits=x.head_inputs + x.logit_gradient),
+        moment("head_backward", held, np.maximum(stays, in_head), fully, head,
+               logits=x.norm_gradient + none),
         moment("backward", held, two, fully, head, works=True),
         moment("layer_reduction", less, ahead + u.outer_weights + stay, fully - gone,
                head + np.where(sharded, u.gradients, 0.0) + first, scatter, working_set=stream),

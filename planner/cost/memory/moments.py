@@ -40,7 +40,8 @@ class MemoryInputs:
     them, `head` the head's. `unit` (n,): parameters of the widest layer. `layers`: layers of a stage. `alive`:
     stages of the class (0: padding). `in_flight`: micro-batches. `due`: bytes kept for weight gradients that run
     apart (None: none do). `head_inputs`, `head_kept`, `head_transient`,
-    `logit_gradient`: bytes of head and loss, zero but on the last stage; `head_forward` when the head's forward ends.
+    `logit_gradient`: bytes of head and loss, zero but on the last stage; `head_forward` when the head's forward ends,
+    `norm_gradient` when its weight has its gradient.
     `layer_forward` (n,): alive while the widest layer's forward runs, all that it keeps left out. `boundary`: of
     sent and received activations that a stage keeps of micro-batches in flight, `stage_buffers` of all of a step.
     `adapters`: weights, gradients and states of LoRA adapters. `stream` (n,): a layer's input [bytes].
@@ -100,12 +101,13 @@ class MemoryInputs:
     beside: Array | float = 0.0
     matrix_bytes: Array | float = 0.0
     head_forward: Array | float = 0.0
+    norm_gradient: Array | float = 0.0
     whole_embedding: Array | float = 0.0
     embedding_part: Array | float = 0.0
     layer_forward: Array | float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moment:
     """One moment of a phase, which may have several: named constant terms (n, C), the micro-batches (n, C) whose
     activations are kept (None: none), whether a layer is at work in its backward pass, and whether a micro-batch is
