@@ -29,6 +29,7 @@ from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms
 from planner.cost.host import HostModel
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
+from planner.cost.layer_peaks import forward_bytes
 from planner.cost.memory.activations import LayerShape
 from planner.cost.muon import MuonModel
 from planner.cost.network.overlap import paired_time, soft_maximum
@@ -71,7 +72,8 @@ class LayerCost:
     `hidden`: seconds of `time` that an overlapped pair of two micro-batches saves. `due`: bytes held from the input
     gradient to a weight gradient that runs apart. `kept`, `kept_full`: bytes held from forward to backward.
     `working`: bytes alive only while the layer's own backward runs, beside what is kept; `working_full` when the
-    layer was recomputed. `graphs`: memory of its CUDA graphs, None where no key captures any.
+    layer was recomputed. `ahead`: bytes alive while its forward runs, of which it keeps its input alone. `graphs`:
+    memory of its CUDA graphs, None where no key captures any.
     """
 
     forward: dict[str, Array]
@@ -89,6 +91,7 @@ class LayerCost:
     kept_full: Array
     working: Array
     working_full: Array
+    ahead: Array
     graphs: LayerGraphs | None = None
 
 
@@ -105,6 +108,7 @@ def _chained(first: LayerCost, then: LayerCost) -> LayerCost:
         kept_full=first.kept_full,
         working=np.maximum(then.working, first.working - then.kept),
         working_full=np.maximum(first.working_full, remade + then.working_full + then.kept_full),
+        ahead=np.maximum(first.ahead, first.kept_full + then.ahead),
     )
 
 
@@ -265,6 +269,7 @@ class LayerModel:
         return LayerCost(
             **times, due=weight_gradient_bytes(self.problem, recipe, layer, longest, kept),
             kept=kept, kept_full=kept_full, working=working, working_full=working_full, graphs=graphs,
+            ahead=forward_bytes(self.problem, recipe, layer, longest),
         )  # fmt: skip
 
     def _passes(self, layer: Layer, keys: ConfigTable, x: LayerShape, groups: Groups) -> _Passes:

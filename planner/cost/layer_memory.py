@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from planner.cost.adapters import linear_layers
 from planner.cost.flops import Shard, layer_gemms
+from planner.cost.layer_peaks import SECOND_HALF, attention_widths, backward_peak
 from planner.cost.memory.activations import (
     RESIDUAL_WORKING,
     LayerShape,
@@ -18,6 +19,7 @@ from planner.cost.memory.activations import (
     layer_activations,
     linear_input_bytes,
     sparse_sight,
+    wide_norm_bytes,
 )
 from planner.cost.mixers import block_attention, sparse_attention
 from planner.cost.mixers.kinds import working_bytes
@@ -25,12 +27,12 @@ from planner.cost.mixers.state_space import cut_of
 from planner.cost.network.context import context_kinds
 from planner.cost.network.messages import whole_qkv_bytes
 from planner.cost.selective import by_operations, kept_bytes
-from planner.spec.attention import Attention, AttentionKind
+from planner.spec.attention import Attention
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import SparseKernel
+from planner.spec.stack.kinds import SparseKernel, StateEngine
 
 Array = NDArray[np.float64]
 
@@ -70,7 +72,9 @@ def layer_memory(
     freed = np.minimum(freed, everything - parts["input"])
     least = parts["input"]
     working = _working(problem, recipe, layer, x) + dequantised_bytes(problem, recipe, layer, x)
-    released = sum((parts.get(name, zero) for name in ("mlp", "moe", "moe_act", "shared_experts")), zero)
+    released = sum((parts.get(name, zero) for name in SECOND_HALF), zero)
+    if problem.stack.states.engine is StateEngine.TORCH:
+        working = np.maximum(working, backward_peak(problem, recipe, layer, x, parts))
     a = layer.attention
     if a is not None and (see := sparse_sight(a, x)) is not None:
         act, kernel = recipe.activation_bytes, kernels.sparse_attention or SparseKernel.NONE
@@ -93,7 +97,10 @@ def layer_memory(
         s, act = layer.state_space, recipe.activation_bytes
         cut = cut_of(s, x.tokens, x.t, x.c)
         working = np.maximum(working, stream + working_bytes(s, cut, act) - released)
-    return everything - freed, least, working + freed, working + everything - least
+    remade = working + everything - least
+    if problem.stack.states.engine is StateEngine.TORCH and wide_norm_bytes(problem.model, kernels, recipe):
+        remade = remade + least  # the upcast stands for the input, which the checkpoint keeps all the same
+    return everything - freed, least, working + freed, remade
 
 
 def dequantised_bytes(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerShape) -> Array:
@@ -127,10 +134,9 @@ def context_working(a: Attention, x: LayerShape, kind: NDArray[np.int32], recipe
 
 def _attention_gradients(a: Attention, x: LayerShape, recipe: PrecisionRecipe) -> tuple[Array, Array]:
     """Bytes of gradients of queries and of attention's output, and of keys and values."""
-    shared = a.heads / x.t if a.kind is AttentionKind.MLA else a.kv_heads / x.kv_split
+    queries, pairs = attention_widths(a, x)
     each = recipe.activation_bytes * x.tokens
-    pairs = each * shared * (a.head_dim + a.v_head_dim)
-    return each * a.heads / x.t * (a.head_dim + a.v_head_dim), pairs
+    return each * queries, each * pairs
 
 
 def weight_gradient_bytes(

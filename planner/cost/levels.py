@@ -46,6 +46,9 @@ class Layers:
     kept_full: Array
     working: Array  # (l,) the largest over kinds
     working_full: Array
+    ahead: (
+        Array  # (l,) bytes alive in a layer's forward pass that keeps its input alone, the largest over kinds
+    )
     embedding: Array
     head: Array
     stream: Array  # (l,) bytes of a layer's input
@@ -111,6 +114,7 @@ def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
         kept_full=np.array([c.kept_full for c in costs]),
         working=np.max([c.working for c in costs], axis=0),
         working_full=np.max([c.working_full for c in costs], axis=0),
+        ahead=np.max([c.ahead for c in costs], axis=0),
         embedding=edges.embedding,
         head=edges.head,
         stream=edges.stream,

@@ -76,7 +76,7 @@ class Shards:
         Array, Array
     ]  # (k,) bytes of dense and of expert weights beside them, 0 where all are trained
     buckets: Array
-    largest_tensor: Array  # (k,) parameters
+    step_elements: Array  # (k,) of temporaries of an update, one parameter after the other
     communicators: Array  # (k,) bytes
     copied: Array  # (k,) seconds in which the two copies of an embedding sum their gradients
     tensors: Array  # (k,) trained ones of a mean stage
@@ -151,7 +151,7 @@ class ShardModel:
         communicators = sum(opened.values(), np.zeros(len(keys)))
         return Shards(
             inverse, dense, expert, heaviest, experts, scatter, reduce, gather, again, widest, outer, wide, head,
-            adapters, frozen, buckets, self._largest_tensor(t), communicators,
+            adapters, frozen, buckets, self._step_elements(t, e * et), communicators,
             self._copies_summed(keys, largest(copied)),
             *self._tensors(keys, copies, (dense_of_kind, expert_of_kind)), fetches,
         )  # fmt: skip
@@ -380,12 +380,37 @@ class ShardModel:
             found.append(total)
         return np.array(found)
 
-    def _largest_tensor(self, t: Array) -> Array:
-        """Parameters of the largest single tensor of a rank: of the head or of a layer's output projections [1]."""
-        model = self.problem.model
-        gemms = [g for kind in self.kinds for g in layer_gemms(kind, model.hidden) if g.shard is Shard.ROW]
-        wide = float(max((g.out_features * g.in_features for g in gemms), default=0))
-        return np.maximum(self._head_parameters(t), np.maximum(wide, model.side_vocab * model.side_width) / t)
+    def _step_elements(self, t: Array, experts: Array) -> Array:
+        """Elements of temporaries of an update that takes one parameter after the other, on a rank; `experts`: ranks
+        that divide those of experts [1].
+
+        Largest over parameters, in the order in which modules hold them, of (k - 1) n_i + n_(i-1), k being the stack's
+        `step_tensors`: torch 2.13 optim/adamw.py (adam.py _single_tensor_adam) with k = 3 has the root of the second
+        moment and what is made of it, and the denominator of the parameter before is not dropped until its name is
+        taken. Sizes: embedding, then of every layer a norm before each half and matrices one by one (q, k, v, gate and
+        up apart, all experts of a rank in one tensor), norm, head.
+        """
+        model, copies = self.problem.model, self.problem.stack.states.step_tensors
+        if not copies:
+            return np.zeros_like(t)
+        norm, head = np.full_like(t, float(model.hidden)), self._head_parameters(t)
+        sizes = [head * model.embedding_width / model.hidden]
+        blocks = [block for kind in self.kinds for block in kind.blocks]
+        for gemm, layer in ((g, block) for block in blocks for g in layer_gemms(block, model.hidden)):
+            if gemm.shard is Shard.COLUMN and not gemm.name.startswith("shared"):
+                sizes.append(norm)
+            divided = (
+                experts if gemm.expert else t if gemm.shard in (Shard.COLUMN, Shard.ROW) else np.ones_like(t)
+            )
+            whole = float(gemm.groups * gemm.in_features) / divided
+            half = layer.mlp or layer.moe
+            parts = 2 if half is not None and half.gated and gemm.name.endswith("_fc1") else 1
+            columns = [gemm.out_features / parts] * parts
+            sizes += [whole * each for each in (*columns, *[gemm.kv_out_features / 2.0] * 2) if each]
+        sizes += [np.full_like(t, float(model.side_vocab * model.side_width)) / t, norm]
+        sizes += [] if model.tied_embeddings else [head]
+        pairs = zip(sizes, [np.zeros_like(t), *sizes[:-1]], strict=True)
+        return np.maximum.reduce([(copies - 1.0) * size + before for size, before in pairs])
 
     def _first_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.edges import padded_vocabulary
 from planner.cost.levels import Layers, Pipelines
 from planner.cost.memory.idle_blocks import idle_blocks, lone_gradient
 from planner.cost.memory.moments import MemoryInputs
@@ -29,7 +30,7 @@ from planner.spec.config import OFFLOAD_ACTIVATIONS, ConfigTable
 from planner.spec.job import FROZEN_BYTES, Job, Optimizer
 from planner.spec.rule import Problem
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import CrossEntropy, StateEngine
+from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -66,7 +67,9 @@ def memory_inputs(
     values = layers.hidden[l_row] * np.where(table["sp"] > 0, t, 1.0)
     gathered = values * (t > 1)
     torch = stack.states.engine is StateEngine.TORCH
-    whole = torch and stack.kernels.cross_entropy is CrossEntropy.EAGER
+    # DTensor's embedding; that of a rank's own rows where nothing is divided
+    begins = np.ceil(classes.first.take(c_row, axis=0)) * (torch & (t > 1))[:, None]
+    rows = padded_vocabulary(problem, t) * float(problem.model.embedding_width)
     offload, engine = table["offload"], stack.states.engine
     in_flight, depth = pipelines.in_flight.take(p_row, axis=0), levels.layers_of.take(c_row, axis=0)
     held, copied = in_flight, (offload & OFFLOAD_ACTIVATIONS) > 0
@@ -78,7 +81,6 @@ def memory_inputs(
         expert=shards.expert.take(s_row, axis=0),
         outer=outer,
         head=head_weights,
-        head_excess=head_weights * ((t - 1.0) * whole)[:, None],
         unit=shards.widest[s_row],
         layers=depth,
         alive=classes.count.take(c_row, axis=0),
@@ -106,7 +108,7 @@ def memory_inputs(
         reduces_last=stack.states.reduces_last(table["zero"], table["num_microbatches"]),
         reduces_aside=stack.communication.beside_compute(table["pp"], table["zero"]),
         weight_bytes=weight_bytes,
-        largest_tensor=shards.largest_tensor[s_row],
+        step_elements=shards.step_elements[s_row],
         communicators=shards.communicators[s_row],
         update_bytes=_update_bytes(stack, job),
         trained=float(job.lora_rank is None),
@@ -116,6 +118,11 @@ def memory_inputs(
         beside=0.0
         if matrices is None
         else matrices.beside(outer, (states.dense, states.experts), states.shared),
+        whole_embedding=begins * rows[:, None],
+        embedding_part=begins * (rows / t)[:, None],
+        head_forward=last * head.forward[l_row][:, None],
+        norm_gradient=last * head.norm_gradient[l_row][:, None],
+        layer_forward=layers.ahead[l_row],
         matrix_bytes=0.0 if matrices is None else matrices.temporaries,
     )
 

@@ -132,3 +132,63 @@ def test_8_bit_adamw_updates_one_parameter_after_the_other(optimizer: Optimizer,
     assert detail is not None
     held = float(detail.memory["optimizer"]["optimizer_temporaries"][0, 0])
     assert held == pytest.approx(each * PARAMETERS / 8)
+
+
+@pytest.mark.parametrize(
+    ("copies", "stays"), [(4.0, "nothing"), (0.0, "root"), (4.0, "head"), (4.0, "last-layer")]
+)
+def test_the_buffer_of_the_last_all_gather_is_there_when_the_head_runs(copies: float, stays: str) -> None:
+    """FSDP2 copies parameters out of it; FSDP1 gathers into what it uses."""
+    subject = with_section(SUBJECT, "states", stays_gathered=StaysGathered(stays))
+    subject = with_section(subject, "communication", gather_copies=copies)
+    found = {}
+    for zero in (2, 3):
+        row = ConfigTable.of([ParallelConfig(dp=8, zero=zero)])
+        detail = costs(subject).evaluate(row, keep_terms=True).detail
+        assert detail is not None
+        assert detail.memory["forward"]["logits"].any()
+        found[zero] = float(detail.memory["forward"]["gathered_parameters"][0, 0])
+    root = 2 * HEAD + 2048
+    layer = (PARAMETERS - root) / 4
+    buffer = (HEAD if stays == "head" else layer) * (copies > 0)
+    held = {"head": HEAD, "last-layer": root + layer}.get(stays, root)
+    assert found == pytest.approx({2: 2 * (PARAMETERS + buffer), 3: 2 * (held + buffer)})
+
+
+@pytest.mark.parametrize(
+    ("vocab", "elements"),
+    [
+        (64000, 2 * 64000 * 2048 + 2048),  # of the head, behind the norm; the embedding has nothing before it
+        (1024, 3 * 2048 * 7168),  # of the second of three matrices as large
+    ],
+)
+def test_temporaries_of_an_update_of_one_parameter_after_the_other(vocab: int, elements: float) -> None:
+    """Two tensors of a parameter and one of that before it, over 8 ranks, in the 4 bytes of fp32 shards."""
+    model = replace(dense_model(4), vocab=vocab)
+    subject = problem(model, "1x8 a100", global_batch=32, stack="torchtitan-2026")
+    subject = with_section(subject, "states", step_tensors=3.0)
+    row = ConfigTable.of([ParallelConfig(dp=8, zero=3)])
+    detail = costs(subject).evaluate(row, keep_terms=True).detail
+    assert detail is not None
+    found = float(detail.memory["optimizer"]["optimizer_temporaries"][0, 0])
+    assert found == pytest.approx(4.0 * elements / 8)
+
+
+def test_tp_ranks_make_the_whole_gradient_of_their_embedding_at_the_end_of_the_backward_pass() -> None:
+    """Two ranks a half each: the update finds a half more without sharding, none with it."""
+    subject = problem(dense_model(4), "1x8 a100", global_batch=32, stack="torchtitan-2026")
+    found = {}
+    for zero in (0, 3):
+        row = ConfigTable.of([ParallelConfig(tp=2, sp=1, dp=4, num_microbatches=1, zero=zero)])
+        model = costs(subject)
+        detail = model.evaluate(row, keep_terms=True).detail
+        assert detail is not None
+        own = model.prepare(row).shards.dense[0, 0]
+        found[zero] = (
+            float(detail.memory["optimizer"]["gradients"][0, 0]) / 4.0 - own / (1 if zero == 0 else 4),
+            float(detail.memory["backward"]["gradients"][0, 0]) / 2.0,
+        )
+    assert found[0][0] == pytest.approx(HEAD / 2)
+    assert found[3] == pytest.approx(
+        (0.0, HEAD / 2), abs=1.0
+    )  # the head's own alone as the backward pass starts

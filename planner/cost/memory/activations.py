@@ -31,6 +31,9 @@ STATISTIC_BYTES = 4.0
 # backward: gradients of both, of their product and of their sum (Megatron-Bridge models/kimi/kimi_k3_ops.py).
 RESIDUAL_KEPT = 8.0
 RESIDUAL_WORKING = 16.0
+# Copies of the fp32 stream alive in the backward pass of an RMS norm of single operations, beside the one it kept: the
+# gradient of the normed stream, its part through the product, and of the square the factor, the gradient and their sum.
+NORM_WORKING = 5.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,11 @@ def eager_norm_bytes(model: ModelSpec, kernels: Kernels, recipe: PrecisionRecipe
         return 0.0
     wide = 4.0 - recipe.activation_bytes if model.wide_norms and kernels.single_operations else 0.0
     return kernels.eager_norm_bytes + wide
+
+
+def wide_norm_bytes(model: ModelSpec, kernels: Kernels, recipe: PrecisionRecipe) -> float:
+    """Bytes per value of the fp32 stream in which an RMS norm of single operations works, 0 where it is one kernel."""
+    return 4.0 if eager_norm_bytes(model, kernels, recipe) > 0 else 0.0
 
 
 def _attention_parts(
@@ -322,13 +330,17 @@ def _outlasting(layer: Layer, x: LayerShape, parts: dict[str, Array], act: float
 class HeadActivations:
     """Final norm, head and loss, per micro-batch [bytes]. `inputs`: kept of the norm and the head. `logits`: what the
     model returns. `kept`: what the loss keeps. `transient`: above `kept` at the loss's peak. `gradient`: of the
-    logits, when the head's own backward starts."""
+    logits, when the head's own backward starts. `forward`: alive when the head's forward ends, its input and the
+    logits, or while the final norm's runs. `norm_gradient`: alive while the head's gradient is there, in the head's
+    backward or the norm's."""
 
     inputs: Array
     logits: Array
     kept: Array
     transient: Array
     gradient: Array
+    forward: Array
+    norm_gradient: Array
 
 
 def head_activations(
@@ -342,7 +354,9 @@ def head_activations(
     On logits that tp ranks split, PyTorch's peaks at 4: log-probabilities, the gradient at the labels, exponents and
     their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Fused on bf16 logits: those and
     their gradient. Chunked: 3 q s b V over the chunks, and the head input's gradient.
-    V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is.
+    V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is. Whole logits are a copy
+    of what tp ranks gather of their parts, all three alive for a moment, beside the norm's output before it is gathered
+    (torch distributed/_functional_collectives.py all_gather_tensor: torch.cat of what came of every rank).
     """
     act = recipe.activation_bytes
     stream = x.tokens * model.hidden / x.sequence_split
@@ -356,18 +370,36 @@ def head_activations(
     split = np.where(kernels.cross_entropy is CrossEntropy.EAGER, 1.0, x.t)
     values = x.tokens * vocabulary / split
     logits, whole = act * values, kernels.whole_logit_bytes * x.tokens * vocabulary
+    parted = np.where((x.t > 1) & (split == 1.0), logits * (1.0 + 1.0 / x.t), 0.0)
+    forward = inputs + logits + parted + np.where(x.sequence_split > 1, act * stream, 0.0)
+    wide_norm = wide_norm_bytes(model, kernels, recipe) * stream
+    if norm:  # upcast and normed in fp32, both as they were and as they are multiplied
+        forward = np.maximum(forward + act * stream, 2.0 * wide_norm + 3.0 * act * stream)
+    statistics = STATISTIC_BYTES * x.tokens / x.sequence_split
+    behind = np.where(wide_norm > 0, (1.0 + NORM_WORKING) * wide_norm + statistics, 0.0)
     if kernels.cross_entropy is CrossEntropy.FUSED:
-        return HeadActivations(inputs, logits, logits, logits + whole, 2 * logits)
+        return HeadActivations(
+            inputs, logits, logits, logits + whole, 2 * logits, forward, np.maximum(inputs + logits, behind)
+        )
     wide = kernels.loss_bytes * values
     if kernels.cross_entropy is CrossEntropy.CHUNKED:
         part, rest = 1.0 / kernels.loss_chunks, act * stream
         return HeadActivations(
-            inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part
-        )
+            inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part,
+            forward - logits * (1.0 - part), np.maximum(inputs + logits * part, behind),
+        )  # fmt: skip
     split_peak = kernels.split_loss_peak or kernels.loss_peak
     peak = np.where(split > 1, split_peak, kernels.loss_peak)
     idle = _idle_scores(model, x, kernels, recipe, wide)
-    return HeadActivations(inputs, logits, wide, (peak - 1) * wide + whole + idle, logits)
+    return HeadActivations(
+        inputs,
+        logits,
+        wide,
+        (peak - 1) * wide + whole + idle,
+        logits,
+        forward,
+        np.maximum(inputs + logits, behind),
+    )
 
 
 def _idle_scores(

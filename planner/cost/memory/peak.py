@@ -9,16 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.memory.fully_shard import torch_moments
 from planner.cost.memory.graph_pool import GraphPool, RowGraphs
-from planner.cost.memory.moments import AT_LOSS, PHASES, MemoryInputs, Moment, gradients_kept, moments_of
+from planner.cost.memory.moments import (
+    PHASES,
+    MemoryInputs,
+    Moment,
+    contiguous_moments,
+    gradients_kept,
+)
+from planner.cost.memory.units import megatron_fsdp_moments
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import StateEngine
 
 Array = NDArray[np.float64]
+_MOMENTS: Final = {StateEngine.TORCH: torch_moments, StateEngine.MEGATRON_FSDP: megatron_fsdp_moments}
 # of two moments that differ by rounding alone the first counts, as where a pool fills every one
 _SAME = 1 + 1e-12
 
@@ -35,7 +45,7 @@ class Kept:
 
     def of(self, moment: Moment) -> Array:
         """Those of a moment (n, C) [bytes]."""
-        if self.loss is None or self.head is None or moment.phase not in AT_LOSS:
+        if self.loss is None or self.head is None or not moment.at_loss:
             return self.peak
         kept = self.peak.copy()
         np.put_along_axis(kept, self.head, self.loss, axis=1)
@@ -64,6 +74,11 @@ class Kept:
         if self.loss is None or self.head is None:
             return Kept(peak)
         return Kept(peak, np.where(wide, np.take_along_axis(other, self.head, axis=1), self.loss), self.head)
+
+
+def moments_of(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
+    """The moments of a step at which memory can peak, or `every` one that a report names."""
+    return _MOMENTS.get(stack.states.engine, contiguous_moments)(x, stack, every)
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,7 @@ def _peak_by_class(
         groups.setdefault(id(moment.kept), []).append(moment)
     result: Array | None = None
     for members in groups.values():
-        at_loss = [m for m in members if kept.loss is not None and m.phase in AT_LOSS]
+        at_loss = [m for m in members if kept.loss is not None and m.at_loss]
         quiet = [
             np.where(x.holds_head, -np.inf, m.fixed) if m in at_loss else m.fixed
             for m in members
@@ -135,7 +150,7 @@ def _binding_moment(
     for moment in moments:
         total, active = moment.fixed.take(at), None
         if moment.kept is not None:
-            active = moment.kept.take(at) * (at_loss if moment.phase in AT_LOSS else usual)
+            active = moment.kept.take(at) * (at_loss if moment.at_loss else usual)
             total += (1.0 + waste) * active
         if moment.works:
             total += working
@@ -163,8 +178,9 @@ def memory_cost(
     """Terms and peak of memory for every candidate, stage class and moment [bytes].
 
     Row i has the stem `stem[i]` of `x`, keeps `kept` of a micro-batch in flight and works in `working[i]`.
-    `terms` is empty unless `keep_terms`. `cached`: blocks of recomputed layers, which as those of the last step's
-    gradients a counter of reserved memory shows at the loss, whose tensors are too large for them. Short of memory the
+    `terms` is empty unless `keep_terms`, and has the larger of two moments of a phase. `cached`: blocks of recomputed
+    layers, which as those of the last step's gradients a counter of reserved memory shows at the loss, whose tensors
+    are too large for them. Short of memory the
     allocator returns them before it gives up (torch c10/cuda/CUDACachingAllocator.cpp, malloc: release_cached_blocks
     and another try), so that `peak` shows no more of them than `capacity` leaves, and none of the deferred ones where
     all would exceed it; `device`, on which the verdict rests, counts none. A moment's total: its
@@ -192,7 +208,10 @@ def memory_cost(
         peak = peak + _cached_blocks(x, stem, logged_phase, logged_class, cached, room, stack)
     else:
         peak = logged - unused
-    terms = {m.phase: _terms_of(m, stem, kept, working, waste, pool) for m in moments} if keep_terms else {}
+    terms: dict[str, dict[str, Array]] = {}
+    for moment in moments if keep_terms else ():
+        found = _terms_of(moment, stem, kept, working, waste, pool)
+        terms[moment.phase] = _larger(terms[moment.phase], found) if moment.phase in terms else found
     return MemoryCost(peak, reserved + outside, outside, stage_class, phase, by_class, terms)
 
 
@@ -240,6 +259,12 @@ def worst_moment(costs: Sequence[MemoryCost]) -> MemoryCost:
             },
         )
     return worst
+
+
+def _larger(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
+    """Terms of the larger of two moments of a phase, of every row and class (n, C)."""
+    more, none = sum(other.values()) > sum(one.values()), np.zeros(1)
+    return {name: np.where(more, other.get(name, none), one.get(name, none)) for name in {**one, **other}}
 
 
 def _terms_of(

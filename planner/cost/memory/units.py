@@ -1,4 +1,4 @@
-"""What do Megatron-FSDP's units hold gathered and unreduced at the moments of a step?
+"""What do ranks under Megatron-FSDP hold at the moments of a step, gathered and unreduced units above all?
 
 A unit is a layer; embedding, final norm and head lie outside units. Source: Megatron-LM
 core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py and param_and_grad_buffer.py, version 1. Left out: padding of
@@ -13,6 +13,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.memory.moments import (
+    MemoryInputs,
+    Moment,
+    behind,
+    gradients_kept,
+    static_terms,
+    update_temporaries,
+)
+from planner.spec.stack import Stack
 from planner.spec.stack.memory import States
 
 Array = NDArray[np.float64]
@@ -66,3 +75,37 @@ def fsdp_units(
         (width * elements[0], width * elements[1], width * elements[2], width * last),
         queued,
     )
+
+
+def megatron_fsdp_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
+    """Moments under Megatron-FSDP: sharded gradients throughout, layers gathered and reduced in queues."""
+    layers, total, none = np.maximum(x.layers, 1.0), x.dense + x.expert, np.zeros_like(x.dense)
+    width = x.weight_bytes if x.narrow_gathered is None else x.narrow_gathered
+    of = (total, x.outer, x.head, x.unit[:, None] + none)
+    u = fsdp_units(of, layers, x.zero, stack.states, (width, x.weight_bytes))
+    always = {**static_terms(x, stack), "gradients": gradients_kept(x)}
+    first, full, last, end = (x.trained * part for part in u.unreduced)
+    logits, held = x.head_inputs + x.head_kept + x.head_transient, x.in_flight
+
+    def moment(
+        phase: str,
+        kept: Array | None,
+        gathered: Array,
+        buffers: Array = none,
+        works: bool = False,
+        **more: Array,
+    ) -> Moment:
+        of_units = {"gathered_parameters": u.outside + gathered, "reduction_buffers": buffers}
+        return Moment(phase, {**always, **of_units, **more}, kept, works)
+
+    moments = [
+        moment("forward", behind(x, 1.0), u.gathered, working_set=x.stream[:, None] + none),
+        moment("loss", held, none, logits=logits),
+        moment("head_backward", held, none, first, logits=x.head_inputs + x.logit_gradient),
+        moment("backward", held, u.gathered, first, works=True),
+        moment("layer_backward", behind(x, u.queued), u.gathered, full, works=True),
+        moment("backward_end", behind(x, layers - 1.0), u.gathered, last, works=True),
+        moment("gradient_reduction", behind(x, layers), none, end),
+        moment("optimizer", None, none, optimizer_temporaries=update_temporaries(x, stack.states)),
+    ]
+    return [*moments, Moment("after_init", always)] if every else moments

@@ -122,7 +122,8 @@ class States(Section):
         0.0,
         ge=0,
         le=8,
-        description="copies of the largest local tensor during the step (one tensor at a time)",
+        description="tensors alive in an update of one parameter after the other, the last one of the parameter before "
+        "(AdamW with foreach=False: 3; 0: no such temporaries)",
     )
     communication_elements: float = Field(
         0.0,
