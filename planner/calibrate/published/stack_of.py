@@ -327,7 +327,7 @@ LAYERS_OFFLOADED: Final = re.compile(r"cpu_offloading_num_layers=(\d{1,4})", re.
 OFFLOAD: Final = re.compile(r"cpu_offload=true|activation offload", re.IGNORECASE)
 NO_PREDICTION: Final = "multi-token prediction of the row is not modelled"
 _NOT_MODELLED: Final = (
-    (OFFLOAD.pattern, "offload to the host is not modelled: what does not fit without it is borderline"),
+    (OFFLOAD.pattern, "CPU offload is not modelled: what does not fit without it is borderline"),
     (r"sliding window", "sliding-window attention of the row is not modelled"),
     (r"parallel transformer block", "the parallel block of the row is not modelled"),
     (r"fp8_dot_product_attention=true", "attention in fp8 is timed as bf16"),
