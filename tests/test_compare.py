@@ -97,7 +97,7 @@ def test_a_setting_for_one_cluster() -> None:
         (("dgx-h100",), (16,), "speed", "one of: step_time, days, cost, energy"),
         (("dgx-h100", "dgx-h1000"), (16,), "days", "did you mean"),
         (("dgx-h100",), (), "days", "node type"),
-        (("dgx-h100",), (13,), "days", "whole nodes"),
+        (("dgx-h100",), (13,), "days", "must be a multiple of 8"),
     ],
 )
 def test_bad_input(clusters: tuple[str, ...], gpus: tuple[int, ...], objective: str, says: str) -> None:

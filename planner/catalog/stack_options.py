@@ -215,7 +215,7 @@ OPTIONS: Final = (
     ),
     StackOption(
         DP_SERIAL, ("megatron",), {"communication": {"dp_overlap": 0.0}},
-        "gradients are reduced, and weights gathered, with nothing beside them, as where --overlap-grad-reduce and "
+        "gradients are reduced, and weights gathered, not overlapped, as where --overlap-grad-reduce and "
         "--overlap-param-gather are not given", StateEngine.CONTIGUOUS, since="2024-01",
     ),
     StackOption(

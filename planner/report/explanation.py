@@ -260,7 +260,7 @@ def _messages_table(placement: Placement) -> RenderableType:
         for e in a.exchanges
     ]  # fmt: skip
     heads = ("axis", "message", "of", "each", "times", "sent")
-    return _fitting(heads, rows, ((0, 1, 2, 3, 4, 5), (0, 1, 3, 4, 5)), {1, 2})
+    return _fitting(heads, rows, ((0, 1, 2, 3, 4, 5),), {1, 2})
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

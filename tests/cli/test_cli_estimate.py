@@ -61,7 +61,10 @@ def test_memory_of_a_plan_file_is_that_of_its_split(plan_file: Path) -> None:
         ([*JOB, "--set", "pp=2", "--set", "layout=Et*16|t*16"], "end with L"),
         ([*JOB, "--set", "pp=2", "--set", "layout=Et*16|t*16mL"], "0 m before"),
         ([*JOB, "--set", "pp=2", "--set", "vpp=2", "--set", "layout=16,16"], "4 parts"),
-        ([*JOB, "--stack", "nanotron-2024", "--set", "pp=2", "--set", "layout=16,16"], "deals layers itself"),
+        (
+            [*JOB, "--stack", "nanotron-2024", "--set", "pp=2", "--set", "layout=16,16"],
+            "assigns layers itself",
+        ),
         ([*JOB, "--choice", "1"], "belongs to a plan file"),
         (["llama-3.1-8b"], "MODEL and CLUSTER"),
         (["no-such-plan.json"], "the file must exist"),

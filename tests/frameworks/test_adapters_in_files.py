@@ -54,8 +54,8 @@ def test_words_of_programs(words: str, adapters: Adapters | None) -> None:
         ("--use_peft --lora_r 8", "on no module by name"),
         ("--use_peft --dtype bfloat16", "rank is not stated: 16"),
         ("--lora_r 8", "taken to switch them on"),
-        ("--use_peft --use_dora True", "--use_dora: costed as plain adapters"),
-        ("--use_peft --lora_modules_to_save lm_head", "--lora_modules_to_save: costed as plain adapters"),
+        ("--use_peft --use_dora True", "--use_dora: modelled as plain adapters"),
+        ("--use_peft --lora_modules_to_save lm_head", "--lora_modules_to_save: modelled as plain adapters"),
         ("--finetuning_type freeze", "all weights are counted as trained"),
     ],
 )

@@ -77,7 +77,7 @@ def test_tensor_parallel_collectives_run_beside_products_in_4_bits(precision: st
     which = launch("llama-3.1-8b", CONFIGS["megatron"], given)
     files = framework("megatron").render(which, "main-2026-08")
     assert ("--tp-comm-overlap" in files["launch.sh"]) is under
-    assert any("not asked for with products in 4 bits" in text for text in files.values()) is not under
+    assert any("not asked for with GEMMs in 4 bits" in text for text in files.values()) is not under
     bridge = framework("megatron-bridge").render(which, framework("megatron-bridge").default_version)[
         "launch.sh"
     ]

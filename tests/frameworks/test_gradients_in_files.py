@@ -104,10 +104,10 @@ def test_an_activation_that_is_not_fused(gated: bool) -> None:
     ("words", "costed", "said"),
     [
         ("", True, "--attention-dropout inside a fused kernel is not"),
-        ("--attention-dropout 0", True, "its masks and passes are costed"),
+        ("--attention-dropout 0", True, "its masks and passes are modelled"),
         ("--hidden-dropout 0.0", False, ""),
-        ("--attention-backend unfused", True, "its masks and passes are costed"),
-        ("--attention-backend unfused --attention-dropout 0", False, "are not costed"),
+        ("--attention-backend unfused", True, "its masks and passes are modelled"),
+        ("--attention-backend unfused --attention-dropout 0", False, "are not modelled"),
     ],
 )
 def test_dropout(words: str, costed: bool, said: str) -> None:

@@ -121,7 +121,7 @@ def test_a_second_copy_of_weights_is_no_shard_group() -> None:
     text = json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero})
     parsed = framework("deepspeed").parse({"ds_config.json": text})
     assert parsed.axes.get("hsdp", 0) == 0
-    assert any("is not costed" in said for said in parsed.notes)
+    assert any("is not modelled" in said for said in parsed.notes)
 
 
 def test_a_framework_without_it_is_not_told(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ def test_links_are_as_busy_as_the_cost_has_them(group: int) -> None:
     time = model.problem.stack.communication.dp_time
     assert time * busy == pytest.approx(float(shards.scatter[0] + shards.gather[0]), rel=0.01)
     sent = {message.what for message in exchanges(model, config, 0) if message.axis == "dp"}
-    assert ("gradients of copies" in sent) == (group > 0)
+    assert ("gradients across HSDP replicas" in sent) == (group > 0)

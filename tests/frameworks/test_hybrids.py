@@ -130,7 +130,7 @@ def test_a_convolution_that_the_mixer_does_not_have_is_refused() -> None:
     ("words", "complaint"),
     [
         ("--hybrid-layer-pattern MG*-", "gated delta nets"),
-        ("--hybrid-layer-pattern M*M*/*M/MM", "the same layers in every prediction module"),
+        ("--hybrid-layer-pattern M*M*/*M/MM", "the same layers in every MTP module"),
         ("--hybrid-layer-pattern M*M*/-", "that come before them"),
         ("--hybrid-layer-pattern M*M*/G", "gated delta nets"),
         ("--hybrid-layer-pattern M-X-", "M, \\*, -, E"),
@@ -160,7 +160,7 @@ def test_prediction_modules_of_earlier_scripts_are_read() -> None:
     assert read.model.mtp_layers == 2
     assert [layer.moe is not None for layer in read.model.mtp_block] == [False, True]
     assert read.model.mtp_block[1].moe.latent == 64  # type: ignore[union-attr]
-    assert any("prediction modules share" in note for note in read.notes)
+    assert any("MTP modules share" in note for note in read.notes)
 
 
 def test_the_older_name_and_program_are_read_too() -> None:

@@ -679,7 +679,7 @@ def test_one_layer_of_so_many_is_counted_through_the_chunks_of_a_rank(tmp_path: 
     axes = facts["axes"]
     assert isinstance(axes, dict)
     assert (axes["vpp"], axes["recompute_layers"]) == (2, 5)
-    assert "of 5 layers that a rank recomputes 4 are costed" in str(facts["notes"])
+    assert "of 5 layers that a rank recomputes 4 are modelled" in str(facts["notes"])
 
 
 def test_torchtitan_without_loss_parallel_holds_whole_logits(tmp_path: Path) -> None:
@@ -912,7 +912,7 @@ def test_graphs_of_reinforcement_learning_are_those_of_what_generates(
     text = PLAIN.replace("--bf16", f"--bf16 --perform-rl-step --cuda-graph-impl=local {more}")
     facts = checked(tmp_path, text, "run.sh")
     assert facts["axes"]["cuda_graph_impl"] == captured  # type: ignore[index]
-    assert "the training step alone is costed" in str(facts["notes"])
+    assert "the training step alone is modelled" in str(facts["notes"])
 
 
 def test_groups_of_micro_batches_other_than_the_pipeline_are_not_modelled(tmp_path: Path) -> None:

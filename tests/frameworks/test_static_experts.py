@@ -109,7 +109,9 @@ def test_recipes_of_ones_own(backend: str, more: str, legal: bool) -> None:
     text = SCRIPT.format(backend=backend, more=more)
     facts = check_files({"run.sh": text}, "gb200-nvl72", 64, None, None)
     assert facts["legal"] is legal
-    assert ("costed with moe_paged_stash_buffer_size_factor_cuda 1.1" in facts["notes"]) is ("stash" in more)
+    assert ("modelled with moe_paged_stash_buffer_size_factor_cuda 1.1" in facts["notes"]) is (
+        "stash" in more
+    )
 
 
 def test_gradients_that_are_reduced_alone() -> None:
@@ -179,7 +181,7 @@ def test_padding_is_written_and_read_as_costed(name: str) -> None:
     assert {one.field: one.value for one in meant.parse(own).stack_settings} == {"expert_padding": 1.25}
     facts = check_files(own, "gb200-nvl72", 64, MODEL, None)
     assert facts["legal"], facts["violations"]
-    assert "costed with moe_expert_capacity_factor 1.25" in facts["notes"]
+    assert "modelled with moe_expert_capacity_factor 1.25" in facts["notes"]
     assert "no token is counted as dropped" not in str(facts["notes"])
 
 

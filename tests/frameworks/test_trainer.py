@@ -88,13 +88,13 @@ def test_optimizers_and_adapters() -> None:
     assert read.adapters.rank == 16
     assert deepspeed(WORDS + " --use_peft False --lora_r 0").adapters is None
     assert (
-        "--optim lion_8bit: costed as AdamW with fp32 moments"
+        "--optim lion_8bit: modelled as AdamW with fp32 moments"
         in deepspeed(WORDS + " --optim lion_8bit").notes
     )
     own = AUTO | {"optimizer": {"type": "Lamb", "params": {"lr": 1e-4}}}
     read = deepspeed(WORDS + " --optim adafactor", own)
     assert read.optimizer is None
-    assert "optimizer.type Lamb: costed as AdamW with fp32 moments" in read.notes
+    assert "optimizer.type Lamb: modelled as AdamW with fp32 moments" in read.notes
 
 
 def test_names_that_deepspeed_does_not_look_at_are_no_faults() -> None:

@@ -62,7 +62,7 @@ def test_files_of_a_packed_job_are_checked_as_full_texts_and_say_so(tmp_path: Pa
     assert runner.invoke(app, ["export", str(plan), "--to", "megatron", "-o", str(out)]).exit_code == 0
     answer = json.loads(runner.invoke(app, ["check", str(out), "--cluster", "1x8 h100", "--json"]).stdout)
     assert answer["step_time_s"] > 1.05 * json.loads(plan.read_text())["choices"][0]["step_time"]
-    said = [note for note in answer["notes"] if "one text of 8,192 tokens" in note]
+    said = [note for note in answer["notes"] if "one document of 8,192 tokens" in note]
     assert len(said) == 1
     assert "--mean-len" in said[0]
 

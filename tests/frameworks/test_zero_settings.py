@@ -42,7 +42,7 @@ def test_numbers_of_elements_reach_the_stack_and_are_said() -> None:
     )
     states = problem.stack.states
     assert (states.bucket_elements, states.live_parameters, states.reuse_distance) == (2e8, 3e9, 5e8)
-    assert "costed with reduce_bucket_size 200,000,000" in said
+    assert "modelled with reduce_bucket_size 200,000,000" in said
     assert not any("overlap_comm" in line for line in said)  # on by default in stage 3
 
 
@@ -65,7 +65,7 @@ def test_auto_is_what_the_trainer_of_transformers_writes() -> None:
 
 def test_reductions_of_stages_1_and_2_wait_unless_overlap_comm_is_set() -> None:
     silent, said = checked(2)
-    assert "costed with overlap_comm false" in said
+    assert "modelled with overlap_comm false" in said
     assert step(silent, 2) > step(checked(2, overlap_comm=True)[0], 2)
     assert step(checked(3, overlap_comm=False)[0], 3) > step(checked(3)[0], 3)
 

@@ -204,8 +204,8 @@ def test_difference_names_what_changed() -> None:
     assert difference(config, replace(config, recompute=2, recompute_layers=1)) == "1 layer recomputed"
     assert replace(config, recompute=2, recompute_layers=1).describe().endswith("recompute:1 layer")
     on_host = replace(config, offload=1)
-    assert difference(config, on_host) == "optimizer on the host"
-    assert difference(on_host, config) == "nothing on the host"
+    assert difference(config, on_host) == "optimizer in CPU memory"
+    assert difference(on_host, config) == "nothing in CPU memory"
     graphs = replace(config, cuda_graph_impl=int(CudaGraphs.LOCAL), cuda_graph_modules=1)
     assert difference(config, graphs) == "CUDA graphs local+attn"
     deep = replace(config, pp=2, dp=2)

@@ -26,7 +26,7 @@ def used(model: CostModel, config: ParallelConfig) -> float:
 def test_a_move_saves_what_the_cost_model_says() -> None:
     model = costs(SUBJECT)
     moves = memory_moves(model, CONFIG, RULES, 80 * 2.0**30)
-    assert {"recompute all 3 to 5 layers", "micro-batch 2", "optimizer states on the host"} <= {
+    assert {"recompute all 3 to 5 layers", "micro-batch 2", "optimizer states in CPU memory"} <= {
         m.text for m in moves
     }
     for move in moves:

@@ -14,9 +14,9 @@ from tests.problems import problem
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("schedule=zb-h1", "schedule of 1f1b, interleaved instead of zb-h1"),
-        ("offload=optimizer+params", "offload of none instead of optimizer+params"),
-        ("zero=3", "zero of 0, 1 instead of 3"),
+        ("schedule=zb-h1", "schedule=1f1b or interleaved instead of zb-h1"),
+        ("offload=optimizer+params", "offload=none instead of optimizer+params"),
+        ("zero=3", "zero=0 or 1 instead of 3"),
     ],
 )
 def test_values_are_named_as_they_are_set(asked: str, said: str) -> None:

@@ -41,7 +41,7 @@ PARTS: Final = (
          ("communication.tp_exposed", "communication.tp_exposed_nodes", "communication.ep_exposed"), 0.3),
     Part("step_collectives", "time of data parallelism and between stages",
          ("communication.p2p_exposed", "communication.dp_time"), 0.3),
-    Part("host", "time the host needs to launch a layer",
+    Part("host", "CPU time to launch a layer",
          ("host.layer_floor", "host.layer_floor_tp", "host.moe_layer_floor", "host.layer_floor_tp_nodes",
           "host.pipeline_tp_floor"), 0.4),
     Part("overhead", "time of a step outside its layers", ("host.step_overhead", "host.tensor_update"), 1.0),

@@ -70,7 +70,7 @@ def test_transformer_engine_keeps_scores_in_fp32() -> None:
     assert plan.choices[0].memory.terms["activations"] > 32 / 8 * 2048**2 * 4 * 32 == 2 * 2**30
     torch = make_estimate(replace(asked, stack="torchtitan-2026"))
     assert not any("not fp32" in line for line in torch.assumptions)
-    products = [line for made in (plan, torch) for line in made.assumptions if "fp32 matrix products" in line]
+    products = [line for made in (plan, torch) for line in made.assumptions if "fp32 GEMMs" in line]
     assert ["Transformer Engine always" in line for line in products] == [True, False]
     split = make_estimate(replace(asked, restrict={"cp": (8,)}))
     assert [broken.rule for broken in split.violations] == ["cp-attention"]
