@@ -144,6 +144,13 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
         (u.last_buffer, np.maximum(stream, np.asarray(x.layer_forward)[..., None]))
         if states.one_unit else (none, stream)
     )  # fmt: skip
+    # a step's first layer is gathered while the outer unit's buffer is there
+    first_gather = np.where(u.last_buffer > 0, 2 * u.outer_weights + 2 * u.weights, none)
+    # stage 3: the next layer's buffer beside its parameters, when the one before has been reduced
+    next_layer = (
+        np.where((zero >= 3) & deep & (u.last_buffer > 0), fresh * u.shard + u.weights - u.gradients, 0.0)
+        * ~waits
+    )
     ends = np.where(waits, none, behind(x, layers))
     # the embedding's backward: its gradient, on tp ranks whole beside its own part, and those of its unit
     apart = x.head * (states.stays_gathered is StaysGathered.HEAD)
@@ -155,6 +162,7 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     moments = [
         moment("forward", less, u.weights + u.outer_weights + 2 * u.weights + beside,
                fully + (2 * u.weights + beside) * again_2, before, working_set=at_work),
+        moment("forward", None, first_gather, first_gather, before, working_set=stream),
         moment("forward", held, np.maximum(stays, in_head) + u.last_buffer, fully + u.last_buffer * again_2,
                before, behind_layers=True, logits=x.head_forward + none),
         moment("loss", held, stays, fully, before, logits=logits),
@@ -163,7 +171,8 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
                logits=x.norm_gradient + none),
         moment("backward", held, two, fully, head, works=True),
         moment("layer_reduction", less, ahead + u.outer_weights + stay, fully - gone,
-               head + np.where(sharded, u.gradients, 0.0) + first, scatter, working_set=stream),
+               head + np.where(sharded, u.gradients, 0.0) + first, scatter + np.maximum(next_layer, 0.0),
+               working_set=stream),
         moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead) + stay, fully - gone,
                head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, scatter, 0.0), works=True),
         moment("backward_end", behind(x, done), np.where(waits, fully, two),
