@@ -30,9 +30,10 @@ class _Units:
     """Bytes of what `fully_shard` gathers and reduces at once, (n, C).
 
     `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
-    remains once reduced; `outer_*`: embedding, norm and head together, `outer_unreduced` beside the
-    buffer: their gradients, or what becomes of the buffer and the last parameter's gradient, which a loop over them
-    still names (_fsdp_collectives.py foreach_reduce). `all_weights`: the whole model gathered.
+    remains once reduced, or, of a model in one unit, unreduced until the end; `outer_*`: embedding, norm and head
+    together, `outer_unreduced` beside the buffer: their gradients, or what becomes of the buffer and the last
+    parameter's gradient, which a loop over them still names (_fsdp_collectives.py foreach_reduce). `all_weights`: the
+    whole model gathered.
     `head_gradient`: the gradient that exists from the first step of the backward pass to the last. `last_buffer`: of
     the last all-gather of a forward pass, which stays until the next one is waited for.
     """
@@ -62,13 +63,14 @@ def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     reduced = np.where(sharded, x.trained * states.gradient, 0.0)
     kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
+    grew = np.where(sharded & states.one_unit, g * (total - x.outer), grown - outer_shard)
     part = gradients_kept(x) * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     last = whole if states.one_unit else inner * unit
     if states.stays_gathered is StaysGathered.HEAD and not states.one_unit:
         last = np.where(x.head > 0, w * x.head, last)
     return _Units(
         weights=inner * unit, gradients=g * unit, scatter=reduced * unit,
-        shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
+        shard=grew / np.maximum(x.layers, 1.0),
         outer_weights=whole if states.one_unit else w * outer,
         outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
         outer_unreduced=np.maximum(g * outer, part + g * np.where(x.head > 0, x.head, x.outer)),
