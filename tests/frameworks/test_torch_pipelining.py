@@ -1,6 +1,6 @@
 """What torch's pipelines do with fully sharded weights and gradients: four ranks on the CPU, two stages of two.
 
-The cost counts on it: `cost/memory/moments.py`, `cost/stage_memory.py`, `cost/pipeline/step.py`.
+The cost counts on it: `cost/memory/fully_shard.py`, `cost/stage_memory.py`, `cost/pipeline/step.py`.
 """
 
 from __future__ import annotations

@@ -30,9 +30,10 @@ class _Units:
     """Bytes of what `fully_shard` gathers and reduces at once, (n, C).
 
     `weights`, `gradients`, `scatter`, `shard`: one layer gathered, its gradient, its reduce-scatter buffer, and what
-    remains once reduced; `outer_*`: embedding, norm and head together, `outer_unreduced` beside the
-    buffer: their gradients, or what becomes of the buffer and the last parameter's gradient, which a loop over them
-    still names (_fsdp_collectives.py foreach_reduce). `all_weights`: the whole model gathered.
+    remains once reduced, or, of a model in one unit, unreduced until the end; `outer_*`: embedding, norm and head
+    together, `outer_unreduced` beside the buffer: their gradients, or what becomes of the buffer and the last
+    parameter's gradient, which a loop over them still names (_fsdp_collectives.py foreach_reduce). `all_weights`: the
+    whole model gathered.
     `head_gradient`: the gradient that exists from the first step of the backward pass to the last. `last_buffer`: of
     the last all-gather of a forward pass, which stays until the next one is waited for.
     """
@@ -62,13 +63,14 @@ def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
     outer_shard = grown * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     reduced = np.where(sharded, x.trained * states.gradient, 0.0)
     kept_head = np.where(sharded, g, fresh * x.trained * states.gradient)
+    grew = np.where(sharded & states.one_unit, g * (total - x.outer), grown - outer_shard)
     part = gradients_kept(x) * np.divide(outer, total, out=np.zeros_like(total), where=total > 0)
     last = whole if states.one_unit else inner * unit
     if states.stays_gathered is StaysGathered.HEAD and not states.one_unit:
         last = np.where(x.head > 0, w * x.head, last)
     return _Units(
         weights=inner * unit, gradients=g * unit, scatter=reduced * unit,
-        shard=(grown - outer_shard) / np.maximum(x.layers, 1.0),
+        shard=grew / np.maximum(x.layers, 1.0),
         outer_weights=whole if states.one_unit else w * outer,
         outer_gradients=g * outer, outer_scatter=reduced * outer, outer_shard=outer_shard,
         outer_unreduced=np.maximum(g * outer, part + g * np.where(x.head > 0, x.head, x.outer)),
@@ -144,6 +146,13 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
         (u.last_buffer, np.maximum(stream, np.asarray(x.layer_forward)[..., None]))
         if states.one_unit else (none, stream)
     )  # fmt: skip
+    # a step's first layer is gathered while the outer unit's buffer is there
+    first_gather = np.where(u.last_buffer > 0, 2 * u.outer_weights + 2 * u.weights, none)
+    # stage 3: the next layer's buffer beside its parameters, when the one before has been reduced
+    next_layer = (
+        np.where((zero >= 3) & deep & (u.last_buffer > 0), fresh * u.shard + u.weights - u.gradients, 0.0)
+        * ~waits
+    )
     ends = np.where(waits, none, behind(x, layers))
     # the embedding's backward: its gradient, on tp ranks whole beside its own part, and those of its unit
     apart = x.head * (states.stays_gathered is StaysGathered.HEAD)
@@ -155,6 +164,7 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     moments = [
         moment("forward", less, u.weights + u.outer_weights + 2 * u.weights + beside,
                fully + (2 * u.weights + beside) * again_2, before, working_set=at_work),
+        moment("forward", None, first_gather, first_gather, before, working_set=stream),
         moment("forward", held, np.maximum(stays, in_head) + u.last_buffer, fully + u.last_buffer * again_2,
                before, behind_layers=True, logits=x.head_forward + none),
         moment("loss", held, stays, fully, before, logits=logits),
@@ -163,7 +173,8 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
                logits=x.norm_gradient + none),
         moment("backward", held, two, fully, head, works=True),
         moment("layer_reduction", less, ahead + u.outer_weights + stay, fully - gone,
-               head + np.where(sharded, u.gradients, 0.0) + first, scatter, working_set=stream),
+               head + np.where(sharded, u.gradients, 0.0) + first, scatter + np.maximum(next_layer, 0.0),
+               working_set=stream),
         moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead) + stay, fully - gone,
                head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, scatter, 0.0), works=True),
         moment("backward_end", behind(x, done), np.where(waits, fully, two),
