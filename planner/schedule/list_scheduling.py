@@ -81,7 +81,7 @@ class _Rank:
         self.held = 0
         self.pending: list[tuple[int, int]] = []  # weight gradients, oldest first
         self.first_pending = 0
-        self.free = 0.0
+        self.free = self.early = 0.0
         self.left = work.busy(number)
         self.written: Written = []
 
@@ -99,6 +99,8 @@ class ListScheduler:
         shape = (2, work.stages)
         self.arrival = [[[_FOREVER] * work.m for _ in range(shape[1])] for _ in range(shape[0])]
         self.arrival[0][0] = [0.0] * work.m
+        # the same where no gap is left open for a pass that another then overtakes: when the order, run, has it
+        self.ready = [[[0.0] * work.m for _ in range(shape[1])] for _ in range(shape[0])]
         self.ranks = [_Rank(r, work) for r in range(work.p)]
         self.events: list[tuple[float, int]] = [(0.0, r) for r in range(work.p)]
         self.tolerance = 1e-9 * max(work.forward)
@@ -184,7 +186,7 @@ class ListScheduler:
         mb = rank.done[i]
         rank.done[i] += 1
         end = now + self._seconds(kind, stage)
-        self._take(rank, now, end)
+        ready = self._take(rank, end, self.ready[kind][stage][mb], self._seconds(kind, stage))
         rank.written.append((int(Pass.INPUT_GRADIENT if kind else Pass.FORWARD), stage, mb))
         if kind == 0:
             rank.held += 1
@@ -194,25 +196,32 @@ class ListScheduler:
         last = self.work.stages - 1
         if kind == 0 and stage == last:
             self.arrival[1][stage][mb] = end
+            self.ready[1][stage][mb] = ready
         elif kind == 0 or stage > 0:
             target = stage + (1 if kind == 0 else -1)
             holder = min(target, last - target) if self.work.folded else target
             delay = self.work.hop[min(stage, target)] if holder != rank.number else 0.0
             self.arrival[kind][target][mb] = end + delay
+            self.ready[kind][target][mb] = ready + delay
             if holder != rank.number:
                 heapq.heappush(self.events, (end + delay, holder))
 
-    def _take(self, rank: _Rank, now: float, end: float) -> None:
-        if now + rank.left > self.latest:
+    def _take(self, rank: _Rank, end: float, ready: float, seconds: float) -> float:
+        """Give a rank a pass; returns when it ends as the order is run, without gaps left open."""
+        rank.early = max(rank.early, ready)
+        if rank.early + rank.left > self.latest:
             raise NoOrderError
-        rank.left -= end - now
+        rank.early += seconds
+        rank.left -= seconds
         rank.free = end
+        return rank.early
 
     def _run_weight(self, rank: _Rank, now: float) -> None:
         stage, mb = rank.pending[rank.first_pending]
         rank.first_pending += 1
         rank.held -= 1
-        self._take(rank, now, now + self.work.weight_gradient[stage])
+        seconds = self.work.weight_gradient[stage]
+        self._take(rank, now + seconds, 0.0, seconds)
         rank.written.append((int(Pass.WEIGHT_GRADIENT), stage, mb))
         heapq.heappush(self.events, (rank.free, rank.number))
 

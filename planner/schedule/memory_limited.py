@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from planner.errors import InputError
@@ -31,17 +32,18 @@ from planner.schedule.simulate import StageTimes, simulate
 from planner.spec.config import FOLDED_SCHEDULES, Schedule
 
 MOST_PASSES: Final = 150_000  # beyond it one layout alone takes seconds
-_PASSES_TRIED: Final = 110_000  # by the layouts of one limit
-_FEWEST_LAYOUTS, _MOST_LAYOUTS = 4, 24
+_PASSES_TRIED: Final = 30_000  # by the layouts of one limit
+_FEWEST_LAYOUTS, _MOST_LAYOUTS = 4, 32
 _PASSES_MOVED: Final = 20_000  # of a pipeline whose every pattern is reordered, in a fraction of a second
-_FEW_PASSES: Final = 1_000  # of a pipeline whose layouts run under every limit
+_FEW_PASSES: Final = 1_600  # of a pipeline whose layouts run under every limit
+_SOME_PASSES: Final = 10_000  # of one whose ranks are filled under every limit
 _SHORTER: Final = 1 - 1e-9  # of a makespan, by which another order has to be shorter
 
 _HALF: Final = (Pattern(2, 3, 1), Pattern(2, 0, 1))  # of an even and an odd number of ranks
 _MIN: Final = (Pattern(1, 2, 0), Pattern(1, 0, 0))  # of a multiple of three ranks and of others
-_OTHERS: Final = (Pattern(1, 4, 0), Pattern(5, 0, 0), Pattern(3, 0, 0), Pattern(5, 1, 4))
-_PATTERNS: Final = (_MIN[0], _OTHERS[0], _MIN[1], *_HALF, *_OTHERS[1:])
-_MANNERS: Final = ((0.0, False), (1.0, False), (0.0, True), (0.5, True))  # patience, weights first
+_OTHERS: Final = (Pattern(1, 4, 0), Pattern(5, 1, 4), Pattern(5, 0, 0), Pattern(3, 0, 0))
+_PATTERNS: Final = (_MIN[0], _OTHERS[0], _HALF[0], _OTHERS[1], _MIN[1], _HALF[1], *_OTHERS[2:])
+_MANNERS: Final = ((0.5, True), (0.0, False), (0.0, True), (1.0, False))  # patience, weights first
 
 
 def default_limit(schedule: Schedule, p: int) -> int:
@@ -110,31 +112,35 @@ class _Search:
             self.try_table(action_table(schedule, self.work.p, self.work.m))
 
     def try_greedy(self) -> None:
-        limit = self.work.limit
-        while self._can_win(limit):
-            orders = Orders(replace(self.work, limit=limit))
-            for order in orders.found(lambda: self.latest):
-                self.try_written(order)
-            limit = min(limit, orders.lowest) - 1
+        lowest = self.work.limit + 1  # limit down to which the orders are known
+        limits = _ladder(self.work, self.passes <= _SOME_PASSES, self.passes)
+        for limit in sorted({self.work.limit, *limits}, reverse=True):
+            if limit < lowest and self._can_win(limit):
+                orders = Orders(replace(self.work, limit=limit))
+                for order in orders.found(lambda: self.latest):
+                    self.try_written(order)
+                lowest = min(limit, orders.lowest)
 
     def try_layouts(self) -> None:
-        work = self.work
-        layouts = list(_folded_layouts(work.p) if work.folded else _straight_layouts(work))
-        layouts = layouts[: max(_FEWEST_LAYOUTS, min(_MOST_LAYOUTS, _PASSES_TRIED // self.passes))]
-        lowest = [work.limit + 1] * len(layouts)  # limit down to which each layout has given its order
-        for limit in _ladder(work, self.passes):
+        tries = max(_FEWEST_LAYOUTS, min(_MOST_LAYOUTS, _PASSES_TRIED // self.passes))
+        known: dict[
+            int, tuple[Urgency, int]
+        ] = {}  # the layouts, and the limits down to which their orders are known
+        for limit in _ladder(self.work, self.passes <= _FEW_PASSES, self.passes):
             if not self._can_win(limit):
                 break
-            for i, urgency in enumerate(layouts):
-                if limit < lowest[i]:
-                    lowest[i] = self._try_layout(urgency, limit)
-        self._try_layout(_one_by_one(work), 1 + work.folded)
+            work = replace(self.work, limit=limit)
+            layouts = _folded_layouts(work.p) if work.folded else _straight_layouts(work)
+            for i, urgency in enumerate([_one_by_one(work), *islice(layouts, tries)]):
+                layout, lowest = known.get(i, (None, 0))
+                if layout != urgency or limit < lowest:
+                    known[i] = urgency, self._try_layout(urgency, work)
 
-    def _try_layout(self, urgency: Urgency, limit: int) -> int:
-        scheduler = ListScheduler(replace(self.work, limit=limit), urgency, self.latest)
+    def _try_layout(self, urgency: Urgency, work: Pipeline) -> int:
+        scheduler = ListScheduler(work, urgency, self.latest)
         with suppress(NoOrderError):
             self.try_written(scheduler.order())
-        return min(limit, scheduler.most)
+        return min(work.limit, scheduler.most)
 
     def _can_win(self, limit: int) -> bool:
         """Whether a limit leaves time to hold all chunks before the best order so far ends."""
@@ -153,14 +159,13 @@ def _chunk_seconds(work: Pipeline) -> float:
     return work.m * max(sum(held[s] for s in work.held_by(r)) for r in range(work.p))
 
 
-def _ladder(work: Pipeline, passes: int) -> list[int]:
-    """Limits to run layouts under, the largest first: they depend on `work.limit` in where they begin alone."""
-    p, least = work.p, 1 + work.folded
-    named = {default_limit(schedule, p) for schedule in (Schedule.V_HALF, Schedule.V_MIN, Schedule.ZB_H2)}
-    steps = (
-        set(range(least, work.limit + 1)) if passes <= _FEW_PASSES else {least, p, 3 * p // 2, 3 * p, *named}
-    )
-    return sorted((limit for limit in steps if least <= limit <= work.limit), reverse=True)
+def _ladder(work: Pipeline, every: bool, passes: int) -> list[int]:
+    """Limits to try, the largest first, from the pipeline's own: every one, or those that other limits share."""
+    p = work.p
+    few = {default_limit(schedule, p) for schedule in (Schedule.V_HALF, Schedule.V_MIN, Schedule.ZB_H2)}
+    few |= {1, 2, *range(0, p, 1 + passes // 10_000), *range(p, 4 * p + 1, max(1, p // 8))}
+    limits = range(work.limit + 1) if every else few
+    return sorted((limit for limit in limits if 1 + work.folded <= limit <= work.limit), reverse=True)
 
 
 def _check(name: str, p: int, m: int, v: int) -> None:

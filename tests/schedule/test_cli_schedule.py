@@ -52,6 +52,7 @@ def test_documented_call_has_the_documented_keys() -> None:
         ("v-half", 4, 2, 8, 53.0),
         ("v-min", 4, 2, 8, 59.0),
         ("zb-auto", 4, 1, 8, 27.0),
+        ("sail-zbv", 5, 2, 5, 34.0),  # adapts; the fixed order takes 38
     ],
 )
 def test_every_name_answers(name: str, pp: int, vpp: int, m: int, makespan: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,3 +79,60 @@ def test_sixteen_ranks_and_64_micro_batches_are_scheduled() -> None:
     timed = simulate(table, times)
     assert 64 * 2 * 3.0 < timed.makespan < 1.5 * 64 * 2 * 3.0
     assert timed.in_flight.until_weight.max() <= default_limit(Schedule.V_HALF, 16)
+
+
+# makespans of the zero-bubble project's own orders within these limits (sail-sg, scheduler/zbv_greedy.py, zbv.py and
+# zb.py, run with these times): schedule, stages a rank, ranks, micro-batches, (f, b, w, hop), limit, makespan
+@pytest.mark.parametrize(
+    ("schedule", "v", "p", "m", "costs", "limit", "makespan"),
+    [
+        (Schedule.V_HALF, 2, 16, 64, (1.0, 1.0, 1.0, 0.1), None, 435.2),
+        (Schedule.V_HALF, 2, 5, 14, (1.0, 1.0, 1.0, 0.25), None, 102.0),
+        (Schedule.V_HALF, 2, 6, 24, (1.0, 1.5, 0.7, 0.05), None, 183.1),
+        (Schedule.V_MIN, 2, 12, 48, (1.0, 0.9, 1.1, 0.0), None, 326.8),
+        (Schedule.V_MIN, 2, 6, 24, (1.0, 2.0, 0.5, 0.0), None, 308.5),
+        (Schedule.ZB_V, 2, 10, 10, (1.0, 1.2, 0.8, 0.0), None, 72.0),
+        (Schedule.ZB_H2, 1, 8, 8, (1.0, 0.9, 1.1, 0.1), 12, 31.7),
+        (Schedule.ZB_H2, 1, 8, 8, (1.0, 0.9, 1.1, 0.05), 8, 31.35),
+    ],
+)
+def test_no_slower_than_the_project_of_its_name(
+    schedule: Schedule,
+    v: int,
+    p: int,
+    m: int,
+    costs: tuple[float, float, float, float],
+    limit: int | None,
+    makespan: float,
+) -> None:
+    times = stage_times(p * v, *costs)
+    timed = simulate(memory_limited_table(schedule, p, m, times, limit, v), times)
+    assert timed.makespan <= makespan + 1e-6
+    assert timed.in_flight.until_weight.max() <= (limit or default_limit(schedule, p))
+
+
+@pytest.mark.parametrize(("p", "held"), [(2, 4), (3, 4), (4, 6), (5, 6), (6, 8), (8, 10), (16, 18)])
+def test_v_half_holds_by_default_what_its_pattern_holds(p: int, held: int) -> None:
+    assert default_limit(Schedule.V_HALF, p) == held
+
+
+@pytest.mark.parametrize(
+    ("v", "p", "m", "costs"),
+    [
+        (2, 4, 16, (0.7, 1.3, 1.0, 0.1)),  # 208.7 with 2 chunks, once 229.4 with 3
+        (2, 5, 10, (1.0, 0.9, 1.1, 0.3)),
+        (2, 3, 10, (1.0, 1.6, 0.6, 0.1)),
+        (1, 4, 13, (1.0, 1.6, 0.6, 0.3)),
+        (1, 6, 12, (0.7, 1.3, 1.0, 0.0)),
+    ],
+)
+def test_more_memory_is_never_slower(
+    v: int, p: int, m: int, costs: tuple[float, float, float, float]
+) -> None:
+    times = stage_times(p * v, *costs)
+    spans = []
+    for limit in range(v, 3 * p + 1):
+        timed = simulate(memory_limited_table(Schedule.ZB_H2, p, m, times, limit, v), times)
+        assert timed.in_flight.until_weight.max() <= limit
+        spans.append(timed.makespan)
+    assert all(after <= before * (1 + 1e-8) for before, after in pairwise(spans))
