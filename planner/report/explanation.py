@@ -173,7 +173,7 @@ def explanation_document(found: Explanation) -> RenderableType:
     if placement.axes:
         blocks += [
             section("Rank layout", *_order_lines(placement), Text(""), _axes_table(placement)),
-            section(f"Messages of a rank of pipeline rank {placement.stage}, in a step", _messages_table(placement)),
+            section(f"Messages of a rank on pipeline rank {placement.stage}, in a step", _messages_table(placement)),
             section(f"Groups of rank {found.rank} ({', '.join(p for p in (where, node) if p)})", _groups_table(found)),
         ]  # fmt: skip
     else:
@@ -260,7 +260,7 @@ def _messages_table(placement: Placement) -> RenderableType:
         for e in a.exchanges
     ]  # fmt: skip
     heads = ("axis", "message", "of", "each", "times", "sent")
-    return _fitting(heads, rows, ((0, 1, 2, 3, 4, 5), (0, 1, 3, 4, 5)), {1, 2})
+    return _fitting(heads, rows, ((0, 1, 2, 3, 4, 5),), {1, 2})
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

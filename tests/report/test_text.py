@@ -27,7 +27,7 @@ def test_a_found_plan_tells_everything(example_plan: Plan) -> None:
         "53.8 days",
         "pipeline bubble",
         "activations",
-        "stage 0",
+        "pipeline rank 0",
         "compute layers +0.350 s",
         "tp stays inside the node",
         "1,000,000",
