@@ -173,7 +173,7 @@ def explanation_document(found: Explanation) -> RenderableType:
     if placement.axes:
         blocks += [
             section("Rank layout", *_order_lines(placement), Text(""), _axes_table(placement)),
-            section(f"Messages of a rank of pipeline rank {placement.stage}, in a step", _messages_table(placement)),
+            section(f"Messages of a rank on pipeline rank {placement.stage}, in a step", _messages_table(placement)),
             section(f"Groups of rank {found.rank} ({', '.join(p for p in (where, node) if p)})", _groups_table(found)),
         ]  # fmt: skip
     else:

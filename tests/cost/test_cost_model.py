@@ -179,7 +179,7 @@ def test_copies_of_an_embedding_sum_their_gradients(stages: int, module: int, co
     seconds = float(all_reduce_time(4.0 * 32000 * 2048 / 2, group, model.links))
     assert found == pytest.approx(copies * subject.stack.communication.dp_time * seconds)
     for stage in range(stages):
-        sent = [e for e in exchanges(model, row, stage) if "copies" in e.what]
+        sent = [e for e in exchanges(model, row, stage) if "replicated" in e.what]
         assert [e.sent for e in sent] == copies * [4.0 * 32000 * 1024]
 
 

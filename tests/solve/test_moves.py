@@ -120,7 +120,7 @@ def test_segments_that_grow_save_what_the_stack_wastes() -> None:
 def test_what_the_hosts_have_no_room_for_does_not_fit() -> None:
     roomy, config = costs(SUBJECT), replace(CONFIG, micro_batch=16, num_microbatches=1)
     move = next(
-        m for m in memory_moves(roomy, config, RULES, 80e9) if m.text.startswith("optimizer states on")
+        m for m in memory_moves(roomy, config, RULES, 80e9) if m.text.startswith("optimizer states in")
     )
     need = float(host_need(roomy, move.config).total[0])
     for room, fits in ((need * 1.01, move.fits), (need * 0.99, False)):
