@@ -115,14 +115,16 @@ class HostModel:
         t = keys["tp"].astype(float)
         crossing = (keys["pp"] > 1) & (cluster.num_devices > cluster.tiers[0].size) & (t > 1)
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
-        fused = self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
+        # a rank alone in its group has nothing to send and keeps NCCL's dispatcher (megatron/arguments.py)
+        several = keys["ep"] * keys["etp"] > 1
+        fused = several & (self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL)
         lone = self.problem.job.seq_len, self.problem.stack.kernels.single_operations
         worth, mixer = dense_launches(layer, *lone), mixer_launches(layer, *lone)
         dense, none, slower = self.dense(t) * worth, np.zeros(len(t)), self.slowdown
         pipeline = slower * pipeline
         if layer.moe is None:
             return HostFloor(dense, none, none, pipeline, worth, mixer)
-        routing = slower * host.moe_layer_floor * (FUSED_DISPATCH_LAUNCHES if fused else 1.0)
+        routing = slower * host.moe_layer_floor * np.where(fused, FUSED_DISPATCH_LAUNCHES, 1.0)
         precision = Precision.BF16 if layer.wide else self.problem.job.precision
         launches = EXPERT_LAUNCHES.get(precision, BLOCK_SCALED_LAUNCHES)
         if self.problem.stack.kernels.single_operations:

@@ -135,9 +135,10 @@ class PassModel:
             moved["mlp_act"] = act * x.tokens * (reads + eager) * layer.mlp.ffn / x.t
         if layer.moe is not None:
             rows = x.routed_tokens * layer.moe.mean_k
-            passes: Array | float = PERMUTE_PASSES
-            if self.rates.problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL:
-                passes = np.where(layer.moe.experts / x.e > 1, passes + CHUNK_PASSES, passes)
+            # a rank alone in its group has nothing to send and keeps NCCL's dispatcher
+            plain = self.rates.problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL
+            sorts = (layer.moe.experts / x.e > 1) & (plain | (x.e * x.et <= 1))
+            passes = PERMUTE_PASSES + np.where(sorts, CHUNK_PASSES, 0.0)
             moved["moe_permute"] = act * rows * x.et * layer.moe.width(int(h)) * passes
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.choices
