@@ -41,8 +41,8 @@ from planner.calibrate.correction.estimate import (
     sensitivities,
 )
 from planner.calibrate.correction.parts import multiply_of, narrow_formats
+from planner.calibrate.costing import broken_rule
 from planner.calibrate.coverage import band_of
-from planner.calibrate.predict import broken_rule
 from planner.calibrate.published.measured import group_of, is_judged, measurement_of
 from planner.calibrate.published.runs import RunReader, read_models, read_rows
 from planner.catalog.load_stacks import load_stack

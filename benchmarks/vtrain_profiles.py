@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.calibrate.predict import rates_of
+from planner.calibrate.costing import rates_of
 from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows
 from planner.calibrate.statistics import Answer, sweep_summaries
 from planner.calibrate.validate import validation_answers

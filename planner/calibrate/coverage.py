@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.calibrate.predict import rates_of
+from planner.calibrate.costing import rates_of
 from planner.calibrate.published.measured import group_of, is_judged, number_of
 from planner.calibrate.statistics import Answer, error_summary
 from planner.cost.model import CostModel

@@ -44,6 +44,12 @@ def costed_leaves(
             yield rows, prepared.evaluate(part, own - part.start, ways.layers[rows], least=least)
 
 
+def places_behind_first(numbers: NDArray[np.int64]) -> tuple[Index, Index]:
+    """So many leaves of each of some stems, in order: which stem, and its place among the choices, 1 the first."""
+    leaf = np.repeat(np.arange(len(numbers)), numbers)
+    return leaf, 1 + np.arange(len(leaf)) - (np.cumsum(numbers) - numbers)[leaf]
+
+
 def first_is_fastest(model: CostModel, choices: Sequence[Recomputations]) -> Mask:
     """Of which of some choices the first surely takes least time, (n,). The user's own runs may say otherwise of lists
     of modules, of which each has a factor of its own."""

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
-from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest
+from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest, places_behind_first
 from planner.solve.search import Bounds, bounds_of
 from planner.space.enumerate import Enumeration
-from planner.space.recomputations import Recomputations
 from planner.spec.config import ConfigTable
 
 WAVE_STEMS = 32768  # costed between two looks at the bounds
@@ -66,7 +65,7 @@ def pareto_front(
         return ParetoFront(space.stems, np.zeros(0), np.zeros(0), True)
     builder = _Builder(model, space, limit, bounds or bounds_of(model, space), stopped)
     complete, rows = builder.fill(), builder.front.rows
-    return ParetoFront(builder.table(*rows[:, 2:].T.astype(np.intp)), rows[:, 0], rows[:, 1], complete)
+    return ParetoFront(space.leaves(*rows[:, 2:].T.astype(np.intp)), rows[:, 0], rows[:, 1], complete)
 
 
 class _Builder:
@@ -77,18 +76,9 @@ class _Builder:
     ) -> None:
         self.model, self.space, self.limit, self.bounds, self.stopped = model, space, limit, bounds, stopped
         self.front, self.hosts = _Front(), HostRoom(model, space.stems)
-        self.flat = Recomputations.joined(space.choices)
-        self.count = np.array([len(choices) for choices in space.choices], dtype=np.int64)
-        self.start = np.cumsum([0, *self.count])[:-1]
+        self.counts = space.counts
         self.fastest = first_is_fastest(model, space.choices)
         self.smallest = np.array([not choices.modules.any() for choices in space.choices], dtype=np.bool_)
-
-    def table(self, stems: Index, places: Index) -> ConfigTable:
-        """Leaves as configurations."""
-        return self._ways(stems, places).given_to(self.space.stems.take(stems))
-
-    def _ways(self, stems: Index, places: Index) -> Recomputations:
-        return self.flat.take(self.start[self.space.kind[stems]] + places)
 
     def fill(self) -> bool:
         """Every point of the front; False where it was stopped."""
@@ -103,10 +93,10 @@ class _Builder:
             wave, left = np.sort(left[:WAVE_STEMS]), left[WAVE_STEMS:]
             kind, leaf = self.space.kind[wave], np.arange(len(wave))
             fast, _ = self._look(wave, leaf, np.zeros(len(wave), dtype=np.intp))
-            _, small = self._look(wave, leaf, self.count[kind] - 1)
+            _, small = self._look(wave, leaf, self.counts[wave] - 1)
             fast = np.where(self.fastest[kind], fast, time[wave])
             small = np.where(self.smallest[kind], small, memory[wave])
-            more = (self.count[kind] > 2) & (small <= self.limit)
+            more = (self.counts[wave] > 2) & (small <= self.limit)
             waiting.append((wave[more], fast[more], small[more]))
         return self._between(waiting)
 
@@ -122,14 +112,16 @@ class _Builder:
                 return False
             part = order[start : start + WAVE_STEMS // 8]
             wave = stems[np.sort(part[self.front.least(time[part]) > memory[part]])]
-            others = self.count[self.space.kind[wave]] - 2
-            leaf = np.repeat(np.arange(len(wave)), others)
-            self._look(wave, leaf, 1 + np.arange(len(leaf)) - (np.cumsum(others) - others)[leaf])
+            self._look(wave, *places_behind_first(self.counts[wave] - 2))
         return True
 
     def _look(self, stems: Index, leaf: Index, places: Index) -> tuple[Array, Array]:
         """Cost leaves (`leaf` indexes `stems`, ascending), offer those that fit; their times and memory."""
-        time, memory, ways = np.empty(len(leaf)), np.empty(len(leaf)), self._ways(stems[leaf], places)
+        time, memory, ways = (
+            np.empty(len(leaf)),
+            np.empty(len(leaf)),
+            self.space.recomputed(stems[leaf], places),
+        )
         for rows, cost in costed_leaves(self.model, self.space.stems.take(stems), leaf, ways):
             time[rows], memory[rows] = cost.step_time, cost.device_memory
         good = np.flatnonzero((memory <= self.limit) & (self.front.least(time) > memory))

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
-from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest
+from planner.solve.leaves import HostRoom, costed_leaves, first_is_fastest, places_behind_first
 from planner.space.enumerate import Enumeration
-from planner.space.recomputations import Recomputations
 from planner.spec.config import ConfigTable
 
 BOUND_STEMS = 262144  # bounded at a time
@@ -106,9 +105,7 @@ class _Looker:
         self.costed = self.too_large = 0
         self.hosts = HostRoom(model, space.stems)
         self.least = (np.inf, 0, 0)
-        self.flat = Recomputations.joined(space.choices)
-        self.choices = np.array([len(choices) for choices in space.choices], dtype=np.int64)
-        self.start = np.cumsum([0, *self.choices])[:-1]
+        self.counts = space.counts
         self.ordered = first_is_fastest(model, space.choices)
 
     def first_leaves(self, stems: Index) -> tuple[Index, NDArray[np.float64]]:
@@ -116,26 +113,20 @@ class _Looker:
         kind = self.space.kind[stems]
         none = np.zeros(len(stems), dtype=np.intp)
         time, fits = self._look(stems, np.arange(len(stems)), none)
-        waiting = (self.choices[kind] > 1) & ~(fits & self.ordered[kind])
+        waiting = (self.counts[stems] > 1) & ~(fits & self.ordered[kind])
         time = np.where(self.ordered[kind], time, self.bound[stems])
         return stems[waiting], time[waiting]
 
     def other_leaves(self, stems: Index) -> None:
         """Cost all leaves of stems but the first of each."""
-        others = self.choices[self.space.kind[stems]] - 1
-        leaf = np.repeat(np.arange(len(stems)), others)
-        self._look(stems, leaf, 1 + np.arange(len(leaf)) - (np.cumsum(others) - others)[leaf])
-
-    def ways(self, stems: Index, places: Index) -> Recomputations:
-        """What leaves recompute."""
-        return self.flat.take(self.start[self.space.kind[stems]] + places)
+        self._look(stems, *places_behind_first(self.counts[stems] - 1))
 
     def _look(
         self, stems: Index, leaf: Index, places: Index
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step time of the leaves (`leaf` indexes `stems`, ascending) and whether they fit."""
         time, fits = np.empty(len(leaf)), np.empty(len(leaf), dtype=np.bool_)
-        named, ways = stems[leaf], self.ways(stems[leaf], places)
+        named, ways = stems[leaf], self.space.recomputed(stems[leaf], places)
         for rows, cost in costed_leaves(self.model, self.space.stems.take(stems), leaf, ways, least=True):
             assert cost.least is not None, "it was asked for"
             good = cost.device_memory <= self.limit
@@ -154,10 +145,6 @@ class _Looker:
         self.costed += len(leaf)
         self.too_large += int((~fits).sum())
         return time, fits
-
-    def rows(self, stems: Index, places: Index) -> ConfigTable:
-        """Leaves as configurations."""
-        return self.ways(stems, places).given_to(self.space.stems.take(stems))
 
 
 def search(
@@ -181,9 +168,9 @@ def search(
         others = np.setdiff1d(np.arange(len(space.stems)), possible)
         unseen, by_memory = _look_through(looker, others, stopped), 0
     best, least = looker.best.rows, looker.least
-    chosen = looker.rows(*best[:, 2:].T.astype(np.intp))
+    chosen = space.leaves(*best[:, 2:].T.astype(np.intp))
     seen = int(np.isfinite(least[0]))
-    smallest = looker.rows(np.array([least[1]])[:seen], np.array([least[2]])[:seen])
+    smallest = space.leaves(np.array([least[1]])[:seen], np.array([least[2]])[:seen])
     behind = len(space) - looker.costed - by_memory
     return SearchResult(chosen, looker.costed, by_memory, behind, looker.too_large, smallest, unseen)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -69,20 +70,33 @@ class Enumeration:
     total: int
     removed: tuple[Removed, ...]
 
+    @cached_property
+    def _flat(self) -> tuple[Recomputations, NDArray[np.int64], NDArray[np.int64]]:
+        """The choices of all kinds one after another; where those of each begin, and how many they are."""
+        number = np.array([len(choices) for choices in self.choices], dtype=np.int64)
+        return Recomputations.joined(self.choices), np.cumsum(number) - number, number
+
     @property
     def counts(self) -> NDArray[np.int64]:
         """Leaves per stem."""
-        return np.array([len(c) for c in self.choices], dtype=np.int64)[self.kind]
+        return self._flat[2][self.kind]
 
     def __len__(self) -> int:
         return int(self.counts.sum()) if len(self.stems) else 0
+
+    def recomputed(self, stems: NDArray[np.intp], places: NDArray[np.intp]) -> Recomputations:
+        """What leaves recompute, each named by its stem and its place among that one's choices."""
+        flat, start, _ = self._flat
+        return flat.take(start[self.kind[stems]] + places)
+
+    def leaves(self, stems: NDArray[np.intp], places: NDArray[np.intp]) -> ConfigTable:
+        """Leaves as configurations, named as `recomputed` has it."""
+        return self.recomputed(stems, places).given_to(self.stems.take(stems))
 
     def batches(self, rows: int = 16384) -> Iterator[Leaves]:
         """All configurations, about `rows` at a time, in a fixed order."""
         counts = self.counts
         ends = np.cumsum(counts)
-        flat = Recomputations.joined(self.choices)
-        starts = np.cumsum([0, *(len(c) for c in self.choices)])[self.kind]
         start = 0
         while start < len(counts):
             done = ends[start - 1] if start else 0
@@ -90,7 +104,7 @@ class Enumeration:
             part = counts[start:stop]
             stem = np.repeat(np.arange(stop - start), part)
             within = np.arange(len(stem)) - (ends[start:stop] - part - done)[stem]
-            yield Leaves(slice(start, stop), stem, flat.take(starts[start:stop][stem] + within))
+            yield Leaves(slice(start, stop), stem, self.recomputed(start + stem, within))
             start = stop
 
     def part(self, stems: NDArray[np.intp]) -> Enumeration:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from planner.calibrate.costing import broken_rule, rates_of
 from planner.cost.model import CostModel
 from planner.cost.table import CostTable
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -43,8 +44,6 @@ def fastest_that_fits(runs: Sequence[Run]) -> Run | None:
 
 def _ranked(runs: Sequence[Run]) -> list[tuple[int, float]]:
     """How well each fits, and its step time [s]; runs of one problem are evaluated as one table."""
-    from planner.calibrate.predict import broken_rule  # which asks for runs, as this is asked by them
-
     groups: dict[int, list[int]] = {}
     for index, run in enumerate(runs):
         config = run.config
@@ -68,6 +67,4 @@ def _ranked(runs: Sequence[Run]) -> list[tuple[int, float]]:
 
 
 def _costs(problem: Problem, configs: list[ParallelConfig]) -> CostTable:
-    from planner.calibrate.predict import rates_of
-
     return CostModel(problem, *rates_of(problem.cluster)).evaluate(ConfigTable.of(configs))
