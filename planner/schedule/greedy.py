@@ -31,9 +31,8 @@ from typing import Final
 from planner.schedule.actions import Pass
 from planner.schedule.list_scheduling import NoOrderError, Pipeline, Written
 
-_DOWN, _UP, _DOWN_BACK, _UP_BACK = range(
-    4
-)  # legs of a micro-batch through a folded pipeline; straight: down, up
+# legs of a micro-batch through a folded pipeline; straight: down, up
+_DOWN, _UP, _DOWN_BACK, _UP_BACK = range(4)
 _MOST_REPEATS: Final = 20
 
 

@@ -123,9 +123,8 @@ class _Search:
 
     def try_layouts(self) -> None:
         tries = max(_FEWEST_LAYOUTS, min(_MOST_LAYOUTS, _PASSES_TRIED // self.passes))
-        known: dict[
-            int, tuple[Urgency, int]
-        ] = {}  # the layouts, and the limits down to which their orders are known
+        # the layouts, and the limits down to which their orders are known
+        known: dict[int, tuple[Urgency, int]] = {}
         for limit in _ladder(self.work, self.passes <= _FEW_PASSES, self.passes):
             if not self._can_win(limit):
                 break

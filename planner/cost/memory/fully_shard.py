@@ -79,6 +79,125 @@ def _units(x: MemoryInputs, stack: Stack, grown: Array, fresh: Array) -> _Units:
     )  # fmt: skip
 
 
+class _Step:
+    """What a rank's phases of a step hold: the inputs, the units, and the sums more than one phase needs, (n, C)."""
+
+    def __init__(self, x: MemoryInputs, stack: Stack):
+        self.x, self.stack, self.states = x, stack, stack.states
+        self.zero, self.waits = x.zero[:, None], x.waits_whole[:, None] > 0
+        self.static, self.kept, self.fresh = static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates
+        whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
+        self.last = x.reduces_last[:, None] & ~self.waits
+        self.grown = np.where(self.waits | self.last, whole, self.kept)
+        self.u = u = _units(x, stack, self.grown, self.fresh)
+        self.before, self.none = (1.0 - self.fresh) * self.grown, np.zeros_like(x.dense)
+        self.layers, self.deep, self.sharded = np.maximum(x.layers, 1.0), x.layers >= 2, self.zero >= 2
+        self.stream = x.stream[:, None] + self.none
+        self.held, self.less = x.in_flight, behind(x, 1.0)
+        self.ahead = np.where(self.deep, u.weights, 0.0)
+        self.two = u.weights + self.ahead + u.outer_weights
+        self.stays = {
+            StaysGathered.HEAD: x.weight_bytes * x.head, StaysGathered.ROOT: u.outer_weights,
+            StaysGathered.LAST_LAYER: u.outer_weights + u.weights * (x.head > 0),
+        }.get(self.states.stays_gathered, self.none)  # fmt: skip
+        in_head = self.stays if self.states.stays_gathered is StaysGathered.HEAD else u.outer_weights
+        self.in_head = np.maximum(self.stays, in_head)
+        self.excess = x.trained * self.states.gradient * (x.whole_embedding - x.embedding_part)
+
+    def moment(
+        self, phase: str, kept: Array | None, at_3: Array, at_2: Array, gradients: Array,
+        buffers: Array | None = None, works: bool = False, behind_layers: bool = False, **more: Array,
+    ) -> Moment:  # fmt: skip
+        """A moment with the weights gathered at stage 3 and at stage 2, the gradients and the reduction's buffers."""
+        held = {
+            "gathered_parameters": np.where(self.zero >= 3, at_3, np.where(self.sharded, at_2, 0.0)),
+            "gradients": gradients,
+        }
+        if self.x.due is not None and kept is not None:
+            held["weight_gradients_due"] = self.x.due
+        buffers = self.none if buffers is None else np.where(self.sharded, buffers, 0.0)
+        terms = {**self.static, **held, "reduction_buffers": buffers, **more}
+        return Moment(phase, terms, kept, works, behind_layers)
+
+    def forward(self) -> list[Moment]:
+        """The forward pass through the layers and the head, and the loss."""
+        x, u, before, fully = self.x, self.u, self.before, self.u.all_weights
+        again_2 = np.where(self.waits, self.fresh, 1.0)  # whether stage 2 gathers in this forward pass
+        # of units the backward pass, which holds as many and a layer's gradients, needs more than a layer's forward
+        beside, at_work = (
+            (u.last_buffer, np.maximum(self.stream, np.asarray(x.layer_forward)[..., None]))
+            if self.states.one_unit else (self.none, self.stream)
+        )  # fmt: skip
+        # a step's first layer is gathered while the outer unit's buffer is there
+        first_gather = np.where(u.last_buffer > 0, 2 * u.outer_weights + 2 * u.weights, self.none)
+        logits = x.head_inputs + x.head_kept + x.head_transient
+        return [
+            self.moment("forward", self.less, u.weights + u.outer_weights + 2 * u.weights + beside,
+                        fully + (2 * u.weights + beside) * again_2, before, working_set=at_work),
+            self.moment("forward", None, first_gather, first_gather, before, working_set=self.stream),
+            self.moment("forward", self.held, self.in_head + u.last_buffer, fully + u.last_buffer * again_2,
+                        before, behind_layers=True, logits=x.head_forward + self.none),
+            self.moment("loss", self.held, self.stays, fully, before, logits=logits),
+        ]  # fmt: skip
+
+    def backward(self) -> list[Moment]:
+        """The backward pass through the head and the layers, each layer's gradients reduced behind it."""
+        x, u, waits, none = self.x, self.u, self.waits, self.none
+        head, fully = self.before + u.head_gradient, u.all_weights
+        nothing_stays = self.states.stays_gathered is StaysGathered.NOTHING
+        again = 2 * u.outer_weights if nothing_stays else self.stays
+        gone, stay = np.where(waits, none, u.weights), np.where(waits, u.weights, none)
+        scatter, first = u.scatter * ~waits, self.fresh * np.where(waits, u.shard, none)
+        deep_3 = (self.zero >= 3) & self.deep
+        # layers whose backward is over at the end
+        done = np.where(deep_3, self.layers - 2, self.layers - 1)
+        # stage 3: the next layer's buffer beside its parameters, when the one before has been reduced
+        next_layer = np.where(
+            deep_3 & ~waits & (u.last_buffer > 0), self.fresh * u.shard + u.weights - u.gradients, 0.0
+        )
+        return [
+            self.moment("head_backward", self.held, again, fully, self.before,
+                        logits=x.head_inputs + x.logit_gradient),
+            self.moment("head_backward", self.held, self.in_head, fully, head, logits=x.norm_gradient + none),
+            self.moment("backward", self.held, self.two, fully, head, works=True),
+            self.moment("layer_reduction", self.less, self.ahead + u.outer_weights + stay, fully - gone,
+                        head + np.where(self.sharded, u.gradients, 0.0) + first,
+                        scatter + np.maximum(next_layer, 0.0), working_set=self.stream),
+            self.moment("layer_backward", self.less, np.where(x.layers >= 3, self.two, self.two - self.ahead) + stay,
+                        fully - gone, head + np.where(self.deep, self.fresh * u.shard, 0.0),
+                        np.where(self.deep, scatter, 0.0), works=True),
+            self.moment("backward_end", behind(x, done), np.where(waits, fully, self.two),
+                        np.where(waits, fully, u.weights + u.outer_weights),
+                        head + self.fresh * done * u.shard, np.where(done >= 1, scatter, 0.0), works=True),
+        ]  # fmt: skip
+
+    def end(self) -> list[Moment]:
+        """The outer unit's reduction and the update."""
+        x, u, waits, none = self.x, self.u, self.waits, self.none
+        ended = np.where(
+            self.sharded & ~waits, self.before + self.fresh * (self.grown - u.outer_shard),
+            self.grown + self.excess * ~waits,
+        )  # fmt: skip
+        ended = np.where(self.last, self.kept, ended)  # all but the outer unit's are reduced and sharded
+        buffers = np.where(waits, np.maximum(u.scatter, u.outer_scatter), u.outer_unreduced + u.outer_scatter)
+        ends, whole = np.where(waits, none, behind(x, self.layers)), u.all_weights * waits
+        # the embedding's backward: its gradient, on tp ranks whole beside its own part, and those of its unit
+        apart = x.head * (self.states.stays_gathered is StaysGathered.HEAD)
+        gathered = np.where(waits, u.all_weights, u.outer_weights - x.weight_bytes * apart)
+        gradient = u.outer_gradients + x.trained * self.states.unit_gradient * (x.whole_embedding - apart)
+        return [
+            self.moment("gradient_reduction", ends, whole, whole, ended, buffers),
+            self.moment("gradient_reduction", ends, gathered, gathered,
+                        ended + np.where(self.sharded, gradient, 0.0), u.scatter * ~waits, working_set=self.stream),
+            self.moment("optimizer", None, none, none, self.kept + np.where(self.sharded, 0.0, self.excess),
+                        optimizer_temporaries=update_temporaries(x, self.states)),
+        ]  # fmt: skip
+
+    def after_init(self) -> Moment:
+        """Before the first step."""
+        return self.moment("after_init", None, self.none, self.none, self.none)
+
+
 def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     """Moments under fully_shard (ZeRO 2 and 3), or with plain gradients (0, 1).
 
@@ -101,90 +220,6 @@ def torch_moments(x: MemoryInputs, stack: Stack, every: bool) -> list[Moment]:
     Left out: torch 2.13 keeps weights of 3 chunks of a rank and gathers others again (schedules.py
     _add_unshard_reshard): with more it needs less.
     """
-    states, zero, waits = stack.states, x.zero[:, None], x.waits_whole[:, None] > 0
-    static, kept, fresh = static_terms(x, stack), gradients_kept(x), 1.0 - x.accumulates
-    whole = x.trained * stack.communication.gradient_bytes * (x.dense + x.expert)
-    last = x.reduces_last[:, None] & ~waits
-    grown = np.where(waits | last, whole, kept)
-    u, before, none = _units(x, stack, grown, fresh), (1.0 - fresh) * grown, np.zeros_like(x.dense)
-    layers, deep, sharded = np.maximum(x.layers, 1.0), x.layers >= 2, zero >= 2
-    stream = x.stream[:, None] + none
-
-    def moment(
-        phase: str, kept: Array | None, at_3: Array, at_2: Array, gradients: Array, buffers: Array = none,
-        works: bool = False, behind_layers: bool = False, **more: Array,
-    ) -> Moment:  # fmt: skip
-        gathered = np.where(zero >= 3, at_3, np.where(zero >= 2, at_2, 0.0))
-        held = {"gathered_parameters": gathered, "gradients": gradients}
-        if x.due is not None and kept is not None:
-            held["weight_gradients_due"] = x.due
-        return Moment(
-            phase,
-            {**static, **held, "reduction_buffers": np.where(sharded, buffers, 0.0), **more},
-            kept, works, behind_layers,
-        )  # fmt: skip
-
-    ahead, held, less = np.where(deep, u.weights, 0.0), x.in_flight, behind(x, 1.0)
-    two = u.weights + ahead + u.outer_weights
-    done = np.where((zero >= 3) & deep, layers - 2, layers - 1)  # layers whose backward is over at the end
-    head, fully = before + u.head_gradient, u.all_weights
-    gone, stay = np.where(waits, none, u.weights), np.where(waits, u.weights, none)
-    scatter, first = u.scatter * ~waits, fresh * np.where(waits, u.shard, none)
-    stays = {
-        StaysGathered.HEAD: x.weight_bytes * x.head, StaysGathered.ROOT: u.outer_weights,
-        StaysGathered.LAST_LAYER: u.outer_weights + u.weights * (x.head > 0),
-    }.get(states.stays_gathered, none)  # fmt: skip
-    again = 2 * u.outer_weights if states.stays_gathered is StaysGathered.NOTHING else stays
-    logits = x.head_inputs + x.head_kept + x.head_transient
-    excess = x.trained * states.gradient * (x.whole_embedding - x.embedding_part)
-    ended = np.where(sharded & ~waits, before + fresh * (grown - u.outer_shard), grown + excess * ~waits)
-    ended = np.where(last, kept, ended)  # all but the outer unit's are reduced and sharded
-    buffers = np.where(waits, np.maximum(u.scatter, u.outer_scatter), u.outer_unreduced + u.outer_scatter)
-    again_2 = np.where(waits, fresh, 1.0)  # whether stage 2 gathers in this forward pass
-    # of units the backward pass, which holds as many and a layer's gradients, needs more than a layer's forward
-    beside, at_work = (
-        (u.last_buffer, np.maximum(stream, np.asarray(x.layer_forward)[..., None]))
-        if states.one_unit else (none, stream)
-    )  # fmt: skip
-    # a step's first layer is gathered while the outer unit's buffer is there
-    first_gather = np.where(u.last_buffer > 0, 2 * u.outer_weights + 2 * u.weights, none)
-    # stage 3: the next layer's buffer beside its parameters, when the one before has been reduced
-    next_layer = (
-        np.where((zero >= 3) & deep & (u.last_buffer > 0), fresh * u.shard + u.weights - u.gradients, 0.0)
-        * ~waits
-    )
-    ends = np.where(waits, none, behind(x, layers))
-    # the embedding's backward: its gradient, on tp ranks whole beside its own part, and those of its unit
-    apart = x.head * (states.stays_gathered is StaysGathered.HEAD)
-    embedding = (
-        np.where(waits, fully, u.outer_weights - x.weight_bytes * apart),
-        u.outer_gradients + x.trained * states.unit_gradient * (x.whole_embedding - apart),
-    )
-    in_head = u.outer_weights if states.stays_gathered is not StaysGathered.HEAD else stays
-    moments = [
-        moment("forward", less, u.weights + u.outer_weights + 2 * u.weights + beside,
-               fully + (2 * u.weights + beside) * again_2, before, working_set=at_work),
-        moment("forward", None, first_gather, first_gather, before, working_set=stream),
-        moment("forward", held, np.maximum(stays, in_head) + u.last_buffer, fully + u.last_buffer * again_2,
-               before, behind_layers=True, logits=x.head_forward + none),
-        moment("loss", held, stays, fully, before, logits=logits),
-        moment("head_backward", held, again, fully, before, logits=x.head_inputs + x.logit_gradient),
-        moment("head_backward", held, np.maximum(stays, in_head), fully, head,
-               logits=x.norm_gradient + none),
-        moment("backward", held, two, fully, head, works=True),
-        moment("layer_reduction", less, ahead + u.outer_weights + stay, fully - gone,
-               head + np.where(sharded, u.gradients, 0.0) + first, scatter + np.maximum(next_layer, 0.0),
-               working_set=stream),
-        moment("layer_backward", less, np.where(x.layers >= 3, two, two - ahead) + stay, fully - gone,
-               head + np.where(deep, fresh * u.shard, 0.0), np.where(deep, scatter, 0.0), works=True),
-        moment("backward_end", behind(x, done), np.where(waits, fully, two),
-               np.where(waits, fully, u.weights + u.outer_weights),
-               head + fresh * done * u.shard, np.where(done >= 1, scatter, 0.0), works=True),
-        moment("gradient_reduction", ends, fully * waits, fully * waits,
-               ended, buffers),
-        moment("gradient_reduction", ends, embedding[0], embedding[0],
-               ended + np.where(sharded, embedding[1], 0.0), scatter, working_set=stream),
-        moment("optimizer", None, none, none, kept + np.where(sharded, 0.0, excess),
-               optimizer_temporaries=update_temporaries(x, states)),
-    ]  # fmt: skip
-    return [*moments, moment("after_init", None, none, none, none)] if every else moments
+    step = _Step(x, stack)
+    moments = [*step.forward(), *step.backward(), *step.end()]
+    return [*moments, step.after_init()] if every else moments
