@@ -10,6 +10,7 @@ second (`benchmarks/speed.py`).
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -66,11 +67,13 @@ def table() -> str:
 
 def main() -> None:
     """Print the table, or write it into RESULTS.md."""
-    found = table()
-    if "--write" not in sys.argv[1:]:
-        print(found)
-    else:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.solver", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
+    writes, found = parser.parse_args().write, table()
+    if writes:
         write_section("solver", found)
+    else:
+        print(found)
 
 
 if __name__ == "__main__":
