@@ -49,6 +49,7 @@ TEXTS_IN_TURN: Final = "te-2.17"
 UPDATE_GRAPH: Final = "optimizer-cuda-graph"
 FLOAT8_SWIGLU: Final = "activation-func-fp8-input-store"
 DROPOUT: Final = "hidden-dropout=0.1"
+NO_SCATTER: Final = "no-scatter-gather-tensors-in-pipeline"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
 GRADIENTS_16: Final = "grad-reduce-in-bf16"
@@ -206,6 +207,13 @@ OPTIONS: Final = (
         StackOption(  # in Megatron-LM from 2022-12 on (its d693034); later stacks have it anyway
             FLASH_ATTENTION, (framework,), {"kernels": {"attention": AttentionKernel.FLASH}},
             "FlashAttention instead of the release's own softmax kernels", until="2022-12",
+        )
+        for framework in ("megatron", "megatron-deepspeed")
+    ),
+    *(
+        StackOption(  # releases up to 2.2 of March 2021 never do; arguments.py of 2.3 to 2022
+            NO_SCATTER, (framework,), {"communication": {"p2p_scatters": False}},
+            "every tensor-parallel rank sends the next pipeline stage the whole hidden states", until="2022-12",
         )
         for framework in ("megatron", "megatron-deepspeed")
     ),

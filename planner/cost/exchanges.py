@@ -352,7 +352,10 @@ def _of_data_parallel(model: CostModel, config: ParallelConfig, load: StageLoad)
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
         elif ranks > 1 and comm.reduces_whole and config.zero < 3:
             yield _collective(axis, CollectiveKind.ALL_REDUCE, "gradients", gradients, ranks, calls)
-            yield _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, ranks, gathers)
+            if share > 1:
+                part = (float(share), float(stride)) if share < ranks else None
+                gather = _collective(axis, CollectiveKind.ALL_GATHER, "weights", weights, share, gathers)
+                yield replace(gather, part=part)
         elif ranks > 1:
             messages = units * gathers + (units - kept) * again
             size = (gathers * weights + again * (weights - kept_bytes)) / max(messages, 1.0)

@@ -119,6 +119,9 @@ def test_kernels_and_overlap_of_a_release_are_options() -> None:
         load_stack("deepspeed-2025+flash-attention-3+sdpa-mask")
     serial = load_stack("megatron-2026+no-tp-comm-overlap+no-overlap-grad-reduce").communication
     assert (serial.tp_exposed, serial.tp_overlapped, serial.dp_overlap) == (1.0, False, 0.0)
+    for older in ("megatron-2021", "megatron-2022", "megatron-deepspeed-2022"):
+        whole = load_stack(f"{older}+no-scatter-gather-tensors-in-pipeline").communication
+        assert load_stack(older).communication == whole.model_copy(update={"p2p_scatters": True})
     for idle in ("megatron-2024+use-flash-attn", "megatron-2022+no-tp-comm-overlap"):
         with pytest.raises(UnknownNameError, match="option of stack"):
             load_stack(idle)

@@ -5,11 +5,12 @@ Left out: what a run's own settings of DeepSpeed were, which rows do not say.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from planner.catalog.load_stacks import load_stack
 from planner.spec.job import Optimizer
 from planner.spec.stack import UNLIKE_BAND, Stack
+from planner.spec.stack.kinds import CrossEntropy
 
 # Settings of the ZeRO-3 scripts of Megatron-DeepSpeed (microsoft/Megatron-DeepSpeed@4efb479
 # examples_deepspeed/azure/run-175b.sh, run-1t.sh, run-benchmark-model.sh), the only ones it has with stage 3 at scale.
@@ -17,9 +18,17 @@ _SETTINGS: Final = {"bucket_elements": 9e7, "live_parameters": 3e9, "reuse_dista
 # What DeepSpeed's stage 3 does whatever the layers are; see deepspeed-2025, also for the sources.
 _OF_ENGINE: Final = ("fsdp_overlap", "gradient_bytes", "reduction_copies", "gather_copies", "bucket_bytes")
 
-# InternEvo c628a8c internlm/solver/optimizer/hybrid_zero_optim.py broadcast_params: a broadcast from every rank that
-# holds parameters, after the update (overlap_sync_param is off in its configurations).
+# InternEvo 1738bee of December 2023 (as fa7337b of July) internlm/solver/optimizer/hybrid_zero_optim.py: gradients are
+# all-reduced as they are, in 16 bits, flattened and copied back (2 + 2 bytes each), bucket by bucket under the last
+# backward pass (_reduce_grads_by_rank); after the update every rank broadcasts the tensors that it owns in its group of
+# ZeRO (broadcast_params; overlap_sync_param is off in the configurations). model/loss.py: FlashCrossEntropyLoss on
+# logits that tensor-parallel ranks split.
 _OWNERS: Final = ("internevo", "internlm")
+_OWNED: Final = {
+    "owner_messages": True, "gathers_after_step": True, "reduces_whole": True, "gradient_bytes": 2.0,
+    "reduction_copies": 8.0,
+}  # fmt: skip
+_OVERLAPPED_AS: Final = "megatron-2024"  # on no run of InternEvo was it fitted
 
 
 # Megatron-Core's layer-wise optimizer reduce-scatters gradients of whole matrices from its 0.18 of 2026 on.
@@ -37,16 +46,28 @@ def with_muon(stack: Stack, optimizer: Optimizer, kin: str = "") -> tuple[Stack,
     )
 
 
+def owns_tensors(kin: str) -> bool:
+    """Whether software gives whole tensors to ranks, in groups of any size."""
+    return any(name in kin.lower() for name in _OWNERS)
+
+
 def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str, ...]]:
     """The stack, or what it stands in for (`kin`), as it runs ZeRO stage `zero`, and what was assumed.
 
     Megatron-DeepSpeed's runs, on which its stack was fitted, shard optimizer states at most: beyond, its band is as
     wide as that of software without runs. Programs that can run DeepSpeed leave stage 0 to PyTorch
     (torch/nn/parallel/distributed.py)."""
-    if zero in (1, 2) and any(name in kin.lower() for name in _OWNERS):
-        owned = {"owner_messages": True, "gathers_after_step": True}
-        stack = stack.model_copy(update={"communication": stack.communication.model_copy(update=owned)})
-        return stack, (f"{kin} gives whole tensors to ranks, which broadcast them after the update",)
+    if zero in (1, 2) and owns_tensors(kin):
+        comm = stack.communication
+        overlap = max(comm.dp_overlap, load_stack(_OVERLAPPED_AS).communication.dp_overlap)
+        kernels: dict[str, Any] = {"cross_entropy": CrossEntropy.VOCAB_PARALLEL, "whole_logit_bytes": 0.0}
+        sections: dict[str, Any] = {
+            "communication": comm.model_copy(update={**_OWNED, "dp_overlap": overlap}),
+            "kernels": stack.kernels.model_copy(update=kernels),
+            "limits": stack.limits.model_copy(update={"hybrid_sharding": (1, 2)}),
+        }
+        said = f"{kin} all-reduces gradients and gives whole tensors to ranks, which broadcast them after the update"
+        return stack.model_copy(update=sections), (said,)
     if stack.framework == "deepspeed" and not zero:
         comm = stack.communication
         under = comm.model_copy(update={"dp_overlap": comm.sharded_dp_overlap or comm.dp_overlap})

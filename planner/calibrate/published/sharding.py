@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.calibrate.published.cells import Row, affirmed, same_words, spaced, stated
+from planner.calibrate.published.sharded_stacks import owns_tensors
 from planner.errors import UnsupportedError
 from planner.spec.stack import Stack
 
@@ -34,6 +35,19 @@ _NODES: Final = re.compile(r"\b(?:hsdp|shard\w*)(?: [a-z]+)? (\d+) nodes?\b")
 _RANKS: Final = re.compile(r"\b(?:hsdp|shard(?:ing|ed|s)?(?: degree| group| size| over| of){0,3}) (\d+)\b")
 _COPIES: Final = re.compile(
     r"\breplicat\w*(?: degree| group| size| over| of){0,2} (\d+)\b|\bdistributed optimizer instances (\d+)\b"
+)
+# groups of ranks in which optimizer states are sharded, beside the stage: "zero1=8", "zero1 group size 8", "hybrid
+# ZeRO", "optimizer states sharded within 8 GPUs" or "within a node"
+_UNITS: Final = r"(?:(\d+) ?(nodes?\b)?|(node)\b)"
+_GROUPS: Final = (
+    re.compile(
+        r"\bzero[-_ ]?1[_ ]?(?:parallel|shard\w*|group|size|degree|over|within|in|of|[=:(]| )+" + _UNITS
+    ),
+    re.compile(
+        r"\b(?:zero[-_ ]?1|hybrid[-_ ]?zero|optimi[sz]er(?: states?)?|shard(?:ed|s|ing)?|partitioned)(?: [a-z]+){0,3} "
+        r"(?:within|inside|over|across|among|in groups of) (?:an? |each |every |one |groups of )?" + _UNITS
+    ),
+    re.compile(r"\bhybrid[-_ ]?zero(?:[-_ ]?1)?\W{0,3}(?:(\d+)\b( nodes?)?|())"),
 )
 _NAMES: Final = ("none", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 
@@ -61,7 +75,9 @@ def sharding_in(cells: Row, stack: Stack, ranks: Ranks, assumed: list[str]) -> t
     if ranks.replicas == 1:
         return 0, 0
     if not hybrid:
-        return zero, 0
+        return zero, _narrower(f"{text}; {cells['extras']}", zero, cells, stack, ranks, assumed)
+    if owns_tensors(cells["framework"]) and stage_in(text) is None:
+        zero = 1
     return zero, _group(f"{text}; {cells['extras']}", ranks, assumed)
 
 
@@ -111,6 +127,26 @@ def _elsewhere(cells: Row, stack: Stack, assumed: list[str]) -> tuple[int, bool]
     zero = int(next(z for z in (1, 3, 2, 0) if z in stack.limits.zero))
     assumed.append(f"dp_sharding not stated: ZeRO stage {zero}")
     return zero, False
+
+
+def _narrower(text: str, zero: int, cells: Row, stack: Stack, ranks: Ranks, assumed: list[str]) -> int:
+    """Ranks of the groups in which a text says that optimizer states are sharded; 0 where they are all."""
+    words = affirmed(text)
+    found = next((match for pattern in _GROUPS if (match := pattern.search(words))), None)
+    if not zero or (found is None and not _COPIES.search(spaced(words))):
+        return 0
+    if found is None:
+        told = _stated_group(spaced(words), ranks) or 0
+    else:
+        count, nodes = int(found[1] or 0), bool(found[2] or found[3])
+        told = max(1, (count or 1) * ranks.node // ranks.tp) if nodes or not count else count
+    if told <= 1 or told >= ranks.replicas or ranks.replicas % told:
+        return 0
+    if zero not in stack.limits.hybrid_sharding and not owns_tensors(cells["framework"]):
+        assumed.append(f"not modelled: shards of {told} ranks, which {stack.name} has not; over all")
+        return 0
+    assumed.append(f"one shard per {told} ranks, as stated")
+    return told
 
 
 def _group(text: str, ranks: Ranks, assumed: list[str]) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 
 from planner.calibrate.published.releases import LATEST, TIME_OF_MACHINE, Needs, release_of
 from planner.catalog.load_stacks import load_stack
+from planner.catalog.stack_options import NO_SCATTER, SEPARATOR
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.machine.compiled_devices import COMPILES
 
@@ -62,15 +63,17 @@ class _Family:
 
 
 _MEGATRON: Final = (
+    # 2.2 of March 2021 (v2.2 has no scatter_gather_tensors_in_pipeline in megatron/arguments.py)
+    (202103, f"megatron-2021{SEPARATOR}{NO_SCATTER}"),
     (202112, "megatron-2021"),
     (202312, "megatron-2022"),
     (202503, "megatron-2024"),
     (202508, "megatron-2025"),
     (LATEST, "megatron-2026"),
 )
-# Forks and relatives that ran FlashAttention and overlapped gradients from their first release on (InternLM's trainer
-# 2023-07, Pai-Megatron-Patch 2023-08, FlagScale 2023-11, Primus 2025).
-_MEGATRON_SINCE_FLASH: Final = _MEGATRON[2:]
+# Forks and relatives that ran FlashAttention and overlapped gradients from their first release on (Pai-Megatron-Patch
+# 2023-08, FlagScale 2023-11, Primus 2025).
+_MEGATRON_SINCE_FLASH: Final = _MEGATRON[3:]
 _TORCHTITAN: Final = ((202506, "torchtitan-2024"), (LATEST, "torchtitan-2026"))
 _NANOTRON: Final = ((LATEST, "nanotron-2024"),)
 _DEEPSPEED: Final = ((LATEST, "deepspeed-2025"),)
@@ -101,7 +104,9 @@ _FAMILIES: Final = (
     _Family(r"maxtext|paxml|\bpax\b|\bjax\b", _MAXTEXT),
     _Family(r"easylm|\bflax\b|\balpa\b|xla", _MAXTEXT, kin=True),
     _Family(r"hai-llm", ((LATEST, "hai-llm-2024"),)),
-    _Family(r"primus|internevo|internlm|pai-megatron|flagscale|fast-?llm|galvatron", _MEGATRON_SINCE_FLASH, kin=True),
+    # of 2023 an own trainer like Aleph Alpha's: eager layers around FlashAttention, ZeRO 1 that all-reduces gradients
+    _Family(r"internevo|internlm", ((202404, "aa-scaling-2023"), *_MEGATRON_SINCE_FLASH), kin=True),
+    _Family(r"primus|pai-megatron|flagscale|fast-?llm|galvatron", _MEGATRON_SINCE_FLASH, kin=True),
     _Family(r"megascale|colossal|oneflow|libai|mindspeed|axonn|merak|bpipe", _MEGATRON, kin=True),
     _Family(r"megatron|nemo|\bmcore\b", _MEGATRON),
     _Family(r"meta internal|4d\b", _TORCHTITAN, kin=True),
@@ -120,7 +125,7 @@ _FAMILIES: Final = (
 )  # fmt: skip
 
 # Of software that is not known only that it had FlashAttention, which devices from Ampere on run.
-_UNKNOWN: Final = _Family("", (_MEGATRON[0], *_MEGATRON_SINCE_FLASH), kin=True)
+_UNKNOWN: Final = _Family("", (_MEGATRON[1], *_MEGATRON_SINCE_FLASH), kin=True)
 
 # software that the source's name tells, not the framework's: vTrain's sums of profiles name what its layers were taken
 # from; see catalog/stacks/vtrain-2024.yaml

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from planner.calibrate.published.sharded_stacks import with_muon, with_stage
 from planner.catalog.load_stacks import load_stack
+from planner.cost.exchanges import exchanges
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
 from planner.spec.stack.kinds import StateEngine
@@ -40,6 +41,7 @@ def test_internevo_broadcasts_from_every_owner_of_tensors_after_the_update() -> 
     usual = load_stack("megatron-2024")
     stack, said = with_stage(usual, 1, "InternEvo")
     assert stack.communication.owner_messages
+    assert stack.communication.reduces_whole
     assert "broadcast" in said[0]
     assert with_stage(usual, 1, "ColossalAI") == with_stage(usual, 1) == (usual, ())
     subject = problem(dense_model(4), "2x8 a100 200G-ib", global_batch=16)
@@ -51,8 +53,23 @@ def test_internevo_broadcasts_from_every_owner_of_tensors_after_the_update() -> 
         costs(replace(subject, stack=stack)).prepare(ConfigTable.of([ParallelConfig(dp=2, zero=1)])).shards
     )
     assert owned.gather[0] > whole.gather[0]  # as many latencies as ranks
+    assert owned.reduce[0] == whole.reduce[0]  # of 16-bit gradients
     assert owned.scatter[0] > whole.scatter[0]
     assert alone.gather[0] < owned.gather[0]
+
+
+def test_internevo_broadcasts_within_its_groups_and_reduces_over_all_ranks() -> None:
+    stack, _ = with_stage(load_stack("aa-scaling-2023"), 1, "InternEvo")
+    subject = replace(problem(dense_model(4), "4x8 a100 200G-ib", global_batch=32), stack=stack)
+    both = [ParallelConfig(dp=32, zero=1), ParallelConfig(dp=32, zero=1, hsdp=8)]
+    shards = costs(subject).prepare(ConfigTable.of(both)).shards
+    assert 1.5 * shards.gather[1] < shards.gather[0]
+    assert shards.reduce[1] == shards.reduce[0]
+    parts = [
+        {one.what: one.part for one in exchanges(costs(subject), config, 0) if one.axis == "dp"}
+        for config in both
+    ]
+    assert parts == [{"gradients": None, "weights": None}, {"gradients": None, "weights": (8.0, 1.0)}]
 
 
 def test_muon_of_others_is_sharded_as_adam_is() -> None:

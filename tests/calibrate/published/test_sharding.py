@@ -87,3 +87,27 @@ def test_a_group_that_does_not_divide_is_said_and_not_taken() -> None:
 def test_one_replica_shards_nothing() -> None:
     config = read(dp_sharding="hsdp", gpus="8", tp="8", dp="1", global_batch="8").config
     assert (config.zero, config.hsdp) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("cell", "extras", "group"),
+    [
+        ("zero1", "zero1=8", 8), ("zero1", "zero1=-1", 0), ("zero1", "zero1 group size 8", 8), ("zero1 (8)", "", 8),
+        ("zero1", "hybrid ZeRO", 8), ("zero1", "Hybrid ZeRO-1, 4 GPUs", 4), ("zero1", "ZeRO-1, 8 GPUs per node", 0),
+        ("zero1", "optimizer states sharded within 4 GPUs", 4), ("zero1", "ZeRO-1 within a node", 8),
+        ("zero1", "optimizer states sharded over 2 nodes", 16), ("zero1", "zero1=64", 0), ("zero1", "zero1=7", 0),
+        ("zero1", "optimizer states sharded over all ranks", 0), ("hsdp", "", 8), ("none", "zero1=8", 0),
+    ],
+)  # fmt: skip
+def test_groups_of_optimizer_states_beside_the_stage(cell: str, extras: str, group: int) -> None:
+    config = read(
+        framework="InternEvo", gpu="a100_sxm_80g", tp="1", pp="1", dp="64", dp_sharding=cell, extras=extras
+    ).config
+    assert config.hsdp == group
+    assert config.zero == (cell != "none")
+
+
+def test_groups_that_a_stack_has_not_are_said() -> None:
+    run = read(framework="DeepSpeed", tp="1", pp="1", dp="64", dp_sharding="zero1", extras="zero1=8")
+    assert (run.config.zero, run.config.hsdp) == (1, 0)
+    assert any(said.startswith("not modelled: shards of 8 ranks") for said in run.assumed)

@@ -76,7 +76,20 @@ def test_atorch_runs_layers_of_transformers_in_pipelines_of_deepspeed(framework:
     assert (choice.name, choice.kin) == ("deepspeed-2025", framework)
 
 
-@pytest.mark.parametrize("framework", ["InternEvo", "FlagScale", "Pai-Megatron"])
+def test_internevo_of_2023_is_an_own_trainer_later_a_megatron() -> None:
+    ampere = stack_of("InternEvo", "x", Architecture.AMPERE)
+    assert (ampere.name, ampere.kin) == ("aa-scaling-2023", "InternEvo")
+    assert ampere.running(Needs(ep=8)).name == "megatron-2024"  # the stack of 2023 deals no experts
+    assert stack_of("InternEvo", "x", Architecture.HOPPER).name == "megatron-2024"
+
+
+def test_megatron_before_april_2021_sends_whole_hidden_states_to_the_next_stage() -> None:
+    volta = stack_of("Megatron-LM", "x", Architecture.VOLTA)
+    assert not load_stack(volta.name).communication.p2p_scatters
+    assert load_stack(stack_of("Megatron-LM (2021)", "x", Architecture.VOLTA).name).communication.p2p_scatters
+
+
+@pytest.mark.parametrize("framework", ["FlagScale", "Pai-Megatron"])
 def test_forks_that_had_flash_attention_from_the_start_are_no_older(framework: str) -> None:
     choice = stack_of(framework, "x", Architecture.AMPERE)
     assert choice.name == "megatron-2024"
@@ -159,7 +172,7 @@ def test_an_undated_release_is_no_older_than_what_it_runs(
         ("PyTorch", Architecture.AMPERE, "fsdp1-2023"),
         ("nanoGPT", Architecture.AMPERE, "fsdp1-2023"),
         ("llm.c", Architecture.AMPERE, "megatron-2024"),
-        ("AxoNN", Architecture.VOLTA, "megatron-2021"),
+        ("AxoNN", Architecture.VOLTA, "megatron-2021+no-scatter-gather-tensors-in-pipeline"),
         ("AxoNN", Architecture.CDNA2, "megatron-2024"),
         ("MCore 0.14", Architecture.HOPPER, "megatron-2026"),
         ("MCore", Architecture.AMPERE, "megatron-2022"),
