@@ -26,7 +26,12 @@ from planner.cost.fetches import (
 )
 from planner.cost.flops import Shard, layer_gemms
 from planner.cost.memory.state_bytes import shard_groups
-from planner.cost.network.collectives import all_gather_time, all_reduce_time, reduce_scatter_time
+from planner.cost.network.collectives import (
+    all_gather_time,
+    all_reduce_time,
+    broadcast_time,
+    reduce_scatter_time,
+)
 from planner.cost.network.communicators import communicator_bytes
 from planner.cost.network.traffic import group_links
 from planner.cost.params import (
@@ -228,7 +233,8 @@ class ShardModel:
             reduce = reduce + filled * comm.dp_time * all_reduce_time(
                 gradient * size / filled, everyone, links
             )
-            seconds = sent * comm.dp_time * all_gather_time(whole / sent, inside, links)
+            every = broadcast_time if comm.owner_messages else all_gather_time
+            seconds = sent * comm.dp_time * every(whole / sent, inside, links)
             gather = gather + seconds
             once_more = np.divide(part, whole, out=np.ones_like(whole), where=whole > 0)
             repeated = repeated + seconds * once_more

@@ -114,6 +114,21 @@ def reduce_scatter_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> 
     return _one_way_time(size, group, rates.reduce_scatter, rates)
 
 
+def broadcast_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quantity:
+    """Time of a broadcast of `size` bytes from one rank to its group [s]: a ring, inside a domain as an all-gather.
+
+    Where it leaves a domain NCCL takes each of its N - 1 steps for one between nodes, since a rank passes a chunk on
+    once it has all of it. Source: NCCL src/graph/tuning.cc at 5067397 (nsteps x the network's latency).
+    """
+    operation, ranks = rates.all_gather, group.ranks
+    inside = all_gather_time(size, group, rates)
+    if group.torus is not None or not np.any(np.asarray(group.nodes) > 1):
+        return inside
+    at = _crossing(group, operation, rates)
+    across = ring_time(size, operation.base, 1.0, at, ranks - 1)
+    return _unless_alone(np.where(np.asarray(group.nodes) > 1, across, inside), ranks)
+
+
 def all_reduce_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quantity:
     """Time of an all-reduce of `size` bytes [s]: the fastest algorithm, as NCCL chooses.
 

@@ -94,20 +94,24 @@ class Crossing:
         return (np.asarray(self.local) > 1) & (protocol is LL128 and not self.nvlink)
 
 
-def ring_time(moved: Quantity, floor: Quantity, passes: float, at: Crossing) -> Quantity:
+def ring_time(
+    moved: Quantity, floor: Quantity, passes: float, at: Crossing, crossings: Quantity | None = None
+) -> Quantity:
     """Seconds of a ring around all ranks in its fastest protocol [s].
 
     `moved`: bytes that a rank sends; `floor`: launch and steps inside nodes of an empty LL message [s]; `passes`: times
-    around the ring, 1 or (all-reduce) 2. passes (nodes - 1) crossings; the slower of scale-up link and cards. With one
-    rank a node a crossing costs what it does on a tree.
+    around the ring, 1 or (all-reduce) 2; `crossings`: of the steps around it those that take as long as one between
+    nodes, nodes - 1 unless given. The slower of scale-up link and cards. With one rank a node a crossing costs what it
+    does on a tree.
     """
     best: Quantity = np.inf
+    far = at.nodes - 1 if crossings is None else crossings
     bandwidth = np.minimum(at.scale_up, at.cards)
     for protocol in at.protocols():
         simple = protocol is SIMPLE
         of_nccl = np.where(np.asarray(at.local) > 1, protocol.ring_hop, protocol.tree_hop)
-        inside = protocol.start + passes * protocol.step * (at.ranks - at.nodes)
-        latency = floor + inside + passes * (at.nodes - 1) * at.hop(of_nccl, simple)
+        inside = protocol.start + passes * protocol.step * (at.ranks - 1 - far)
+        latency = floor + inside + passes * far * at.hop(of_nccl, simple)
         reached = bandwidth * protocol.ring_share
         if protocol is LL:
             reached = np.minimum(reached, at.ll_limit())
