@@ -11,10 +11,11 @@ import typer
 
 from planner.cli.options import GpusOption, JsonOption, MtpOption, SeqLenOption, check_count
 from planner.cli.output import say, say_json
+from planner.errors import InputError
 
 MODEL_EPILOG = "\b\nExample:\n  planner model deepseek-ai/DeepSeek-V3 --seq-len 4096 --json"
 CLUSTERS_EPILOG = "\b\nExample:\n  planner clusters dgx-h100 --gpus 64"
-STACKS_EPILOG = "\b\nExample:\n  planner stacks megatron-2026"
+STACKS_EPILOG = "\b\nExample:\n  planner stacks megatron-2026\n  planner stacks megatron-2026 --rules"
 
 
 def model(
@@ -71,14 +72,23 @@ def stacks(
     name: Annotated[
         str | None, typer.Argument(metavar="[STACK]", help="Name or YAML file; none lists all.")
     ] = None,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Show what rules candidates out of a search, by rule, and why.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Show a stack's constants and options, or list all."""
+    """Show a stack's constants, options or rules, or list all."""
     from planner.catalog.load_stacks import load_stack
-    from planner.report.listings import shipped_stacks, stack_facts
-    from planner.report.listings_text import stack_document, stacks_document
+    from planner.report.listings import shipped_stacks, stack_facts, stack_rules
+    from planner.report.listings_text import rules_document, stack_document, stacks_document
 
-    if name is None:
+    if rules:
+        if name is None:
+            raise InputError("--rules needs a stack", "none", "planner stacks lists them")
+        found = load_stack(name)
+        facts = stack_rules(found)
+        say_json({"rules": facts}) if as_json else say(rules_document(found.name, facts))
+    elif name is None:
         every = shipped_stacks()
         say_json({"stacks": every}) if as_json else say(stacks_document(every))
     else:

@@ -12,6 +12,7 @@ from planner.catalog.load_stacks import load_stack, stack_names
 from planner.catalog.stack_options import options_for
 from planner.cost.flops import model_flops
 from planner.cost.params import model_parameters
+from planner.space.framework_rules import rules_for
 from planner.spec.load_model import catalog_index, catalog_models, load_model
 from planner.spec.machine.build_cluster import smallest_size
 from planner.spec.machine.cluster import Cluster
@@ -128,6 +129,11 @@ def stack_facts(stack: Stack) -> Facts:
     facts: Facts = stack.model_dump(mode="json")
     facts["options"] = {option.name: option.meaning for option in options_for(stack)}
     return facts
+
+
+def stack_rules(stack: Stack) -> Facts:
+    """What a candidate of a search on that stack must meet, and where that is enforced or derived, by rule."""
+    return {rule.id: {"must": rule.condition, "source": rule.source} for rule in rules_for(stack)}
 
 
 def shipped_stacks() -> list[Facts]:

@@ -209,6 +209,14 @@ def stack_document(facts: Facts) -> RenderableType:
     return Group(*blocks)
 
 
+def rules_document(name: str, rules: Facts) -> RenderableType:
+    """The rules of a search on a stack, each with what must hold and its source."""
+    rows: list[RenderableType] = []
+    for rule, facts in rules.items():
+        rows += [prose(rule, "bold"), Padding(prose(f"{facts['must']} ({facts['source']})"), (0, 0, 0, 4))]
+    return Group(prose(f"{len(rules)} rules of a search on {name}", "bold"), *rows)
+
+
 def _stack_value(key: str, value: str) -> str:
     """A stack's number with its unit, which its field states; shares and factors have none."""
     *sections, last = key.split(".")

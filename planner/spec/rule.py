@@ -5,6 +5,7 @@ Rules are shared by the frameworks (what their launcher accepts) and the space (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -91,6 +92,14 @@ class Rule:
     hint: str
     source: str
     facts: Callable[[Problem], Mapping[str, object]] = lambda problem: {}
+
+    @property
+    def condition(self) -> str:
+        """What must hold, of no row in particular: facts of the problem as <fact>."""
+        must, _, values = self.reason.rpartition("; ")
+        given = must if re.fullmatch(r"(?:[\w-]+=\{\w+\} ?)+", values) else self.reason
+        given = re.sub(r"(?<=\w)(?:\{\w+\})+", "", given)  # ends of sentences that depend on the problem
+        return re.sub(r"\{(\w+)[^}]*\}", r"<\1>", given)
 
     def explain(self, row: Mapping[str, int], problem: Problem) -> str:
         """Why this row breaks the rule, with its values."""

@@ -278,6 +278,7 @@ def test_a_message_is_at_most_a_screen(planner: Callable[..., Outcome]) -> None:
         (["model", "gpt2", "--batch", "-1"], "batch"),
         (["clusters", "nosuch"], "nosuch"),
         (["stacks", "nosuch"], "nosuch"),
+        (["stacks", "--rules"], "needs a stack"),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
@@ -427,6 +428,17 @@ def test_listings(planner: Callable[..., Outcome]) -> None:
         assert alone.code == 0
         assert name in alone.out
         assert json.loads(planner(verb, name, "--json").out)["name"] == name
+
+
+def test_rules_that_a_search_counts_are_told(planner: Callable[..., Outcome]) -> None:
+    told = planner("stacks", "torchtitan-2026", "--rules").out.splitlines()
+    rules = json.loads(planner("stacks", "torchtitan-2026", "--rules", "--json").out)["rules"]
+    assert set(rules) <= set(told)
+    assert rules["heads-tp"]["must"] == "tp must divide the attention heads, <heads>"
+    plan = planner("plan", "llama-3.1-8b", "2x8 h100 400G-ib", "--stack", "torchtitan-2026", "--json")
+    counted = {one["rule"] for one in json.loads(plan.out)["search"]["removed"]}
+    assert counted
+    assert counted <= set(rules)
 
 
 def test_clusters_tell_sources_and_unverified_numbers(planner: Callable[..., Outcome]) -> None:

@@ -9,8 +9,14 @@ from rich.console import Console
 
 from planner.catalog.load_stacks import load_stack, stack_names
 from planner.errors import InputError
-from planner.report.listings import named_cluster, shipped_clusters, shipped_stacks, stack_facts
-from planner.report.listings_text import cluster_document, clusters_document, stack_document, stacks_document
+from planner.report.listings import named_cluster, shipped_clusters, shipped_stacks, stack_facts, stack_rules
+from planner.report.listings_text import (
+    cluster_document,
+    clusters_document,
+    rules_document,
+    stack_document,
+    stacks_document,
+)
 from planner.report.text import render
 from planner.spec.machine.load_cluster import cluster_specs
 
@@ -66,3 +72,14 @@ def test_the_slice_of_a_torus_is_shown() -> None:
     assert facts["slice"] == [8, 8, 16]
     assert "8 x 8 x 16, each device linked to its neighbours" in "\n".join(lines(cluster_document(facts)))
     assert "slice" not in named_cluster("dgx-h100", 8)
+
+
+@pytest.mark.parametrize("name", ["megatron-2026", "torchtitan-2026", "deepspeed-2025", "nanotron-2024"])
+def test_conditions_of_rules_name_no_values_of_a_row(name: str) -> None:
+    rules = stack_rules(load_stack(name))
+    assert len(rules) > 40
+    for facts in rules.values():
+        assert not set("{}") & set(facts["must"])
+        assert facts["source"]
+    assert rules["expert-grid"]["must"] == "ep x etp must divide tp x cp x dp"
+    assert max(map(len, lines(rules_document(name, rules)))) <= 80
