@@ -113,8 +113,14 @@ def group_links(stride: Quantity, size: Quantity, cluster: Cluster) -> GroupLink
 
 
 def inside_links(stride: Quantity, local: Quantity, cluster: Cluster) -> tuple[Quantity, TorusLinks | None]:
-    """Bytes/s per direction of a device inside its scale-up domain, and what a group has of a torus there."""
+    """Bytes/s per direction of a device inside its scale-up domain, and what a group has of a torus there.
+
+    In a mesh a device has a link to each other device of the group, and no more of its links are of use to it.
+    """
     inner = cluster.tiers[0]
+    if inner.torus is None and inner.mesh_pair is not None:
+        linked = inner.mesh_pair * np.maximum(np.asarray(local, dtype=float) - 1.0, 1.0)
+        return np.minimum(inner.bandwidth, linked), None
     if inner.torus is None:
         return inner.bandwidth, None
     links = torus_links(stride, local, inner.torus)

@@ -247,9 +247,16 @@ class Tier:
 
     @property
     def hop_bandwidth(self) -> float:
-        """Of a message from one device to the next: one link of a torus, all of a device's where a switch or a mesh
-        joins them [bytes/s]."""
-        return self.bandwidth if self.torus is None else min(self.torus.links)
+        """Of a message from one device to the next: one link of a torus, a pair's of an NVLink mesh, all of a device's
+        where a switch joins them [bytes/s]. What XGMI reaches between two of a mesh is said of all its links."""
+        if self.torus is not None:
+            return min(self.torus.links)
+        return self.bandwidth if self.mesh_pair is None else min(self.bandwidth, self.mesh_pair)
+
+    @property
+    def mesh_pair(self) -> float | None:
+        """What a pair gets where NVLink joins devices without a switch [bytes/s]; None elsewhere."""
+        return self.pair_bandwidth if self.kind is LinkKind.NVLINK else None
 
     def holds(self, devices: int) -> bool:
         """Whether so many devices can be a domain of it: of a torus they must be a slice."""

@@ -134,6 +134,14 @@ def _fabric_levels(wiring: Wiring) -> list[Level]:
     return found
 
 
+def _pair_bandwidth(chip: Accelerator, size: int) -> float | None:
+    """What one pair gets in a mesh of `size` devices, over which each spreads its links [bytes/s]; None in a pair,
+    which has them all, and where more devices than such meshes join sit behind a switch (DGX-2, GH200 NVL32)."""
+    if chip.pair_bandwidth is None or size <= 2 or size > chip.scale_up_domain:
+        return None
+    return max(chip.pair_bandwidth, chip.scale_up_bandwidth / (size - 1))
+
+
 def derive_tiers(wiring: Wiring) -> tuple[Tier, ...]:
     """The tiers of a fabric, innermost first.
 
@@ -151,7 +159,7 @@ def derive_tiers(wiring: Wiring) -> tuple[Tier, ...]:
         sizes[level.name] = level.size
         if level.is_tier:
             inner = not found
-            pair = wiring.accelerator.pair_bandwidth if inner and level.size > 2 else None
+            pair = _pair_bandwidth(wiring.accelerator, level.size) if inner else None
             found.append(
                 Tier(
                     level.name,
