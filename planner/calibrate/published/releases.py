@@ -19,12 +19,17 @@ from planner.spec.model import ModelSpec
 
 LATEST: Final = 10**6
 # releases whose number is not a date: first matching pattern gives yyyymm
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_CORE: Final = r"(?:megatron-core|mcore|\bcore)[ _-]?[rv]?"
 _RELEASES: Final = (
-    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.(?:[0-8])\b", 202408),
-    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.(?:9|10|11)\b", 202502),
-    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.1[23]\b", 202506),
-    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.14\b", 202510),
-    (r"(?:megatron-core|mcore)[ _-]?[rv]?0\.(?:1[5-9]|[2-9]\d)\b", 202604),
+    (_CORE + r"0\.(?:[0-8])\b", 202408),
+    (_CORE + r"0\.(?:9|10|11)\b", 202502),
+    (_CORE + r"0\.1[23]\b", 202506),
+    (_CORE + r"0\.14\b", 202510),
+    (_CORE + r"0\.(?:1[5-9]|[2-9]\d)\b", 202604),
+    (r"megatron(?:-lm)?[ _-]v?2\.[0-2]\b", 202103),
+    (r"megatron(?:-lm)?[ _-]v?2\.[3-6]\b", 202112),
+    (r"megatron(?:-lm)?[ _-]v?3\.0\b", 202212),
     (r"nemo 1\.|nemo 1\.x", 202411),
     (r"nemo 2\.", 202504),
     (r"\bdev\b|\bmain\b", LATEST),
@@ -123,6 +128,10 @@ def release_of(framework: str, source: str) -> int | None:
     text = framework.lower()
     if match := re.search(r"\((20[12]\d)\)", text):
         return int(match[1]) * 100 + 6
+    if match := re.search(r"(?<!\d)(20[12]\d)[-./ ]?(0[1-9]|1[0-2])(?!\d)", text):  # 2022-12, 202212
+        return int(match[1]) * 100 + int(match[2])
+    if match := re.search(rf"\b({'|'.join(_MONTHS)})[a-z]*\.? (20[12]\d)\b", text):
+        return int(match[2]) * 100 + _MONTHS.index(match[1]) + 1
     for name in (text, source.lower()):
         if match := re.search(r"(?<![\d.])(2[2-9])\.(0[1-9]|1[0-2])(?!\d)", name):  # 24.07, 26.04.01
             return (2000 + int(match[1])) * 100 + int(match[2])

@@ -42,6 +42,7 @@ from planner.calibrate.published.releases import needs_of
 from planner.calibrate.published.schedules import schedule_in
 from planner.calibrate.published.sharded_stacks import with_muon, with_stage
 from planner.calibrate.published.sharding import Ranks, sharding_in
+from planner.calibrate.published.splits import libai_split
 from planner.calibrate.published.stack_of import KIN_BAND_FACTOR, stack_of
 from planner.calibrate.published.switches import LAYERS_OFFLOADED, NO_PREDICTION, apply_switches
 from planner.calibrate.published.undecided import fastest_that_fits, first_that_fits, fits
@@ -260,10 +261,14 @@ class RunReader:
         return staged
 
     def _even(self, stack: Stack, config: ParallelConfig, layers: int, cells: Row) -> Stack:
-        """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated.
+        """The stack with Megatron's default split, equal stages, where they come out even and no layout is stated;
+        LiBai's has its own.
 
         It is Megatron-DeepSpeed's too (megatron/model/gpt_model.py GPTModelPipe: partition_method type:transformer).
         """
+        own = libai_split(layers, config.pp) if "libai" in cells["framework"].lower() else None
+        if own is not None and config.vpp == 1:
+            return stack.model_copy(update={"split": own})
         megatron = stack.framework in ("megatron", "megatron-deepspeed")
         balanced = megatron and stack.split is PipelineSplit.BALANCED
         if not balanced or config.pp == 1 or layers % (config.pp * config.vpp) or "layout" in cells["extras"]:

@@ -68,6 +68,10 @@ def with_stage(stack: Stack, zero: int, kin: str = "") -> tuple[Stack, tuple[str
         }
         said = f"{kin} all-reduces gradients and gives whole tensors to ranks, which broadcast them after the update"
         return stack.model_copy(update=sections), (said,)
+    if stack.framework == "fsdp" and not zero and kin:
+        host = stack.host.model_copy(update={"step_overhead": 0.0})
+        said = f"{kin} reduces by DDP: no time of FSDP's own beside a step"
+        return stack.model_copy(update={"host": host}), (said,)
     if stack.framework == "deepspeed" and not zero:
         comm = stack.communication
         under = comm.model_copy(update={"dp_overlap": comm.sharded_dp_overlap or comm.dp_overlap})

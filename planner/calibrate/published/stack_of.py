@@ -107,6 +107,8 @@ _FAMILIES: Final = (
     # of 2023 an own trainer like Aleph Alpha's: eager layers around FlashAttention, ZeRO 1 that all-reduces gradients
     _Family(r"internevo|internlm", ((202404, "aa-scaling-2023"), *_MEGATRON_SINCE_FLASH), kin=True),
     _Family(r"primus|pai-megatron|flagscale|fast-?llm|galvatron", _MEGATRON_SINCE_FLASH, kin=True),
+    # its Gemini and ZeRO plugins wrap transformers' layers (colossalai/booster/plugin/gemini_plugin.py)
+    _Family(r"colossal.*(?:gemini|\bzero)|gemini.*colossal", _DEEPSPEED, kin=True),
     _Family(r"megascale|colossal|oneflow|libai|mindspeed|axonn|merak|bpipe", _MEGATRON, kin=True),
     _Family(r"megatron|nemo|\bmcore\b", _MEGATRON),
     _Family(r"meta internal|4d\b", _TORCHTITAN, kin=True),

@@ -15,13 +15,14 @@ from planner.calibrate.published.words import Word
 from planner.catalog.stack_options import (
     EP_OVERLAP,
     GRADIENTS_16,
+    GRADIENTS_32,
     LIGER_KERNELS,
     PURE_BF16,
     TP_NOT_OVERLAPPED,
     options_for,
 )
 from planner.spec.stack import Stack
-from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales
+from planner.spec.stack.kinds import AttentionKernel, CrossEntropy, Dispatcher, Float8Scales, StateEngine
 
 # FlashAttention-2 is about twice as fast as the first version (Dao 2023, arXiv 2307.08691, abstract).
 FLASH1_SLOWDOWN: Final = 2.0
@@ -31,6 +32,8 @@ _SLOWEST: Final = 6.0  # times the table's time that a stack's kernel may take
 TP_OVERLAPPED: Final = 0.7
 # What FSDP1 moves beside a reduction in 16 bits [bytes per gradient]; see catalog/stacks/fsdp1-2023.yaml.
 FSDP1_COPIES: Final = 8.0
+# The same beside one in 32 bits; see catalog/stacks/llm-foundry-2023.yaml.
+FSDP1_WIDE_COPIES: Final = 18.0
 
 Update = dict[str, dict[str, Any]]  # section of a stack -> fields to replace
 _Switch = Callable[[str, Stack], tuple[Update, str] | None]
@@ -107,6 +110,12 @@ def _flash_2(text: str, stack: Stack) -> tuple[Update, str] | None:
     return {"kernels": {"attention": AttentionKernel.FLASH_2}}, "FlashAttention-2"
 
 
+def _flash_triton(text: str, stack: Stack) -> tuple[Update, str] | None:
+    if not _FLASH_TRITON.asked(text):
+        return None
+    return {"kernels": {"attention": AttentionKernel.FLASH_TRITON}}, "FlashAttention in Triton"
+
+
 def _tp_overlap(text: str, stack: Stack) -> tuple[Update, str] | None:
     asked = _TP_OVERLAP.asked(text)
     if asked is False:
@@ -174,6 +183,17 @@ def _narrow_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
     return _optional(GRADIENTS_16, stack, "gradients kept and reduced in 16 bits")
 
 
+def _wide_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
+    """Gradients reduced in 32 bits, where the stack's are in 16."""
+    if stack.communication.gradient_bytes > _HALF or not _WIDE_GRADIENTS.asked(text):
+        return None
+    said = "gradients reduced in 32 bits"
+    if stack.states.engine is not StateEngine.TORCH:
+        return _optional(GRADIENTS_32, stack, said)
+    wide = {"gradient_bytes": 4.0, "reduction_copies": FSDP1_WIDE_COPIES}
+    return {"communication": wide}, said
+
+
 def _pure_bf16(text: str, stack: Stack) -> tuple[Update, str] | None:
     return _optional(PURE_BF16, stack, "weights and moments in bf16 alone") if _PURE.asked(text) else None
 
@@ -225,7 +245,10 @@ _FLASH_2: Final = Word(_VERSIONED + r"2|\bfa-?2\b")
 _UNFUSED: Final = Word(r"unfused att|attention[_-]backend[:= ]+unfused")
 _PURE: Final = Word(r"pure[ _-]bf16|full[ _-]bf16|bf16[ _-]master|\bno (?:fp32 )?master weights")
 _NARROW_GRADIENTS: Final = Word(r"bf16[ _-]grad|grad\w*[ _-](?:reduc\w+[ _-])?in[ _-]bf16")
-_WIDE_GRADIENTS: Final = Word(r"grad[ _-]reduce[ _-]in[ _-]fp32")
+_WIDE_GRADIENTS: Final = Word(
+    r"grad[ _-]reduce[ _-]in[ _-]fp32|reduce_dtype[=: ]*(?:torch[.])?(?:fp|float)32|mixed_precision=default|"
+    r"(?:fp|float)32[ _-]grad\w*[ _-]reduc|grad\w*[ _-](?:reduc\w+[ _-])in[ _-](?:fp|float)32"
+)
 _DROPOUT: Final = Word(r"(?<![a-z_])(?:hidden[ _-])?dropout\b")
 _PADDED: Final = Word(r"\bpad")
 _HALF: Final = 2.0  # bytes
@@ -251,6 +274,9 @@ _DISPATCHERS: Final = (
 )
 _COMPILE: Final = Word(r"(?<!un)compil")
 _LIGER: Final = Word(r"liger")
+_FLASH_TRITON: Final = Word(
+    r"triton[ _-](?:flash[ _-]?)?att|(?:att(?:entio)?n|\bfa)[ _-]?2?[ _-]{0,2}\(?triton"
+)
 _FUSED_LOSS: Final = Word(r"cross[- ]entropy fusion|(?<!un)fused cross")
 # torchao's recipe_name rowwise, with which torchtitan gathers inputs in 16 bits (820504e docs/float8.md)
 _ROWS: Final[Update] = {
@@ -258,8 +284,8 @@ _ROWS: Final[Update] = {
     "communication": {"tp_gathers_float8": False},
 }
 _SWITCHES: Final[tuple[_Switch, ...]] = (
-    _aleph_kernels, _no_flash, _flash, _flash_1, _flash_2, _no_overlap, _tp_overlap, _ep_overlap, _dispatcher,
-    _eager_torch,
+    _aleph_kernels, _no_flash, _flash, _flash_1, _flash_2, _flash_triton, _no_overlap, _tp_overlap, _ep_overlap,
+    _dispatcher, _eager_torch,
     _plain(Word(r"row-?wise"), _ROWS, "fp8 scales per row"),
     _low_precision_reduction,
     _plain(
@@ -271,7 +297,7 @@ _SWITCHES: Final[tuple[_Switch, ...]] = (
         Word(r"optimizer[ _-]cuda[ _-]graph"), {"host": {"update_captured": True}},
         "the update replayed as a CUDA graph",
     ),
-    _pure_bf16, _narrow_gradients, _dropout, _capacity, _late_overlap,
+    _pure_bf16, _narrow_gradients, _wide_gradients, _dropout, _capacity, _late_overlap,
 )  # fmt: skip
 LAYERS_OFFLOADED: Final = re.compile(r"cpu_offloading_num_layers=(\d{1,4})", re.IGNORECASE)
 NO_PREDICTION: Final = "multi-token prediction of the row is not modelled"

@@ -305,6 +305,8 @@ def attention_time(
     pairs = attended_pairs(seq_q, seq_kv, causal, window)
     span, filled_rows, mean_width = attention_points(batch * heads, seq_q, pairs, (d_qk + d_v) / 2.0)
     length, rows, width = np.log2(span), np.log2(filled_rows), np.log2(mean_width)
+    # beyond the longest measured span a head has more blocks than there: so many more heads fill the device alike
+    rows = rows + np.maximum(length - table.log2_span[-1], 0.0)
     # below the shortest measured span the kernel's fixed work dominates: the rate falls with the span
     peak_reached = roofline.peak * np.minimum(span / 2.0 ** table.log2_span[0], 1.0)
     work = 2.0 * batch * heads * pairs * (d_qk + d_v)

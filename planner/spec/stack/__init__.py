@@ -146,7 +146,9 @@ class Stack(Section):
         """The stack with the gradients that it has in a precision."""
         if precision is not Precision.FP16 or not self.states.fp16_gradients:
             return self
-        states = self.states.model_copy(update={"gradient": 2.0, "optimizer_transient": 4.0})
+        states = self.states.model_copy(
+            update={"gradient": 2.0, "gradient_accumulator": 0.0, "optimizer_transient": 4.0}
+        )
         communication = self.communication.model_copy(update={"gradient_bytes": 2.0})
         return self.model_copy(update={"states": states, "communication": communication})
 

@@ -49,7 +49,11 @@ class States(Section):
         True, description="weight gradients are accumulated by the GEMM itself, with no copy of their own"
     )
     gradient_accumulator: float = Field(
-        0.0, ge=0, le=4, description="a second, fp32 gradient copy (nanotron)"
+        0.0,
+        ge=0,
+        le=4,
+        description="a second gradient: nanotron's in fp32; those in bf16 beside fp32 ones, which DeepSpeed's "
+        "BF16_Optimizer zeroes but does not free",
     )
     master: float = Field(4.0, ge=0, le=4)
     pure_bf16: bool = Field(
