@@ -81,3 +81,9 @@ def test_muon_of_others_is_sharded_as_adam_is() -> None:
         flat, said = with_muon(stack, Optimizer.MUON, kin)
         assert flat.states.shards_matrices
         assert said
+
+
+def test_a_loop_under_ddp_has_no_time_of_fsdp_beside_a_step() -> None:
+    fsdp = load_stack("fsdp1-2023")
+    assert with_stage(fsdp, 0, "nanoGPT")[0].host.step_overhead == 0.0
+    assert with_stage(fsdp, 3, "nanoGPT") == with_stage(fsdp, 0) == (fsdp, ())

@@ -227,3 +227,22 @@ def test_other_software_of_compiled_devices_has_a_kin(framework: str, architectu
 def test_frameworks_of_gpus_keep_their_stacks() -> None:
     for framework in ("torchtitan", "Megatron-LM", "something else", ""):
         assert stack_of(framework, "", Architecture.HOPPER).name != "maxtext-2024"
+
+
+@pytest.mark.parametrize(
+    ("framework", "release"),
+    [
+        ("Megatron-LM 2022-12 (BigCode)", 202212), ("Megatron-LM 2022.12", 202212), ("Megatron-LM 202212", 202212),
+        ("Megatron-LM (Dec 2022)", 202212), ("Megatron-LM, March 2021", 202103), ("Megatron-LM v2.2", 202103),
+        ("Megatron-LM v2.6", 202112), ("Megatron-LM v3.0", 202212), ("Megatron-LM core_r0.5.0", 202408),
+        ("torchtitan 2024-12", 202412), ("Megatron-LM (2022)", 202206), ("NeMo 24.07", 202407),
+        ("Megatron-LM 23e00ed", None), ("Megatron-LM on 2048 GPUs", None),
+    ],
+)  # fmt: skip
+def test_releases_written_as_dates(framework: str, release: int | None) -> None:
+    assert release_of(framework, "a paper") == release
+
+
+def test_gemini_wraps_layers_of_transformers() -> None:
+    assert stack_of("ColossalAI (Gemini)", "x", Architecture.AMPERE).name == "deepspeed-2025"
+    assert stack_of("ColossalAI", "x", Architecture.HOPPER).name == "megatron-2024"

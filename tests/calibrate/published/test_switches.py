@@ -218,3 +218,27 @@ def test_flash_attention_2_in_other_words() -> None:
 def test_overlap_that_a_release_has_not_is_said() -> None:
     assert "not used" in apply_switches(load_stack("megatron-2022"), "overlap-grad-reduce")[1][0]
     assert apply_switches(load_stack("megatron-2026"), "overlap-grad-reduce")[1] == ()
+
+
+@pytest.mark.parametrize("words", ["flash attention (Triton)", "triton attention", "use-flash-attn-triton"])
+def test_flash_attention_in_triton_is_a_kernel_of_its_own(words: str) -> None:
+    stack = apply_switches(load_stack("megatron-deepspeed-2022"), words)[0]
+    assert stack.kernels.attention is AttentionKernel.FLASH_TRITON
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "reduce_dtype=torch.float32",
+        "fp32 gradient reduction",
+        "mixed_precision=default",
+        "grad reduce in fp32",
+    ],
+)
+def test_gradients_that_a_row_reduces_in_32_bits(words: str) -> None:
+    loop = load_stack("fsdp1-2023")
+    assert apply_switches(loop, words)[0].communication.gradient_bytes == 4.0
+    assert apply_switches(load_stack("llm-foundry-2023"), words)[0] == load_stack("llm-foundry-2023")
+    wide = apply_switches(load_stack("megatron-2024"), words)[0]
+    assert (wide.communication.gradient_bytes, wide.states.gradient) == (4.0, 4.0)
+    assert apply_switches(loop, "gradients accumulate in fp32")[0] is loop

@@ -76,3 +76,14 @@ def test_flash_2_is_no_faster_for_blackwells_products() -> None:
         assert detail is not None
         seconds[cluster] = detail.time["attention"][0]
     assert seconds["1x1 b200"] == pytest.approx(seconds["1x1 h100"] * 132 / 148, rel=0.05)
+
+
+def test_heads_of_longer_sequences_than_were_measured_fill_a_device_as_more_heads_would() -> None:
+    """Beyond the longest measured span, 16,384, a head's blocks go on growing in number, and with them the rate."""
+
+    def rate(heads: float, length: float) -> float:
+        shape = (1.0, length, length, heads, heads, 128.0, 128.0, True)
+        return heads * length**2 / float(attention_time(*shape, ROOFLINE)[0])
+
+    assert rate(4.0, 131072.0) == pytest.approx(rate(32.0, 16384.0), rel=1e-6)
+    assert rate(4.0, 131072.0) > 1.03 * rate(4.0, 16384.0)

@@ -142,3 +142,12 @@ def test_times_are_those_of_its_kin_but_for_gradients() -> None:
     assert not own.fitted
     assert own.band == pytest.approx(2 * kin.band)
     assert (own.compute, own.host, own.kernels) == (kin.compute, kin.host, kin.kernels)
+
+
+def test_deepspeed_keeps_bf16_gradients_beside_fp32_ones_and_none_beside_fp16_ones() -> None:
+    """A rank of a 175B model on LUMI held 2 + 4 + 2 bytes a parameter and its share of 12 (logs of its runs)."""
+    stack, number = load_stack("megatron-deepspeed-2022"), np.array([32.0])
+    for precision, gradients in ((Precision.BF16, 6.0), (Precision.FP16, 2.0)):
+        job = Job(4096, 64, precision=precision)
+        found = state_bytes(np.array([1.0]), number, number, stack.for_precision(precision), job)
+        assert float(found.gradients[0]) == gradients

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planner.cost.network.traffic import boundary_tier, group_links, least_inside, pipeline_links
 from planner.estimate import make_estimate
 from planner.request import Request
-from planner.spec.machine.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import build_cluster, load_accelerator, load_cluster
 from tests.problems import cluster
 
 SPECS = Path(__file__).parents[3] / "cluster_specs"
@@ -153,3 +153,31 @@ def test_a_dead_network_makes_every_step_across_nodes_absurd(tmp_path: Path) -> 
 def test_a_message_of_a_ring_takes_one_card_however_many_ranks_are_inside() -> None:
     assert float(group_links(1, 16, NODES).message) == NIC
     assert float(group_links(8, 16, NODES).message) == NIC
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "bandwidth"),
+    [
+        (
+            "1x8 v100 100G-ib",
+            (1, 2, 4, 8),
+            (25e9, 25e9, 75e9, 150e9),
+        ),  # six links of 25 GB/s, one or two a pair
+        ("1x4 v100 100G-ib", (2, 4), (50e9, 150e9)),  # of four devices each pair has two
+        ("1x4 gh200 200G-slingshot", (2, 4), (150e9, 450e9)),
+        ("1x8 h100 400G-ib", (2, 8), (450e9, 450e9)),
+        ("1x8 mi300x 400G-ib", (2, 8), (448e9, 448e9)),  # what two reach of it is said by XGMI's table
+    ],
+)
+def test_a_group_in_a_mesh_has_the_links_of_its_pairs(
+    text: str, ranks: tuple[int, ...], bandwidth: tuple[float, ...]
+) -> None:
+    found = group_links(np.ones(len(ranks)), np.array(ranks, dtype=float), cluster(text))
+    assert np.broadcast_to(found.scale_up, len(ranks)).tolist() == list(bandwidth)
+
+
+def test_a_message_in_a_mesh_takes_a_pairs_links_and_a_switch_gives_all() -> None:
+    assert cluster("1x8 v100 100G-ib").tiers[0].hop_bandwidth == 25e9
+    switched = build_cluster(load_accelerator("v100"), 16, 16, 16)  # DGX-2
+    assert switched.tiers[0].hop_bandwidth == 150e9
+    assert float(group_links(1.0, 2.0, switched).scale_up) == 150e9
