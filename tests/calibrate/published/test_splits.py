@@ -17,7 +17,7 @@ from tests.calibrate.rows import MODELS, ROW
         (4, 4, None),
         (24, 4, (6, 7, 7, 4)),
         (48, 8, (6, 6, 7, 7, 7, 7, 7, 1)),
-        (8, 8, None),
+        (8, 8, (1,) * 8),
     ],
 )
 def test_libai_gives_its_last_ranks_fewer_layers(
