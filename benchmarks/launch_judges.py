@@ -126,6 +126,8 @@ def judge(case):
     sys.argv = ["pretrain_gpt.py", *case["words"]]
     args = parse_args()
     validate_args(args)
+    if args.multi_latent_attention and args.apply_rope_fusion and args.rope_type != "yarn":
+        raise ValueError("apply_rope_fusion for MLA only works with YARN RoPE.")  # as with its kernels
     args.apply_rope_fusion = args.moe_permute_fusion = False  # kernels of Transformer Engine, which needs a GPU
     read = core_transformer_config_from_args(args)
     return {"dp": args.data_parallel_size, "vpp": args.virtual_pipeline_model_parallel_size or 1,
@@ -259,6 +261,8 @@ def build(case):
     sys.argv = ["pretrain_gpt.py", *case["words"]]
     args = parse_args()
     validate_args(args)
+    if args.multi_latent_attention and args.apply_rope_fusion and args.rope_type != "yarn":
+        raise ValueError("apply_rope_fusion for MLA only works with YARN RoPE.")  # as with its kernels
     args.apply_rope_fusion = args.moe_permute_fusion = args.gradient_accumulation_fusion = False
     args.use_cpu_initialization, args.perform_initialization = True, False
     args.cuda_graph_impl, args.cuda_graph_modules = "none", []  # captured by what the step runs
@@ -270,7 +274,8 @@ def build(case):
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=args.virtual_pipeline_model_parallel_size,
         context_parallel_size=args.context_parallel_size, expert_model_parallel_size=args.expert_model_parallel_size,
-        expert_tensor_parallel_size=args.expert_tensor_parallel_size, create_gloo_process_groups=False)
+        expert_tensor_parallel_size=args.expert_tensor_parallel_size, create_gloo_process_groups=False,
+        num_distributed_optimizer_instances=args.num_distributed_optimizer_instances)
     try:
         vocabulary = args.padded_vocab_size or vocab_size_with_padding(args.vocab_size, args, False)
         parts, stages = [], args.virtual_pipeline_model_parallel_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
-from planner.spec.config import CudaGraphs, Recompute
+from planner.spec.config import CudaGraphs, Recompute, offload_text
 
 
 def require(holds: bool, framework: str, what: str, given: object) -> None:
@@ -30,7 +30,9 @@ def require_whole_recompute(launch: Launch, framework: str, offload: int = 0) ->
     most = -(-launch.model.num_layers // config.pp)
     partial = config.recompute == Recompute.FULL and config.recompute_layers < most
     require(not partial, framework, "full recomputation of some layers only", config.recompute_layers)
-    require(not config.offload & ~offload, framework, "this offloading", f"offload={config.offload}")
+    require(
+        not config.offload & ~offload, framework, "this offloading", f"offload={offload_text(config.offload)}"
+    )
 
 
 def is_pure_bf16(launch: Launch) -> bool:

@@ -114,6 +114,7 @@ def ranks_of_chunks(pp: int, vpp: int, placement: Placement) -> list[int]:
 OFFLOAD_OPTIMIZER: Final = 1
 OFFLOAD_PARAMETERS: Final = 2
 OFFLOAD_ACTIVATIONS: Final = 4
+OFFLOAD_STATES: Final = OFFLOAD_OPTIMIZER | OFFLOAD_PARAMETERS
 OFFLOAD_LABELS: Final[dict[str, int]] = {
     "none": 0,
     "optimizer": 1,

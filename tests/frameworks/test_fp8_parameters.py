@@ -118,7 +118,10 @@ def test_fp4_parameters_without_shards_are_said_to_be_left_out() -> None:
             "distributed optimizer",
         ),
         (WORDS + " mxfp8 --fp8-param-gather", "gradient buffer"),
-        (WORDS + " tensorwise --fp8-param-gather --optimizer-cpu-offload", "recipe delayed"),
+        (
+            WORDS + " tensorwise --fp8-param-gather --optimizer-cpu-offload --use-precision-aware-optimizer",
+            "recipe delayed",
+        ),
         (WORDS.replace("--fp8-format hybrid --fp8-recipe", "") + " --fp8-param-gather", "fp8 mode"),
     ],
 )

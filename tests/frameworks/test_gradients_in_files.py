@@ -148,7 +148,10 @@ def test_what_is_not_costed_is_said() -> None:
     assert "dropout" in notes("")
     assert "one after the other" in notes("--num-experts 8")
     assert "allgather" in notes("--num-experts 8 --expert-model-parallel-size 8")
-    assert "0.25" in notes("--optimizer-cpu-offload --optimizer-offload-fraction 0.25")
+    assert "0.25" in notes(
+        "--optimizer-cpu-offload --optimizer-offload-fraction 0.25 --use-precision-aware-optimizer"
+    )
+    assert "counted in fp32" in notes("--use-precision-aware-optimizer --exp-avg-dtype fp8")
     for words in ("--hidden-dropout $DROP", "--optimizer sgd --sgd-momentum none", "--hidden-dropout nan"):
         with pytest.raises(InputError, match="must be a number"):
             notes(words)

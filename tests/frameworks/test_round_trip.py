@@ -141,7 +141,8 @@ def test_torchtitan_uneven_split_is_python() -> None:
         ("megatron", {"offload": 3}),
         ("megatron", {"offload": 4, "pp": 1, "recompute": int(Recompute.FULL), "recompute_layers": 32}),
         ("deepspeed", {"offload": 4}),
-        ("torchtitan", {"offload": 3}),
+        ("torchtitan", {"offload": 1}),
+        ("accelerate", {"offload": 1}),
         ("nanotron", {"recompute": int(Recompute.SELECTIVE)}),
     ],
 )
@@ -160,10 +161,12 @@ def test_refuses_what_it_cannot_express(name: str, change: dict[str, int]) -> No
         ("megatron", 4, "--cpu-offloading-num-layers"),
         ("deepspeed", 1, "offload_optimizer"),
         ("deepspeed", 3, "offload_param"),
+        ("torchtitan", 3, "enable_cpu_offload"),
+        ("accelerate", 3, "fsdp_offload_params: true"),
     ],
 )
 def test_what_lies_on_the_host_is_written_and_read_back(name: str, offload: int, word: str) -> None:
-    found, zero = framework(name), 3 if name == "deepspeed" else 1
+    found, zero = framework(name), 1 if name == "megatron" else 3
     config = ParallelConfig(dp=64, micro_batch=1, num_microbatches=4, zero=zero, offload=offload)
     case = launch("", config, problem("llama-3.1-8b", STACKS[name]), (32,))
     for version in found.versions:

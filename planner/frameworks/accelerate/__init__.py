@@ -48,7 +48,7 @@ from planner.frameworks.scripts import (
     readme,
     sbatch_script,
 )
-from planner.spec.config import Recompute
+from planner.spec.config import OFFLOAD_STATES, Recompute
 from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
@@ -121,7 +121,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             "fsdp_activation_checkpointing": config.recompute == Recompute.FULL,
             # one rank that loads for all is what torchao is refused with
             "fsdp_cpu_ram_efficient_loading": launch.job.precision is not Precision.FP8_CS,
-            "fsdp_offload_params": False,
+            "fsdp_offload_params": bool(config.offload),
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
         shards = config.hsdp or config.dp * config.cp
@@ -183,7 +183,8 @@ def _check(launch: Launch) -> None:
     replicated = config.hsdp and (config.dp * config.cp) // config.hsdp > 1 and config.cp > 1
     require(not (replicated and shard == 1), TITLE, "replicas with cp and no sharding", config.describe())
     require(config.cp == 1 or _is_full(launch.model), TITLE, "cp with windows or sinks", config.describe())
-    require_whole_recompute(launch, TITLE)
+    host = OFFLOAD_STATES if _kind(launch) == "FSDP" and launch.config.offload == OFFLOAD_STATES else 0
+    require_whole_recompute(launch, TITLE, host)
     require_masters(launch, TITLE)  # the format of weights is the training program's
     require(not any(job.bf16_layers), TITLE, "first and last layers in bf16", job.bf16_layers)
     require(config.recompute != Recompute.SELECTIVE, TITLE, "selective recomputation", "recompute=selective")

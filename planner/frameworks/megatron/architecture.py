@@ -20,7 +20,7 @@ from planner.frameworks.megatron.heterogeneous import (
     is_heterogeneous,
 )
 from planner.frameworks.megatron.hybrid import check_hybrid, check_hybrid_release, hybrid_options
-from planner.frameworks.megatron.sparse import check_sparse, check_sparse_release
+from planner.frameworks.megatron.sparse import UNFUSED_ROTATION, check_sparse, check_sparse_release
 from planner.frameworks.options import option_table
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.layer import Activation, Moe, NormKind
@@ -247,9 +247,20 @@ def _grouped(attention: Attention) -> list[Option]:
     return options
 
 
-def _latent(attention: Attention, details: Details) -> list[Option]:
+def rotates_unfused(attention: Attention, details: Details) -> bool:
+    """Is it latent attention whose rotation no kernel fuses? Fusion works with YaRN alone, not beside sparse attention
+    (core/transformer/transformer_config.py)."""
+    yarn = _scaled_by_yarn(details)
+    return attention.kind is AttentionKind.MLA and (not yarn or attention.indexer is not None)
+
+
+def _scaled_by_yarn(details: Details) -> bool:
     scaling = details.rope_scaling or {}
-    yarn = scaling.get("rope_type", scaling.get("type")) == "yarn"
+    return bool(scaling.get("rope_type", scaling.get("type")) == "yarn")
+
+
+def _latent(attention: Attention, details: Details) -> list[Option]:
+    scaling, yarn = details.rope_scaling or {}, _scaled_by_yarn(details)
     options: list[Option] = [
         ("--multi-latent-attention",),
         ("--kv-lora-rank", str(attention.kv_lora_rank)),
@@ -261,6 +272,8 @@ def _latent(attention: Attention, details: Details) -> list[Option]:
     ]
     if attention.q_lora_rank:
         options.insert(1, ("--q-lora-rank", str(attention.q_lora_rank)))
+    if rotates_unfused(attention, details) and attention.indexer is None:  # which says so itself
+        options.append((UNFUSED_ROTATION,))
     if yarn:
         options += [
             ("--rotary-scaling-factor", str(float(scaling.get("factor", 1.0)))),

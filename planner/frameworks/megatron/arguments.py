@@ -21,7 +21,12 @@ from planner.frameworks.fused_experts import (
 )
 from planner.frameworks.fused_experts import check_release as check_fused_experts
 from planner.frameworks.layout import first_and_last, is_even, write_layout
-from planner.frameworks.megatron.architecture import Option, check_release, model_options
+from planner.frameworks.megatron.architecture import (
+    Option,
+    check_release,
+    model_options,
+    rotates_unfused,
+)
 from planner.frameworks.megatron.graphs import graph_options, update_options
 from planner.frameworks.megatron.hybrid import pattern_options
 from planner.frameworks.megatron.muon import muon_options
@@ -294,7 +299,8 @@ def _kernels(launch: Launch) -> list[Option]:
         options += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
     if not stack.kernels.fused_activation:
         options += [("--no-bias-swiglu-fusion",), ("--no-bias-gelu-fusion",)]
-    if stack.kernels.rotates_texts and not launch.model.indexers:  # which say so themselves
+    said = any(rotates_unfused(attention, launch.details) for attention in launch.model.attentions)
+    if stack.kernels.rotates_texts and not said:
         options.append((UNFUSED_ROTATION,))
     if not stack.states.fused_weight_gradient:
         options.append(("--no-gradient-accumulation-fusion",))

@@ -14,6 +14,7 @@ from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.fused_experts import PADDED_TO, capacity_said, padding_said
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, recomputed_note
+from planner.frameworks.megatron.accepted import accept
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.foreign import notes_on, program_of_ones_own, require_gpt
@@ -36,7 +37,7 @@ from planner.frameworks.megatron.states import (
     stack_options,
     strategy,
 )
-from planner.frameworks.options import has_options, option_table, table_releases, unknown_options
+from planner.frameworks.options import has_options, table_releases, unknown_options
 from planner.frameworks.shell.script import Script, product, slurm_devices
 from planner.spec.config import (
     MEGATRON_MODULES,
@@ -62,42 +63,6 @@ _QUERY_NORM: Final = (
 )
 
 
-def _accept(a: Arguments, version: str) -> None:
-    """Refuse what Megatron-LM itself refuses when it starts. Raises `InputError` with its reason.
-
-    Source: megatron/training/arguments.py validate_args (A), core/transformer/transformer_config.py __post_init__ (T).
-    """
-    table = option_table("megatron", version)
-    for name, words in a.values.items():
-        if not words and name in table and not table[name].accepts(()):
-            must = f"{name} must have a value: argparse says expected one argument"
-            raise InputError(must, "none", "write the value after it")
-    if a.has("--fp16") and a.has("--bf16"):  # A: assert not args.bf16
-        raise InputError("--fp16 and --bf16 exclude each other", "both", "leave one of them out")
-    kind = a.word("--recompute-granularity", "")
-    method = a.word("--recompute-method", "")
-    if kind == "full" and method not in ("block", "uniform"):  # T
-        must = '--recompute-granularity full: --recompute-method must be "block" or "uniform"'
-        raise InputError(must, method or "none", "add --recompute-method uniform --recompute-num-layers 1")
-    if kind == "full" and not a.has("--recompute-num-layers"):  # T
-        must = "--recompute-granularity full: --recompute-num-layers must be from 1 to the layers of a stage"
-        raise InputError(must, "none", "add --recompute-num-layers 1")
-    if kind == "full" and a.has("--moe-layer-recompute"):  # T
-        must = "--moe-layer-recompute must not be used with --recompute-granularity full"
-        raise InputError(must, "both", "leave one of them out")
-    if kind == "selective" and method:  # A
-        must = "--recompute-method is not supported for --recompute-granularity selective"
-        raise InputError(must, method, "leave it out")
-    if a.has("--overlap-param-gather"):  # A
-        distributed = a.has("--use-distributed-optimizer") or a.has("--use-megatron-fsdp")
-        if not distributed and a.word("--optimizer", "adam") != "dist_muon":
-            must = "--overlap-param-gather needs the distributed optimizer, Megatron-FSDP or dist_muon"
-            raise InputError(must, "none of them", "add --use-distributed-optimizer")
-        if not a.has("--overlap-grad-reduce"):
-            must = "--overlap-param-gather must be used with --overlap-grad-reduce"
-            raise InputError(must, "without", "add --overlap-grad-reduce")
-
-
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What the arguments in one or several scripts say. Raises `InputError` naming the option."""
     arguments, options, variables, text, preset, said, adapters = stated_in(files)
@@ -109,7 +74,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     require_gpt(script.words, names)
     full_queries = _normed_full_queries(arguments)
     version = _version(names, NORMS_FULL_QUERIES if full_queries else frozenset())
-    _accept(arguments, version)
+    accept(arguments, version)
     accept_narrow_parameters(arguments)
     accept_fsdp(arguments, variables)
     accept_graphs(arguments, variables)
@@ -188,7 +153,7 @@ def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, pres
 def _shard_group(a: Arguments, axes: Mapping[str, int], devices: int | None) -> int:
     """Devices that share one copy of the optimizer's states; 0 for all, and where the files don't state them."""
     copies = a.positive("--num-distributed-optimizer-instances", 1)
-    if copies == 1 or devices is None:
+    if copies == 1 or devices is None or not axes["zero"]:
         return 0
     return max(devices // (axes["tp"] * axes["pp"]) // copies, 1)
 
@@ -216,6 +181,9 @@ def _kernel_notes(a: Arguments) -> list[str]:
         said.append(f"--hidden-dropout is not 0 (0.1 unless stated): {how}")
     elif a.number("--hidden-dropout", 0.1) > 0:
         said.append("--hidden-dropout is not 0 and --attention-dropout is: masks and passes are not modelled")
+    moments = a.word("--exp-avg-dtype", "fp32")
+    if moments not in ("fp32", "bf16"):
+        said.append(f"--exp-avg-dtype {moments}: moments are counted in fp32")
     share = a.number("--optimizer-offload-fraction", 1.0)
     if a.has("--optimizer-cpu-offload") and share < 1:
         said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted in CPU memory")

@@ -173,6 +173,16 @@ def _mtp_window(columns: Columns, problem: Problem) -> Mask:
     return _all(columns["tp"]) if not learned else ~_all(columns["tp"])
 
 
+def _expert_groups(columns: Columns, problem: Problem) -> Mask:
+    """Copies of the optimizer's states divide the ranks that hold the same experts, too."""
+    if not problem.model.is_moe or not columns["hsdp"].any():
+        return np.ones(len(columns["hsdp"]), dtype=np.bool_)
+    replicas = columns["dp"].astype(np.int64) * columns["cp"]
+    copies = np.maximum(replicas // np.maximum(columns["hsdp"], 1), 1)
+    apart = np.maximum(columns["ep"].astype(np.int64) * columns["etp"], 1)
+    return (columns["hsdp"] == 0) | (replicas * columns["tp"] // apart % copies == 0)
+
+
 def _fsdp_pipeline(columns: Columns, problem: Problem) -> Mask:
     """Of its stack every stage is Megatron-FSDP's, of others those that only it shards."""
     fsdp = (columns["zero"] >= 2) | (problem.stack.states.engine is StateEngine.MEGATRON_FSDP)
@@ -192,6 +202,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "activations in CPU memory exclude recomputation; offload={offload}",
         "set recompute=none, or leave activations on the device",
         "Megatron-LM core/transformer/transformer_config.py __post_init__ (cpu_offloading)",
+    ),
+    Rule(
+        "hsdp-experts", ("tp", "cp", "dp", "ep", "etp", "hsdp"), _expert_groups,
+        "dp x cp / hsdp copies of the optimizer's states must divide the ranks with the same experts, "
+        "tp x cp x dp / (ep x etp); tp={tp} cp={cp} dp={dp} ep={ep} etp={etp} hsdp={hsdp}",
+        "choose a larger hsdp, 0 for all of dp x cp, or a smaller ep",
+        "Megatron-LM core/parallel_state.py initialize_model_parallel (partial DistOpt shard factor)",
     ),
     Rule(
         "moe-bias-etp", ("etp",), _expert_bias,

@@ -58,7 +58,10 @@ def cli_options(launch: Launch, module: str, function: str, sections: Sections) 
     """The command line of 0.3.0; `module` and `function` name the configuration it starts from."""
     options: list[tuple[str, ...]] = [("--module", module), ("--config", function)]
     for section, values in sections.items():
-        options += [(f"--{section}.{name}", str(value)) for name, value in values.items()]
+        options += [
+            (f"--{section}.{name}", *([] if value is True else [str(value)]))
+            for name, value in values.items()
+        ]
     if compiles(launch):
         options += [("--compile.enable",), ("--compile.components", "model,loss")]
     else:

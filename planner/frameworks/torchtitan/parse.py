@@ -21,7 +21,7 @@ from planner.frameworks.torchtitan.names import CLI, FLOAT8, MODELS, SCHEDULES, 
 from planner.frameworks.torchtitan.older import ACCUMULATION, is_older, with_new_names
 from planner.frameworks.torchtitan.planned import PLANNED, read_planned, shipped_model
 from planner.frameworks.torchtitan.settings import stages_of
-from planner.spec.config import CudaGraphs, Recompute, Schedule
+from planner.spec.config import OFFLOAD_STATES, CudaGraphs, Recompute, Schedule
 from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
@@ -149,6 +149,7 @@ def _parsed(s: Settings, version: str, devices: int | None, unknown: tuple[str, 
         "micro_batch": micro, "num_microbatches": max((batch or 1) // (dp * micro), 1), "sp": int(tp > 1),
         "zero": (3 if always else 2) if sharded else 0,
         "hsdp": shard * cp if sharded and replicate > 1 else 0,
+        "offload": OFFLOAD_STATES if s.flag("training.enable_cpu_offload") else 0,
         "recompute": int(recompute), "schedule": int(schedule),
         **_graphs(s, version, model, pp * ep),
     }  # fmt: skip

@@ -24,7 +24,7 @@ from planner.frameworks.torchtitan.names import (
     require_recipe,
     uses_deepep,
 )
-from planner.spec.config import Recompute, Schedule
+from planner.spec.config import OFFLOAD_STATES, Recompute, Schedule, offload_text
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 
@@ -63,7 +63,7 @@ def settings_of(launch: Launch, version: str) -> dict[str, dict[str, Any]]:
     shards = config.hsdp or config.dp * config.cp
     shard = 1 if config.zero == 0 else max(shards // config.cp, 1)
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
-    training = {
+    training: dict[str, Any] = {
         "local_batch_size": local,
         "global_batch_size": job.global_batch,
         "seq_len": job.seq_len,
@@ -72,6 +72,8 @@ def settings_of(launch: Launch, version: str) -> dict[str, dict[str, Any]]:
     }
     if is_pure_bf16(launch):
         training["dtype"] = "bfloat16"
+    if config.offload:
+        training["enable_cpu_offload"] = True
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": config.dp // shard,
         "data_parallel_shard_degree": shard,
@@ -95,8 +97,9 @@ def _check(launch: Launch, version: str) -> None:
     config, job = launch.config, launch.job
     require_axis(launch, TITLE, "zero", (0, 2, 3) if config.dp * config.cp > 1 else (0, 1, 2, 3))
     if version == CLI:
-        require_whole_recompute(launch, f"{TITLE} {CLI}")
-    require(not config.offload, TITLE, "this offloading", f"offload={config.offload}")
+        require_whole_recompute(launch, f"{TITLE} {CLI}", OFFLOAD_STATES)
+    whole = not config.offload or (config.offload == OFFLOAD_STATES and config.zero > 0)
+    require(whole, TITLE, "this offloading", f"offload={offload_text(config.offload)} zero={config.zero}")
     require(not any(job.bf16_layers), TITLE, "first and last layers in bf16", job.bf16_layers)
     require(_kind(launch) in NAME_OF, TITLE, "this pipeline schedule", launch.schedule.label)
     overlapped = version == TOML and launch.schedule is Schedule.DUALPIPE_V and config.ep > 1
