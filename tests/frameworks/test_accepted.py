@@ -83,3 +83,23 @@ def test_copies_of_optimizer_states_divide_ranks_with_the_same_experts() -> None
 def test_instances_without_the_distributed_optimizer_share_nothing() -> None:
     axes = framework("megatron").parse(script("--num-distributed-optimizer-instances 2")).axes
     assert (axes["zero"], axes["hsdp"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("override", "axis", "value"),
+    [
+        ("ddp.num_distributed_optimizer_instances=2", "hsdp", 8),
+        ("optimizer.optimizer_cpu_offload=true", "offload", 1),
+        ("model.cpu_offloading=true", "offload", 4),
+    ],
+)  # fmt: skip
+def test_megatron_bridges_overrides_of_states_and_activations_are_read(
+    override: str, axis: str, value: int
+) -> None:
+    found = framework("megatron-bridge")
+    given = problem("llama-3.1-8b", "megatron-2026", gpus=16)
+    config = ParallelConfig(dp=16, zero=1, micro_batch=1, num_microbatches=4)
+    files = found.render(launch("", config, given, (32,)), found.default_version)
+    assert found.parse({"launch.sh": files["launch.sh"]}).axes[axis] == 0
+    changed = files["launch.sh"].replace("OVERRIDE_ARGS=(", f"OVERRIDE_ARGS=(\n  {override}", 1)
+    assert found.parse({"launch.sh": changed}).axes[axis] == value

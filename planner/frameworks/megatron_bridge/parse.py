@@ -50,7 +50,14 @@ from planner.frameworks.megatron_bridge.recipes import (
 )
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.options import unknown_options
-from planner.spec.config import MEGATRON_MODULES, ContextKind, Recompute, Schedule
+from planner.spec.config import (
+    MEGATRON_MODULES,
+    OFFLOAD_ACTIVATIONS,
+    OFFLOAD_OPTIMIZER,
+    ContextKind,
+    Recompute,
+    Schedule,
+)
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
 from planner.spec.precision import Precision
@@ -122,7 +129,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         "ep": s.count("model.expert_model_parallel_size", 1),
         "etp": s.count("model.expert_tensor_parallel_size", 1),
         "micro_batch": s.count("train.micro_batch_size", 1), "sp": int(s.flag("model.sequence_parallel")),
-        "zero": zero, "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
+        "zero": zero, "hsdp": _shard_group(s, zero, devices, tp * pp), "offload": _offload(s),
+        "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
         **recomputed,
         **_context_kind(s),
         **graphs_said(s),
@@ -226,6 +234,22 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
         *[UNFUSED_SWIGLU] * apart,
     )
     return (*[DOUBLE_BUFFER] * doubled, *[FP32_GRADIENTS] * wide, *kernels, *[FLOAT8_SWIGLU] * narrow)
+
+
+def _shard_group(s: Settings, zero: int, devices: int | None, divided: int) -> int:
+    """Devices that share one copy of the optimizer's states (training/initialize.py); 0 for all, and where the files
+    don't state them."""
+    copies = s.count("ddp.num_distributed_optimizer_instances", 1)
+    if copies == 1 or devices is None or not zero:
+        return 0
+    return max(devices // divided // copies, 1)
+
+
+def _offload(s: Settings) -> int:
+    """The optimizer's states (training/optim.py), and activations of layers, on the host."""
+    away = s.flag("model.cpu_offloading") and s.flag("model.cpu_offloading_activations", True)
+    states = OFFLOAD_OPTIMIZER if s.flag("optimizer.optimizer_cpu_offload") else 0
+    return states | (OFFLOAD_ACTIVATIONS if away else 0)
 
 
 def _optimizer(s: Settings) -> Optimizer | None:
