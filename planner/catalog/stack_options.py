@@ -211,7 +211,7 @@ OPTIONS: Final = (
         for framework in ("megatron", "megatron-deepspeed")
     ),
     *(
-        StackOption(  # releases up to 2.2 of March 2021 never do; arguments.py of 2.3 to 2022
+        StackOption(  # before 2f3a2d6 of March 2021 they always do; since then megatron/arguments.py has it
             NO_SCATTER, (framework,), {"communication": {"p2p_scatters": False}},
             "every tensor-parallel rank sends the next pipeline stage the whole hidden states", until="2022-12",
         )

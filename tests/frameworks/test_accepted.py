@@ -32,6 +32,7 @@ def script(words: str) -> dict[str, str]:
     [
         ("--optimizer-cpu-offload", "precision-aware", "--use-precision-aware-optimizer"),
         ("--tensor-model-parallel-size 2 --tp-comm-overlap", "sequence-parallel", "--sequence-parallel"),
+        ("--tp-comm-overlap --sequence-parallel", "tensor parallelism", "--tensor-model-parallel-size 2"),
         (OVERLAP, "alltoall and flex", "--moe-token-dispatcher-type alltoall"),
         (f"{OVERLAP} --moe-token-dispatcher-type alltoall --moe-shared-expert-overlap", "must not be used", None),
         (

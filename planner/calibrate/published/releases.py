@@ -18,15 +18,16 @@ from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
 
 LATEST: Final = 10**6
-# releases whose number is not a date: first matching pattern gives yyyymm
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CORE: Final = r"(?:megatron-core|mcore|\bcore)[ _-]?[rv]?"
+# releases whose number is not a date: first matching pattern gives yyyymm
 _RELEASES: Final = (
     (_CORE + r"0\.(?:[0-8])\b", 202408),
     (_CORE + r"0\.(?:9|10|11)\b", 202502),
     (_CORE + r"0\.1[23]\b", 202506),
     (_CORE + r"0\.14\b", 202510),
     (_CORE + r"0\.(?:1[5-9]|[2-9]\d)\b", 202604),
+    # from memory but for v2.0 of January and v2.5, v2.6 of August 2021
     (r"megatron(?:-lm)?[ _-]v?2\.[0-2]\b", 202103),
     (r"megatron(?:-lm)?[ _-]v?2\.[3-6]\b", 202112),
     (r"megatron(?:-lm)?[ _-]v?3\.0\b", 202212),

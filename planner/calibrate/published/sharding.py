@@ -38,10 +38,11 @@ _COPIES: Final = re.compile(
 )
 # groups of ranks in which optimizer states are sharded, beside the stage: "zero1=8", "zero1 group size 8", "hybrid
 # ZeRO", "optimizer states sharded within 8 GPUs" or "within a node"
-_UNITS: Final = r"(?:(\d+) ?(nodes?\b)?|(node)\b)"
+_UNITS: Final = r"(?:(\d+)[- ]?(?:gpus?|gcds?|ranks?|devices?|(nodes?))\b|(node)\b)"
 _GROUPS: Final = (
     re.compile(
-        r"\bzero[-_ ]?1[_ ]?(?:parallel|shard\w*|group|size|degree|over|within|in|of|[=:(]| )+" + _UNITS
+        r"\bzero[-_ ]?1[_ ]?(?: *(?:parallel|shard\w*|groups?|size|degree|over|within|in|of|[=:(]))+ *"
+        r"(?:(\d+)\b[- ]?(nodes?\b)?|(node)\b)"
     ),
     re.compile(
         r"\b(?:zero[-_ ]?1|hybrid[-_ ]?zero|optimi[sz]er(?: states?)?|shard(?:ed|s|ing)?|partitioned)(?: [a-z]+){0,3} "

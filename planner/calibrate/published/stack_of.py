@@ -63,7 +63,7 @@ class _Family:
 
 
 _MEGATRON: Final = (
-    # 2.2 of March 2021 (v2.2 has no scatter_gather_tensors_in_pipeline in megatron/arguments.py)
+    # to 8aa4619 of 22 March 2021 its main has no scatter_gather_tensors_in_pipeline, which the merges behind that bring
     (202103, f"megatron-2021{SEPARATOR}{NO_SCATTER}"),
     (202112, "megatron-2021"),
     (202312, "megatron-2022"),
@@ -107,8 +107,8 @@ _FAMILIES: Final = (
     # of 2023 an own trainer like Aleph Alpha's: eager layers around FlashAttention, ZeRO 1 that all-reduces gradients
     _Family(r"internevo|internlm", ((202404, "aa-scaling-2023"), *_MEGATRON_SINCE_FLASH), kin=True),
     _Family(r"primus|pai-megatron|flagscale|fast-?llm|galvatron", _MEGATRON_SINCE_FLASH, kin=True),
-    # its Gemini and ZeRO plugins wrap transformers' layers (colossalai/booster/plugin/gemini_plugin.py)
-    _Family(r"colossal.*(?:gemini|\bzero)|gemini.*colossal", _DEEPSPEED, kin=True),
+    # its Gemini wraps transformers' layers (hpcaitech/ColossalAI issue 4744, benchmark.py)
+    _Family(r"colossal.*gemini|gemini.*colossal", _DEEPSPEED, kin=True),
     _Family(r"megascale|colossal|oneflow|libai|mindspeed|axonn|merak|bpipe", _MEGATRON, kin=True),
     _Family(r"megatron|nemo|\bmcore\b", _MEGATRON),
     _Family(r"meta internal|4d\b", _TORCHTITAN, kin=True),

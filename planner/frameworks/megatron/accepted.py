@@ -67,10 +67,12 @@ def _accept_rotation(a: Arguments) -> None:
 
 
 def _accept_overlaps(a: Arguments) -> None:
-    divided = a.positive("--tensor-model-parallel-size", 1) > 1
-    if a.has("--tp-comm-overlap") and divided and not a.has("--sequence-parallel"):  # A
-        must = "--tp-comm-overlap must be used with --sequence-parallel"
-        raise InputError(must, "without", "add --sequence-parallel or leave --tp-comm-overlap out")
+    divided = (
+        a.positive("--tensor-model-parallel-size", 1) > 1
+    )  # else validate_args turns --sequence-parallel off
+    if a.has("--tp-comm-overlap") and not (divided and a.has("--sequence-parallel")):  # A
+        must = "--tp-comm-overlap must be used with --sequence-parallel and tensor parallelism"
+        raise InputError(must, "without", "add them or leave --tp-comm-overlap out")
     if not a.has(f"--{EXPERTS_OVERLAPPED}"):
         return
     if a.has("--moe-shared-expert-overlap"):  # T
@@ -86,7 +88,7 @@ def _accept_exchanges(a: Arguments) -> None:
     if len(kinds) > 1 and layers and len(kinds) != layers:  # T
         must = f"--cp-comm-type must name one way, or one for each of {layers} layers"
         raise InputError(must, f"{len(kinds)}: {' '.join(kinds)[:80]}", "name one")
-    if len(set(kinds)) > 1:
+    if len(set(kinds)) > 1:  # Megatron-LM runs it, planner costs one way
         must = "--cp-comm-type must name one way that planner models, for all layers"
         raise InputError(must, " ".join(kinds)[:80], "name one")
     deep = a.word("--moe-token-dispatcher-type", "") == "flex" and (

@@ -97,6 +97,7 @@ def test_one_replica_shards_nothing() -> None:
         ("zero1", "optimizer states sharded within 4 GPUs", 4), ("zero1", "ZeRO-1 within a node", 8),
         ("zero1", "optimizer states sharded over 2 nodes", 16), ("zero1", "zero1=64", 0), ("zero1", "zero1=7", 0),
         ("zero1", "optimizer states sharded over all ranks", 0), ("hsdp", "", 8), ("none", "zero1=8", 0),
+        ("zero1", "ZeRO-1 4 micro-batches", 0), ("zero1", "AdamW optimizer warmed up over 16 steps", 0),
     ],
 )  # fmt: skip
 def test_groups_of_optimizer_states_beside_the_stage(cell: str, extras: str, group: int) -> None:
