@@ -50,6 +50,7 @@ Array = NDArray[np.float64]
 COVERED: Final = 0.8
 NARROWEST: Final = 0.05
 FEWEST_WIDENED: Final = 50  # rows that can show how a band grows with the number of devices
+WIDENED_SPAN: Final = 16  # most over fewest devices of theirs: 8 and 64 say nothing of 16,384
 LEAST: Final = 1e-3  # an error below it is as good as none
 # 90 % quantiles of Student's t by degrees of freedom: 80 % lie within them.
 STUDENT_90: Final = {
@@ -223,7 +224,7 @@ def widening_of(errors: Sequence[Error]) -> float:
     80 %, where it takes `WIDENS` off the loss of one band for all sizes."""
     sizes = np.log(np.maximum([e.size for e in errors], LEAST))
     scale = np.log(np.array([e.devices for e in errors]) / BAND_DEVICES)
-    if len(sizes) < FEWEST_WIDENED:
+    if len(sizes) < FEWEST_WIDENED or np.ptp(scale) < np.log(WIDENED_SPAN):
         return 0.0
 
     def loss(power: float) -> float:

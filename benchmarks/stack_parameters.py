@@ -61,11 +61,6 @@ def _gemm(*names: str) -> tuple[Parameter, ...]:
     return tuple(Parameter("gemm", name, 0.6, 1.8, 0.15) for name in names)
 
 
-# Standard deviation of the log sustained rates of three B200 machines, 0.81, 0.80 and 0.67 of the burst table
-# (build_kernel_tables.py `sustained_fraction`); those of an H100 or A100 lie within `_accelerators`' 5 %.
-B200_MACHINES: Final = 0.1
-
-
 def _accelerators(*names: str) -> tuple[Parameter, ...]:
     """Where a stack ran on several: pooled, each held close to 1."""
     return tuple(Parameter("accelerator", name, 0.75, 1.33, 0.05) for name in names)
@@ -108,8 +103,7 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
     "megatron-2026": (
         Parameter("gemm", "bf16", 0.6, 1.4, 0.05), *_gemm("fp8", "fp4"), *_KERNELS, *_LAYER_FLOORS, _GRACE, *_ONCE,
         _TENSOR, *_DATA, *_EXPERTS, _SCALE,
-        Parameter("accelerator", "b200", 0.75, 1.33, B200_MACHINES),
-        *_accelerators("b300", "gb200", "gb300", "h100-sxm-80g"),
+        *_accelerators("b200", "b300", "gb200", "gb300", "h100-sxm-80g"),
     ),
     "megatron-deepspeed-2022": (
         *_gemm("fp16"), *_KERNELS, *_FLOORS, Parameter("host", "softness", 1.2, 30, 0.5), _TENSOR, _DATA[0],

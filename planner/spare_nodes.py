@@ -1,5 +1,5 @@
-"""Would a few nodes fewer, of a number that divides well, be faster? 127 nodes force dp 127; 125 do not. 9 nodes leave
-8 replicas of a batch of 512 at most; 8 nodes do not.
+"""Would fewer nodes, of a number that divides well, be faster? 127 nodes force dp 127; 125 do not. 9 nodes leave 8
+replicas of a batch of 512 at most; 8 nodes do not, nor do 64 where 96 leave 256.
 
 Left out: numbers of nodes that divide well, larger searches (`FEW_LEGAL`), and which size a goal needs (`size.py`).
 """
@@ -19,20 +19,22 @@ from planner.units import format_time
 FEW_LEGAL = 5_000_000  # configurations: another search takes a few seconds at most
 AWKWARD = 11  # the least prime factor of a number of nodes that hardly any model or batch shares
 SMOOTH = (2, 3, 5)
-REACH = 8  # at most an eighth of the nodes is left out
+REACH = 8  # an eighth of the nodes is left out at most, but where only half of them share more with the batch
 MOST_TRIED = 2
-WORTH_SAYING = 0.01  # of throughput
+WORTH_SAYING = 0.01  # of throughput, where few nodes are left out
 
 
 def rounder_counts(nodes: int, per_node: int, batch: int | None = None) -> tuple[int, ...]:
     """The nearest smaller numbers of nodes that divide well, or of whose devices more can be replicas of a stated
     `batch`; none where `nodes` has no large prime factor and its devices divide the batch as well as fewer do."""
-    below = range(nodes - 1, max(nodes - -(-nodes // REACH) - 1, 0), -1)
+    nearest = max(nodes - -(-nodes // REACH) - 1, 0)
+    below = range(nodes - 1, nearest, -1)
     awkward = _without(nodes, (*SMOOTH, 7)) >= AWKWARD
     found = [n for n in below if _without(n, SMOOTH) == 1] if awkward else []
     if batch is not None and not found:
-        shared = {n: math.gcd(n * per_node, batch) for n in (nodes, *below)}
-        found = [n for n in below if shared[n] > shared[nodes]]
+        most = math.gcd(nodes * per_node, batch)
+        better = [n for n in range(nodes - 1, nodes // 2, -1) if math.gcd(n * per_node, batch) > most]
+        found = [n for n in better if n > nearest] or better[:1]
     return tuple(found)[:MOST_TRIED]
 
 
@@ -79,7 +81,8 @@ def _faster_with(
         other = plan_of(asked)
     except PlannerError:  # a cluster of whole domains, a batch or degrees that do not suit
         return ""
-    if not other.choices or _rate(other) < (1 + WORTH_SAYING) * _rate(plan):
+    few = devices * REACH >= plan.subject.cluster.devices * (REACH - 1)
+    if not other.choices or _rate(other) < (1 + WORTH_SAYING * few) * _rate(plan):
         return ""
     batches = [f" of {each.subject.job.global_batch:,} sequences" for each in (other, plan)]
     if batches[0] == batches[1]:

@@ -83,9 +83,12 @@ def test_numbers_of_nodes_whose_devices_divide_the_batch_better() -> None:
     assert rounder_counts(9, 8, 512) == (8,)
     assert rounder_counts(18, 4, 512) == (16,)
     assert rounder_counts(9, 8, 504) == ()  # 72 devices divide 504
-    assert rounder_counts(8, 8, 500) == ()  # none of the fewer does better
+    assert rounder_counts(8, 8, 512) == ()  # none of the fewer does better
+    assert rounder_counts(8, 8, 500) == (5,)  # 40 devices share 20 with it, 64 share 4
     assert rounder_counts(9, 8) == ()  # a batch that nobody stated follows
     assert rounder_counts(1, 8, 7) == ()
+    assert rounder_counts(96, 8, 512) == (64,)  # 768 devices share 256 with it, as 672 to 760 do at most
+    assert rounder_counts(96, 8, 768) == ()
 
 
 def test_a_few_nodes_fewer_are_advised_where_they_train_faster(small_plan: Plan) -> None:
@@ -105,4 +108,6 @@ def test_a_few_nodes_fewer_are_advised_where_they_train_faster(small_plan: Plan)
     assert advised(104, 0.05).startswith("96 devices would take ")
     assert advised(104, 0.05).endswith("leave a node as a spare")
     assert advised(104, 0.005) == ""
-    assert advised(96, 0.05) == ""
+    assert advised(64, 0.05) == ""
+    assert advised(96, 0.0).startswith("64 devices would take ")  # a third fewer, as fast
+    assert advised(96, -0.01) == ""

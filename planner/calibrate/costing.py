@@ -26,15 +26,20 @@ LIMITLESS: Final = 10**6  # ranks, as in the limits of a stack that states none
 
 
 @lru_cache(maxsize=256)
-def _rates(accelerator: str, architecture: str, scale_up: str, fabric: str) -> tuple[KernelRates, LinkRates]:
+def _rates(
+    accelerator: str, architecture: str, scale_up: str, fabric: str, products: float
+) -> tuple[KernelRates, LinkRates]:
     kernels = load_kernel_rates(accelerator, Architecture(architecture))
+    if products != 1.0:
+        kernels = kernels.multiplying(products, f"this machine's products run at {products:g} of that")
     return kernels, load_link_rates(accelerator, architecture, scale_up, fabric)
 
 
 def rates_of(cluster: Cluster) -> tuple[KernelRates, LinkRates]:
     """The measured rates that hold on a cluster, its own or its kin's."""
     chip = cluster.accelerator
-    kernels, links = _rates(chip.name, str(chip.architecture), str(chip.scale_up_kind), str(cluster.fabric))
+    names = chip.name, str(chip.architecture), str(chip.scale_up_kind), str(cluster.fabric)
+    kernels, links = _rates(*names, cluster.products)
     return kernels, links.scaled(cluster.links)
 
 

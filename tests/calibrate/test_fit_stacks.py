@@ -114,6 +114,7 @@ def test_bands_widen_only_where_errors_do() -> None:
     assert widening_of(errors(0.0)) == 0
     assert widening_of(errors(0.6)) == pytest.approx(0.6, abs=0.15)
     assert widening_of(errors(0.6)[:20]) == 0
+    assert widening_of([e for e in errors(0.6) if e.devices <= 64]) == 0  # too short a span
 
 
 def test_the_spread_between_publishers_counts_each_once() -> None:

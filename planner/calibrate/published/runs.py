@@ -29,6 +29,7 @@ from planner.calibrate.published.descriptions import described_model
 from planner.calibrate.published.formats import precision_in
 from planner.calibrate.published.graphs import graphs_in
 from planner.calibrate.published.jobs import Batches, batches_in, job_in, micro_batches_open
+from planner.calibrate.published.machines import timed_products
 from planner.calibrate.published.offloads import with_offload
 from planner.calibrate.published.recipes import (
     Narrowed,
@@ -295,10 +296,14 @@ class RunReader:
         gpus = count_in(cells, "gpus")
         if gpus is None:
             raise UnsupportedError("a row must state how many GPUs ran", "gpus is empty")
-        key = (chip.name, gpus, cells["gpus_per_node"], cells["nvlink_domain"], cells["internode"])
+        products = timed_products(cells["source"], chip.name)
+        key = (chip.name, gpus, products, *(cells[name] for name in ("gpus_per_node", "nvlink_domain", "internode")))
         if key not in self._clusters:
             said: list[str] = []
-            self._clusters[key] = (_build(cells, chip, gpus, said), tuple(said))
+            built = replace(_build(cells, chip, gpus, said), products=products)
+            if products != 1.0:
+                said.append(f"products run at {products:g} of the catalog's rate, as this source timed them")
+            self._clusters[key] = (built, tuple(said))
         cluster, said_before = self._clusters[key]
         assumed += said_before
         return cluster

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from planner.cost.device.kernels import Roofline, memory_bound_time
 from planner.errors import UnsupportedError
 from planner.spec.machine.accelerator import Architecture
+from planner.spec.machine.device_kernels import emulates_blocks
 from planner.spec.machine.rates import KernelRates
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.spec.rule import Problem
@@ -31,7 +32,8 @@ class DeviceRates:
         self.recipe = RECIPES[problem.job.precision]
         device = problem.cluster.accelerator
         self.gemm_key: Dtype | Precision = problem.job.precision
-        if self.gemm_key not in kernels.gemm:
+        emulated = emulates_blocks(problem.stack, device, problem.job.precision)
+        if emulated or self.gemm_key not in kernels.gemm:
             self.gemm_key = self.table_key(self.recipe.gemm)
         self.gemm_peak = device.peak_flops(self.recipe.gemm)
         self.wide_peak = device.peak_flops(self.wide_dtype())

@@ -279,8 +279,9 @@ class Cluster:
 
     `host_memory` per node [bytes], `price_per_device_hour` on demand [$/h], `power_per_device` [W] the device's share
     of its node. `assumed`: what the input left open. `unverified`: fields that come from memory.
-    `links`: what a calibration measured on its links, over what is said of such links. `described`: the keys of a
-    user's own file. `rails`: parallel planes of the fabric, which change no figure.
+    `links`: what a calibration measured on its links, over what is said of such links. `products`: rate at which its
+    devices multiply over that of the catalog's [1]. `described`: the keys of a user's own file. `rails`: parallel
+    planes of the fabric, which change no figure.
     """
 
     name: str
@@ -300,6 +301,7 @@ class Cluster:
     reserved_price_per_device_hour: float | None = None
     spot_price_per_device_hour: float | None = None
     links: LinkFactors = AS_SHIPPED
+    products: float = 1.0
     rails: int | None = None
     described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

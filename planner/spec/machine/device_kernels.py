@@ -18,6 +18,7 @@ from planner.spec.stack.time import FLASH_WIDTH
 
 WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
 TRANSFORMER_ENGINE: Final = ("megatron",)
+_HAS_MXFP8: Final = 10
 _NO_MXFP8: Final = 12  # major compute capability, as of RTX PRO 6000 and RTX 5090
 # programs of transformers take one kernel for all layers
 _ONE_KERNEL: Final = ("deepspeed", "fsdp")
@@ -65,6 +66,13 @@ def require_recipe(stack: Stack, chip: Accelerator, precision: Precision) -> Non
     chip.require(precision)
 
 
+def emulates_blocks(stack: Stack, chip: Accelerator, precision: Precision) -> bool:
+    """Are products with scales by block those of MXFP8? In Transformer Engine on compute capability 10.0 and later, by
+    its docs/features/low_precision_training/fp8_blockwise_scaling, which prefer MXFP8 there."""
+    engine = stack.framework in TRANSFORMER_ENGINE
+    return engine and precision is Precision.FP8_BLOCKWISE and chip.compute_major >= _HAS_MXFP8
+
+
 def missing_kernels(
     stack: Stack, model: ModelSpec, chip: Accelerator, precision: Precision
 ) -> tuple[str, ...]:
@@ -78,6 +86,11 @@ def missing_kernels(
             said.append(f"attention runs in PyTorch's memory-efficient kernel: {why}")
         else:
             said.append(f"attention of the wide heads keeps its scores, only the softmax fused: {why}")
+    if emulates_blocks(stack, chip, precision):
+        said.append(
+            f"{precision} on {chip.name}: Transformer Engine emulates it with products of MXFP8 and prefers fp8_mx "
+            "there; rewriting the scales is not counted"
+        )
     if chip.architecture in WRITTEN_FOR_GPUS:
         said.append(f"{stack.name} runs on {chip.name} as on a GPU, for which its release was written")
     if (

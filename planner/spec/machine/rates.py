@@ -117,6 +117,10 @@ class KernelRates:
     unverified: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
+    def multiplying(self, rate: float, note: str) -> KernelRates:
+        """These rates where products, not attention, run at `rate` of them [1]; `note` says why."""
+        return replace(self, gemm={key: table.scaled(rate, note) for key, table in self.gemm.items()})
+
     @property
     def measured(self) -> bool:
         """Whether the bf16 table was measured on this accelerator itself."""

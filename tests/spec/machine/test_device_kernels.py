@@ -81,3 +81,21 @@ def test_a_device_that_the_release_was_not_written_for_is_said(name: str) -> Non
     chip = load_cluster(name, 1).accelerator
     (said,) = missing_kernels(load_stack("megatron-2026"), LLAMA, chip, Precision.BF16)
     assert "as on a GPU" in said
+
+
+def test_transformer_engine_multiplies_blocks_as_mxfp8_on_blackwell() -> None:
+    stack, blocks = load_stack("megatron-2026"), Precision.FP8_BLOCKWISE
+    blackwell, hopper = (load_cluster(name, 8).accelerator for name in ("dgx-b200", "dgx-h100"))
+    (said,) = missing_kernels(stack, LLAMA, blackwell, blocks)
+    assert "fp8_mx" in said
+    assert missing_kernels(stack, LLAMA, hopper, blocks) == ()
+    assert missing_kernels(load_stack("torchtitan-2026"), LLAMA, blackwell, blocks) == ()
+
+
+def test_scales_by_block_gain_nothing_over_mxfp8_on_blackwell() -> None:
+    asked = Request("llama-3.1-8b", "dgx-b200", gpus=8, restrict={"tp": (1,)})
+    blocks, native = (
+        make_estimate(replace(asked, precision=name)).choices[0].step_time
+        for name in ("fp8_blockwise", "fp8_mx")
+    )
+    assert blocks == pytest.approx(native, rel=0.01)

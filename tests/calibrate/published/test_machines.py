@@ -1,0 +1,39 @@
+"""The machine of a source that timed its products apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.calibrate.costing import rates_of
+from planner.calibrate.predict import predict_runs
+from planner.calibrate.published.machines import timed_products
+from planner.calibrate.published.runs import RunReader
+from planner.spec.precision import Dtype
+from tests.calibrate.rows import MODELS, ROW
+
+OWN = {**ROW, "source": "simumax_b200", "gpu": "b200", "gpus": "8", "tp": "1", "pp": "1", "dp": "8"}
+OTHERS = {**OWN, "source": "bench_26.04"}
+
+
+@pytest.mark.parametrize(
+    ("source", "device", "rate"),
+    [("simumax_b200", "b200", 0.835), ("SimuMax", "h200-sxm", 1.0), ("bench", "b200", 1.0)],
+)
+def test_only_the_machine_that_was_timed_multiplies_at_its_own_rate(
+    source: str, device: str, rate: float
+) -> None:
+    assert timed_products(source, device) == rate
+
+
+def test_its_products_run_slower_and_its_attention_does_not() -> None:
+    reader = RunReader(MODELS)
+    own, others = reader.read(OWN), reader.read(OTHERS)
+    assert any("0.835 of the catalog's rate" in said for said in own.assumed)
+    assert not any("catalog's rate" in said for said in others.assumed)
+    slow, usual = (rates_of(run.problem.cluster)[0] for run in (own, others))
+    ratio = slow.gemm[Dtype.BF16].efficiency / usual.gemm[Dtype.BF16].efficiency
+    assert ratio == pytest.approx(0.835)
+    assert (slow.attention.efficiency == usual.attention.efficiency).all()
+    first, second = predict_runs([own, others])
+    assert first is not None and second is not None
+    assert 1.05 < first.step_time / second.step_time < 1 / 0.835
