@@ -122,9 +122,12 @@ class Answerer:
                 change = "; or ".join(helps) or "no single change of the request makes a configuration legal"
         elif not choices:
             verdict, nearest = Verdict.NOTHING_FITS, self.chooser.choices(found.smallest)[0]
-            least = f"the configuration that needs least memory ({nearest.config.text})"
+            seen = "" if ending is Ending.COMPLETE else ", of those looked at in time,"
+            least = f"the configuration that needs least memory{seen} ({nearest.config.text})"
             change = f"even {least} exceeds {nearest.memory.lacking}"
-            if helps:
+            if seen and helps is None:
+                change += "; changes that would make something fit were not tried: no time was left"
+            elif helps:
                 change += "; this would fit: " + "; or ".join(helps)
             elif helps is not None:
                 change += f"; {_NOTHING_HELPS}"

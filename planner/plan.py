@@ -165,14 +165,15 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
 def _advice(
     request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, limit: float,
     watch: Stopwatch,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
-    """Changes of the request that would make something legal, make it fit, or make it faster; and what of them the
-    head of the answer says: that a batch which nobody asked for is much slower than a larger one."""
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
+    """Changes of the request that would make something legal, make it fit, or make it faster, None where no time was
+    left to seek them; and what of them the head of the answer says: that a batch which nobody asked for is much slower
+    than a larger one."""
     if not len(space):
         return tuple(legal_changes(problem, rules_for(problem.stack), request.restrict)), ()
     if not len(found.best):
         if watch.ending is not Ending.COMPLETE:
-            return (), ()
+            return None, ()
         larger = _larger(request, problem)
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger)), ()
     faster = faster_kernels(problem, found.best, limit, cost_model)

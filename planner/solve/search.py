@@ -46,7 +46,7 @@ class SearchResult:
     `costed`: candidates whose memory and time were computed. `by_memory`: not computed, because their states alone do
     not fit. `behind`: not computed, because a bound showed that none is among the best, or because they recompute more
     of a stem that fits without. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate that
-    needs least memory (one row, or none where none was costed); of all candidates where none fits, if asked. `unseen`:
+    needs least memory, the fastest of those (one row, or none where none was costed); of all candidates where none fits, if asked. `unseen`:
     the step time that no candidate left without a look can beat [s], infinite where the search ended by itself;
     `behind` then counts those as well. `solved`: how many had their pipelines simulated; `behind_solved`: the step time
     that none of the others can beat [s]. `once`: axes in which alone the best do not differ, where there are enough
@@ -104,7 +104,7 @@ class _Looker:
         self.best = _Best(top)
         self.costed = self.too_large = 0
         self.hosts = HostRoom(model, space.stems)
-        self.least = (np.inf, 0, 0)
+        self.least = (np.inf, np.inf, 0, 0)  # memory, time, stem, place
         self.counts = space.counts
         self.ordered = first_is_fastest(model, space.choices)
 
@@ -133,10 +133,11 @@ class _Looker:
             fitting = np.flatnonzero(good)
             good[fitting] = self.hosts.holds(named[rows][fitting], ways.take(rows).take(fitting))
             time[rows], fits[rows] = cost.least, good
-            smallest = int(cost.device_memory.argmin())
-            if cost.device_memory[smallest] < self.least[0]:
-                at = (int(named[rows][smallest]), int(places[rows][smallest]))
-                self.least = (float(cost.device_memory[smallest]), *at)
+            small = np.flatnonzero(cost.device_memory == cost.device_memory.min())
+            one = int(small[cost.least[small].argmin()])
+            found = float(cost.device_memory[one]), float(cost.least[one])
+            if found < self.least[:2]:
+                self.least = (*found, int(named[rows][one]), int(places[rows][one]))
             chosen = np.flatnonzero(good & (cost.least <= self.best.threshold))
             if len(chosen):
                 at_stem, at_leaf = named[rows][chosen], places[rows][chosen]
@@ -154,7 +155,7 @@ def search(
     """The `top` fastest configurations whose device memory is at most `limit` [bytes] and whose hosts have room.
 
     `stopped` is asked between waves, of which the first is always looked at. `name_smallest`: where nothing fits, find
-    the candidate that needs least memory, which takes costing all of them.
+    the candidate that needs least memory among those whose states alone do not fit, too.
     """
     if not len(space.stems):
         return SearchResult(space.stems, 0, 0, 0, 0, space.stems)
@@ -166,11 +167,13 @@ def search(
     by_memory = len(space) - int(space.counts[possible].sum())
     if name_smallest and not len(looker.best.rows) and np.isinf(unseen) and by_memory:
         others = np.setdiff1d(np.arange(len(space.stems)), possible)
-        unseen, by_memory = _look_through(looker, others, stopped), 0
+        before = looker.costed
+        unseen = _name_smallest(looker, others, bounds.memory[others], stopped)
+        by_memory -= looker.costed - before
     best, least = looker.best.rows, looker.least
     chosen = space.leaves(*best[:, 2:].T.astype(np.intp))
     seen = int(np.isfinite(least[0]))
-    smallest = space.leaves(np.array([least[1]])[:seen], np.array([least[2]])[:seen])
+    smallest = space.leaves(np.array([least[2]])[:seen], np.array([least[3]])[:seen])
     behind = len(space) - looker.costed - by_memory
     return SearchResult(chosen, looker.costed, by_memory, behind, looker.too_large, smallest, unseen)
 
@@ -189,6 +192,23 @@ def _look_through(looker: _Looker, stems: Index, stopped: Callable[[], bool]) ->
         looker.other_leaves(chosen)
         start, size = start + size, min(2 * size, PROBES_LARGEST)
     return unseen
+
+
+def _name_smallest(
+    looker: _Looker, stems: Index, memory: NDArray[np.float64], stopped: Callable[[], bool]
+) -> float:
+    """Cost `stems` in the order of their bounds of `memory` (n,) [bytes] until no other needs less than the least; the
+    least step time of what was not looked at when stopped."""
+    order = np.argsort(memory, kind="stable")
+    stems, memory, start, size = stems[order], memory[order], 0, PROBE_STEMS
+    while start < len(stems) and memory[start] < looker.least[0]:
+        if start and stopped():
+            return float(looker.bound[stems[start:]].min())
+        wave = np.sort(stems[start : start + size])
+        looker.first_leaves(wave)
+        looker.other_leaves(wave)
+        start, size = start + size, min(2 * size, PROBES_LARGEST)
+    return np.inf
 
 
 def _first_pass(

@@ -166,15 +166,30 @@ def test_own_runs_leave_bounds_and_search_as_they_must_be(seed: int, monkeypatch
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_where_nothing_fits_the_smallest_is_named(seed: int) -> None:
+def test_where_nothing_fits_the_smallest_is_named(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, space, _, cost = searched(seed)
+    monkeypatch.setattr("planner.solve.search.PROBE_STEMS", 8)
     found = search(model, space, 0.0, 3)
     assert len(found.best) == 0
     assert len(found.smallest) == 1
-    assert float(model.evaluate(found.smallest).device_memory[0]) == float(cost.device_memory.min())
-    assert found.too_large == found.costed == len(space)
+    least, named = float(cost.device_memory.min()), model.evaluate(found.smallest)
+    assert float(named.device_memory[0]) == least
+    fastest = float(cost.step_time[cost.device_memory == least].min())
+    assert float(named.step_time[0]) == pytest.approx(fastest, rel=0.05)  # as far as bubbles are simulated
+    assert found.too_large == found.costed <= len(space)
+    assert found.costed + found.by_memory == len(space)
     unnamed = search(model, space, 0.0, 3, name_smallest=False)
     assert (len(unnamed.best), len(unnamed.smallest), unnamed.costed) == (0, 0, 0)
+
+
+def test_what_has_more_states_than_the_least_memory_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = costs(problem(dense_model(80, 8192, 64, 8, 28672), "1x8 h100", seq_len=2048, global_batch=8))
+    space = enumerate_configs(model.problem, RULES)
+    monkeypatch.setattr("planner.solve.search.PROBE_STEMS", 8)
+    found = search(model, space, 0.0, 1)
+    cost = model.evaluate(space.table())
+    assert 0 < found.costed < len(space) / 2
+    assert float(model.evaluate(found.smallest).device_memory[0]) == float(cost.device_memory.min())
 
 
 def test_the_same_search_gives_the_same_rows() -> None:
