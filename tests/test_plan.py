@@ -238,7 +238,9 @@ def test_a_time_limit_hands_over_what_there_is() -> None:
     assert proof is not None
     assert proof.ending is Ending.TIME_LIMIT
     assert stopped.choices
-    tight = make_plan(Request("llama-3.1-70b", "h100-sxm-roce", 8, seq_len=8192, global_batch="64", time_limit=1e-6))
+    tight = make_plan(
+        Request("llama-3.1-70b", "h100-sxm-roce", 8, seq_len=8192, global_batch="64", time_limit=1e-6)
+    )
     assert tight.verdict is Verdict.NOTHING_FITS
     assert "were not tried: no time was left" in tight.smallest_change
     assert "no other single change" not in tight.smallest_change

@@ -46,11 +46,11 @@ class SearchResult:
     `costed`: candidates whose memory and time were computed. `by_memory`: not computed, because their states alone do
     not fit. `behind`: not computed, because a bound showed that none is among the best, or because they recompute more
     of a stem that fits without. `too_large`: costed candidates that do not fit. `smallest`: the costed candidate that
-    needs least memory, the fastest of those (one row, or none where none was costed); of all candidates where none fits, if asked. `unseen`:
-    the step time that no candidate left without a look can beat [s], infinite where the search ended by itself;
-    `behind` then counts those as well. `solved`: how many had their pipelines simulated; `behind_solved`: the step time
-    that none of the others can beat [s]. `once`: axes in which alone the best do not differ, where there are enough
-    others."""
+    needs least memory, the fastest of those (one row, or none where none was costed); of all candidates where none
+    fits, if asked. `unseen`: the step time that no candidate left without a look can beat [s], infinite where the
+    search ended by itself; `behind` then counts those as well. `solved`: how many had their pipelines simulated;
+    `behind_solved`: the step time that none of the others can beat [s]. `once`: axes in which alone the best do not
+    differ, where there are enough others."""
 
     best: ConfigTable
     costed: int

@@ -297,7 +297,12 @@ class RunReader:
         if gpus is None:
             raise UnsupportedError("a row must state how many GPUs ran", "gpus is empty")
         products = timed_products(cells["source"], chip.name)
-        key = (chip.name, gpus, products, *(cells[name] for name in ("gpus_per_node", "nvlink_domain", "internode")))
+        key = (
+            chip.name,
+            gpus,
+            products,
+            *(cells[name] for name in ("gpus_per_node", "nvlink_domain", "internode")),
+        )
         if key not in self._clusters:
             said: list[str] = []
             built = replace(_build(cells, chip, gpus, said), products=products)

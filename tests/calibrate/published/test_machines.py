@@ -35,5 +35,6 @@ def test_its_products_run_slower_and_its_attention_does_not() -> None:
     assert ratio == pytest.approx(0.835)
     assert (slow.attention.efficiency == usual.attention.efficiency).all()
     first, second = predict_runs([own, others])
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert 1.05 < first.step_time / second.step_time < 1 / 0.835
