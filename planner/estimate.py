@@ -16,6 +16,7 @@ from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
+from planner.solve.splits.dealt import Dealt
 from planner.space.axes import RESTRICTABLE, check_restriction, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
@@ -92,7 +93,10 @@ def estimate_of(
         nearest = nearest_legal(config, problem, rules_for(problem.stack))
     elif not chunks and not answer.fits(config):
         nearest = nearest_fitting(config, problem, rules_for(problem.stack), model, answer.limit)
-    helps = () if broken else faster_kernels(problem, ConfigTable.of([config]), answer.limit, cost_model)
+    helps = () if broken else faster_kernels(
+        problem, ConfigTable.of([config]), answer.limit, cost_model,
+        {config: Dealt(chunks, (config.recompute_layers,))} if chunks else None,
+    )  # fmt: skip
     found = answer.estimate(config, broken, nearest, helps, lambda: time.perf_counter() - started)
     if not chunks or not found.choices:
         return found

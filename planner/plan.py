@@ -25,7 +25,7 @@ from planner.errors import PlannerError
 from planner.frameworks import explicit_splits
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
-from planner.solve.faster_kernels import faster_kernels
+from planner.solve.faster_kernels import Splits, faster_kernels
 from planner.solve.pareto import pareto_front
 from planner.solve.refine import (
     EFFORT,
@@ -143,7 +143,10 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
     helps: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     if request.thorough:
-        helps, notes = _advice(request, problem, model, space, found, limit, watch)
+        dealt = (
+            {config: split.dealt for config, split in splits.splits.items() if split.dealt} if splits else {}
+        )
+        helps, notes = _advice(request, problem, model, space, found, dealt, limit, watch)
     answer = Answerer(
         problem,
         model,
@@ -163,8 +166,8 @@ def _searched(request: Request, watch: Stopwatch) -> Plan:
 
 
 def _advice(
-    request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, limit: float,
-    watch: Stopwatch,
+    request: Request, problem: Problem, model: CostModel, space: Enumeration, found: SearchResult, splits: Splits,
+    limit: float, watch: Stopwatch,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:  # fmt: skip
     """Changes of the request that would make something legal, make it fit, or make it faster, None where no time was
     left to seek them; and what of them the head of the answer says: that a batch which nobody asked for is much slower
@@ -176,7 +179,7 @@ def _advice(
             return None, ()
         larger = _larger(request, problem)
         return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger)), ()
-    faster = faster_kernels(problem, found.best, limit, cost_model)
+    faster = faster_kernels(problem, found.best, limit, cost_model, splits)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
         better = large_run_batch(problem) or better

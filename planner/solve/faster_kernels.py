@@ -8,11 +8,12 @@ search with it finds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.catalog.load_stacks import is_shipped
 from planner.catalog.stack_options import (
@@ -27,9 +28,10 @@ from planner.catalog.stack_options import (
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.errors import InputError
+from planner.solve.splits.dealt import Dealt
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ConfigTable
+from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import Dispatcher, SparseKernel
@@ -39,6 +41,7 @@ WORTH_SAYING: Final = 0.01  # of the step
 LONG: Final = 16384
 
 ModelOf = Callable[[Problem], CostModel]
+Splits = Mapping[ParallelConfig, Dealt]
 
 
 @dataclass(frozen=True)
@@ -81,18 +84,22 @@ _HINTS: Final = (
 )  # fmt: skip
 
 
-def faster_kernels(problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf) -> tuple[str, ...]:
+def faster_kernels(
+    problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf, splits: Splits | None = None
+) -> tuple[str, ...]:
     """What of a stack's options would make an answer faster, or make it fit, in sentences.
 
-    `table`: its configurations, the best first; `limit`: memory that each may take [bytes].
+    `table`: its configurations, the best first; `limit`: memory that each may take [bytes]; `splits`: how those whose
+    layers were dealt anew hold them, with the option as without.
     """
     if not len(table) or not is_shipped(problem.stack.name):
         return ()
-    before = model_of(problem).evaluate(table.take(slice(0, 1)))
-    base = _Base(float(before.step_time[0]), bool(before.device_memory[0] <= limit))
+    answer = _Answer(problem, table, limit, model_of, splits or {})
+    seconds, fits = answer.cost(model_of(problem), [0])
+    base = _Base(float(seconds[0]), bool(fits[0]))
     hints = [hint for hint in _HINTS if hint.where(problem)]
-    found = [_said(hint, problem, table, limit, model_of, base) for hint in hints]
-    return (*filter(None, found), *_faster_scores(problem, table, limit, model_of, base))
+    found = [_said(hint, answer, base) for hint in hints]
+    return (*filter(None, found), *_faster_scores(answer, base))
 
 
 @dataclass(frozen=True)
@@ -103,13 +110,38 @@ class _Base:
     fits: bool
 
 
-def _said(
-    hint: _Hint, problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf, base: _Base
-) -> str:
+@dataclass(frozen=True)
+class _Answer:
+    """The configurations of an answer, as `faster_kernels` is given them."""
+
+    problem: Problem
+    table: ConfigTable
+    limit: float
+    model_of: ModelOf
+    splits: Splits
+
+    def cost(self, model: CostModel, rows: list[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Step time of some configurations [s], and whether they fit."""
+        taken = self.table.take(np.array(rows, dtype=np.intp))
+        cost = model.evaluate(taken)
+        time, fits = cost.step_time.copy(), (cost.device_memory <= self.limit) & on_host(model, taken)
+        for at, row in enumerate(rows):
+            if dealt := self.splits.get(self.table.row(row)):
+                own, one = dealt.of_model(model), ConfigTable.of([dealt.config(self.table.row(row))])
+                split = own.evaluate(one)
+                time[at], fits[at] = (
+                    split.step_time[0],
+                    split.device_memory[0] <= self.limit and on_host(own, one)[0],
+                )
+        return time, fits
+
+
+def _said(hint: _Hint, answer: _Answer, base: _Base) -> str:
     """The sentence of a hint; empty where it gains nothing worth saying."""
+    problem, table = answer.problem, answer.table
     known = [option.name for option in options_for(problem.stack)]
     for name in (name for name in hint.options if name in known):
-        tried = _best_with(problem, table, limit, model_of, name)
+        tried = _best_with(answer, len(table), name)
         if tried is None:  # illegal
             continue
         row, seconds = tried
@@ -123,41 +155,37 @@ def _said(
     return ""
 
 
-def _best_with(
-    problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf, name: str
-) -> tuple[int, float] | None:
-    """The fastest row that is legal and fits with an option, and its step time [s], infinite where none fits; None
-    where none is legal."""
+def _best_with(answer: _Answer, first: int, name: str) -> tuple[int, float] | None:
+    """The fastest of the `first` rows that is legal and fits with an option, and its step time [s], infinite where none
+    fits; None where none is legal."""
+    problem, table = answer.problem, answer.table
     try:
         other = replace(problem, stack=with_options(problem.stack, [name]))
     except InputError:  # it contradicts one that is named, or needs another
         return None
     rules = all_rules_for(problem.stack.framework)
-    legal = [i for i in range(len(table)) if not explain_config(table.row(i), other, rules)]
+    legal = [i for i in range(first) if not explain_config(table.row(i), other, rules)]
     if not legal:
         return None
-    rows, model = table.take(np.array(legal, dtype=np.intp)), model_of(other)
-    cost = model.evaluate(rows)
-    fits = (cost.device_memory <= limit) & on_host(model, rows)
-    seconds = np.where(fits, cost.step_time, np.inf)
+    time, fits = answer.cost(answer.model_of(other), legal)
+    seconds = np.where(fits, time, np.inf)
     fastest = int(seconds.argmin())
     return legal[fastest], float(seconds[fastest])
 
 
-def _faster_scores(
-    problem: Problem, table: ConfigTable, limit: float, model_of: ModelOf, base: _Base
-) -> tuple[str, ...]:
+def _faster_scores(answer: _Answer, base: _Base) -> tuple[str, ...]:
     """TileLang's kernels where cuDNN's backend scores in fp32: sequences over several ranks that are not packed.
 
     Where the best configuration gains nothing by them, or has no memory for them, another one of a long sequence may.
     """
+    problem, table = answer.problem, answer.table
     stack, name = problem.stack, DSA_KERNELS[SparseKernel.TILELANG]
     wide = stack.kernels.sparse_attention is SparseKernel.CUDNN and not problem.job.packed
     long = problem.job.seq_len > LONG and problem.cluster.num_devices > 1
     divided = int(table["cp"][0]) > 1
     if problem.model.chooses_blocks or not (wide and problem.model.indexers and (divided or long)):
         return ()
-    tried = _best_with(problem, table.take(slice(0, 1)), limit, model_of, name) if divided else None
+    tried = _best_with(answer, 1, name) if divided else None
     saved = 0.0 if tried is None or not np.isfinite(tried[1]) else 1 - tried[1] / base.step_time
     why = "the others score in fp32 where context parallelism divides sequences that are not packed"
     choose = f"--stack {stack.name}{SEPARATOR}{name}"
