@@ -101,7 +101,7 @@ PARAMETERS: Final[dict[str, tuple[Parameter, ...]]] = {
         *_accelerators("gb200", "h100-sxm-80g"),
     ),
     "megatron-2026": (
-        Parameter("gemm", "bf16", 0.6, 1.4, 0.05), *_gemm("fp8", "fp4"), *_KERNELS, *_LAYER_FLOORS, _GRACE, *_ONCE,
+        *_gemm("bf16", "fp8", "fp4"), *_KERNELS, *_LAYER_FLOORS, _GRACE, *_ONCE,
         _TENSOR, *_DATA, *_EXPERTS, _SCALE,
         *_accelerators("b200", "b300", "gb200", "gb300", "h100-sxm-80g"),
     ),
