@@ -120,7 +120,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "minimax_m2": "a norm over all query heads",
     "ministral3": "queries scaled by position",
     "mistral4": "queries scaled by position",
-    "mistral_large4_text": "queries scaled by trained functions of their position, latent keys that layers share",
+    "mistral_large4_text": "trained frequencies and scales of queries by position, latent keys that layers share",
     "mpt": "ALiBi positions",
     "muse_glimmer_text": "norms on both sides, layers without rotary positions",
     "nanochat": _NO_WEIGHT,

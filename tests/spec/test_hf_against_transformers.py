@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -20,6 +21,16 @@ from planner.spec.hf.wrappers import TEXT_TOWERS
 
 CONFIGS_PER_FAMILY = 12
 Fields = dict[str, Any]
+
+
+def release() -> tuple[int, ...]:
+    """Major and minor number of the transformers library; the newest that planner knows where none is installed."""
+    if importlib.util.find_spec("transformers") is None:
+        return (5, 24)
+    return tuple(int(part) for part in importlib.metadata.version("transformers").split(".")[:2])
+
+
+OLDER = release() < (5, 24)
 
 
 class Draw:
@@ -929,7 +940,7 @@ BESIDE_VISION = {
 _OUTSIDE = (
     (r"hc_head", "residual_streams"),
     (r"lm_head|embed_out|project_out", "head"),
-    (r"embed_positions|wpe", "position"),
+    (r"embed_positions|wpe|rotary_emb\.alpha", "position"),
     (r"norm|ln_f", "final_norm"),
     (r"embed|wte|project_in|per_layer_model", "embedding"),
 )
@@ -983,6 +994,7 @@ def library_counts(config: Any) -> Counter[str]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and not re.search(r"vision|projector", name):
             counts[kind_of(name, getattr(config, "layer_types", None) or [])] += parameter.numel()
+    counts += untrained_factors(model)
     if "experts" not in counts and "shared_experts" in counts:  # Granite 4 calls its only MLP so
         counts["mlp"] = counts.pop("shared_experts")
     if (
@@ -993,6 +1005,12 @@ def library_counts(config: Any) -> Counter[str]:
     if getattr(config, "enable_moe_block", False):  # Gemma 4 the shared expert an MLP
         counts["shared_experts"] = counts.pop("mlp")
     return counts
+
+
+def untrained_factors(model: Any) -> Counter[str]:
+    """Factors of Mistral Large 4's frequencies, which are a buffer before 5.24 and trained from then on."""
+    buffers = (b.numel() for name, b in model.named_buffers() if name.endswith("rotary_emb.alpha"))
+    return Counter(position=sum(buffers)) if OLDER else Counter()
 
 
 def windows_of(config: Any, layers: int) -> list[bool]:
@@ -1102,7 +1120,8 @@ def wrapped_count(wrapper: str, inside: Fields, outside: Fields) -> int:
         model = getattr(transformers, name if isinstance(name, str) else name[0])._from_config(config)
     model.tie_weights()
     text = re.compile(r"language_model|text_model|lm_head")
-    return sum(p.numel() for n, p in model.named_parameters() if p.requires_grad and text.search(n))
+    trained = sum(p.numel() for n, p in model.named_parameters() if p.requires_grad and text.search(n))
+    return trained + untrained_factors(model).total()
 
 
 @pytest.mark.slow

@@ -202,8 +202,9 @@ def _dots3_sparse(f: ConfigFields, layers: int) -> list[bool]:
 
 
 def read_mistral_large4(f: ConfigFields, name: str) -> ModelSpec:
-    """Mistral Large 4: queries of full rank, scaled by their position; one layer in four rotates nothing; layers may
-    take an earlier one's latent keys (`kv_source_layers`) and what an indexer chose for one before them."""
+    """Mistral Large 4: queries of full rank, scaled by their position; one layer in four rotates nothing, the others
+    by frequencies whose factors are trained (a buffer before transformers 5.24); layers may take an earlier one's
+    latent keys (`kv_source_layers`) and what an indexer chose for one before them."""
     f = f.with_defaults(
         vocab_size=204800, hidden_size=6144, num_hidden_layers=72, intermediate_size=24576, num_attention_heads=64,
         moe_intermediate_size=6144, qk_nope_head_dim=64,
@@ -232,7 +233,10 @@ def read_mistral_large4(f: ConfigFields, name: str) -> ModelSpec:
         )
         for i, (kind, block) in enumerate(kinds)
     )  # fmt: skip
-    return rotary_model(f, name, core, layers, max_position=1048576)
+    model = rotary_model(f, name, core, layers, max_position=1048576)
+    return replace(
+        model, rotary_scales=attention.qk_rope_dim // 2
+    )  # one for each pair that turns, in whichever layer
 
 
 def _kv_sources(f: ConfigFields, layers: int) -> list[int]:
