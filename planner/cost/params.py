@@ -273,6 +273,15 @@ def position_parameters(model: ModelSpec) -> int:
     return model.position_rows * model.hidden
 
 
+def rotation_parameters(model: ModelSpec) -> int:
+    """Factors of the frequencies with which pairs of channels turn, one set for all layers (transformers 5.24
+    models/mistral_large4/modeling_mistral_large4.py MistralLarge4TextRotaryEmbedding.alpha) [parameters].
+
+    Counted on the first stage; every later one holds them once more, 32 numbers of Mistral Large 4.
+    """
+    return model.rotary_scales
+
+
 def head_parameters(model: ModelSpec) -> int:
     """Output projection [parameters]; its weight is 0 where it is tied to the embedding."""
     projected = model.embedding_width != model.hidden
@@ -348,7 +357,7 @@ def model_parameters(model: ModelSpec) -> ModelParameters:
     """All parameters of the model: total, active per token, by kind [parameters]."""
     by_kind = dict.fromkeys(KINDS, 0)
     by_kind["embedding"] = embedding_parameters(model)
-    by_kind["position"] = position_parameters(model)
+    by_kind["position"] = position_parameters(model) + rotation_parameters(model)
     by_kind["final_norm"] = outer_norm_parameters(model)
     by_kind["head"] = head_parameters(model)
     by_kind["mtp"] = mtp_parameters(model)

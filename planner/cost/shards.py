@@ -43,6 +43,7 @@ from planner.cost.params import (
     mtp_parameters,
     outer_norm_parameters,
     position_parameters,
+    rotation_parameters,
 )
 from planner.cost.params_fp8 import narrow_weights
 from planner.cost.pipeline.stages import StageClasses, largest, sum_over_kinds
@@ -421,7 +422,8 @@ class ShardModel:
     def _first_stage_parameters(self, t: Array) -> Array:
         model = self.problem.model
         padding = padded_vocabulary(self.problem, t) / model.vocab
-        return embedding_parameters(model) * padding / t + position_parameters(model)
+        whole = position_parameters(model) + rotation_parameters(model)
+        return embedding_parameters(model) * padding / t + whole
 
     def copied_embedding(self, t: Array) -> Array:
         """Parameters of the embedding that the stage of the head holds once more where it is another one's: as the tied

@@ -40,6 +40,8 @@ _SIGMOID: Final = frozenset(
         "bailing_moe_v2",
         "nemotron_h",
         "afmoe",
+        "sarvam_mla",
+        "sarvam_moe",
     }
 )
 # Share of a head that the library rotates where a configuration does not say.
@@ -58,6 +60,7 @@ _NO_WEIGHT: Final = "norms without weights"
 TRAITS: Final[Mapping[str, str]] = {
     "afmoe": "norms on both sides, layers without rotary positions",
     "apertus": "the xIELU activation",
+    "apertus1p5_text": "the xIELU activation",
     "axk1": "a norm behind the experts",
     "bailing_hybrid": "a decay of every channel, a gate of every head on latent attention",
     "baichuan": "ALiBi positions or a head whose rows are normed, by version",
@@ -98,12 +101,14 @@ TRAITS: Final[Mapping[str, str]] = {
     "hunyuan_v1_dense": "norms of q and k after the rotation",
     "hunyuan_v1_moe": "norms of q and k after the rotation",
     "hy_v4": "residual streams that are not mixed, sinks and a gate of latent attention",
+    "hy_v4_vl_text": "residual streams that are not mixed, sinks and a gate of latent attention",
     "hyperclovax": _MULTIPLIERS,
     "k2_horizon": "norms of groups of channels",
     "kimi_k3": "attention residuals, a decay of every channel, latent attention with a gate and without positions",
     "kimi_linear": "a decay of every channel, latent attention without positions",
     "kolibri1": "norms on both sides",
     "laguna": "a gate of every head, heads that differ between layers",
+    "lara_mini": "layers without rotary positions",
     "lfm2": _CONVOLUTIONS,
     "lfm2_moe": _CONVOLUTIONS,
     "lfm3": _CONVOLUTIONS,
@@ -120,7 +125,7 @@ TRAITS: Final[Mapping[str, str]] = {
     "minimax_m2": "a norm over all query heads",
     "ministral3": "queries scaled by position",
     "mistral4": "queries scaled by position",
-    "mistral_large4_text": "queries scaled by trained functions of their position, latent keys that layers share",
+    "mistral_large4_text": "trained frequencies and scales of queries by position, latent keys that layers share",
     "mpt": "ALiBi positions",
     "muse_glimmer_text": "norms on both sides, layers without rotary positions",
     "nanochat": _NO_WEIGHT,

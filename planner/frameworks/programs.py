@@ -33,7 +33,7 @@ _FLASH_RELEASES: Final = {
 NEWER_FLASH: Final = frozenset(_FLASH_RELEASES.values())
 
 
-# Families that transformers 5.23 has no causal language model of (models/auto/modeling_auto.py): published with code of
+# Families that transformers 5.24 has no causal language model of (models/auto/modeling_auto.py): published with code of
 # their own, or there only beside a vision tower.
 NOT_IN_LIBRARY: Final = frozenset(
     {
@@ -42,8 +42,8 @@ NOT_IN_LIBRARY: Final = frozenset(
             "bailing_moe",
             "bailing_moe_v2",
             "deepseek",
-            "exaone",
             "hunyuan",
+            "hy_v4_vl_text",
             "internlm2",
             "k2_horizon",
             "kimi_k2",
@@ -57,14 +57,27 @@ NOT_IN_LIBRARY: Final = frozenset(
 )
 
 
+# those that releases before 5.24 have none of
+SINCE_5_24: Final = frozenset({"apertus1p5_text", "exaone", "lara_mini", "sarvam_mla", "sarvam_moe"})
+
+
 def check_program(model: ModelSpec) -> None:
     """Raise `UnsupportedError` for a model that the program cannot build from its configuration."""
     if model.family in NOT_IN_LIBRARY:
         raise UnsupportedError(
             "transformers, which the program runs, must have a causal language model of the family",
-            f"{model.family}, of which 5.23 has none",
+            f"{model.family}, of which 5.24 has none",
             "plan another model, or write the program that runs its own code",
         )
+
+
+def release_notes(model: ModelSpec) -> list[str]:
+    """Which release of transformers the program must find, where not every one of the newest two will do."""
+    if model.family in SINCE_5_24:
+        return [f"transformers 5.24 or later: those before have no model of the family {model.family}"]
+    if model.family == "bailing_hybrid" and any(a.q_lora_rank for a in model.attentions):
+        return ["transformers 5.24 or later: those before know no q_lora_rank of bailing_hybrid"]
+    return []
 
 
 def attention_of(stack: Stack, accelerator: str) -> str:

@@ -36,7 +36,8 @@ class ModelSpec:
     several residual streams it sums up by weights of its own. Its layers need be no layers of the model.
     `wide_norms`: where norms run operation by operation they multiply by their weights in fp32 (Gemma).
     `side_vocab`: rows of the table in which layers' `side` inputs are looked up; a normed projection of the token's
-    embedding is added to them. `source`: where the dimensions come from. `assumed`: what the source left out and was
+    embedding is added to them. `rotary_scales`: trained factors of the frequencies of rotation, the same in all layers
+    (Mistral Large 4). `source`: where the dimensions come from. `assumed`: what the source left out and was
     filled in. `described`: the fields of a user's own file, from which `described_model` makes the model again.
     """
 
@@ -61,6 +62,7 @@ class ModelSpec:
     mtp_block: tuple[Layer, ...] = ()
     side_vocab: int = 0
     wide_norms: bool = False
+    rotary_scales: int = 0
     described: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class ModelSpec:
         require_not_negative(
             "model",
             position_rows=self.position_rows,
+            rotary_scales=self.rotary_scales,
             embedding_width=self.embedding_width,
             max_position=self.max_position,
             mtp_layers=self.mtp_layers,

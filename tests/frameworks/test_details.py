@@ -56,12 +56,36 @@ STATED = {
     *("bailing_moe", "bailing_moe_v2", "deepseek", "hy_v3", "internlm2", "internlm3", "iquestcoder", "jais2"),
     *("mamba2", "mimo", "nemotron_h", "youtu"),
     *("Yi", "internlm", "qwen", "xverse"),
+    *("sarvam_mla", "sarvam_moe"),
 }
 
 
 def test_every_family_is_decided_on() -> None:
     assert {*TRAITS} | STATED == {*READERS, *MTP_READERS}
     assert not {*TRAITS} & STATED
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "accelerate"])
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "sarvam_moe", "num_hidden_layers": 4}, "no model of the family sarvam_moe"),
+        ({"model_type": "bailing_hybrid", "num_hidden_layers": 6, "q_lora_rank": 768}, "no q_lora_rank"),
+        ({"model_type": "bailing_hybrid", "num_hidden_layers": 6}, ""),
+    ],
+)
+def test_programs_say_which_release_they_need(
+    tmp_path: Path, name: str, fields: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    path = str(tmp_path / "config.json")
+    config = ParallelConfig(dp=128, micro_batch=1, num_microbatches=2, zero=3)
+    files = framework(name).render(
+        launch(path, config, problem(path, STACKS[name])), framework(name).default_version
+    )
+    told = [line for line in files["README.md"].splitlines() if "transformers 5.24 or later" in line]
+    assert len(told) == bool(said)
+    assert all(said in line for line in told)
 
 
 @pytest.mark.parametrize(

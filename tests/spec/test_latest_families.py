@@ -256,12 +256,74 @@ def test_jais_is_ungated() -> None:
 @pytest.mark.parametrize(
     ("model_type", "said"),
     [("jetmoe", "experts"), ("glm5_next", "pull request 7522"), ("qwen4_exp", "n-grams"),
-     ("gemma3n", "AltUp"), ("step3_vl", "MFA"), ("inkling2", "convolutions")],
+     ("gemma3n", "AltUp"), ("step3_vl", "MFA"), ("inkling2", "convolutions"), ("dory", "nGPT"),
+     ("inkling2_loop", "several times over"), ("omniasr_ctc", "speech"), ("wavtokenizer", "speech")],
 )  # fmt: skip
 def test_new_kinds_are_refused_with_their_reason(model_type: str, said: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         read({"model_type": model_type, "hidden_size": 64})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "total"),
+    [("exaone", 7_818_448_896), ("sarvam_moe", 32_152_648_064), ("sarvam_mla", 106_031_763_456),
+     ("lara_mini", 7_281_684_672), ("apertus1p5_text", 8_091_086_912), ("hy_v4_vl_text", 769_907_389_085)],
+)  # fmt: skip
+def test_defaults_of_transformers_5_24_to_the_last_parameter(model_type: str, total: int) -> None:
+    """Of each family's configuration without a field, on the library's meta device."""
+    assert model_parameters(read({"model_type": model_type})).total == total
+
+
+def test_sarvams_active_parameters_are_those_published() -> None:
+    """2.4 and 10.3 billion (prateeksinghphd.in/sarvam-ai.html, apxml.com/models/sarvam-105b); both leave out the
+    tables of the vocabulary."""
+    tables = 2 * 262144 * 4096
+    active = [
+        model_parameters(read({"model_type": f"sarvam_{kind}"})).active - tables for kind in ("moe", "mla")
+    ]
+    assert [printed(one, "1.0") for one in active] == ["2.4", "10.3"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "said"),
+    [
+        (
+            {"model_type": "apertus1p5_text", "output_vocab_size": 131072},
+            UnsupportedError,
+            "output_vocab_size",
+        ),
+        (
+            {"model_type": "apertus1p5", "text_config": {"output_vocab_size": 9}},
+            UnsupportedError,
+            "output_vocab",
+        ),
+        ({"model_type": "sarvam_moe", "use_bias": True}, UnsupportedError, "use_bias"),
+        (
+            {"model_type": "sarvam_moe", "num_experts": 8, "n_routed_experts": 16},
+            FileInputError,
+            "another name",
+        ),
+        ({"model_type": "exaone", "num_layers": 8, "num_hidden_layers": 16}, FileInputError, "another name"),
+        ({"model_type": "lara_mini", "layer_types": ["conv"] * 34}, FileInputError, "layer_types"),
+    ],
+)
+def test_what_new_families_say_otherwise(fields: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as caught:
+        read(fields)
+    assert said in str(caught.value)
+
+
+def test_lara_slides_attends_and_scans_in_a_period_of_five() -> None:
+    layers = read({"model_type": "lara_mini", "num_hidden_layers": 6}).layers
+    assert [y.attention.window if y.attention else "net" for y in layers] == [
+        "net",
+        512,
+        "net",
+        None,
+        512,
+        "net",
+    ]
 
 
 def test_infinity_as_python_writes_it_is_read(tmp_path: Path) -> None:

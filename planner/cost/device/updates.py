@@ -75,9 +75,8 @@ def trained_tensors(model: ModelSpec, job: Job) -> tuple[int, int]:
         return 0, sum(adapted[kind] for kind in model.layer_kind_of)
     each = [layer_tensors(kind) for kind in kinds]
     counts = [*((kind, 1) for kind in model.layer_kind_of), *model.mtp_kinds]
-    return sum(n * each[kind][0] for kind, n in counts), OUTER_TENSORS + sum(
-        n * each[kind][1] for kind, n in counts
-    )
+    outer = OUTER_TENSORS + (model.rotary_scales > 0)
+    return sum(n * each[kind][0] for kind, n in counts), outer + sum(n * each[kind][1] for kind, n in counts)
 
 
 def pieces(tensors: Array, ranks: Array, buckets: Array) -> Array:

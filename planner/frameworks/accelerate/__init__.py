@@ -23,6 +23,7 @@ from planner.frameworks.programs import (
     check_program,
     kernel_notes,
     kernel_words,
+    release_notes,
 )
 from planner.frameworks.refuse import (
     require,
@@ -202,7 +203,7 @@ def render(launch: Launch, version: str) -> Files:
     check_program(launch.model)
     extra = {CONFIG: dump_yaml(settings), PROGRAM: ACCELERATE_PROGRAM}
     missing = ["data: train.py makes tokens up; replace it by your program", *left_out(launch.model)]
-    missing += uncaptured(launch, TITLE)
+    missing += [*release_notes(launch.model), *uncaptured(launch, TITLE)]
     if launch.config.zero == 2:
         missing.append("ZeRO 2 is FSDP2 that keeps gathered weights between forward and backward")
     if launch.details.raw is not None:

@@ -24,6 +24,7 @@ from planner.frameworks.programs import (
     check_program,
     kernel_notes,
     kernel_words,
+    release_notes,
 )
 from planner.frameworks.refuse import uncaptured
 from planner.frameworks.scripts import README, launch_files, readme
@@ -58,6 +59,7 @@ def render(launch: Launch, version: str) -> Files:
     else:
         check_program(launch.model)
         extra |= {PROGRAM: DEEPSPEED_PROGRAM}
+        missing += release_notes(launch.model)
         missing.append(f"data: {PROGRAM} makes tokens up; replace it by your program")
     if launch.details.raw is not None:
         extra[MODEL_CONFIG] = dump_json(launch.details.raw)

@@ -1,6 +1,6 @@
 """Which model does a Hugging Face `config.json` describe? One reader per model_type.
 
-Defaults are those of the transformers library; parameters and windows are checked against 5.23 on its meta
+Defaults are those of the transformers library; parameters and windows are checked against 5.24, and 5.23, on its meta
 device. Where 4.57 differs 5 is followed: 4.57 gives DeepSeek-V2's routed experts biases under `mlp_bias`,
 ignores Llama 4's `attention_bias`, and slides every layer of Qwen 2 MoE. Left out: what changes no cost, and
 every model_type not in `READERS`, which is refused rather than read as a Llama.
@@ -41,6 +41,7 @@ READERS: dict[str, Reader] = {
     "Yi": dense.read_llama,
     "afmoe": experts_and_dense.read_afmoe,
     "apertus": dense.read_apertus,
+    "apertus1p5_text": dense.read_apertus1p5,
     "arcee": dense.read_arcee,
     "aria_text": experts.read_aria,
     "axk1": latent.read_axk1,
@@ -95,6 +96,7 @@ READERS: dict[str, Reader] = {
     "hunyuan_v1_dense": dense.read_hunyuan_dense,
     "hunyuan_v1_moe": experts.read_hunyuan_moe,
     "hy_v4": sparse.read_hy_v4,
+    "hy_v4_vl_text": sparse.read_hy_v4_vl,
     "hy_v3": experts_and_dense.read_hy_v3,
     "hyperclovax": dense.read_hyperclovax,
     "internlm": dense.read_internlm2,
@@ -107,6 +109,7 @@ READERS: dict[str, Reader] = {
     "kimi_linear": delta.read_kimi_linear,
     "kolibri1": experts.read_kolibri1,
     "laguna": mixed_heads.read_laguna,
+    "lara_mini": delta.read_lara_mini,
     "llama": dense.read_llama,
     "longcat_flash": latent.read_longcat_flash,
     "lfm2": linear.read_lfm2,
@@ -152,6 +155,8 @@ READERS: dict[str, Reader] = {
     "qwen2_moe": experts_and_dense.read_qwen2_moe,
     "qwen3": dense.read_qwen3,
     "qwen3_moe": experts_and_dense.read_qwen3_moe,
+    "sarvam_mla": latent.read_sarvam_mla,
+    "sarvam_moe": experts_and_dense.read_sarvam_moe,
     "seed_oss": dense.read_seed_oss,
     "smollm3": windowed.read_smollm3,
     "solar_open": experts.read_solar_open,

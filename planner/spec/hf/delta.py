@@ -1,4 +1,4 @@
-"""Which layers do hybrids of attention and delta nets have? Qwen3-Next, Qwen 3.5, OLMo Hybrid, Kimi, Ling 3.
+"""Which layers do hybrids of attention and delta nets have? Qwen3-Next, Qwen 3.5, Lara, OLMo Hybrid, Kimi, Ling 3.
 
 Left out: bounds of decays, partial rotations, norms that keep their scale as its distance from 1, the range of write
 strengths.
@@ -85,20 +85,52 @@ def _qwen(f: ConfigFields, name: str, blocks: Sequence[Block], kv_heads: int) ->
     )
     every = f.integer("full_attention_interval", default=4)
     kinds = _kinds(f, [_TYPES[(i + 1) % every > 0] for i in range(core.num_layers)])
-    net = DeltaNet(
-        heads=f.integer("linear_num_value_heads", default=32),
-        head_dim=f.integer("linear_value_head_dim", default=128),
-        state=f.integer("linear_key_head_dim", default=128),
-        groups=f.integer("linear_num_key_heads", default=16),
-        conv=f.integer("linear_conv_kernel_dim", default=4),
-    )
-    layers = _dealt(kinds, replace(attention, output_gate=True), net, blocks)
+    layers = _dealt(kinds, replace(attention, output_gate=True), _qwen_net(f, heads=32, groups=16), blocks)
     return rotary_model(f, name, core, layers, max_position=32768)
 
 
-def _kinds(f: ConfigFields, default: list[str]) -> list[str]:
+def _qwen_net(f: ConfigFields, heads: int, groups: int) -> DeltaNet:
+    return DeltaNet(
+        heads=f.integer("linear_num_value_heads", default=heads),
+        head_dim=f.integer("linear_value_head_dim", default=128),
+        state=f.integer("linear_key_head_dim", default=128),
+        groups=f.integer("linear_num_key_heads", default=groups),
+        conv=f.integer("linear_conv_kernel_dim", default=4),
+    )
+
+
+_PERIOD = ("linear_attention", "sliding_attention", "linear_attention", "full_attention", "sliding_attention")
+
+
+def read_lara_mini(f: ConfigFields, name: str) -> ModelSpec:
+    """Lara 4 Mini: of five layers two delta nets, two that attend to a window and one that attends to all without
+    positions; experts beside a shared one in each, none gated."""
+    f = f.with_defaults(
+        vocab_size=151936,
+        hidden_size=1024,
+        num_hidden_layers=34,
+        num_attention_heads=16,
+        moe_intermediate_size=512,
+    )
+    core = read_core(f)
+    attention = grouped_attention(
+        f, core, switch="attention_bias", qk_norm=QkNorm.HEAD, kv_heads=4, head_dim=128
+    )
+    net = _qwen_net(f, heads=16, groups=8)
+    slides = replace(attention, window=f.integer("sliding_window", default=512))
+    moe = replace(_experts(f, 128, 4), shared_gate=False)
+    of_kind = {
+        "full_attention": Layer(attention, None, moe), "sliding_attention": Layer(slides, None, moe),
+        "linear_attention": Layer(None, None, moe, state_space=net),
+    }  # fmt: skip
+    default = [_PERIOD[i % len(_PERIOD)] for i in range(core.num_layers)]
+    layers = tuple(of_kind[kind] for kind in _kinds(f, default, tuple(of_kind)))
+    return rotary_model(f, name, core, layers, tied=True, max_position=131072)
+
+
+def _kinds(f: ConfigFields, default: list[str], allowed: tuple[str, ...] = _TYPES) -> list[str]:
     """The mixer of every layer: from `layer_types` where given."""
-    types = f.words("layer_types", _TYPES)
+    types = f.words("layer_types", allowed)
     if types is None:
         return default
     f.one_per_layer("layer_types", types, len(default))
@@ -183,8 +215,8 @@ def read_kimi_linear(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_bailing_hybrid(f: ConfigFields, name: str) -> ModelSpec:
     """Ling 3: Kimi Delta Attention whose decays and gates are projected whole; latent attention, with a gate of every
-    head, ends each group of `layer_group_size` layers, its queries of low rank where `q_lora_rank` says so, which the
-    weights of Ling 3 Tiny hold and the library's class has not. Modules of multi-token prediction are left out, as the
+    head, ends each group of `layer_group_size` layers, its queries of low rank where `q_lora_rank` says so, as those of
+    Ling 3 Tiny are, which the library's class has from 5.24 on. Modules of multi-token prediction are left out, as the
     library's model has none. Raises `UnsupportedError` for the generations before, of the same model_type."""
     _check_ling(f)
     groups = f.given("num_expert_group", "n_group") or "n_group"

@@ -205,6 +205,23 @@ def read_apertus(f: ConfigFields, name: str) -> ModelSpec:
     return rotary_model(f, name, core, layer, max_position=65536)
 
 
+def read_apertus1p5(f: ConfigFields, name: str) -> ModelSpec:
+    """Apertus 1.5's text model: Apertus with tokens of images and sound in its vocabulary. Raises `UnsupportedError`
+    for a head that was cut to the tokens of text."""
+    f = f.with_defaults(
+        vocab_size=266752,
+        hidden_size=4096,
+        num_hidden_layers=32,
+        intermediate_size=14336,
+        num_attention_heads=32,
+    )
+    rows, vocab = f.optional_integer("output_vocab_size"), f.integer("vocab_size")
+    if rows not in (None, vocab):
+        must = "output_vocab_size must be vocab_size: a head of fewer rows than the embedding is not modelled"
+        raise f.refused(must, f"{rows} of {vocab}", "leave it out to plan a head as wide as the vocabulary")
+    return read_apertus(f, name)
+
+
 def read_phi(f: ConfigFields, name: str) -> ModelSpec:
     """Phi-1 and 2: attention beside a plain MLP after one layer norm, biases everywhere, the head included."""
     core = read_core(f)
@@ -277,12 +294,17 @@ def read_hyperclovax(f: ConfigFields, name: str) -> ModelSpec:
 
 def read_exaone(f: ConfigFields, name: str) -> ModelSpec:
     """EXAONE 3, 3.5 and Deep: a Llama with GPT-2's names of fields."""
-    renamed = {"num_hidden_layers": "num_layers", "hidden_act": "activation_function"}
-    stated = {new: f.values[old] for new, old in renamed.items() if f.given(old) and not f.given(new)}
-    f = replace(f, values={**f.values, **stated})
+    f = f.renamed({"num_hidden_layers": "num_layers", "hidden_act": "activation_function"}).with_defaults(
+        vocab_size=102400,
+        hidden_size=4096,
+        num_hidden_layers=32,
+        intermediate_size=14336,
+        num_attention_heads=32,
+    )
     core = read_core(f)
-    layer = Layer(grouped_attention(f, core), gated_mlp(f), None)
-    return rotary_model(f, name, core, layer, max_position=2048)
+    attention = grouped_attention(f, core, switch="attention_bias", kv_heads=8)
+    layer = Layer(attention, gated_mlp(f, bias=f.boolean("mlp_bias", False)), None)
+    return rotary_model(f, name, core, layer, max_position=4096)
 
 
 def read_nanochat(f: ConfigFields, name: str) -> ModelSpec:

@@ -1,4 +1,5 @@
-"""Which layers do mixtures have some of whose layers are dense? Qwen, GLM-4.5, Llama 4, ERNIE, Hunyuan, Ling, Flint.
+"""Which layers do mixtures have some of whose layers are dense? Qwen, GLM-4.5, Sarvam, Llama 4, ERNIE, Hunyuan, Ling,
+Flint.
 
 transformers 5.23 holds those that it has; Ling and Ring (bailing_moe) are read from inclusionAI's own
 modeling_bailing_moe_v2.py, the first DeepSeek-MoE from its own. Left out: latent attention (`latent.py`), and
@@ -13,6 +14,7 @@ from planner.spec.attention import QkNorm
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mixtures import (
     NUMBERED,
+    PUBLISHED_EXPERTS,
     ROUTED,
     blocks_of,
     leading_dense,
@@ -28,6 +30,7 @@ from planner.spec.hf.parts import (
     gated_mlp,
     grouped_attention,
     read_core,
+    refuse_unread,
     rotary_model,
     sliding_pattern,
     stated_window,
@@ -98,6 +101,17 @@ def read_glm4_moe(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     sparse = [i >= dense for i in range(core.num_layers)]
     layers = mixed_layers(f, attention, moe, [None] * core.num_layers, sparse)
     return with_prediction(f, rotary_model(f, name, core, layers, max_position=131072), with_mtp)
+
+
+def read_sarvam_moe(f: ConfigFields, name: str) -> ModelSpec:
+    """Sarvam 30B: GLM-4.5's layers, with norms of q and k, in its publisher's spelling or the library's. No prediction
+    modules are published. Raises `UnsupportedError` for biases behind attention too, which the library has not."""
+    refuse_unread(f, "use_bias")
+    f = f.renamed({**PUBLISHED_EXPERTS, "attention_bias": "use_qkv_bias"}).with_defaults(
+        vocab_size=262144, hidden_size=4096, num_hidden_layers=19, intermediate_size=8192, num_attention_heads=64,
+        num_key_value_heads=4, head_dim=64, moe_intermediate_size=1024, num_experts_per_tok=6, use_qk_norm=True,
+    )  # fmt: skip
+    return read_glm4_moe(f, name, with_mtp=False)
 
 
 def read_llama4(f: ConfigFields, name: str) -> ModelSpec:

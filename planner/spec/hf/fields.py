@@ -5,6 +5,7 @@ Left out: what a field means, which the family readers know.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +53,21 @@ class ConfigFields:
         for name, value in missing.items():
             self.assume(name, value)
         return replace(self, values={**self.values, **missing})
+
+    def renamed(self, names: Mapping[str, str]) -> ConfigFields:
+        """These fields, with values under the library's names that the file holds under other ones: library's -> other.
+
+        Raises `FileInputError` where both are given and differ.
+        """
+        for new, old in names.items():
+            both = self.given(new) and self.given(old)
+            if both and self.values[new] != self.values[old]:
+                given = f"{self.values[old]} and {self.values[new]}"
+                raise self.error(
+                    old, f"must be what {new} is, another name of it", given, "leave one of the two out"
+                )
+        stated = {new: self.values[old] for new, old in names.items() if self.given(old)}
+        return replace(self, values={**self.values, **stated})
 
     def given(self, *names: str) -> str | None:
         """The first of several spellings that the file holds with a value."""

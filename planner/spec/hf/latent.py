@@ -1,5 +1,5 @@
 """Which layers do families of multi-head latent attention have? DeepSeek-V2 and V3, LongCat-Flash, GLM-4.7-Flash,
-Mistral 4, A.X K1, Youtu, MiniCPM 3.
+Mistral 4, A.X K1, Sarvam 105B, Youtu, MiniCPM 3.
 
 Left out: V3.2's sparse attention (`sparse.py`), and balance-correction buffers, which are not trained by the
 optimizer.
@@ -12,6 +12,7 @@ from dataclasses import replace
 from planner.spec.attention import Attention, AttentionKind
 from planner.spec.hf.fields import ConfigFields
 from planner.spec.hf.mixtures import (
+    PUBLISHED_EXPERTS,
     ROUTED,
     blocks_of,
     leading_dense,
@@ -82,6 +83,22 @@ def read_deepseek_v3(f: ConfigFields, name: str, with_mtp: bool) -> ModelSpec:
     dense = f.integer("first_k_dense_replace", default=3, least=0)
     layers = _stack_layers(f, attention, moe, dense, bias=False)
     return with_prediction(f, rotary_model(f, name, core, layers, max_position=4096), with_mtp)
+
+
+def read_sarvam_mla(f: ConfigFields, name: str) -> ModelSpec:
+    """Sarvam 105B: DeepSeek-V3 with queries of full rank and no groups of experts, in its publisher's spelling or the
+    library's. No prediction modules are published."""
+    f = f.renamed(PUBLISHED_EXPERTS).with_defaults(
+        vocab_size=262144, hidden_size=4096, num_hidden_layers=32, intermediate_size=16384, num_attention_heads=64,
+        moe_intermediate_size=2048,
+    )  # fmt: skip
+    core = read_core(f)
+    attention = latent_attention(f, default_q_rank=None)
+    moe = shared_and_routed(f, ROUTED, experts=128, top_k=8, shared=1)
+    layers = _stack_layers(
+        f, attention, moe, f.integer("first_k_dense_replace", default=1, least=0), bias=False
+    )
+    return rotary_model(f, name, core, layers, max_position=4096)
 
 
 def read_longcat_flash(f: ConfigFields, name: str) -> ModelSpec:

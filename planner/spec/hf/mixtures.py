@@ -21,6 +21,8 @@ ROUTED = ("n_routed_experts", "n_shared_experts")
 
 
 NUMBERED = ("num_experts", "num_shared_experts")
+# those, and what they are in files of a publisher who numbers them so
+PUBLISHED_EXPERTS = dict(zip(ROUTED, NUMBERED, strict=True))
 
 
 def read_moe(

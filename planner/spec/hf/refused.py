@@ -18,6 +18,7 @@ _ATTENTION_EXPERTS = "experts of attention's own projections are not modelled"
 _MASKED = "a mask that depends on values is not modelled"
 _COMPRESSED = "short convolutions over queries and keys (CCA) and a router of several layers are not modelled"
 _REPEATED = "layers that run several times over are not modelled"
+_SPHERE = f"states kept at norm 1 (nGPT) and {_REPEATED}"
 _RESIDUAL_GATES = "gates on residuals and norms of latent experts are not modelled"
 _INDEXED = (
     "of learned sparse attention planner models indexers on latent attention (DeepSeek-V3.2), on compressed keys "
@@ -47,7 +48,9 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("muse_spark", "muse_spark_text"), _RESIDUAL_GATES),
     **dict.fromkeys(("bailing_moe_linear", "bailing_moe_linear_v2"), _GATED_LINEAR),
     "doge": _MASKED,
+    "dory": _SPHERE,
     "hrm_text": _REPEATED,
+    **dict.fromkeys(("inkling2_loop", "inkling2_loop_text"), _REPEATED),
     "jetmoe": _ATTENTION_EXPERTS,
     "zaya": _COMPRESSED,
     **dict.fromkeys(("zamba", "zamba2"), _SHARED_BLOCK),
@@ -116,7 +119,7 @@ REFUSED: dict[str, str] = {
         ),
         _VISION,
     ),
-    **dict.fromkeys(("hubert", "wav2vec2", "whisper"), _AUDIO),
+    **dict.fromkeys(("hubert", "omniasr_ctc", "wav2vec2", "wavtokenizer", "whisper"), _AUDIO),
     "axk2": _GATED_NORMS,
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("step3_text", "step3_vl", "step3v"), "its factored attention (MFA) is not modelled"),

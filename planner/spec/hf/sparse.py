@@ -50,9 +50,22 @@ def read_hy_v4(f: ConfigFields, name: str) -> ModelSpec:
         vocab_size=120832, hidden_size=2816, num_hidden_layers=34, intermediate_size=6912, num_attention_heads=32,
         moe_intermediate_size=768, qk_nope_head_dim=192, v_head_dim=256, max_position_embeddings=262144,
     )  # fmt: skip
+    return _hy_v4(f, name, q_rank=1536, index_heads=16)
+
+
+def read_hy_v4_vl(f: ConfigFields, name: str) -> ModelSpec:
+    """The text model of Hunyuan 4 with sight, which is the larger one."""
+    f = f.with_defaults(
+        vocab_size=120832, hidden_size=6144, num_hidden_layers=78, intermediate_size=18432, num_attention_heads=64,
+        moe_intermediate_size=2048, qk_nope_head_dim=192, v_head_dim=256, max_position_embeddings=262144,
+    )  # fmt: skip
+    return _hy_v4(f, name, q_rank=2048, index_heads=32)
+
+
+def _hy_v4(f: ConfigFields, name: str, q_rank: int, index_heads: int) -> ModelSpec:
     streams = f.integer("hc_mult", default=4, least=2)
     kinds = _indexer_types(f, read_core(f).num_layers, every=4)
-    model = _sparse(f, name, False, kinds, q_rank=1536, index_heads=16, dense=1)
+    model = _sparse(f, name, False, kinds, q_rank=q_rank, index_heads=index_heads, dense=1)
     layers = (
         replace(y, attention=replace(y.attention, sinks=True, output_gate=True), streams=streams)
         for y in model.layers
@@ -202,8 +215,9 @@ def _dots3_sparse(f: ConfigFields, layers: int) -> list[bool]:
 
 
 def read_mistral_large4(f: ConfigFields, name: str) -> ModelSpec:
-    """Mistral Large 4: queries of full rank, scaled by their position; one layer in four rotates nothing; layers may
-    take an earlier one's latent keys (`kv_source_layers`) and what an indexer chose for one before them."""
+    """Mistral Large 4: queries of full rank, scaled by their position; one layer in four rotates nothing, the others
+    by frequencies whose factors are trained (a buffer before transformers 5.24); layers may take an earlier one's
+    latent keys (`kv_source_layers`) and what an indexer chose for one before them."""
     f = f.with_defaults(
         vocab_size=204800, hidden_size=6144, num_hidden_layers=72, intermediate_size=24576, num_attention_heads=64,
         moe_intermediate_size=6144, qk_nope_head_dim=64,
@@ -232,7 +246,10 @@ def read_mistral_large4(f: ConfigFields, name: str) -> ModelSpec:
         )
         for i, (kind, block) in enumerate(kinds)
     )  # fmt: skip
-    return rotary_model(f, name, core, layers, max_position=1048576)
+    model = rotary_model(f, name, core, layers, max_position=1048576)
+    return replace(
+        model, rotary_scales=attention.qk_rope_dim // 2
+    )  # one for each pair that turns, in whichever layer
 
 
 def _kv_sources(f: ConfigFields, layers: int) -> list[int]:

@@ -16,6 +16,7 @@ from planner.spec.hf.fields import ConfigFields
 
 # of which family a wrapper's text model is, where it does not state it
 TEXT_TOWERS = {
+    "apertus1p5": "apertus1p5_text",
     "aria": "aria_text",
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
@@ -42,6 +43,7 @@ TEXT_TOWERS = {
     "granite_speech": "granite",
     "granite_speech_plus": "granite",
     "hunyuan_vl": "hunyuan_v1_dense",
+    "hy_v4_vl": "hy_v4_vl_text",
     "hyperclovax_vision_v2": "hyperclovax",
     "idefics2": "mistral",
     "idefics3": "llama",
@@ -72,6 +74,7 @@ TEXT_TOWERS = {
     "muse_glimmer": "muse_glimmer_text",
     "musicflamingo": "qwen2",
     "nemotron_h_omni": "nemotron_h",
+    "omniasr": "llama",
     "ovis2": "qwen2",
     "paddleocr_vl": "ernie4_5",
     "paligemma": "gemma",
@@ -161,6 +164,7 @@ _NEVER_TIED = {
     "audioflamingo3",
     "musicflamingo",
     "nemotron_h_omni",
+    "omniasr",
     "qwen2_audio",
     "vibevoice_asr",
     "voxtral",

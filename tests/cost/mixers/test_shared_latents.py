@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from planner.cost.device.updates import trained_tensors
 from planner.cost.flops import layer_gemms
 from planner.cost.memory.activations import layer_activations
 from planner.cost.network.messages import key_value_bytes
@@ -18,6 +19,7 @@ from planner.space.framework_rules import rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.hf import read_hf_config
+from planner.spec.job import Job
 from planner.spec.model import ModelSpec
 from planner.spec.precision import RECIPES, Precision
 from tests.problems import costs, problem
@@ -36,13 +38,18 @@ def read(**fields: Any) -> ModelSpec:
 
 class TestReading:
     def test_default_total_of_transformers(self) -> None:
-        """5.23's text model and head of MistralLarge4Config() on its meta device."""
+        """5.24's text model and head of MistralLarge4Config() on its meta device, with 32 factors of frequencies."""
         text = {"model_type": "mistral_large4", "text_config": {}}
-        assert model_parameters(read_hf_config(text, "config.json", "m")).total == 1_050_118_202_880
+        found = model_parameters(read_hf_config(text, "config.json", "m"))
+        assert (found.total, found.by_kind["position"]) == (1_050_118_202_912, 32)
 
     def test_one_layer_in_four_rotates_nothing(self) -> None:
         assert [y.attention.qk_rope_dim for y in read().layers if y.attention] == [64, 64, 64, 0]
         assert [y.attention.latent_dim for y in read().layers if y.attention] == [576, 576, 576, 512]
+
+    def test_one_set_of_trained_frequencies_whatever_layers_rotate(self) -> None:
+        assert read().rotary_scales == read(no_rope_layers=[0] * 4).rotary_scales == 32
+        assert read(qk_rope_head_dim=16).rotary_scales == 8
 
     def test_a_lent_latent_is_another_layers_own(self) -> None:
         found = [(y.attention.borrows_kv, y.attention.lends_kv) for y in read(**SHARES).layers if y.attention]
@@ -52,6 +59,28 @@ class TestReading:
     def test_what_it_does_not_understand(self, sources: list[int]) -> None:
         with pytest.raises(InputError, match="kv_source_layers"):
             read(kv_source_layers=sources)
+
+
+class TestTrainedFrequencies:
+    def without(self) -> ModelSpec:
+        return replace(read(), rotary_scales=0)
+
+    def test_every_rank_of_tp_holds_them_and_their_states(self) -> None:
+        def held(model: ModelSpec, tp: int) -> dict[str, float]:
+            subject = problem(model, f"1x{tp} h100", global_batch=4)
+            rows = ConfigTable.of([ParallelConfig(tp=tp, sp=int(tp > 1), num_microbatches=4)])
+            detail = costs(subject).evaluate(rows, keep_terms=True).detail
+            assert detail is not None
+            parts = detail.memory["optimizer"]
+            return {name: float(parts[name][0, 0]) for name in ("weights", "optimizer")}
+
+        for tp in (1, 4):  # weights of 2 bytes, masters and two moments of 12
+            more, less = held(read(), tp), held(self.without(), tp)
+            assert {name: more[name] - less[name] for name in more} == {"weights": 64, "optimizer": 384}
+
+    def test_they_are_one_more_trained_tensor(self) -> None:
+        job = Job(seq_len=4096, global_batch=16)
+        assert trained_tensors(read(), job)[1] == trained_tensors(self.without(), job)[1] + 1
 
 
 class TestWork:
