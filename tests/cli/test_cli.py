@@ -76,6 +76,38 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, **options)
 
 
+@pytest.fixture
+def empty(example_plan: Plan, tmp_path: Path) -> Path:
+    """The file of a plan in which nothing fits."""
+    none = {"verdict": Verdict.NOTHING_FITS, "choices": (), "headline": "none of 9 fits"}
+    save_plan(example_plan.model_copy(update=none), tmp_path / "empty.json")
+    return tmp_path / "empty.json"
+
+
+# --- verbs that read a plan in which nothing fits
+
+
+@pytest.mark.parametrize("verb", ["estimate", "explain"])
+def test_of_a_plan_without_a_configuration_its_reasons_are_printed(
+    verb: str, empty: Path, planner: Callable[..., Outcome]
+) -> None:
+    text, facts = planner(verb, str(empty)), planner(verb, str(empty), "--json")
+    assert (text.code, facts.code) == (1, 1)
+    assert "none of 9 fits" in text.out
+    assert json.loads(facts.out) == json.loads(empty.read_text())
+
+
+@pytest.mark.parametrize("verb", ["export", "trace"])
+def test_of_a_plan_without_a_configuration_nothing_is_written(
+    verb: str, empty: Path, tmp_path: Path, planner: Callable[..., Outcome]
+) -> None:
+    more = ("--to", "megatron") if verb == "export" else ()
+    done = planner(verb, str(empty), "-o", str(tmp_path / "out"), *more)
+    assert (done.code, done.out) == (1, "")
+    assert "none of 9 fits" in done.err
+    assert not (tmp_path / "out").exists()
+
+
 # --- help
 
 
