@@ -84,6 +84,39 @@ def empty(example_plan: Plan, tmp_path: Path) -> Path:
     return tmp_path / "empty.json"
 
 
+# --- options that would change nothing
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "clusters --gpus 64",
+        "model --seq-len 4096",
+        "model --batch 2",
+        "model --mtp",
+        "schedule --schedule 1f1b --pp 4 --microbatches 8 --moe-overlap",
+        "schedule --schedule zb-auto --pp 4 --microbatches 8 --moe-overlap",
+        "schedule --schedule 1f1b --pp 4 --microbatches 8 --group-size 8",
+        "schedule --schedule v-half --pp 4 --microbatches 8 --group-size 8",
+        "schedule --schedule 1f1b --pp 4 --microbatches 8 --memory-limit 4",
+    ],
+)
+def test_an_option_without_its_subject_is_refused(words: str, planner: Callable[..., Outcome]) -> None:
+    done = planner(*words.split())
+    assert (done.code, done.out) == (2, "")
+    assert "needs a" in done.err or "belongs to" in done.err
+
+
+def test_options_with_their_subject_are_taken(planner: Callable[..., Outcome]) -> None:
+    interleaved = ["schedule", "--schedule", "interleaved", "--pp", "4", "--microbatches", "8", "--json"]
+    plain, overlapped = (json.loads(planner(*interleaved, *more).out) for more in ((), ("--moe-overlap",)))
+    assert max(overlapped["peak_in_flight"]) > max(plain["peak_in_flight"])
+    one, two = (
+        json.loads(planner("model", "llama-3.1-8b", *more, "--json").out) for more in ((), ("--batch", "2"))
+    )
+    assert two["flops_forward_linear"] == 2 * one["flops_forward_linear"]
+
+
 # --- verbs that read a plan in which nothing fits
 
 
