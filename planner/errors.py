@@ -5,9 +5,11 @@
     │   ├── FileInputError     a file that is missing, unreadable, or holds a bad field
     │   ├── UnknownNameError   a name that no catalog knows; lists the nearest known ones
     │   └── UnitError          a quantity without a unit, or with one that does not fit
-    └── UnsupportedError       well-formed input that planner refuses to approximate: exit code 2
+    ├── UnsupportedError       well-formed input that planner refuses to approximate: exit code 2
+    └── NoConfigurationError   a plan in which nothing fits, where a verb needs one of its configurations: exit code 1
 
-"Nothing fits" and "this configuration is illegal" are results, not errors (exit code 1).
+"Nothing fits" and "this configuration is illegal" are results, not errors (exit code 1); what cannot go on from such a
+result ends as it did.
 Every message says what must hold, what was given, and what to do.
 """
 
@@ -73,6 +75,12 @@ class FileInputError(InputError):
 
 class UnsupportedError(PlannerError):
     """Well-formed input that planner does not model and refuses to approximate."""
+
+
+class NoConfigurationError(PlannerError):
+    """A plan that holds no configuration, because none fits or is legal."""
+
+    exit_code = 1
 
 
 class UnknownNameError(InputError):

@@ -14,7 +14,7 @@ Left out: what the whole run takes (`campaign/`), and launch files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from planner.answer import Answerer
@@ -55,6 +55,8 @@ from planner.space.axes import recompute_choices
 from planner.space.enumerate import Enumeration, enumerate_configs
 from planner.space.framework_rules import rules_for
 from planner.spare_nodes import FEW_LEGAL, with_spare_nodes
+from planner.spec.machine.build_cluster import NodeTypeError
+from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.planfile import Ending, Objective, Plan
 from planner.spec.rule import Problem
 from planner.spec.verdict import MemoryVerdict, safe_limit, worth_the_risk
@@ -177,8 +179,9 @@ def _advice(
     if not len(found.best):
         if watch.ending is not Ending.COMPLETE:
             return None, ()
-        larger = _larger(request, problem)
-        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger)), ()
+        larger = _larger(request, problem.cluster.num_devices)
+        resized = _resized(request, problem)
+        return tuple(fitting_changes(problem, request.restrict, limit, cost_model, larger, resized)), ()
     faster = faster_kernels(problem, found.best, limit, cost_model, splits)
     better = (better_batch(problem) or doubled_batch(problem, found.best)) if request.seek_batch else 0
     if request.seek_batch and request.global_batch is None:
@@ -193,12 +196,24 @@ def _advice(
     return (*faster, advice.said), ((advice.note,) if unasked and advice.note else ())
 
 
-def _larger(request: Request, problem: Problem) -> Iterator[Problem]:
-    """The same problem on twice the devices, four times, and so on, as far as the cluster has them."""
+def _larger(request: Request, devices: int) -> list[int]:
+    """Twice the devices, four times, and so on, as far as the cluster has them, and all that it has."""
+    doubled = [devices << doublings for doublings in range(1, MOST_DOUBLINGS + 1)]
+    try:
+        most = load_cluster(request.cluster, None).num_devices
+    except NodeTypeError:  # as many as anyone asks for
+        return doubled
+    return sorted({*(n for n in doubled if n < most), *((most,) if devices < most <= doubled[-1] else ())})
+
+
+def _resized(request: Request, problem: Problem) -> Callable[[int], Problem | None]:
+    """The same problem on other numbers of devices; None where these are no whole nodes."""
     held = replace(request, global_batch=str(problem.job.global_batch), seq_len=problem.job.seq_len)
-    for doublings in range(1, MOST_DOUBLINGS + 1):
-        gpus = problem.cluster.num_devices << doublings
+
+    def on_devices(gpus: int) -> Problem | None:
         try:
-            yield resolve(replace(held, gpus=gpus))[0]
-        except PlannerError:  # no whole nodes, or more than the cluster has
-            continue
+            return resolve(replace(held, gpus=gpus))[0]
+        except PlannerError:
+            return None
+
+    return on_devices

@@ -23,6 +23,13 @@ def spawned_pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
 
+def end_pool(pool: ProcessPoolExecutor) -> None:
+    """End the processes of a pool, whatever they do, and what they share."""
+    for process in list((pool._processes or {}).values()):
+        process.terminate()
+    pool.shutdown(wait=True, cancel_futures=True)
+
+
 def _end_with_parent() -> None:
     """In a process of a pool: one whose parent was killed would wait for work for ever, as no queue was closed."""
     parent = multiprocessing.parent_process()
@@ -50,9 +57,7 @@ class Planners:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._pool is not None:
-            for process in list(self._pool._processes.values()):
-                process.terminate()  # what was foreseen and not asked for
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            end_pool(self._pool)  # with what was foreseen and not asked for
 
     def foresee(self, request: Request) -> None:
         """It will probably be asked for; only with several processes anything is done."""

@@ -47,6 +47,7 @@ Kind = TypeVar("Kind", Precision, Optimizer, AdapterTargets)
 DEFAULT_SEQ_LEN = 8192
 LONGEST_SEQUENCE = 2**30
 BALANCE_EFFORT = 0.1  # of placing experts, at each degree
+MOST_REPLICAS = 8  # of an expert on average
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,12 @@ def _expert_imbalance(
         if exponent is None
         else zipf_loads(experts, exponent)
     )
-    replicas = request.expert_replicas or experts
+    replicas = experts if request.expert_replicas is None else request.expert_replicas
+    if not experts <= replicas <= MOST_REPLICAS * experts:
+        must = (
+            f"--expert-replicas must be from {experts}, one of every expert, to {MOST_REPLICAS * experts:,}"
+        )
+        raise InputError(must, str(replicas), "leave it out for one of every expert")
     factors = []
     for ep in divisors(experts)[1:]:
         placed = balance_experts(loads, -(-replicas // ep) * ep, ep, effort=BALANCE_EFFORT)

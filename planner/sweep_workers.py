@@ -17,7 +17,7 @@ from planner import __version__
 from planner.errors import InputError, PlannerError
 from planner.outcome import check_whole
 from planner.plan import make_plan
-from planner.planners import spawned_pool
+from planner.planners import end_pool, spawned_pool
 from planner.request import Request
 from planner.spec.load_sweep import SweepFile
 from planner.spec.rows import COLUMNS, Row, plan_rows
@@ -101,7 +101,7 @@ def _pool_round(points: Mapping[int, Request], processes: int) -> Iterator[Answe
                     rows = future.result()
                     yield pending.pop(future), rows
         finally:
-            executor.shutdown(wait=True, cancel_futures=True)
+            end_pool(executor)  # all is answered, or nobody waits for the rest
 
 
 def dask(address: str) -> Workers:

@@ -71,3 +71,10 @@ def test_bad_options_are_refused(more: dict[str, object]) -> None:
         resolve(request(**more))
     with pytest.raises(InputError, match="busiest"):
         Job(4096, 8, expert_imbalance=0.5)
+
+
+@pytest.mark.parametrize("replicas", [0, 3, 127, 8 * 128 + 1, 10**12])
+def test_too_few_or_too_many_replicas_are_named_as_given(replicas: int) -> None:
+    with pytest.raises(InputError, match=r"from 128, one of every expert, to 1,024") as refused:
+        resolve(request(expert_loads="zipf:1.2", expert_replicas=replicas))
+    assert refused.value.given == str(replicas)

@@ -220,6 +220,29 @@ def test_more_devices_than_a_part_of_a_node_are_whole_nodes() -> None:
     assert "this would fit: 24 devices (" in tight.smallest_change
 
 
+@pytest.mark.parametrize(
+    ("cluster", "fewest"), [("h100-sxm-roce", 24), ("3x8 h100 400G-ib", 24), ("2x8 h100 400G-ib", 0)]
+)
+def test_the_fewest_whole_nodes_are_named(cluster: str, fewest: int) -> None:
+    """8 and 16 GPUs are too few, 32 are more than it takes; and all that a cluster has are tried."""
+    request = Request("llama-3.1-70b", cluster, 8, seq_len=8192, global_batch="64")
+    tight = make_plan(request)
+    assert ("devices (" in tight.smallest_change) == bool(fewest)
+    if fewest:
+        assert f"this would fit: {fewest} devices (" in tight.smallest_change
+        assert make_plan(replace(request, gpus=fewest)).found
+
+
+def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configuration() -> None:
+    pins = {"cp": (1,), "tp": (1,), "pp": (4,), "dp": (2,)}
+    request = Request("llama-3.1-8b", "1x8 h100 400G-ib", seq_len=65536, global_batch="8", restrict=pins)
+    said = make_plan(request).smallest_change.split("sequences of ")[1]
+    length = int(said.split(" tokens")[0].replace(",", ""))
+    assert length % 128 == 0
+    assert length not in (32768, 16384)  # no half
+    assert make_plan(replace(request, seq_len=length)).found
+
+
 def test_where_nothing_fits_offloading_is_among_what_would() -> None:
     """States of 8B parameters are 120 GiB beside bf16 weights: no one device of 80 GB, but its host has the room."""
     tuning = Request("llama-3.1-8b", "1x1 h100", seq_len=2048, global_batch="8")

@@ -154,3 +154,25 @@ def test_processes_end_with_a_killed_parent() -> None:
         except subprocess.TimeoutExpired:
             os.kill(worker, signal.SIGKILL)
             raise
+
+
+def test_a_sweep_told_to_end_cleans_up_and_keeps_what_is_done(tmp_path: Path) -> None:
+    file, table = tmp_path / "sweep.yaml", tmp_path / "table.csv"
+    file.write_text("model: llama-3.2-1b\ncluster: 1x8 h100 400G-ib\ngpus: 8\nglobal_batch: 64\n"
+                    f"seq_len: {[1024 + 128 * i for i in range(200)]}\nset: {{tp: 1, pp: 1, cp: 1}}\n")  # fmt: skip
+    command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(table), "--workers", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        journal, end = tmp_path / ".table.csv.progress", time.monotonic() + 120
+        while not _answered(journal, 2):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    kept = journal.read_bytes()
+    assert kept.endswith(b"\n")
+    assert not table.exists()
+    done = len(kept.splitlines()) - 1
+    assert f"{done} of 200 points are done and kept" in said
+    assert "leaked" not in said
+    assert "Traceback" not in said

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -64,6 +64,7 @@ def diagnose(
     as_json: JsonOption = False,
 ) -> int:
     """Explain a slow run or an out-of-memory failure. Says what to measure and what to change."""
+    from planner.calibrate.diagnosis.contradiction import contradiction
     from planner.calibrate.diagnosis.diagnose import diagnose as find
     from planner.calibrate.own_runs import is_time, parse_run
     from planner.report.diagnosis import diagnosis_document, diagnosis_facts
@@ -80,6 +81,11 @@ def diagnose(
     code = _tell_memory(request, texts, as_json, alone=not evidence)
     if not evidence:
         return code
+    contradicted = [contradiction(part) for part in evidence]
+    evidence = [
+        replace(part, mfu=None, flops=None) if wrong else part
+        for part, wrong in zip(evidence, contradicted, strict=True)
+    ]
     found = find(evidence, marks)
     if found.beyond:
         notes.append(
@@ -87,9 +93,9 @@ def diagnose(
             "something that saves memory is not named, such as --set recompute=full, zero=... or pp=..."
         )
     if as_json:
-        say_json(diagnosis_facts(found))
+        say_json(diagnosis_facts(found, contradicted))
     else:
-        say(diagnosis_document(found, notes))
+        say(diagnosis_document(found, notes, contradicted))
     return 0
 
 
@@ -102,6 +108,14 @@ def _evidence(
     from planner.calibrate.own_runs import observe, parse_run
     from planner.cli.options import parse_headroom
 
+    share = None if mfu is None else parse_headroom(mfu, "--mfu")
+    if share == 0:
+        raise InputError("--mfu must be above 0%", str(mfu), "write it like 20%")
+    if tflops is not None and not 0 < tflops < 1e5:
+        raise InputError("--tflops must be above 0 and below 100,000, of one device", str(tflops))
+    if texts and None not in (tflops, mfu):
+        must = "beside a step time one rate must be given, --tflops or --mfu"
+        raise InputError(must, f"--tflops {tflops:g} --mfu {mfu}", "leave one out")
     found: list[Evidence] = []
     marks: frozenset[str] = frozenset()
     notes: list[str] = []
@@ -116,8 +130,6 @@ def _evidence(
         notes += [line for line in said if line not in notes and "defaults used" not in line]
         found.append(Evidence(seen, *_logged(facts, seen.problem.stack.overhead.logs_reserved)))
     if not texts and tflops is not None:
-        if not 0 < tflops < 1e5:
-            raise InputError("--tflops must be above 0 and below 100,000, of one device", str(tflops))
         seen, said = observe(request, "1 s")
         seconds = model_flops(seen) / (tflops * 1e12)
         found.append(Evidence(replace(seen, seconds=seconds)))
@@ -130,30 +142,11 @@ def _evidence(
         )
     for evidence in found:
         _check_possible(evidence.seen, tflops)
-    if mfu is not None and found:
-        found[0] = replace(found[0], mfu=parse_headroom(mfu, "--mfu"), flops=None)
-        notes += _contradiction(found[0])
+    if share is not None and found:
+        found[0] = replace(found[0], mfu=share, flops=None)
     elif tflops is not None and texts and found:
         found[0] = replace(found[0], flops=tflops * 1e12)
     return found, marks, notes
-
-
-# A peak with sparsity, or of 8 bits for one of 16, is twice as high; attention counted whole is less than that.
-_MOST_BETWEEN_MFUS: Final = 2.5
-
-
-def _contradiction(part: Evidence) -> list[str]:
-    """What to say of a reported MFU that no way of counting makes the step time's."""
-    from planner.calibrate.diagnosis.hypotheses import model_flops, peak_of
-
-    said = part.mfu or 0.0
-    shown = model_flops(part.seen) / part.seen.seconds / peak_of(part.seen)
-    if said and max(said / shown, shown / said) <= _MOST_BETWEEN_MFUS:
-        return []
-    return [
-        f"the step time is {shown:.1%} MFU, and {said:.1%} was given: more than another peak or other FLOPs explain. "
-        "One of the two, or the job (--seq-len, --global-batch, --gpus), is not this run's"
-    ]
 
 
 def _check_possible(seen: Observation, tflops: float | None) -> None:

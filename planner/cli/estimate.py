@@ -15,7 +15,7 @@ from planner.errors import FileInputError, InputError
 if TYPE_CHECKING:
     from planner.request import Request
     from planner.spec.config import ParallelConfig
-    from planner.spec.planfile import Choice, Plan
+    from planner.spec.planfile import Plan
     from planner.spec.rule import Problem
 
 _NO_PLAN = "an estimate needs MODEL and CLUSTER, or a file of planner plan -o"
@@ -24,9 +24,12 @@ _HINT = 'write it like: planner estimate llama-3.1-8b "1x8 h100" --set tp=2'
 
 def estimated(
     request: Request, index: int | None, other: str | None
-) -> tuple[Plan, Problem, tuple[str, ...]]:
+) -> tuple[Plan, Problem | None, tuple[str, ...]]:
     """The estimate that is asked for, of which problem, and what was assumed; of a plan file its `index`-th
-    configuration, on the cluster that `other` names. Raises `PlannerError`."""
+    configuration, on the cluster that `other` names. Without a problem only where nothing fits in the plan file.
+
+    Raises `PlannerError`.
+    """
     from planner.estimate import make_estimate
     from planner.request import resolve
 
@@ -40,15 +43,19 @@ def estimated(
     return make_estimate(request), *resolve(request)
 
 
-def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Problem, tuple[str, ...]]:
-    """One configuration of a plan file, costed anew under the split that the plan gives it."""
+def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Problem | None, tuple[str, ...]]:
+    """One configuration of a plan file, costed anew under the split that the plan gives it; the plan as it is where it
+    holds none."""
     from planner.catalog.load_campaign import load_assumptions
     from planner.estimate import estimate_of
     from planner.launchable import with_launch_note
     from planner.planned import check_same, planned_problem
 
     started = time.perf_counter()
-    plan, planned = _choice_of(request, index)
+    plan = _plan_of(request)
+    if not plan.choices:
+        return plan, None, ()
+    planned = plan.choice(index)
     chunks = planned.split.layers_per_chunk if planned.split else ()
     asked, calibration = replace(request, headroom=plan.headroom), _path(request.calibration)
     said: tuple[str, ...] = (f"configuration {index} of {request.model}, evaluated again",)
@@ -71,8 +78,8 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
     return with_launch_note(found, problem.model, problem.stack), problem, said
 
 
-def _choice_of(request: Request, index: int) -> tuple[Plan, Choice]:
-    """The plan that a request names, and one of its configurations. Raises `InputError`."""
+def _plan_of(request: Request) -> Plan:
+    """The plan that a request names. Raises `InputError`."""
     from planner.request import Request
     from planner.spec.load_plan import load_plan
 
@@ -91,14 +98,7 @@ def _choice_of(request: Request, index: int) -> tuple[Plan, Choice]:
         must = "a plan file says the job, the stack and the configuration"
         kept = "--choice, --cluster, --gpus, --tokens, --memory, --calibration and --assume"
         raise InputError(must, "other options", f"leave all but {kept} out")
-    plan = load_plan(name)
-    if not plan.choices:
-        must = "a plan file must hold a configuration"
-        raise InputError(must, f"{name}: nothing fits in it", "plan again with more devices or another --set")
-    if not 0 <= index < len(plan.choices):
-        must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
-        raise InputError(must, str(index), "0 is the best one")
-    return plan, plan.choices[index]
+    return load_plan(name)
 
 
 def _path(text: str | None) -> Path | None:

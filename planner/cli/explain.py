@@ -74,6 +74,7 @@ def explain_plan(
     from planner.cost.simulated import simulator_of
     from planner.planned import planned_problem
     from planner.report.explanation import Explanation, explanation_document, explanation_facts
+    from planner.report.text import plan_document
     from planner.request import cost_model
     from planner.solve import alternatives
     from planner.solve.in_sight import with_exposed
@@ -82,13 +83,9 @@ def explain_plan(
     from planner.space.framework_rules import all_rules_for, rules_for
     from planner.space.restriction import parse_restriction
 
-    if not plan.choices:
-        must = "the plan must hold a configuration"
-        raise InputError(must, plan.headline, "planner plan says which rules and memory removed everything")
-    if not 0 <= index < len(plan.choices):
-        must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
-        raise InputError(must, str(index), "0 is the best one")
-    chosen, problem = plan.choices[index], planned_problem(plan, cluster, calibration)
+    if not plan.choices:  # why there is none is all that there is to explain
+        return Answer(False, plan.model_dump(mode="json"), plan_document(plan))
+    chosen, problem = plan.choice(index), planned_problem(plan, cluster, calibration)
     config, model = chosen.config.parallel(), cost_model(problem)
     dealt = model if chosen.split is None else model.with_split(chosen.split.layers_per_chunk)
     devices = config.tp * config.cp * config.pp * config.dp

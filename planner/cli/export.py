@@ -98,6 +98,7 @@ def render_plan(
     chosen = framework(to)
     version = chosen.version(release)
     plan = load_plan(path)
+    plan.choice(choice)  # a plan without one is told so, whatever else is wrong
     model = planned_model(plan)
     launch = launch_of(plan, choice, model, _own_stack(plan, model, stack))
     _check_rules(plan, choice, chosen, launch.chunks, cluster)

@@ -5,6 +5,7 @@ Left out: the facts (`report/listings.py`) and how they look (`report/listings_t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -24,7 +25,9 @@ def model(
         typer.Argument(metavar="[MODEL]", help="Name, id or config.json; none lists the catalog."),
     ] = None,
     seq_len: SeqLenOption = None,
-    batch: Annotated[int, typer.Option(help="Sequences the FLOPs are counted for.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option(help="Sequences the FLOPs are counted for.", show_default="1")
+    ] = None,
     mtp: MtpOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -36,10 +39,11 @@ def model(
     from planner.spec.load_model import load_model
 
     if model is None:
+        _refuse_without("a model", {"--seq-len": seq_len, "--batch": batch, "--mtp": mtp or None})
         models = catalog_facts()
         say_json({"models": models}) if as_json else say(catalog_document(models))
     else:
-        facts = model_facts(load_model(model, mtp), seq_len, batch)
+        facts = model_facts(load_model(model, mtp), seq_len, 1 if batch is None else batch)
         say_json(facts) if as_json else say(model_document(facts))
     return 0
 
@@ -60,6 +64,7 @@ def clusters(
     from planner.report.listings_text import cluster_document, clusters_document
 
     if name is None:
+        _refuse_without("a cluster", {"--gpus": gpus})
         every = shipped_clusters()
         say_json({"clusters": every}) if as_json else say(clusters_document(every))
     else:
@@ -95,3 +100,16 @@ def stacks(
         facts = stack_facts(load_stack(name))
         say_json(facts) if as_json else say(stack_document(facts))
     return 0
+
+
+def _refuse_without(subject: str, options: Mapping[str, object]) -> None:
+    """Refuse options of one subject where all are listed. Raises `InputError`."""
+    given = [
+        option if value is True else f"{option} {value}"
+        for option, value in options.items()
+        if value is not None
+    ]
+    if given:
+        raise InputError(
+            f"{given[0].split()[0]} needs {subject}", " ".join(given), "name one, or leave it out"
+        )

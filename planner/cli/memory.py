@@ -34,7 +34,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         stage_terms,
     )
     from planner.request import cost_model
-    from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves
+    from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves, sequence_step
     from planner.space.framework_rules import all_rules_for
     from planner.spec.config import ConfigTable
     from planner.spec.stack.kinds import StateEngine
@@ -71,6 +71,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         sequence=longest_sequence(
             dealt.problem, config, limit, lambda asked: CostModel(asked, model.kernels, model.links)
         ),
+        sequence_step=sequence_step(config),
         checkpoint=full,
         weights=weights,
         host=float(host.states[0] + host.activations[0]),

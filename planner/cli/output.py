@@ -8,9 +8,12 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import InputError, PlannerError
@@ -21,7 +24,38 @@ if TYPE_CHECKING:
     from planner.cli.campaign import Answer
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # what a shell reports for a process ended by SIGINT, SIGPIPE
+SIGNALLED = 128  # and the number of the signal: what it reports for any other
+_ENDING = ("SIGTERM", "SIGHUP")
 _LONGEST_LINE, _MOST_LINES = 600, 20  # of an error message: one screen, whatever a file holds
+
+
+class Terminated(BaseException):
+    """The process was told to end: what was begun is cleaned up, then it does."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def _ending_cleanly() -> Iterator[None]:
+    """Have the first signal to end raise `Terminated`, so that processes are stopped and what was kept stays whole; a
+    second one ends at once."""
+    held = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated(number)
+
+    if threading.current_thread() is threading.main_thread():  # handlers can be set nowhere else
+        numbers = [number for name in _ENDING if (number := getattr(signal, name, None)) is not None]
+        held = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # not of nohup
+    for number in held:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in held:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def answers(verb: Callable[..., int]) -> Callable[..., None]:
@@ -30,8 +64,11 @@ def answers(verb: Callable[..., int]) -> Callable[..., None]:
     @functools.wraps(verb)
     def run(*args: Any, **options: Any) -> None:
         try:
-            code = verb(*args, **options)
-            sys.stdout.flush()
+            with _ending_cleanly():
+                code = verb(*args, **options)
+                sys.stdout.flush()
+        except Terminated as ending:
+            code = SIGNALLED + ending.number
         except PlannerError as error:
             complain(str(error))
             code = error.exit_code

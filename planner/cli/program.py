@@ -181,7 +181,7 @@ def estimate(
 
     with progress("estimating"):
         found, problem, assumed = estimated(request, choice, other)
-    if not (memory and found.choices):
+    if problem is None or not (memory and found.choices):
         return _deliver(found, as_json, output)
     from planner.cli.memory import explain_memory
     from planner.spec.load_plan import save_plan

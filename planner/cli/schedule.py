@@ -65,6 +65,9 @@ def answer_schedule(question: ScheduleQuestion) -> ScheduleAnswer:
             raise InputError(f"--{option} must be a whole number from 1 to {2**20:,}", str(value))
     stages = question.pp * (1 if named.schedule is Schedule.DUALPIPE else vpp)
     times = _times(question, stages)
+    if question.expert_overlap and named.schedule is not Schedule.INTERLEAVED:
+        must = "--moe-overlap belongs to the interleaved schedule"
+        raise InputError(must, question.schedule, "leave it out, or use --schedule interleaved")
     limit = None
     if named.adaptive:
         limit = question.memory_limit or default_limit(named.schedule, question.pp)

@@ -81,9 +81,6 @@ def trace(
     if not to_stdout:
         check_target(output, plan, cluster, calibration)
     made = load_plan(plan)
-    if not made.choices:
-        sys.stderr.write(f"nothing to trace: {made.headline}\n")
-        return 1
     step = traced_step(made, choice, schedule, cluster, calibration)
     drawn = None if ranks is None else parse_ranks(ranks, step.timeline.table.ranks)
     document = trace_document(step, drawn)
@@ -129,10 +126,7 @@ def traced_step(
     from planner.schedule.simulate import simulate
     from planner.spec.config import ConfigTable, Schedule
 
-    if not 0 <= index < len(plan.choices):
-        must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
-        raise InputError(must, str(index), "0 is the best one")
-    choice = plan.choices[index]
+    choice = plan.choice(index)
     config = choice.config.parallel()
     model = cost_model(planned_problem(plan, cluster, calibration))
     if choice.split is not None:

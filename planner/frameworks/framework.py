@@ -206,16 +206,9 @@ def launch_of(plan: Plan, index: int, model: ModelSpec, stack: Stack | None = No
     """The `index`-th configuration (from 0) of a plan, ready to be rendered; `stack`: the plan's, where it is none that
     planner ships.
 
-    Raises `InputError`; `UnsupportedError` for a job that no framework's files state.
+    Raises `InputError`; `NoConfigurationError`; `UnsupportedError` for a job that no framework's files state.
     """
-    if not plan.choices:
-        raise InputError(
-            "the plan must hold a configuration", plan.headline, "plan again for a job that has one"
-        )
-    if not 0 <= index < len(plan.choices):
-        must = f"--choice must be from 0 to {len(plan.choices) - 1}, the configurations of this plan"
-        raise InputError(must, str(index), "0 is the best one")
-    choice, subject = plan.choices[index], plan.subject
+    choice, subject = plan.choice(index), plan.subject
     config = choice.config.parallel()
     job = subject.job.job()
     _check_expressible(job)

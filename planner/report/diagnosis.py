@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 
+from planner.calibrate.diagnosis.contradiction import Contradiction
 from planner.calibrate.diagnosis.diagnose import Diagnosis, Finding, best_change
 from planner.calibrate.diagnosis.explain_memory import MemoryStory, cheapest
 from planner.report.facts import precise_time
@@ -17,10 +19,21 @@ SHOWN = 6  # causes
 _SURE, _LIKELY = 0.75, 0.3
 
 
-def diagnosis_facts(found: Diagnosis) -> dict[str, Any]:
+def diagnosis_facts(found: Diagnosis, contradicted: Sequence[Contradiction | None] = ()) -> dict[str, Any]:
     """The diagnosis as plain data, in planner's inner units."""
     pays = best_change(found)
     return {
+        "contradictions": [
+            {
+                "run": run,
+                "step_time_s": wrong.seconds,
+                "mfu_of_step_time": wrong.shown,
+                "mfu_given": wrong.given,
+                "step_time_of_mfu_s": wrong.seconds / wrong.ratio,
+            }
+            for run, wrong in enumerate(contradicted)
+            if wrong is not None
+        ],
         "measured_s": found.measured,
         "predicted_s": found.predicted,
         "gap": found.gap,
@@ -47,12 +60,14 @@ def diagnosis_facts(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def diagnosis_document(found: Diagnosis, notes: list[str]) -> RenderableType:
-    """The verdict first."""
+def diagnosis_document(
+    found: Diagnosis, notes: list[str], contradicted: Sequence[Contradiction | None] = ()
+) -> RenderableType:
+    """What contradicts itself first, then the verdict."""
     top = found.findings[0]
-    blocks: list[RenderableType] = [
-        prose(_headline(found), "bold green" if _all_well(found) else "bold yellow")
-    ]
+    blocks = [block for wrong in contradicted if wrong is not None for block in _contradiction(wrong)]
+    by = "by the step time alone: " if blocks else ""
+    blocks.append(prose(by + _headline(found), "bold green" if _all_well(found) else "bold yellow"))
     rows = [
         ("measured", precise_time(found.measured), _rate(found, found.measured)),
         ("predicted", precise_time(found.predicted), _rate(found, found.predicted)),
@@ -82,6 +97,31 @@ def diagnosis_document(found: Diagnosis, notes: list[str]) -> RenderableType:
     return Group(*blocks)
 
 
+def _contradiction(wrong: Contradiction) -> list[RenderableType]:
+    """What cannot both be true of one run, and what may be behind it."""
+    other = wrong.seconds / wrong.ratio
+    headline = (
+        f"the inputs contradict each other: a step of {precise_time(wrong.seconds)} is {_share(wrong.shown)} MFU, "
+        f"and {_share(wrong.given)} was reported, which would be a step of {precise_time(other)}"
+    )
+    tokens = wrong.sequences * wrong.seq_len
+    checks = [
+        f"FLOPs: the step time is {_share(wrong.half)} MFU with causal attention counted at half, {_share(wrong.full)} "
+        "in full",
+        f"peak: {wrong.peak / 1e12:,.0f} TFLOP/s, dense, of the job's number format; peaks with sparsity, or of 8 bits "
+        "for 16, are twice as high",
+        f"tokens of a step: {wrong.sequences:,} sequences of {wrong.seq_len:,}, {tokens:,}; with "
+        f"{wrong.ratio * tokens:,.0f} both would hold (--global-batch, --seq-len)",
+        f"devices: {wrong.devices:,}; with {wrong.devices / wrong.ratio:,.0f} both would hold (--gpus)",
+        "the time: of one optimizer step, not of a micro-batch or of several steps",
+    ]
+    return [prose(headline, "bold red"), section("Check first", bullets(checks)), prose("")]
+
+
+def _share(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.01 else f"{100 * share:.2g}%"
+
+
 def _all_well(found: Diagnosis) -> bool:
     """Is it more probable than all causes together that nothing is wrong?"""
     top = found.findings[0]
@@ -95,8 +135,16 @@ def _headline(found: Diagnosis) -> str:
         return f"the run is as fast as predicted ({how}, within the error of the prediction)"
     if top.cause is None:
         return f"{how}: perhaps the error of the prediction alone, else {_named(found.findings[1])}"
+    if top.cause.reported and gap > 0:  # which says nothing of the time
+        slow = next((f for f in found.findings if f.cause is not None and not f.cause.reported), None)
+        if slow is not None and slow.probability > _nothing(found):
+            return f"{how}: perhaps {_named(slow)}; and {_named(top)}"
     sure = "" if top.probability > _SURE else "probably " if top.probability > _LIKELY else "perhaps "
     return f"{how}: {sure}{_named(top)}"
+
+
+def _nothing(found: Diagnosis) -> float:
+    return next(finding.probability for finding in found.findings if finding.cause is None)
 
 
 def _named(finding: Finding) -> str:

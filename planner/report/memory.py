@@ -80,13 +80,15 @@ class Captured:
 class MemoryReport:
     """Everything about the memory of one configuration. `host`: bytes a node's host holds of what is offloaded;
     `host_memory`: what it has, None where the cluster does not say; `staging`: of a checkpoint it takes in on its way
-    to storage; `captured`: None where no CUDA graphs are legal."""
+    to storage; `captured`: None where no CUDA graphs are legal; `sequence`: the longest that fits, in
+    steps of `sequence_step` [tokens]."""
 
     choice: Choice
     stages: tuple[StageTerms, ...]
     moves: tuple[Move, ...]
     micro_batch: int
     sequence: int
+    sequence_step: int
     checkpoint: float
     weights: float
     host: float
@@ -144,6 +146,7 @@ def memory_facts(report: MemoryReport, stage: int | None) -> dict[str, Any]:
         ],
         "largest_micro_batch": report.micro_batch,
         "longest_sequence": report.sequence,
+        "longest_sequence_step": report.sequence_step,
         "checkpoint_full": report.checkpoint,
         "checkpoint_weights": report.weights,
         "host_per_node": report.host,
@@ -236,7 +239,8 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
         ("nvidia-smi", format_capacity(max(memory.peak, memory.logged + outside)),
          f"with everything outside the allocator{freed}"),
         ("micro-batch", str(report.micro_batch), "largest that fits, all else unchanged"),
-        ("sequence", f"{report.sequence:,} tokens", "longest that fits, all else unchanged"),
+        ("sequence", f"{report.sequence:,} tokens",
+         f"longest that fits, all else unchanged, in steps of {report.sequence_step:,}"),
         ("checkpoint", format_capacity(report.checkpoint), f"full state; weights {format_capacity(report.weights)}"),
         ("host memory", _host(report),
          "per node for what is offloaded"

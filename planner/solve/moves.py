@@ -7,6 +7,7 @@ search tries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -193,11 +194,17 @@ def largest_micro_batch(model: CostModel, config: ParallelConfig, rules: Sequenc
     return max((row.micro_batch for row, good in zip(rows, fits, strict=True) if good), default=0)
 
 
+def sequence_step(config: ParallelConfig) -> int:
+    """What longer sequences are tried in steps of: whole tiles of kernels, and parts for all ranks of tp and cp, two of
+    them for each of cp [tokens]."""
+    return math.lcm(128, config.tp * config.cp, 2 * config.cp)
+
+
 def longest_sequence(
     problem: Problem, config: ParallelConfig, limit: float, model_of: Callable[[Problem], CostModel]
 ) -> int:
-    """The longest sequence that fits with everything else held, in steps of 128 x cp; 0 if none does [tokens]."""
-    step = 128 * config.cp
+    """The longest sequence that fits, all else held, in steps of `sequence_step`; 0 if none does [tokens]."""
+    step = sequence_step(config)
 
     def fits(steps: int) -> bool:
         asked = replace(problem, job=problem.job.with_length(steps * step))

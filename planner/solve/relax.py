@@ -7,8 +7,9 @@ Left out: changes of the model and of what of it is trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import gcd
 
 import numpy as np
@@ -18,6 +19,7 @@ from planner.catalog.stack_options import GRADIENTS_16, options_for, with_option
 from planner.cost.host_memory import on_host
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
+from planner.solve.moves import longest_sequence
 from planner.solve.search import search
 from planner.space.axes import Restriction, divisors
 from planner.space.batch import global_batch_of
@@ -28,10 +30,12 @@ from planner.space.recomputations import Recomputations
 from planner.space.restriction import value_text
 from planner.spec.config import ConfigTable, ParallelConfig
 from planner.spec.job import Optimizer
+from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem, Rule
 
 NEAREST_BATCHES = 12
+MOST_SIZES = 16  # between the last doubling that fails and the first that fits
 MOST_HALVINGS = 6
 SHORTEST_SEQUENCE = 128  # tokens
 MUCH_MORE = 8  # times as large a common divisor of batch and devices
@@ -76,30 +80,37 @@ def legal_changes(problem: Problem, rules: Sequence[Rule], restrict: Restriction
 
 def fitting_changes(
     problem: Problem, restrict: Restriction, limit: float, model_of: Callable[[Problem], CostModel],
-    larger: Iterable[Problem],
+    larger: Sequence[int], on_devices: Callable[[int], Problem | None],
 ) -> list[str]:  # fmt: skip
     """Single changes of the request under which something fits, each found by a search, as sentences.
 
-    Tried: every pinned axis set free, the `larger` problems in their order, pipelines and what the stack can keep on
-    the host (where no search takes them unasked), the sequence halved, 16-bit gradients and an optimizer with smaller
-    states; of each the first that fits.
+    Tried: every pinned axis set free, more devices, pipelines and what the stack can keep on the host (where no search
+    takes them unasked), shorter sequences, 16-bit gradients and an optimizer with smaller states; of each the first
+    that fits. `larger`: numbers of devices, rising; `on_devices`: the problem on so many, None where the cluster has no
+    such part.
     """
     found, job = [], problem.job
 
-    def fastest(changed: Problem, pins: Restriction, room: float = limit) -> str:
+    def best_of(changed: Problem, pins: Restriction, room: float = limit) -> ParallelConfig | None:
         space = enumerate_configs(changed, rules_for(changed.stack), pins)
         best = search(model_of(changed), space, room, 1, name_smallest=False).best
-        return best.row(0).describe() if len(best) else ""
+        return best.row(0) if len(best) else None
+
+    def fastest(changed: Problem, pins: Restriction, room: float = limit) -> str:
+        best = best_of(changed, pins, room)
+        return best.describe() if best is not None else ""
 
     for axis in restrict:
         config = fastest(problem, {name: values for name, values in restrict.items() if name != axis})
         if config:
             found.append(f"leave {axis} free ({config})")
-    for bigger in larger:
-        config = fastest(bigger, restrict)
-        if config:
-            found.append(f"{bigger.cluster.num_devices:,} devices ({config})")
-            break
+
+    @cache
+    def on(devices: int) -> str:
+        changed = on_devices(devices)
+        return fastest(changed, restrict) if changed is not None else ""
+
+    found += _more_devices(problem.cluster, larger, on)
     if "pp" not in restrict and not problem.stack.limits.pipelines_tried:
         config = fastest(problem, {**restrict, "pp": divisors(problem.cluster.num_devices)[1:]})
         if config:
@@ -114,9 +125,11 @@ def fitting_changes(
         length = job.seq_len >> halvings
         if length < SHORTEST_SEQUENCE:
             break
-        config = fastest(replace(problem, job=job.with_length(length)), restrict)
-        if config:
-            found.append(f"sequences of {length:,} tokens ({config})")
+        best = best_of(replace(problem, job=job.with_length(length)), restrict)
+        if best is not None:  # which may have room for more
+            longest = longest_sequence(problem, best, limit, model_of)
+            length = longest if length < longest < job.seq_len else length
+            found.append(f"sequences of {length:,} tokens ({best.describe()})")
             break
     narrow = _with_gradients_16(problem)
     if narrow is not None and (config := fastest(narrow, restrict)):
@@ -134,6 +147,26 @@ def fitting_changes(
         if config:
             found.append(f"no headroom ({config})")
     return found
+
+
+def _more_devices(cluster: Cluster, larger: Sequence[int], fastest: Callable[[int], str]) -> list[str]:
+    """The fewest devices at which something fits, as a sentence; empty if none of those tried does.
+
+    The first of `larger` that fits, then every number of whole nodes below it, from the least that is not known to
+    fail, or steps of several nodes where there are more than `MOST_SIZES`. `fastest`: what fits, in words.
+    """
+    fails, unit = cluster.num_devices, cluster.devices_per_node
+    for fits in larger:
+        if fastest(fits):
+            break
+        fails = fits
+    else:
+        return []
+    fails = fails // unit * unit
+    step = unit * -(-(fits - fails) // (unit * MOST_SIZES))
+    fewest = next((n for n in range(fails + step, fits, step) if fastest(n)), fits)
+    apart = f", counted in steps of {step:,}" if step > unit else ""
+    return [f"{fewest:,} devices ({fastest(fewest)}){apart}"]
 
 
 def _with_gradients_16(problem: Problem) -> Problem | None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from planner import __version__
+from planner.errors import InputError, NoConfigurationError
 from planner.spec.config import (
     AXES,
     CUDA_GRAPH_MODULES,
@@ -412,6 +413,19 @@ class Plan(Record):
     def found(self) -> bool:
         """Is there a configuration to run?"""
         return self.verdict is Verdict.FOUND
+
+    def choice(self, index: int) -> Choice:
+        """The `index`-th configuration, from 0. Raises `NoConfigurationError` where there is none, `InputError`."""
+        if not self.choices:
+            must, hint = (
+                "the plan must hold a configuration",
+                "planner explain PLAN.json says why it holds none",
+            )
+            raise NoConfigurationError(must, self.headline, hint)
+        if not 0 <= index < len(self.choices):
+            must = f"--choice must be from 0 to {len(self.choices) - 1}, the configurations of this plan"
+            raise InputError(must, str(index), "0 is the best one")
+        return self.choices[index]
 
     def to_dataframe(self) -> Any:
         """The configurations as a pandas data frame, best first, with the columns of `spec.rows`."""

@@ -235,6 +235,8 @@ def test_a_share_of_the_peak_alone_is_no_measurement() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [[], ["--tflops", "-3"], ["--measured", "fast"], ["--run", "none.log"], ["--measured", "4 s", "--mfu", "x"],
+     ["--measured", "20 s", "--mfu", "0%"], ["--measured", "20 s", "--tflops", "-5"],
+     ["--measured", "20 s", "--tflops", "200", "--mfu", "20%"],
      ["--measured", "4 s", "--set", "ep=3"]],
 )  # fmt: skip
 def test_bad_input_is_a_message(arguments: list[str]) -> None:
@@ -253,4 +255,26 @@ def test_a_reported_share_of_the_peak_that_no_way_of_counting_explains_is_named(
         app, [*JOB, "--tflops", "250", "--set", "tp=8", "--set", "recompute=full", "--mfu", mfu]
     )
     assert told.exit_code == 0, told.output
-    assert ("was given" in told.output) == contradicts
+    assert told.output.startswith("the inputs contradict each other") == contradicts
+
+
+def test_what_contradicts_comes_before_causes_and_is_left_out_of_them() -> None:
+    asked = [*JOB, "--set", "tp=8", "--set", "recompute=full", "--measured", "20 s"]
+    alone, with_mfu = (
+        json.loads(RUNNER.invoke(app, [*asked, *more, "--json"]).stdout) for more in ([], ["--mfu", "2%"])
+    )
+    assert alone["contradictions"] == []
+    (said,) = with_mfu["contradictions"]
+    assert said["mfu_given"] == pytest.approx(0.02)
+    assert said["step_time_of_mfu_s"] == pytest.approx(20 * said["mfu_of_step_time"] / 0.02)
+    assert with_mfu["causes"] == alone["causes"]
+    text = RUNNER.invoke(app, [*asked, "--mfu", "2%"]).output
+    assert text.index("Check first") < text.index("by the step time alone") < text.index("What would explain")
+
+
+def test_a_slow_run_is_not_explained_by_how_its_rate_is_counted() -> None:
+    job = ["diagnose", "llama-3-8b", "dgx-h100", "--gpus", "32", "--global-batch", "512"]
+    told = RUNNER.invoke(app, [*job, "--measured", "20 s", "--mfu", "20%"])
+    assert "slower than predicted" in told.output.splitlines()[0]
+    assert "slower than predicted: the reported MFU" not in told.output
+    assert "of what the step time says" in told.output

@@ -76,6 +76,71 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, **options)
 
 
+@pytest.fixture
+def empty(example_plan: Plan, tmp_path: Path) -> Path:
+    """The file of a plan in which nothing fits."""
+    none = {"verdict": Verdict.NOTHING_FITS, "choices": (), "headline": "none of 9 fits"}
+    save_plan(example_plan.model_copy(update=none), tmp_path / "empty.json")
+    return tmp_path / "empty.json"
+
+
+# --- options that would change nothing
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "clusters --gpus 64",
+        "model --seq-len 4096",
+        "model --batch 2",
+        "model --mtp",
+        "schedule --schedule 1f1b --pp 4 --microbatches 8 --moe-overlap",
+        "schedule --schedule zb-auto --pp 4 --microbatches 8 --moe-overlap",
+        "schedule --schedule 1f1b --pp 4 --microbatches 8 --group-size 8",
+        "schedule --schedule v-half --pp 4 --microbatches 8 --group-size 8",
+        "schedule --schedule 1f1b --pp 4 --microbatches 8 --memory-limit 4",
+    ],
+)
+def test_an_option_without_its_subject_is_refused(words: str, planner: Callable[..., Outcome]) -> None:
+    done = planner(*words.split())
+    assert (done.code, done.out) == (2, "")
+    assert "needs a" in done.err or "belongs to" in done.err
+
+
+def test_options_with_their_subject_are_taken(planner: Callable[..., Outcome]) -> None:
+    interleaved = ["schedule", "--schedule", "interleaved", "--pp", "4", "--microbatches", "8", "--json"]
+    plain, overlapped = (json.loads(planner(*interleaved, *more).out) for more in ((), ("--moe-overlap",)))
+    assert max(overlapped["peak_in_flight"]) > max(plain["peak_in_flight"])
+    one, two = (
+        json.loads(planner("model", "llama-3.1-8b", *more, "--json").out) for more in ((), ("--batch", "2"))
+    )
+    assert two["flops_forward_linear"] == 2 * one["flops_forward_linear"]
+
+
+# --- verbs that read a plan in which nothing fits
+
+
+@pytest.mark.parametrize("verb", ["estimate", "explain"])
+def test_of_a_plan_without_a_configuration_its_reasons_are_printed(
+    verb: str, empty: Path, planner: Callable[..., Outcome]
+) -> None:
+    text, facts = planner(verb, str(empty)), planner(verb, str(empty), "--json")
+    assert (text.code, facts.code) == (1, 1)
+    assert "none of 9 fits" in text.out
+    assert json.loads(facts.out) == json.loads(empty.read_text())
+
+
+@pytest.mark.parametrize("verb", ["export", "trace"])
+def test_of_a_plan_without_a_configuration_nothing_is_written(
+    verb: str, empty: Path, tmp_path: Path, planner: Callable[..., Outcome]
+) -> None:
+    more = ("--to", "megatron") if verb == "export" else ()
+    done = planner(verb, str(empty), "-o", str(tmp_path / "out"), *more)
+    assert (done.code, done.out) == (1, "")
+    assert "none of 9 fits" in done.err
+    assert not (tmp_path / "out").exists()
+
+
 # --- help
 
 

@@ -197,7 +197,7 @@ def test_a_plan_without_configuration_has_nothing_to_trace(tmp_path: Path) -> No
     assert runner.invoke(app, ["estimate", *words, "-o", str(path)]).exit_code == 1
     done = runner.invoke(app, ["trace", str(path), "-o", "-"])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "nothing to trace" in done.stderr
+    assert "must hold a configuration" in done.stderr
 
 
 def changed(path: Path, target: Path, **facts: Any) -> Path:

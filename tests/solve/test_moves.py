@@ -8,7 +8,7 @@ import pytest
 
 from planner.cost.host_memory import host_need
 from planner.cost.model import CostModel
-from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves
+from planner.solve.moves import largest_micro_batch, longest_sequence, memory_moves, sequence_step
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.space.rules import RULES
@@ -157,3 +157,9 @@ def test_layers_to_recompute_are_those_that_stages_hold(
     held = [sum(chunks[rank::2]) for rank in range(2)]
     for j, ranks in enumerate(detail.classes.members[0]):
         assert detail.kept[0, j] == pytest.approx(held[ranks[0]] * layer)
+
+
+def test_longer_sequences_are_tried_in_parts_that_ranks_share() -> None:
+    assert sequence_step(replace(CONFIG, cp=16)) == 128
+    assert sequence_step(replace(CONFIG, tp=3)) == 384
+    assert sequence_step(replace(CONFIG, tp=8, cp=64)) == 512

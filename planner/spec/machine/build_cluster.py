@@ -10,12 +10,18 @@ import math
 from typing import Final
 
 from planner.errors import InputError
-from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, LinkKind, check_device_count
+from planner.spec.machine.cluster import (
+    FASTEST_NIC,
+    Accelerator,
+    Cluster,
+    ClusterSpec,
+    LinkKind,
+    check_device_count,
+)
 from planner.spec.machine.topology import HOP_LATENCY, FabricTier, Wiring, derive_tiers
 from planner.spec.machine.torus import Torus
 
 _NON_BLOCKING: Final = "the fabric between nodes does not block"
-_FASTEST_NIC: Final = 100e9  # bytes/s: an 800 Gbit/s port, NVIDIA ConnectX-8
 
 
 class NodeTypeError(InputError):
@@ -123,11 +129,11 @@ def _scale_up_bandwidth(spec: ClusterSpec, accelerator: Accelerator) -> float:
 
 def beyond_any_nic(bandwidth: float, what: str) -> list[str]:
     """That no card is so fast [bytes/s], which bits taken for bytes or a node taken for a card explain."""
-    if bandwidth <= _FASTEST_NIC:
+    if bandwidth <= FASTEST_NIC:
         return []
     return [
         f"{what} is {bandwidth * 8e-9:,g} Gbit/s, taken as given although no NIC sends more than "
-        f"{_FASTEST_NIC * 8e-9:g}: correct it if bits are meant instead of bytes, or a whole node's NICs together"
+        f"{FASTEST_NIC * 8e-9:g}: correct it if bits are meant instead of bytes, or a whole node's NICs together"
     ]
 
 

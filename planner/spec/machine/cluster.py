@@ -38,6 +38,10 @@ __all__ = ["Accelerator", "Architecture", "Cluster", "ClusterSpec", "LinkKind", 
 _MOST_DEVICES: Final = 10_000_000
 
 
+FASTEST_NIC: Final = 100e9  # bytes/s: an 800 Gbit/s port, NVIDIA ConnectX-8
+MOST_OF_A_NIC: Final = 2 * FASTEST_NIC  # what a next card may send; above it bits were taken for bytes, say
+
+
 class FieldError(ValueError):
     """A rule that joins several fields of a file is broken; `field` is the key to look at."""
 
@@ -198,13 +202,18 @@ class ClusterSpec(FileModel):
             raise FieldError("node.nics", "nics and nic_bandwidth must be given together")
         if total is not None and total <= inside and self.fabric is None:
             return self
+        nic = self.node.nic_bandwidth
+        if nic is not None and nic > MOST_OF_A_NIC:
+            must = f"must be at most {MOST_OF_A_NIC * 8e-9:,g} Gbit/s, twice what the fastest NIC sends"
+            how = "write Gbit/s where bits are meant, and what one NIC sends, not a whole node's"
+            raise FieldError("node.nic_bandwidth", f"{must}, given {nic * 8e-9:,g} Gbit/s; {how}")
         if self.fabric is None or self.node.nics is None:
             raise FieldError(
                 "fabric", "a cluster of several nodes must state fabric, node.nics and node.nic_bandwidth"
             )
-        if self.fabric.rails is not None and self.fabric.rails > self.node.nics:
+        if self.fabric.rails is not None and self.node.nics % self.fabric.rails:
             raise FieldError(
-                "fabric.rails", f"must be at most the node's {self.node.nics} NICs, given {self.fabric.rails}"
+                "fabric.rails", f"must divide the node's {self.node.nics} NICs, given {self.fabric.rails}"
             )
         below = inside
         for index, tier in enumerate(self.fabric.tiers):

@@ -26,6 +26,9 @@ GRAMMAR: Final = (
     "write [NODES x] DEVICES ACCELERATOR [SPEED G-ib|roce|efa|eth|opa|slingshot], SPEED in Gbit/s of one device, "
     "such as '64x8 h100 400G-ib' or '8 rtx4090'"
 )
+_MOST_OF_A_DEVICE: Final = (
+    400e9  # bytes/s: a node's eight NICs taken for one device's, which is told, not refused
+)
 _SHORTHAND: Final = re.compile(
     r"(?:(?P<nodes>\d+)\s*[xX×]\s*)?(?P<devices>\d+)\s+(?P<chip>[A-Za-z][\w.-]*|\d{4}[\w.-]*)"
     r"(?:\s+(?P<speed>\d{1,5}(?:\.\d{1,3})?)[Gg]-(?P<fabric>[A-Za-z]+))?"
@@ -89,6 +92,9 @@ def parse_shorthand(text: str) -> Shorthand:
     speed = float(match["speed"]) * 1e9 / 8 if match["speed"] else None
     if speed == 0:
         raise InputError("the speed of a NIC must be above 0", repr(text), GRAMMAR)
+    if speed is not None and speed > _MOST_OF_A_DEVICE:
+        must = f"the speed of one device must be at most {_MOST_OF_A_DEVICE * 8e-9:,g} Gbit/s"
+        raise InputError(must, repr(text), GRAMMAR)
     return Shorthand(nodes, devices, match["chip"], speed, _SHORT_KINDS[fabric.lower()] if fabric else None)
 
 

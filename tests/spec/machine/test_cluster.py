@@ -336,8 +336,8 @@ def test_a_network_that_no_card_has_is_pointed_out(tmp_path: Path) -> None:
         return [text for text in load_cluster(name).assumed if "no NIC sends more" in text]
 
     assert not doubts(write(tmp_path, GOOD)) + doubts("4x8 h100 400G-ib") + doubts("4x8 b300 800G-ib")
-    [said] = doubts(write(tmp_path, GOOD.replace("400 Gbit/s", "400 GB/s")))
-    assert said.startswith("node.nic_bandwidth is 3,200 Gbit/s")
+    [said] = doubts(write(tmp_path, GOOD.replace("400 Gbit/s", "150 GB/s")))
+    assert said.startswith("node.nic_bandwidth is 1,200 Gbit/s")
     [said] = doubts("4x8 h100 3200G-efa")
     assert said.startswith("the speed of one device is 3,200 Gbit/s")
 
@@ -395,6 +395,7 @@ def test_nics_faster_than_pcie_are_as_slow_as_pcie() -> None:
         "4x8 h100 400-ib",
         "4x8 h100 400G-wifi",
         "4x8 h100 0G-ib",
+        "4x8 h100 40000G-ib",
         "4x8 h100 400G-ib extra",
         "1x72 gb200",
         "9999999999x8 h100",
@@ -569,6 +570,9 @@ def test_a_file_is_a_cluster(tmp_path: Path) -> None:
         ("  nics: 8", "  nics: 8.5", "node.nics"),
         ("  nics: 8\n", "", "node.nics"),
         ("  kind: infiniband", "  kind: infiniband\n  rails: 16", "fabric.rails"),
+        ("  kind: infiniband", "  kind: infiniband\n  rails: 3", "fabric.rails"),
+        ("400 Gbit/s", "400 GB/s", "node.nic_bandwidth"),
+        ("400 Gbit/s", "40 Tbit/s", "node.nic_bandwidth"),
         ("nodes: 4", "nodes: -4", "nodes"),
         ("nodes: 4", "nodes: true", "nodes"),
         ("nodes: 4", "nodes: many", "nodes"),

@@ -1,0 +1,54 @@
+"""Do a run's step time and the MFU or FLOP rate reported of it speak of the same run?
+
+A way of counting explains a factor of two: peaks with sparsity, or of 8 bits for one of 16; attention counted whole is
+less. What is further apart is of another run or another job, and no cause can be told from it. Left out: which of the
+two is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from planner.calibrate.diagnosis.hypotheses import Evidence, model_flops, peak_of, reported_ratio
+from planner.cost.mfu import MfuConvention
+
+MOST_BETWEEN: Final = 2.5  # twice for another peak, the rest for other FLOPs and rounding
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A step time and an MFU that cannot be one run's. `seconds`: of the step; `shown`: the MFU that it means, `given`:
+    the one reported, as logs of the stack count it; `full`, `half`: what the step time means with causal attention
+    counted whole and at half [1]; `peak`: dense [FLOP/s]; `devices`, `sequences`, `seq_len`: of the job."""
+
+    seconds: float
+    shown: float
+    given: float
+    full: float
+    half: float
+    peak: float
+    devices: int
+    sequences: int
+    seq_len: int
+
+    @property
+    def ratio(self) -> float:
+        """MFU given over the one that the step time means [1]."""
+        return self.given / self.shown
+
+
+def contradiction(part: Evidence) -> Contradiction | None:
+    """What is contradicted where no way of counting makes the reported rate the step time's."""
+    ratio = reported_ratio(part)
+    if ratio is None or 1 / MOST_BETWEEN <= ratio <= MOST_BETWEEN:
+        return None
+    seen, peak = part.seen, peak_of(part.seen)
+    shown, full, half = (
+        model_flops(seen, kind) / seen.seconds / peak
+        for kind in (None, MfuConvention.FULL_SQUARE, MfuConvention.CAUSAL_HALF)
+    )
+    job, devices = seen.problem.job, seen.problem.cluster.num_devices
+    return Contradiction(
+        seen.seconds, shown, ratio * shown, full, half, peak, devices, job.global_batch, job.seq_len
+    )
