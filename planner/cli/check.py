@@ -131,16 +131,17 @@ def check_files(
             f"of {layers} layers that a rank recomputes {layers - over} are modelled, as many in each of {config.vpp} "
             "virtual stages"
         )
+    refused, told = framework.starts_on(parsed, config, problem)
     answer: dict[str, Any] = {
         "framework": framework.name,
         "version": parsed.version,
         "config": config.describe(),
         "axes": {axis: getattr(config, axis) for axis in sorted(config.__dataclass_fields__)},
         "devices": problem.cluster.num_devices,
-        "legal": not broken and not parsed.unknown,
-        "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in broken],
+        "legal": not (broken or refused or parsed.unknown),
+        "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in (*broken, *refused)],
         "unknown_options": list(parsed.unknown),
-        "notes": [*said, *parsed.notes, *assumed, _full_length(problem)],
+        "notes": [*said, *told, *parsed.notes, *assumed, _full_length(problem)],
         "verdict": "not_costed",
         "better": None,
     }

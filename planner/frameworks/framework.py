@@ -21,7 +21,7 @@ from planner.spec.machine.device_kernels import with_wide_heads
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
-from planner.spec.rule import Rule
+from planner.spec.rule import Problem, Rule, Violation
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
@@ -114,6 +114,7 @@ class ParsedConfig:
     `window_exchanges`: what context parallelism exchanges by in families of models with windows, where nothing says.
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
     `adapters`: what is trained beside a frozen model; None where all weights are.
+    `connections`: CUDA_DEVICE_MAX_CONNECTIONS as they set it, "" where they don't, None where that is not known.
     """
 
     framework: str
@@ -142,6 +143,7 @@ class ParsedConfig:
     recompute_every: int = 1
     window_exchanges: Mapping[str, ContextKind] = field(default_factory=dict)
     adapters: Adapters | None = None
+    connections: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""
@@ -161,6 +163,12 @@ class ParsedConfig:
 RankOrder = tuple[str, ...]
 
 
+def _takes_any_devices(
+    parsed: ParsedConfig, config: ParallelConfig, problem: Problem
+) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
+    return (), ()
+
+
 @dataclass(frozen=True)
 class Framework:
     """One training framework.
@@ -173,7 +181,8 @@ class Framework:
     `parse(files)`: what its files say. `recognizes(name, text)`: whether a file is one of its own.
     `stacks`: the `framework` of stack files it stands for. `split_options`: options of a script that state a pipeline's
     split, of which a script has some and `render` writes others. `require_recipe`: raises `UnsupportedError` for a
-    precision that none of its releases has under another name.
+    precision that none of its releases has under another name. `starts_on`: what its start refuses on the problem's
+    devices of what files say beside a configuration, and notes.
     """
 
     name: str
@@ -192,6 +201,9 @@ class Framework:
     stacks: tuple[str, ...] = ()
     split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
+    starts_on: Callable[
+        [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
+    ] = _takes_any_devices
 
     def version(self, wanted: str | None) -> str:
         """The release to write for. Raises `UnknownNameError`."""

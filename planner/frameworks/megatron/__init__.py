@@ -20,6 +20,7 @@ from planner.frameworks.megatron.arguments import (
     sparse_kernel,
     unlike_stack,
 )
+from planner.frameworks.megatron.connections import asserted
 from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
 from planner.frameworks.megatron.model_args import is_model_args
 from planner.frameworks.megatron.parse import parse
@@ -109,6 +110,7 @@ MEGATRON: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     stacks=("megatron",),
+    starts_on=asserted,
     split_options=(
         "--num-virtual-stages-per-pipeline-rank",
         "--num-layers-per-virtual-pipeline-stage",

@@ -27,6 +27,7 @@ from planner.frameworks.megatron.architecture import (
     model_options,
     rotates_unfused,
 )
+from planner.frameworks.megatron.connections import CONNECTIONS, SEVERAL
 from planner.frameworks.megatron.graphs import graph_options, update_options
 from planner.frameworks.megatron.hybrid import pattern_options
 from planner.frameworks.megatron.muon import muon_options
@@ -120,7 +121,7 @@ def environment(launch: Launch) -> dict[str, str]:
     """Environment variables that the launch relies on.
 
     CUDA_DEVICE_MAX_CONNECTIONS is 1 where tp or cp overlap with compute on Hopper and before (validate_args
-    asserts it), and above 1 under Megatron-FSDP.
+    asserts it), and above 1 under Megatron-FSDP and beside expert all-to-all, which both need several queues.
     """
     variables = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
@@ -133,11 +134,11 @@ def environment(launch: Launch) -> dict[str, str]:
     if fuses_experts(launch):
         variables[VARIABLE] = "1"
     if uses_fsdp(launch):
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
-    elif not is_blackwell(launch.accelerator):
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        variables[CONNECTIONS] = "8"
+    elif is_blackwell(launch.accelerator) or overlaps_experts(launch):
+        variables[CONNECTIONS] = SEVERAL
     else:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        variables[CONNECTIONS] = "1"
     return variables
 
 

@@ -17,6 +17,7 @@ from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, re
 from planner.frameworks.megatron.accepted import accept
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
+from planner.frameworks.megatron.connections import CONNECTIONS
 from planner.frameworks.megatron.foreign import notes_on, program_of_ones_own, require_gpt
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
@@ -38,6 +39,7 @@ from planner.frameworks.megatron.states import (
     strategy,
 )
 from planner.frameworks.options import has_options, table_releases, unknown_options
+from planner.frameworks.shell.environment import value_of
 from planner.frameworks.shell.script import Script, product, slurm_devices
 from planner.spec.config import (
     MEGATRON_MODULES,
@@ -76,7 +78,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     version = _version(names, NORMS_FULL_QUERIES if full_queries else frozenset())
     accept(arguments, version)
     accept_narrow_parameters(arguments)
-    accept_fsdp(arguments, variables)
+    connections = _connections(variables, text, preset)
+    accept_fsdp(arguments, connections)
     accept_graphs(arguments, variables)
     accept_muon(arguments)
     accept_sparse(arguments)
@@ -125,6 +128,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
         adapters=adapters,
+        connections=connections,
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
         stack_settings=(
@@ -135,6 +139,14 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *padding_said(arguments.number(_CAPACITY, 0.0), pads),
         ),
     )
+
+
+def _connections(variables: Mapping[str, str], text: str, preset: bool) -> str | None:
+    """What the files set of hardware queues; Primus, whose launcher sets them, is not known by its presets."""
+    said = value_of(CONNECTIONS, text)
+    if said == "" and CONNECTIONS in variables:  # of a YAML's own
+        said = variables[CONNECTIONS]
+    return None if preset and not said else said
 
 
 def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, presets: bool) -> str:

@@ -37,6 +37,7 @@ from planner.frameworks.megatron.arguments import (
     reduces_in_bf16,
     unlike_stack,
 )
+from planner.frameworks.megatron.connections import recommended
 from planner.frameworks.megatron.states import (
     STRATEGIES,
     keeps_narrow_parameters,
@@ -316,4 +317,5 @@ MEGATRON_BRIDGE: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
+    starts_on=recommended,
 )

@@ -39,6 +39,7 @@ from planner.frameworks.layout import (
 from planner.frameworks.megatron.arguments import (
     CONTEXT_KINDS,
 )
+from planner.frameworks.megatron.connections import CONNECTIONS, require_several
 from planner.frameworks.megatron.states import (
     STRATEGIES,
 )
@@ -50,6 +51,7 @@ from planner.frameworks.megatron_bridge.recipes import (
 )
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.options import unknown_options
+from planner.frameworks.shell.environment import value_of
 from planner.spec.config import (
     MEGATRON_MODULES,
     OFFLOAD_ACTIVATIONS,
@@ -122,6 +124,9 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
     if fsdp:
         zero = STRATEGIES.index(strategy) if strategy in STRATEGIES else 3
+    connections = value_of(CONNECTIONS, "\n".join(files.values()))
+    if fsdp:
+        require_several("ddp.use_megatron_fsdp", connections)
     recomputed, of_blocks = _recomputation(s, layers, chunks, (pp, vpp))
     notes += of_blocks
     axes = {
@@ -163,6 +168,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         ),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
+        connections=connections,
         window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py
     )
 
