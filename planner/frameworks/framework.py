@@ -114,6 +114,7 @@ class ParsedConfig:
     `window_exchanges`: what context parallelism exchanges by in families of models with windows, where nothing says.
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
     `adapters`: what is trained beside a frozen model; None where all weights are.
+    `state_copies`: of what ZeRO shards, where the devices that share one depend on how many there are.
     `connections`: CUDA_DEVICE_MAX_CONNECTIONS as they set it, "" where they don't, None where that is not known.
     """
 
@@ -144,6 +145,7 @@ class ParsedConfig:
     window_exchanges: Mapping[str, ContextKind] = field(default_factory=dict)
     adapters: Adapters | None = None
     connections: str | None = None
+    state_copies: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""

@@ -8,7 +8,7 @@ from it, the cluster and the job, and are kept as columns so that nobody derives
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -222,6 +222,10 @@ class ParallelConfig:
     offload: int = 0
     cuda_graph_impl: int = 0
     cuda_graph_modules: int = 0
+
+    def in_usual_words(self) -> ParallelConfig:
+        """The same configuration with a shard that all dp x cp ranks share written as 0, as files are read."""
+        return replace(self, hsdp=0) if self.hsdp == self.dp * self.cp else self
 
     def describe(self) -> str:
         """The configuration in one line, axes at their neutral value left out."""

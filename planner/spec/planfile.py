@@ -143,7 +143,7 @@ class PlannedConfig(Record):
 
     def parallel(self) -> ParallelConfig:
         """The configuration this record describes."""
-        return ParallelConfig(**{axis: getattr(self, axis) for axis in AXES})
+        return ParallelConfig(**{axis: getattr(self, axis) for axis in AXES}).in_usual_words()
 
 
 class StageMemory(Record):

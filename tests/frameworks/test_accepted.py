@@ -82,14 +82,13 @@ def test_copies_of_optimizer_states_divide_ranks_with_the_same_experts() -> None
 
 
 def test_instances_without_the_distributed_optimizer_share_nothing() -> None:
-    axes = framework("megatron").parse(script("--num-distributed-optimizer-instances 2")).axes
-    assert (axes["zero"], axes["hsdp"]) == (0, 0)
+    parsed = framework("megatron").parse(script("--num-distributed-optimizer-instances 2"))
+    assert (parsed.axes["zero"], parsed.state_copies) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("override", "axis", "value"),
     [
-        ("ddp.num_distributed_optimizer_instances=2", "hsdp", 8),
         ("optimizer.optimizer_cpu_offload=true", "offload", 1),
         ("model.cpu_offloading=true", "offload", 4),
     ],
@@ -102,5 +101,8 @@ def test_megatron_bridges_overrides_of_states_and_activations_are_read(
     config = ParallelConfig(dp=16, zero=1, micro_batch=1, num_microbatches=4)
     files = found.render(launch("", config, given, (32,)), found.default_version)
     assert found.parse({"launch.sh": files["launch.sh"]}).axes[axis] == 0
-    changed = files["launch.sh"].replace("OVERRIDE_ARGS=(", f"OVERRIDE_ARGS=(\n  {override}", 1)
-    assert found.parse({"launch.sh": changed}).axes[axis] == value
+    copies = "ddp.num_distributed_optimizer_instances=2"
+    changed = files["launch.sh"].replace("OVERRIDE_ARGS=(", f"OVERRIDE_ARGS=(\n  {override} {copies}", 1)
+    read = found.parse({"launch.sh": changed})
+    assert read.axes[axis] == value
+    assert read.state_copies == 2

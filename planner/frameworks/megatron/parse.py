@@ -85,7 +85,6 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     accept_sparse(arguments)
     axes, layers = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
-    axes["hsdp"] = _shard_group(arguments, axes, devices)
     alone = devices == axes["tp"] * axes["pp"]
     gathers, uncosted = narrow_parameters(arguments)
     pads = arguments.has("--moe-pad-expert-input-to-capacity")
@@ -112,7 +111,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=(
             *said,
             *vocabulary_notes(arguments),
-            *_mapping_notes(arguments, devices),
+            *_mapping_notes(arguments),
             *_recomputed_notes(arguments, layers, axes["pp"]),
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
@@ -129,6 +128,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         bf16_layers=bf16_layers(arguments),
         adapters=adapters,
         connections=connections,
+        state_copies=arguments.positive("--num-distributed-optimizer-instances", 1) if axes["zero"] else 1,
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
         stack_settings=(
@@ -162,25 +162,9 @@ def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, pres
     )
 
 
-def _shard_group(a: Arguments, axes: Mapping[str, int], devices: int | None) -> int:
-    """Devices that share one copy of the optimizer's states; 0 for all, and where the files don't state them."""
-    copies = a.positive("--num-distributed-optimizer-instances", 1)
-    if copies == 1 or devices is None or not axes["zero"]:
-        return 0
-    return max(devices // (axes["tp"] * axes["pp"]) // copies, 1)
-
-
-def _mapping_notes(a: Arguments, devices: int | None) -> list[str]:
-    said = []
-    if a.has("--use-tp-pp-dp-mapping"):
-        said.append(
-            "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
-        )
-    if a.has("--num-distributed-optimizer-instances") and devices is None:
-        said.append(
-            "--num-distributed-optimizer-instances is taken as 1: the files don't state the devices to assign"
-        )
-    return said
+def _mapping_notes(a: Arguments) -> list[str]:
+    said = "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
+    return [said] * a.has("--use-tp-pp-dp-mapping")
 
 
 def _kernel_notes(a: Arguments) -> list[str]:

@@ -134,7 +134,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         "ep": s.count("model.expert_model_parallel_size", 1),
         "etp": s.count("model.expert_tensor_parallel_size", 1),
         "micro_batch": s.count("train.micro_batch_size", 1), "sp": int(s.flag("model.sequence_parallel")),
-        "zero": zero, "hsdp": _shard_group(s, zero, devices, tp * pp), "offload": _offload(s),
+        "zero": zero, "offload": _offload(s),
         "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
         **recomputed,
         **_context_kind(s),
@@ -169,6 +169,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
         connections=connections,
+        state_copies=s.count("ddp.num_distributed_optimizer_instances", 1) if zero else 1,
         window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py
     )
 
@@ -240,15 +241,6 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
         *[UNFUSED_SWIGLU] * apart,
     )
     return (*[DOUBLE_BUFFER] * doubled, *[FP32_GRADIENTS] * wide, *kernels, *[FLOAT8_SWIGLU] * narrow)
-
-
-def _shard_group(s: Settings, zero: int, devices: int | None, divided: int) -> int:
-    """Devices that share one copy of the optimizer's states (training/initialize.py); 0 for all, and where the files
-    don't state them."""
-    copies = s.count("ddp.num_distributed_optimizer_instances", 1)
-    if copies == 1 or devices is None or not zero:
-        return 0
-    return max(devices // divided // copies, 1)
 
 
 def _offload(s: Settings) -> int:
