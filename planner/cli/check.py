@@ -135,7 +135,7 @@ def check_files(
     answer: dict[str, Any] = {
         "framework": framework.name,
         "version": parsed.version,
-        "config": config.describe(),
+        "config": config.describe(problem.context_kinds[0]),
         "axes": {axis: getattr(config, axis) for axis in sorted(config.__dataclass_fields__)},
         "devices": problem.cluster.num_devices,
         "legal": not (broken or refused or parsed.unknown),
@@ -194,7 +194,7 @@ def _other_exchange(config: ParallelConfig, model: ModelSpec, parsed: ParsedConf
     from planner.spec.rule import Violation
 
     taken = model.context_kinds[0]
-    if config.cp == 1 or "cp_kind" not in parsed.axes or config.cp_kind or taken is ContextKind.P2P:
+    if config.cp == 1 or parsed.axes.get("cp_kind") != ContextKind.P2P or taken is ContextKind.P2P:
         return ()
     must = "cp with sliding windows needs all-gather or all-to-all, with attention sinks all-to-all; p2p"
     return (Violation("cp-kind", must, f"set the exchange to {taken.name.lower()}"),)

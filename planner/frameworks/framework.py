@@ -21,7 +21,7 @@ from planner.spec.machine.device_kernels import with_wide_heads
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
-from planner.spec.rule import Problem, Rule, Violation
+from planner.spec.rule import Problem, Rule, Violation, context_kinds_of
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
@@ -78,6 +78,12 @@ class Launch:
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.config.schedule)
+
+    @property
+    def exchange(self) -> ContextKind:
+        """What context parallelism exchanges by unasked."""
+        kinds = self.model.context_kinds if self.stack is None else context_kinds_of(self.model, self.stack)
+        return kinds[0]
 
     def stack_of(self, framework: str) -> Stack | None:
         """The stack where it is one of this framework, so that its kernels have names there."""
@@ -183,7 +189,8 @@ class Framework:
     `parse(files)`: what its files say. `recognizes(name, text)`: whether a file is one of its own.
     `stacks`: the `framework` of stack files it stands for. `split_options`: options of a script that state a pipeline's
     split, of which a script has some and `render` writes others. `require_recipe`: raises `UnsupportedError` for a
-    precision that none of its releases has under another name. `starts_on`: what its start refuses on the problem's
+    precision that none of its releases has under another name. `shards_all_by`: what holds gradients and weights where
+    they are sharded, if that is not what its newest stack has. `starts_on`: what its start refuses on the problem's
     devices of what files say beside a configuration, and notes.
     """
 
@@ -203,6 +210,7 @@ class Framework:
     stacks: tuple[str, ...] = ()
     split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
+    shards_all_by: StateEngine | None = None
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _takes_any_devices

@@ -138,7 +138,7 @@ class PlannedConfig(Record):
         return cls(
             **{axis: getattr(config, axis) for axis in AXES},
             cp_comm_type=taken.label if taken is not None else None,
-            text=config.describe(),
+            text=config.describe(own or ContextKind.P2P),
         )
 
     def parallel(self) -> ParallelConfig:

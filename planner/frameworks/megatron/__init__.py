@@ -29,6 +29,7 @@ from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require_masters
 from planner.frameworks.scripts import README, launch_files, readme
+from planner.spec.stack.kinds import StateEngine
 
 TITLE: Final = "Megatron-LM"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
@@ -110,6 +111,7 @@ MEGATRON: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     stacks=("megatron",),
+    shards_all_by=StateEngine.MEGATRON_FSDP,
     starts_on=asserted,
     split_options=(
         "--num-virtual-stages-per-pipeline-rank",

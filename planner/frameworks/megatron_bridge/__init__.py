@@ -317,5 +317,6 @@ MEGATRON_BRIDGE: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
+    shards_all_by=StateEngine.MEGATRON_FSDP,
     starts_on=recommended,
 )

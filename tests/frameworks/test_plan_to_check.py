@@ -1,0 +1,127 @@
+"""A plan, its launch files and what `planner check` reads in them: the same words, step time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli.check import Judge, check_files
+from planner.cli.export import render_plan
+from planner.errors import UnsupportedError
+from planner.estimate import make_estimate
+from planner.request import Request
+from planner.space.restriction import parse_restriction
+from planner.spec.planfile import Choice
+from planner.spec.save import save_text
+
+HOPPER, BLACKWELL = "4x8 h100 400G-ib", "4x8 b200 400G-ib"
+UNREAD = ("README.md", "kubernetes.yaml", "train.py", "config.json")
+Trip = Callable[..., tuple[Choice, dict[str, Any]]]
+
+
+@pytest.fixture
+def trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trip:
+    """A configuration and what is read of its files: `trip(model, settings, stack, framework, cluster, **job)`."""
+    monkeypatch.setattr(Judge, "best", lambda judge: None)  # what would be better is not asked
+
+    def make(
+        model: str,
+        settings: str,
+        stack: str,
+        to: str,
+        cluster: str = HOPPER,
+        release: str | None = None,
+        **job: Any,
+    ) -> tuple[Choice, dict[str, Any]]:
+        restrict = parse_restriction(["micro_batch=1", *settings.split()])
+        asked = Request(
+            model, cluster, seq_len=4096, global_batch="128", stack=stack, restrict=restrict, **job
+        )
+        plan, path = make_estimate(asked), tmp_path / "plan.json"
+        assert plan.choices, plan.headline
+        save_text(plan.model_dump_json(), path)
+        files = render_plan(path, to, 0, release, cluster)
+        (config := tmp_path / "config.json").write_text(files.get("config.json", "{}"))
+        texts = {name: text for name, text in files.items() if name not in UNREAD}
+        described = str(config) if "config.json" in files else None
+        answer = check_files(texts, cluster, None, None, None, None, 4096, 128, described)
+        return plan.choices[0], answer
+
+    return make
+
+
+def assert_same(choice: Choice, answer: dict[str, Any]) -> None:
+    assert answer["violations"] == []
+    assert answer["unknown_options"] == []
+    assert answer["config"] == choice.config.text
+    axes = {axis: getattr(choice.config, axis) for axis in answer["axes"]}
+    assert answer["axes"] == axes
+    assert answer["step_time_s"] == pytest.approx(choice.step_time, rel=1e-9)
+    assert answer["peak_memory_bytes"] == pytest.approx(choice.memory.peak, rel=1e-9)
+
+
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize(
+    ("model", "settings", "exchange"),
+    [
+        ("gpt-oss-20b", "cp=2 ep=4", "cp:a2a"),
+        ("llama-3.1-8b", "cp=2", ""),
+        ("llama-3.1-8b", "cp=2 cp_kind=p2p", ""),
+        ("llama-3.1-8b", "cp=2 cp_kind=all-gather", "cp:all-gather"),
+        ("llama-3.1-8b", "cp=2 cp_kind=a2a", "cp:a2a"),
+    ],
+)
+def test_exchanges_of_context_parallelism(
+    trip: Trip, model: str, settings: str, exchange: str, to: str
+) -> None:
+    choice, answer = trip(model, settings, "megatron-2026", to)
+    assert ("cp:" in choice.config.text) == bool(exchange)
+    assert exchange in choice.config.text
+    assert_same(choice, answer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "stack", "to", "exchange"),
+    [
+        ("cp=2 zero=1", "deepspeed-2025", "deepspeed", "cp:a2a"),
+        ("cp=2 zero=3", "torchtitan-2026-eager", "torchtitan", "cp:all-gather"),
+    ],
+)
+def test_exchanges_that_no_file_names(trip: Trip, settings: str, stack: str, to: str, exchange: str) -> None:
+    choice, answer = trip("llama-3.1-8b", settings, stack, to)
+    assert exchange in choice.config.text
+    assert_same(choice, answer)
+
+
+def test_the_planned_exchange_goes_to_another_framework(trip: Trip) -> None:
+    choice, answer = trip("llama-3.1-8b", "cp=2 zero=1", "deepspeed-2025", "megatron")
+    assert answer["config"] == choice.config.text
+    assert "cp:a2a" in answer["config"]
+    choice, answer = trip("llama-3.1-8b", "cp=2 cp_kind=a2a zero=1", "megatron-2026", "deepspeed")
+    assert answer["config"] == choice.config.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "stack", "to", "must"),
+    [
+        ("cp=2 zero=1", "megatron-2026", "deepspeed", "as planned, by p2p; it does so by a2a"),
+        ("cp=2 zero=3", "torchtitan-2026-eager", "deepspeed", "as planned, by all-gather"),
+        ("cp=2 cp_kind=all-gather zero=1", "megatron-2026", "nanotron", "cp-kind-supported"),
+        ("cp=2 zero=3", "deepspeed-2025", "accelerate", "cp-kind-supported"),
+        ("zero=2 offload=optimizer", "deepspeed-2025", "megatron", "offload-supported"),
+    ],
+)
+def test_what_another_framework_would_do_otherwise_is_refused(
+    trip: Trip, settings: str, stack: str, to: str, must: str
+) -> None:
+    """Rather than written as something else: other exchanges, and Megatron-FSDP, which offloads no optimizer here."""
+    with pytest.raises(UnsupportedError, match=must):
+        trip("llama-3.1-8b", settings, stack, to)
+
+
+def test_offloaded_weights_without_a_compiler(trip: Trip) -> None:
+    pins = "zero=3 offload=optimizer+params"
+    assert_same(*trip("llama-3.1-8b", pins, "torchtitan-2026-eager", "torchtitan"))
