@@ -75,8 +75,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     options += (FLASH_ATTENTION_3,) if set(words.get("attention", ())) & NEWER_FLASH else ()
     if s.flag("activation_checkpointing.cpu_checkpointing"):
         notes.append(
-            "activation_checkpointing.cpu_checkpointing moves inputs of layers that deepspeed.checkpointing recomputes, "
-            "which transformers does not call: not modelled"
+            "activation_checkpointing.cpu_checkpointing moves inputs of layers that deepspeed.checkpointing "
+            "recomputes, which transformers does not call: not modelled"
         )
     kind = s.text("optimizer.type", "AdamW")
     if kind.lower() not in ("adam", "adamw"):
