@@ -16,6 +16,7 @@ from tests.problems import dense_model, moe_model
 from tests.problems import problem as small
 
 EXPERTS = "--num-experts 8 --expert-model-parallel-size 8 --moe-grouped-gemm"
+SHARED = f"{EXPERTS} --moe-shared-expert-intermediate-size 1024 --moe-shared-expert-overlap"
 OVERLAP = f"{EXPERTS} --overlap-moe-expert-parallel-comm"
 
 
@@ -34,7 +35,12 @@ def script(words: str) -> dict[str, str]:
         ("--tensor-model-parallel-size 2 --tp-comm-overlap", "sequence-parallel", "--sequence-parallel"),
         ("--tp-comm-overlap --sequence-parallel", "tensor parallelism", "--tensor-model-parallel-size 2"),
         (OVERLAP, "alltoall and flex", "--moe-token-dispatcher-type alltoall"),
+        (SHARED, "alltoall and flex", "--moe-token-dispatcher-type alltoall"),
         (f"{OVERLAP} --moe-token-dispatcher-type alltoall --moe-shared-expert-overlap", "must not be used", None),
+        (
+            f"{SHARED} --moe-token-dispatcher-type alltoall --recompute-granularity selective --recompute-modules "
+            "core_attn shared_experts", "shared_experts are recomputed", None,
+        ),
         (
             "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 "
             "--rope-type rope", "only works with YARN", "--no-rope-fusion",

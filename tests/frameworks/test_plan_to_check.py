@@ -125,3 +125,44 @@ def test_what_another_framework_would_do_otherwise_is_refused(
 def test_offloaded_weights_without_a_compiler(trip: Trip) -> None:
     pins = "zero=3 offload=optimizer+params"
     assert_same(*trip("llama-3.1-8b", pins, "torchtitan-2026-eager", "torchtitan"))
+
+
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize(
+    ("model", "settings", "stack", "word"),
+    [
+        ("llama-3.1-8b", "zero=1 hsdp=8", "megatron-2026", "hsdp8"),
+        ("llama-3.1-8b", "zero=3 hsdp=8", "megatron-fsdp-2026", "hsdp8"),
+        ("llama-3.1-8b", "offload=optimizer", "megatron-2026", "offload:optimizer"),
+        ("llama-3.1-8b", "tp=2 offload=activations", "megatron-2026", "offload:activations"),
+        (
+            "llama-3.1-8b",
+            "tp=2 offload=optimizer+activations",
+            "megatron-2026",
+            "offload:optimizer+activations",
+        ),
+        ("qwen3-30b-a3b", "ep=8 offload=optimizer", "megatron-2026", "offload:optimizer"),
+        ("llama-3.1-8b", "tp=2", "megatron-2026+no-tp-comm-overlap", "tp2"),
+        ("qwen3-30b-a3b", "ep=8", "megatron-2026+no-overlap-grad-reduce", "ep8"),
+    ],
+)
+def test_states_activations_and_overlap(
+    trip: Trip, model: str, settings: str, stack: str, word: str, to: str
+) -> None:
+    choice, answer = trip(model, settings, stack, to)
+    assert word in choice.config.text
+    assert_same(choice, answer)
+
+
+def test_what_bridge_does_not_offload(trip: Trip) -> None:
+    """Its fp8 recipes keep weights narrow, which an optimizer in CPU memory takes with delayed scaling alone."""
+    pins = "zero=1 offload=optimizer"
+    assert_same(*trip("llama-3.1-8b", pins, "megatron-2026", "megatron-bridge", precision="fp8"))
+    with pytest.raises(UnsupportedError, match="narrow weights"):
+        trip("llama-3.1-8b", pins, "megatron-2026", "megatron-bridge", precision="fp8_cs")
+
+
+def test_shared_experts_done_again_are_not_overlapped(trip: Trip) -> None:
+    """Providers overlap shared experts, which Megatron-Core refuses to recompute then."""
+    pins = "ep=8 pp=4 recompute=selective recompute_modules=shared_experts"
+    assert_same(*trip("glm-4.5-air", pins, "megatron-2026", "megatron-bridge"))

@@ -184,6 +184,10 @@ def _kernel_notes(a: Arguments) -> list[str]:
     if a.has("--optimizer-cpu-offload") and share < 1:
         said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted in CPU memory")
     if a.has("--num-experts"):
+        if a.has("--moe-shared-expert-overlap") and a.has("--moe-shared-expert-intermediate-size"):
+            said.append(
+                "--moe-shared-expert-overlap: shared experts beside the dispatch of tokens are modelled before it"
+            )
         if not a.has("--moe-grouped-gemm"):
             said.append("without --moe-grouped-gemm experts run one after the other: modelled as grouped")
         kind = a.word("--moe-token-dispatcher-type", "allgather")

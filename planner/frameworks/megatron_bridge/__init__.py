@@ -28,13 +28,16 @@ from planner.frameworks.megatron.arguments import (
     ATTENTION,
     CONTEXT_KINDS,
     SCHEDULES,
+    check_offload,
     environment,
     fused_dispatcher,
     fuses_loss,
+    offloaded_layers,
     overlaps_experts,
     overlaps_gradients,
     overlaps_tensor_parallel,
     reduces_in_bf16,
+    state_copies,
     unlike_stack,
 )
 from planner.frameworks.megatron.connections import recommended
@@ -55,6 +58,7 @@ from planner.frameworks.megatron_bridge.parse import (
     NARROW_RECIPES,
     PARAM_GATHER,
     PRECISIONS,
+    SHARED_OVERLAP,
     VERSION,
     parse,
     recognizes,
@@ -68,7 +72,13 @@ from planner.frameworks.megatron_bridge.recipes import (
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require, require_masters
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.spec.config import MEGATRON_MODULES, ContextKind, Recompute
+from planner.spec.config import (
+    MEGATRON_MODULES,
+    OFFLOAD_ACTIVATIONS,
+    OFFLOAD_OPTIMIZER,
+    ContextKind,
+    Recompute,
+)
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import StateEngine
@@ -91,8 +101,6 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     require(
         wide or config.zero >= 1, TITLE, "narrow moments without the distributed optimizer", job.optimizer
     )
-    require(not config.offload, TITLE, "offloading", config.offload)
-    require(not config.hsdp, TITLE, "shard groups below dp x cp", config.hsdp)
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     fields: dict[str, Any] = {
         "model.tensor_model_parallel_size": config.tp,
@@ -121,6 +129,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         **_recompute(launch),
         **_kernels(launch),
         **_overlap(launch, recipe),
+        **_offloaded(launch),
         **graph_fields(launch, TITLE),
     }
     if config.cp > 1:
@@ -164,7 +173,7 @@ def _overlap(launch: Launch, recipe: str) -> dict[str, Any]:
         experts = overlaps_experts(launch)
         fields["comm_overlap.overlap_moe_expert_parallel_comm"] = experts
         # each refuses the other
-        fields["model.moe_shared_expert_overlap" if experts else "comm_overlap.delay_wgrad_compute"] = False
+        fields[SHARED_OVERLAP if experts else "comm_overlap.delay_wgrad_compute"] = False
     return fields
 
 
@@ -208,12 +217,31 @@ def _sharding(launch: Launch) -> dict[str, Any]:
             "ddp.data_parallel_sharding_strategy": STRATEGIES[zero],
             "checkpoint.ckpt_format": "fsdp_dtensor",
         }
+    if copies := state_copies(launch):
+        fields["ddp.num_distributed_optimizer_instances"] = copies
     if stack is not None and stack.states.engine is StateEngine.MEGATRON_FSDP:
         fields["ddp.fsdp_double_buffer"] = stack.states.double_buffer
         fields["model.init_model_with_meta_device"] = zero >= 1
         if stack.states.gradient == 4.0:
             fields[MAIN_GRADIENTS] = "torch.float32"
         fields["model.gradient_accumulation_fusion"] = stack.states.fused_weight_gradient
+    return fields
+
+
+def _offloaded(launch: Launch) -> dict[str, Any]:
+    """What lies on the host, as Megatron-LM's arguments have it."""
+    check_offload(launch)
+    fields: dict[str, Any] = {}
+    if launch.config.offload & OFFLOAD_OPTIMIZER:
+        narrow = launch.job.precision in PARAM_GATHER and launch.job.precision is not Precision.FP8
+        require(not narrow, TITLE, "an optimizer in CPU memory beside narrow weights", launch.job.precision)
+        fields |= {
+            "optimizer.optimizer_cpu_offload": True,
+            "optimizer.optimizer_offload_fraction": 1.0,
+            "optimizer.use_precision_aware_optimizer": True,
+        }
+    if launch.config.offload & OFFLOAD_ACTIVATIONS:
+        fields |= {"model.cpu_offloading": True, "model.cpu_offloading_num_layers": offloaded_layers(launch)}
     return fields
 
 
@@ -233,6 +261,8 @@ def _recompute(launch: Launch) -> dict[str, Any]:
             "model.recompute_method": None,
             "model.recompute_num_layers": None,
             "model.recompute_modules": names,
+            # which providers of models with shared experts have on, and which refuses to do these again
+            **({SHARED_OVERLAP: False} if "shared_experts" in names else {}),
         }
     whole = config.recompute_layers >= -(-launch.model.num_layers // config.pp)
     count = config.recompute_layers
@@ -292,6 +322,10 @@ def render(launch: Launch, version: str) -> Files:
         counted = "{} first and {} last layers".format(*launch.job.bf16_layers)
         missing.append(
             f"layers in bf16: {PRECISIONS[precision]} has {own[0]} first and {own[1]} last, the plan {counted}"
+        )
+    if recipe_settings(name).get(SHARED_OVERLAP) and fields.get(SHARED_OVERLAP) is not False:
+        missing.append(
+            "shared experts: the recipe runs them beside the dispatch of tokens, the plan before it"
         )
     if reduces_in_bf16(launch):
         missing.append(

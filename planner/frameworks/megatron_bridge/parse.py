@@ -16,6 +16,7 @@ from planner.catalog.stack_options import (
     FLOAT8_SWIGLU,
     FP32_GRADIENTS,
     FUSED_EXPERTS,
+    TP_SERIAL,
     UNFUSED_ATTENTION,
     UNFUSED_SWIGLU,
     UPDATE_GRAPH,
@@ -36,9 +37,7 @@ from planner.frameworks.layout import (
     parse_layout,
     recomputed_note,
 )
-from planner.frameworks.megatron.arguments import (
-    CONTEXT_KINDS,
-)
+from planner.frameworks.megatron.arguments import CONTEXT_KINDS, is_plain
 from planner.frameworks.megatron.connections import CONNECTIONS, require_several
 from planner.frameworks.megatron.states import (
     STRATEGIES,
@@ -62,11 +61,13 @@ from planner.spec.config import (
 )
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
+SHARED_OVERLAP: Final = "model.moe_shared_expert_overlap"
 VERSION: Final = "0.7.0"
 # names in MIXED_PRECISION_RECIPES, training/mixed_precision.py
 PRECISIONS: Final = {
@@ -129,6 +130,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         require_several("ddp.use_megatron_fsdp", connections)
     recomputed, of_blocks = _recomputation(s, layers, chunks, (pp, vpp))
     notes += of_blocks
+    notes += _shared_experts(s, model)
     axes = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
         "ep": s.count("model.expert_model_parallel_size", 1),
@@ -161,7 +163,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
         dispatcher=_dispatcher(s),
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
-        stack_options=_stack_options(s, fsdp, precision),
+        stack_options=_stack_options(s, fsdp, precision, _reduces_alone(s, model, precision)),
         stack_settings=(
             *capacity_said(lambda name: s.number("model." + name), s.flag("model." + STASH)),
             *padding_said(s.number("model." + PADDED_TO), s.flag("model." + PADS)),
@@ -216,7 +218,40 @@ def _recomputation(
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
 
 
-def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tuple[str, ...]:
+def _shared_experts(s: Settings, model: ModelSpec | None) -> list[str]:
+    """A note where shared experts run beside the dispatch of tokens. Raises `InputError` where that is refused
+    (training/comm_overlap.py; Megatron-Core transformer_config.py __post_init__)."""
+    shared = model is not None and any(layer.moe and layer.moe.shared_ffn for layer in model.blocks)
+    if not (s.flag(SHARED_OVERLAP) and shared):
+        return []
+    if _overlaps_experts(s):
+        must = f"{SHARED_OVERLAP} must be false with overlap_moe_expert_parallel_comm"
+        raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
+    again = (
+        s.text("model.recompute_modules", "")
+        if s.text("model.recompute_granularity", "") == "selective"
+        else ""
+    )
+    if "shared_experts" in again:
+        must = f"{SHARED_OVERLAP} must be false where shared_experts are recomputed"
+        raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
+    return [f"{SHARED_OVERLAP}: shared experts beside the dispatch of tokens are modelled before it"]
+
+
+def _overlaps_experts(s: Settings) -> bool:
+    sections = ("comm_overlap", "model")
+    return any(s.flag(f"{section}.overlap_moe_expert_parallel_comm") for section in sections)
+
+
+def _reduces_alone(s: Settings, model: ModelSpec | None, precision: Precision | None) -> bool:
+    """Do tensor-parallel collectives run alone where measured recipes run them under products?"""
+    recipe = s.flag("model.sequence_parallel") and s.count("model.tensor_model_parallel_size", 1) > 1
+    if not recipe or model is None or not is_plain(model, precision or Precision.BF16):
+        return False
+    return not any(s.flag(f"{section}.tp_comm_overlap") for section in ("comm_overlap", "model"))
+
+
+def _stack_options(s: Settings, fsdp: bool, precision: Precision | None, alone: bool) -> tuple[str, ...]:
     """Options of the stack that the fields set."""
     fused = precision is Precision.FP8_MX and s.flag("model.use_transformer_engine_op_fuser")
     doubled = fsdp and s.flag("ddp.fsdp_double_buffer")
@@ -226,13 +261,11 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
     drops = s.text("model.hidden_dropout", "0") not in ("0", "0.0")
     apart = not s.flag(FUSED_ACTIVATION, True)
     captured = not fsdp and s.flag(OPTIMIZER_GRAPH)
-    overlapped = any(
-        s.flag(f"{section}.overlap_moe_expert_parallel_comm") for section in ("comm_overlap", "model")
-    )
-    overlapped = overlapped and not fsdp and s.count("model.expert_model_parallel_size", 1) > 1
+    overlapped = _overlaps_experts(s) and not fsdp and s.count("model.expert_model_parallel_size", 1) > 1
     serial = not fsdp and not s.flag("ddp.overlap_grad_reduce", True)
     kernels = (
         *[DP_SERIAL] * serial,
+        *[TP_SERIAL] * (alone and not fsdp),
         *[UPDATE_GRAPH] * captured,
         *[EXPERTS_OVERLAPPED] * overlapped,
         *[FUSED_EXPERTS] * fused,

@@ -29,6 +29,7 @@ READ: Final = frozenset(
         "ddp.use_megatron_fsdp", "ddp.data_parallel_sharding_strategy", "ddp.fsdp_double_buffer",
         "train.global_batch_size", "train.micro_batch_size", "mixed_precision",
         "optimizer.use_precision_aware_optimizer", "optimizer.exp_avg_dtype", "model.mtp_num_layers",
+        "model.moe_shared_expert_overlap", "comm_overlap.tp_comm_overlap",
     )
 )  # fmt: skip
 RECIPES: Final = {
