@@ -154,6 +154,32 @@ def test_states_activations_and_overlap(
     assert_same(choice, answer)
 
 
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize("option", ["", "+deepep", "+moe-token-dispatcher-type=allgather"])
+@pytest.mark.parametrize("pins", ["ep=8", "ep=4 tp=2 etp=2"])
+def test_dispatchers(trip: Trip, option: str, pins: str, to: str) -> None:
+    assert_same(*trip("qwen3-30b-a3b", pins, f"megatron-2026{option}", to))
+
+
+def test_the_default_dispatcher_is_costed_and_the_better_one_named() -> None:
+    """Megatron-LM's arguments gather tokens unless told otherwise."""
+    script = (
+        "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py --num-layers 16 "
+        "--hidden-size 4096 --ffn-hidden-size 8192 --num-attention-heads 32 --group-query-attention "
+        "--num-query-groups 8 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 --swiglu --bf16 "
+        "--disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --expert-model-parallel-size 8 "
+        "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --micro-batch-size 1 "
+        "--global-batch-size 128 --hidden-dropout 0 --attention-dropout 0 --moe-token-dispatcher-type "
+    )
+    gathered = check_files({"run.sh": script + "allgather"}, HOPPER, None, None, None)
+    sent = check_files({"run.sh": script + "alltoall"}, HOPPER, None, None, None)
+    assert any("moe-token-dispatcher-type=allgather" in note for note in gathered["notes"])
+    assert gathered["step_time_s"] > 1.05 * sent["step_time_s"]
+    diff = [line.split() for line in gathered["better"]["diff"]]
+    assert ["-", "--moe-token-dispatcher-type", "allgather"] in diff
+    assert ["+", "--moe-token-dispatcher-type", "alltoall"] in diff
+
+
 def test_what_bridge_does_not_offload(trip: Trip) -> None:
     """Its fp8 recipes keep weights narrow, which an optimizer in CPU memory takes with delayed scaling alone."""
     pins = "zero=1 offload=optimizer"

@@ -234,7 +234,11 @@ def _experts(launch: Launch, version: str) -> list[Option]:
         options += [(f"--{FUSED_EXPERTS}",), ("--moe-mlp-glu-interleave-size", str(INTERLEAVE))]
     dispatcher = fused_dispatcher(launch)
     if dispatcher is None:
-        return [*options, ("--moe-token-dispatcher-type", "alltoall"), *as_options(padding_fields(launch))]
+        return [
+            *options,
+            ("--moe-token-dispatcher-type", nccl_dispatcher(launch)),
+            *as_options(padding_fields(launch)),
+        ]
     backend = ("--moe-flex-dispatcher-backend", str(dispatcher))
     return [*options, ("--moe-token-dispatcher-type", "flex"), backend, *capacity_options(launch, version)]
 
@@ -246,7 +250,14 @@ def fused_dispatcher(launch: Launch) -> Dispatcher | None:
     if stack is None or config.etp * config.ep == 1:
         return None
     dispatcher = stack.communication.dispatcher
-    return None if dispatcher is Dispatcher.ALL_TO_ALL else dispatcher
+    return dispatcher if dispatcher.fused else None
+
+
+def nccl_dispatcher(launch: Launch) -> str:
+    """By what NCCL exchanges tokens, as --moe-token-dispatcher-type takes it, where no fused dispatcher does."""
+    stack = megatron_stack(launch)
+    gathers = stack is not None and stack.communication.dispatcher is Dispatcher.ALL_GATHER
+    return "allgather" if gathers else "alltoall"
 
 
 def overlaps_gradients(launch: Launch) -> bool:

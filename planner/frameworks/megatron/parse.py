@@ -190,9 +190,6 @@ def _kernel_notes(a: Arguments) -> list[str]:
             )
         if not a.has("--moe-grouped-gemm"):
             said.append("without --moe-grouped-gemm experts run one after the other: modelled as grouped")
-        kind = a.word("--moe-token-dispatcher-type", "allgather")
-        if kind == "allgather" and a.positive("--expert-model-parallel-size", 1) > 1:
-            said.append("--moe-token-dispatcher-type allgather, the default: modelled as alltoall")
     return said
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.catalog.stack_options import (
+    ALL_GATHERED,
     DOUBLE_BUFFER,
     DP_SERIAL,
     DROPOUT,
@@ -216,6 +217,10 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     kernels += [UPDATE_GRAPH] * captured
     fused = a.has("--num-experts") and a.has(f"--{FUSED_EXPERTS}") and a.has("--fp8-format")
     kernels += [FUSED_EXPERTS] * (fused and a.word("--fp8-recipe", "delayed") == "mxfp8")
+    gathered = a.has("--num-experts") and a.word("--moe-token-dispatcher-type", "allgather") == "allgather"
+    tp = a.positive("--tensor-model-parallel-size", 1)
+    ranks = a.positive("--expert-model-parallel-size", 1) * a.positive("--expert-tensor-parallel-size", tp)
+    kernels += [ALL_GATHERED] * (gathered and ranks > 1)
     if not a.has("--use-megatron-fsdp"):
         beside = a.has(f"--{EXPERTS_OVERLAPPED}") and a.positive("--expert-model-parallel-size", 1) > 1
         kernels += [EXPERTS_OVERLAPPED] * (beside and a.has("--num-experts"))

@@ -32,6 +32,7 @@ from planner.frameworks.megatron.arguments import (
     environment,
     fused_dispatcher,
     fuses_loss,
+    nccl_dispatcher,
     offloaded_layers,
     overlaps_experts,
     overlaps_gradients,
@@ -138,7 +139,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         fields["model.expert_model_parallel_size"] = config.ep
         fields["model.expert_tensor_parallel_size"] = config.etp
         dispatcher = fused_dispatcher(launch)
-        fields["model.moe_token_dispatcher_type"] = "flex" if dispatcher else "alltoall"
+        fields["model.moe_token_dispatcher_type"] = "flex" if dispatcher else nccl_dispatcher(launch)
         if dispatcher:
             fields["model.moe_flex_dispatcher_backend"] = str(dispatcher)
         sized = capacity_fields(launch) if dispatcher else padding_fields(launch)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from planner.catalog.stack_options import (
+    ALL_GATHERED,
     DOUBLE_BUFFER,
     DP_SERIAL,
     DROPOUT,
@@ -263,7 +264,10 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None, alone: 
     captured = not fsdp and s.flag(OPTIMIZER_GRAPH)
     overlapped = _overlaps_experts(s) and not fsdp and s.count("model.expert_model_parallel_size", 1) > 1
     serial = not fsdp and not s.flag("ddp.overlap_grad_reduce", True)
+    ranks = s.count("model.expert_model_parallel_size", 1) * s.count("model.expert_tensor_parallel_size", 1)
+    gathered = s.text("model.moe_token_dispatcher_type", "") == "allgather" and ranks > 1
     kernels = (
+        *[ALL_GATHERED] * gathered,
         *[DP_SERIAL] * serial,
         *[TP_SERIAL] * (alone and not fsdp),
         *[UPDATE_GRAPH] * captured,
