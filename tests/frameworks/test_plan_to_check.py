@@ -192,3 +192,15 @@ def test_shared_experts_done_again_are_not_overlapped(trip: Trip) -> None:
     """Providers overlap shared experts, which Megatron-Core refuses to recompute then."""
     pins = "ep=8 pp=4 recompute=selective recompute_modules=shared_experts"
     assert_same(*trip("glm-4.5-air", pins, "megatron-2026", "megatron-bridge"))
+
+
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge"])
+def test_muon_of_whole_replicas(trip: Trip, to: str) -> None:
+    choice, answer = trip("llama-3.2-1b", "tp=2 zero=0", "megatron-2026", to, optimizer="muon")
+    assert_same(choice, answer)
+    assert_same(*trip("moonlight-16b-a3b", "ep=8 zero=1", "megatron-2026", "megatron", optimizer="muon"))
+
+
+def test_bridge_all_reduces_gradients_of_matrices(trip: Trip) -> None:
+    with pytest.raises(UnsupportedError, match="it all-reduces them"):
+        trip("llama-3.2-1b", "zero=1", "megatron-2026", "megatron-bridge", optimizer="muon")

@@ -42,6 +42,7 @@ from planner.frameworks.megatron.arguments import (
     unlike_stack,
 )
 from planner.frameworks.megatron.connections import recommended
+from planner.frameworks.megatron.muon import MUON, TP_MODE
 from planner.frameworks.megatron.states import (
     STRATEGIES,
     keeps_narrow_parameters,
@@ -80,7 +81,7 @@ from planner.spec.config import (
     ContextKind,
     Recompute,
 )
-from planner.spec.job import Optimizer
+from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import StateEngine
 
@@ -95,10 +96,8 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     require(launch.schedule in SCHEDULES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
     require_masters(launch, TITLE)
     require(job.precision in PRECISIONS, TITLE, "this precision", job.precision)
-    if job.optimizer not in MOMENTS:  # recipes of Kimi K2 have Muon
-        must = "planner must know how to write the optimizer for Megatron-Bridge: " + ", ".join(MOMENTS)
-        raise UnsupportedError(must, job.optimizer, "plan with one of these, or export --to megatron")
-    wide = job.optimizer is Optimizer.ADAMW
+    _check_optimizer(launch)
+    wide = job.optimizer is not Optimizer.ADAMW_BF16
     require(
         wide or config.zero >= 1, TITLE, "narrow moments without the distributed optimizer", job.optimizer
     )
@@ -117,11 +116,11 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         "model.seq_length": job.seq_len,
         "dataset.seq_length": job.seq_len,
         "mixed_precision": PRECISIONS[job.precision],
-        "optimizer.optimizer": "adam",
+        **_optimizer(launch),
         "optimizer.use_precision_aware_optimizer": not wide,
         "optimizer.main_grads_dtype": "torch.float32",
-        "optimizer.exp_avg_dtype": MOMENTS[job.optimizer],
-        "optimizer.exp_avg_sq_dtype": MOMENTS[job.optimizer],
+        "optimizer.exp_avg_dtype": MOMENTS.get(job.optimizer, MOMENTS[Optimizer.ADAMW]),
+        "optimizer.exp_avg_sq_dtype": MOMENTS.get(job.optimizer, MOMENTS[Optimizer.ADAMW]),
         "train.global_batch_size": job.global_batch,
         "train.micro_batch_size": config.micro_batch,
         "train.train_iters": steps,
@@ -152,6 +151,35 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     if predicts or model.mtp_layers or model.has_latent_attention or model.delta_nets:
         fields["model.mtp_num_layers"] = model.mtp_layers or None
     return fields
+
+
+def _check_optimizer(launch: Launch) -> None:
+    """Raise `UnsupportedError` for an optimizer that is not written.
+
+    Its Muon of whole replicas is what planner costs; that of matrices dealt to ranks (dist_muon) is wired without
+    Megatron-LM's layout of parameters (training/optim.py, Megatron-Core optimizer/muon.py), so that every rank keeps
+    and all-reduces all gradients.
+    """
+    job = launch.job
+    if job.optimizer is Optimizer.MUON and launch.config.zero:
+        must = "Megatron-Bridge must scatter gradients of matrices to the ranks that update them; it all-reduces them"
+        raise UnsupportedError(
+            must, f"zero={launch.config.zero}", "plan with zero=0, or export --to megatron"
+        )
+    if job.optimizer not in (*MOMENTS, Optimizer.MUON):
+        names = ", ".join((*MOMENTS, Optimizer.MUON))
+        must = f"planner must know how to write the optimizer for Megatron-Bridge: {names}"
+        raise UnsupportedError(must, job.optimizer, "plan with one of these, or export --to megatron")
+
+
+def _optimizer(launch: Launch) -> dict[str, Any]:
+    if launch.job.optimizer is not Optimizer.MUON:
+        return {"optimizer.optimizer": "adam"}
+    return {
+        "optimizer.optimizer": MUON[0],
+        "optimizer.muon_tp_mode": TP_MODE,
+        "optimizer.muon_num_ns_steps": NEWTON_SCHULZ_STEPS,
+    }
 
 
 def _overlap(launch: Launch, recipe: str) -> dict[str, Any]:

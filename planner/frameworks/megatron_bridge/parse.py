@@ -40,12 +40,14 @@ from planner.frameworks.layout import (
 )
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, is_plain
 from planner.frameworks.megatron.connections import CONNECTIONS, require_several
+from planner.frameworks.megatron.muon import MUON, TP_MODE
 from planner.frameworks.megatron.states import (
     STRATEGIES,
 )
 from planner.frameworks.megatron_bridge.graphs import OPTIMIZER_GRAPH, graphs_said
 from planner.frameworks.megatron_bridge.recipes import (
     LAYOUTS_COMPUTED,
+    MUON_RECIPES,
     recipe_named,
     recipe_settings,
 )
@@ -68,6 +70,7 @@ from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
+OPTIMIZER: Final = "optimizer.optimizer"
 SHARED_OVERLAP: Final = "model.moe_shared_expert_overlap"
 VERSION: Final = "0.7.0"
 # names in MIXED_PRECISION_RECIPES, training/mixed_precision.py
@@ -132,6 +135,11 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     recomputed, of_blocks = _recomputation(s, layers, chunks, (pp, vpp))
     notes += of_blocks
     notes += _shared_experts(s, model)
+    notes += _muon_notes(s, name)
+    if (
+        s.text(OPTIMIZER, "adam") == MUON[1]
+    ):  # which deals matrices to ranks without the distributed optimizer
+        zero = 1
     axes = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
         "ep": s.count("model.expert_model_parallel_size", 1),
@@ -239,6 +247,27 @@ def _shared_experts(s: Settings, model: ModelSpec | None) -> list[str]:
     return [f"{SHARED_OVERLAP}: shared experts beside the dispatch of tokens are modelled before it"]
 
 
+def _muon_notes(s: Settings, name: str | None) -> list[str]:
+    """What of Muon is costed otherwise. Raises `InputError` for what planner costs in no way."""
+    said = s.text(OPTIMIZER, "")
+    if not said and name in MUON_RECIPES:
+        return [
+            f"the recipe's optimizer is Muon, counted as AdamW: {OPTIMIZER}=muon in the script says which it is"
+        ]
+    if said not in MUON:
+        return []
+    # Megatron-Core's default, and that of the recipes' function
+    mode = s.text("optimizer.muon_tp_mode", "blockwise" if name in MUON_RECIPES else TP_MODE)
+    if mode != TP_MODE and s.count("model.tensor_model_parallel_size", 1) > 1:
+        must = f"optimizer.muon_tp_mode must be {TP_MODE}: planner costs no other"
+        raise InputError(
+            must, f"{mode}, the default unless it is set", f"add optimizer.muon_tp_mode={TP_MODE}"
+        )
+    if said == MUON[1]:
+        return ["dist_muon: every rank all-reduces all gradients, which are modelled as scattered"]
+    return []
+
+
 def _overlaps_experts(s: Settings) -> bool:
     sections = ("comm_overlap", "model")
     return any(s.flag(f"{section}.overlap_moe_expert_parallel_comm") for section in sections)
@@ -288,7 +317,9 @@ def _offload(s: Settings) -> int:
 
 
 def _optimizer(s: Settings) -> Optimizer | None:
-    """AdamW with moments in bf16, where a precision-aware optimizer is given that type; None for fp32."""
+    """Muon, or AdamW with moments in bf16, where a precision-aware optimizer is given that type; None for fp32."""
+    if s.text(OPTIMIZER, "adam") in MUON:
+        return Optimizer.MUON
     narrow = s.text("optimizer.exp_avg_dtype", "").removeprefix("torch.") in ("bfloat16", "bf16")
     aware = s.flag("optimizer.use_precision_aware_optimizer")
     return Optimizer.ADAMW_BF16 if narrow and aware else None

@@ -62,6 +62,8 @@ RECIPES: Final = {
 }
 # whose functions compute how layers are dealt to stages (_pipeline_model_parallel_layout_builder)
 LAYOUTS_COMPUTED: Final = frozenset(("deepseek-v3", "kimi-k2", "moonlight-16b-a3b"))
+# whose functions set up Muon (distributed_muon_with_cosine_annealing)
+MUON_RECIPES: Final = frozenset(("kimi-k2",))
 # whose comm_overlap is None, so that fields below it cannot be overridden
 WITHOUT_OVERLAP: Final = frozenset(
     RECIPES[name]
