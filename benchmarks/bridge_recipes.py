@@ -21,6 +21,8 @@ from planner.frameworks.megatron_bridge.recipes import READ, RECIPE_FILE, RECIPE
 
 COMMON: Final = "_pretrain_common"
 SOURCE: Final = "NVIDIA-NeMo/Megatron-Bridge {commit}, src/megatron/bridge/recipes"
+# of a ConfigContainer, built anew by recipes
+SECTIONS: Final = ("comm_overlap",)
 Functions = dict[str, ast.FunctionDef]
 
 
@@ -55,7 +57,11 @@ def settings_of(name: str, functions: Functions, constants: Constants) -> dict[s
             found |= settings_of(base, functions, constants) if base in functions else _container(value)
         elif target.startswith("cfg."):
             value = constants.get(ast.unparse(value), value)
-            found |= _fields({target.removeprefix("cfg."): value})
+            section = target.removeprefix("cfg.")
+            if section in SECTIONS and isinstance(value, ast.Call):
+                found |= _fields({f"{section}.{field.arg}": field.value for field in value.keywords})
+            else:
+                found |= _fields({section: value})
     return found
 
 

@@ -229,7 +229,7 @@ class Answerer:
             restricted=self.restricted,
         )
         rules = tuple(BrokenRule(rule=b.rule, reason=b.reason, hint=b.hint) for b in broken)
-        text = config.describe()
+        text = config.describe(self.problem.context_kinds[0])
         return self._plan(
             verdict,
             choices,

@@ -158,7 +158,7 @@ def named_config(
         config,
         num_microbatches=max(problem.job.global_batch // (config.dp * config.micro_batch), 1),
         recompute_modules=modules,
-    )
+    ).in_usual_words()
     unsaid = ("hsdp", "recompute_modules", *(["cp_kind"] if config.cp == 1 else []))  # as others say
     exchange = int(problem.context_kinds[0])  # what a configuration's first kind stands for
     said = ", ".join(

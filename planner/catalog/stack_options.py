@@ -38,6 +38,7 @@ FLASH_ATTENTION: Final = "use-flash-attn"
 FLASH_ATTENTION_3: Final = "flash-attention-3"
 PAGED_STASH: Final = "moe-paged-stash"
 FUSED_EXPERTS: Final = "use-transformer-engine-op-fuser"
+ALL_GATHERED: Final = "moe-token-dispatcher-type=allgather"
 EXPERTS_OVERLAPPED: Final = "overlap-moe-expert-parallel-comm"
 # Share of a layer's compute that hides another one's dispatch and combine; what remains is its start and its end (start
 # value).
@@ -279,6 +280,11 @@ OPTIONS: Final = (
         Dispatcher.HYBRIDEP, ("megatron",), {"communication": {"dispatcher": Dispatcher.HYBRIDEP}},
         "tokens reach their experts once a node, by HybridEP's kernels, in NVLink domains beyond a node too",
         since="2025-12", experts=True,
+    ),
+    StackOption(
+        ALL_GATHERED, ("megatron",), {"communication": {"dispatcher": Dispatcher.ALL_GATHER}},
+        "every token is gathered by all ranks of its experts' group, and their sums are reduce-scattered (the default "
+        "of Megatron-LM's arguments)", since="2023-11", experts=True,
     ),
     StackOption(  # Megatron-Core 0.14 (its moe/README.md): forward and backward of two micro-batches side by side
         EXPERTS_OVERLAPPED, ("megatron",), {"communication": {"ep_overlap": EP_OVERLAP}},

@@ -131,16 +131,17 @@ def check_files(
             f"of {layers} layers that a rank recomputes {layers - over} are modelled, as many in each of {config.vpp} "
             "virtual stages"
         )
+    refused, told = framework.starts_on(parsed, config, problem)
     answer: dict[str, Any] = {
         "framework": framework.name,
         "version": parsed.version,
-        "config": config.describe(),
+        "config": config.describe(problem.context_kinds[0]),
         "axes": {axis: getattr(config, axis) for axis in sorted(config.__dataclass_fields__)},
         "devices": problem.cluster.num_devices,
-        "legal": not broken and not parsed.unknown,
-        "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in broken],
+        "legal": not (broken or refused or parsed.unknown),
+        "violations": [{"rule": b.rule, "reason": b.reason, "hint": b.hint} for b in (*broken, *refused)],
         "unknown_options": list(parsed.unknown),
-        "notes": [*said, *parsed.notes, *assumed, _full_length(problem)],
+        "notes": [*said, *told, *parsed.notes, *assumed, _full_length(problem)],
         "verdict": "not_costed",
         "better": None,
     }
@@ -163,14 +164,18 @@ def _full_length(problem: Problem) -> str:
 
 
 def _overlapping(problem: Problem) -> Problem:
-    """The problem with collectives that the files run alone hidden as far as the stack hides them: what is better may
-    ask for that. A calibrated stack stays as it was measured."""
+    """The problem with collectives that the files run alone hidden as far as the stack hides them, and tokens sent to
+    their experts as it sends them: what is better may ask for that. A calibrated stack stays as it was measured."""
     from planner.catalog.load_stacks import load_stack
-    from planner.catalog.stack_options import DP_SERIAL, SEPARATOR, TP_SERIAL
+    from planner.catalog.stack_options import ALL_GATHERED, DP_SERIAL, SEPARATOR, TP_SERIAL
 
     stack = problem.stack
     base, *named = stack.name.split(SEPARATOR)
-    fields = {DP_SERIAL: ("dp_overlap",), TP_SERIAL: ("tp_exposed", "tp_overlapped")}
+    fields = {
+        DP_SERIAL: ("dp_overlap",),
+        TP_SERIAL: ("tp_exposed", "tp_overlapped"),
+        ALL_GATHERED: ("dispatcher",),
+    }
     found = [field for name in named for field in fields.get(name, ())]
     if not found or stack.calibration:
         return problem
@@ -193,7 +198,7 @@ def _other_exchange(config: ParallelConfig, model: ModelSpec, parsed: ParsedConf
     from planner.spec.rule import Violation
 
     taken = model.context_kinds[0]
-    if config.cp == 1 or "cp_kind" not in parsed.axes or config.cp_kind or taken is ContextKind.P2P:
+    if config.cp == 1 or parsed.axes.get("cp_kind") != ContextKind.P2P or taken is ContextKind.P2P:
         return ()
     must = "cp with sliding windows needs all-gather or all-to-all, with attention sinks all-to-all; p2p"
     return (Violation("cp-kind", must, f"set the exchange to {taken.name.lower()}"),)

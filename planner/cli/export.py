@@ -6,6 +6,7 @@ Left out: how a framework writes them (`planner/frameworks/`).
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +15,10 @@ import typer
 from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from planner.frameworks.framework import Framework
+    from planner.frameworks.framework import Framework, Launch
     from planner.spec.model import ModelSpec
     from planner.spec.planfile import Plan
+    from planner.spec.rule import Problem
     from planner.spec.stack import Stack
 
 PlanArgument = Annotated[
@@ -101,8 +103,7 @@ def render_plan(
     plan.choice(choice)  # a plan without one is told so, whatever else is wrong
     model = planned_model(plan)
     launch = launch_of(plan, choice, model, _own_stack(plan, model, stack))
-    _check_rules(plan, choice, chosen, launch.chunks, cluster)
-    return chosen.render(launch, version)
+    return chosen.render(_taken(launch, plan, choice, chosen, cluster), version)
 
 
 def _planned_framework(path: Path) -> str:
@@ -133,12 +134,9 @@ def _own_stack(plan: Plan, model: ModelSpec, stack: str | None) -> Stack | None:
     return with_wide_heads(found, model)
 
 
-def _check_rules(
-    plan: Plan, index: int, target: Framework, chunks: tuple[int, ...], cluster: str | None
-) -> None:
-    """Refuse a configuration that the rules of another framework than the plan's forbid, as `planner check` would."""
-    from dataclasses import replace
-
+def _taken(launch: Launch, plan: Plan, index: int, target: Framework, cluster: str | None) -> Launch:
+    """The launch in the words of another framework than the plan's, whose rules must not forbid it, as `planner check`
+    would. Raises `UnsupportedError`."""
     from planner.catalog.load_stacks import load_stack
     from planner.cli.files import as_the_framework_allows, newest_stack
     from planner.frameworks import framework_of_stack
@@ -148,11 +146,13 @@ def _check_rules(
 
     planned = framework_of_stack(plan.subject.stack.framework)
     if planned is not None and planned.rules is target.rules:
-        return
-    config = plan.choices[index].config.parallel()
-    stack = load_stack(newest_stack(target))
+        return launch
+    engine = target.shards_all_by if launch.config.zero >= 2 else None
+    stack = load_stack(newest_stack(target, engine))
     problem = replace(planned_problem(plan, cluster), stack=stack)
-    problem = as_the_framework_allows(problem, target, chunks if config.pp > 1 else ())
+    kind = plan.choices[index].config.cp_comm_type
+    config = replace(launch.config, cp_kind=_exchange(kind, problem))
+    problem = as_the_framework_allows(problem, target, launch.chunks if config.pp > 1 else ())
     rules = all_rules_for(stack.framework)
     broken = explain_config(config, problem, rules)
     if broken:
@@ -163,3 +163,15 @@ def _check_rules(
         elsewhere = "" if of_job else f"; or plan for it: planner plan ... --stack {stack.name}"
         hint = first.hint + elsewhere
         raise UnsupportedError(must, f"{config.describe()}, planned for {plan.subject.stack.name}", hint)
+    if kind is not None and kind not in {own.label for own in problem.context_kinds}:
+        kinds = " or ".join(own.label for own in problem.context_kinds)
+        must = f"{target.title} must exchange keys and values as planned, by {kind}; it does so by {kinds}"
+        hint = f"plan for it: planner plan ... --stack {stack.name}"
+        raise UnsupportedError(must, config.describe(), hint)
+    return replace(launch, config=config)
+
+
+def _exchange(planned: str | None, problem: Problem) -> int:
+    """The `cp_kind` of what the plan's context parallelism exchanges by, under the problem's stack: 0 where that does
+    so unasked, or not at all."""
+    return next((int(kind) for kind in problem.context_kinds[1:] if kind.label == planned), 0)

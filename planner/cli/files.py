@@ -297,4 +297,9 @@ def config_of(parsed: ParsedConfig, problem: Problem) -> ParallelConfig:
         config = replace(config, recompute_modules=stack_modules(problem))
     if config.zero and config.dp * config.cp == 1 and not config.offload & OFFLOAD_OPTIMIZER:
         config = replace(config, zero=0)  # nothing to shard over
+    if parsed.state_copies > 1:
+        config = replace(config, hsdp=max(config.dp * config.cp // parsed.state_copies, 1))
+    if config.cp == 1 or config.cp_kind == problem.context_kinds[0]:
+        config = replace(config, cp_kind=0)
+    config = config.in_usual_words()
     return config if problem.model.is_moe else replace(config, etp=1)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.cost.exposed import chosen_groups, dispatch_share, shards_reached
+from planner.cost.exposed import chosen_groups, dispatch_share, gathered_token_bytes, shards_reached
 from planner.cost.fetches import Module, fetches_modules, modules_of, released, turning_share
 from planner.cost.memory.state_bytes import shard_groups, weights_sharded
 from planner.cost.mixers.state_space import cut_of, exchanged_bytes
@@ -277,6 +277,15 @@ def _of_experts(
             ways = [("tokens to experts", narrow, calls), ("results back", 1.0, calls)]
         chosen = chosen_groups(layer.moe)
         reached = float(remote_copies(top_k, ranks, experts, chosen, shards))
+        if comm.dispatcher is Dispatcher.ALL_GATHER:
+            ways = []
+            gathered = gathered_token_bytes(layer.moe, model.problem.model.hidden, width) * tokens * ranks
+            for kind, what, one in (
+                (CollectiveKind.ALL_GATHER, "tokens to all experts", gathered),
+                (CollectiveKind.REDUCE_SCATTER, "sums of experts", size * ranks),
+            ):
+                whole = _collective(axis, kind, what, one, ranks, calls)
+                yield replace(whole, part=(ranks, 1.0)) if shards > 1 else whole
         for what, share, count in ways:
             one = share * size
             if comm.dispatcher is Dispatcher.ALL_TO_ALL:

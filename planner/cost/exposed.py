@@ -61,12 +61,20 @@ def shards_reached(stack: Stack, et: ArrayLike) -> Array:
     """Ranks of an expert that a dispatch sends a token to itself, without an all-gather behind it [1].
 
     All with Megatron-Core's fused dispatchers, which send over etp x ep with the routing repeated for every shard
-    (NVIDIA/Megatron-LM@d98e8a6 core/transformer/moe/token_dispatcher.py MoEFlexTokenDispatcher). torchtitan's experts
+    (NVIDIA/Megatron-LM@d98e8a6 core/transformer/moe/token_dispatcher.py MoEFlexTokenDispatcher), and with its
+    all-gather, over the same ranks. torchtitan's experts
     are cut over tp where there is no expert parallelism alone, and nothing is dispatched.
     """
-    fused = stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
-    whole = fused and stack.states.engine is not StateEngine.TORCH
+    beyond = stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
+    whole = beyond and stack.states.engine is not StateEngine.TORCH
     return np.asarray(et, dtype=float) if whole else np.ones_like(np.asarray(et, dtype=float))
+
+
+def gathered_token_bytes(moe: Moe, hidden: int, width: float) -> float:
+    """Bytes of a token that a dispatch by all-gather sends: its hidden state, and for every expert its probability and
+    a flag that it was chosen (NVIDIA/Megatron-LM@d98e8a6 core/transformer/moe/token_dispatcher.py
+    MoEAllGatherTokenDispatcher.token_dispatch) [bytes]."""
+    return width * moe.width(hidden) + (width + 1.0) * moe.experts
 
 
 def chosen_groups(moe: Moe) -> tuple[float, float]:
@@ -171,6 +179,8 @@ class CommunicationModel:
         Plain all-to-all: K copies of every token, wherever they go. Fused dispatch (DeepEP): a token crosses once
         per node and once per rank that holds one of its experts, or a shard of one (`shards_reached`), and is gathered
         no more; routing within groups of experts limits the nodes.
+        All-gather: every token goes to all ranks of the group, whatever they do with it, and a reduce-scatter brings
+        the sums back, so that neither balance nor K counts.
         HybridEP likewise, inside a domain near the bandwidth of an all-to-all, with a copy of what arrives. The
         backward pass has the same: the gradient of combine dispatches, that of dispatch combines.
         """
@@ -183,7 +193,14 @@ class CommunicationModel:
         token_bytes = stream_bytes(x.routed_tokens, float(moe.width(self.problem.model.hidden)), act)
         comm = self.problem.stack.communication
         narrow = dispatch_share(comm, act)
-        if comm.dispatcher is not Dispatcher.ALL_TO_ALL:
+        if comm.dispatcher is Dispatcher.ALL_GATHER:
+            ranks = x.e * shards
+            sent = gathered_token_bytes(moe, self.problem.model.hidden, act) * x.expert_tokens * ranks
+            back = stream_bytes(x.expert_tokens, float(moe.width(self.problem.model.hidden)), act) * ranks
+            both_ways = [
+                all_gather_time(sent, across, self.links), reduce_scatter_time(back, across, self.links)
+            ]  # fmt: skip
+        elif comm.dispatcher.fused:
             hybrid = comm.dispatcher is Dispatcher.HYBRIDEP
             links = self._hybridep() if hybrid else self.links
             chosen = chosen_groups(moe)

@@ -19,7 +19,7 @@ from planner.spec.layer import Layer
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import Dispatcher, PackedContext
+from planner.spec.stack.kinds import PackedContext
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -117,7 +117,7 @@ class HostModel:
         pipeline = np.where(crossing, host.pipeline_tp_floor * np.maximum(t - 1, 0.0) ** 0.92, 0.0)
         # a rank alone in its group has nothing to send and keeps NCCL's dispatcher (megatron/arguments.py)
         several = keys["ep"] * keys["etp"] > 1
-        fused = several & (self.problem.stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL)
+        fused = several & self.problem.stack.communication.dispatcher.fused
         lone = self.problem.job.seq_len, self.problem.stack.kernels.single_operations
         worth, mixer = dense_launches(layer, *lone), mixer_launches(layer, *lone)
         dense, none, slower = self.dense(t) * worth, np.zeros(len(t)), self.slowdown

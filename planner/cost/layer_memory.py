@@ -32,7 +32,7 @@ from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
 from planner.spec.layer import Layer
 from planner.spec.precision import PrecisionRecipe
 from planner.spec.rule import Problem
-from planner.spec.stack.kinds import SparseKernel, StateEngine
+from planner.spec.stack.kinds import Dispatcher, SparseKernel, StateEngine
 
 Array = NDArray[np.float64]
 
@@ -203,4 +203,7 @@ def _working(problem: Problem, recipe: PrecisionRecipe, layer: Layer, x: LayerSh
     width = (3.0 if layer.moe.gated else 2.0) * act - saved
     routed = float(layer.moe.width(problem.model.hidden))
     local = weight * routed * layer.moe.expert_ffn * layer.moe.experts / (x.e * x.et)
+    if problem.stack.communication.dispatcher is Dispatcher.ALL_GATHER:
+        # gradients of the tokens of all ranks of the group, gathered and, by the experts here, made
+        stream = stream + np.where(x.e * x.et > 1, 2.0 * act * routed * x.e * x.et * x.expert_tokens, 0.0)
     return stream + np.maximum(rows * (act * routed * x.et + layer.moe.expert_ffn * width) + local, whole)

@@ -21,7 +21,7 @@ from planner.spec.machine.device_kernels import with_wide_heads
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
-from planner.spec.rule import Rule
+from planner.spec.rule import Problem, Rule, Violation, context_kinds_of
 from planner.spec.stack import Stack
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
@@ -79,6 +79,12 @@ class Launch:
     def schedule(self) -> Schedule:
         return Schedule(self.config.schedule)
 
+    @property
+    def exchange(self) -> ContextKind:
+        """What context parallelism exchanges by unasked."""
+        kinds = self.model.context_kinds if self.stack is None else context_kinds_of(self.model, self.stack)
+        return kinds[0]
+
     def stack_of(self, framework: str) -> Stack | None:
         """The stack where it is one of this framework, so that its kernels have names there."""
         return self.stack if self.stack is not None and self.stack.framework == framework else None
@@ -114,6 +120,8 @@ class ParsedConfig:
     `window_exchanges`: what context parallelism exchanges by in families of models with windows, where nothing says.
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
     `adapters`: what is trained beside a frozen model; None where all weights are.
+    `state_copies`: of what ZeRO shards, where the devices that share one depend on how many there are.
+    `connections`: CUDA_DEVICE_MAX_CONNECTIONS as they set it, "" where they don't, None where that is not known.
     """
 
     framework: str
@@ -142,6 +150,8 @@ class ParsedConfig:
     recompute_every: int = 1
     window_exchanges: Mapping[str, ContextKind] = field(default_factory=dict)
     adapters: Adapters | None = None
+    connections: str | None = None
+    state_copies: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""
@@ -161,6 +171,12 @@ class ParsedConfig:
 RankOrder = tuple[str, ...]
 
 
+def _takes_any_devices(
+    parsed: ParsedConfig, config: ParallelConfig, problem: Problem
+) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
+    return (), ()
+
+
 @dataclass(frozen=True)
 class Framework:
     """One training framework.
@@ -173,7 +189,9 @@ class Framework:
     `parse(files)`: what its files say. `recognizes(name, text)`: whether a file is one of its own.
     `stacks`: the `framework` of stack files it stands for. `split_options`: options of a script that state a pipeline's
     split, of which a script has some and `render` writes others. `require_recipe`: raises `UnsupportedError` for a
-    precision that none of its releases has under another name.
+    precision that none of its releases has under another name. `shards_all_by`: what holds gradients and weights where
+    they are sharded, if that is not what its newest stack has. `starts_on`: what its start refuses on the problem's
+    devices of what files say beside a configuration, and notes.
     """
 
     name: str
@@ -192,6 +210,10 @@ class Framework:
     stacks: tuple[str, ...] = ()
     split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
+    shards_all_by: StateEngine | None = None
+    starts_on: Callable[
+        [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
+    ] = _takes_any_devices
 
     def version(self, wanted: str | None) -> str:
         """The release to write for. Raises `UnknownNameError`."""

@@ -24,7 +24,14 @@ from planner.frameworks.refuse import (
     require_whole_recompute,
     uncaptured,
 )
-from planner.frameworks.rulebook import no_scans, no_selective, only, whole_kv_heads, whole_recompute
+from planner.frameworks.rulebook import (
+    no_scans,
+    no_selective,
+    only,
+    own_exchange,
+    whole_kv_heads,
+    whole_recompute,
+)
 from planner.frameworks.scripts import README, job_name, launch_files, readme
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.config import Recompute, Schedule
@@ -61,6 +68,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "expert parallelism must be 1; ep={ep}", "set ep=1",
         "nanotron parallel/context.py ParallelContext (the ranks cannot be reshaped)",
     ),
+    own_exchange(TITLE, "nanotron nn/ring_attention.py"),
     whole_kv_heads("nanotron config/config.py Config.__post_init__"),
     Rule(
         "schedule-supported", ("schedule",),

@@ -20,6 +20,15 @@ def only(axis: str, values: tuple[int, ...], title: str, source: str) -> Rule:
     )  # fmt: skip
 
 
+def own_exchange(title: str, source: str) -> Rule:
+    """Context parallelism that exchanges in the one way that files leave it; in place of the generic rule."""
+    return Rule(
+        "cp-kind-supported", ("cp", "cp_kind"), lambda c, p: (c["cp"] == 1) | (c["cp_kind"] == 0),
+        f"context parallelism of {title} exchanges in its own way alone, which files don't choose; cp_kind={{cp_kind}}",
+        "leave cp_kind out", source,
+    )  # fmt: skip
+
+
 def whole_recompute(title: str, source: str) -> Rule:
     """Full recomputation of all layers or of none."""
 

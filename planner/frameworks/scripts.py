@@ -169,7 +169,7 @@ def readme(
     lines = [
         f"# {safe_text(launch.model.name)} on {launch.devices} x {safe_text(launch.accelerator)} with {title}",
         "",
-        f"Configuration: {launch.config.describe()}",
+        f"Configuration: {launch.config.describe(launch.exchange)}",
         "",
         f"Written for {title} {version}; every option was checked against its table ({source}).",
         "",

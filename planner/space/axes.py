@@ -114,9 +114,10 @@ class Axes:
 
     def hsdp(self, ranks: int) -> Domain:
         """All of the ranks that data and context parallelism make share every shard; where weights are sharded, which
-        every pass gathers, groups of them are tried too."""
+        every pass gathers, groups of them are tried too. A group of all of them is 0, also where it is asked for."""
         groups = divisors(ranks)[1:-1] if self.weight_groups else ()
-        return self._restricted("hsdp", (0, *groups))
+        asked = self.restrict.get("hsdp", (0, *groups))
+        return tuple((group,) for group in dict.fromkeys(0 if group == ranks else group for group in asked))
 
     def cp_kind(self, cp: int) -> Domain:
         """Every exchange that the framework knows, its own as 0; each once."""

@@ -8,7 +8,7 @@ from it, the cluster and the job, and are kept as columns so that nobody derives
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -223,12 +223,18 @@ class ParallelConfig:
     cuda_graph_impl: int = 0
     cuda_graph_modules: int = 0
 
-    def describe(self) -> str:
-        """The configuration in one line, axes at their neutral value left out."""
+    def in_usual_words(self) -> ParallelConfig:
+        """The same configuration with a shard that all dp x cp ranks share written as 0, as files are read."""
+        return replace(self, hsdp=0) if self.hsdp == self.dp * self.cp else self
+
+    def describe(self, own: ContextKind = ContextKind.P2P) -> str:
+        """The configuration in one line, axes at their neutral value left out; `own`: what context parallelism
+        exchanges by unasked, where that is known."""
         parts = [f"tp{self.tp}", f"pp{self.pp}", f"dp{self.dp}"]
         parts += [f"{name}{value}" for name in ("vpp", "cp", "ep") if (value := getattr(self, name)) > 1]
-        if self.cp > 1 and self.cp_kind:
-            parts.append(f"cp:{ContextKind(self.cp_kind).label}")
+        exchange = ContextKind(self.cp_kind) or own
+        if self.cp > 1 and exchange is not ContextKind.P2P:
+            parts.append(f"cp:{exchange.label}")
         if self.etp > 1:
             parts.append(f"etp{self.etp}")
         parts += [f"mbs{self.micro_batch}", f"zero{self.zero}"]

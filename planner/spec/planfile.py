@@ -139,12 +139,12 @@ class PlannedConfig(Record):
         return cls(
             **{axis: getattr(config, axis) for axis in AXES},
             cp_comm_type=taken.label if taken is not None else None,
-            text=config.describe(),
+            text=config.describe(own or ContextKind.P2P),
         )
 
     def parallel(self) -> ParallelConfig:
         """The configuration this record describes."""
-        return ParallelConfig(**{axis: getattr(self, axis) for axis in AXES})
+        return ParallelConfig(**{axis: getattr(self, axis) for axis in AXES}).in_usual_words()
 
 
 class StageMemory(Record):

@@ -43,6 +43,19 @@ _WORDS: Final[Mapping[str, Callable[[int], str]]] = {
 }
 
 
+_OF_A_STACK: Final = {
+    ContextExchange.GATHERED_RING: ContextKind.P2P,
+    ContextExchange.GATHER: ContextKind.ALL_GATHER,
+    ContextExchange.ALL_TO_ALL: ContextKind.A2A,
+}
+
+
+def context_kinds_of(model: ModelSpec, stack: Stack) -> tuple[ContextKind, ...]:
+    """What context parallelism of a model on a stack can exchange by, what it does unasked first."""
+    exchange = stack.communication.cp_exchange
+    return (_OF_A_STACK[exchange],) if exchange in _OF_A_STACK else model.context_kinds
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is given: the subject of every question planner answers. The job says which of the model's layers are
@@ -59,13 +72,7 @@ class Problem:
     @property
     def context_kinds(self) -> tuple[ContextKind, ...]:
         """What context parallelism can exchange by, what it does where p2p or nothing is asked for first."""
-        own = {
-            ContextExchange.GATHERED_RING: ContextKind.P2P,
-            ContextExchange.GATHER: ContextKind.ALL_GATHER,
-            ContextExchange.ALL_TO_ALL: ContextKind.A2A,
-        }
-        exchange = self.stack.communication.cp_exchange
-        return (own[exchange],) if exchange in own else self.model.context_kinds
+        return context_kinds_of(self.model, self.stack)
 
     @property
     def deals_matrices(self) -> bool:

@@ -15,9 +15,9 @@ from planner.cost.device.kernels import memory_bound_time
 from planner.cost.edges import padded_vocabulary
 from planner.cost.host import RELAUNCHED
 from planner.cost.layer import LayerCost
-from planner.cost.network.collectives import all_gather_time
+from planner.cost.network.collectives import all_gather_time, reduce_scatter_time
 from planner.cost.network.overlap import soft_maximum
-from planner.cost.network.traffic import GroupLinks
+from planner.cost.network.traffic import GroupLinks, group_links
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind, ParallelConfig
 from planner.spec.machine.accelerator import HostProcessor
 from planner.spec.machine.load_cluster import accelerator_names, load_accelerator
@@ -292,6 +292,33 @@ def test_hybridep_takes_as_long_as_its_authors_measured() -> None:
     missed = math.comb(56, 8) / math.comb(64, 8)
     received = 4096 * 7168 * 2 * 8 * (1 - missed)
     assert both == pytest.approx(received / 536e9 + received / 531e9, rel=0.1)
+
+
+def test_a_dispatch_by_all_gather_sends_every_token_to_all_ranks() -> None:
+    """Hidden states, a probability and a flag an expert there, hidden states back; how many experts a token chooses
+    does not count, which plain all-to-all sends a copy for (Megatron-LM MoEAllGatherTokenDispatcher)."""
+    config, tokens = ParallelConfig(dp=8, ep=8), 4096
+
+    def seconds(kind: Dispatcher, top_k: int) -> float:
+        model = moe_model(hidden=4096, experts=64, top_k=top_k, shared_ffn=0)
+        subject = with_dispatcher(problem(model, "1x8 h100", seq_len=tokens), kind)
+        return float(layer_of(subject, config).forward["ep_comm"][0])
+
+    one, eight = (seconds(Dispatcher.ALL_GATHER, k) for k in (1, 8))
+    assert one == pytest.approx(eight)
+    # eight copies, an eighth of which stay: as much as seven other ranks get
+    assert eight == pytest.approx(seconds(Dispatcher.ALL_TO_ALL, 8), rel=0.35)
+    assert one > 5 * seconds(Dispatcher.ALL_TO_ALL, 1)
+    usual = problem(moe_model(hidden=4096, experts=64, shared_ffn=0), "1x8 h100", seq_len=tokens)
+    whole, links = with_dispatcher(usual, Dispatcher.ALL_GATHER), costs(usual).layers.communication.links
+    group = group_links(np.array([1.0]), np.array([8.0]), usual.cluster)
+    sent, back = 8 * tokens * (2 * 4096 + 64 * (2 + 1)), 8 * tokens * 2 * 4096
+    by_hand = all_gather_time(np.array([sent]), group, links) + reduce_scatter_time(
+        np.array([back]), group, links
+    )
+    assert one == pytest.approx(float(by_hand[0]))
+    held, least = (layer_of(subject, config).working[0] for subject in (whole, usual))
+    assert held - least == pytest.approx(2 * 2 * 4096 * 8 * tokens)
 
 
 def test_rows_are_sorted_by_expert_around_a_plain_all_to_all_only() -> None:

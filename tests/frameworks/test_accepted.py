@@ -16,6 +16,7 @@ from tests.problems import dense_model, moe_model
 from tests.problems import problem as small
 
 EXPERTS = "--num-experts 8 --expert-model-parallel-size 8 --moe-grouped-gemm"
+SHARED = f"{EXPERTS} --moe-shared-expert-intermediate-size 1024 --moe-shared-expert-overlap"
 OVERLAP = f"{EXPERTS} --overlap-moe-expert-parallel-comm"
 
 
@@ -34,7 +35,12 @@ def script(words: str) -> dict[str, str]:
         ("--tensor-model-parallel-size 2 --tp-comm-overlap", "sequence-parallel", "--sequence-parallel"),
         ("--tp-comm-overlap --sequence-parallel", "tensor parallelism", "--tensor-model-parallel-size 2"),
         (OVERLAP, "alltoall and flex", "--moe-token-dispatcher-type alltoall"),
+        (SHARED, "alltoall and flex", "--moe-token-dispatcher-type alltoall"),
         (f"{OVERLAP} --moe-token-dispatcher-type alltoall --moe-shared-expert-overlap", "must not be used", None),
+        (
+            f"{SHARED} --moe-token-dispatcher-type alltoall --recompute-granularity selective --recompute-modules "
+            "core_attn shared_experts", "shared_experts are recomputed", None,
+        ),
         (
             "--multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 "
             "--rope-type rope", "only works with YARN", "--no-rope-fusion",
@@ -82,14 +88,13 @@ def test_copies_of_optimizer_states_divide_ranks_with_the_same_experts() -> None
 
 
 def test_instances_without_the_distributed_optimizer_share_nothing() -> None:
-    axes = framework("megatron").parse(script("--num-distributed-optimizer-instances 2")).axes
-    assert (axes["zero"], axes["hsdp"]) == (0, 0)
+    parsed = framework("megatron").parse(script("--num-distributed-optimizer-instances 2"))
+    assert (parsed.axes["zero"], parsed.state_copies) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("override", "axis", "value"),
     [
-        ("ddp.num_distributed_optimizer_instances=2", "hsdp", 8),
         ("optimizer.optimizer_cpu_offload=true", "offload", 1),
         ("model.cpu_offloading=true", "offload", 4),
     ],
@@ -102,5 +107,8 @@ def test_megatron_bridges_overrides_of_states_and_activations_are_read(
     config = ParallelConfig(dp=16, zero=1, micro_batch=1, num_microbatches=4)
     files = found.render(launch("", config, given, (32,)), found.default_version)
     assert found.parse({"launch.sh": files["launch.sh"]}).axes[axis] == 0
-    changed = files["launch.sh"].replace("OVERRIDE_ARGS=(", f"OVERRIDE_ARGS=(\n  {override}", 1)
-    assert found.parse({"launch.sh": changed}).axes[axis] == value
+    copies = "ddp.num_distributed_optimizer_instances=2"
+    changed = files["launch.sh"].replace("OVERRIDE_ARGS=(", f"OVERRIDE_ARGS=(\n  {override} {copies}", 1)
+    read = found.parse({"launch.sh": changed})
+    assert read.axes[axis] == value
+    assert read.state_copies == 2

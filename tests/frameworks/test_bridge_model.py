@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cli.files import problem_of
+from planner.errors import InputError
 from planner.frameworks import framework
 from planner.frameworks.megatron_bridge.recipes import RECIPES
 from planner.spec.config import ParallelConfig
@@ -67,3 +68,21 @@ def test_gradients_of_megatron_fsdp_are_written_and_read() -> None:
     config = ParallelConfig(dp=128, micro_batch=1, num_microbatches=2, zero=3)
     for more, width in (("", 2.0), ("+megatron-fsdp-main-grads-dtype=fp32", 4.0)):
         assert read(script("llama-3.1-8b", config, f"megatron-fsdp-2026{more}")).states.gradient == width
+
+
+OVERLAP = "model.moe_shared_expert_overlap"
+GLM = "run_recipe.py --recipe glm45_air_106b_pretrain_32gpu_h100_bf16_config --mode pretrain "
+
+
+def test_overlap_of_shared_experts_is_said_and_refused() -> None:
+    """The recipe has it on: said where it stands, refused where Megatron-Core does, gone where it is switched off."""
+    parse = framework("megatron-bridge").parse
+    assert [note for note in parse({"run.sh": GLM}).notes if OVERLAP in note]
+    off = parse({"run.sh": GLM + f"{OVERLAP}=false"})
+    assert not [note for note in off.notes if OVERLAP in note]
+    beside = "comm_overlap.overlap_moe_expert_parallel_comm=true model.expert_model_parallel_size=8 "
+    again = "model.recompute_granularity=selective model.recompute_modules=[shared_experts] "
+    for refused in (beside, again):
+        with pytest.raises(InputError, match=OVERLAP):
+            parse({"run.sh": GLM + refused})
+        assert not [n for n in parse({"run.sh": GLM + refused + f"{OVERLAP}=false"}).notes if OVERLAP in n]

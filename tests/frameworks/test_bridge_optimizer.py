@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.errors import UnsupportedError
+from planner.errors import InputError, UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.megatron_bridge.recipes import RECIPES
 from planner.spec.config import ParallelConfig
@@ -55,7 +55,27 @@ def test_narrow_moments_need_the_distributed_optimizer() -> None:
 
 def test_what_planner_does_not_write_is_not_laid_to_bridge() -> None:
     given = problem("deepseek-v3", "megatron-2026")
-    case = launch("deepseek-v3", CONFIG, replace(given, job=replace(given.job, optimizer=Optimizer.MUON)))
+    case = launch("deepseek-v3", CONFIG, replace(given, job=replace(given.job, optimizer=Optimizer.SGD)))
     with pytest.raises(UnsupportedError, match="planner must know how to write") as refused:
         BRIDGE.render(case, "0.7.0")
     assert "export --to megatron" in str(refused.value)
+
+
+KIMI = "run_recipe.py --recipe kimi_k2_pretrain_512gpu_h100_bf16_config model.tensor_model_parallel_size="
+
+
+def test_muon_of_a_recipe_is_said_and_one_of_a_script_is_read() -> None:
+    parse = framework("megatron-bridge").parse
+    unsaid = parse({"run.sh": KIMI + "1"})
+    assert unsaid.optimizer is None
+    assert any("counted as AdamW" in note for note in unsaid.notes)
+    assert parse({"run.sh": KIMI + "1 optimizer.optimizer=muon"}).optimizer is Optimizer.MUON
+    dealt = parse({"run.sh": KIMI + "1 optimizer.optimizer=dist_muon ddp.use_distributed_optimizer=false"})
+    assert (dealt.optimizer, dealt.axes["zero"]) == (Optimizer.MUON, 1)
+    assert any("all-reduces all gradients" in note for note in dealt.notes)
+    with pytest.raises(InputError, match="muon_tp_mode must be duplicated"):
+        parse({"run.sh": KIMI + "2 optimizer.optimizer=muon"})
+    assert (
+        parse({"run.sh": KIMI + "2 optimizer.optimizer=muon optimizer.muon_tp_mode=duplicated"}).axes["tp"]
+        == 2
+    )

@@ -271,4 +271,6 @@ def test_bridge_has_an_exchange_of_its_own_for_mistrals_windows(name: str, own: 
     )
     facts = check_files({"run.sh": script}, "2x8 h100 400G-ib", None, name, None)
     assert facts["legal"], facts["violations"]
-    assert facts["axes"]["cp_kind"] == ContextKind[kind]
+    exchange = f"cp:{ContextKind[kind].label}"
+    assert (exchange in facts["config"]) == (kind != "P2P")
+    assert ("cp:" in facts["config"]) == (kind != "P2P")

@@ -110,9 +110,59 @@ def test_files_say_it_and_are_read_back(
     assert result.exit_code == 0, result.output
     texts = {path.name: path.read_text() for path in launch.iterdir() if path.name != "README.md"}
     assert all(word in "".join(texts.values()) for word in words)
-    assert framework(to).parse({"launch.sh": texts["launch.sh"]}).axes["hsdp"] == 8
     checked = answered("check", str(launch), "--cluster", JOB[1], "--model", JOB[0], "--stack", stack)
     assert checked["violations"] == []
+    assert checked["axes"]["hsdp"] == 8  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("cp", "group", "written"), [(1, 32, ""), (2, 32, ""), (2, 8, " hsdp8")])
+def test_a_group_of_all_ranks_is_no_group(tmp_path: Path, cp: int, group: int, written: str) -> None:
+    """Asked for, planned, exported, checked: the same words for the same shards."""
+    plan, launch = str(tmp_path / "plan.json"), tmp_path / "launch"
+    pins = [
+        "--set",
+        "zero=1",
+        "--set",
+        f"hsdp={group}",
+        "--set",
+        f"cp={cp}",
+        "--set",
+        "tp=1",
+        "--set",
+        "pp=1",
+    ]
+    planned = answered("plan", *JOB, *pins, "--top", "1", "-o", plan)["choices"][0]["config"]  # type: ignore[index]
+    assert (" hsdp" in planned["text"]) == bool(written)
+    assert written in answered("estimate", *JOB, *pins)["choices"][0]["config"]["text"]  # type: ignore[index]
+    assert CliRunner().invoke(app, ["export", plan, "-o", str(launch)]).exit_code == 0
+    checked = answered("check", str(launch), "--cluster", JOB[1])
+    assert checked["config"] == planned["text"]
+    assert checked["axes"]["hsdp"] == planned["hsdp"]  # type: ignore[index]
+
+
+def test_groups_asked_for_twice_are_tried_once() -> None:
+    subject, pins = problem(), {"tp": (1,), "pp": (1,), "cp": (1,)}
+    rules, ranks = rules_for(subject.stack), subject.cluster.num_devices
+    asked = enumerate_configs(subject, rules, {**pins, "hsdp": (0, ranks)})
+    assert asked.total == enumerate_configs(subject, rules, pins).total
+    assert not asked.stems["hsdp"].any()
+
+
+def test_devices_that_the_user_names_count(tmp_path: Path) -> None:
+    """Copies in files that state no devices: --gpus says how many share one."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 2048 "
+        "--max-position-embeddings 2048 --vocab-size 32000 --bf16 --micro-batch-size 1 --global-batch-size 64 "
+        "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer "
+        "--num-distributed-optimizer-instances 4"
+    )
+    checked = answered("check", str(script), "--cluster", JOB[1], "--gpus", "32")
+    assert checked["axes"]["hsdp"] == 4  # type: ignore[index]
+    uneven = script.read_text().replace("instances 4", "instances 3")
+    script.write_text(uneven)
+    broken = answered("check", str(script), "--cluster", JOB[1], "--gpus", "32")["violations"]
+    assert {violation["rule"] for violation in broken} == {"hsdp-groups"}  # type: ignore[attr-defined]
 
 
 def test_a_second_copy_of_weights_is_no_shard_group() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,12 @@ from planner.errors import FileInputError
 from planner.frameworks import framework
 from planner.frameworks.deepspeed.parse import parse
 from planner.frameworks.framework import StackSetting
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.space.enumerate import enumerate_configs
+from planner.space.framework_rules import all_rules_for, rules_for
+from planner.space.legality import explain_config
+from planner.spec.config import OFFLOAD_ACTIVATIONS, OFFLOAD_STATES, ConfigTable, ParallelConfig
 from planner.spec.rule import Problem
+from tests.frameworks.launches import problem
 from tests.problems import costs
 
 
@@ -103,3 +108,21 @@ def test_settings_of_deepspeed_change_no_other_engine() -> None:
 def test_what_is_no_number_of_elements_is_refused(value: Any) -> None:
     with pytest.raises(FileInputError, match="reduce_bucket_size"):
         parse(files(2, reduce_bucket_size=value))
+
+
+def test_activations_stay_on_the_device() -> None:
+    """transformers recomputes by torch's checkpoint, which DeepSpeed's cpu_checkpointing does not reach."""
+    given = problem("llama-3.1-8b", "deepspeed-2025")
+    config = ParallelConfig(dp=128, num_microbatches=2, zero=3, recompute=2, recompute_layers=32)
+    rules = all_rules_for("deepspeed")
+    assert not explain_config(config, given, rules)
+    for offload in (OFFLOAD_ACTIVATIONS, OFFLOAD_STATES | OFFLOAD_ACTIVATIONS):
+        broken = explain_config(replace(config, offload=offload), given, rules)
+        assert [violation.rule for violation in broken] == ["offload-activations"]
+        assert "cpu_checkpointing" in broken[0].reason
+    pins = {"offload": (OFFLOAD_ACTIVATIONS,)}
+    assert not len(enumerate_configs(given, rules_for(given.stack), pins))
+    settings = {"train_micro_batch_size_per_gpu": 1, "activation_checkpointing": {"cpu_checkpointing": True}}
+    read = framework("deepspeed").parse({"ds_config.json": json.dumps(settings)})
+    assert read.axes["offload"] == 0
+    assert any("cpu_checkpointing" in note and "not modelled" in note for note in read.notes)

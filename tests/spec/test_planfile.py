@@ -36,7 +36,9 @@ def test_round_trip(tmp_path: Path, example_plan: Plan) -> None:
 
 
 def test_configuration_round_trip() -> None:
-    config = ParallelConfig(**dict.fromkeys(AXES, 1) | {"tp": 8, "recompute": 2, "recompute_layers": 3})
+    config = ParallelConfig(
+        **dict.fromkeys(AXES, 1) | {"tp": 8, "dp": 2, "recompute": 2, "recompute_layers": 3}
+    )
     record = PlannedConfig.of(config)
     assert record.parallel() == config
     assert record.text == config.describe()

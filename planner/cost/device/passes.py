@@ -140,6 +140,11 @@ class PassModel:
             sorts = (layer.moe.experts / x.e > 1) & (plain | (x.e * x.et <= 1))
             passes = PERMUTE_PASSES + np.where(sorts, CHUNK_PASSES, 0.0)
             moved["moe_permute"] = act * rows * x.et * layer.moe.width(int(h)) * passes
+            if self.rates.problem.stack.communication.dispatcher is Dispatcher.ALL_GATHER:
+                # zeros for all tokens of the group, to which those of the experts here are added
+                group = np.where(x.e * x.et > 1, x.e * x.et, 0.0)
+                zeros = act * group * x.expert_tokens * layer.moe.width(int(h))
+                moved["moe_permute"] = moved["moe_permute"] + zeros
             moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.choices
             moved["shared"] = act * x.tokens * (3.0 if layer.moe.gated else 2.0) * layer.moe.shared_ffn / x.t

@@ -67,6 +67,8 @@ def communicator_bytes(
     if dispatcher is Dispatcher.ALL_TO_ALL:
         within = e <= domain
         experts = _peers(np.minimum(e, domain) - 1.0, within, cluster) + np.where(within, 0.0, NET_POOL)
+    elif dispatcher is Dispatcher.ALL_GATHER:
+        experts = _collective(np.ones_like(e), e * table["etp"].astype(float), cluster)
     else:
         experts = np.full_like(e, FUSED_DISPATCH)
     apart = e * table["etp"].astype(float)

@@ -36,6 +36,7 @@ from planner.frameworks.rulebook import (
     no_idle_experts,
     no_selective,
     only,
+    own_exchange,
     shards_or_hosts,
     whole_recompute,
     whole_scans,
@@ -76,6 +77,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_selective(TITLE, "accelerate utils/dataclasses.py fsdp_activation_checkpointing"),
     shards_or_hosts("DeepSpeed runtime/zero/stage_1_and_2.py (ZeRO-Offload); torch fully_shard on a mesh of one"),
     whole_scans(TITLE),
+    own_exchange(TITLE, "accelerate 1.15.0 accelerator.py: set_rotate_method(cp_comm_strategy), allgather by default"),
     no_idle_experts(TITLE),
     Rule(
         "no-pipeline-no-experts", ("pp", "ep"), lambda c, p: (c["pp"] == 1) & (c["ep"] == 1),

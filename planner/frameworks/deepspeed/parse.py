@@ -73,6 +73,11 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     recompute = Recompute.FULL if _recomputes(words, trainer, pipe) else Recompute.NONE
     options = kernels_of(words)
     options += (FLASH_ATTENTION_3,) if set(words.get("attention", ())) & NEWER_FLASH else ()
+    if s.flag("activation_checkpointing.cpu_checkpointing"):
+        notes.append(
+            "activation_checkpointing.cpu_checkpointing moves inputs of layers that deepspeed.checkpointing "
+            "recomputes, which transformers does not call: not modelled"
+        )
     kind = s.text("optimizer.type", "AdamW")
     if kind.lower() not in ("adam", "adamw"):
         notes.append(f"optimizer.type {kind[:40]}: modelled as AdamW with fp32 moments")

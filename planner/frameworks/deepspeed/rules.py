@@ -19,7 +19,7 @@ from planner.frameworks.rulebook import (
     whole_recompute,
     whole_scans,
 )
-from planner.spec.config import Mask, Schedule
+from planner.spec.config import OFFLOAD_ACTIVATIONS, Mask, Schedule
 from planner.spec.rule import Columns, Problem, Rule
 
 
@@ -50,6 +50,15 @@ RULES: Final[tuple[Rule, ...]] = (
         "pipeline-offload", ("pp", "offload"), lambda c, p: (c["pp"] == 1) | (c["offload"] == 0),
         "a pipeline keeps everything on its devices; pp={pp} offload={offload}", "set pp=1, or offload=none",
         "planner: what a pipeline keeps in CPU memory is not written",
+    ),
+    Rule(
+        "offload-activations", ("offload",), lambda c, p: (c["offload"] & OFFLOAD_ACTIVATIONS) == 0,
+        "activations go to CPU memory only from layers that deepspeed.checkpointing recomputes "
+        "(activation_checkpointing.cpu_checkpointing), and transformers recomputes by torch.utils.checkpoint; "
+        "offload={offload}",
+        "set offload=none, optimizer or optimizer+params, and recompute=full",
+        "DeepSpeed runtime/activation_checkpointing/checkpointing.py CheckpointFunction; transformers "
+        "modeling_utils.py gradient_checkpointing_enable",
     ),
     Rule(
         "pipeline-flat", ("tp", "cp", "pp"), lambda c, p: (c["pp"] == 1) | (c["tp"] * c["cp"] == 1),

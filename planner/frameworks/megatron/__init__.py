@@ -20,6 +20,7 @@ from planner.frameworks.megatron.arguments import (
     sparse_kernel,
     unlike_stack,
 )
+from planner.frameworks.megatron.connections import asserted
 from planner.frameworks.megatron.hybrid import PATTERNS, PROGRAM, notes
 from planner.frameworks.megatron.model_args import is_model_args
 from planner.frameworks.megatron.parse import parse
@@ -28,6 +29,7 @@ from planner.frameworks.megatron.rules import RULES
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require_masters
 from planner.frameworks.scripts import README, launch_files, readme
+from planner.spec.stack.kinds import StateEngine
 
 TITLE: Final = "Megatron-LM"
 IMAGE: Final = "nvcr.io/nvidia/pytorch:25.09-py3"
@@ -109,6 +111,8 @@ MEGATRON: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     stacks=("megatron",),
+    shards_all_by=StateEngine.MEGATRON_FSDP,
+    starts_on=asserted,
     split_options=(
         "--num-virtual-stages-per-pipeline-rank",
         "--num-layers-per-virtual-pipeline-stage",

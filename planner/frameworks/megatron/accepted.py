@@ -73,6 +73,7 @@ def _accept_overlaps(a: Arguments) -> None:
     if a.has("--tp-comm-overlap") and not (divided and a.has("--sequence-parallel")):  # A
         must = "--tp-comm-overlap must be used with --sequence-parallel and tensor parallelism"
         raise InputError(must, "without", "add them or leave --tp-comm-overlap out")
+    _accept_shared_experts(a)
     if not a.has(f"--{EXPERTS_OVERLAPPED}"):
         return
     if a.has("--moe-shared-expert-overlap"):  # T
@@ -81,6 +82,18 @@ def _accept_overlaps(a: Arguments) -> None:
     if a.word("--moe-token-dispatcher-type", "allgather") not in ("alltoall", "flex"):  # T
         must = f"--{EXPERTS_OVERLAPPED} is supported with the dispatchers alltoall and flex"
         raise InputError(must, "allgather, the default", "add --moe-token-dispatcher-type alltoall")
+
+
+def _accept_shared_experts(a: Arguments) -> None:
+    if not (a.has("--moe-shared-expert-overlap") and a.has("--moe-shared-expert-intermediate-size")):
+        return
+    dispatcher = a.word("--moe-token-dispatcher-type", "allgather")
+    if dispatcher not in ("alltoall", "flex"):  # T
+        must = "--moe-shared-expert-overlap only works with the dispatchers alltoall and flex"
+        raise InputError(must, dispatcher, "add --moe-token-dispatcher-type alltoall")
+    if "shared_experts" in a.values.get("--recompute-modules", []):  # T
+        must = "--moe-shared-expert-overlap must not be used where shared_experts are recomputed"
+        raise InputError(must, "both", "leave one of them out")
 
 
 def _accept_exchanges(a: Arguments) -> None:

@@ -27,6 +27,7 @@ from planner.frameworks.megatron.architecture import (
     model_options,
     rotates_unfused,
 )
+from planner.frameworks.megatron.connections import CONNECTIONS, SEVERAL
 from planner.frameworks.megatron.graphs import graph_options, update_options
 from planner.frameworks.megatron.hybrid import pattern_options
 from planner.frameworks.megatron.muon import muon_options
@@ -120,7 +121,7 @@ def environment(launch: Launch) -> dict[str, str]:
     """Environment variables that the launch relies on.
 
     CUDA_DEVICE_MAX_CONNECTIONS is 1 where tp or cp overlap with compute on Hopper and before (validate_args
-    asserts it), and above 1 under Megatron-FSDP.
+    asserts it), and above 1 under Megatron-FSDP and beside expert all-to-all, which both need several queues.
     """
     variables = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
@@ -133,11 +134,11 @@ def environment(launch: Launch) -> dict[str, str]:
     if fuses_experts(launch):
         variables[VARIABLE] = "1"
     if uses_fsdp(launch):
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
-    elif not is_blackwell(launch.accelerator):
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        variables[CONNECTIONS] = "8"
+    elif is_blackwell(launch.accelerator) or overlaps_experts(launch):
+        variables[CONNECTIONS] = SEVERAL
     else:
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        variables[CONNECTIONS] = "1"
     return variables
 
 
@@ -194,12 +195,8 @@ def _data_parallel(launch: Launch, version: str) -> list[Option]:
         options.append(("--use-distributed-optimizer",))
     if uses_fsdp(launch):
         options += fsdp_options(launch, version)
-    if config.hsdp and config.zero:
-        shards = config.dp * config.cp
-        if shards % config.hsdp:
-            raise UnsupportedError("a shard group must divide dp x cp", f"{config.hsdp} of {shards}")
-        if shards > config.hsdp:
-            options.append(("--num-distributed-optimizer-instances", str(shards // config.hsdp)))
+    if copies := state_copies(launch):
+        options.append(("--num-distributed-optimizer-instances", str(copies)))
     if reduces_in_bf16(launch):
         options.append(("--grad-reduce-in-bf16",))
     elif launch.job.precision is Precision.FP16 and megatron_stack(launch) and not uses_fsdp(launch):
@@ -209,6 +206,16 @@ def _data_parallel(launch: Launch, version: str) -> list[Option]:
         if config.zero or uses_fsdp(launch):
             options.append(("--overlap-param-gather",))
     return options
+
+
+def state_copies(launch: Launch) -> int:
+    """Copies of what ZeRO shards, 0 where all of dp x cp share one. Raises `UnsupportedError`."""
+    config, shards = launch.config, launch.config.dp * launch.config.cp
+    if not (config.hsdp and config.zero):
+        return 0
+    if shards % config.hsdp:
+        raise UnsupportedError("a shard group must divide dp x cp", f"{config.hsdp} of {shards}")
+    return shards // config.hsdp if shards > config.hsdp else 0
 
 
 def _experts(launch: Launch, version: str) -> list[Option]:
@@ -227,7 +234,11 @@ def _experts(launch: Launch, version: str) -> list[Option]:
         options += [(f"--{FUSED_EXPERTS}",), ("--moe-mlp-glu-interleave-size", str(INTERLEAVE))]
     dispatcher = fused_dispatcher(launch)
     if dispatcher is None:
-        return [*options, ("--moe-token-dispatcher-type", "alltoall"), *as_options(padding_fields(launch))]
+        return [
+            *options,
+            ("--moe-token-dispatcher-type", nccl_dispatcher(launch)),
+            *as_options(padding_fields(launch)),
+        ]
     backend = ("--moe-flex-dispatcher-backend", str(dispatcher))
     return [*options, ("--moe-token-dispatcher-type", "flex"), backend, *capacity_options(launch, version)]
 
@@ -239,7 +250,14 @@ def fused_dispatcher(launch: Launch) -> Dispatcher | None:
     if stack is None or config.etp * config.ep == 1:
         return None
     dispatcher = stack.communication.dispatcher
-    return None if dispatcher is Dispatcher.ALL_TO_ALL else dispatcher
+    return dispatcher if dispatcher.fused else None
+
+
+def nccl_dispatcher(launch: Launch) -> str:
+    """By what NCCL exchanges tokens, as --moe-token-dispatcher-type takes it, where no fused dispatcher does."""
+    stack = megatron_stack(launch)
+    gathers = stack is not None and stack.communication.dispatcher is Dispatcher.ALL_GATHER
+    return "allgather" if gathers else "alltoall"
 
 
 def overlaps_gradients(launch: Launch) -> bool:
@@ -258,10 +276,11 @@ def overlaps_tensor_parallel(launch: Launch) -> bool:
     stack, config = megatron_stack(launch), launch.config
     counted = stack is not None and stack.communication.tp_overlapped
     within = bool(config.sp) and 1 < config.tp <= launch.devices_per_node
-    return counted and within and _plain(launch.model, launch.job.precision)
+    return counted and within and is_plain(launch.model, launch.job.precision)
 
 
-def _plain(model: ModelSpec, precision: Precision) -> bool:
+def is_plain(model: ModelSpec, precision: Precision) -> bool:
+    """Is it a model, in a format, of which measured recipes overlap tensor-parallel collectives?"""
     mixed = model.is_moe or model.has_latent_attention or model.state_spaces
     return not mixed and precision is not Precision.NVFP4
 
@@ -320,7 +339,7 @@ def unlike_stack(launch: Launch) -> list[str]:
             f"tensor-parallel collectives overlapped with GEMMs, which the stack's runs had: not asked for with {why}"
         )
     alone = TP_SERIAL in stack.name.split(SEPARATOR) and config.tp > 1
-    if alone and not (_plain(launch.model, launch.job.precision) and config.sp):
+    if alone and not (is_plain(launch.model, launch.job.precision) and config.sp):
         said.append(
             "tensor-parallel collectives alone: as runs of such models had them, which planner check says"
         )
@@ -352,24 +371,35 @@ def _recompute(launch: Launch) -> list[Option]:
     return [*full, ("--recompute-method", "block"), ("--recompute-num-layers", str(count))]
 
 
+def check_offload(launch: Launch) -> None:
+    """Raise `UnsupportedError` for what Megatron-Core does not keep on the host."""
+    config = launch.config
+    if config.offload & OFFLOAD_OPTIMIZER and not config.zero:
+        must = "an optimizer in CPU memory needs the distributed one"
+        raise UnsupportedError(must, f"zero={config.zero}", "choose zero=1")
+    if config.offload & OFFLOAD_ACTIVATIONS and (config.recompute or config.pp > 1):
+        must = "activations in CPU memory need no recomputation and no pipeline"
+        raise UnsupportedError(must, config.describe(), "choose recompute=none and pp=1")
+    if config.offload & OFFLOAD_PARAMETERS:
+        must = "Megatron-LM keeps parameters on the device"
+        raise UnsupportedError(must, f"offload={config.offload}", "choose offload=optimizer")
+
+
+def offloaded_layers(launch: Launch) -> int:
+    """Layers whose activations go to the host: all but the two that are at work."""
+    return max(launch.model.num_layers - 2, 1)
+
+
 def _offload(launch: Launch) -> list[Option]:
-    """The optimizer's states and its step on the host; activations of all layers but the two that are at work."""
+    """The optimizer's states and its step on the host, and activations."""
+    check_offload(launch)
     config, options = launch.config, list[Option]()
     if config.offload & OFFLOAD_OPTIMIZER:
-        if not config.zero:
-            must = "an optimizer in CPU memory needs the distributed one"
-            raise UnsupportedError(must, f"zero={config.zero}", "choose zero=1")
         options += [("--optimizer-cpu-offload",), ("--optimizer-offload-fraction", "1.0")]
         if launch.job.optimizer is not Optimizer.ADAMW_BF16:
             options.append(("--use-precision-aware-optimizer",))
     if config.offload & OFFLOAD_ACTIVATIONS:
-        if config.recompute or config.pp > 1:
-            must = "activations in CPU memory need no recomputation and no pipeline"
-            raise UnsupportedError(must, config.describe(), "choose recompute=none and pp=1")
-        options.append(("--cpu-offloading-num-layers", str(max(launch.model.num_layers - 2, 1))))
-    if config.offload & OFFLOAD_PARAMETERS:
-        must = "Megatron-LM keeps parameters on the device"
-        raise UnsupportedError(must, f"offload={config.offload}", "choose offload=optimizer")
+        options.append(("--cpu-offloading-num-layers", str(offloaded_layers(launch))))
     return options
 
 

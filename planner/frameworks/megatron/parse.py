@@ -17,6 +17,7 @@ from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, re
 from planner.frameworks.megatron.accepted import accept
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
+from planner.frameworks.megatron.connections import CONNECTIONS
 from planner.frameworks.megatron.foreign import notes_on, program_of_ones_own, require_gpt
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.graphs import accept_graphs, graph_axes
@@ -38,6 +39,7 @@ from planner.frameworks.megatron.states import (
     strategy,
 )
 from planner.frameworks.options import has_options, table_releases, unknown_options
+from planner.frameworks.shell.environment import value_of
 from planner.frameworks.shell.script import Script, product, slurm_devices
 from planner.spec.config import (
     MEGATRON_MODULES,
@@ -76,13 +78,13 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     version = _version(names, NORMS_FULL_QUERIES if full_queries else frozenset())
     accept(arguments, version)
     accept_narrow_parameters(arguments)
-    accept_fsdp(arguments, variables)
+    connections = _connections(variables, text, preset)
+    accept_fsdp(arguments, connections)
     accept_graphs(arguments, variables)
     accept_muon(arguments)
     accept_sparse(arguments)
     axes, layers = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
-    axes["hsdp"] = _shard_group(arguments, axes, devices)
     alone = devices == axes["tp"] * axes["pp"]
     gathers, uncosted = narrow_parameters(arguments)
     pads = arguments.has("--moe-pad-expert-input-to-capacity")
@@ -109,7 +111,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         notes=(
             *said,
             *vocabulary_notes(arguments),
-            *_mapping_notes(arguments, devices),
+            *_mapping_notes(arguments),
             *_recomputed_notes(arguments, layers, axes["pp"]),
             *uncosted,
             *([_QUERY_NORM] if full_queries else []),
@@ -125,6 +127,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
         adapters=adapters,
+        connections=connections,
+        state_copies=arguments.positive("--num-distributed-optimizer-instances", 1) if axes["zero"] else 1,
         engine=StateEngine.MEGATRON_FSDP if arguments.has("--use-megatron-fsdp") else None,
         stack_options=(*stack_options(arguments, alone), *kernel_options(arguments)),
         stack_settings=(
@@ -135,6 +139,14 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *padding_said(arguments.number(_CAPACITY, 0.0), pads),
         ),
     )
+
+
+def _connections(variables: Mapping[str, str], text: str, preset: bool) -> str | None:
+    """What the files set of hardware queues; Primus, whose launcher sets them, is not known by its presets."""
+    said = value_of(CONNECTIONS, text)
+    if said == "" and CONNECTIONS in variables:  # of a YAML's own
+        said = variables[CONNECTIONS]
+    return None if preset and not said else said
 
 
 def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, presets: bool) -> str:
@@ -150,25 +162,9 @@ def _missing(model: ModelSpec | None, vocabulary: int | None, differ: bool, pres
     )
 
 
-def _shard_group(a: Arguments, axes: Mapping[str, int], devices: int | None) -> int:
-    """Devices that share one copy of the optimizer's states; 0 for all, and where the files don't state them."""
-    copies = a.positive("--num-distributed-optimizer-instances", 1)
-    if copies == 1 or devices is None or not axes["zero"]:
-        return 0
-    return max(devices // (axes["tp"] * axes["pp"]) // copies, 1)
-
-
-def _mapping_notes(a: Arguments, devices: int | None) -> list[str]:
-    said = []
-    if a.has("--use-tp-pp-dp-mapping"):
-        said.append(
-            "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
-        )
-    if a.has("--num-distributed-optimizer-instances") and devices is None:
-        said.append(
-            "--num-distributed-optimizer-instances is taken as 1: the files don't state the devices to assign"
-        )
-    return said
+def _mapping_notes(a: Arguments) -> list[str]:
+    said = "ranks are taken as numbered tp, cp, dp, pp; --use-tp-pp-dp-mapping, pp before dp, is not modelled"
+    return [said] * a.has("--use-tp-pp-dp-mapping")
 
 
 def _kernel_notes(a: Arguments) -> list[str]:
@@ -188,11 +184,12 @@ def _kernel_notes(a: Arguments) -> list[str]:
     if a.has("--optimizer-cpu-offload") and share < 1:
         said.append(f"--optimizer-offload-fraction {share:g}: all optimizer states are counted in CPU memory")
     if a.has("--num-experts"):
+        if a.has("--moe-shared-expert-overlap") and a.has("--moe-shared-expert-intermediate-size"):
+            said.append(
+                "--moe-shared-expert-overlap: shared experts beside the dispatch of tokens are modelled before it"
+            )
         if not a.has("--moe-grouped-gemm"):
             said.append("without --moe-grouped-gemm experts run one after the other: modelled as grouped")
-        kind = a.word("--moe-token-dispatcher-type", "allgather")
-        if kind == "allgather" and a.positive("--expert-model-parallel-size", 1) > 1:
-            said.append("--moe-token-dispatcher-type allgather, the default: modelled as alltoall")
     return said
 
 

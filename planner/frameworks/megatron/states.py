@@ -6,10 +6,10 @@ core/transformer/transformer_config.py __post_init__ (T). Left out: the distribu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from planner.catalog.stack_options import (
+    ALL_GATHERED,
     DOUBLE_BUFFER,
     DP_SERIAL,
     DROPOUT,
@@ -26,6 +26,7 @@ from planner.catalog.stack_options import (
 from planner.errors import InputError
 from planner.frameworks.framework import Launch
 from planner.frameworks.megatron.architecture import Option
+from planner.frameworks.megatron.connections import require_several
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.hybrid import PATTERNS
 from planner.spec.config import OFFLOAD_OPTIMIZER
@@ -174,13 +175,14 @@ def narrow_parameters(a: Arguments) -> tuple[bool | None, tuple[str, ...]]:
     return asked, ()
 
 
-def accept_fsdp(a: Arguments, variables: Mapping[str, str]) -> None:
-    """Refuse what validate_args (A) refuses with Megatron-FSDP. Raises `InputError`."""
+def accept_fsdp(a: Arguments, connections: str | None) -> None:
+    """Refuse what validate_args (A) refuses with Megatron-FSDP and PyTorch's FSDP2; `connections`: of
+    CUDA_DEVICE_MAX_CONNECTIONS. Raises `InputError`."""
+    for option in ("--use-megatron-fsdp", "--use-torch-fsdp2"):
+        if a.has(option):
+            require_several(option, connections)
     if not a.has("--use-megatron-fsdp"):
         return
-    if variables.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
-        must = "--use-megatron-fsdp requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset"
-        raise InputError(must, "1", "unset it")
     kind = a.word("--ckpt-format", "torch_dist")
     if kind != "fsdp_dtensor":
         must = "--use-megatron-fsdp requires the fsdp_dtensor checkpoint format"
@@ -215,6 +217,10 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
     kernels += [UPDATE_GRAPH] * captured
     fused = a.has("--num-experts") and a.has(f"--{FUSED_EXPERTS}") and a.has("--fp8-format")
     kernels += [FUSED_EXPERTS] * (fused and a.word("--fp8-recipe", "delayed") == "mxfp8")
+    gathered = a.has("--num-experts") and a.word("--moe-token-dispatcher-type", "allgather") == "allgather"
+    tp = a.positive("--tensor-model-parallel-size", 1)
+    ranks = a.positive("--expert-model-parallel-size", 1) * a.positive("--expert-tensor-parallel-size", tp)
+    kernels += [ALL_GATHERED] * (gathered and ranks > 1)
     if not a.has("--use-megatron-fsdp"):
         beside = a.has(f"--{EXPERTS_OVERLAPPED}") and a.positive("--expert-model-parallel-size", 1) > 1
         kernels += [EXPERTS_OVERLAPPED] * (beside and a.has("--num-experts"))

@@ -28,15 +28,21 @@ from planner.frameworks.megatron.arguments import (
     ATTENTION,
     CONTEXT_KINDS,
     SCHEDULES,
+    check_offload,
     environment,
     fused_dispatcher,
     fuses_loss,
+    nccl_dispatcher,
+    offloaded_layers,
     overlaps_experts,
     overlaps_gradients,
     overlaps_tensor_parallel,
     reduces_in_bf16,
+    state_copies,
     unlike_stack,
 )
+from planner.frameworks.megatron.connections import recommended
+from planner.frameworks.megatron.muon import MUON, TP_MODE
 from planner.frameworks.megatron.states import (
     STRATEGIES,
     keeps_narrow_parameters,
@@ -54,6 +60,7 @@ from planner.frameworks.megatron_bridge.parse import (
     NARROW_RECIPES,
     PARAM_GATHER,
     PRECISIONS,
+    SHARED_OVERLAP,
     VERSION,
     parse,
     recognizes,
@@ -67,8 +74,14 @@ from planner.frameworks.megatron_bridge.recipes import (
 from planner.frameworks.options import check_options, table_source
 from planner.frameworks.refuse import require, require_masters
 from planner.frameworks.scripts import README, launch_files, readme
-from planner.spec.config import MEGATRON_MODULES, ContextKind, Recompute
-from planner.spec.job import Optimizer
+from planner.spec.config import (
+    MEGATRON_MODULES,
+    OFFLOAD_ACTIVATIONS,
+    OFFLOAD_OPTIMIZER,
+    ContextKind,
+    Recompute,
+)
+from planner.spec.job import NEWTON_SCHULZ_STEPS, Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import StateEngine
 
@@ -83,15 +96,11 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     require(launch.schedule in SCHEDULES, TITLE, "this pipeline schedule", launch.schedule.name.lower())
     require_masters(launch, TITLE)
     require(job.precision in PRECISIONS, TITLE, "this precision", job.precision)
-    if job.optimizer not in MOMENTS:  # recipes of Kimi K2 have Muon
-        must = "planner must know how to write the optimizer for Megatron-Bridge: " + ", ".join(MOMENTS)
-        raise UnsupportedError(must, job.optimizer, "plan with one of these, or export --to megatron")
-    wide = job.optimizer is Optimizer.ADAMW
+    _check_optimizer(launch)
+    wide = job.optimizer is not Optimizer.ADAMW_BF16
     require(
         wide or config.zero >= 1, TITLE, "narrow moments without the distributed optimizer", job.optimizer
     )
-    require(not config.offload, TITLE, "offloading", config.offload)
-    require(not config.hsdp, TITLE, "shard groups below dp x cp", config.hsdp)
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     fields: dict[str, Any] = {
         "model.tensor_model_parallel_size": config.tp,
@@ -107,11 +116,11 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         "model.seq_length": job.seq_len,
         "dataset.seq_length": job.seq_len,
         "mixed_precision": PRECISIONS[job.precision],
-        "optimizer.optimizer": "adam",
+        **_optimizer(launch),
         "optimizer.use_precision_aware_optimizer": not wide,
         "optimizer.main_grads_dtype": "torch.float32",
-        "optimizer.exp_avg_dtype": MOMENTS[job.optimizer],
-        "optimizer.exp_avg_sq_dtype": MOMENTS[job.optimizer],
+        "optimizer.exp_avg_dtype": MOMENTS.get(job.optimizer, MOMENTS[Optimizer.ADAMW]),
+        "optimizer.exp_avg_sq_dtype": MOMENTS.get(job.optimizer, MOMENTS[Optimizer.ADAMW]),
         "train.global_batch_size": job.global_batch,
         "train.micro_batch_size": config.micro_batch,
         "train.train_iters": steps,
@@ -120,6 +129,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         **_recompute(launch),
         **_kernels(launch),
         **_overlap(launch, recipe),
+        **_offloaded(launch),
         **graph_fields(launch, TITLE),
     }
     if config.cp > 1:
@@ -128,7 +138,7 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
         fields["model.expert_model_parallel_size"] = config.ep
         fields["model.expert_tensor_parallel_size"] = config.etp
         dispatcher = fused_dispatcher(launch)
-        fields["model.moe_token_dispatcher_type"] = "flex" if dispatcher else "alltoall"
+        fields["model.moe_token_dispatcher_type"] = "flex" if dispatcher else nccl_dispatcher(launch)
         if dispatcher:
             fields["model.moe_flex_dispatcher_backend"] = str(dispatcher)
         sized = capacity_fields(launch) if dispatcher else padding_fields(launch)
@@ -141,6 +151,35 @@ def overrides_of(launch: Launch, recipe: str) -> dict[str, Any]:
     if predicts or model.mtp_layers or model.has_latent_attention or model.delta_nets:
         fields["model.mtp_num_layers"] = model.mtp_layers or None
     return fields
+
+
+def _check_optimizer(launch: Launch) -> None:
+    """Raise `UnsupportedError` for an optimizer that is not written.
+
+    Its Muon of whole replicas is what planner costs; that of matrices dealt to ranks (dist_muon) is wired without
+    Megatron-LM's layout of parameters (training/optim.py, Megatron-Core optimizer/muon.py), so that every rank keeps
+    and all-reduces all gradients.
+    """
+    job = launch.job
+    if job.optimizer is Optimizer.MUON and launch.config.zero:
+        must = "Megatron-Bridge must scatter gradients of matrices to the ranks that update them; it all-reduces them"
+        raise UnsupportedError(
+            must, f"zero={launch.config.zero}", "plan with zero=0, or export --to megatron"
+        )
+    if job.optimizer not in (*MOMENTS, Optimizer.MUON):
+        names = ", ".join((*MOMENTS, Optimizer.MUON))
+        must = f"planner must know how to write the optimizer for Megatron-Bridge: {names}"
+        raise UnsupportedError(must, job.optimizer, "plan with one of these, or export --to megatron")
+
+
+def _optimizer(launch: Launch) -> dict[str, Any]:
+    if launch.job.optimizer is not Optimizer.MUON:
+        return {"optimizer.optimizer": "adam"}
+    return {
+        "optimizer.optimizer": MUON[0],
+        "optimizer.muon_tp_mode": TP_MODE,
+        "optimizer.muon_num_ns_steps": NEWTON_SCHULZ_STEPS,
+    }
 
 
 def _overlap(launch: Launch, recipe: str) -> dict[str, Any]:
@@ -163,7 +202,7 @@ def _overlap(launch: Launch, recipe: str) -> dict[str, Any]:
         experts = overlaps_experts(launch)
         fields["comm_overlap.overlap_moe_expert_parallel_comm"] = experts
         # each refuses the other
-        fields["model.moe_shared_expert_overlap" if experts else "comm_overlap.delay_wgrad_compute"] = False
+        fields[SHARED_OVERLAP if experts else "comm_overlap.delay_wgrad_compute"] = False
     return fields
 
 
@@ -207,12 +246,31 @@ def _sharding(launch: Launch) -> dict[str, Any]:
             "ddp.data_parallel_sharding_strategy": STRATEGIES[zero],
             "checkpoint.ckpt_format": "fsdp_dtensor",
         }
+    if copies := state_copies(launch):
+        fields["ddp.num_distributed_optimizer_instances"] = copies
     if stack is not None and stack.states.engine is StateEngine.MEGATRON_FSDP:
         fields["ddp.fsdp_double_buffer"] = stack.states.double_buffer
         fields["model.init_model_with_meta_device"] = zero >= 1
         if stack.states.gradient == 4.0:
             fields[MAIN_GRADIENTS] = "torch.float32"
         fields["model.gradient_accumulation_fusion"] = stack.states.fused_weight_gradient
+    return fields
+
+
+def _offloaded(launch: Launch) -> dict[str, Any]:
+    """What lies on the host, as Megatron-LM's arguments have it."""
+    check_offload(launch)
+    fields: dict[str, Any] = {}
+    if launch.config.offload & OFFLOAD_OPTIMIZER:
+        narrow = launch.job.precision in PARAM_GATHER and launch.job.precision is not Precision.FP8
+        require(not narrow, TITLE, "an optimizer in CPU memory beside narrow weights", launch.job.precision)
+        fields |= {
+            "optimizer.optimizer_cpu_offload": True,
+            "optimizer.optimizer_offload_fraction": 1.0,
+            "optimizer.use_precision_aware_optimizer": True,
+        }
+    if launch.config.offload & OFFLOAD_ACTIVATIONS:
+        fields |= {"model.cpu_offloading": True, "model.cpu_offloading_num_layers": offloaded_layers(launch)}
     return fields
 
 
@@ -232,6 +290,8 @@ def _recompute(launch: Launch) -> dict[str, Any]:
             "model.recompute_method": None,
             "model.recompute_num_layers": None,
             "model.recompute_modules": names,
+            # which providers of models with shared experts have on, and which refuses to do these again
+            **({SHARED_OVERLAP: False} if "shared_experts" in names else {}),
         }
     whole = config.recompute_layers >= -(-launch.model.num_layers // config.pp)
     count = config.recompute_layers
@@ -292,6 +352,10 @@ def render(launch: Launch, version: str) -> Files:
         missing.append(
             f"layers in bf16: {PRECISIONS[precision]} has {own[0]} first and {own[1]} last, the plan {counted}"
         )
+    if recipe_settings(name).get(SHARED_OVERLAP) and fields.get(SHARED_OVERLAP) is not False:
+        missing.append(
+            "shared experts: the recipe runs them beside the dispatch of tokens, the plan before it"
+        )
     if reduces_in_bf16(launch):
         missing.append(
             "gradients kept and reduced in bf16: its mixed precision has them in fp32, 2 bytes more"
@@ -316,4 +380,6 @@ MEGATRON_BRIDGE: Final = Framework(
     render=render,
     parse=parse,
     recognizes=recognizes,
+    shards_all_by=StateEngine.MEGATRON_FSDP,
+    starts_on=recommended,
 )

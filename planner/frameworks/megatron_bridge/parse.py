@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from planner.catalog.stack_options import (
+    ALL_GATHERED,
     DOUBLE_BUFFER,
     DP_SERIAL,
     DROPOUT,
@@ -16,6 +17,7 @@ from planner.catalog.stack_options import (
     FLOAT8_SWIGLU,
     FP32_GRADIENTS,
     FUSED_EXPERTS,
+    TP_SERIAL,
     UNFUSED_ATTENTION,
     UNFUSED_SWIGLU,
     UPDATE_GRAPH,
@@ -36,20 +38,22 @@ from planner.frameworks.layout import (
     parse_layout,
     recomputed_note,
 )
-from planner.frameworks.megatron.arguments import (
-    CONTEXT_KINDS,
-)
+from planner.frameworks.megatron.arguments import CONTEXT_KINDS, is_plain
+from planner.frameworks.megatron.connections import CONNECTIONS, require_several
+from planner.frameworks.megatron.muon import MUON, TP_MODE
 from planner.frameworks.megatron.states import (
     STRATEGIES,
 )
 from planner.frameworks.megatron_bridge.graphs import OPTIMIZER_GRAPH, graphs_said
 from planner.frameworks.megatron_bridge.recipes import (
     LAYOUTS_COMPUTED,
+    MUON_RECIPES,
     recipe_named,
     recipe_settings,
 )
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
 from planner.frameworks.options import unknown_options
+from planner.frameworks.shell.environment import value_of
 from planner.spec.config import (
     MEGATRON_MODULES,
     OFFLOAD_ACTIVATIONS,
@@ -60,11 +64,14 @@ from planner.spec.config import (
 )
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
+from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
+OPTIMIZER: Final = "optimizer.optimizer"
+SHARED_OVERLAP: Final = "model.moe_shared_expert_overlap"
 VERSION: Final = "0.7.0"
 # names in MIXED_PRECISION_RECIPES, training/mixed_precision.py
 PRECISIONS: Final = {
@@ -122,14 +129,23 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
     if fsdp:
         zero = STRATEGIES.index(strategy) if strategy in STRATEGIES else 3
+    connections = value_of(CONNECTIONS, "\n".join(files.values()))
+    if fsdp:
+        require_several("ddp.use_megatron_fsdp", connections)
     recomputed, of_blocks = _recomputation(s, layers, chunks, (pp, vpp))
     notes += of_blocks
+    notes += _shared_experts(s, model)
+    notes += _muon_notes(s, name)
+    if (
+        s.text(OPTIMIZER, "adam") == MUON[1]
+    ):  # which deals matrices to ranks without the distributed optimizer
+        zero = 1
     axes = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
         "ep": s.count("model.expert_model_parallel_size", 1),
         "etp": s.count("model.expert_tensor_parallel_size", 1),
         "micro_batch": s.count("train.micro_batch_size", 1), "sp": int(s.flag("model.sequence_parallel")),
-        "zero": zero, "hsdp": _shard_group(s, zero, devices, tp * pp), "offload": _offload(s),
+        "zero": zero, "offload": _offload(s),
         "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
         **recomputed,
         **_context_kind(s),
@@ -156,13 +172,15 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
         dispatcher=_dispatcher(s),
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
-        stack_options=_stack_options(s, fsdp, precision),
+        stack_options=_stack_options(s, fsdp, precision, _reduces_alone(s, model, precision)),
         stack_settings=(
             *capacity_said(lambda name: s.number("model." + name), s.flag("model." + STASH)),
             *padding_said(s.number("model." + PADDED_TO), s.flag("model." + PADS)),
         ),
         param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
         bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
+        connections=connections,
+        state_copies=s.count("ddp.num_distributed_optimizer_instances", 1) if zero else 1,
         window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py
     )
 
@@ -209,7 +227,61 @@ def _recomputation(
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
 
 
-def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tuple[str, ...]:
+def _shared_experts(s: Settings, model: ModelSpec | None) -> list[str]:
+    """A note where shared experts run beside the dispatch of tokens. Raises `InputError` where that is refused
+    (training/comm_overlap.py; Megatron-Core transformer_config.py __post_init__)."""
+    shared = model is not None and any(layer.moe and layer.moe.shared_ffn for layer in model.blocks)
+    if not (s.flag(SHARED_OVERLAP) and shared):
+        return []
+    if _overlaps_experts(s):
+        must = f"{SHARED_OVERLAP} must be false with overlap_moe_expert_parallel_comm"
+        raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
+    again = (
+        s.text("model.recompute_modules", "")
+        if s.text("model.recompute_granularity", "") == "selective"
+        else ""
+    )
+    if "shared_experts" in again:
+        must = f"{SHARED_OVERLAP} must be false where shared_experts are recomputed"
+        raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
+    return [f"{SHARED_OVERLAP}: shared experts beside the dispatch of tokens are modelled before it"]
+
+
+def _muon_notes(s: Settings, name: str | None) -> list[str]:
+    """What of Muon is costed otherwise. Raises `InputError` for what planner costs in no way."""
+    said = s.text(OPTIMIZER, "")
+    if not said and name in MUON_RECIPES:
+        return [
+            f"the recipe's optimizer is Muon, counted as AdamW: {OPTIMIZER}=muon in the script says which it is"
+        ]
+    if said not in MUON:
+        return []
+    # Megatron-Core's default, and that of the recipes' function
+    mode = s.text("optimizer.muon_tp_mode", "blockwise" if name in MUON_RECIPES else TP_MODE)
+    if mode != TP_MODE and s.count("model.tensor_model_parallel_size", 1) > 1:
+        must = f"optimizer.muon_tp_mode must be {TP_MODE}: planner costs no other"
+        raise InputError(
+            must, f"{mode}, the default unless it is set", f"add optimizer.muon_tp_mode={TP_MODE}"
+        )
+    if said == MUON[1]:
+        return ["dist_muon: every rank all-reduces all gradients, which are modelled as scattered"]
+    return []
+
+
+def _overlaps_experts(s: Settings) -> bool:
+    sections = ("comm_overlap", "model")
+    return any(s.flag(f"{section}.overlap_moe_expert_parallel_comm") for section in sections)
+
+
+def _reduces_alone(s: Settings, model: ModelSpec | None, precision: Precision | None) -> bool:
+    """Do tensor-parallel collectives run alone where measured recipes run them under products?"""
+    recipe = s.flag("model.sequence_parallel") and s.count("model.tensor_model_parallel_size", 1) > 1
+    if not recipe or model is None or not is_plain(model, precision or Precision.BF16):
+        return False
+    return not any(s.flag(f"{section}.tp_comm_overlap") for section in ("comm_overlap", "model"))
+
+
+def _stack_options(s: Settings, fsdp: bool, precision: Precision | None, alone: bool) -> tuple[str, ...]:
     """Options of the stack that the fields set."""
     fused = precision is Precision.FP8_MX and s.flag("model.use_transformer_engine_op_fuser")
     doubled = fsdp and s.flag("ddp.fsdp_double_buffer")
@@ -219,13 +291,14 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
     drops = s.text("model.hidden_dropout", "0") not in ("0", "0.0")
     apart = not s.flag(FUSED_ACTIVATION, True)
     captured = not fsdp and s.flag(OPTIMIZER_GRAPH)
-    overlapped = any(
-        s.flag(f"{section}.overlap_moe_expert_parallel_comm") for section in ("comm_overlap", "model")
-    )
-    overlapped = overlapped and not fsdp and s.count("model.expert_model_parallel_size", 1) > 1
+    overlapped = _overlaps_experts(s) and not fsdp and s.count("model.expert_model_parallel_size", 1) > 1
     serial = not fsdp and not s.flag("ddp.overlap_grad_reduce", True)
+    ranks = s.count("model.expert_model_parallel_size", 1) * s.count("model.expert_tensor_parallel_size", 1)
+    gathered = s.text("model.moe_token_dispatcher_type", "") == "allgather" and ranks > 1
     kernels = (
+        *[ALL_GATHERED] * gathered,
         *[DP_SERIAL] * serial,
+        *[TP_SERIAL] * (alone and not fsdp),
         *[UPDATE_GRAPH] * captured,
         *[EXPERTS_OVERLAPPED] * overlapped,
         *[FUSED_EXPERTS] * fused,
@@ -236,15 +309,6 @@ def _stack_options(s: Settings, fsdp: bool, precision: Precision | None) -> tupl
     return (*[DOUBLE_BUFFER] * doubled, *[FP32_GRADIENTS] * wide, *kernels, *[FLOAT8_SWIGLU] * narrow)
 
 
-def _shard_group(s: Settings, zero: int, devices: int | None, divided: int) -> int:
-    """Devices that share one copy of the optimizer's states (training/initialize.py); 0 for all, and where the files
-    don't state them."""
-    copies = s.count("ddp.num_distributed_optimizer_instances", 1)
-    if copies == 1 or devices is None or not zero:
-        return 0
-    return max(devices // divided // copies, 1)
-
-
 def _offload(s: Settings) -> int:
     """The optimizer's states (training/optim.py), and activations of layers, on the host."""
     away = s.flag("model.cpu_offloading") and s.flag("model.cpu_offloading_activations", True)
@@ -253,7 +317,9 @@ def _offload(s: Settings) -> int:
 
 
 def _optimizer(s: Settings) -> Optimizer | None:
-    """AdamW with moments in bf16, where a precision-aware optimizer is given that type; None for fp32."""
+    """Muon, or AdamW with moments in bf16, where a precision-aware optimizer is given that type; None for fp32."""
+    if s.text(OPTIMIZER, "adam") in MUON:
+        return Optimizer.MUON
     narrow = s.text("optimizer.exp_avg_dtype", "").removeprefix("torch.") in ("bfloat16", "bf16")
     aware = s.flag("optimizer.use_precision_aware_optimizer")
     return Optimizer.ADAMW_BF16 if narrow and aware else None

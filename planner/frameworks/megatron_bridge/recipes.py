@@ -29,6 +29,7 @@ READ: Final = frozenset(
         "ddp.use_megatron_fsdp", "ddp.data_parallel_sharding_strategy", "ddp.fsdp_double_buffer",
         "train.global_batch_size", "train.micro_batch_size", "mixed_precision",
         "optimizer.use_precision_aware_optimizer", "optimizer.exp_avg_dtype", "model.mtp_num_layers",
+        "model.moe_shared_expert_overlap", "comm_overlap.tp_comm_overlap",
     )
 )  # fmt: skip
 RECIPES: Final = {
@@ -61,6 +62,8 @@ RECIPES: Final = {
 }
 # whose functions compute how layers are dealt to stages (_pipeline_model_parallel_layout_builder)
 LAYOUTS_COMPUTED: Final = frozenset(("deepseek-v3", "kimi-k2", "moonlight-16b-a3b"))
+# whose functions set up Muon (distributed_muon_with_cosine_annealing)
+MUON_RECIPES: Final = frozenset(("kimi-k2",))
 # whose comm_overlap is None, so that fields below it cannot be overridden
 WITHOUT_OVERLAP: Final = frozenset(
     RECIPES[name]

@@ -80,12 +80,19 @@ class StateEngine(StrEnum):
 class Dispatcher(StrEnum):
     """How tokens reach their experts: NCCL all-to-all, or a fused kernel that sends each token once per node.
 
-    DEEPEP's kernels were tuned for Hopper; HYBRIDEP's fill the links of Blackwell too.
+    DEEPEP's kernels were tuned for Hopper; HYBRIDEP's fill the links of Blackwell too. ALL_GATHER hands every token to
+    all ranks of the group, which reduce-scatter what their experts make of it (Megatron-Core's default).
     """
 
     ALL_TO_ALL = "all-to-all"
+    ALL_GATHER = "all-gather"
     DEEPEP = "deepep"
     HYBRIDEP = "hybridep"
+
+    @property
+    def fused(self) -> bool:
+        """Is it a fused kernel, with buffers of its own?"""
+        return self in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
 
 
 class ContextExchange(StrEnum):
