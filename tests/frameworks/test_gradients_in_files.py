@@ -147,7 +147,8 @@ def test_what_is_not_costed_is_said() -> None:
     assert notes(f"--hidden-dropout 0 {EXPERTS}") == ""
     assert "dropout" in notes("")
     assert "one after the other" in notes("--num-experts 8")
-    assert "allgather" in notes("--num-experts 8 --expert-model-parallel-size 8")
+    shared = "--moe-shared-expert-intermediate-size 512 --moe-shared-expert-overlap"
+    assert "modelled before it" in notes(f"--hidden-dropout 0 {EXPERTS} {shared}")
     assert "0.25" in notes(
         "--optimizer-cpu-offload --optimizer-offload-fraction 0.25 --use-precision-aware-optimizer"
     )
