@@ -32,6 +32,7 @@ from planner.catalog.load_links import (
     LinksFile,
     ScaleUpEntry,
     combine,
+    fabric_of,
     load_link_rates,
     read_links_file,
 )
@@ -273,8 +274,7 @@ def fit_file(rows: list[Row]) -> LinksFile:
 def efa_of(gpu: str) -> FabricEntry:
     """EFA as it serves one accelerator: the fabric of all rows of several nodes."""
     entries = [entry for entry in read_links_file(PUBLISHED_FILE).fabric if entry.kind == "efa"]
-    own = (entry for entry in entries if entry.architecture == DEVICES[gpu].architecture)
-    return next(own, entries[0])
+    return fabric_of(entries, DEVICES[gpu].name, DEVICES[gpu].architecture)
 
 
 def held_out_errors(rows: list[Row]) -> dict[tuple[bool, str, str], list[float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
@@ -86,9 +87,10 @@ class ScaleUpEntry(_Model):
 
 
 class FabricEntry(_Model):
-    """One kind of fabric, for one architecture or (empty) for all."""
+    """One kind of fabric, for one accelerator, or (empty) for those of one architecture, or for all."""
 
     kind: str
+    accelerator: str = ""
     architecture: str = ""
     latency: float
     flush: bool = False
@@ -102,6 +104,9 @@ class FabricEntry(_Model):
     p2p_base: float
     p2p_fraction: float
     p2p_ramp: float
+    rendezvous: float = 0.0
+    message_ramp: float = 0.0
+    message_saturation: float = 0.0
     source: str
     note: str = ""
     measured: bool
@@ -156,11 +161,18 @@ def choose(
     if not own or _leading_word(scale_up_kind) in _STAND_INS:
         kin.append(f"{scale_up.accelerator} {scale_up.kind} for {accelerator_name} {scale_up_kind}")
     fabric_name = _known("fabric", fabric_kind, _FABRIC_KINDS)
-    fabrics = [entry for entry in file.fabric if entry.kind == fabric_name]
-    fabric = next((entry for entry in fabrics if entry.architecture == arch), fabrics[0])
+    fabric = fabric_of([entry for entry in file.fabric if entry.kind == fabric_name], accelerator_name, arch)
     if fabric.architecture not in ("", arch):
         kin.append(f"{fabric.kind} of {fabric.architecture} for that of {arch}")
     return scale_up, fabric, "; ".join(kin)
+
+
+def fabric_of(entries: Sequence[FabricEntry], accelerator: str, architecture: str) -> FabricEntry:
+    """The entry of a device, of its architecture or for all; the first where there is none. Of several hosts of one
+    architecture (p5 and p5en of Hopper) each has its own network cards."""
+    own = [e for e in entries if e.accelerator and _same_device(_folded(accelerator), _folded(e.accelerator))]
+    similar = [e for e in entries if not e.accelerator and e.architecture == architecture]
+    return (*own, *similar, *entries)[0]
 
 
 def combine(scale_up: ScaleUpEntry, fabric: FabricEntry, kin: str) -> LinkRates:

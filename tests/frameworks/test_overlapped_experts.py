@@ -9,6 +9,7 @@ import pytest
 
 from planner.catalog.stack_options import EXPERTS_OVERLAPPED
 from planner.frameworks import framework
+from planner.reasons import confidence_of
 from planner.request import cost_model
 from planner.solve.faster_kernels import faster_kernels
 from planner.space.framework_rules import rules_for
@@ -81,3 +82,14 @@ def test_what_it_would_save_is_said_of_any_listed_configuration() -> None:
     (other,) = said(replace(alone, micro_batch=1, num_microbatches=16), CONFIG)
     assert CONFIG.describe() in other
     assert not faster_kernels(on_hopper(), ConfigTable.of([CONFIG]), 0.0, cost_model)
+
+
+def test_efa_starts_no_messages_for_kernels() -> None:
+    """DeepEP's need that; what stands in for it there is said, and not advised."""
+    for cluster, advised in (("dgx-h100", True), ("aws-p5", False)):
+        subject = problem(MODEL, "megatron-2026", gpus=64, cluster=cluster)
+        lines = faster_kernels(subject, ConfigTable.of([CONFIG]), inf, cost_model)
+        assert any("dispatched by" in line for line in lines) is advised
+        fused = problem(MODEL, "megatron-2026+deepep", gpus=64, cluster=cluster)
+        told = confidence_of(fused, cost_model(fused))
+        assert ("needs UCCL or NVSHMEM" in told.explanation) is not advised

@@ -238,7 +238,7 @@ def _plain(word: Word, update: Update, said: str) -> _Switch:
     return lambda text, stack: (update, said) if word.asked(text) else None
 
 
-_FLASH: Final = Word(r"flash[ _-]?att|\bfa-?[123]?\b")
+_FLASH: Final = Word(r"flash[ _-]?att|\bfa-?[123]?\b|\bfused[ _-]sdpa")
 _VERSIONED: Final = r"flash[ _-]?att(?:entio)?n[ _-]?v?"
 _FLASH_1: Final = Word(_VERSIONED + r"1(?![\d])|\bfa-?1\b")
 _FLASH_2: Final = Word(_VERSIONED + r"2|\bfa-?2\b")
@@ -256,17 +256,18 @@ _SOFTMAX_OF_ITS_OWN: Final = ("megatron", "megatron-deepspeed")
 # any overlap, not that of one kind of communication
 _OVERLAP: Final = Word(
     r"(?:(?<=no )|(?<=without )|(?<=w/o )|(?<![\w)+/-] )(?<![\w.-]))"
-    r"(?:(?:comm\w*|comp\w*)(?:[ /-](?:and )?(?:comm\w*|comp\w*))?[ -])?overlap(?:ping)?(?![\w-])"
+    r"(?:(?:comm\w*|comp\w*)(?:[ /-](?:and )?(?:comm\w*|comp\w*))?[ -])?overlap(?:ping)?(?![\w-]| of )"
 )
 _DP_OVERLAP: Final = Word(
-    r"\bdp[ _-](?:comm[ _-])?overlap|overlap[ _-]grad|gradient bucketing|\bgrad\w*[ _-](?:reduc\w+[ _-])?overlap"
+    r"\bdp[ _-](?:comm[ _-])?overlap|overlap[ _-](?:of[ ](?:the[ ])?)?grad|gradient bucketing|"
+    r"\bgrad\w*[ _-](?:reduc\w+[ _-])?overlap"
 )
 _TP_OVERLAP: Final = Word(
     r"async[ _-]tp\b|userbuffers?\b|(?<![a-z])tp[ _-](?:comm\w*[ _-])?overlap|(?<=no )tp[ _-]comm"
 )
 _EP_OVERLAP: Final = Word(
-    r"(?<![a-z])(?:ep|moe|expert(?:[ _-]parallel)?)[ _-](?:comm[ _-])?(?:a2a[ _-]|all-?to-?all[ _-])?overlap|"
-    r"(?:a2a|all-?to-?all)[ _-]overlap|overlap[ _-]moe[ _-]expert"
+    r"(?<![a-z])(?<!shared[ _-])(?:ep|moe|expert(?:[ _-]parallel)?)[ _-](?:comm[ _-])?(?:a2a[ _-]|all-?to-?all[ _-])?"
+    r"overlap|(?:a2a|all-?to-?all)[ _-]overlap|overlap[ _-]moe[ _-]expert|overlap of (?:the )?(?:experts?|moe|ep)\b"
 )
 _DISPATCHERS: Final = (
     (Word(r"hybrid-?ep"), Dispatcher.HYBRIDEP),

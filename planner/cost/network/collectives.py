@@ -170,7 +170,10 @@ def all_to_all_time(size: Quantity, group: GroupLinks, rates: LinkRates) -> Quan
     wire = np.maximum(intra, inter)
     floor = operation.base + operation.hop * group.steps + np.where(nodes > 1, _message_hop(fabric), 0.0)
     transfer = _transfer(wire, local, operation) + _filled_across(wire, nodes, fabric)
-    return _unless_alone(floor + (ranks - local) * fabric.message + transfer, ranks)
+    peers = ranks - local
+    each = inter / np.maximum(peers, 1.0)
+    messages = fabric.message + _bounded(_filling(each, fabric.message_ramp), fabric.message_saturation)
+    return _unless_alone(floor + peers * messages + transfer, ranks)
 
 
 def dispatch_time(
@@ -291,7 +294,7 @@ def _crossing(group: GroupLinks, operation: OperationRates, rates: LinkRates) ->
 def _message_hop(fabric: FabricRates) -> float:
     """A message between two nodes, in NCCL's protocol of full bandwidth [s]."""
     latency = (2 if fabric.flush else 1) * fabric.latency
-    return fabric.latency_factor * (SIMPLE.ring_hop + latency)
+    return fabric.latency_factor * (SIMPLE.ring_hop + latency + fabric.rendezvous)
 
 
 def _scale_up_reached(
@@ -324,9 +327,13 @@ def _transfer(wire: Quantity, local: Quantity, operation: OperationRates) -> Qua
 
 def _filled_across(wire: Quantity, nodes: Quantity, fabric: FabricRates) -> Quantity:
     """Filling of the pipeline between nodes [s]: s E / (s + E), s = 2 sqrt(ramp W), E = `saturation`."""
-    across, most = _filling(wire, fabric.ramp), fabric.saturation
-    bounded = across / (1 + across / most) if most > 0 else 0.0 * across
+    bounded = _bounded(_filling(wire, fabric.ramp), fabric.saturation)
     return np.where(np.asarray(nodes) > 1, bounded, 0.0)
+
+
+def _bounded(time: Quantity, most: float) -> Quantity:
+    """s E / (s + E): `time` s where it is short, near E = `most` where it is long [s]."""
+    return time / (1 + time / most) if most > 0 else 0.0 * time
 
 
 def _filling(wire: Quantity, ramp: Quantity) -> Quantity:

@@ -75,11 +75,13 @@ class Crossing:
         """Levels of a binary tree over nodes [1]."""
         return np.log2(self.nodes)
 
-    def hop(self, of_nccl: Quantity, simple: bool) -> Quantity:
-        """One crossing [s]: NCCL's and the fabric's latency, which counts twice where the receiver must flush."""
+    def hop(self, of_nccl: Quantity, protocol: Protocol) -> Quantity:
+        """One crossing [s]: NCCL's and the fabric's latency, which counts twice where the receiver must flush, and what
+        a message beyond LL's size waits for its receiver."""
         fabric = self.fabric
-        twice = 2.0 if simple and fabric.flush else 1.0
-        return fabric.latency_factor * (of_nccl + twice * fabric.latency)
+        twice = 2.0 if protocol is SIMPLE and fabric.flush else 1.0
+        agreed = 0.0 if protocol is LL else fabric.rendezvous
+        return fabric.latency_factor * (of_nccl + twice * fabric.latency + agreed)
 
     def ll_limit(self) -> Quantity:
         """Bus bandwidth of LL [bytes/s]."""
@@ -111,7 +113,7 @@ def ring_time(
         simple = protocol is SIMPLE
         of_nccl = np.where(np.asarray(at.local) > 1, protocol.ring_hop, protocol.tree_hop)
         inside = protocol.start + passes * protocol.step * (at.ranks - 1 - far)
-        latency = floor + inside + passes * far * at.hop(of_nccl, simple)
+        latency = floor + inside + passes * far * at.hop(of_nccl, protocol)
         reached = bandwidth * protocol.ring_share
         if protocol is LL:
             reached = np.minimum(reached, at.ll_limit())
@@ -126,7 +128,7 @@ def pat_time(moved: Quantity, at: Crossing) -> Quantity:
 
     8 µs + log2(nodes) hop / 3.5 + 2.8 µs x ranks, 0.75 of the bandwidth; NCCL 2.23 and later.
     """
-    hop = PAT_HOP_SHARE * at.hop(SIMPLE.tree_hop, True)
+    hop = PAT_HOP_SHARE * at.hop(SIMPLE.tree_hop, SIMPLE)
     return PAT_BASE + at.levels * hop + PAT_RANK * at.ranks + moved / (at.cards * PAT_SHARE)
 
 
@@ -140,9 +142,8 @@ def tree_time(size: Quantity, floor: Quantity, at: Crossing) -> Quantity:
     across = at.cards * np.where(np.asarray(at.nodes) > 2, 1.0, 2.0)
     bandwidth = np.minimum(at.scale_up, across)
     for protocol in at.protocols():
-        simple = protocol is SIMPLE
         latency = floor + protocol.start + 2 * protocol.tree_step * (at.local - 1)
-        latency = latency + 2 * at.levels * at.hop(protocol.tree_hop, simple)
+        latency = latency + 2 * at.levels * at.hop(protocol.tree_hop, protocol)
         reached = bandwidth * protocol.tree_share
         if protocol is LL:
             reached = np.minimum(reached, at.ll_limit())
@@ -165,7 +166,7 @@ def switch_tree_time(size: Quantity, floor: Quantity, switched: Quantity, at: Cr
     for count, smaller in SWITCH_CHUNKS:
         chunk = np.where((size < count * heads * chunk) & (chunk > smaller), smaller, chunk)
     late = (3 + 2 * at.levels) * np.minimum(heads * chunk, size) / at.cards
-    latency = floor + 2 * at.levels * at.hop(SWITCH_HOP, True)
+    latency = floor + 2 * at.levels * at.hop(SWITCH_HOP, SIMPLE)
     time = latency + np.maximum(switched, bus / across) + late
     return np.where(np.asarray(at.local) > 2, time, np.inf)
 

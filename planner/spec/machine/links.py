@@ -34,9 +34,11 @@ class FabricRates:
     full bandwidth where the receiver must `flush` its card (before Hopper on EFA). `ordered`: bytes arrive in order, so
     that NCCL's low-latency protocols work. `fraction`: share of the nominal device bandwidth that collectives reach
     [1]. `switch_chunk`: largest chunk of a switch-assisted tree [bytes]. `ramp`, `saturation`: filling time of an
-    all-to-all's pipeline and the most that it adds [s]. `message`: cost of one more peer in an all-to-all [s];
-    `all_to_all_fraction`: `fraction` in it [1]. `p2p_base` [s], `p2p_fraction` [1], `p2p_ramp` [s]: one send and its
-    receive. `latency_factor`: latencies measured on the user's own fabric over these [1].
+    all-to-all's pipeline and the most that it adds [s]; `message_ramp`, `message_saturation`: of each message of it.
+    `message`: cost of one more peer in an all-to-all [s]; `all_to_all_fraction`: `fraction` in it [1]. `rendezvous`:
+    what a message waits for its receiver beyond `latency`, in all protocols but LL [s]. `p2p_base` [s], `p2p_fraction`
+    [1], `p2p_ramp` [s]: one send and its receive. `latency_factor`: latencies measured on the user's own fabric over
+    these [1].
     """
 
     latency: float
@@ -51,6 +53,9 @@ class FabricRates:
     p2p_base: float
     p2p_fraction: float
     p2p_ramp: float
+    rendezvous: float = 0.0
+    message_ramp: float = 0.0
+    message_saturation: float = 0.0
     latency_factor: float = 1.0
 
 

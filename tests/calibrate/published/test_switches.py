@@ -105,6 +105,11 @@ def test_a_dispatcher_that_is_denied_is_none(text: str) -> None:
     [
         ("no overlap-moe-expert-parallel-comm", False),
         ("EP overlap off", False),
+        ("no shared expert overlap", False),
+        ("shared_expert_overlap=True", False),
+        ("no overlap of the expert exchange", False),
+        ("no shared expert overlap; moe_a2a_overlap=True", True),
+        ("overlap of the experts' exchange", True),
         ("moe_a2a_overlap=False", False),
         ("EP overlap", True),
         ("EP A2A overlap, no CUDA graphs", True),
@@ -143,7 +148,14 @@ def test_nothing_overlaps(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["overlap_grad_reduce=False", "no overlap-grad-reduce", "no dp overlap", "DP overlap off"]
+    "text",
+    [
+        "no overlap of gradients",
+        "overlap_grad_reduce=False",
+        "no overlap-grad-reduce",
+        "no dp overlap",
+        "DP overlap off",
+    ],
 )
 def test_gradients_reduced_with_nothing_beside(text: str) -> None:
     before = load_stack("megatron-2026").communication
@@ -154,7 +166,13 @@ def test_gradients_reduced_with_nothing_beside(text: str) -> None:
 
 def test_the_overlap_of_one_exchange_is_no_other() -> None:
     stack = load_stack("megatron-2026")
-    for text in ("EP overlap off", "CP overlap: none", "overlap-grad-reduce, overlap-param-gather"):
+    for text in (
+        "no overlap of the expert exchange",
+        "no shared expert overlap",
+        "EP overlap off",
+        "CP overlap: none",
+        "overlap-grad-reduce, overlap-param-gather",
+    ):
         assert apply_switches(stack, text)[0].communication.dp_overlap == stack.communication.dp_overlap
 
 

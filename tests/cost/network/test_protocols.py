@@ -11,8 +11,9 @@ from benchmarks import link_tables
 from planner.catalog.load_links import load_link_rates
 from planner.cost.network import collectives
 from planner.cost.network.protocols import Crossing, pat_time, ring_time, switch_tree_time, tree_time
-from planner.cost.network.traffic import GroupLinks
+from planner.cost.network.traffic import GroupLinks, group_links
 from planner.spec.machine.links import FabricRates
+from planner.spec.machine.load_cluster import load_cluster
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 INFINIBAND = load_link_rates("h100-sxm-80g", "hopper", "nvlink", "infiniband").fabric
@@ -37,8 +38,8 @@ def test_an_empty_message_takes_nccl_s_latencies() -> None:
     assert tree_time(0.0, 10e-6, two_nodes(P5)) == pytest.approx(60e-6)
     # p4de: Simple alone, whose crossing takes 14 + 2 x 20 us, its launch 1.8 and each of 14 steps 3.4 us more
     assert tree_time(0.0, 10e-6, two_nodes(P4DE)) == pytest.approx(10e-6 + 108e-6 + 1.8e-6 + 47.6e-6)
-    # NVLSTree: 2 x (20.9 + 20) us; PAT: 8 + 14 / 3.5 + 2.8 x 2 us
-    assert switch_tree_time(0.0, 33.4e-6, 0.0, two_nodes(P5)) == pytest.approx(115.2e-6)
+    # NVLSTree: 2 x (20.9 + 20 us, 41 of rendezvous); PAT: 8 + 14 / 3.5 + 2.8 x 2 us
+    assert switch_tree_time(0.0, 33.4e-6, 0.0, two_nodes(P5)) == pytest.approx(197.2e-6)
     assert pat_time(0.0, two_nodes(INFINIBAND, 1.0)) == pytest.approx(17.6e-6)
 
 
@@ -130,3 +131,32 @@ def test_slow_links_inside_nodes_hold_up_every_operation_as_they_do_alone() -> N
     whole = float(collectives.all_reduce_time(10 * GIB, group, rates))
     bus = 31e9 * rates.all_reduce.fraction[-1]
     assert whole <= 1.03 * 10 * GIB * 2 * 63 / 64 / bus
+
+
+@pytest.mark.parametrize(
+    ("nodes", "operation", "size", "reached"),
+    [
+        (2, "all_to_all", 256, 79.21), (4, "all_to_all", 64, 44.53), (16, "all_to_all", 64, 26.29),
+        (32, "all_to_all", 32, 19.79), (32, "all_to_all", 1024, 38.83),
+        (4, "all_gather", 256, 261.53), (16, "all_gather", 64, 47.36), (32, "all_gather", 32, 12.43),
+        (8, "all_reduce", 128, 79.40), (16, "all_reduce", 512, 112.78), (32, "all_reduce", 8192, 161.18),
+    ],
+)  # fmt: skip
+def test_timings_of_2_to_32_p5(nodes: int, operation: str, size: int, reached: float) -> None:
+    """Size in MiB over time in GB/s: crazyguitar/aws-gpu-communication-benchmark@fd167f9 data. All-to-alls set the
+    filling of a message, all-gathers and all-reduces nothing."""
+    cluster = load_cluster(f"{nodes}x8 h100 400G-efa", None)
+    rates = load_link_rates("h100-sxm-80g", "hopper", "nvlink", "efa")
+    group = group_links(1.0, 8.0 * nodes, cluster)
+    time = float(getattr(collectives, f"{operation}_time")(size * MIB, group, rates))
+    assert size * MIB / time == pytest.approx(reached * 1e9, rel={"all_to_all": 0.15}.get(operation, 0.35))
+
+
+def test_each_host_of_a_generation_has_its_own_cards() -> None:
+    p5, p5en, p6 = (
+        load_link_rates(name, generation, "nvlink", "efa").fabric
+        for name, generation in (("h100-sxm-80g", "hopper"), ("h200-sxm", "hopper"), ("b300", "blackwell"))
+    )
+    assert (p5.rendezvous, p5en.rendezvous, p6.rendezvous) == (41e-6, 0.0, 0.0)
+    assert p5.message_ramp == p5en.message_ramp == p6.message_ramp > 0
+    assert load_link_rates("h100-sxm-80g", "hopper", "nvlink", "infiniband").fabric.message_ramp == 0
