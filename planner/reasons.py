@@ -168,7 +168,8 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         band *= UNLIKE_BAND
         notes.append(
             f"wider because {stack.communication.dispatcher} over EFA needs UCCL or NVSHMEM, whose host passes "
-            "messages on: of AWS's 43 published runs half took 1.9 times what is predicted, or more, and NCCL was often faster"
+            "messages on: half of AWS's 43 published runs took 1.9 times what is predicted or more, often longer than "
+            "with NCCL"
         )
     device = problem.cluster.accelerator.name
     if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:

@@ -9,11 +9,13 @@ import pytest
 from planner.errors import UnsupportedError
 from planner.frameworks import framework
 from planner.frameworks.framework import Launch
+from planner.request import cost_model
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ContextKind, ParallelConfig
+from planner.spec.config import ConfigTable, ContextKind, ParallelConfig, Recompute
 from planner.spec.precision import Precision
 from planner.spec.stack import Stack
+from planner.spec.stack.kinds import CrossEntropy
 from tests.frameworks.launches import golden_launch, launch, problem
 
 MIXTURE = ParallelConfig(dp=128, ep=8, micro_batch=1, num_microbatches=2, zero=1)
@@ -218,3 +220,33 @@ def test_packed_texts_are_exchanged_as_transformer_engine_can(
     rules = all_rules_for("megatron")
     assert ("cp-packed" in {broken.rule for broken in explain_config(config, packs, rules)}) is not legal
     assert "cp-packed" not in {broken.rule for broken in explain_config(config, given, rules)}
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ("", CrossEntropy.VOCAB_PARALLEL),
+        ("--cross-entropy-loss-fusion", CrossEntropy.COMPILED),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", CrossEntropy.FUSED),
+    ],
+)
+def test_which_fused_loss_megatron_is_asked_for(options: str, kept: CrossEntropy) -> None:
+    found = framework("megatron")
+    text = script("megatron", golden_launch("megatron"))
+    line = next(line for line in text.splitlines() if "--micro-batch-size" in line)
+    asked = text.replace(line, f"  {options} \\\n{line}" if options else line)
+    read = found.parse({"launch.sh": asked}).cross_entropy
+    assert read is (None if kept is CrossEntropy.VOCAB_PARALLEL else kept)
+
+
+def test_losses_of_megatron_by_bytes_a_logit() -> None:
+    """Unfused in place 6, compiled 12 (two peaks of NeMo have 10 and 14), Transformer Engine's 4."""
+    subject = problem("llama-3.1-8b", "megatron-2026", gpus=8)
+    config = ConfigTable.of([ParallelConfig(dp=8, zero=1, recompute=Recompute.FULL, recompute_layers=32)])
+    logits = subject.job.seq_len * subject.model.vocab
+    for loss, each in (("vocab-parallel", 6.0), ("compiled", 12.0), ("fused", 4.0)):
+        stack = changed(subject.stack, kernels={"cross_entropy": loss})
+        cost = cost_model(replace(subject, stack=stack)).evaluate(config, keep_terms=True)
+        assert cost.detail is not None
+        held = float(cost.detail.memory["loss"]["logits"][0, 0])
+        assert held / logits == pytest.approx(each, rel=0.05)

@@ -172,6 +172,8 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
         return {"kernels": {"cross_entropy": CrossEntropy.VOCAB_PARALLEL}}, "the loss on whole logits"
     if not _FUSED_LOSS.asked(text):
         return None
+    if re.search(r"cross[- ]entropy fusion \(?native", text):
+        return {"kernels": {"cross_entropy": CrossEntropy.COMPILED}}, "cross-entropy compiled (native fusion)"
     return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"
 
 

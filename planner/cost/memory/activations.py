@@ -34,6 +34,9 @@ RESIDUAL_WORKING = 16.0
 # Copies of the fp32 stream alive in the backward pass of an RMS norm of single operations, beside the one it kept: the
 # gradient of the normed stream, its part through the product, and of the square the factor, the gradient and their sum.
 NORM_WORKING = 5.0
+# copies of fp32 logits at the peak of Megatron-LM's native fusion, as of PyTorch's loss: of two peaks of NeMo (logs of
+# NVIDIA/dgxc-benchmarking, llama3 8B), what is left for the loss is 10 and 14 bytes a logit, 12 counted
+COMPILED_PEAK = 3.0
 
 
 @dataclass(frozen=True)
@@ -352,7 +355,8 @@ def head_activations(
     Inputs: 4 s b h and the norm's statistics; a head that is not `trained` keeps no input of its own. Unfused loss in q
     bytes (4: fp32): keeps q s b V of log-probabilities, peaks at 3 q s b V in the backward pass (measured: 12 s b V).
     On logits that tp ranks split, PyTorch's peaks at 4: log-probabilities, the gradient at the labels, exponents and
-    their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Fused on bf16 logits: those and
+    their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Megatron-LM's works in place
+    since 2024: 1.5. Fused on bf16 logits: those and
     their gradient. Chunked: 3 q s b V over the chunks, and the head input's gradient.
     V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is. Whole logits are a copy
     of what tp ranks gather of their parts, all three alive for a moment, beside the norm's output before it is gathered
@@ -388,8 +392,8 @@ def head_activations(
             inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part,
             forward - logits * (1.0 - part), np.maximum(inputs + logits * part, behind),
         )  # fmt: skip
-    split_peak = kernels.split_loss_peak or kernels.loss_peak
-    peak = np.where(split > 1, split_peak, kernels.loss_peak)
+    alone = COMPILED_PEAK if kernels.cross_entropy is CrossEntropy.COMPILED else kernels.loss_peak
+    peak = np.where(split > 1, kernels.split_loss_peak or alone, alone)
     idle = _idle_scores(model, x, kernels, recipe, wide)
     return HeadActivations(
         inputs,

@@ -122,7 +122,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         layers=layers,
         unknown=() if program else unknown,
         optimizer=_optimizer(arguments),
-        cross_entropy=CrossEntropy.FUSED if arguments.has("--cross-entropy-loss-fusion") else None,
+        cross_entropy=_cross_entropy(arguments),
         dispatcher=_dispatcher(arguments),
         param_gather=gathers,
         bf16_layers=bf16_layers(arguments),
@@ -191,6 +191,14 @@ def _kernel_notes(a: Arguments) -> list[str]:
         if not a.has("--moe-grouped-gemm"):
             said.append("without --moe-grouped-gemm experts run one after the other: modelled as grouped")
     return said
+
+
+def _cross_entropy(a: Arguments) -> CrossEntropy | None:
+    """The fused loss that the options ask for, Megatron-LM's own unless it is to be Transformer Engine's."""
+    if not a.has("--cross-entropy-loss-fusion"):
+        return None
+    engine = a.word("--cross-entropy-fusion-impl", "native") == "te"
+    return CrossEntropy.FUSED if engine else CrossEntropy.COMPILED
 
 
 def _dispatcher(a: Arguments) -> Dispatcher | None:

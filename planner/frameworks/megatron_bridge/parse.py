@@ -169,7 +169,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             "megatron-bridge", VERSION, [f for f in overrides if name or not f.startswith("dataset.")]
         ),
         notes=tuple(notes),
-        cross_entropy=CrossEntropy.FUSED if s.flag("model.cross_entropy_loss_fusion") else None,
+        cross_entropy=_cross_entropy(s),
         dispatcher=_dispatcher(s),
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
         stack_options=_stack_options(s, fsdp, precision, _reduces_alone(s, model, precision)),
@@ -323,6 +323,14 @@ def _optimizer(s: Settings) -> Optimizer | None:
     narrow = s.text("optimizer.exp_avg_dtype", "").removeprefix("torch.") in ("bfloat16", "bf16")
     aware = s.flag("optimizer.use_precision_aware_optimizer")
     return Optimizer.ADAMW_BF16 if narrow and aware else None
+
+
+def _cross_entropy(s: Settings) -> CrossEntropy | None:
+    """The fused loss that a file asks for: Transformer Engine's, as recipes set it, unless it names another."""
+    if not s.flag("model.cross_entropy_loss_fusion"):
+        return None
+    engine = s.text("model.cross_entropy_fusion_impl", "te") == "te"
+    return CrossEntropy.FUSED if engine else CrossEntropy.COMPILED
 
 
 def _dispatcher(s: Settings) -> Dispatcher | None:

@@ -41,12 +41,14 @@ class SparseKernel(StrEnum):
 class CrossEntropy(StrEnum):
     """How the loss is computed: what it keeps and whether the vocabulary is split over tp.
 
-    EAGER works on logits that every tp rank holds whole; VOCAB_PARALLEL splits them; FUSED works in place on
-    low-precision split logits; CHUNKED never holds more than a part of the logits (Liger, linear cross-entropy).
+    EAGER works on logits that every tp rank holds whole; VOCAB_PARALLEL splits them; COMPILED does so in functions
+    that a compiler fuses, with copies between them (Megatron-LM's native fusion); FUSED works in place on low-precision
+    split logits; CHUNKED never holds more than a part of the logits (Liger, linear cross-entropy).
     """
 
     EAGER = "eager"
     VOCAB_PARALLEL = "vocab-parallel"
+    COMPILED = "compiled"
     FUSED = "fused"
     CHUNKED = "chunked"
 
