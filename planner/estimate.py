@@ -23,6 +23,7 @@ from planner.space.restriction import value_text
 from planner.space.rules import RULES
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
+    SCHEDULE_LABELS,
     ConfigTable,
     ParallelConfig,
     Recompute,
@@ -62,6 +63,21 @@ def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, 
         must = "layout= needs a framework that can be told how many layers each stage holds"
         raise InputError(must, framework, "leave layout= out: this one assigns layers itself")
     return stated_layout(layout, problem.model.num_layers, pp, problem.model.mtp_layers)
+
+
+def _as_it_has_them(config: ParallelConfig, named: Mapping[str, int], problem: Problem) -> ParallelConfig:
+    """The configuration with axes that are left out as the framework has them, where its rules refuse the usual."""
+    broken = {rule.rule for rule in explain_config(config, problem, all_rules_for(problem.stack.framework))}
+    schedules = [SCHEDULE_LABELS.index(name) for name in problem.stack.limits.schedules]
+    fitting = [kind for kind in schedules if kind and Schedule(kind).runs_chunks(config.vpp)]
+    other = {
+        "sp": ("sp-expressible", 0),  # plain tensor parallelism is all it has
+        "schedule": ("schedule-supported", fitting[0] if fitting else config.schedule),
+        "zero": ("sharded-weights", 3),
+        "etp": ("experts-mesh", config.tp),
+    }
+    changed = {axis: value for axis, (rule, value) in other.items() if rule in broken and axis not in named}
+    return replace(config, **changed)
 
 
 def estimate_of(
@@ -137,10 +153,7 @@ def named_config(
         "zero": zero,
     }
     config = replace(config, **{axis: value for axis, value in filled.items() if axis not in named})
-    if config.sp and "sp" not in named:
-        broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
-        if any(rule.rule == "sp-expressible" for rule in broken):  # plain tensor parallelism is all it has
-            config = replace(config, sp=0)
+    config = _as_it_has_them(config, named, problem)
     if named.get("recompute_layers") and named.get("recompute", Recompute.FULL) != Recompute.FULL:
         must = "recompute_layers belongs to recompute=full"
         raise InputError(must, f"recompute_layers={named['recompute_layers']}", "leave one of the two out")
