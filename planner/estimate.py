@@ -16,7 +16,7 @@ from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
-from planner.space.axes import RESTRICTABLE, check_restriction, stack_modules
+from planner.space.axes import RESTRICTABLE, check_restriction, modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
 from planner.space.restriction import value_text
@@ -77,6 +77,14 @@ def _as_it_has_them(config: ParallelConfig, named: Mapping[str, int], problem: P
         "etp": ("experts-mesh", config.tp),
     }
     changed = {axis: value for axis, (rule, value) in other.items() if rule in broken and axis not in named}
+    unsaid = not {"recompute", "recompute_modules", "recompute_layers"} & set(named)
+    if "recompute-lists" in broken and unsaid:  # something is always done again: as little as can be
+        masks = sorted(modules_tried(problem), key=lambda mask: (mask.bit_count(), mask))
+        kinds = ({"recompute": int(Recompute.SELECTIVE), "recompute_modules": mask} for mask in masks)
+        rules = [rule for rule in all_rules_for(problem.stack.framework) if rule.id == "recompute-lists"]
+        changed |= next(
+            (kind for kind in kinds if not explain_config(replace(config, **kind), problem, rules)), {}
+        )
     return replace(config, **changed)
 
 
@@ -161,7 +169,7 @@ def named_config(
         config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
     if config.recompute_layers and config.recompute == Recompute.NONE:
         config = replace(config, recompute=int(Recompute.FULL))
-    usual = named.get("recompute_modules", stack_modules(problem))
+    usual = named.get("recompute_modules", config.recompute_modules or stack_modules(problem))
     modules = usual if config.recompute == Recompute.SELECTIVE else 0
     config = replace(
         config,

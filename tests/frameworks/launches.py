@@ -12,7 +12,7 @@ from planner.frameworks.layout import chunk_layers
 from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
@@ -77,6 +77,8 @@ CONFIGS = {
         zero=3,
         hsdp=8,
         schedule=Schedule.GPIPE,
+        recompute=Recompute.SELECTIVE,
+        recompute_modules=1 << RECOMPUTE_MODULES.index("layernorm"),
     ),
 }
 CONFIGS["megatron-bridge"] = CONFIGS["megatron"]

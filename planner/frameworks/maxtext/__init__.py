@@ -60,13 +60,10 @@ def _missing(launch: Launch, name: str) -> list[str]:
     """What the files do not say, or what the program does otherwise than the plan counts."""
     config = launch.config
     said = ["data: made-up tokens; set dataset_type and packing for your own, and checkpoints"]
-    if config.recompute == Recompute.NONE:
+    if config.recompute == Recompute.SELECTIVE and any(layer.mlp for layer in launch.model.blocks):
         said.append(
-            "no recomputation at all, which it has none of: minimal_with_context repeats no product and no attention, "
-            "norms and activations alone"
+            "what a dense MLP's activation gives, which every remat_policy computes again: less memory than planned"
         )
-    elif config.recompute == Recompute.SELECTIVE:
-        said.append("norms and activations, which every remat_policy repeats beside what the plan counts")
     if config.pp > 1:
         said.append(
             "embedding and head on the first and the last stage: it computes them on all stages, each for a part of "

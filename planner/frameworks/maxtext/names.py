@@ -7,6 +7,7 @@ Left out: models with encoders, and decoder blocks whose layers differ.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -104,36 +105,52 @@ PLACEABLE: Final = (
     "key_proj", "value_proj", "kv_proj", "qkv_proj", "out_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv",
     "attention_out", "engram", "indexer_cutoff_threshold", "decoder_layer_input",
 )  # fmt: skip
-CORE: Final = 1 << RECOMPUTE_MODULES.index("core_attn")
 
 
-def mlp_modules(model: ModelSpec) -> int:
-    """Bit mask of the MLPs and experts that a model's layers have, which a policy keeps or does not keep together."""
-    names = {"mlp"} if any(layer.mlp for layer in model.blocks) else set()
-    names |= {"moe"} if model.is_moe else set()
-    names |= (
-        {"shared_experts"} if any(layer.moe and layer.moe.shared_ffn for layer in model.blocks) else set()
-    )
+def _bits(*names: str) -> int:
     return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
 
 
-def policy_of(recompute: Recompute, modules: int, mlps: int) -> str | None:
-    """The remat_policy that does again whole layers, or what of the attention core and the MLPs (`mlps`: their bits) is
-    named; of nothing the one that repeats no product. None where there is none."""
-    if recompute is Recompute.FULL:
-        return "full"
-    found = {
-        0: "minimal_with_context", CORE: "minimal", mlps: "save_dot_with_context_except_mlp",
-        CORE | mlps: "save_dot_except_mlp",
-    }  # fmt: skip
-    return found.get(modules)
+CORE: Final = _bits("core_attn")
+NORMS: Final = _bits("layernorm")
 
 
-def recomputed(kept: frozenset[str], mlps: int) -> tuple[Recompute, int]:
-    """What is done again of a layer of which so much is kept, as planner counts it: queries, keys and values stand or
-    fall together, and without them all of the layer."""
-    if not (kept >= _HEADS or "qkv_proj" in kept):
-        return Recompute.FULL, 0
-    whole = kept >= _SPLIT or "mlpwi" in kept or kept >= _EXPERTS
-    modules = (0 if _CONTEXT in kept else CORE) | (0 if whole else mlps)
-    return (Recompute.SELECTIVE, modules) if modules else (Recompute.NONE, 0)
+@dataclass(frozen=True)
+class Repeated:
+    """Bit masks of what policies do again of a model's layers: all of them its norms and the activation of experts,
+    some the attention core, some all MLPs and experts, which stand or fall together. Planner has no list with the
+    activation of a dense MLP."""
+
+    small: int
+    mlps: int
+
+    @classmethod
+    def of(cls, model: ModelSpec | None) -> Repeated:
+        """Of a dense model where none is known."""
+        blocks = model.blocks if model is not None else ()
+        dense = not blocks or any(layer.mlp for layer in blocks)
+        moe = any(layer.moe for layer in blocks)
+        mlps = _bits(*["mlp"] * dense, *["moe"] * moe)  # shared experts are within
+        return cls(NORMS | (_bits("moe_act") if moe else 0), NORMS | mlps)
+
+    @property
+    def lists(self) -> dict[int, str]:
+        """Modules -> the policy that does these again."""
+        return {
+            self.small: "minimal_with_context",
+            CORE | self.small: "minimal",
+            self.mlps: "save_dot_with_context_except_mlp",
+            CORE | self.mlps: "save_dot_except_mlp",
+        }
+
+    def policy(self, recompute: Recompute, modules: int) -> str | None:
+        """The remat_policy of a configuration; None where there is none, as of one that keeps all."""
+        return "full" if recompute is Recompute.FULL else self.lists.get(modules)
+
+    def without(self, kept: frozenset[str]) -> tuple[Recompute, int]:
+        """What is done again where so much is kept, as planner counts it: queries, keys and values stand or fall
+        together, and without them all of the layer."""
+        if not (kept >= _HEADS or "qkv_proj" in kept):
+            return Recompute.FULL, 0
+        whole = kept >= _SPLIT or "mlpwi" in kept or kept >= _EXPERTS
+        return Recompute.SELECTIVE, (0 if _CONTEXT in kept else CORE) | (self.small if whole else self.mlps)

@@ -27,16 +27,15 @@ from planner.frameworks.maxtext.names import (
     PLACEABLE,
     QUANTIZED,
     VERSION,
-    mlp_modules,
-    recomputed,
+    Repeated,
 )
 from planner.frameworks.options import unknown_options
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
     OFFLOAD_PARAMETERS,
-    RECOMPUTE_MODULES,
     Recompute,
     Schedule,
+    recomputed_modules,
 )
 from planner.spec.job import Optimizer
 from planner.spec.model import ModelSpec
@@ -167,8 +166,7 @@ def _placed(
     dp, group = size["data"] * size["fsdp"] * ep, size["fsdp"] * cp * ep
     states = s.flag("shard_optimizer_over_data") and size["data"] > 1
     batch = _batch(s, tp * cp * pp * dp, dp, pp)
-    mlps = mlp_modules(model) if model is not None else 1 << RECOMPUTE_MODULES.index("mlp")
-    recompute, modules, said = _recomputation(s, mlps)
+    recompute, modules, said = _recomputation(s, Repeated.of(model))
     layers = model.num_layers if model is not None else s.count("base_num_decoder_layers", _LAYERS)
     moe = model.is_moe if model is not None else s.count("num_experts", 1) > 1
     sharded = group > 1
@@ -232,7 +230,7 @@ def _repeats(s: Settings, layers: int, pp: int) -> int:
     return repeats
 
 
-def _recomputation(s: Settings, mlps: int) -> tuple[Recompute, int, list[str]]:
+def _recomputation(s: Settings, repeated: Repeated) -> tuple[Recompute, int, list[str]]:
     """What is done again of every layer, and how the policy differs from what planner counts."""
     name = s.text("remat_policy", "full")
     if (
@@ -247,7 +245,7 @@ def _recomputation(s: Settings, mlps: int) -> tuple[Recompute, int, list[str]]:
         places = {tensor: s.text(tensor, "remat") for tensor in PLACEABLE}
         kept = frozenset(tensor for tensor, place in places.items() if place == "device")
         hosted = [tensor for tensor, place in places.items() if place == "offload"]
-        recompute, modules = recomputed(kept, mlps)
+        recompute, modules = repeated.without(kept)
         what = ", ".join(sorted(kept)) or "nothing"
         host = f"{', '.join(hosted)}, which the policy keeps on the host, modelled as recomputed, which is slower"
         own = f"remat_policy custom that keeps {what}: {_words(recompute, modules)}"
@@ -255,7 +253,7 @@ def _recomputation(s: Settings, mlps: int) -> tuple[Recompute, int, list[str]]:
     if name not in KEPT:
         must = "must be one that planner models: " + ", ".join((*KEPT, "custom"))
         raise FileInputError(s.file, must, name[:60], field="remat_policy")
-    recompute, modules = recomputed(KEPT[name], mlps)
+    recompute, modules = repeated.without(KEPT[name])
     if name in OFFLOADING:
         away = f"remat_policy {name}: what it keeps on the host is modelled as recomputed, which is slower"
         return recompute, modules, [away]
@@ -263,11 +261,8 @@ def _recomputation(s: Settings, mlps: int) -> tuple[Recompute, int, list[str]]:
 
 
 def _words(recompute: Recompute, modules: int) -> str:
-    names = [module for bit, module in enumerate(RECOMPUTE_MODULES) if modules >> bit & 1]
-    what = {Recompute.FULL: "all of every layer", Recompute.NONE: "nothing"}.get(
-        recompute, " and ".join(names)
-    )
-    return f"modelled as recomputing {what}"
+    named = ", ".join(recomputed_modules(modules))
+    return f"modelled as recomputing {'all of every layer' if recompute is Recompute.FULL else named}"
 
 
 def _context(s: Settings) -> list[str]:

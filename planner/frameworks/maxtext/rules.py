@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 from planner.frameworks.maxtext.mesh import axis_columns, fills_slices
-from planner.frameworks.maxtext.names import CORE, NOT_ACCUMULATED, QUANTIZATION, TITLE, mlp_modules
+from planner.frameworks.maxtext.names import NOT_ACCUMULATED, QUANTIZATION, TITLE, Repeated
 from planner.frameworks.rulebook import only, whole_kv_heads, whole_recompute
 from planner.spec.attention import AttentionKind
-from planner.spec.config import Mask, Recompute, Schedule
+from planner.spec.config import Mask, Recompute, Schedule, recomputed_modules
 from planner.spec.job import Optimizer
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.rule import Columns, Problem, Rule
@@ -77,9 +77,12 @@ def _even(columns: Columns, problem: Problem) -> Mask:
 
 
 def _lists(columns: Columns, problem: Problem) -> Mask:
-    mlps = mlp_modules(problem.model)
-    named = np.isin(columns["recompute_modules"], (CORE, mlps, CORE | mlps))
-    return (columns["recompute"] != Recompute.SELECTIVE) | named
+    named = np.isin(columns["recompute_modules"], list(Repeated.of(problem.model).lists))
+    return (columns["recompute"] == Recompute.FULL) | ((columns["recompute"] == Recompute.SELECTIVE) & named)
+
+
+def _said_lists(problem: Problem) -> str:
+    return ", ".join("+".join(recomputed_modules(mask)) for mask in Repeated.of(problem.model).lists)
 
 
 def _accumulates(columns: Columns, problem: Problem) -> Mask:
@@ -91,7 +94,7 @@ def _sequence(columns: Columns, problem: Problem) -> Mask:
     """Both halves of a rank's share, and on TPUs whole blocks of its attention."""
     cp, length = columns["cp"].astype(np.int64), problem.job.seq_len
     halves = (cp == 1) | (length % (2 * cp) == 0)
-    return halves & ((length % (BLOCK * cp) == 0) | (cp == 1) | (not is_tpu(problem)))
+    return halves & ((length % (BLOCK * cp) == 0) | (not is_tpu(problem)))
 
 
 def _windows(columns: Columns, problem: Problem) -> Mask:
@@ -175,9 +178,10 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
     whole_recompute(TITLE, "MaxText layers/decoders.py: one remat_policy for all layers"),
     Rule(
         "recompute-lists", ("recompute", "recompute_modules"), _lists,
-        "a remat_policy does the attention core again, or all MLPs and experts, or both; "
-        "recompute_modules={recompute_modules}", "name one of these lists, or set recompute=none or full",
-        "MaxText layers/decoders.py get_remat_policy",
+        "every remat_policy does norms again, some the attention core, MLPs and experts, or all: recompute_modules "
+        "must be one of {lists}; recompute={recompute} recompute_modules={recompute_modules}",
+        "name one of these lists, or set recompute=full", "MaxText layers/decoders.py get_remat_policy",
+        lambda p: {"lists": _said_lists(p)},
     ),
     Rule(
         "fp8-accumulation", ("pp", "num_microbatches"), _accumulates,
@@ -187,7 +191,8 @@ RULES: Final[tuple[Rule, ...]] = tuple(_where_it_runs(rule) for rule in (
     ),
     Rule(
         "sequence-cp", ("cp",), _sequence,
-        "2 x cp must divide the sequence length, {seq}, and on TPUs {block} x cp; cp={cp}", "choose a smaller cp",
+        "2 x cp must divide the sequence length, {seq}, and on TPUs {block} x cp; cp={cp}",
+        "choose a smaller cp, or a length that it divides",
         "MaxText utils/max_utils.py reorder_sequence; jax splash_attention_mask_info.py: blocks of a shard",
         lambda p: {"seq": p.job.seq_len, "block": BLOCK},
     ),

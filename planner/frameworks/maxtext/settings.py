@@ -19,8 +19,7 @@ from planner.frameworks.maxtext.names import (
     SLICES,
     TITLE,
     Hardware,
-    mlp_modules,
-    policy_of,
+    Repeated,
 )
 from planner.frameworks.refuse import (
     is_pure_bf16,
@@ -29,7 +28,7 @@ from planner.frameworks.refuse import (
     require_whole_recompute,
 )
 from planner.frameworks.scripts import job_name
-from planner.spec.config import Recompute, Schedule
+from planner.spec.config import Recompute, Schedule, recomputed_modules
 from planner.spec.job import Optimizer
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy
@@ -170,13 +169,9 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
 
 def _policy(launch: Launch) -> str:
     config = launch.config
-    found = policy_of(Recompute(config.recompute), config.recompute_modules, mlp_modules(launch.model))
-    require(
-        found is not None,
-        TITLE,
-        "recomputation of these modules",
-        f"recompute_modules={config.recompute_modules}",
-    )
+    found = Repeated.of(launch.model).policy(Recompute(config.recompute), config.recompute_modules)
+    named = "+".join(recomputed_modules(config.recompute_modules)) or "none"
+    require(found is not None, TITLE, "recomputation of these modules alone", named)
     return str(found)
 
 
