@@ -5,6 +5,7 @@
     python -m benchmarks.framework_options deepspeed 0.19.8=INTERPRETER
     python -m benchmarks.framework_options accelerate 1.15.0=INTERPRETER
     python -m benchmarks.framework_options nanotron 0.4-2411b022=CHECKOUT
+    python -m benchmarks.framework_options maxtext 0.2.4-e591f30=CHECKOUT
 
 A release is transcribed from its own code and added to the table, or replaced there; the others stay. Of Megatron-LM
 its parser is built and asked, from a checkout with torch, triton, six and einops importable. Of torchtitan PATH is a
@@ -12,7 +13,7 @@ Python interpreter that has the release: tyro's parser is asked, before 0.3 its 
 BRIDGE:MEGATRON, checkouts whose dataclasses are read from the source; a type that the table states more closely than
 the source does is kept. Of DeepSpeed its sections' models are asked, and the names and defaults of its constants where
 it reads plain dictionaries; of Accelerate its dataclass and the parser of `accelerate launch`; of nanotron the
-dataclasses below its Config, from the source. Left out: help texts.
+dataclasses below its Config, of MaxText the classes of its MaxTextConfig, from the source. Left out: help texts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, Final
 
 import yaml
 
-from benchmarks.source_fields import bridge_options, nanotron_options
+from benchmarks.source_fields import bridge_options, maxtext_options, nanotron_options
 from planner.frameworks.options import OPTIONS_FOLDER
 
 Table = dict[str, str]
@@ -260,6 +261,10 @@ TRANSCRIBED: Final[dict[str, tuple[Callable[[str], Table], str]]] = {
         "accelerate {release} (PyPI), commands/config/config_args.py, commands/launch.py",
     ),
     "nanotron": (nanotron_options, "huggingface/nanotron {release}, dataclasses of src/nanotron/config"),
+    "maxtext": (
+        maxtext_options,
+        "AI-Hypercomputer/maxtext {release}, src/maxtext/configs/types.py MaxTextConfig",
+    ),
 }
 
 
@@ -296,7 +301,7 @@ def write(framework: str, paths: dict[str, str]) -> Path:
     """Transcribe releases into the framework's table."""
     transcribe, source = TRANSCRIBED[framework]
     target = OPTIONS_FOLDER / f"{framework}.yaml"
-    document = yaml.safe_load(target.read_text(encoding="utf-8"))
+    document = yaml.safe_load(target.read_text(encoding="utf-8")) if target.exists() else {"releases": {}}
     tables = releases_of(document)
     sources = {release: str(said["source"]) for release, said in document["releases"].items()}
     for release, path in paths.items():

@@ -48,6 +48,7 @@ STACKS: Final = {
     "torchtitan": "torchtitan-2026",
     "accelerate": "fsdp1-2023",
     "nanotron": "nanotron-2024",
+    "maxtext": "maxtext-2024",
 }
 CLUSTERS: Final = (
     "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "aws-p5", "gb200-nvl72", "oci-h100", "h800-sxm-80g",
@@ -214,6 +215,7 @@ def _launch(problem: Problem, config: ParallelConfig, chunks: tuple[int, ...]) -
         accelerator=cluster.accelerator.name,
         chunks=chunks,
         stack=problem.stack,
+        domain=cluster.scale_up_domain,
     )
 
 

@@ -1,6 +1,6 @@
 """Which fields have the dataclasses of a source tree, read without importing it?
 
-    from benchmarks.source_fields import bridge_options, nanotron_options
+    from benchmarks.source_fields import bridge_options, maxtext_options, nanotron_options
 
 For frameworks whose packages need a GPU library to be imported. Left out: defaults, and fields that code adds.
 """
@@ -116,6 +116,53 @@ def _nested(name: str, prefix: str, classes: dict[str, ast.ClassDef]) -> dict[st
         if inner and annotation.startswith("Optional["):
             found[field] = "str"
     return found
+
+
+def maxtext_options(checkout: str) -> dict[str, str]:
+    """Settings of MaxText's YAML and command line, from the classes that its MaxTextConfig is made of.
+
+    A setting that none has is refused (configs/pyconfig.py _prepare_for_pydantic), but for the file that one starts
+    from. Enumerations are their values; those of remat_policy, any word for the class, are what the decoder takes.
+    """
+    root = Path(checkout) / "src/maxtext"
+    classes = classes_of([root / "configs", root / "common"])
+    words = {name: _members(nodes[0]) for name, nodes in classes.items()}
+    (config,) = classes["MaxTextConfig"]
+    found = {"base_config": "str"}
+    for name in [ast.unparse(base) for base in config.bases]:
+        for line in classes[name][0].body:
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                found[line.target.id] = _worded(ast.unparse(line.annotation), words)
+    for line in config.body:  # sections of their own, named with a dot
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            for own in classes[ast.unparse(line.annotation)][0].body:
+                if isinstance(own, ast.AnnAssign) and isinstance(own.target, ast.Name):
+                    found[f"{line.target.id}.{own.target.id}"] = _worded(ast.unparse(own.annotation), words)
+    return found
+
+
+def _members(node: ast.ClassDef) -> list[str]:
+    """The values of an enumeration of words."""
+    values = [line.value for line in node.body if isinstance(line, ast.Assign)]
+    return [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+
+
+def _worded(annotation: str, words: dict[str, list[str]]) -> str:
+    """As `type_text` has it, with enumerations by name and numbers above 0."""
+    inside = annotation.removeprefix("None | ").removesuffix(" | None")
+    if (known := words.get(inside)) and all(
+        known
+    ):  # an empty word among them: any, as tables hold no empty one
+        return "str " + "|".join(known)
+    kinds = {
+        "PositiveInt": "int",
+        "NonNegativeInt": "int",
+        "NonNegativeFloat": "float",
+        "int | float": "float",
+    }
+    if inside.startswith("list["):
+        return "str*"
+    return kinds.get(inside, type_text(inside))
 
 
 def _is_settings(name: str, classes: dict[str, ast.ClassDef]) -> bool:

@@ -17,13 +17,14 @@ from planner.request import Request, check_request, cost_model, resolve
 from planner.solve.faster_kernels import faster_kernels
 from planner.solve.relax import nearest_fitting
 from planner.solve.splits.dealt import Dealt
-from planner.space.axes import RESTRICTABLE, check_restriction, stack_modules
+from planner.space.axes import RESTRICTABLE, check_restriction, modules_tried, stack_modules
 from planner.space.framework_rules import all_rules_for, rules_for
 from planner.space.legality import explain_config, nearest_legal
 from planner.space.restriction import value_text
 from planner.space.rules import RULES
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
+    SCHEDULE_LABELS,
     ConfigTable,
     ParallelConfig,
     Recompute,
@@ -63,6 +64,29 @@ def _stated_chunks(layout: str, problem: Problem, pp: int | None) -> tuple[int, 
         must = "layout= needs a framework that can be told how many layers each stage holds"
         raise InputError(must, framework, "leave layout= out: this one assigns layers itself")
     return stated_layout(layout, problem.model.num_layers, pp, problem.model.mtp_layers)
+
+
+def _as_it_has_them(config: ParallelConfig, named: Mapping[str, int], problem: Problem) -> ParallelConfig:
+    """The configuration with axes that are left out as the framework has them, where its rules refuse the usual."""
+    broken = {rule.rule for rule in explain_config(config, problem, all_rules_for(problem.stack.framework))}
+    schedules = [SCHEDULE_LABELS.index(name) for name in problem.stack.limits.schedules]
+    fitting = [kind for kind in schedules if kind and Schedule(kind).runs_chunks(config.vpp)]
+    other = {
+        "sp": ("sp-expressible", 0),  # plain tensor parallelism is all it has
+        "schedule": ("schedule-supported", fitting[0] if fitting else config.schedule),
+        "zero": ("sharded-weights", 3),
+        "etp": ("experts-mesh", config.tp),
+    }
+    changed = {axis: value for axis, (rule, value) in other.items() if rule in broken and axis not in named}
+    unsaid = not {"recompute", "recompute_modules", "recompute_layers"} & set(named)
+    if "recompute-lists" in broken and unsaid:  # something is always done again: as little as can be
+        masks = sorted(modules_tried(problem), key=lambda mask: (mask.bit_count(), mask))
+        kinds = ({"recompute": int(Recompute.SELECTIVE), "recompute_modules": mask} for mask in masks)
+        rules = [rule for rule in all_rules_for(problem.stack.framework) if rule.id == "recompute-lists"]
+        changed |= next(
+            (kind for kind in kinds if not explain_config(replace(config, **kind), problem, rules)), {}
+        )
+    return replace(config, **changed)
 
 
 def estimate_of(
@@ -141,10 +165,7 @@ def named_config(
         "zero": zero,
     }
     config = replace(config, **{axis: value for axis, value in filled.items() if axis not in named})
-    if config.sp and "sp" not in named:
-        broken = explain_config(config, problem, all_rules_for(problem.stack.framework))
-        if any(rule.rule == "sp-expressible" for rule in broken):  # plain tensor parallelism is all it has
-            config = replace(config, sp=0)
+    config = _as_it_has_them(config, named, problem)
     if named.get("recompute_layers") and named.get("recompute", Recompute.FULL) != Recompute.FULL:
         must = "recompute_layers belongs to recompute=full"
         raise InputError(must, f"recompute_layers={named['recompute_layers']}", "leave one of the two out")
@@ -152,7 +173,7 @@ def named_config(
         config = replace(config, recompute_layers=-(-problem.model.num_layers // config.pp))
     if config.recompute_layers and config.recompute == Recompute.NONE:
         config = replace(config, recompute=int(Recompute.FULL))
-    usual = named.get("recompute_modules", stack_modules(problem))
+    usual = named.get("recompute_modules", config.recompute_modules or stack_modules(problem))
     modules = usual if config.recompute == Recompute.SELECTIVE else 0
     config = replace(
         config,

@@ -156,7 +156,8 @@ OPTIONS: Final = (
         "gradients are accumulated and reduced in fp32, not in the width of weights", StateEngine.MEGATRON_FSDP,
     ),
     StackOption(
-        PURE_BF16, ("torchtitan", "deepspeed"), {"states": _PURE_BF16}, _PURE_MEANING, precisions=_HALVES, needed=True,
+        PURE_BF16, ("torchtitan", "deepspeed", "maxtext"), {"states": _PURE_BF16}, _PURE_MEANING, precisions=_HALVES,
+        needed=True,
     ),
     StackOption(  # temporaries of torch's default optimizer, see fsdp1-2023
         PURE_BF16, ("fsdp",), {"states": {**_PURE_BF16, "optimizer_transient": 2.0}}, _PURE_MEANING,

@@ -20,6 +20,7 @@ from planner.cli.files import (
     as_the_framework_allows,
     config_among,
     config_of,
+    placed,
     problem_of,
     read_files,
     readable,
@@ -101,7 +102,7 @@ def check_files(
 
     files, said = readable(files)
     framework = recognize(files)
-    parsed = framework.parse(files)
+    parsed = placed(framework.parse(files), cluster, gpus)
     said += [note for note in unclear_said(files) if note not in parsed.notes]
     parsed = replace(
         parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or global_batch
@@ -380,6 +381,7 @@ def _launch(
         devices_per_node=problem.cluster.devices_per_node,
         accelerator=problem.cluster.accelerator.name,
         chunks=dealt,
+        domain=problem.cluster.scale_up_domain,
         stack=problem.stack,
     )
 

@@ -29,8 +29,8 @@ ToOption = Annotated[
     typer.Option(
         "--to",
         metavar="FRAMEWORK",
-        help="megatron, megatron-bridge, deepspeed, torchtitan, accelerate or nanotron (default: that of the plan's "
-        "stack).",
+        help="megatron, megatron-bridge, deepspeed, torchtitan, accelerate, nanotron or maxtext (default: that of the "
+        "plan's stack).",
     ),
 ]
 FolderOption = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into.")]

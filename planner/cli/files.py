@@ -67,7 +67,7 @@ def recognize(files: Mapping[str, str]) -> Framework:
     from planner.frameworks import framework, framework_names
 
     # Settings files say most about themselves, recipes more than plain arguments.
-    order = ("nanotron", "accelerate", "deepspeed", "torchtitan", "megatron-bridge", "megatron")
+    order = ("maxtext", "nanotron", "accelerate", "deepspeed", "torchtitan", "megatron-bridge", "megatron")
     for name in (*order, *(n for n in framework_names() if n not in order)):
         candidate = framework(name)
         if any(candidate.recognizes(file, text) for file, text in files.items()):
@@ -93,6 +93,16 @@ def readable(files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         f"{name}, a file of {launcher.title}, is not read: nothing that it sets counts"
         for name, launcher in foreign.items()
     ]
+
+
+def placed(parsed: ParsedConfig, cluster: str, gpus: int | None) -> ParsedConfig:
+    """What the files say on the cluster, where they leave axes to the devices that there are. Raises `InputError`."""
+    from planner.spec.machine.load_cluster import load_cluster
+
+    if parsed.placed is None:
+        return parsed
+    hardware = load_cluster(cluster, gpus)
+    return parsed.placed(hardware.num_devices, hardware.scale_up_domain)
 
 
 def newest_stack(framework: Framework, engine: StateEngine | None = None) -> str:

@@ -12,6 +12,7 @@ from planner.errors import UnknownNameError
 from planner.frameworks.accelerate import ACCELERATE
 from planner.frameworks.deepspeed import DEEPSPEED
 from planner.frameworks.framework import Framework
+from planner.frameworks.maxtext import MAXTEXT
 from planner.frameworks.megatron import MEGATRON
 from planner.frameworks.megatron_bridge import MEGATRON_BRIDGE
 from planner.frameworks.nanotron import NANOTRON
@@ -24,6 +25,7 @@ _FRAMEWORKS: Final[tuple[Framework, ...]] = (
     TORCHTITAN,
     ACCELERATE,
     NANOTRON,
+    MAXTEXT,
 )
 
 

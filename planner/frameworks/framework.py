@@ -50,7 +50,8 @@ class Launch:
     """One configuration to be launched, with everything its files need.
 
     `chunks`: layers of every pipeline chunk in pipeline order (chunk i lies on rank i mod pp).
-    `stack`: what the prediction relies on; None where it is not known.
+    `stack`: what the prediction relies on; None where it is not known. `domain`: devices that the fast links join, of
+    NVLink or a slice of TPUs; 0: those of a node.
     """
 
     model: ModelSpec
@@ -64,6 +65,7 @@ class Launch:
     stack: Stack | None = None
     pad_vocabulary: int = 128
     expected: Expected | None = None
+    domain: int = 0
 
     @property
     def nodes(self) -> int:
@@ -119,7 +121,8 @@ class ParsedConfig:
     `Job` has them. `stack`: the shipped one that they run on, where it is not the framework's newest.
     `window_exchanges`: what context parallelism exchanges by in families of models with windows, where nothing says.
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
-    `adapters`: what is trained beside a frozen model; None where all weights are.
+    `adapters`: what is trained beside a frozen model; None where all weights are. `placed(devices, domain)`: what they
+    say on so many devices, of which so many are joined by the fast links, where they leave that to the cluster.
     `state_copies`: of what ZeRO shards, where the devices that share one depend on how many there are.
     `connections`: CUDA_DEVICE_MAX_CONNECTIONS as they set it, "" where they don't, None where that is not known.
     """
@@ -152,6 +155,7 @@ class ParsedConfig:
     adapters: Adapters | None = None
     connections: str | None = None
     state_copies: int = 1
+    placed: Callable[[int, int], ParsedConfig] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no table of configurations holds, products of what the files say too. Raises `InputError`."""
@@ -255,6 +259,7 @@ def launch_of(plan: Plan, index: int, model: ModelSpec, stack: Stack | None = No
         ),
         expected=_expected(choice, subject.stack.name),
         stack=stack or _stack(subject.stack.name, model),
+        domain=subject.cluster.scale_up_domain,
     )
 
 

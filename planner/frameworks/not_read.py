@@ -36,8 +36,8 @@ def _marks(*patterns: str) -> tuple[re.Pattern[str], ...]:
 # settings as their documentation and examples have them: mosaicml/llm-foundry scripts/train/yamls, mcli;
 # axolotl-ai-cloud/axolotl examples; hiyouga/LLaMA-Factory examples; huggingface/alignment-handbook and open-r1 recipes
 # (TRL); NVIDIA/NeMo 1 examples/nlp/language_modeling; pytorch/torchtune recipes; volcengine/verl examples;
-# modelscope/ms-swift examples; AI-Hypercomputer/maxtext configs; EleutherAI/gpt-neox configs; Megatron-Bridge
-# scripts/performance; THUDM/slime scripts; AMD-AGI/Primus examples
+# modelscope/ms-swift examples; EleutherAI/gpt-neox configs; Megatron-Bridge scripts/performance; THUDM/slime scripts;
+# AMD-AGI/Primus examples
 LAUNCHERS: Final = (
     Launcher(
         "LLM Foundry (Composer)",
@@ -68,7 +68,6 @@ LAUNCHERS: Final = (
     ),
     Launcher("Primus", _marks(r"\bprimus-cli\b|\bPRIMUS_PATH\b"), _DEGREES, script=True),
     Launcher("torchtune", _marks(r"^\s+_component_:\s*torchtune"), _DEGREES),
-    Launcher("MaxText", _marks(r"^(ici|dcn)_\w+_parallelism:"), f"{_DEGREES}, with --stack maxtext-2024"),
     Launcher(
         "NeMo 1 (Hydra)",
         _marks(r"^\s*trainer:", r"^\s*tensor_model_parallel_size:"),

@@ -163,9 +163,18 @@ def _replica(launch: Launch, name: str, image: str, count: int) -> dict[str, Any
 
 
 def readme(
-    launch: Launch, title: str, version: str, source: str, run: Sequence[str], unexpressed: Sequence[str]
+    launch: Launch,
+    title: str,
+    version: str,
+    source: str,
+    run: Sequence[str],
+    unexpressed: Sequence[str],
+    queued: bool = True,
 ) -> str:
-    """What the files are, what they were checked against, and what to expect of the first log lines."""
+    """What the files are, what they were checked against, and what to expect of the first log lines.
+
+    `queued`: are there files for Slurm and Kubernetes?
+    """
     lines = [
         f"# {safe_text(launch.model.name)} on {launch.devices} x {safe_text(launch.accelerator)} with {title}",
         "",
@@ -177,10 +186,13 @@ def readme(
         "",
         *run,
         "",
-        f"Under Slurm: `sbatch {SBATCH}`. Under Kubernetes with the training operator: "
-        f"`kubectl apply -f {MANIFEST}` (set the image first).",
-        "",
     ]
+    if queued:
+        lines += [
+            f"Under Slurm: `sbatch {SBATCH}`. Under Kubernetes with the training operator: "
+            f"`kubectl apply -f {MANIFEST}` (set the image first).",
+            "",
+        ]
     if launch.expected is not None:
         e = launch.expected
         rate = f"{e.tokens_per_second_per_device:,.0f} tokens/s per device"

@@ -12,7 +12,7 @@ from planner.frameworks.layout import chunk_layers
 from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import rules_for
-from planner.spec.config import ConfigTable, ParallelConfig, Recompute, Schedule
+from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 
@@ -23,6 +23,7 @@ STACKS = {
     "torchtitan": "torchtitan-2026",
     "accelerate": "fsdp1-2023",
     "nanotron": "nanotron-2024",
+    "maxtext": "maxtext-2024",
 }
 # framework -> a configuration on 128 devices with 256 sequences
 CONFIGS = {
@@ -64,6 +65,21 @@ CONFIGS = {
         recompute=Recompute.FULL,
         recompute_layers=16,
     ),
+    "maxtext": ParallelConfig(
+        tp=2,
+        cp=2,
+        pp=2,
+        dp=16,
+        vpp=2,
+        micro_batch=1,
+        num_microbatches=16,
+        sp=1,
+        zero=3,
+        hsdp=8,
+        schedule=Schedule.GPIPE,
+        recompute=Recompute.SELECTIVE,
+        recompute_modules=1 << RECOMPUTE_MODULES.index("layernorm"),
+    ),
 }
 CONFIGS["megatron-bridge"] = CONFIGS["megatron"]
 EXPECTED = Expected(9.03, 7.79, 10.5, 907.0, 54.4 * 2**30, 52.0 * 2**30, 75.1 * 2**30)
@@ -91,11 +107,12 @@ def launch(model: str, config: ParallelConfig, given: Problem, per_rank: tuple[i
         config=config,
         job=given.job,
         devices=given.cluster.num_devices,
-        devices_per_node=8,
-        accelerator="h100-sxm-80g",
+        devices_per_node=given.cluster.devices_per_node,
+        accelerator=given.cluster.accelerator.name,
         chunks=chunk_layers(spec.num_layers, config.pp, config.vpp, per_rank),
         expected=EXPECTED,
         stack=given.stack,
+        domain=given.cluster.scale_up_domain,
     )
 
 

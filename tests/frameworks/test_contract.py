@@ -82,5 +82,5 @@ def test_a_framework_rule_replaces_the_generic_one() -> None:
     assert len({rule.id for rule in rules}) == len(rules)
     kv = next(rule for rule in rules if rule.id == "kv-heads-tp")
     assert "torchtitan" in kv.source
-    assert framework_of_stack("maxtext") is None
+    assert framework_of_stack("hai-llm") is None
     assert {rule.id for rule in rules} <= {rule.id for rule in all_rules_for("torchtitan")}

@@ -63,7 +63,7 @@ def test_documents_load(name: str, version: str) -> None:
     assert "#SBATCH --nodes=16\n" in files["launch.sbatch"]
 
 
-@pytest.mark.parametrize("name", ["megatron", "nanotron", "deepspeed", "accelerate"])
+@pytest.mark.parametrize("name", ["megatron", "nanotron", "deepspeed", "accelerate", "maxtext"])
 def test_hostile_names(name: str, tmp_path: Path) -> None:
     case = golden_launch(name)
     found = framework(name)

@@ -1,7 +1,7 @@
 """The option tables are those of the installed packages' own parsers and models.
 
 Needs the extra `frameworks`; a checkout of Megatron-LM named by MEGATRON_PATH and MEGATRON_RELEASE adds its table,
-one of nanotron named by NANOTRON_PATH and NANOTRON_RELEASE its own.
+one of nanotron named by NANOTRON_PATH and NANOTRON_RELEASE, one of MaxText by MAXTEXT_PATH and MAXTEXT_RELEASE theirs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def installed(name: str) -> tuple[str, str]:
     """(release, where its code is), skipping where there is none."""
-    if name in ("megatron", "nanotron"):
+    if name in ("megatron", "nanotron", "maxtext"):
         release, place = (os.environ.get(f"{name.upper()}_{what}", "") for what in ("RELEASE", "PATH"))
     else:
         place = sys.executable
@@ -33,7 +33,7 @@ def installed(name: str) -> tuple[str, str]:
     return release, place
 
 
-CHECKOUTS = [pytest.param(name, marks=pytest.mark.checkout) for name in ("megatron", "nanotron")]
+CHECKOUTS = [pytest.param(name, marks=pytest.mark.checkout) for name in ("megatron", "nanotron", "maxtext")]
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "accelerate", "torchtitan", *CHECKOUTS])

@@ -73,7 +73,7 @@ def test_the_launcher_is_that_of_the_stack_unless_another_is_named(plan: Path, t
     assert (done.exit_code, named.exit_code) == (0, 0), done.output
     for file in (tmp_path / "named").iterdir():
         assert (tmp_path / "own" / file.name).read_bytes() == file.read_bytes()
-    other = tmp_path / "maxtext.json"
+    other = tmp_path / "hai-llm.json"
     words = [
         "plan",
         "llama-3.1-8b",
@@ -83,7 +83,7 @@ def test_the_launcher_is_that_of_the_stack_unless_another_is_named(plan: Path, t
         "--global-batch",
         "256",
         "--stack",
-        "maxtext-2024",
+        "hai-llm-2024",
     ]
     assert runner.invoke(app, [*words, "-o", str(other)]).exit_code == 0
     refused = runner.invoke(app, ["export", str(other), "-o", str(tmp_path / "none")])

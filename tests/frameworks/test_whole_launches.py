@@ -176,7 +176,6 @@ FOREIGN = {
     ),
     "Primus": ("a.sh", "primus-cli slurm srun -N 4 -- train pretrain --config a.yaml\n"),
     "torchtune": ("a.yaml", "model:\n  _component_: torchtune.models.llama3.llama3_8b\n"),
-    "MaxText": ("a.yml", "ici_fsdp_parallelism: 8\n"),
     "NeMo 1 (Hydra)": ("a.sh", "python megatron_gpt_pretraining.py model.tensor_model_parallel_size=2"),
     "verl": (
         "a.sh",

@@ -13,7 +13,7 @@ from planner.report.explanation import placement_facts
 from planner.solve.place import GROUPS, Layout, Placement, layout_of, place
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
-from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.config import ConfigTable, ParallelConfig, Schedule
 from planner.spec.rule import Problem
 from tests.frameworks.rank_groups import rank_groups
 from tests.problems import costs, dense_model, moe_model, problem
@@ -64,8 +64,12 @@ def test_links_are_those_of_the_cost(seed: int) -> None:
 
 
 def test_links_of_a_torus_are_those_of_the_cost() -> None:
-    subject = problem(dense_model(8), "32x8 tpu-v6e", stack="maxtext-2024", global_batch=256)
-    placement = placed(subject, ParallelConfig(tp=16, dp=8, pp=2, num_microbatches=32, sp=1, zero=3))
+    subject = problem(dense_model(8, kv_heads=16), "32x8 tpu-v6e", stack="maxtext-2024", global_batch=256)
+    gpipe = int(Schedule.GPIPE)
+    config = ParallelConfig(
+        tp=16, dp=8, pp=2, num_microbatches=32, sp=1, zero=3, schedule=gpipe, recompute=2, recompute_layers=4
+    )
+    placement = placed(subject, config)
     shown = {axis["axis"]: axis["bandwidth"] for axis in placement_facts(placement)["axes"]}
     for axis in placement.axes:
         if axis.axis != "pp":

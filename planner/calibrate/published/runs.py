@@ -271,11 +271,18 @@ class RunReader:
         if own is not None and config.vpp == 1:
             return stack.model_copy(update={"split": own})
         megatron = stack.framework in ("megatron", "megatron-deepspeed")
-        balanced = megatron and stack.split is PipelineSplit.BALANCED
-        if not balanced or config.pp == 1 or layers % (config.pp * config.vpp) or "layout" in cells["extras"]:
+        even = layers % (config.pp * config.vpp) == 0
+        if config.pp == 1 or (even and "layout" in cells["extras"]):
             return stack
+        if megatron and even and stack.split is PipelineSplit.BALANCED:
+            return self._with_split(stack, PipelineSplit.EVEN)
+        if not even and stack.split is PipelineSplit.EVEN:  # which what it stands in for has not
+            return self._with_split(stack, PipelineSplit.BALANCED)
+        return stack
+
+    def _with_split(self, stack: Stack, split: PipelineSplit) -> Stack:
         if id(stack) not in self._evened:
-            self._evened[id(stack)] = stack.model_copy(update={"split": PipelineSplit.EVEN})
+            self._evened[id(stack)] = stack.model_copy(update={"split": split})
         return self._evened[id(stack)]
 
     def _model(self, key: str) -> ModelSpec:

@@ -1,0 +1,156 @@
+"""What does MaxText call models, devices, number formats and what it keeps of a layer?
+
+Source: AI-Hypercomputer/maxtext at e591f30 (configs/models, configs/types.py, layers/decoders.py get_remat_policy).
+Left out: models with encoders, and decoder blocks whose layers differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from planner.spec.config import RECOMPUTE_MODULES, Recompute
+from planner.spec.job import Optimizer
+from planner.spec.model import ModelSpec
+from planner.spec.precision import Precision
+
+TITLE: Final = "MaxText"
+VERSION: Final = "0.2.4-e591f30"
+CONFIG: Final = "config.yml"
+PROGRAM: Final = "maxtext.trainers.pre_train.train"
+
+# catalog name -> that of configs/models, whose dimensions are the same but for groups of experts, which those leave out
+MODELS: Final = {
+    "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
+    "llama-3-70b": "llama3-70b", "llama-3.1-8b": "llama3.1-8b", "llama-3.1-70b": "llama3.1-70b",
+    "llama-3.1-405b": "llama3.1-405b", "mixtral-8x7b": "mixtral-8x7b",
+    "qwen2.5-1.5b": "qwen2.5-1.5b", "qwen2.5-7b": "qwen2.5-7b", "qwen2.5-14b": "qwen2.5-14b",
+    "qwen3-0.6b": "qwen3-0.6b", "qwen3-1.7b": "qwen3-1.7b", "qwen3-4b": "qwen3-4b", "qwen3-8b": "qwen3-8b",
+    "qwen3-14b": "qwen3-14b", "qwen3-32b": "qwen3-32b", "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen3-235b-a22b": "qwen3-235b-a22b", "qwen3-coder-480b-a35b": "qwen3-480b-a35b",
+    "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b", "deepseek-v3": "deepseek3-671b",
+    "kimi-k2": "kimi-k2-1t",
+}  # fmt: skip
+CATALOG: Final = {name: ours for ours, name in MODELS.items()} | {"llama3.3-70b": "llama-3.1-70b"}
+
+
+class Hardware(StrEnum):
+    """Which devices a process drives (`hardware`)."""
+
+    TPU = "tpu"
+    GPU = "gpu"
+
+
+# accelerator -> a slice's type, and TensorCores a chip, which are what types of v4 and v5p count
+# (utils/accelerator_to_spec_map.py)
+SLICES: Final = {"tpu-v4": ("v4", 2), "tpu-v5e": ("v5e", 1), "tpu-v5p": ("v5p", 2), "tpu-v6e": ("v6e", 1)}
+NOT_RUN: Final = ("trainium", "gaudi", "cpu")  # begin names of accelerators that it does not run on
+
+
+def slice_type(accelerator: str, devices: int) -> str:
+    """A slice of so many chips as `compile_topology` names it."""
+    name, cores = SLICES[accelerator]
+    return f"{name}-{cores * devices}"
+
+
+# of float8, Transformer Engine's and XLA's own by delayed scaling (layers/quantizations.py)
+QUANTIZATION: Final[Mapping[Precision, str]] = {
+    Precision.FP8: "fp8", Precision.FP8_CS: "te_fp8_currentscaling", Precision.FP8_MX: "te_mxfp8",
+    Precision.NVFP4: "te_nvfp4",
+}  # fmt: skip
+QUANTIZED: Final[Mapping[str, Precision]] = {
+    **{name: precision for precision, name in QUANTIZATION.items()},
+    "fp8_gpu": Precision.FP8, "nanoo_fp8": Precision.FP8, "fp8_nanoo": Precision.FP8,
+    "te_fp8_delayedscaling": Precision.FP8, "te_nvfp4_no_rht": Precision.NVFP4,
+}  # fmt: skip
+# whose scales of the past no micro-batch of an accumulated step may use (configs/types.py)
+NOT_ACCUMULATED: Final = ("fp8", "nanoo_fp8", "fp8_gpu", "te_fp8_delayedscaling")
+OPTIMIZERS: Final = {
+    "adamw": Optimizer.ADAMW, "adam_pax": Optimizer.ADAMW, "sgd": Optimizer.SGD, "muon": Optimizer.MUON,
+}  # fmt: skip
+MUON_BLOCKS: Final = ("llama2", "qwen3", "deepseek")  # of those written here (configs/types.py)
+
+_HEADS: Final = frozenset(("query_proj", "key_proj", "value_proj"))
+_SPLIT: Final = frozenset(("mlpwi_0", "mlpwi_1"))
+_EXPERTS: Final = frozenset(("moe_mlpwi_0", "moe_mlpwi_1"))
+_OUT: Final = "out_proj"
+_CONTEXT: Final = "context"
+_DOTS: Final = _HEADS | _SPLIT | {_OUT, "mlpwo"}
+# remat_policy -> what it keeps of a layer beside its input; all else is done again, "full" all of it
+KEPT: Final[Mapping[str, frozenset[str]]] = {
+    "full": frozenset(),
+    "save_out_proj": frozenset((_OUT,)),
+    "save_qkv_proj": _HEADS,
+    "save_dot_except_mlp": _HEADS | {_OUT},
+    "save_dot_except_mlpwi": _HEADS | {_OUT, "mlpwo"},
+    "save_dot_with_context_except_mlp": _HEADS | {_OUT, _CONTEXT},
+    "minimal": _DOTS,
+    "minimal_with_quantization": _DOTS,
+    "minimal_with_context": _DOTS | {_CONTEXT},
+    "minimal_flash": _DOTS | {_CONTEXT},
+    "minimal_with_context_and_quantization": _DOTS | {_CONTEXT},
+    "qkv_proj_offloaded": frozenset(),
+    "minimal_offloaded": frozenset(),
+}
+OFFLOADING: Final = ("qkv_proj_offloaded", "minimal_offloaded")  # which keep on the host
+EXACT: Final = (
+    "full", "save_dot_except_mlp", "save_dot_with_context_except_mlp", "minimal", "minimal_with_context",
+    "minimal_flash",
+)  # fmt: skip
+# tensors that remat_policy custom places one by one
+PLACEABLE: Final = (
+    "context", "mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo", "query_proj",
+    "key_proj", "value_proj", "kv_proj", "qkv_proj", "out_proj", "query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv",
+    "attention_out", "engram", "indexer_cutoff_threshold", "decoder_layer_input",
+)  # fmt: skip
+
+
+def _bits(*names: str) -> int:
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in names)
+
+
+CORE: Final = _bits("core_attn")
+NORMS: Final = _bits("layernorm")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Bit masks of what policies do again of a model's layers: all of them its norms and the activation of experts,
+    some the attention core, some all MLPs and experts, which stand or fall together. Planner has no list with the
+    activation of a dense MLP."""
+
+    small: int
+    mlps: int
+
+    @classmethod
+    def of(cls, model: ModelSpec | None) -> Repeated:
+        """Of a dense model where none is known."""
+        blocks = model.blocks if model is not None else ()
+        dense = not blocks or any(layer.mlp for layer in blocks)
+        moe = any(layer.moe for layer in blocks)
+        mlps = _bits(*["mlp"] * dense, *["moe"] * moe)  # shared experts are within
+        return cls(NORMS | (_bits("moe_act") if moe else 0), NORMS | mlps)
+
+    @property
+    def lists(self) -> dict[int, str]:
+        """Modules -> the policy that does these again."""
+        return {
+            self.small: "minimal_with_context",
+            CORE | self.small: "minimal",
+            self.mlps: "save_dot_with_context_except_mlp",
+            CORE | self.mlps: "save_dot_except_mlp",
+        }
+
+    def policy(self, recompute: Recompute, modules: int) -> str | None:
+        """The remat_policy of a configuration; None where there is none, as of one that keeps all."""
+        return "full" if recompute is Recompute.FULL else self.lists.get(modules)
+
+    def without(self, kept: frozenset[str]) -> tuple[Recompute, int]:
+        """What is done again where so much is kept, as planner counts it: queries, keys and values stand or fall
+        together, and without them all of the layer."""
+        if not (kept >= _HEADS or "qkv_proj" in kept):
+            return Recompute.FULL, 0
+        whole = kept >= _SPLIT or "mlpwi" in kept or kept >= _EXPERTS
+        return Recompute.SELECTIVE, (0 if _CONTEXT in kept else CORE) | (self.small if whole else self.mlps)
