@@ -32,6 +32,11 @@ class Point:
         return best_of(self.plan)
 
     @property
+    def batch(self) -> int:
+        """Its global batch [sequences]."""
+        return self.plan.subject.job.global_batch
+
+    @property
     def run(self) -> Run | None:
         """The whole run of the fastest configuration."""
         return self.best.run if self.best else None

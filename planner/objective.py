@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from planner.errors import InputError
 from planner.growth import Point
-from planner.outcome import hold_batch
 from planner.plan import make_plan
 from planner.request import Request
 from planner.size import Goal, size_cluster
@@ -39,8 +38,7 @@ def plan_with_size(request: Request) -> Plan:
         raise InputError(
             f"the objective {objective} needs what it is made of", "none known", f"add --assume {needs}"
         )
-    held, batch = hold_batch(by_time)
-    plan = make_plan(replace(held, gpus=best.gpus))
+    plan = make_plan(replace(by_time, gpus=best.gpus, global_batch=str(best.batch)))
     sizes = ", ".join(f"{point.gpus:,}" for point in sizing.tried)
     said = f"{best.gpus:,} devices: of the sizes tried ({sizes}) the one with least {_NAMES[objective]}"
     certificate = plan.search.certificate
@@ -51,7 +49,7 @@ def plan_with_size(request: Request) -> Plan:
     return plan.model_copy(
         update={
             "search": search,
-            "assumptions": (said, batch, *plan.assumptions),
+            "assumptions": (said, sizing.batch, *plan.assumptions),
             "smallest_change": "; or ".join(filter(None, helps)),
         }
     )

@@ -2,12 +2,13 @@
 
 The fewest that fit at all, the fewest that end in time, or the fastest within a budget, and the curve of time
 and money over sizes that doubles from the smallest, with the knee after which another doubling stops paying.
-Sizes are whole nodes and the global batch is held. Between two doublings the search halves the interval,
+Sizes are whole nodes. A global batch that was asked for is held; where it is planner's own choice, every size has the
+one within a quarter of it that suits its devices, as in a plan. Between two doublings the search halves the interval,
 preferring sizes that share factors with the batch and the layers, and then looks at the answer's neighbours:
 cost is not exactly monotone in the size, so sizes not tried may be better; `tried` says which were. Uneven splits
 of the layers are solved in full for the answer and for sizes that miss the goal by little; the times of others may
-be up to `growth.PASSING_GAIN` longer than they need be. Left out: changing the batch with the size, which changes
-what is learned.
+be up to `growth.PASSING_GAIN` longer than they need be. Left out: batches that grow with the size, which changes what
+is learned.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ from planner.growth import PAYING_SPEEDUP, Doubling, Point, doubling
 from planner.outcome import hold_batch
 from planner.planners import Planners
 from planner.request import Request, resolve
+from planner.space.batch import USUAL_PIPELINE, global_batch_of, odd_part, shards_of
 from planner.spec.machine.build_cluster import NodeTypeError
 from planner.spec.machine.load_cluster import load_cluster
 from planner.spec.rows import data_frame, plan_rows
+from planner.spec.rule import Problem
 
 LARGEST_SIZE = 131_072  # devices tried of a node type, of which there are as many as asked for
 MOST_HALVINGS = 8
 NEIGHBOURS = 2
 HARDLY_FASTER, STILL_FASTER = 1.25, 1.02  # the curve ends; the search for a deadline ends
 RESOLUTION = 32  # halving ends at an interval of this share of the size, or one node
+MOST_OFF_BATCH = 0.25  # of the batch that is planner's choice
 MANY_SIZES = 2 * 720_720  # devices, a multiple of every usual number per node
 
 
@@ -46,7 +50,8 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True)
 class Sizing:
-    """The answer. `fewest`: smallest size tried that fits. `knee`: the size from which a doubling does not pay."""
+    """The answer. `fewest`: smallest size tried that fits. `knee`: the size from which a doubling does not pay.
+    `batch`: of the sizes, in words; `chooses_batch`: is it not the user's?"""
 
     goal: Goal
     target: float | None
@@ -60,6 +65,7 @@ class Sizing:
     end: str
     tried: tuple[Point, ...]
     batch: str
+    chooses_batch: bool
 
     @property
     def found(self) -> bool:
@@ -84,16 +90,15 @@ def size_cluster(
     without what it needs.
     """
     _check_goal(request, goal, target)
-    held, batch = hold_batch(request)
     with Planners(processes) as planners:
-        sizer = _Sizer(held, planners, say)
+        sizer = _Sizer(request, planners, say)
         sizer.find_fewest()
         end = ""
         if sizer.fewest is not None and request.tokens is not None:
             end = sizer.climb(goal, target)
             sizer.narrow(goal, target)
         sizer.settle_answer(goal, target)
-        return sizer.sizing(goal, target, batch, end)
+        return sizer.sizing(goal, target, end)
 
 
 def _check_goal(request: Request, goal: Goal, target: float | None) -> None:
@@ -109,12 +114,14 @@ class _Sizer:
     """Sizes tried so far, and the order in which others are."""
 
     def __init__(self, request: Request, planners: Planners, say: Callable[[str], object]) -> None:
-        self.request, self.planners, self.say = request, planners, say
+        self.planners, self.say = planners, say
+        self.request, self.batch_said = hold_batch(request)
+        self.chooses_batch = request.global_batch is None
         self.per_node, self.most_nodes = _whole_nodes(request)
         self.points: dict[int, Point] = {}
         self._curve: list[int] = []  # nodes
-        least, self.round_with = _least_devices(request, self.per_node)
-        self.least_nodes = -(-least // self.per_node)
+        self.problem = resolve(replace(self.request, gpus=self.per_node))[0]
+        self.least_nodes = -(-_least_devices(self.problem, request.headroom) // self.per_node)
 
     def at(self, nodes: int) -> Point:
         """The point of a number of nodes, computed once."""
@@ -139,11 +146,30 @@ class _Sizer:
         return replace(
             self.request,
             gpus=nodes * self.per_node,
+            global_batch=str(self.batch(nodes)),
             top=1,
             front=False,
             thorough=thorough,
-            seek_batch=False,  # it is held
+            seek_batch=False,  # it is held, or chosen here
         )
+
+    def batch(self, nodes: int) -> int:
+        """The global batch at a size [sequences]."""
+        held, devices = self.problem.job.global_batch, nodes * self.per_node
+        if not self.chooses_batch:
+            return held
+        shards = shards_of(self.request.restrict, devices)
+        suits, _ = global_batch_of(None, self.problem.job.seq_len, devices, shards)
+        return suits if abs(suits - held) <= MOST_OFF_BATCH * held else held
+
+    def roundness(self, nodes: int) -> int:
+        """How well a size can be divided: what it shares with a batch that is held and the layers; without one, how
+        small a part of it neither the layers nor any power of two divides."""
+        layers = self.problem.model.num_layers
+        if not self.chooses_batch:
+            return math.gcd(nodes, self.problem.job.global_batch * layers)
+        devices = nodes * self.per_node
+        return -odd_part(devices // math.gcd(devices, layers))
 
     def foresee(self, *sizes: int) -> None:
         """Sizes that will probably be looked at."""
@@ -269,6 +295,10 @@ class _Sizer:
             if abs(good - bad) <= max(1, good // RESOLUTION):
                 break
             middle = self.middle(min(bad, good), max(bad, good))
+            if (
+                self.roundness(middle) < -USUAL_PIPELINE
+            ):  # nothing between that a batch and a pipeline can divide
+                break
             if holds(self.at(middle)):
                 good = middle
             else:
@@ -283,9 +313,13 @@ class _Sizer:
         reach = max(nodes // 4, NEIGHBOURS)
         side = range(nodes + 1, nodes + reach + 1) if above else range(nodes - reach, nodes)
         open_sizes = (
-            n for n in side if max(self.least_nodes, 1) <= n <= self.most_nodes and n not in self.points
+            n
+            for n in side
+            if max(self.least_nodes, 1) <= n <= self.most_nodes
+            and n not in self.points
+            and self.roundness(n) >= -USUAL_PIPELINE
         )
-        return sorted(open_sizes, key=lambda n: (-math.gcd(n, self.round_with), abs(n - nodes)))[:NEIGHBOURS]
+        return sorted(open_sizes, key=lambda n: (-self.roundness(n), abs(n - nodes)))[:NEIGHBOURS]
 
     def middle(self, low: int, high: int) -> int:
         """A size near the middle that shares most factors with the batch and the layers."""
@@ -294,9 +328,19 @@ class _Sizer:
         if len(inside) > 4096:
             inside = range(inside.start, inside.stop, len(inside) // 4096)
         centre = (low + high) / 2
-        return max(inside, key=lambda n: (math.gcd(n, self.round_with), -abs(n - centre), -n))
+        return max(inside, key=lambda n: (self.roundness(n), -abs(n - centre), -n))
 
-    def sizing(self, goal: Goal, target: float | None, batch: str, end: str) -> Sizing:
+    def batches_said(self) -> str:
+        """Which batches the sizes have, in words."""
+        batches = sorted({point.batch for point in self.tried})
+        if not self.chooses_batch:
+            return self.batch_said
+        if len(batches) > 1:
+            return f"global batch of about 4M tokens as suits a size, {batches[0]:,} to {batches[-1]:,} sequences"
+        size = f"{batches[0] * self.problem.job.seq_len / 1e6:.3g}M tokens"
+        return f"global batch {batches[0]:,} sequences, {size} (about 4M tokens)"
+
+    def sizing(self, goal: Goal, target: float | None, end: str) -> Sizing:
         """The answer among all sizes tried."""
         running = [point for point in self.tried if point.best]
         if goal is Goal.BUDGET and running and all(point.cost == math.inf for point in running):
@@ -320,7 +364,8 @@ class _Sizer:
             knee=knee,
             end=end,
             tried=tuple(self.tried),
-            batch=batch,
+            batch=self.batches_said(),
+            chooses_batch=self.chooses_batch,
         )
 
 
@@ -356,11 +401,9 @@ def _whole_nodes(request: Request) -> tuple[int, int]:
     return per_node, most // per_node
 
 
-def _least_devices(request: Request, per_node: int) -> tuple[int, int]:
-    """Devices below which not even master weights and moments fit, and what round sizes share factors with."""
-    problem, _ = resolve(replace(request, gpus=per_node))
-    parameters = model_parameters(problem.model).total
+def _least_devices(problem: Problem, headroom: float) -> int:
+    """Devices below which not even master weights and moments fit."""
     of_stack = problem.stack.states
-    states = parameters * (of_stack.master + of_stack.moment_bytes(problem.job.optimizer))
-    room = problem.cluster.accelerator.memory * (1 - request.headroom)
-    return max(math.ceil(states / room), 1), problem.job.global_batch * problem.model.num_layers
+    each = of_stack.master + of_stack.moment_bytes(problem.job.optimizer)
+    room = problem.cluster.accelerator.memory * (1 - headroom)
+    return max(math.ceil(model_parameters(problem.model).total * each / room), 1)

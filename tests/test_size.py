@@ -118,6 +118,31 @@ def test_the_batch_is_held_at_every_size(curve: Sizing) -> None:
     assert all(point.gpus % 8 == 0 for point in curve.tried)
 
 
+def test_a_batch_that_nobody_named_suits_every_size() -> None:
+    """Of 7 nodes a held batch has no use for the factor 7; the one that a plan chooses there has."""
+    own = replace(REQUEST, cluster="7x8 h100 400G-ib", global_batch=None, restrict={"pp": (1,)})
+    held = size_cluster(replace(own, global_batch="1024"), Goal.DAYS, 0.001)
+    free = size_cluster(own, Goal.DAYS, 0.001)
+    (seven,) = [point for point in free.tried if point.nodes == 7]
+    assert seven.batch == make_plan(replace(own, gpus=56)).subject.job.global_batch == 896
+    assert seven.best is not None
+    assert [point.best for point in held.tried if point.nodes == 7] == [None]
+    assert {point.batch for point in held.tried} == {1024}
+    facts = {tried["gpus"]: tried["global_batch"] for tried in sizing_facts(free)["tried"]}
+    assert facts == {point.gpus: point.batch for point in free.tried}
+    assert "896 to 1,024 sequences" in free.batch
+
+
+def test_a_batch_of_planners_own_stays_near_what_was_assumed() -> None:
+    """Pinned to data parallelism alone, large sizes could only be dealt a larger batch."""
+    own = replace(
+        REQUEST, cluster="h100-sxm-roce", global_batch=None, restrict={"tp": (1,), "pp": (1,), "cp": (1,)}
+    )
+    found = size_cluster(own, Goal.DAYS, 0.01)
+    assert max(point.gpus for point in found.tried) > 1024
+    assert all(0.75 * 1024 <= point.batch <= 1.25 * 1024 for point in found.tried)
+
+
 def test_a_size_that_cannot_divide_the_batch_is_refused_with_the_reason() -> None:
     # 7 nodes: the factor 7 has no place where neither batch, heads nor layers have it
     found = size_cluster(

@@ -73,6 +73,7 @@ class Tried(_Record):
 
     gpus: int
     nodes: int
+    global_batch: int | None = None  # not in older files
     verdict: str
     days: float | None
     cost: float | None

@@ -53,6 +53,7 @@ def sizing_facts(sizing: Sizing) -> Facts:
             {
                 "gpus": point.gpus,
                 "nodes": point.nodes,
+                "global_batch": point.batch,
                 "verdict": str(point.plan.verdict),
                 "days": _finite(point.days) if point.run else None,
                 "cost": _finite(point.cost),
@@ -93,7 +94,10 @@ def sizing_document(sizing: Sizing) -> RenderableType:
 def _subject(sizing: Sizing) -> str:
     subject = sizing.tried[0].plan.subject
     where = f"{subject.model.name} on {subject.cluster.name}"
-    return f"{where}: sequences of {subject.job.seq_len:,}, {sizing.batch}"
+    answer = sizing.answer
+    several = len({point.batch for point in sizing.tried}) > 1
+    own = f", {answer.batch:,} at {answer.gpus:,} GPUs" if answer is not None and several else ""
+    return f"{where}: sequences of {subject.job.seq_len:,}, {sizing.batch}{own}"
 
 
 def headline(sizing: Sizing) -> str:
@@ -225,16 +229,18 @@ def _refused(sizing: Sizing) -> list[RenderableType]:
     odd = [f"{point.gpus:,}" for point in sizing.tried if point.plan.verdict is Verdict.NOTHING_LEGAL]
     lines = [f"{small[-1].gpus:,} GPUs: {small[-1].reason}"] if small else []
     if odd:
-        batch = sizing.tried[0].plan.subject.job.global_batch
-        lines.append(
-            f"{', '.join(odd)} GPUs: no legal way to split the model and {batch:,} sequences over them"
-        )
+        batch = "the batch" if sizing.chooses_batch else f"{sizing.tried[0].batch:,} sequences"
+        lines.append(f"{', '.join(odd)} GPUs: no legal way to split the model and {batch} over them")
     return [bullets(lines)] if lines else []
 
 
 def _assumptions(sizing: Sizing) -> tuple[str, ...]:
     chosen = sizing.answer or sizing.fewest or sizing.tried[-1]
-    own = "the global batch is fixed; sizes whose dp cannot divide it are rejected"
+    own = (
+        "the global batch is planner's choice at each size; --global-batch holds one at all of them"
+        if sizing.chooses_batch
+        else "the global batch is fixed; sizes whose dp cannot divide it are rejected"
+    )
     spares: tuple[str, ...] = ()
     if chosen.run is not None and chosen.run.spare_nodes_needed is not None:
         needed = chosen.run.spare_nodes_needed

@@ -46,7 +46,7 @@ def global_batch_of(
     # many degrees divide a batch that shares many divisors with the devices, or has a high power of two in it; what is
     # odd in the devices and not in the batch is left to pipelines, as heads and sequences are powers of two
     steps = [
-        (-max(_odd_part(devices // d), USUAL_PIPELINE), len(divisors(d)), math.lcm(d, held))
+        (-max(odd_part(devices // d), USUAL_PIPELINE), len(divisors(d)), math.lcm(d, held))
         for d in divisors(devices)
     ]
     *_, step = max((s for s in steps if most // s[-1] * s[-1] >= least), default=(0, held))
@@ -72,7 +72,7 @@ def _doubted(text: str, sequences: int, seq_len: int) -> tuple[str, ...]:
     return (f"global batch {sequences:,} sequences, {size}: if tokens are meant, write {text}tok",)
 
 
-def _odd_part(number: int) -> int:
+def odd_part(number: int) -> int:
     """The largest odd divisor."""
     return number // (number & -number)
 
