@@ -93,3 +93,9 @@ def test_efa_starts_no_messages_for_kernels() -> None:
         fused = problem(MODEL, "megatron-2026+deepep", gpus=64, cluster=cluster)
         told = confidence_of(fused, cost_model(fused))
         assert ("needs UCCL or NVSHMEM" in told.explanation) is not advised
+        row = ConfigTable.of([CONFIG])
+        plain, through = (cost_model(each).evaluate(row, keep_terms=True) for each in (subject, fused))
+        assert plain.detail is not None
+        assert through.detail is not None
+        shorter = through.detail.time["ep_comm"][0] < 0.99 * plain.detail.time["ep_comm"][0]
+        assert bool(shorter) is advised
