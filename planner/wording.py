@@ -53,7 +53,7 @@ def as_key(name: str, value: str) -> str:
     if not value:
         return name
     key, _, values = value.partition("=")
-    if name == "set":
+    if name == "set" and values:
         return f"set: {{{key}: {f'[{values}]' if ',' in values else values}}}"
     return f"{name}: [{value}]" if name == "assume" else f"{name}: {value}"
 

@@ -205,3 +205,17 @@ def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == rows
     write_table(rows, tmp_path / "t.parquet")
     assert (tmp_path / "t.parquet").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [("set: {speed: 1}", "unknown axis of set: speed"), ("headroom: 200%", "headroom must be"),
+     ("assume: [nothing]", "an assumption must be")],
+)  # fmt: skip
+def test_what_every_point_shares_is_refused_with_the_file(changed: str, said: str, tmp_path: Path) -> None:
+    key = changed.split(":")[0]
+    kept = [line for line in SWEEP.splitlines() if not line.startswith(f"{key}:")]
+    file = given(tmp_path, "\n".join([*kept, changed]) + "\n")
+    refused = run(file, "-o", tmp_path / "t.csv")
+    assert refused.exit_code == 2
+    assert f"{file}: {said}" in " ".join(refused.stderr.split())

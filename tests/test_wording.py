@@ -22,6 +22,7 @@ from planner.wording import Say, as_key, as_keyword, reworded
         (as_keyword, "use --stack megatron-2026+te-2.17, or", "use stack='megatron-2026+te-2.17', or"),
         (as_keyword, "--gpus must be one number", "gpus must be one number"),
         (as_key, "write --set tp=8,16", "write set: {tp: [8,16]}"),
+        (as_key, "unknown axis of --set 'speed'", "unknown axis of set: speed"),
         (as_key, "use --seq-len 4096 or less", "use seq_len: 4096 or less"),
         (on_page, "add --gpus 8", "add GPUs: 8"),
         (on_page, "write --set cp_kind=a2a", "write only: cp_kind=a2a"),

@@ -111,8 +111,8 @@ def _evidence(
     share = None if mfu is None else parse_headroom(mfu, "--mfu")
     if share == 0:
         raise InputError("--mfu must be above 0%", str(mfu), "write it like 20%")
-    if tflops is not None and not 0 < tflops < 1e5:
-        raise InputError("--tflops must be above 0 and below 100,000, of one device", str(tflops))
+    if tflops is not None and not 1e-3 <= tflops < 1e5:
+        raise InputError("--tflops must be from 0.001 to below 100,000, of one device", f"{tflops:g}")
     if texts and None not in (tflops, mfu):
         must = "beside a step time one rate must be given, --tflops or --mfu"
         raise InputError(must, f"--tflops {tflops:g} --mfu {mfu}", "leave one out")

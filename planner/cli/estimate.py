@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.cli.options import check_count
 from planner.errors import FileInputError, InputError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def _of_plan(request: Request, index: int, other: str | None) -> tuple[Plan, Pro
     from planner.planned import check_same, planned_problem
 
     started = time.perf_counter()
+    check_count("gpus", request.gpus)
     plan = _plan_of(request)
     if not plan.choices:
         return plan, None, ()

@@ -78,12 +78,17 @@ def answers(verb: Callable[..., int]) -> Callable[..., None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit
             code = BROKEN_PIPE
         except OSError as error:  # a full disk behind stdout, say
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            complain(f"the answer must be writable\n  given: {error.strerror or error}")
-            code = InputError.exit_code
+            code = unwritable(error)
         raise SystemExit(code)
 
     return run
+
+
+def unwritable(error: OSError) -> int:
+    """Say that stdout takes no answer, and with which exit code that ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush at exit
+    complain(f"the answer must be writable\n  given: {error.strerror or error}")
+    return InputError.exit_code
 
 
 def complain(message: str) -> None:

@@ -43,7 +43,7 @@ from planner.cli.options import (
     check_count,
     takes_job,
 )
-from planner.cli.output import answers, progress, say, say_json, tell, updates
+from planner.cli.output import answers, progress, say, say_json, tell, unwritable, updates
 from planner.errors import InputError
 
 if TYPE_CHECKING:
@@ -356,4 +356,7 @@ def main() -> None:
             stream.reconfigure(
                 errors="replace"
             )  # a terminal that cannot show a character is no reason to fail
-    app(prog_name="planner")
+    try:
+        app(prog_name="planner")
+    except OSError as error:  # behind --help, which no verb prints
+        raise SystemExit(unwritable(error)) from None

@@ -63,6 +63,8 @@ def answer_schedule(question: ScheduleQuestion) -> ScheduleAnswer:
     for option, value in (("pp", question.pp), ("vpp", vpp), ("microbatches", question.microbatches)):
         if not 1 <= value <= 2**20:
             raise InputError(f"--{option} must be a whole number from 1 to {2**20:,}", str(value))
+    if question.group_size is not None and question.group_size < 1:
+        raise InputError("--group-size must be 1 micro-batch or more", str(question.group_size))
     stages = question.pp * (1 if named.schedule is Schedule.DUALPIPE else vpp)
     times = _times(question, stages)
     if question.expert_overlap and named.schedule is not Schedule.INTERLEAVED:

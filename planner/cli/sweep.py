@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from planner import __version__
-from planner.errors import FileInputError, InputError
+from planner.errors import FileInputError, InputError, PlannerError
 
 if TYPE_CHECKING:
     from planner.request import Request
@@ -52,8 +52,9 @@ def sweep(
     restart: RestartOption = False,
 ) -> int:
     """Plan a grid of jobs into one table. Every combination of models, clusters, sizes, sequences and batches."""
-    from planner.spec.load_sweep import load_sweep
+    from planner.spec.load_sweep import SweepFile, load_sweep
     from planner.spec.save import check_target
+    from planner.wording import as_key, reword
 
     if output.suffix not in FORMATS:
         raise InputError("the table must be .csv or .parquet", str(output), "write -o results.csv")
@@ -65,7 +66,11 @@ def sweep(
         _parquet()
     check_target(output, file)
     asked = load_sweep(file)
-    requests = requests_of(asked)
+    try:
+        requests = requests_of(asked)
+    except PlannerError as error:  # in words of the file, where the words of the command line are none
+        reword(error, lambda name, value: as_key(name, value) if name in SweepFile.model_fields else None)
+        raise FileInputError(str(file), error.must, error.given, error.hint) from None
     journal = Journal(output, _digest(requests, asked.top), restart)
     left = {i: request for i, request in enumerate(requests) if i not in journal.done}
     if journal.done:

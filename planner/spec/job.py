@@ -48,6 +48,7 @@ class AdapterTargets(StrEnum):
         )
 
 
+LARGEST_RANK: Final = 65_536  # of adapters; above a width it is that of full training
 ATTENTION_INPUTS: Final = ("qkv", "q", "q_a", "q_b", "kv_a", "kv_b")
 
 
@@ -126,8 +127,9 @@ class Job:
     checkpoint_staged: bool = True
 
     def __post_init__(self) -> None:
-        if self.lora_rank is not None and self.lora_rank < 1:
-            raise InputError("lora-rank must be a whole number, 1 or more", str(self.lora_rank))
+        if self.lora_rank is not None and not 1 <= self.lora_rank <= LARGEST_RANK:
+            must = f"lora-rank must be a whole number from 1 to {LARGEST_RANK:,}"
+            raise InputError(must, str(self.lora_rank))
         if self.frozen_bits not in FROZEN_BYTES:
             known = ", ".join(map(str, sorted(FROZEN_BYTES)))
             raise InputError(f"frozen-bits must be one of {known}", str(self.frozen_bits))

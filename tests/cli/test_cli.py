@@ -587,3 +587,46 @@ def test_a_number_that_is_none_is_shown(planner: Callable[..., Outcome], given: 
     refused = planner("plan", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--seq-len", given)
     assert refused.code == 2
     assert f"must be a whole number, such as 4096, given '{given}'" in refused.err
+
+
+# --- numbers that are none, and files of planner's own in the wrong place
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plan llama-3.1-8b dgx-h100 --gpus 8 --lora-rank 100000000000", "from 1 to 65,536"),
+        ("schedule --schedule interleaved --pp 4 --microbatches 8 --group-size 0", "--group-size must be 1"),
+        ("diagnose llama-3-8b dgx-h100 --gpus 8 --tflops 1e-12", "--tflops must be from 0.001"),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused(words: str, said: str, planner: Callable[..., Outcome]) -> None:
+    done = planner(*words.split())
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+@pytest.mark.parametrize("gpus", ["0", "-8"])
+def test_no_devices_are_not_those_of_the_plan(
+    gpus: str, empty: Path, planner: Callable[..., Outcome]
+) -> None:
+    done = planner("estimate", str(empty), "--gpus", gpus)
+    assert (done.code, done.out) == (2, "")
+    assert "--gpus must be a whole number from 1" in done.err
+
+
+def test_a_plan_given_as_a_model_is_known_as_one(empty: Path, planner: Callable[..., Outcome]) -> None:
+    done = planner("estimate", str(empty), "dgx-h100", "--gpus", "8")
+    assert done.code == 2
+    assert "planner estimate PLAN.json --cluster" in " ".join(done.err.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("words", ["--help", "--version", "clusters"])
+def test_a_full_disk_behind_stdout_is_told(words: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "planner", words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the answer must be writable")

@@ -12,6 +12,8 @@ from planner.spec.hf.fields import ConfigFields
 
 # a field that only such a file has, and what the file is
 _OTHER_FILES = {
+    "planner_version": "an answer of planner, which holds its cluster: planner estimate PLAN.json, planner explain "
+    "PLAN.json; on another cluster planner estimate PLAN.json --cluster NAME",
     "peft_type": "an adapter's: give the config.json of its base model, {base}",
     "medusa_num_heads": "of decoding heads beside a model: give the config.json of its base model, {base}",
     "_class_name": "a diffusion pipeline's: planner plans language models",
