@@ -213,7 +213,8 @@ def test_names_are_those_of_the_files_and_unique() -> None:
 def test_the_promised_clusters_ship() -> None:
     promised = """v100-sxm2-32g a100-sxm-40g a100-sxm-80g a800-sxm-80g h100-sxm-80g h100-pcie-80g h800-sxm-80g
         h100-sxm-96g-hbm2e-500w h20-sxm-96g h200-sxm b200 b300 gb200-nvl72 gb300-nvl72 mi300x mi355x l40s rtx4090 cpu
-        dgx-a100 dgx-h100 dgx-h200 dgx-b200 deepseek-h800 aws-p4d aws-p4de aws-p5 aws-p5en aws-p6-b200 gcp-a3-mega
+        dgx-a100 dgx-h100 dgx-h200 dgx-b200 deepseek-h800 aws-p4d aws-p4de aws-p5 aws-p5en aws-p6-b200 aws-p6-b300
+        gcp-a3-mega
         gcp-a3-ultra azure-nd-h100-v5 oci-h100 h100-sxm-roce"""
     assert set(promised.split()) <= set(cluster_names())
 
