@@ -153,7 +153,11 @@ def test_a_bad_split_is_slower_and_larger(tmp_path: Path) -> None:
 
 def test_the_loss_that_the_files_ask_for(tmp_path: Path) -> None:
     answers = []
-    for more in ("", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "--cross-entropy-loss-fusion"):
+    for more in (
+        "",
+        "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
+        "--cross-entropy-loss-fusion",
+    ):
         path = tmp_path / "launch.sh"
         path.write_text(megatron_words(32, more))
         done = runner.invoke(app, ["check", str(path), "--cluster", CLUSTER, "--gpus", "32", "--json"])
