@@ -15,7 +15,6 @@ from planner.cost.offload import host_range
 from planner.cost.pipeline.step import slow_mode_share, slow_mode_time
 from planner.cost.shapes import shape_distance_of
 from planner.spec.config import ParallelConfig
-from planner.spec.machine.accelerator import LinkKind
 from planner.spec.planfile import (
     CalibrationLevel,
     Confidence,
@@ -112,12 +111,6 @@ _SPARSE_UNTIMED: Final[Mapping[SparseKernel | None, str]] = {
 }
 
 
-def _dispatches_by_proxy(problem: Problem) -> bool:
-    """Are tokens dispatched to experts by kernels that EFA does not let start a message?"""
-    fused = problem.model.is_moe and problem.stack.communication.dispatcher.fused
-    return fused and problem.cluster.fabric is LinkKind.EFA and len(problem.cluster.tiers) > 1
-
-
 def confidence_of(problem: Problem, model: CostModel) -> Confidence:
     """The calibration level of a prediction, the band it has earned, and what both rest on."""
     stack, kernels, links = problem.stack, model.kernels, model.links
@@ -163,13 +156,6 @@ def confidence_of(problem: Problem, model: CostModel) -> Confidence:
         notes.append(
             "wider because no run with sparse attention was fitted: attention to chosen keys is timed, "
             + _SPARSE_UNTIMED[stack.kernels.sparse_attention]
-        )
-    if _dispatches_by_proxy(problem) and level != CalibrationLevel.L3:
-        band *= UNLIKE_BAND
-        notes.append(
-            f"wider because {stack.communication.dispatcher} over EFA needs UCCL or NVSHMEM, whose host passes "
-            "messages on: costed as NCCL's all-to-all between nodes, than which 31 of AWS's 42 published runs took "
-            "longer, half of them 1.14 times as long or more"
         )
     device = problem.cluster.accelerator.name
     if stack.devices and device not in stack.devices and kernels.measured and not stack.calibration:

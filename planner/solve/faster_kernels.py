@@ -32,7 +32,6 @@ from planner.solve.splits.dealt import Dealt
 from planner.space.framework_rules import all_rules_for
 from planner.space.legality import explain_config
 from planner.spec.config import ConfigTable, ParallelConfig
-from planner.spec.machine.accelerator import LinkKind
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from planner.spec.stack.kinds import Dispatcher, SparseKernel
@@ -58,9 +57,7 @@ class _Hint:
 
 def _exchanges_by_nccl(problem: Problem) -> bool:
     plain = problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL
-    started_by_kernels = problem.cluster.fabric is not LinkKind.EFA or len(problem.cluster.tiers) == 1
-    nvidia = problem.cluster.accelerator.architecture.is_nvidia
-    return plain and problem.model.is_moe and nvidia and started_by_kernels
+    return plain and problem.model.is_moe and problem.cluster.accelerator.architecture.is_nvidia
 
 
 def _fusable(problem: Problem) -> bool:

@@ -9,7 +9,6 @@ import pytest
 
 from planner.catalog.stack_options import EXPERTS_OVERLAPPED
 from planner.frameworks import framework
-from planner.reasons import confidence_of
 from planner.request import cost_model
 from planner.solve.faster_kernels import faster_kernels
 from planner.space.framework_rules import rules_for
@@ -85,17 +84,24 @@ def test_what_it_would_save_is_said_of_any_listed_configuration() -> None:
 
 
 def test_efa_starts_no_messages_for_kernels() -> None:
-    """DeepEP's need that; what stands in for it there is said, and not advised."""
-    for cluster, advised in (("dgx-h100", True), ("aws-p5", False)):
-        subject = problem(MODEL, "megatron-2026", gpus=64, cluster=cluster)
-        lines = faster_kernels(subject, ConfigTable.of([CONFIG]), inf, cost_model)
-        assert any("dispatched by" in line for line in lines) is advised
-        fused = problem(MODEL, "megatron-2026+deepep", gpus=64, cluster=cluster)
-        told = confidence_of(fused, cost_model(fused))
-        assert ("needs UCCL or NVSHMEM" in told.explanation) is not advised
-        row = ConfigTable.of([CONFIG])
+    """Fused dispatch is no way between nodes there, is costed as NCCL's where a run had it, and is advised inside."""
+    row = ConfigTable.of([CONFIG])
+    for cluster, legal in (("dgx-h100", True), ("aws-p5", False)):
+        subject, fused = (
+            problem(MODEL, stack, gpus=64, cluster=cluster)
+            for stack in ("megatron-2026", "megatron-2026+deepep")
+        )
+        assert (not explain_config(CONFIG, fused, rules_for(fused.stack))) is legal
         plain, through = (cost_model(each).evaluate(row, keep_terms=True) for each in (subject, fused))
         assert plain.detail is not None
         assert through.detail is not None
         shorter = through.detail.time["ep_comm"][0] < 0.99 * plain.detail.time["ep_comm"][0]
-        assert bool(shorter) is advised
+        assert bool(shorter) is legal
+        said = [
+            any(
+                "dispatched by" in line
+                for line in faster_kernels(subject, ConfigTable.of([each]), inf, cost_model)
+            )
+            for each in (CONFIG, replace(CONFIG, ep=8))
+        ]
+        assert said == [legal, True]
