@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.errors import PlannerError
+from planner.growth import PASSING_GAIN
 from planner.request import Request
 from planner.spec.planfile import Plan
 from planner.stopping import Stopwatch
@@ -72,17 +73,23 @@ def _faster_with(
     devices: int, plan: Plan, request: Request, plan_of: Callable[[Request], Plan], watch: Stopwatch
 ) -> str:
     """What a step takes on fewer devices, in words; empty where they do not train more tokens a second."""
-    left = watch.left()
-    asked = replace(
-        request, gpus=devices, top=1, front=False, thorough=False, seek_batch=False,
-        time_limit=left if math.isfinite(left) else None,
-    )  # fmt: skip
-    try:
-        other = plan_of(asked)
-    except PlannerError:  # a cluster of whole domains, a batch or degrees that do not suit
-        return ""
     few = devices * REACH >= plan.subject.cluster.devices * (REACH - 1)
-    if not other.choices or _rate(other) < (1 + WORTH_SAYING * few) * _rate(plan):
+    needed = (1 + WORTH_SAYING * few) * _rate(plan)
+    for thorough in (False, True):
+        left = watch.left()
+        asked = replace(
+            request, gpus=devices, top=1, front=False, thorough=thorough, seek_batch=False,
+            time_limit=left if math.isfinite(left) else None,
+        )  # fmt: skip
+        try:
+            other = plan_of(asked)
+        except PlannerError:  # a cluster of whole domains, a batch or degrees that do not suit
+            return ""
+        if not other.choices or _rate(other) < (1 - PASSING_GAIN) * needed or watch.stopped():
+            return ""
+        if _rate(other) >= needed:
+            break
+    else:
         return ""
     batches = [f" of {each.subject.job.global_batch:,} sequences" for each in (other, plan)]
     if batches[0] == batches[1]:

@@ -111,3 +111,23 @@ def test_a_few_nodes_fewer_are_advised_where_they_train_faster(small_plan: Plan)
     assert advised(64, 0.05) == ""
     assert advised(96, 1e-6).startswith("64 devices would take ")  # a third fewer, as fast
     assert advised(96, -0.01) == ""
+
+
+def test_fewer_nodes_that_are_nearly_as_fast_are_planned_in_full(small_plan: Plan) -> None:
+    asked: list[bool] = []
+
+    def plan_of(request: Request) -> Plan:
+        asked.append(request.thorough)
+        subject, choice = small_plan.subject, small_plan.choices[0]
+        devices = request.gpus or 0
+        cluster = subject.cluster.model_copy(update={"devices": devices})
+        slower = 1.0 if request.thorough or devices == 96 else 0.98
+        rate = choice.tokens_per_second_per_device * 96 / devices * slower * (1 + 1e-6 * (devices < 96))
+        choice = choice.model_copy(update={"tokens_per_second_per_device": rate})
+        subject = subject.model_copy(update={"cluster": cluster})
+        return small_plan.model_copy(update={"subject": subject, "choices": (choice,)})
+
+    whole = plan_of(replace(SMALL, gpus=96))
+    asked.clear()
+    assert with_spare_nodes(whole, SMALL, plan_of, Stopwatch()).smallest_change.startswith("64 devices ")
+    assert asked == [False, True]

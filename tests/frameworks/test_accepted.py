@@ -60,6 +60,22 @@ def test_refused_as_megatron_does(words: str, must: str, mended: str | None) -> 
         assert framework("megatron").parse(script(f"{words} {mended}")).axes
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["recompute-granularity", "attention-backend", "cross-entropy-fusion-impl", "moe-token-dispatcher-type"],
+)
+def test_words_that_an_option_does_not_take(option: str) -> None:
+    with pytest.raises(InputError, match=f"--{option} must be one of"):
+        framework("megatron").parse(script(f"--{option} banana"))
+
+
+def test_the_loss_of_transformer_engine_is_said_to_be_refused() -> None:
+    fused = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    for words, said in ((fused, True), ("--cross-entropy-loss-fusion", False)):
+        notes = framework("megatron").parse(script(words)).notes
+        assert any("refuses it, for stability" in note for note in notes) is said
+
+
 def test_latent_attention_without_yarn_is_written_unfused() -> None:
     found = framework("megatron")
     for name, unfused in (("deepseek-v2-lite", True), ("deepseek-v3", False)):

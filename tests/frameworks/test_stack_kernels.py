@@ -47,11 +47,6 @@ def script(name: str, given: Launch, version: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("section", "values", "wanted"),
     [
-        (
-            "kernels",
-            {"cross_entropy": "fused"},
-            ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"),
-        ),
         ("kernels", {"attention": "flash-2"}, ("--attention-backend flash",)),
         ("kernels", {"attention": "fused-softmax"}, ("--attention-backend unfused",)),
         ("kernels", {"fused_activation": False}, ("--no-bias-swiglu-fusion",)),
@@ -67,6 +62,16 @@ def test_megatron_follows_the_stack(section: str, values: dict[str, object], wan
     for words in wanted:
         assert words in text
         assert f"{words}\n" not in plain
+
+
+def test_the_loss_of_transformer_engine_is_asked_of_releases_that_have_it() -> None:
+    given = mixture(kernels={"cross_entropy": "fused"})
+    text = script("megatron", given, "0.16.1")
+    assert "--cross-entropy-loss-fusion" in text
+    assert "--cross-entropy-fusion-impl te" in text
+    for version in ("0.18.2", "main-2026-08"):
+        with pytest.raises(UnsupportedError, match="for stability"):
+            script("megatron", given, version)
 
 
 @pytest.mark.parametrize("version", framework("megatron").versions)

@@ -7,10 +7,13 @@ graphs (`graphs.py`), Muon (`muon.py`), sparse attention (`sparse.py`); and degr
 from __future__ import annotations
 
 from planner.catalog.stack_options import EXPERTS_OVERLAPPED
-from planner.errors import InputError
+from planner.errors import InputError, nearest_names
 from planner.frameworks.megatron.given import Arguments
 from planner.frameworks.megatron.sparse import UNFUSED_ROTATION
 from planner.frameworks.options import option_table
+
+# releases that compute the loss in Transformer Engine: 168cb15 of June 2026 took it out, core_v0.18.2 has that too
+WITH_ENGINES_LOSS = ("0.16.1",)
 
 
 def accept(a: Arguments, version: str) -> None:
@@ -51,6 +54,20 @@ def accept(a: Arguments, version: str) -> None:
     _accept_rotation(a)
     _accept_overlaps(a)
     _accept_exchanges(a)
+
+
+def accept_words(a: Arguments, version: str) -> None:
+    """Refuse words that its options do not take, as argparse does; a program of one's own may have more. Raises
+    `InputError`."""
+    table = option_table("megatron", version)
+    for name, words in a.values.items():
+        choices = table[name].choices if name in table else ()
+        if unknown := [word for word in words if choices and word not in choices and "$" not in word]:
+            must, nearest = (
+                f"{name} must be one of {', '.join(choices)}",
+                nearest_names(unknown[0], choices, 1)[0],
+            )
+            raise InputError(must, unknown[0][:80], f"write {name} {nearest}")
 
 
 def _accept_optimizer(a: Arguments) -> None:

@@ -21,6 +21,7 @@ from planner.frameworks.fused_experts import (
 )
 from planner.frameworks.fused_experts import check_release as check_fused_experts
 from planner.frameworks.layout import first_and_last, is_even, write_layout
+from planner.frameworks.megatron.accepted import WITH_ENGINES_LOSS
 from planner.frameworks.megatron.architecture import (
     Option,
     check_release,
@@ -98,6 +99,7 @@ def option_groups(launch: Launch, version: str) -> dict[str, list[Option]]:
     """All options of a launch by group. Raises `UnsupportedError`."""
     check_release(launch.model, version)
     check_fused_experts(launch, version)
+    _check_loss(launch, version)
     return {
         "MODEL": [
             *model_options(launch.model, launch.details, launch.job.seq_len, launch.pad_vocabulary, version),
@@ -295,6 +297,14 @@ def overlaps_experts(launch: Launch) -> bool:
     """Does the prediction hide dispatch and combine under another micro-batch's compute?"""
     stack = megatron_stack(launch)
     return stack is not None and stack.communication.ep_overlap > 0 and launch.config.ep > 1
+
+
+def _check_loss(launch: Launch, version: str) -> None:
+    stack = megatron_stack(launch)
+    if stack is not None and fuses_loss(stack) and version not in WITH_ENGINES_LOSS:
+        must = f"Megatron-LM {version} must compute the loss in Transformer Engine, in which the plan counts on it"
+        hint = f"choose --framework-version {WITH_ENGINES_LOSS[0]}, or plan with the shipped stack"
+        raise UnsupportedError(must, "it refuses to, for stability", hint)
 
 
 def fuses_loss(stack: Stack) -> bool:

@@ -14,7 +14,7 @@ from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.fused_experts import PADDED_TO, capacity_said, padding_said
 from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, recomputed_note
-from planner.frameworks.megatron.accepted import accept
+from planner.frameworks.megatron.accepted import accept, accept_words
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
 from planner.frameworks.megatron.connections import CONNECTIONS
@@ -94,6 +94,8 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     vocabulary = vocabulary_of(arguments)
     unknown = unknown_options("megatron", version, sorted(names))
     program = program_of_ones_own(script.words)
+    if not program and not preset:
+        accept_words(arguments, version)
     strange = ", ".join(option.split()[0] for option in unknown)
     more = [f"not Megatron-LM's, taken for {program}'s own: {strange}"] if program and unknown else []
     return ParsedConfig(
@@ -177,6 +179,10 @@ def _kernel_notes(a: Arguments) -> list[str]:
         said.append(f"--hidden-dropout is not 0 (0.1 unless stated): {how}")
     elif a.number("--hidden-dropout", 0.1) > 0:
         said.append("--hidden-dropout is not 0 and --attention-dropout is: masks and passes are not modelled")
+    if _cross_entropy(a) is CrossEntropy.FUSED:
+        said.append(
+            "--cross-entropy-fusion-impl te: Megatron-LM from core_v0.18.2 on refuses it, for stability"
+        )
     moments = a.word("--exp-avg-dtype", "fp32")
     if moments not in ("fp32", "bf16"):
         said.append(f"--exp-avg-dtype {moments}: moments are counted in fp32")
