@@ -233,6 +233,16 @@ def test_the_fewest_whole_nodes_are_named(cluster: str, fewest: int) -> None:
         assert make_plan(replace(request, gpus=fewest)).found
 
 
+def test_the_next_node_is_among_the_sizes_tried_far_from_one_that_fits() -> None:
+    """Of 184 GPUs twice as many fit; between them lie more nodes than are all tried, of which the first does."""
+    request = Request("deepseek-v3", "dgx-h100", 184)
+    said = make_plan(request).smallest_change
+    assert "this would fit: 192 devices (" in said
+    assert "384 sequences a step)" in said, "the batch that a plan of 192 has, not the 368 of 184"
+    assert "in steps of" not in said
+    assert make_plan(replace(request, gpus=192)).found
+
+
 def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configuration() -> None:
     pins = {"cp": (1,), "tp": (1,), "pp": (4,), "dp": (2,)}
     request = Request("llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", restrict=pins)
