@@ -71,7 +71,8 @@ class Point:
 class Doubling:
     """From one point of the curve to the next: `speedup` [1], whether it pays, and what held it back.
 
-    `excess`: seconds of the step, by term, beyond what the larger number of devices would leave of it.
+    `excess`: seconds of the second step, by term, beyond what the larger number of devices would leave of the first,
+    of as many sequences.
     """
 
     start: Point
@@ -88,21 +89,24 @@ def doubling(start: Point, end: Point) -> Doubling:
     assert a is not None, "the curve holds sizes at which something fits"
     assert b is not None, "the curve holds sizes at which something fits"
     growth = end.gpus / start.gpus
+    share = (
+        end.batch / start.batch / growth
+    )  # of the first step, if its time followed sequences and devices alone
     names = sorted({*a.time, *b.time})
-    excess = {name: b.time.get(name, 0.0) - a.time.get(name, 0.0) / growth for name in names}
+    excess = {name: b.time.get(name, 0.0) - a.time.get(name, 0.0) * share for name in names}
     if start.run and end.run and start.run.goodput and end.run.goodput:
         excess["stops"] = b.step_time * (start.run.goodput / end.run.goodput - 1)
     ordered = tuple(sorted(excess.items(), key=lambda item: (-item[1], item[0])))
     speedup = start.days / end.days
     pays = speedup >= PAYING_SPEEDUP ** math.log2(growth)
-    return Doubling(start, end, speedup, pays, ordered, _what_binds(dict(excess), a.step_time / growth, end))
+    return Doubling(start, end, speedup, pays, ordered, _what_binds(dict(excess), a.step_time * share, end))
 
 
 def _what_binds(excess: dict[str, float], fair: float, end: Point) -> str:
     """The cause of most of the time that more devices did not save, in words; empty where they saved all but 1 %.
     Where they saved more than their share, the term that shrank most.
 
-    `fair`: the step time if every term had shrunk with the devices [s].
+    `fair`: the step time if every term had shrunk with the devices and grown with the batch [s].
     """
     if sum(excess.values()) < -WORTH_SAYING * fair:
         name = min(excess, key=lambda name: excess[name])

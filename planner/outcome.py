@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.request import DEFAULT_SEQ_LEN, Request
-from planner.space.batch import DEFAULT_BATCH_TOKENS
+from planner.space.batch import DEFAULT_BATCH_TOKENS, TOKENS_MEANT, global_batch_of
 from planner.spec.load_model import load_model
 from planner.spec.planfile import Choice, Ending, Plan, Run, Verdict
 from planner.spec.terms import term_name
@@ -40,12 +40,14 @@ def hold_batch(request: Request) -> tuple[Request, str]:
     sizes divide.
     """
     text = request.global_batch
-    if text is not None and not text.lower().endswith("tok"):
-        return request, f"global batch held at {text} sequences, as given"
     seq_len = request.seq_len
     if seq_len is None:
         model = load_model(request.model, with_mtp=request.with_mtp)
         seq_len = min(model.max_position or DEFAULT_SEQ_LEN, DEFAULT_SEQ_LEN)
+    if text is not None and not text.lower().endswith("tok"):
+        doubts = global_batch_of(text, max(seq_len, 1), 1)[1]
+        doubted = "".join(TOKENS_MEANT + said.partition(TOKENS_MEANT)[2] for said in doubts)
+        return request, f"global batch held at {text} sequences, as given{doubted}"
     tokens = (
         DEFAULT_BATCH_TOKENS
         if text is None

@@ -207,8 +207,12 @@ def _larger(request: Request, devices: int) -> list[int]:
 
 
 def _resized(request: Request, problem: Problem) -> Callable[[int], Problem | None]:
-    """The same problem on other numbers of devices; None where these are no whole nodes."""
-    held = replace(request, global_batch=str(problem.job.global_batch), seq_len=problem.job.seq_len)
+    """The same problem on other numbers of devices, None where these are no whole nodes; a batch that was not given in
+    sequences is the one that a plan has there."""
+    asked = request.global_batch
+    free = asked is None or asked.lower().endswith("tok")
+    batch = asked if free else str(problem.job.global_batch)
+    held = replace(request, global_batch=batch, seq_len=problem.job.seq_len)
 
     def on_devices(gpus: int) -> Problem | None:
         try:

@@ -14,9 +14,10 @@ from planner.cost.simulated import evaluate_exactly
 from planner.errors import InputError, PlannerError
 from planner.estimate import make_estimate, named_config
 from planner.objective import plan_with_size
+from planner.outcome import hold_batch
 from planner.plan import make_plan
 from planner.report.facts import subject_lines
-from planner.report.proof import cautions, once_sentence
+from planner.report.proof import assumed, cautions, once_sentence
 from planner.request import Request, cost_model, resolve
 from planner.space.batch import global_batch_of
 from planner.space.legality import explain_config
@@ -95,7 +96,22 @@ def test_a_run_shorter_than_a_step_is_refused() -> None:
 def test_a_huge_batch_in_letters_is_asked_about() -> None:
     assert "write 4Mtok" in str(global_batch_of("4M", 8192, 8))
     assert not global_batch_of("16k", 8192, 8)[1]
-    assert not global_batch_of("4000000", 8192, 8)[1]
+    assert not global_batch_of("120000", 8192, 8)[1]
+    assert "write 4000000tok" in str(global_batch_of("4000000", 8192, 8)), (
+        "nobody trains on 33B tokens a step"
+    )
+    assert "write 2Mtok" in str(global_batch_of("2M", 128, 8))
+
+
+def test_a_batch_that_may_mean_tokens_is_doubted_at_the_head() -> None:
+    doubt = "global batch 4,000,000 sequences, 16.4B tokens: if tokens are meant, write 4Mtok"
+    plan = make_plan(replace(SMALL, seq_len=4096, global_batch="4M"))
+    assert doubt in subject_lines(plan)
+    assert doubt in plan.assumptions
+    assert doubt not in assumed(plan)
+    assert not any("tokens are meant" in line for line in subject_lines(make_plan(SMALL)))
+    assert hold_batch(replace(SMALL, global_batch="4M"))[1].endswith("if tokens are meant, write 4Mtok")
+    assert hold_batch(replace(SMALL, global_batch="64"))[1] == "global batch held at 64 sequences, as given"
 
 
 def test_a_405b_model_on_16384_devices() -> None:
@@ -231,6 +247,16 @@ def test_the_fewest_whole_nodes_are_named(cluster: str, fewest: int) -> None:
     if fewest:
         assert f"this would fit: {fewest} devices (" in tight.smallest_change
         assert make_plan(replace(request, gpus=fewest)).found
+
+
+def test_the_next_node_is_among_the_sizes_tried_far_from_one_that_fits() -> None:
+    """Of 184 GPUs twice as many fit; between them lie more nodes than are all tried, of which the first does."""
+    request = Request("deepseek-v3", "dgx-h100", 184)
+    said = make_plan(request).smallest_change
+    assert "this would fit: 192 devices (" in said
+    assert "384 sequences a step)" in said, "the batch that a plan of 192 has, not the 368 of 184"
+    assert "in steps of" not in said
+    assert make_plan(replace(request, gpus=192)).found
 
 
 def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configuration() -> None:

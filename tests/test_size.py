@@ -133,6 +133,42 @@ def test_a_batch_that_nobody_named_suits_every_size() -> None:
     assert "896 to 1,024 sequences" in free.batch
 
 
+@pytest.fixture(scope="module")
+def of_two_batches() -> Sizing:
+    """A curve whose last size has a smaller batch: 24 GPUs."""
+    own = replace(REQUEST, cluster="3x8 h100 400G-ib", global_batch=None)
+    return size_cluster(own, Goal.BUDGET, 1.0)
+
+
+def test_steps_of_different_batches_are_compared_by_sequence(of_two_batches: Sizing) -> None:
+    last = of_two_batches.doublings[-1]
+    a, b = last.start.best, last.end.best
+    assert a is not None
+    assert b is not None
+    assert last.start.batch > last.end.batch
+    fair = a.step_time * (last.start.gpus / last.end.gpus) * (last.end.batch / last.start.batch)
+    lost = dict(last.excess)
+    assert sum(lost.values()) - lost["stops"] == pytest.approx(b.step_time - fair)
+    assert abs(lost["gemm"]) < 0.03 * fair, "as many sequences multiply as many matrices"
+    assert "nothing" not in last.binds
+
+
+def test_the_curve_states_batches_that_differ(of_two_batches: Sizing, curve: Sizing) -> None:
+    facts = sizing_facts(of_two_batches)
+    batches = [point.batch for point in of_two_batches.curve]
+    assert [point["global_batch"] for point in facts["curve"]] == batches
+    page = sizing_page(SizingFile.model_validate(json.loads(json.dumps(facts))))
+    (drawn,) = (section for section in page.sections if section.name == "curve")
+    (table,) = (block for block in drawn.blocks if block.kind == "table")
+    assert [row[1] for row in table.rows] == [f"{batch:,}" for batch in batches]
+    for width in (60, 80, 160):
+        text = render(sizing_document(of_two_batches), Console(width=width, file=io.StringIO()))
+        assert " batch " in text.partition("Time and cost over size")[2].splitlines()[1]
+        assert f"24    {batches[-1]} " in text
+        one = render(sizing_document(curve), Console(width=width, file=io.StringIO()))
+        assert " batch " not in one.partition("Time and cost over size")[2].splitlines()[1]
+
+
 def test_a_batch_of_planners_own_stays_near_what_was_assumed() -> None:
     """Pinned to data parallelism alone, large sizes could only be dealt a larger batch."""
     own = replace(

@@ -178,8 +178,13 @@ def check_possible(config: ParallelConfig, problem: Problem, run: str) -> None:
     ranks, experts = config.tp * config.cp * config.dp, config.ep * config.etp
     if ranks % experts or (config.ep > 1 and not problem.model.is_moe):
         broken = f"ep {config.ep} x etp {config.etp} on the {ranks} ranks of a stage"
+    batch, together = problem.job.global_batch, config.dp * config.micro_batch
+    if not broken and batch % together:
+        dealt = f"dp {config.dp} x micro_batch {config.micro_batch} = {together}"
+        broken = f"{dealt} does not divide the global batch, {batch:,} sequences"
     if broken:
-        raise InputError("the configuration of a run must be possible", f"{run}: {broken}", "check its axes")
+        hint = "check its axes and its global_batch"
+        raise InputError("the configuration of a run must be possible", f"{run}: {broken}", hint)
 
 
 def is_time(text: str) -> bool:

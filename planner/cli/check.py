@@ -70,10 +70,11 @@ def check(
     as_json: JsonOption = False,
 ) -> int:
     """Check launch files: legality, memory, speed. Says what would be faster as well."""
-    texts = read_files(files)
+    texts, not_read = read_files(files)
     answer = check_files(
         texts, cluster, gpus, model, stack, calibration, seq_len, global_batch, config_among(files)
     )
+    answer["notes"] = [*not_read, *answer["notes"]]
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
     else:
@@ -115,6 +116,7 @@ def check_files(
     own = as_the_framework_allows(problem, framework, stated)
     judge = Judge(problem)
     broken = explain_config(config, own, all_rules_for(problem.stack.framework))
+    broken += parsed.violations
     if stated and sum(stated) != problem.model.num_layers:
         broken = (*broken, _other_layers(stated, problem.model.num_layers))
     broken += _other_exchange(config, problem.model, parsed)
@@ -419,7 +421,7 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
         gain = "" if gain is None else f", {abs(gain):.1%} {word}"
         lines.append(f"better: {better['config']} ({format_time(better['step_time_s'])} a step{gain})")
         lines += [f"  {line}" for line in better["diff"]]
-    elif answer["legal"] and answer.get("verdict") in ("fits", "borderline"):
+    elif answer["verdict"] in ("fits", "borderline"):  # legal, if perhaps with an option that is not known
         lines.append("nothing better was found for this job")
     else:
         lines.append("no configuration of this job was found that is legal and fits")

@@ -77,6 +77,7 @@ def diagnose(
     if not texts and tflops is None:
         given = "nothing" if mfu is None else "--mfu alone"
         raise InputError("something measured must be given", given, "give --run, --measured or --tflops")
+    _check_axes(request, texts)
     evidence, marks, notes = _evidence(request, texts, tflops, mfu)
     code = _tell_memory(request, texts, as_json, alone=not evidence)
     if not evidence:
@@ -97,6 +98,19 @@ def diagnose(
     else:
         say(diagnosis_document(found, notes, contradicted))
     return 0
+
+
+def _check_axes(request: Request, texts: list[str]) -> None:
+    """Refuse an axis of --set that every run has another value of, so that none is of it. Raises `InputError`."""
+    from planner.calibrate.own_runs import parse_run, request_of
+    from planner.space.restriction import value_text
+
+    of_runs = [request_of(request, parse_run(text)[1]).restrict for text in texts]
+    for axis, values in request.restrict.items():
+        if of_runs and all(own[axis] != values for own in of_runs):
+            given, own = (value_text(axis, found[axis][0]) for found in (request.restrict, of_runs[0]))
+            must = f"{axis} of --set must be that of a run which does not state its own"
+            raise InputError(must, f"--set {axis}={given} and {axis}={own} in {texts[0]}", "leave one out")
 
 
 def _evidence(

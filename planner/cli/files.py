@@ -27,33 +27,61 @@ _MUST = "the files must be those of a framework that planner reads: "
 _HOW = "give the script or settings file that is launched"
 
 
-def read_files(paths: list[Path]) -> dict[str, str]:
-    """The text of every file; of a folder, its files; scripts with the arguments that another one calls them with.
+def read_files(paths: list[Path]) -> tuple[dict[str, str], list[str]]:
+    """The text of every file, scripts with the arguments that another one calls them with, and a note on each file of
+    a folder that holds no text.
 
     Raises `FileInputError`.
     """
     from planner.frameworks.shell.script_calls import with_arguments
 
     texts: dict[str, str] = {}
+    others: list[FileInputError] = []
     for path in paths:
-        try:
-            for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-                if file.is_dir() or file.name in ("README.md", "kubernetes.yaml", "train.py", MODEL_CONFIG):
-                    continue
-                if file.stat().st_size > _LARGEST:
-                    raise FileInputError(
-                        str(file), "must be smaller than 2 MB", f"{file.stat().st_size} bytes"
-                    )
-                texts[str(file)] = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise FileInputError(str(path), "the file must exist", hint=f"check the path; {_HOW}") from None
-        except (OSError, ValueError) as error:
-            raise FileInputError(str(path), "must be a readable UTF-8 text file", str(error)) from None
+        for file in _files_of(path):
+            if file.is_dir() or file.name in ("README.md", "kubernetes.yaml", "train.py", MODEL_CONFIG):
+                continue
+            text = _text_of(file)
+            if isinstance(text, str):
+                texts[str(file)] = text
+            elif path.is_dir():
+                others.append(text)
+            else:
+                raise text
+    if not texts and others:
+        raise others[0]
     if not texts:
         given = ", ".join(map(str, paths))
         hint = f"name a script or settings file; README.md, kubernetes.yaml, train.py and {MODEL_CONFIG} are not read"
         raise InputError("a file that says how to launch must be given", given, hint)
-    return with_arguments(texts)
+    return with_arguments(texts), [f"{error.file} is no text and is not read" for error in others]
+
+
+def _files_of(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir()) if path.is_dir() else [path]
+    except OSError as error:
+        raise FileInputError(str(path), "must be a readable folder", str(error)) from None
+
+
+def _text_of(file: Path) -> str | FileInputError:
+    """What a file says, or that it is no text, which its caller may pass over."""
+    must = "must be a readable UTF-8 text file"
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            content = opened.read(_LARGEST + 1)
+        if b"\0" in content:
+            return FileInputError(str(file), must, f"a zero byte at {content.index(0)}")
+        if max(size, len(content)) > _LARGEST:
+            raise FileInputError(str(file), "must be smaller than 2 MB", f"{size} bytes")
+        return content.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except FileNotFoundError:
+        raise FileInputError(str(file), "the file must exist", hint=f"check the path; {_HOW}") from None
+    except UnicodeDecodeError as error:
+        return FileInputError(str(file), must, str(error))
+    except (OSError, ValueError) as error:
+        raise FileInputError(str(file), must, str(error)) from None
 
 
 def config_among(paths: list[Path]) -> str | None:

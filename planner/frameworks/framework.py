@@ -109,8 +109,8 @@ class StackSetting:
 class ParsedConfig:
     """What a launcher's files say. Axes they don't state are absent from `axes`.
 
-    `model`: the architecture, where they state all of it,
-    or one that planner ships is `named` by a word of theirs. `layers`: of every pipeline chunk, where stated.
+    `model`: the architecture, where they state all of it, or one that planner ships is `named` by a word of theirs.
+    `layers`: of every pipeline chunk, where stated; `violations`: what the program refuses of them.
     `unknown`: options that the framework's release does not have. `notes`: what was read but is not modelled, or
     what was taken where they are silent. `missing`: what keeps the model from being known, if it is nearly so.
     `cross_entropy`, `dispatcher`: where they ask for one by name. `param_gather`: whether an fp8 or fp4 recipe
@@ -137,6 +137,7 @@ class ParsedConfig:
     model: ModelSpec | None = None
     named: str = ""
     layers: tuple[int, ...] = ()
+    violations: tuple[Violation, ...] = ()
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     optimizer: Optimizer | None = None

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 
 from planner.errors import InputError
+from planner.spec.rule import Violation
 
 ChunkLayers = tuple[int, ...]
+Dealt = tuple[ChunkLayers, tuple[Violation, ...]]  # or why there are none
 
 _LAYOUT = re.compile(r"E[EtmL|()*,0-9\s]*L")
 _REPEATED_GROUP = re.compile(r"\(([^()]*)\)\*(\d+)")
@@ -93,9 +95,9 @@ def _require(holds: bool, must: str, given: object, hint: str = "make the plan a
 
 def ends_stated(
     layers: int, pp: int, vpp: int, ends: tuple[int | None, int | None], counted: tuple[int, int] = (0, 0)
-) -> ChunkLayers:
-    """Layers of every chunk as Megatron-LM deals them without a layout: `ends` of the first and the last rank are
-    given or dealt like the rest, `counted` says whether embedding and loss take a layer's place. Raises `InputError`.
+) -> Dealt:
+    """Layers of every chunk as Megatron-LM deals them without a layout, or why it deals none: `ends` of the first and
+    the last rank are given or dealt like the rest, `counted` says whether embedding and loss take a layer's place.
 
     Source: megatron/core/transformer/transformer_block.py get_num_layers_to_build.
     """
@@ -104,16 +106,21 @@ def ends_stated(
     if left < 0 or (middle and left % middle) or (not middle and left):
         must = "the layers of stages whose number is not given must be divisible by these stages"
         hint = "give the layers of the first or last stage, or a layout"
-        raise InputError(must, f"{left} layers on {middle} stages", hint)
+        return not_dealt(must, f"{left} layers on {middle} stages", hint)
     each = left // middle if middle else 0
     total = [each if end is None else end for end in (ends[0], *[None] * (pp - 2), ends[1])][:pp]
     if any(count % vpp for count in total):
         must = "the layers of every pipeline rank must be divisible by its virtual stages"
-        raise InputError(must, f"{total} layers, {vpp} virtual stages", "use a layout, or other degrees")
+        return not_dealt(must, f"{total} layers, {vpp} virtual stages", "use a layout, or other degrees")
     chunks = [count // vpp for _ in range(vpp) for count in total]
     chunks[0] -= counted[0]
     chunks[-1] -= counted[1]
-    return tuple(chunks)
+    return tuple(chunks), ()
+
+
+def not_dealt(must: str, given: str, hint: str) -> Dealt:
+    """No chunks, and the rule on them that files break."""
+    return (), (Violation("layers-dealt", f"{must}; {given}", hint),)
 
 
 def is_even(chunks: ChunkLayers) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
 from planner.spec.planfile import (
@@ -108,6 +109,7 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
         f"{job.precision}{_bf16_ends(job)}, {job.optimizer}"
         + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),
         f"{stack.name} ({stack.framework}, {stack.released})",
+        *(said for said in plan.assumptions if TOKENS_MEANT in said),
         *plan.notes,
     )
 

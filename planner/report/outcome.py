@@ -24,6 +24,7 @@ def outcome_facts(plan: Plan) -> Facts:
         "gpus": cluster.devices,
         "nodes": -(-cluster.devices // cluster.devices_per_node),
         "accelerator": cluster.accelerator,
+        "global_batch": plan.subject.job.global_batch,
     }
     if best is None:
         return facts | {"reason": why_nothing(plan)}

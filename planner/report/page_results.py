@@ -6,7 +6,6 @@ Left out: layout (`html`), and how either answer was found.
 from __future__ import annotations
 
 from planner.report import chart_data, charts, facts
-from planner.report.chart_data import Row
 from planner.report.facts import Figure, tonnes
 from planner.report.page import Block, Page, Section, chart, lines, table
 from planner.report.result_file import ComparisonFile, Outcome, ResultFile, SizingFile, Standing
@@ -179,20 +178,23 @@ def _curve(result: SizingFile) -> Section:
     blocks = [chart("days", "Days of the run over the number of GPUs.", charts.curve_chart(rows, "days"))]
     if any(row["cost"] is not None for row in rows):
         blocks.append(chart("cost", "Its price over the number of GPUs.", charts.curve_chart(rows, "cost")))
-    blocks.append(table(("GPUs", "step", "days", "faster", "GPU-hours", "cost", "goodput", "", "lost most to"),
-                        _curve_rows(result, rows, marks)))  # fmt: skip
+    several = len({point.global_batch for point in result.curve}) > 1
+    rest = ("step", "days", "faster", "GPU-hours", "cost", "goodput", "", "lost most to")
+    heads = ("GPUs", "batch", *rest) if several else ("GPUs", *rest)
+    blocks.append(table(heads, _curve_rows(result, several, marks)))
     blocks.append(Block("text", text=f"The curve ends here: {result.curve_ended}."))
     return Section("curve", "Time and cost over size", tuple(blocks))
 
 
-def _curve_rows(result: SizingFile, rows: list[Row], marks: dict[int, str]) -> list[tuple[str, ...]]:
+def _curve_rows(result: SizingFile, several: bool, marks: dict[int, str]) -> list[tuple[str, ...]]:
     ends = {doubling.to: doubling for doubling in result.doublings}
     found: list[tuple[str, ...]] = []
     for point in result.curve:
         doubling, run = ends.get(point.gpus or 0), point.run
         cells = _cells(point)
+        batch = (f"{point.global_batch or 0:,}",) if several else ()
         found.append((
-            cells[0], cells[1], cells[4], f"{doubling.speedup:.2f}x" if doubling else "",
+            cells[0], *batch, cells[1], cells[4], f"{doubling.speedup:.2f}x" if doubling else "",
             facts.count(run.held_gpu_hours or run.gpu_hours) if run else "", cells[5], cells[7],
             marks.get(point.gpus or 0, ""), doubling.binds if doubling else "",
         ))  # fmt: skip

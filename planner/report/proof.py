@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.launchable import WITHOUT_FILES
+from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.planfile import (
     CLOSED_GAP,
@@ -117,8 +118,10 @@ def cautions(plan: Plan) -> tuple[str, ...]:
 
 
 def assumed(plan: Plan) -> tuple[str, ...]:
-    """What is assumed, and is no caution."""
-    return tuple(said for said in plan.assumptions if not said.startswith(WITHOUT_FILES))
+    """What is assumed, and is no caution or said at the head."""
+    return tuple(
+        said for said in plan.assumptions if not said.startswith(WITHOUT_FILES) and TOKENS_MEANT not in said
+    )
 
 
 def _memory_cautions(plan: Plan) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class Outcome(_Record):
     gpus: int | None = Field(None, ge=1)
     nodes: int | None = Field(None, ge=1)
     accelerator: str = ""
+    global_batch: int | None = Field(None, ge=1)  # not in older files
     reason: str = ""
     configuration: str = ""
     step_time: Positive | None = None

@@ -163,24 +163,26 @@ def _better(sizing: Sizing) -> Point | None:
     return min(found, key=lambda point: point.cost, default=None)
 
 
-_HEADS = ("GPUs", "step", "days", "faster", "GPU-hours", "cost", "goodput", "", "main scaling loss")
-_WIDTHS = (tuple(range(9)), (0, 1, 2, 3, 5, 7, 8), (0, 2, 3, 5, 7, 8))
+_HEADS = ("GPUs", "batch", "step", "days", "faster", "GPU-hours", "cost", "goodput", "", "main scaling loss")
+_WIDTHS = (tuple(range(10)), (0, 1, 2, 3, 4, 6, 8, 9), (0, 1, 3, 4, 6, 8, 9))
 
 
 def _curve(sizing: Sizing) -> RenderableType:
     by_end: dict[int, Doubling] = {d.end.gpus: d for d in sizing.doublings}
     rows = [_row(point, by_end.get(point.gpus), sizing) for point in sizing.curve]
     tables: list[RenderableType] = []
-    for width, wraps in (*((width, False) for width in _WIDTHS), (_WIDTHS[-1], True)):
+    several = len({point.batch for point in sizing.curve}) > 1
+    widths = [tuple(index for index in width if several or _HEADS[index] != "batch") for width in _WIDTHS]
+    for width, wraps in (*((width, False) for width in widths), (widths[-1], True)):
         table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
         for index in width:
             last = index == len(_HEADS) - 1
             table.add_column(
-                _HEADS[index], justify="left" if index >= 7 else "right", no_wrap=not (last and wraps)
+                _HEADS[index], justify="left" if index >= 8 else "right", no_wrap=not (last and wraps)
             )
         for point, row in zip(sizing.curve, rows, strict=True):
             style = "bold" if point is sizing.answer else ""
-            table.add_row(*(prose(row[i], style or ("yellow" if i == 7 else "")) for i in width))
+            table.add_row(*(prose(row[i], style or ("yellow" if i == 8 else "")) for i in width))
         tables.append(table)
     return Fitting(tables)
 
@@ -195,6 +197,7 @@ def _row(point: Point, doubling: Doubling | None, sizing: Sizing) -> tuple[str, 
     ]
     return (
         f"{point.gpus:,}",
+        f"{point.batch:,}",
         precise_time(best.step_time),
         days_cell(run_days(run)) if run else "",
         f"{doubling.speedup:.2f}x" if doubling else "",

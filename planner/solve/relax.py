@@ -86,8 +86,8 @@ def fitting_changes(
 
     Tried: every pinned axis set free, more devices, pipelines and what the stack can keep on the host (where no search
     takes them unasked), shorter sequences, 16-bit gradients and an optimizer with smaller states; of each the first
-    that fits. `larger`: numbers of devices, rising; `on_devices`: the problem on so many, None where the cluster has no
-    such part.
+    that fits. `larger`: numbers of devices, rising; `on_devices`: the problem on so many, with another batch where
+    nobody named one, None where the cluster has no such part.
     """
     found, job = [], problem.job
 
@@ -108,7 +108,10 @@ def fitting_changes(
     @cache
     def on(devices: int) -> str:
         changed = on_devices(devices)
-        return fastest(changed, restrict) if changed is not None else ""
+        config = fastest(changed, restrict) if changed is not None else ""
+        if changed is None or not config or changed.job.global_batch == job.global_batch:
+            return config
+        return f"{config}, {changed.job.global_batch:,} sequences a step"
 
     found += _more_devices(problem.cluster, larger, on)
     if "pp" not in restrict and not problem.stack.limits.pipelines_tried:
@@ -153,7 +156,8 @@ def _more_devices(cluster: Cluster, larger: Sequence[int], fastest: Callable[[in
     """The fewest devices at which something fits, as a sentence; empty if none of those tried does.
 
     The first of `larger` that fits, then every number of whole nodes below it, from the least that is not known to
-    fail, or steps of several nodes where there are more than `MOST_SIZES`. `fastest`: what fits, in words.
+    fail; where there are more than `MOST_SIZES`, that least and multiples of several nodes. `fastest`: what fits, in
+    words.
     """
     fails, unit = cluster.num_devices, cluster.devices_per_node
     for fits in larger:
@@ -164,8 +168,9 @@ def _more_devices(cluster: Cluster, larger: Sequence[int], fastest: Callable[[in
         return []
     fails = fails // unit * unit
     step = unit * -(-(fits - fails) // (unit * MOST_SIZES))
-    fewest = next((n for n in range(fails + step, fits, step) if fastest(n)), fits)
-    apart = f", counted in steps of {step:,}" if step > unit else ""
+    multiples = range(fails // step * step + step, fits, step)
+    fewest = next((n for n in sorted({fails + unit, *multiples} - {fits}) if fastest(n)), fits)
+    apart = f", counted in steps of {step:,}" if step > unit and fewest > fails + unit else ""
     return [f"{fewest:,} devices ({fastest(fewest)}){apart}"]
 
 

@@ -16,6 +16,9 @@ from planner.units import parse_count
 DEFAULT_BATCH_TOKENS: Final = 4e6
 USUAL_PIPELINE: Final = 16  # an odd factor of the devices up to this a pipeline can take
 LARGEST_USUAL_STEP: Final = 1e9  # tokens; DeepSeek-V3's steps have 63M
+LARGEST_CREDIBLE_STEP: Final = 1e10  # tokens, and a million sequences, however they are written
+MOST_CREDIBLE: Final = 1_000_000
+TOKENS_MEANT: Final = ": if tokens are meant, write "
 LARGEST_BATCH: Final = 2**30  # sequences; columns of candidates hold 32-bit numbers
 
 
@@ -66,10 +69,11 @@ def global_batch_of(
 
 def _doubted(text: str, sequences: int, seq_len: int) -> tuple[str, ...]:
     """That a batch such as "4M" counts sequences, where tokens are likelier to be meant."""
-    if text[-1:].isdigit() or sequences * seq_len <= LARGEST_USUAL_STEP:
+    tokens = sequences * seq_len
+    credible = tokens <= (LARGEST_CREDIBLE_STEP if text[-1:].isdigit() else LARGEST_USUAL_STEP)
+    if credible and sequences <= MOST_CREDIBLE:
         return ()
-    size = f"{sequences * seq_len / 1e9:,.3g}B tokens"
-    return (f"global batch {sequences:,} sequences, {size}: if tokens are meant, write {text}tok",)
+    return (f"global batch {sequences:,} sequences, {tokens / 1e9:,.3g}B tokens{TOKENS_MEANT}{text}tok",)
 
 
 def odd_part(number: int) -> int:

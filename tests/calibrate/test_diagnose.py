@@ -165,6 +165,27 @@ def test_fragmentation_and_a_move_that_fits(tmp_path: Path) -> None:
     assert facts["cheapest_move"]["saved"] > 0
 
 
+def test_a_batch_that_no_run_deals_is_refused() -> None:
+    words = ["diagnose", "llama-3-8b", "4x8 h100 400G-ib", "--run"]
+    refused = RUNNER.invoke(app, [*words, "7900 ms:tp=2,global_batch=7"])
+    assert refused.exit_code == 2
+    said = " ".join(refused.stderr.split())
+    assert "dp 16 x micro_batch 1 = 16 does not divide the global batch, 7 sequences" in said
+    assert RUNNER.invoke(app, [*words, "7900 ms:tp=2,micro_batch=3,global_batch=32"]).exit_code == 2
+    assert RUNNER.invoke(app, [*words, "7900 ms:tp=2,micro_batch=2,global_batch=32"]).exit_code == 0
+
+
+def test_an_axis_of_set_that_every_run_overrules_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "oom.log").write_text(logs.OOM_2025)
+    log = f"{tmp_path / 'oom.log'}:tp=2"
+    refused = RUNNER.invoke(app, [*JOB, "--run", log, "--set", "tp=4"])
+    assert refused.exit_code == 2
+    assert "--set tp=4 and tp=2" in " ".join(refused.stderr.split())
+    assert RUNNER.invoke(app, [*JOB, "--run", log, "--set", "tp=2"]).exit_code == 0
+    assert RUNNER.invoke(app, [*JOB, "--run", log, "--set", "pp=2"]).exit_code == 0
+    assert RUNNER.invoke(app, [*JOB, "--run", log, "--measured", "90 s", "--set", "tp=4"]).exit_code == 0
+
+
 def test_the_tensor_that_was_asked_for_is_named(tmp_path: Path) -> None:
     logits = 4.0 * 8192 * 128256 / GIB
     message = logs.OOM_2025.replace("2.50 GiB", f"{logits:.2f} GiB").replace("9.50 GiB", "0.50 GiB")

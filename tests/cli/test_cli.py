@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -542,6 +543,25 @@ def test_an_interrupt_is_quiet() -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_an_interrupt_while_importing_is_quiet() -> None:
+    code = (
+        "import sys, planner.__main__ as entry\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'planner.cli.check': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "entry.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    scripts = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "scripts"
+    ]
+    assert scripts == {"planner": "planner.__main__:main"}
 
 
 def test_a_terminal_without_unicode_is_no_failure() -> None:

@@ -178,8 +178,9 @@ def test_splits_that_do_not_hold_the_model(tmp_path: Path) -> None:
     assert "31 layers" in done.stdout
     path.write_text(megatron_words(30, ""))  # Megatron-LM#1304
     done = runner.invoke(app, words)
-    assert done.exit_code == 2
-    assert "divisible" in done.output
+    assert done.exit_code == 1
+    assert "not legal (layers-dealt)" in done.stdout
+    assert "divisible" in done.stdout
 
 
 def test_check_holds_what_may_not_fit_against_nothing(tmp_path: Path) -> None:
@@ -344,6 +345,86 @@ def test_export_to_another_framework_keeps_its_rules(tmp_path: Path) -> None:
     for files in ([str(out)], [str(path) for path in sorted(out.iterdir())]):  # config.json is the model
         done = runner.invoke(app, ["check", *files, "--cluster", "1x8 h100", "--json"])
         assert json.loads(done.stdout)["axes"]["tp"] == 2, done.output
+
+
+SCRIPT = """torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 --swiglu
+    --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192
+    --max-position-embeddings 8192 --vocab-size 128256 --micro-batch-size 1 --global-batch-size 256
+    --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --use-distributed-optimizer
+    --untie-embeddings-and-output-weights""".replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("more", "rules", "said"),
+    [
+        (
+            "--tensor-model-parallel-size 3 --pipeline-model-parallel-size 3",
+            {"world-size", "heads-tp", "layers-dealt"},
+            "32 layers on 3 stages",
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
+            {"layers-dealt"},
+            "32 layers, pp 4, 3 per virtual stage",
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 3",
+            {"layers-dealt"},
+            "[8, 8, 8, 8] layers, 3 virtual stages",
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*16|t*16L",
+            {"layers-dealt"},
+            "2 stages, pp 4",
+        ),
+    ],
+)
+def test_layers_that_no_pipeline_is_dealt_are_illegal_among_the_rest(
+    more: str, rules: set[str], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{SCRIPT} {more}".replace("Et*16|t*16L", "'Et*16|t*16L'"))
+    done = runner.invoke(app, ["check", str(path), "--cluster", "aws-p5", "--gpus", "64", "--json"])
+    assert done.exit_code == 1, done.output
+    answer = json.loads(done.stdout)
+    assert not answer["legal"]
+    assert answer["verdict"] == "not_costed"
+    found = {broken["rule"]: broken["reason"] for broken in answer["violations"]}
+    assert rules <= found.keys()
+    assert said in found["layers-dealt"]
+    assert answer["better"] is not None
+
+
+def test_an_unknown_option_beside_the_best_configuration(plan: Path, tmp_path: Path) -> None:
+    out = tmp_path / "launch"
+    assert runner.invoke(app, ["export", str(plan), "--to", "megatron", "-o", str(out)]).exit_code == 0
+    script = out / "launch.sh"
+    script.write_text(script.read_text().replace("--bf16", "--bf16 --frobnicate 3", 1))
+    done = runner.invoke(app, ["check", str(out), "--cluster", CLUSTER])
+    assert done.exit_code == 1
+    assert "unknown option: --frobnicate" in done.stdout
+    assert "the configuration is legal; fits" in done.stdout
+    assert "nothing better was found" in done.stdout
+    assert "no configuration of this job was found" not in done.stdout
+
+
+def test_data_beside_a_script_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(SCRIPT)
+    alone = runner.invoke(app, ["check", str(tmp_path), "--cluster", "aws-p5", "--gpus", "64"])
+    data, large = tmp_path / "data.bin", tmp_path / "weights.bin"
+    data.write_bytes(b"abc\x8c\xff")
+    large.write_bytes(bytes(3_000_000))
+    words = ["check", str(tmp_path), "--cluster", "aws-p5", "--gpus", "64", "--json"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == alone.exit_code, done.output
+    notes = json.loads(done.stdout)["notes"]
+    assert [f"{file} is no text and is not read" for file in (data, large)] == notes[:2]
+    named = runner.invoke(app, ["check", str(data), "--cluster", "aws-p5"])
+    (tmp_path / "launch.sh").unlink()
+    for refused in (named, runner.invoke(app, words)):
+        assert refused.exit_code == 2
+        assert f"{data}: must be a readable UTF-8 text file" in refused.stderr
+        assert "0x8c" in refused.stderr
 
 
 def test_a_launch_file_that_is_not_there_is_told_what_is_looked_for(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planner.catalog.load_stacks import load_stack
-from planner.solve.relax import legal_changes
+from planner.solve.relax import _more_devices, legal_changes
 from planner.space.framework_rules import rules_for
 from planner.space.restriction import parse_restriction
+from planner.spec.machine.load_cluster import load_cluster
 from tests.problems import problem
 
 
@@ -22,3 +23,19 @@ from tests.problems import problem
 def test_values_are_named_as_they_are_set(asked: str, said: str) -> None:
     subject = problem(stack=load_stack("megatron-2025"))
     assert said in legal_changes(subject, rules_for(subject.stack), parse_restriction([asked]))
+
+
+def test_sizes_between_are_round_and_begin_with_the_next_node() -> None:
+    """From 184 to 368 GPUs lie 22 nodes between, more than are all tried: the next one, then multiples of 16."""
+    tried: list[int] = []
+
+    def fastest(devices: int) -> str:
+        tried.append(devices)
+        return "tp8" if devices in (208, 224, 368) else ""
+
+    said = _more_devices(load_cluster("dgx-h100", 184), [368], fastest)
+    assert said == ["208 devices (tp8), counted in steps of 16"]
+    assert tried == [368, 192, 208]
+    assert _more_devices(load_cluster("dgx-h100", 200), [400], lambda n: "tp8" if n > 200 else "") == [
+        "208 devices (tp8)"
+    ]

@@ -13,7 +13,14 @@ from typing import Final
 from planner.errors import InputError
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.fused_experts import PADDED_TO, capacity_said, padding_said
-from planner.frameworks.layout import ChunkLayers, ends_stated, parse_layout, recomputed_note
+from planner.frameworks.layout import (
+    ChunkLayers,
+    Dealt,
+    ends_stated,
+    not_dealt,
+    parse_layout,
+    recomputed_note,
+)
 from planner.frameworks.megatron.accepted import accept, accept_words
 from planner.frameworks.megatron.architecture import NORMS_FULL_QUERIES
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, PRECISIONS
@@ -83,7 +90,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     accept_graphs(arguments, variables)
     accept_muon(arguments)
     accept_sparse(arguments)
-    axes, layers = _axes(arguments)
+    axes, (layers, violations) = _axes(arguments)
     devices = slurm_devices(text) or _devices(options, variables)
     alone = devices == axes["tp"] * axes["pp"]
     gathers, uncosted = narrow_parameters(arguments)
@@ -122,6 +129,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
             *notes_on(names - {_CAPACITY} if pads else names, script.sourced, [*files, *script.scripts]),
         ),
         layers=layers,
+        violations=violations,
         unknown=() if program else unknown,
         optimizer=_optimizer(arguments),
         cross_entropy=_cross_entropy(arguments),
@@ -238,9 +246,9 @@ def _devices(options: list[tuple[str, ...]], variables: Mapping[str, str]) -> in
     return product(nodes, each)
 
 
-def _axes(a: Arguments) -> tuple[dict[str, int], ChunkLayers]:
+def _axes(a: Arguments) -> tuple[dict[str, int], Dealt]:
     tp, pp = a.positive("--tensor-model-parallel-size", 1), a.positive("--pipeline-model-parallel-size", 1)
-    vpp, layers = _pipeline(a, pp)
+    vpp, dealt = _pipeline(a, pp)
     group = a.positive("--microbatch-group-size-per-virtual-pipeline-stage", pp)
     if vpp > 1 and group != pp:
         must = "--microbatch-group-size-per-virtual-pipeline-stage must be the pipeline size: planner models no other"
@@ -264,7 +272,7 @@ def _axes(a: Arguments) -> tuple[dict[str, int], ChunkLayers]:
         "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
         **graph_axes(a),
     }
-    return axes, layers
+    return axes, dealt
 
 
 def _context_kind(a: Arguments) -> int:
@@ -280,37 +288,37 @@ def _context_kind(a: Arguments) -> int:
     )
 
 
-def _pipeline(a: Arguments, pp: int) -> tuple[int, ChunkLayers]:
-    """Virtual stages per rank, and the layers of every chunk."""
+def _pipeline(a: Arguments, pp: int) -> tuple[int, Dealt]:
+    """Virtual stages per rank, 1 where they are not clear, and the layers of every chunk."""
     total = a.count("--num-layers", 0)
     parts = pattern_in(a)
     if len(parts) > 1:
         if len(parts) % pp:
             must = "the parts of --hybrid-layer-pattern must be divisible by the pipeline size"
-            raise InputError(must, f"{len(parts)} parts, pp {pp}", "change the pattern")
-        return len(parts) // pp, tuple(map(len, parts))
+            return 1, not_dealt(must, f"{len(parts)} parts, pp {pp}", "change the pattern")
+        return len(parts) // pp, (tuple(map(len, parts)), ())
     layout = a.word("--pipeline-model-parallel-layout", "")
     if layout:
         stages = parse_layout(layout)
         if len(stages) % pp:
             must = "the stages of --pipeline-model-parallel-layout must be divisible by the pipeline size"
-            raise InputError(must, f"{len(stages)} stages, pp {pp}", "change the layout")
-        return len(stages) // pp, tuple(stage.count("t") for stage in stages)
+            return 1, not_dealt(must, f"{len(stages)} stages, pp {pp}", "change the layout")
+        return len(stages) // pp, (tuple(stage.count("t") for stage in stages), ())
     vpp = a.positive("--num-virtual-stages-per-pipeline-rank", 1)
     if a.has("--num-layers-per-virtual-pipeline-stage"):
         each = a.positive("--num-layers-per-virtual-pipeline-stage", 1)
         if total % pp or (total // pp) % each:
             must = "layers must be divisible by pp, and layers per stage by those per virtual stage"
             given = f"{total} layers, pp {pp}, {each} per virtual stage"
-            raise InputError(must, given, "use --pipeline-model-parallel-layout, or other degrees")
+            return 1, not_dealt(must, given, "use --pipeline-model-parallel-layout, or other degrees")
         vpp = total // pp // each
     return vpp, _dealt(a, total, pp, vpp)
 
 
-def _dealt(a: Arguments, total: int, pp: int, vpp: int) -> ChunkLayers:
+def _dealt(a: Arguments, total: int, pp: int, vpp: int) -> Dealt:
     """Layers of every chunk without a layout; empty where there is no pipeline, or the arguments state no layers."""
     if pp == 1 or not total:
-        return ()
+        return (), ()
     names = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
     first, last = (a.positive(name, 1) if a.has(name) else None for name in names)
     embedding, loss = (

@@ -34,6 +34,7 @@ from planner.frameworks.fused_experts import (
 )
 from planner.frameworks.layout import (
     ChunkLayers,
+    Dealt,
     ends_stated,
     parse_layout,
     recomputed_note,
@@ -123,7 +124,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     tp, pp, vpp = (
         s.count(f"model.{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline", "virtual_pipeline")
     )
-    chunks, dealt = _chunks(s, fields, name, layers, (pp, vpp), LAYOUT in overrides)
+    (chunks, violations), dealt = _chunks(s, fields, name, layers, (pp, vpp), LAYOUT in overrides)
     notes += dealt
     strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
     zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
@@ -164,6 +165,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         optimizer=_optimizer(s),
         model=model,
         layers=chunks,
+        violations=violations,
         # datasets of recipes for fine-tuning have settings of their own, which cost no step anything
         unknown=unknown_options(
             "megatron-bridge", VERSION, [f for f in overrides if name or not f.startswith("dataset.")]
@@ -192,19 +194,19 @@ def _chunks(
     layers: int,
     pipeline: tuple[int, int],
     own: bool,
-) -> tuple[ChunkLayers, list[str]]:
+) -> tuple[Dealt, list[str]]:
     """Layers of every chunk, where they are said, and a note where the recipe `name` computes them; `pipeline`: pp and
     vpp; `own`: is the layout the script's own?"""
     pp, vpp = pipeline
     if layout := s.text(LAYOUT, ""):
-        return tuple(stage.count("t") for stage in parse_layout(layout)), []
+        return (tuple(stage.count("t") for stage in parse_layout(layout)), ()), []
     if LAYOUT not in fields or pp == 1:
-        return (), []
+        return ((), ()), []
     if name in LAYOUTS_COMPUTED and not own:
-        return (), [
+        return ((), ()), [
             "the recipe computes how layers are assigned to pipeline ranks: taken as the stack assigns them"
         ]
-    return (_dealt(s, layers, pp, vpp) if layers else ()), []
+    return (_dealt(s, layers, pp, vpp) if layers else ((), ())), []
 
 
 def _recomputation(
@@ -355,7 +357,7 @@ def _context_kind(s: Settings) -> dict[str, int]:
     raise FileInputError(s.file, must, name[:40], field="model.cp_comm_type")
 
 
-def _dealt(s: Settings, layers: int, pp: int, vpp: int) -> ChunkLayers:
+def _dealt(s: Settings, layers: int, pp: int, vpp: int) -> Dealt:
     """Layers of every chunk where no layout names them."""
     names = [f"model.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
     first, last = (s.count(name, 1) if s.has(name) else None for name in names)
