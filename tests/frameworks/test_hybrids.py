@@ -135,7 +135,6 @@ def test_a_convolution_that_the_mixer_does_not_have_is_refused() -> None:
         ("--hybrid-layer-pattern M*M*/G", "gated delta nets"),
         ("--hybrid-layer-pattern M-X-", "M, \\*, -, E"),
         ("--hybrid-layer-pattern '*-*-'", "Mamba layer"),
-        ("--hybrid-layer-pattern 'M-|M-|M-' --pipeline-model-parallel-size 2", "3 parts, pp 2"),
         ("--hybrid-layer-pattern MEM-", "--num-experts"),
         ("--hybrid-attention-ratio 0.1 --num-layers 8", "hybrids with --hybrid-layer-pattern"),
     ],
@@ -147,6 +146,17 @@ def test_patterns_that_cannot_be_read_are_refused(words: str, complaint: str) ->
     )
     with pytest.raises(InputError, match=complaint):
         framework("megatron").parse({"run.sh": text})
+
+
+def test_parts_of_a_pattern_that_the_pipeline_does_not_divide_are_illegal() -> None:
+    text = (
+        "torchrun pretrain_hybrid.py --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --micro-batch-size 1 "
+        "--max-position-embeddings 1024 --global-batch-size 8 --vocab-size 1000 "
+        "--hybrid-layer-pattern 'M-|M-|M-' --pipeline-model-parallel-size 2"
+    )
+    (broken,) = framework("megatron").parse({"run.sh": text}).violations
+    assert broken.rule == "layers-dealt"
+    assert broken.reason.endswith("3 parts, pp 2")
 
 
 def test_prediction_modules_of_earlier_scripts_are_read() -> None:
