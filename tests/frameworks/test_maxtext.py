@@ -459,3 +459,29 @@ def test_an_estimate_takes_what_the_framework_has() -> None:
     )
     done = runner.invoke(app, [*words, "--set", "pp=4", "--seq-len", "4096"])
     assert json.loads(done.stdout)["choices"][0]["config"]["schedule"] == Schedule.GPIPE
+
+
+SLICED = """base_config: base.yml
+model_name: llama3.1-70b
+ici_fsdp_parallelism: {fsdp}
+ici_tensor_parallelism: 2
+per_device_batch_size: 0.5
+max_target_length: 8192
+remat_policy: minimal
+"""
+
+
+@pytest.mark.parametrize(("split", "said"), [("", True), ("allow_split_physical_axes: true\n", False)])
+def test_axes_that_share_one_of_the_torus_must_be_allowed_to(split: str, said: bool) -> None:
+    read = framework("maxtext").parse({"config.yml": SLICED.format(fsdp=128) + split})
+    assert read.placed is not None
+    notes = read.placed(256, 256).notes
+    assert any("allow_split_physical_axes is false" in note for note in notes) is said
+
+
+def test_axes_inside_a_slice_of_tpus_must_fill_it() -> None:
+    read = framework("maxtext").parse({"config.yml": SLICED.format(fsdp=64)})
+    assert read.placed is not None
+    assert read.placed(256, 128).axes["tp"] == 2
+    with pytest.raises(InputError, match="must fill a slice of 256"):
+        read.placed(256, 256)

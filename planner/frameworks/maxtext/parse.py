@@ -26,6 +26,7 @@ from planner.frameworks.maxtext.names import (
     OPTIMIZERS,
     PLACEABLE,
     QUANTIZED,
+    SPLITS_AXES,
     VERSION,
     Repeated,
 )
@@ -102,8 +103,25 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     return replace(
         plain,
         axes=_alone(s, mesh),
-        placed=lambda devices, domain: _placed(plain, s, mesh.on(devices, domain), devices, model),
+        placed=lambda devices, domain: _placed(plain, s, _on(s, mesh, devices, domain), devices, model),
     )
+
+
+def _on(s: Settings, mesh: Mesh, devices: int, domain: int) -> Mesh:
+    """The mesh on so many devices in slices of `domain`, which the axes inside a slice of TPUs must fill
+    (utils/max_utils.py fill_unspecified_mesh_axes). Raises `FileInputError`."""
+    inside, whole = tuple(mesh.ici.values()), min(domain, devices)
+    if _on_tpus(s) and REST not in inside and prod(inside) != whole:
+        must = f"ici axes must fill a slice of {whole} devices, as the cluster has them"
+        hint = "write -1 for one of them, or name the slice by --gpus"
+        raise FileInputError(
+            s.file, must, f"their product is {prod(inside)}", hint, field="ici_fsdp_parallelism"
+        )
+    return mesh.on(devices, domain)
+
+
+def _on_tpus(s: Settings) -> bool:
+    return s.text("hardware", "tpu") == "tpu"
 
 
 def _require_modelled(s: Settings) -> None:
@@ -191,6 +209,12 @@ def _placed(
         )
     if cp > 1:
         notes += _context(s)
+    several = sum(ici > 1 for ici in mesh.ici.values()) > 1
+    if several and _on_tpus(s) and not s.flag(SPLITS_AXES):
+        notes.append(
+            f"{SPLITS_AXES} is false: each axis inside a slice must then be a product of whole axes of its torus, or "
+            "JAX does not start; planner does not check that: set it true"
+        )
     _require_start(s, accumulated)
     return replace(plain, axes=axes, devices=tp * cp * pp * dp, global_batch=batch.whole, notes=tuple(notes))
 

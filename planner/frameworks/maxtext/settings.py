@@ -17,6 +17,7 @@ from planner.frameworks.maxtext.names import (
     NOT_RUN,
     QUANTIZATION,
     SLICES,
+    SPLITS_AXES,
     TITLE,
     Hardware,
     Repeated,
@@ -70,6 +71,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         **model_settings(launch),
         "hardware": str(hardware),
         **mesh.settings(),
+        **_split(mesh, hardware),
         "shard_optimizer_over_data": config.zero == 1,
         **_batch(launch),
         **_pipeline(launch),
@@ -85,6 +87,13 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         "reuse_example_batch": 1,
         "enable_checkpointing": False,
     }
+
+
+def _split(mesh: Mesh, hardware: Hardware) -> dict[str, Any]:
+    """Several axes inside a slice may each have a part of one axis of its torus, which JAX does only if it is allowed
+    (jax mesh_utils.create_device_mesh); where none is split it changes nothing."""
+    several = sum(size > 1 for size in mesh.ici.values()) > 1
+    return {SPLITS_AXES: True} if several and hardware is Hardware.TPU else {}
 
 
 def _require_known(launch: Launch, hardware: Hardware) -> None:
