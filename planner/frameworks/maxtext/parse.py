@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from planner.catalog.stack_options import PURE_BF16
-from planner.errors import FileInputError, InputError
+from planner.errors import FileInputError, InputError, as_written
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import ParsedConfig, StackSetting
 from planner.frameworks.maxtext.given import given_in
@@ -29,7 +29,8 @@ from planner.frameworks.maxtext.names import (
     VERSION,
     Repeated,
 )
-from planner.frameworks.options import unknown_options
+from planner.frameworks.maxtext.slices import ASSIGNED, SPLIT, Stated
+from planner.frameworks.options import option_table, unknown_options
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
     OFFLOAD_PARAMETERS,
@@ -79,6 +80,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What a YAML file and a command line say. Raises `FileInputError` or `InputError`."""
     given = given_in(files)
     s = Settings(given.values, given.file)
+    _require_taken(s)
     _require_modelled(s)
     model, missing = parsed_model(s)
     mesh = _mesh(s)
@@ -96,6 +98,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.CHUNKED if s.count("num_vocab_tiling", 1) > 1 else None,
         stack_options=(PURE_BF16,) if s.text("weight_dtype", "float32") == "bfloat16" else (),
         stack_settings=_settings(s),
+        starts=_stated(s, mesh).on,
     )
     if mesh.devices is not None:
         return _placed(plain, s, mesh, mesh.devices, model)
@@ -104,6 +107,18 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         axes=_alone(s, mesh),
         placed=lambda devices, domain: _placed(plain, s, mesh.on(devices, domain), devices, model),
     )
+
+
+def _require_taken(s: Settings) -> None:
+    """Raise `FileInputError` for a word that is none of a setting's (configs/types.py)."""
+    table = option_table("maxtext", VERSION)
+    for name, value in s.values.items():
+        choices = table[name].choices if name in table else ()
+        word = value if isinstance(value, str) else as_written(value)
+        if not choices or value is None or word in choices or word.lower() == "none" or "$" in word:
+            continue
+        must = "must be one of " + ", ".join(choice for choice in choices if choice)
+        raise FileInputError(s.file, must, word[:60], field=name)
 
 
 def _require_modelled(s: Settings) -> None:
@@ -148,6 +163,18 @@ def _mesh(s: Settings) -> Mesh:
             free = ", ".join(axis for axis, one in sizes.items() if one == REST)
             raise InputError("one axis alone may take the rest (-1)", free, "write the size of the others")
     return Mesh(*found)
+
+
+def _stated(s: Settings, mesh: Mesh) -> Stated:
+    """What the files say of the devices they are for."""
+    names = {axis: f"ici_{axis}" for axis in ASSIGNED}
+    ici = {
+        axis: s.count(f"{name}_parallelism", UNSTATED.get(name, 1), least=REST)
+        for axis, name in names.items()
+    }
+    between = mesh.dcn.values()
+    slices = 0 if REST in between else prod(between)
+    return Stated(ici, slices, s.flag(SPLIT), s.text("hardware", "tpu"))
 
 
 def _alone(s: Settings, mesh: Mesh) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.maxtext.mesh import Mesh
 from planner.frameworks.maxtext.model import model_settings
@@ -21,6 +22,7 @@ from planner.frameworks.maxtext.names import (
     Hardware,
     Repeated,
 )
+from planner.frameworks.maxtext.slices import SPLIT, needs_split
 from planner.frameworks.refuse import (
     is_pure_bf16,
     require,
@@ -60,9 +62,10 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     _require_known(launch, hardware)
     config, job = launch.config, launch.job
     mesh = Mesh.of(config, slice_of(launch))
-    what = f"axes that fill slices of {slice_of(launch)} devices in part"
-    require(mesh is not None, TITLE, what, config.describe())
-    assert mesh is not None, "required above"
+    if mesh is None:
+        must = f"every axis of the mesh must lie in a slice, of {slice_of(launch)} devices, or fill whole slices"
+        raise UnsupportedError(must, config.describe(), "choose degrees with the factors of a slice")
+    split = hardware is Hardware.TPU and needs_split(mesh.ici, launch.accelerator, slice_of(launch))
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     return {
         "base_config": "base.yml",
@@ -70,6 +73,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         **model_settings(launch),
         "hardware": str(hardware),
         **mesh.settings(),
+        **({SPLIT: True} if split else {}),
         "shard_optimizer_over_data": config.zero == 1,
         **_batch(launch),
         **_pipeline(launch),
