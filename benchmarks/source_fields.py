@@ -131,7 +131,9 @@ def maxtext_options(checkout: str) -> dict[str, str]:
     """
     root = Path(checkout) / "src/maxtext"
     classes = classes_of([root / "configs", root / "common"])
-    words = {name: _members(nodes[0]) for name, nodes in classes.items()} | _literals(root / "configs/types.py")
+    words = {name: _members(nodes[0]) for name, nodes in classes.items()} | _literals(
+        root / "configs/types.py"
+    )
     (config,) = classes["MaxTextConfig"]
     found = {"base_config": "str"}
     for name in [ast.unparse(base) for base in config.bases]:

@@ -174,7 +174,8 @@ def _stated(s: Settings, mesh: Mesh) -> Stated:
     }
     between = mesh.dcn.values()
     slices = 0 if REST in between else prod(between)
-    return Stated(ici, slices, s.flag(SPLIT), s.text("hardware", "tpu"))
+    checkpoints = s.flag("enable_checkpointing", True)
+    return Stated(ici, slices, s.flag(SPLIT), s.text("hardware", "tpu"), checkpoints)
 
 
 def _alone(s: Settings, mesh: Mesh) -> dict[str, int]:

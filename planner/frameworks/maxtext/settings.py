@@ -63,7 +63,9 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     config, job = launch.config, launch.job
     mesh = Mesh.of(config, slice_of(launch))
     if mesh is None:
-        must = f"every axis of the mesh must lie in a slice, of {slice_of(launch)} devices, or fill whole slices"
+        must = (
+            f"every axis of the mesh must lie in a slice, of {slice_of(launch)} devices, or fill whole slices"
+        )
         raise UnsupportedError(must, config.describe(), "choose degrees with the factors of a slice")
     split = hardware is Hardware.TPU and needs_split(mesh.ici, launch.accelerator, slice_of(launch))
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)

@@ -27,7 +27,8 @@ ASSIGNED: Final = (
     "expert", "tensor_sequence", "tensor", "context", "fsdp_transpose", "fsdp", "pipeline", "data",
 )  # fmt: skip
 # small slices that JAX orders as rings, whatever the axes (mesh_utils.device_kind_handler_dict)
-_RINGS: Final = {"tpu-v5e": ((2, 2), (2, 4), (2, 2, 2)), "tpu-v6e": ((2, 2), (2, 4), (2, 2, 2)), "tpu-v5p": ((2, 2, 2),)}
+_TRAYS: Final = ((2, 2), (2, 4), (2, 2, 2))
+_RINGS: Final = {"tpu-v5e": _TRAYS, "tpu-v6e": _TRAYS, "tpu-v5p": ((2, 2, 2),)}
 _ELSEWHERE: Final = (Architecture.TRAINIUM, Architecture.GAUDI, Architecture.CPU)
 Said = tuple[tuple[Violation, ...], tuple[str, ...]]
 
@@ -76,18 +77,19 @@ def needs_split(sizes: Mapping[str, int], accelerator: str, devices: int) -> boo
 @dataclass(frozen=True)
 class Stated:
     """What files say of the devices they are for: sizes of the mesh's own axes in a slice, how many slices (0 where
-    that is left open), whether axes of a torus may be divided, and `hardware`."""
+    that is left open), whether axes of a torus may be divided, `hardware`, and whether checkpoints are written."""
 
     ici: Mapping[str, int]
     slices: int
     split: bool
     hardware: str
+    checkpoints: bool
 
     def on(self, problem: Problem) -> Said:
         """What MaxText's start refuses of them on a cluster, and notes."""
         if problem.cluster.accelerator.architecture in _ELSEWHERE:
             return (), ()
-        refused, notes = _drives(self.hardware, problem)
+        refused, notes = _drives(self, problem)
         cluster = problem.cluster
         whole = min(cluster.scale_up_domain, cluster.num_devices)
         known = prod(size for size in self.ici.values() if size != REST)
@@ -98,8 +100,11 @@ class Stated:
             part = torus.holding(devices) if torus is not None else None
             if not others or (torus is not None and part is None):
                 return (*refused, _of_another_size(sizes, devices, whole)), notes
-            notes = (*notes, f"the files are for {self.slices} slices of {devices} devices, and are costed on {whole} that "
-                     "are joined: domain of a cluster file says how many a slice has")  # fmt: skip
+            said = (
+                f"the files are for {self.slices} slices of {devices} devices, and are costed on {whole} that are "
+                "joined: domain of a cluster file says how many a slice has"
+            )
+            notes = (*notes, said)
             torus = part
         if torus is None:
             return refused, notes
@@ -107,7 +112,10 @@ class Stated:
         if split is not None and not self.split:
             return (*refused, _divides(split, sizes[split], torus)), notes
         if split is None and self.split:
-            notes = (*notes, f"{SPLIT} changes nothing: every axis lies on whole axes of the slice, {torus.described}")
+            notes = (
+                *notes,
+                f"{SPLIT} changes nothing: every axis lies on whole axes of the slice, {torus.described}",
+            )
         return refused, notes
 
 
@@ -115,8 +123,8 @@ def _of_another_size(sizes: Mapping[str, int], devices: int, whole: int) -> Viol
     said = " ".join(f"ici_{axis}_parallelism={size}" for axis, size in sizes.items() if size != 1) or "all 1"
     return Violation(
         "slice-size",
-        f"the ici_ axes must be the devices of a slice (an NVLink domain of GPUs), {whole}: their product is {devices}; "
-        + said,
+        f"the ici_ axes must be the devices of a slice (an NVLink domain of GPUs), {whole}: their product is "
+        f"{devices}; {said}",
         "set one ici_ axis to -1, or name the cluster whose slices the files are for and their number by a dcn_ axis",
     )
 
@@ -130,15 +138,19 @@ def _divides(axis: str, size: int, torus: Torus) -> Violation:
     )
 
 
-def _drives(hardware: str, problem: Problem) -> Said:
+def _drives(stated: Stated, problem: Problem) -> Said:
     """How hosts find one another is what `hardware` says (utils/max_utils.py maybe_initialize_jax_distributed_system):
     JAX itself takes the devices that there are."""
     tpus = problem.cluster.accelerator.architecture is Architecture.TPU
     right = (Hardware.TPU,) if tpus else (Hardware.GPU, "gpu_multiprocess")
-    if hardware in right:
+    if stated.hardware in right:
         return (), ()
-    reason = f"hardware must be {' or '.join(right)} on {problem.cluster.accelerator.name}; it is {hardware}"
-    if problem.cluster.num_nodes > 1 and not tpus:
-        why = f"{reason}, which reads no coordinator's address (JAX_COORDINATOR_IP), so that nodes do not meet"
-        return (Violation("hardware", why, f"set hardware: {right[0]}"),), ()
-    return (), (f"{reason}, by which MaxText chooses how hosts meet and kernels: set hardware: {right[0]}",)
+    name, hint = problem.cluster.accelerator.name, f"set hardware: {right[0]}"
+    reason = f"hardware must be {' or '.join(right)} on {name}; it is {stated.hardware}"
+    if tpus or stated.hardware != Hardware.TPU or problem.cluster.num_nodes == 1:
+        return (), (f"{reason}, by which MaxText chooses how hosts meet and which kernels run: {hint}",)
+    if stated.checkpoints:
+        why = "no coordinator's address is read (JAX_COORDINATOR_IP): hosts meet under a scheduler that JAX knows alone"
+        return (), (f"{reason}, with which {why}; {hint}",)
+    why = "hosts never meet: without checkpoints TPUs need no coordinator, and each host of GPUs would train alone"
+    return (Violation("hardware", f"{reason}, with which {why}", hint),), ()
