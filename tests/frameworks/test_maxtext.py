@@ -130,6 +130,9 @@ def test_legal_configurations_are_read_back(
         assert config_of(back, again) == config
         assert replace(again.job, expert_imbalance=given.job.expert_imbalance) == given.job
         assert again.stack == given.stack
+        refused, notes = MAXTEXT.starts_on(back, config, again)
+        assert not refused
+        assert not notes, "a split is allowed where it is needed alone"
         axes = settings(files)
         sizes = [axes[f"{net}_{axis}_parallelism"] for net in ("ici", "dcn") for axis in sizes_of(config)]
         assert np.prod(sizes[:6]) == min(given.cluster.scale_up_domain, given.cluster.num_devices)
