@@ -35,6 +35,10 @@ BRIDGE_SECTIONS: Final = {
 NANOTRON_WHOLE: Final = {"data_stages": "str*", "lighteval": "str"}
 # a field of several classes, which the union of its annotation does not name itself
 NANOTRON_UNIONS: Final = {"NanotronConfigs": "Union[LlamaConfig, Starcoder2Config, Qwen2Config]"}
+# settings of MaxText that are any word for its classes -> what its code takes (layers/attention_op.py apply_attention)
+MAXTEXT_TAKEN: Final = {
+    "attention": "str autoselected|dot_product|flash|cudnn_flash_te|cudnn_flash_jax|paged|vllm_rpa|vllm_batched_rpa",
+}
 _PLAIN: Final = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 
 
@@ -122,11 +126,14 @@ def maxtext_options(checkout: str) -> dict[str, str]:
     """Settings of MaxText's YAML and command line, from the classes that its MaxTextConfig is made of.
 
     A setting that none has is refused (configs/pyconfig.py _prepare_for_pydantic), but for the file that one starts
-    from. Enumerations are their values; those of remat_policy, any word for the class, are what the decoder takes.
+    from. Enumerations and named Literals are their values; of `MAXTEXT_TAKEN`, any word for the class, those that the
+    code takes. remat_policy is any word for both.
     """
     root = Path(checkout) / "src/maxtext"
     classes = classes_of([root / "configs", root / "common"])
-    words = {name: _members(nodes[0]) for name, nodes in classes.items()}
+    words = {name: _members(nodes[0]) for name, nodes in classes.items()} | _literals(
+        root / "configs/types.py"
+    )
     (config,) = classes["MaxTextConfig"]
     found = {"base_config": "str"}
     for name in [ast.unparse(base) for base in config.bases]:
@@ -138,6 +145,19 @@ def maxtext_options(checkout: str) -> dict[str, str]:
             for own in classes[ast.unparse(line.annotation)][0].body:
                 if isinstance(own, ast.AnnAssign) and isinstance(own.target, ast.Name):
                     found[f"{line.target.id}.{own.target.id}"] = _worded(ast.unparse(own.annotation), words)
+    return found | MAXTEXT_TAKEN
+
+
+def _literals(path: Path) -> dict[str, list[str]]:
+    """The words of Literals that a module names."""
+    found: dict[str, list[str]] = {}
+    for line in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(line, ast.Assign) and ast.unparse(line.value).startswith("Literal["):
+            found[ast.unparse(line.targets[0])] = [
+                node.value
+                for node in ast.walk(line.value)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
     return found
 
 
@@ -150,9 +170,7 @@ def _members(node: ast.ClassDef) -> list[str]:
 def _worded(annotation: str, words: dict[str, list[str]]) -> str:
     """As `type_text` has it, with enumerations by name and numbers above 0."""
     inside = annotation.removeprefix("None | ").removesuffix(" | None")
-    if (known := words.get(inside)) and all(
-        known
-    ):  # an empty word among them: any, as tables hold no empty one
+    if known := words.get(inside):
         return "str " + "|".join(known)
     kinds = {
         "PositiveInt": "int",

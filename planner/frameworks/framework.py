@@ -123,6 +123,7 @@ class ParsedConfig:
     `recompute_every`: of how many layers of a pipeline rank one is recomputed, where full recomputation is stated so.
     `adapters`: what is trained beside a frozen model; None where all weights are. `placed(devices, domain)`: what they
     say on so many devices, of which so many are joined by the fast links, where they leave that to the cluster.
+    `starts`: what their start refuses on a problem's devices, and notes, where that is known of them.
     `state_copies`: of what ZeRO shards, where the devices that share one depend on how many there are.
     `connections`: CUDA_DEVICE_MAX_CONNECTIONS as they set it, "" where they don't, None where that is not known.
     """
@@ -156,6 +157,7 @@ class ParsedConfig:
     adapters: Adapters | None = None
     connections: str | None = None
     state_copies: int = 1
+    starts: Callable[[Problem], tuple[tuple[Violation, ...], tuple[str, ...]]] | None = None
     placed: Callable[[int, int], ParsedConfig] | None = None
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from planner.frameworks.maxtext.mesh import Mesh, sizes_of
 from planner.frameworks.maxtext.names import CATALOG, KEPT, MODELS, Repeated
 from planner.frameworks.maxtext.rules import RULES
 from planner.frameworks.maxtext.settings import per_device
+from planner.frameworks.maxtext.slices import needs_split, split_on
 from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
@@ -34,6 +35,7 @@ from planner.space.legality import explain_config
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ParallelConfig, Recompute, Schedule
 from planner.spec.job import Optimizer
 from planner.spec.load_model import load_model
+from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.frameworks.launches import golden_launch, launch
@@ -128,6 +130,9 @@ def test_legal_configurations_are_read_back(
         assert config_of(back, again) == config
         assert replace(again.job, expert_imbalance=given.job.expert_imbalance) == given.job
         assert again.stack == given.stack
+        refused, notes = MAXTEXT.starts_on(back, config, again)
+        assert not refused
+        assert not notes, "a split is allowed where it is needed alone"
         axes = settings(files)
         sizes = [axes[f"{net}_{axis}_parallelism"] for net in ("ici", "dcn") for axis in sizes_of(config)]
         assert np.prod(sizes[:6]) == min(given.cluster.scale_up_domain, given.cluster.num_devices)
@@ -423,6 +428,142 @@ def test_numbers_of_the_stack() -> None:
     assert not read(mixtral + "capacity_factor: 1.25\n").stack_settings, "which the sparse path does not read"
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "devices", "sizes", "axis"),
+    [
+        ("tpu-v5p", 256, {"fsdp": 128, "tensor": 2}, "tensor"),  # 4 x 8 x 8
+        ("tpu-v5p", 256, {"fsdp": 64, "tensor": 4}, None),
+        ("tpu-v5p", 256, {"fsdp": 8, "tensor": 32}, None),  # 4 x 8, and 8
+        ("tpu-v5p", 1024, {"data": 2, "context": 2, "expert": 256}, "expert"),  # 8 x 8 x 16
+        ("tpu-v6e", 256, {"fsdp": 16, "context": 4, "expert": 4}, "expert"),
+        ("tpu-v6e", 256, {"fsdp": 16, "tensor": 16}, None),
+        ("tpu-v6e", 256, {"fsdp": 256}, None),
+        ("tpu-v6e", 8, {"fsdp": 4, "tensor": 2}, None),  # 2 x 4
+        ("tpu-v6e", 8, {"fsdp": 2, "context": 2, "tensor": 2}, None),  # a ring, whatever the axes
+        ("tpu-v4", 8, {"fsdp": 4, "tensor": 2}, None),  # 2 x 2 x 2
+        ("tpu-v4", 16, {"fsdp": 2, "tensor": 2, "expert": 4}, "tensor"),  # of 2 x 2 x 4 experts took 2 x 2
+    ],
+)
+def test_axes_are_whole_axes_of_the_torus_as_jax_assigns_them(
+    accelerator: str, devices: int, sizes: dict[str, int], axis: str | None
+) -> None:
+    """What jax 0.10.2 mesh_utils.create_device_mesh does with mock devices."""
+    torus = load_accelerator(accelerator).torus
+    assert torus is not None
+    part = torus.holding(devices)
+    assert part is not None
+    assert split_on(sizes, accelerator, part) == axis
+    assert needs_split(sizes, accelerator, devices) == (axis is not None)
+
+
+def test_files_allow_a_split_where_one_is_needed() -> None:
+    given = posed("llama-3.1-70b", "64x4 tpu-v5p")
+    config = ParallelConfig(
+        dp=64, tp=4, sp=1, zero=3, num_microbatches=8, recompute=FULL, recompute_layers=80
+    )
+    assert "allow_split_physical_axes" not in settings(written(config, given))
+    halved = settings(written(replace(config, dp=128, tp=2, num_microbatches=4), given))
+    assert halved["allow_split_physical_axes"] is True
+    nodes = posed("llama-3.1-70b", "32x8 h100 400G-ib")
+    assert "allow_split_physical_axes" not in settings(
+        written(replace(config, dp=128, tp=2, num_microbatches=4), nodes)
+    )
+
+
+def rules_broken(answer: dict[str, object]) -> dict[str, str]:
+    found: list[dict[str, str]] = answer["violations"]  # type: ignore[assignment]
+    return {one["rule"]: f"{one['reason']}; {one['hint']}" for one in found}
+
+
+def notes_of(answer: dict[str, object]) -> str:
+    return "\n".join(answer["notes"])  # type: ignore[arg-type]
+
+
+TWO = OWN.replace("ici_tensor_parallelism: 4", "ici_tensor_parallelism: 2")
+
+
+def test_a_split_that_is_not_allowed_is_a_violation(tmp_path: Path) -> None:
+    one = checked(TWO, tmp_path, "64x4 tpu-v5p")
+    assert not one["legal"]
+    said = rules_broken(one)["whole-torus-axes"]
+    for part in ("ici_tensor_parallelism", "it is 2", "4 x 8 x 8", "set allow_split_physical_axes: true"):
+        assert part in said
+    assert checked(f"{TWO}allow_split_physical_axes: true\n", tmp_path, "64x4 tpu-v5p")["legal"]
+    idle = checked(f"{OWN}allow_split_physical_axes: true\n", tmp_path, "64x4 tpu-v5p")
+    assert idle["legal"]
+    assert "changes nothing" in notes_of(idle)
+
+
+def test_both_axes_of_tensor_parallelism_are_laid_alone(tmp_path: Path) -> None:
+    """16 = 4 x 4 of a v5p slice of 4 x 4 x 4 is whole; tensor 2 x tensor_sequence 8 of it is not."""
+    sixteen = OWN.replace("base_num_kv_heads: 8", "base_num_kv_heads: 64")
+    whole = sixteen.replace("ici_tensor_parallelism: 4", "ici_tensor_parallelism: 16")
+    assert "whole-torus-axes" not in rules_broken(checked(whole, tmp_path, "16x4 tpu-v5p"))
+    two = sixteen.replace(
+        "ici_tensor_parallelism: 4", "ici_tensor_parallelism: 2\nici_tensor_sequence_parallelism: 8"
+    )
+    assert "tensor_sequence" in rules_broken(checked(two, tmp_path, "16x4 tpu-v5p"))["whole-torus-axes"]
+
+
+def test_a_mesh_of_another_size_than_the_slice_is_a_violation(tmp_path: Path) -> None:
+    half = f"{OWN}ici_fsdp_parallelism: 32\n"  # 128 of 256
+    said = rules_broken(checked(half, tmp_path, "tpu-v5p", "--gpus", "256"))["slice-size"]
+    assert "256" in said
+    assert "128" in said
+    double = f"{OWN}ici_fsdp_parallelism: 128\ndcn_data_parallelism: 1\nper_device_batch_size: 1\n"
+    double = double.replace("per_device_batch_size: 0.5\n", "")
+    assert "slice-size" in rules_broken(
+        checked(double, tmp_path, "tpu-v6e", "--gpus", "512")
+    )  # slices of 256
+    stated = checked(f"{half}dcn_data_parallelism: 2\n", tmp_path, "tpu-v5p", "--gpus", "256")
+    assert stated["legal"]
+    assert "2 slices of 128" in notes_of(stated)
+    really = checked(f"{OWN}ici_fsdp_parallelism: 64\n", tmp_path, "tpu-v6e", "--gpus", "512")
+    assert "slice-size" not in rules_broken(really)
+
+
+def test_files_of_other_devices_are_said(tmp_path: Path) -> None:
+    nodes = checked(OWN, tmp_path, "16x8 h100 400G-ib")
+    assert "JAX_COORDINATOR_IP" in notes_of(nodes)
+    alone = checked(f"{OWN}enable_checkpointing: false\n", tmp_path, "16x8 h100 400G-ib")
+    assert "hosts never meet" in rules_broken(alone)["hardware"]
+    right = checked(f"{OWN}hardware: gpu\n", tmp_path, "16x8 h100 400G-ib")
+    assert "hardware must be" not in notes_of(right)
+    several = checked(f"{OWN}hardware: gpu_multiprocess\n", tmp_path, "16x8 h100 400G-ib")
+    assert "hardware must be" not in notes_of(several)
+    tpus = checked(f"{OWN}hardware: gpu\n", tmp_path, "64x4 tpu-v5p")
+    assert "hardware must be tpu on tpu-v5p" in notes_of(tpus)
+    assert "hardware must be" not in notes_of(checked(OWN, tmp_path, "64x4 tpu-v5p"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "attention: bananas", "dataset_type: nonsense", "hardware: abacus", "profiler: eyes", "quantization: fp7",
+        "decoder_block: llama9", "model_name: llama9-1b", "custom_mesh_and_rule: knot",
+    ],
+)  # fmt: skip
+def test_words_that_a_setting_does_not_take_are_refused(line: str) -> None:
+    name = line.split(":")[0]
+    kept = "\n".join(part for part in OWN.splitlines() if not part.startswith(f"{name}:"))
+    with pytest.raises(InputError, match="must be one of") as error:
+        read(f"{kept}\n{line}\n")
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line", ['quantization: ""', 'profiler: ""', "attention: flash", "dataset_type: null"]
+)
+def test_words_that_a_setting_takes_are_read(line: str) -> None:
+    assert not read(f"{OWN}{line}\n").unknown
+
+
+def test_axes_that_do_not_fit_slices_are_refused_in_words_that_say_what_must_hold() -> None:
+    given = posed("llama-3.1-8b", "8x8 h100 400G-ib")
+    with pytest.raises(UnsupportedError, match="must lie in a slice, of 8 devices, or fill whole slices"):
+        written(replace(BASE, dp=12), given)
+
+
 def test_an_option_of_no_release_is_unknown() -> None:
     back = read(OWN + "ici_fsdp_paralellism: 4\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 1\n")
     assert "ici_fsdp_parallelism" in back.unknown[0]
@@ -459,29 +600,3 @@ def test_an_estimate_takes_what_the_framework_has() -> None:
     )
     done = runner.invoke(app, [*words, "--set", "pp=4", "--seq-len", "4096"])
     assert json.loads(done.stdout)["choices"][0]["config"]["schedule"] == Schedule.GPIPE
-
-
-SLICED = """base_config: base.yml
-model_name: llama3.1-70b
-ici_fsdp_parallelism: {fsdp}
-ici_tensor_parallelism: 2
-per_device_batch_size: 0.5
-max_target_length: 8192
-remat_policy: minimal
-"""
-
-
-@pytest.mark.parametrize(("split", "said"), [("", True), ("allow_split_physical_axes: true\n", False)])
-def test_axes_that_share_one_of_the_torus_must_be_allowed_to(split: str, said: bool) -> None:
-    read = framework("maxtext").parse({"config.yml": SLICED.format(fsdp=128) + split})
-    assert read.placed is not None
-    notes = read.placed(256, 256).notes
-    assert any("allow_split_physical_axes is false" in note for note in notes) is said
-
-
-def test_axes_inside_a_slice_of_tpus_must_fill_it() -> None:
-    read = framework("maxtext").parse({"config.yml": SLICED.format(fsdp=64)})
-    assert read.placed is not None
-    assert read.placed(256, 128).axes["tp"] == 2
-    with pytest.raises(InputError, match="must fill a slice of 256"):
-        read.placed(256, 256)

@@ -1,9 +1,9 @@
 """How fast do a group's collectives run on a torus, where every device is linked to its neighbours alone?
 
 Ranks fill the slice axis by axis, in the order of axes that splits the fewest for the group, then suits it best:
-software lays its parallel axes over whole axes of the torus (jax mesh_utils.create_device_mesh, whose
-allow_split_physical_axes is off in MaxText). Left out: that two groups may want different orders, links
-shared by collectives of several axes at once, and twisted tori.
+software lays its parallel axes over whole axes of the torus, and divides one where no whole ones have their size (jax
+mesh_utils.create_device_mesh with allow_split_physical_axes, which files for MaxText set there). Left out: that two
+groups may want different orders, links shared by collectives of several axes at once, and twisted tori.
 """
 
 from __future__ import annotations

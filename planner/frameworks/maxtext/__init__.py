@@ -12,7 +12,7 @@ from typing import Final
 
 from planner.frameworks.details import left_out
 from planner.frameworks.fields import dump_yaml, option_words
-from planner.frameworks.framework import Files, Framework, Launch
+from planner.frameworks.framework import Files, Framework, Launch, ParsedConfig
 from planner.frameworks.maxtext.model import unwritten
 from planner.frameworks.maxtext.names import CONFIG, SLICES, TITLE, VERSION, Hardware
 from planner.frameworks.maxtext.parse import parse
@@ -30,7 +30,8 @@ from planner.frameworks.scripts import (
     readme,
     sbatch_script,
 )
-from planner.spec.config import Recompute, Schedule
+from planner.spec.config import ParallelConfig, Recompute, Schedule
+from planner.spec.rule import Problem, Violation
 
 _AXES: Final = re.compile(r"^\s*(ici|dcn)_\w+_parallelism\s*:", re.MULTILINE)
 _BASE: Final = re.compile(r"^base_config\s*:", re.MULTILINE)
@@ -83,6 +84,12 @@ def recognizes(name: str, text: str) -> bool:
     return not name.endswith((".json", ".toml", ".py")) and bool(_PROGRAM.search(text))
 
 
+def _starts_on(
+    parsed: ParsedConfig, config: ParallelConfig, problem: Problem
+) -> tuple[tuple[Violation, ...], tuple[str, ...]]:
+    return parsed.starts(problem) if parsed.starts is not None else ((), ())
+
+
 MAXTEXT: Final = Framework(
     name="maxtext",
     title=TITLE,
@@ -98,4 +105,5 @@ MAXTEXT: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     stacks=("maxtext",),
+    starts_on=_starts_on,
 )

@@ -20,7 +20,6 @@ TITLE: Final = "MaxText"
 VERSION: Final = "0.2.4-e591f30"
 CONFIG: Final = "config.yml"
 PROGRAM: Final = "maxtext.trainers.pre_train.train"
-SPLITS_AXES: Final = "allow_split_physical_axes"
 
 # catalog name -> that of configs/models, whose dimensions are the same but for groups of experts, which those leave out
 MODELS: Final = {

@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from planner.catalog.stack_options import PURE_BF16
-from planner.errors import FileInputError, InputError
+from planner.errors import FileInputError, InputError, as_written
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import ParsedConfig, StackSetting
 from planner.frameworks.maxtext.given import given_in
@@ -26,11 +26,11 @@ from planner.frameworks.maxtext.names import (
     OPTIMIZERS,
     PLACEABLE,
     QUANTIZED,
-    SPLITS_AXES,
     VERSION,
     Repeated,
 )
-from planner.frameworks.options import unknown_options
+from planner.frameworks.maxtext.slices import ASSIGNED, SPLIT, Stated
+from planner.frameworks.options import option_table, unknown_options
 from planner.spec.config import (
     OFFLOAD_OPTIMIZER,
     OFFLOAD_PARAMETERS,
@@ -80,6 +80,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What a YAML file and a command line say. Raises `FileInputError` or `InputError`."""
     given = given_in(files)
     s = Settings(given.values, given.file)
+    _require_taken(s)
     _require_modelled(s)
     model, missing = parsed_model(s)
     mesh = _mesh(s)
@@ -97,31 +98,27 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
         cross_entropy=CrossEntropy.CHUNKED if s.count("num_vocab_tiling", 1) > 1 else None,
         stack_options=(PURE_BF16,) if s.text("weight_dtype", "float32") == "bfloat16" else (),
         stack_settings=_settings(s),
+        starts=_stated(s, mesh).on,
     )
     if mesh.devices is not None:
         return _placed(plain, s, mesh, mesh.devices, model)
     return replace(
         plain,
         axes=_alone(s, mesh),
-        placed=lambda devices, domain: _placed(plain, s, _on(s, mesh, devices, domain), devices, model),
+        placed=lambda devices, domain: _placed(plain, s, mesh.on(devices, domain), devices, model),
     )
 
 
-def _on(s: Settings, mesh: Mesh, devices: int, domain: int) -> Mesh:
-    """The mesh on so many devices in slices of `domain`, which the axes inside a slice of TPUs must fill
-    (utils/max_utils.py fill_unspecified_mesh_axes). Raises `FileInputError`."""
-    inside, whole = tuple(mesh.ici.values()), min(domain, devices)
-    if _on_tpus(s) and REST not in inside and prod(inside) != whole:
-        must = f"ici axes must fill a slice of {whole} devices, as the cluster has them"
-        hint = "write -1 for one of them, or name the slice by --gpus"
-        raise FileInputError(
-            s.file, must, f"their product is {prod(inside)}", hint, field="ici_fsdp_parallelism"
-        )
-    return mesh.on(devices, domain)
-
-
-def _on_tpus(s: Settings) -> bool:
-    return s.text("hardware", "tpu") == "tpu"
+def _require_taken(s: Settings) -> None:
+    """Raise `FileInputError` for a word that is none of a setting's (configs/types.py)."""
+    table = option_table("maxtext", VERSION)
+    for name, value in s.values.items():
+        choices = table[name].choices if name in table else ()
+        word = value if isinstance(value, str) else as_written(value)
+        if not choices or value is None or word in choices or word.lower() == "none" or "$" in word:
+            continue
+        must = "must be one of " + ", ".join(choice for choice in choices if choice)
+        raise FileInputError(s.file, must, word[:60], field=name)
 
 
 def _require_modelled(s: Settings) -> None:
@@ -168,6 +165,19 @@ def _mesh(s: Settings) -> Mesh:
     return Mesh(*found)
 
 
+def _stated(s: Settings, mesh: Mesh) -> Stated:
+    """What the files say of the devices they are for."""
+    names = {axis: f"ici_{axis}" for axis in ASSIGNED}
+    ici = {
+        axis: s.count(f"{name}_parallelism", UNSTATED.get(name, 1), least=REST)
+        for axis, name in names.items()
+    }
+    between = mesh.dcn.values()
+    slices = 0 if REST in between else prod(between)
+    checkpoints = s.flag("enable_checkpointing", True)
+    return Stated(ici, slices, s.flag(SPLIT), s.text("hardware", "tpu"), checkpoints)
+
+
 def _alone(s: Settings, mesh: Mesh) -> dict[str, int]:
     """Degrees that are known without the devices."""
     degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
@@ -209,12 +219,6 @@ def _placed(
         )
     if cp > 1:
         notes += _context(s)
-    several = sum(ici > 1 for ici in mesh.ici.values()) > 1
-    if several and _on_tpus(s) and not s.flag(SPLITS_AXES):
-        notes.append(
-            f"{SPLITS_AXES} is false: each axis inside a slice must then be a product of whole axes of its torus, or "
-            "JAX does not start; planner does not check that: set it true"
-        )
     _require_start(s, accumulated)
     return replace(plain, axes=axes, devices=tp * cp * pp * dp, global_batch=batch.whole, notes=tuple(notes))
 

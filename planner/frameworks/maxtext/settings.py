@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.maxtext.mesh import Mesh
 from planner.frameworks.maxtext.model import model_settings
@@ -17,11 +18,11 @@ from planner.frameworks.maxtext.names import (
     NOT_RUN,
     QUANTIZATION,
     SLICES,
-    SPLITS_AXES,
     TITLE,
     Hardware,
     Repeated,
 )
+from planner.frameworks.maxtext.slices import SPLIT, needs_split
 from planner.frameworks.refuse import (
     is_pure_bf16,
     require,
@@ -61,9 +62,12 @@ def settings_of(launch: Launch) -> dict[str, Any]:
     _require_known(launch, hardware)
     config, job = launch.config, launch.job
     mesh = Mesh.of(config, slice_of(launch))
-    what = f"axes that fill slices of {slice_of(launch)} devices in part"
-    require(mesh is not None, TITLE, what, config.describe())
-    assert mesh is not None, "required above"
+    if mesh is None:
+        must = (
+            f"every axis of the mesh must lie in a slice, of {slice_of(launch)} devices, or fill whole slices"
+        )
+        raise UnsupportedError(must, config.describe(), "choose degrees with the factors of a slice")
+    split = hardware is Hardware.TPU and needs_split(mesh.ici, launch.accelerator, slice_of(launch))
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     return {
         "base_config": "base.yml",
@@ -71,7 +75,7 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         **model_settings(launch),
         "hardware": str(hardware),
         **mesh.settings(),
-        **_split(mesh, hardware),
+        **({SPLIT: True} if split else {}),
         "shard_optimizer_over_data": config.zero == 1,
         **_batch(launch),
         **_pipeline(launch),
@@ -87,13 +91,6 @@ def settings_of(launch: Launch) -> dict[str, Any]:
         "reuse_example_batch": 1,
         "enable_checkpointing": False,
     }
-
-
-def _split(mesh: Mesh, hardware: Hardware) -> dict[str, Any]:
-    """Several axes inside a slice may each have a part of one axis of its torus, which JAX does only if it is allowed
-    (jax mesh_utils.create_device_mesh); where none is split it changes nothing."""
-    several = sum(size > 1 for size in mesh.ici.values()) > 1
-    return {SPLITS_AXES: True} if several and hardware is Hardware.TPU else {}
 
 
 def _require_known(launch: Launch, hardware: Hardware) -> None:
