@@ -40,8 +40,8 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
   spaces moves a fitted number.
 - That simumax_b200's products run at 0.835 of the catalog's rate (`calibrate/published/machines.py`): the median of its
   publisher's own 136 timings of products against the table, looked for because that machine is the slowest of three
-  and the fit laid it on every B200 (1.18 in bf16, now 1.05). Its publisher hidden, its rows are 6.0 % off (15.2
-  before), those of mixtures 3.3 (8.9).
+  and the fit laid it on every B200 (1.18 in bf16, now 1.03). Its publisher hidden, its rows are 5.4 % off (15.2
+  before), those of mixtures 2.9 (8.9).
 - The prior of `compute.attention` of torchtitan-2024, 1 within 0.15 as products have (`benchmarks/stack_parameters.py`;
   was 1.1 within 0.4): two rows of context parallelism over 4 and 8 ranks, which the ring's source does not explain, had
   lifted it to 1.3 for every plan without. Chosen with the errors on groups left out in sight.
