@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fit_stacks import publisher_of
 from benchmarks.results_file import write_section
+from planner.calibrate.binding_rules import broken_rule
 from planner.calibrate.correction.estimate import (
     Observation,
     alike,
@@ -41,7 +42,6 @@ from planner.calibrate.correction.estimate import (
     sensitivities,
 )
 from planner.calibrate.correction.parts import multiply_of, narrow_formats
-from planner.calibrate.costing import broken_rule
 from planner.calibrate.coverage import band_of
 from planner.calibrate.published.measured import group_of, is_judged, measurement_of
 from planner.calibrate.published.runs import RunReader, read_models, read_rows

@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
-from planner.calibrate.costing import rates_of
 from planner.calibrate.published.runs import Run, RunReader, read_models, read_rows
 from planner.calibrate.statistics import Answer, sweep_summaries
 from planner.calibrate.validate import validation_answers
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.layer import LayerCost
 from planner.cost.model import CostModel
 from planner.cost.network.overlap import soft_maximum

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions
-from planner.catalog.load_links import load_link_rates
 from planner.catalog.load_stacks import DEFAULT_STACK, stack_to_plan
-from planner.catalog.loader import load_kernel_rates
 from planner.catalog.stack_options import idle_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
@@ -214,10 +213,7 @@ def bf16_layers_in(text: str | None, layers: int, framework: str) -> tuple[int, 
 
 def cost_model(problem: Problem) -> CostModel:
     """The cost model of a problem with the measured rates of its accelerator and links."""
-    device, tiers = problem.cluster.accelerator, problem.cluster.tiers
-    kernels = load_kernel_rates(device.name)
-    links = load_link_rates(device.name, device.architecture, tiers[0].kind, problem.cluster.fabric)
-    return CostModel(problem, kernels, links.scaled(problem.cluster.links))
+    return CostModel(problem, *rates_of(problem.cluster))
 
 
 def _fine_tuning(job: Job, stack: Stack) -> list[str]:

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.calibrate.costing import rates_of
 from planner.calibrate.published.measured import group_of, is_judged, number_of
 from planner.calibrate.statistics import Answer, error_summary
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
 from planner.reasons import confidence_of
 from planner.spec.rule import Problem

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from planner.calibrate.binding_rules import broken_rule
 from planner.calibrate.correction.estimate import Observation
-from planner.calibrate.costing import broken_rule
 from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
 from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stacks_to_plan
 from planner.errors import InputError, UnitError

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.calibrate.costing import broken_rule, rates_of
+from planner.calibrate.binding_rules import broken_rule
 from planner.calibrate.published.runs import Run, refusal
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
 from planner.cost.simulated import evaluate_exactly
 from planner.errors import PlannerError

@@ -20,8 +20,8 @@ from planner.calibrate.correction.estimate import (
 )
 from planner.calibrate.correction.parts import PARTS, prior_of
 from planner.calibrate.correction.shrinkage import Rows, shrink
-from planner.calibrate.costing import rates_of
 from planner.calibrate.own_runs import measured_seconds, observe, parse_run
+from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_overlay import load_overlay
 from planner.cli import app
 from planner.cost.model import CostModel

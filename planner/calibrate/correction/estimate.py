@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.calibrate.correction.parts import PARTS, SMALLEST, STEP, multiply_of, narrow_formats, prior_of
 from planner.calibrate.correction.shrinkage import HOLDS_80, Rows, Shrunk, shrink
-from planner.calibrate.costing import rates_of
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
 from planner.cost.pipeline.step import slow_mode_share
 from planner.cost.simulated import evaluate_exactly

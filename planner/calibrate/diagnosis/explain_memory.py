@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from planner.calibrate.costing import rates_of
 from planner.calibrate.logs.lines import LogFacts
 from planner.calibrate.logs.memory_messages import OutOfMemory
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.memory.moments import PHASES
 from planner.cost.model import CostModel
 from planner.solve.moves import Move, memory_moves

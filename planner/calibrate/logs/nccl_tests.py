@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibrate.costing import rates_of
 from planner.calibrate.logs.lines import plain
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.network.collectives import (
     CollectiveKind,
     all_gather_time,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from planner.calibrate.costing import broken_rule, rates_of
+from planner.calibrate.binding_rules import broken_rule
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
 from planner.cost.table import CostTable
 from planner.spec.config import ConfigTable, ParallelConfig

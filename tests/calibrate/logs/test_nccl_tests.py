@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.calibrate.costing import rates_of
 from planner.calibrate.logs.machine import (
     cluster_text,
     expand_nodes,
@@ -16,6 +15,7 @@ from planner.calibrate.logs.machine import (
     read_nodes,
 )
 from planner.calibrate.logs.nccl_tests import LinkTest, fit_links, parse_tests, predicted_times, read_tests
+from planner.catalog.cluster_rates import rates_of
 from planner.cost.network.collectives import CollectiveKind
 from planner.errors import FileInputError, InputError
 from planner.spec.machine.cluster import Cluster

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.costing import rates_of
 from planner.calibrate.predict import predict_runs
 from planner.calibrate.published.machines import timed_products
 from planner.calibrate.published.runs import RunReader
+from planner.catalog.cluster_rates import rates_of
 from planner.spec.precision import Dtype
 from tests.calibrate.rows import MODELS, ROW
 

@@ -1,0 +1,35 @@
+"""Which rules can no run break, whatever its framework?
+
+Left out: predictions of runs (`predict.py`), and where runs come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from planner.space.framework_rules import all_rules_for
+from planner.spec.config import ConfigTable, ParallelConfig
+from planner.spec.rule import Problem
+
+# a framework's own limits are not held against a run that exists, nor is the number of ranks over which its stack deals
+# experts
+BINDING_RULES: Final = ("heads-tp", "layers-pp", "stages-filled", "experts-ep")
+LIMITLESS: Final = 10**6  # ranks, as in the limits of a stack that states none
+
+
+def broken_rule(config: ParallelConfig, problem: Problem) -> str:
+    """The rule that makes a run impossible, with its values; empty if none."""
+    problem = _with_any_ep(problem)
+    table = ConfigTable.of([config])
+    row = {axis: int(column[0]) for axis, column in table.columns.items()}
+    for rule in all_rules_for(problem.stack.framework):
+        if rule.id in BINDING_RULES and not bool(rule.legal(table.columns, problem)[0]):
+            return f"{rule.id}: {rule.explain(row, problem)}"
+    return ""
+
+
+def _with_any_ep(problem: Problem) -> Problem:
+    """The problem on a stack that deals experts over any number of ranks."""
+    limits = problem.stack.limits.model_copy(update={"max_ep": LIMITLESS})
+    return replace(problem, stack=problem.stack.model_copy(update={"limits": limits}))
