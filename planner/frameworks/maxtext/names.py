@@ -13,6 +13,7 @@ from typing import Final
 
 from planner.spec.config import RECOMPUTE_MODULES, Recompute
 from planner.spec.job import Optimizer
+from planner.spec.machine.accelerator import Architecture
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 
@@ -46,7 +47,9 @@ class Hardware(StrEnum):
 # accelerator -> a slice's type, and TensorCores a chip, which are what types of v4 and v5p count
 # (utils/accelerator_to_spec_map.py)
 SLICES: Final = {"tpu-v4": ("v4", 2), "tpu-v5e": ("v5e", 1), "tpu-v5p": ("v5p", 2), "tpu-v6e": ("v6e", 1)}
-NOT_RUN: Final = ("trainium", "gaudi", "cpu")  # begin names of accelerators that it does not run on
+# what it does not run on
+ELSEWHERE: Final = (Architecture.TRAINIUM, Architecture.GAUDI, Architecture.CPU)
+NOT_RUN: Final = tuple(str(architecture) for architecture in ELSEWHERE)  # begin names of such accelerators
 
 
 def slice_type(accelerator: str, devices: int) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from planner.frameworks.maxtext.mesh import axis_columns, fills_slices
-from planner.frameworks.maxtext.names import NOT_ACCUMULATED, QUANTIZATION, TITLE, Repeated
+from planner.frameworks.maxtext.names import ELSEWHERE, NOT_ACCUMULATED, QUANTIZATION, TITLE, Repeated
 from planner.frameworks.rulebook import only, whole_kv_heads, whole_recompute
 from planner.spec.attention import AttentionKind
 from planner.spec.config import Mask, Recompute, Schedule, recomputed_modules
@@ -23,7 +23,6 @@ from planner.spec.machine.accelerator import Architecture
 from planner.spec.rule import Columns, Problem, Rule
 
 BLOCK: Final = 128  # positions of a block of Splash attention, at least
-_ELSEWHERE: Final = (Architecture.TRAINIUM, Architecture.GAUDI, Architecture.CPU)
 _ADAM: Final = (Optimizer.ADAMW, Optimizer.ADAMW_BF16)
 
 
@@ -111,7 +110,7 @@ def _where_it_runs(rule: Rule) -> Rule:
     legal: Callable[[Columns, Problem], Mask] = rule.legal
 
     def there(columns: Columns, problem: Problem) -> Mask:
-        if problem.cluster.accelerator.architecture in _ELSEWHERE:
+        if problem.cluster.accelerator.architecture in ELSEWHERE:
             return _all(columns)
         return np.asarray(legal(columns, problem), dtype=np.bool_)
 

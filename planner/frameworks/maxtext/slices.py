@@ -15,7 +15,7 @@ from math import prod
 from typing import Final
 
 from planner.frameworks.maxtext.mesh import REST
-from planner.frameworks.maxtext.names import Hardware
+from planner.frameworks.maxtext.names import ELSEWHERE, Hardware
 from planner.spec.machine.accelerator import Architecture
 from planner.spec.machine.load_cluster import load_accelerator
 from planner.spec.machine.torus import Torus
@@ -29,7 +29,6 @@ ASSIGNED: Final = (
 # small slices that JAX orders as rings, whatever the axes (mesh_utils.device_kind_handler_dict)
 _TRAYS: Final = ((2, 2), (2, 4), (2, 2, 2))
 _RINGS: Final = {"tpu-v5e": _TRAYS, "tpu-v6e": _TRAYS, "tpu-v5p": ((2, 2, 2),)}
-_ELSEWHERE: Final = (Architecture.TRAINIUM, Architecture.GAUDI, Architecture.CPU)
 Said = tuple[tuple[Violation, ...], tuple[str, ...]]
 
 
@@ -87,7 +86,7 @@ class Stated:
 
     def on(self, problem: Problem) -> Said:
         """What MaxText's start refuses of them on a cluster, and notes."""
-        if problem.cluster.accelerator.architecture in _ELSEWHERE:
+        if problem.cluster.accelerator.architecture in ELSEWHERE:
             return (), ()
         refused, notes = _drives(self, problem)
         cluster = problem.cluster
