@@ -89,9 +89,8 @@ def doubling(start: Point, end: Point) -> Doubling:
     assert a is not None, "the curve holds sizes at which something fits"
     assert b is not None, "the curve holds sizes at which something fits"
     growth = end.gpus / start.gpus
-    share = (
-        end.batch / start.batch / growth
-    )  # of the first step, if its time followed sequences and devices alone
+    # of the first step, if its time followed sequences and devices alone
+    share = end.batch / start.batch / growth
     names = sorted({*a.time, *b.time})
     excess = {name: b.time.get(name, 0.0) - a.time.get(name, 0.0) * share for name in names}
     if start.run and end.run and start.run.goodput and end.run.goodput:

@@ -58,11 +58,12 @@ def with_spare_nodes(
     for fewer in rounder_counts(nodes, cluster.devices_per_node, asked):
         if watch.stopped():
             break
-        said = _faster_with(fewer * cluster.devices_per_node, plan, request, plan_of, watch)
-        if said:
+        other = _faster_with(fewer * cluster.devices_per_node, plan, request, plan_of, watch)
+        if other is not None:
             left = nodes - fewer
-            spare = f"{said}: leave {f'{left} nodes as spares' if left > 1 else 'a node as a spare'}"
-            change = "; or ".join(filter(None, (plan.smallest_change, spare)))
+            spares = f"{left} nodes as spares" if left > 1 else "a node as a spare"
+            said = f"{_comparison(other, plan)}: leave {spares}"
+            change = "; or ".join(filter(None, (plan.smallest_change, said)))
             plan = plan.model_copy(update={"smallest_change": change})
             break
     seconds = watch.seconds()
@@ -71,8 +72,8 @@ def with_spare_nodes(
 
 def _faster_with(
     devices: int, plan: Plan, request: Request, plan_of: Callable[[Request], Plan], watch: Stopwatch
-) -> str:
-    """What a step takes on fewer devices, in words; empty where they do not train more tokens a second."""
+) -> Plan | None:
+    """The plan of fewer devices where it trains more tokens a second; little effort first, which most lose with."""
     few = devices * REACH >= plan.subject.cluster.devices * (REACH - 1)
     needed = (1 + WORTH_SAYING * few) * _rate(plan)
     for thorough in (False, True):
@@ -84,19 +85,23 @@ def _faster_with(
         try:
             other = plan_of(asked)
         except PlannerError:  # a cluster of whole domains, a batch or degrees that do not suit
-            return ""
+            return None
         if not other.choices or _rate(other) < (1 - PASSING_GAIN) * needed or watch.stopped():
-            return ""
+            return None
         if _rate(other) >= needed:
-            break
-    else:
-        return ""
+            return other
+    return None
+
+
+def _comparison(other: Plan, plan: Plan) -> str:
+    """What a step takes on the other plan's devices, and on those of this one."""
     batches = [f" of {each.subject.job.global_batch:,} sequences" for each in (other, plan)]
     if batches[0] == batches[1]:
         batches = ["", ""]
     steps = [format_time(each.choices[0].step_time) for each in (other, plan)]
+    devices = [f"{each.subject.cluster.devices:,}" for each in (other, plan)]
     return (
-        f"{devices:,} devices would take {steps[0]} a step{batches[0]}, where {plan.subject.cluster.devices:,} take "
+        f"{devices[0]} devices would take {steps[0]} a step{batches[0]}, where {devices[1]} take "
         f"{steps[1]}{batches[1].removesuffix(' sequences')}"
     )
 

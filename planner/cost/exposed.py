@@ -63,8 +63,8 @@ def shards_reached(stack: Stack, et: ArrayLike) -> Array:
 
     All with Megatron-Core's fused dispatchers, which send over etp x ep with the routing repeated for every shard
     (NVIDIA/Megatron-LM@d98e8a6 core/transformer/moe/token_dispatcher.py MoEFlexTokenDispatcher), and with its
-    all-gather, over the same ranks. torchtitan's experts
-    are cut over tp where there is no expert parallelism alone, and nothing is dispatched.
+    all-gather, over the same ranks. torchtitan's experts are cut over tp where there is no expert parallelism alone,
+    and nothing is dispatched.
     """
     beyond = stack.communication.dispatcher is not Dispatcher.ALL_TO_ALL
     whole = beyond and stack.states.engine is not StateEngine.TORCH
@@ -220,10 +220,8 @@ class CommunicationModel:
                 for part in (narrow, 1.0)
             ]
             if cluster.fabric is LinkKind.EFA:
-                alone, plain = (
-                    np.asarray(across.nodes) <= 1,
-                    self._exchanged(token_bytes * moe.mean_k, across, narrow),
-                )
+                alone = np.asarray(across.nodes) <= 1
+                plain = self._exchanged(token_bytes * moe.mean_k, across, narrow)
                 both_ways = [np.where(alone, *ways) for ways in zip(both_ways, plain, strict=True)]
         else:
             both_ways = self._exchanged(token_bytes * moe.mean_k, across, narrow)

@@ -356,8 +356,8 @@ def head_activations(
     bytes (4: fp32): keeps q s b V of log-probabilities, peaks at 3 q s b V in the backward pass (measured: 12 s b V).
     On logits that tp ranks split, PyTorch's peaks at 4: log-probabilities, the gradient at the labels, exponents and
     their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Megatron-LM's works in place
-    since 2024: 1.5. Fused on bf16 logits: those and
-    their gradient. Chunked: 3 q s b V over the chunks, and the head input's gradient.
+    since 2024: 1.5. Fused on bf16 logits: those and their gradient. Chunked: 3 q s b V over the chunks, and the head
+    input's gradient.
     V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is. Whole logits are a copy
     of what tp ranks gather of their parts, all three alive for a moment, beside the norm's output before it is gathered
     (torch distributed/_functional_collectives.py all_gather_tensor: torch.cat of what came of every rank).

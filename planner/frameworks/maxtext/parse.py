@@ -261,14 +261,9 @@ def _repeats(s: Settings, layers: int, pp: int) -> int:
 def _recomputation(s: Settings, repeated: Repeated) -> tuple[Recompute, int, list[str]]:
     """What is done again of every layer, and how the policy differs from what planner counts."""
     name = s.text("remat_policy", "full")
-    if (
-        name.lower() == "none"
-    ):  # which pyconfig.py makes null, so that layers/nnx_decoders.py checkpoints without one
-        return (
-            Recompute.FULL,
-            0,
-            ["remat_policy none checkpoints without a policy: all layers are recomputed"],
-        )
+    if name.lower() == "none":  # null to pyconfig.py, and layers/nnx_decoders.py checkpoints without one
+        said = "remat_policy none checkpoints without a policy: all layers are recomputed"
+        return Recompute.FULL, 0, [said]
     if name == "custom":
         places = {tensor: s.text(tensor, "remat") for tensor in PLACEABLE}
         kept = frozenset(tensor for tensor, place in places.items() if place == "device")

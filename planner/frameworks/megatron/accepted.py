@@ -84,9 +84,8 @@ def _accept_rotation(a: Arguments) -> None:
 
 
 def _accept_overlaps(a: Arguments) -> None:
-    divided = (
-        a.positive("--tensor-model-parallel-size", 1) > 1
-    )  # else validate_args turns --sequence-parallel off
+    # without tensor parallelism validate_args turns --sequence-parallel off
+    divided = a.positive("--tensor-model-parallel-size", 1) > 1
     if a.has("--tp-comm-overlap") and not (divided and a.has("--sequence-parallel")):  # A
         must = "--tp-comm-overlap must be used with --sequence-parallel and tensor parallelism"
         raise InputError(must, "without", "add them or leave --tp-comm-overlap out")
