@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 # (how the source's name begins, accelerator): rate of products over the catalog's sustained rate [1].
-# SimuMax: median of its 136 forward products of a B200 from 1e10 FLOP on, in MooreThreads/SimuMax@4dcaae5
+# SimuMax: median of its 136 forward products of a B200 from 5e10 FLOP on, in MooreThreads/SimuMax@4dcaae5
 # (benchmarks/kernel_checks.py; its input gradients 0.836, weight gradients 0.865). Two other machines sustain the
 # catalog's rate (benchmarks/build_kernel_tables.py, `sustained_fraction`); its attention is that of the catalog.
 TIMED: Final = {("simumax", "b200"): 0.835}
