@@ -295,9 +295,7 @@ class _Sizer:
             if abs(good - bad) <= max(1, good // RESOLUTION):
                 break
             middle = self.middle(min(bad, good), max(bad, good))
-            if (
-                self.roundness(middle) < -USUAL_PIPELINE
-            ):  # nothing between that a batch and a pipeline can divide
+            if self.roundness(middle) < -USUAL_PIPELINE:  # nothing between that batch and pipeline can divide
                 break
             if holds(self.at(middle)):
                 good = middle

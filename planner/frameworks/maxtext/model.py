@@ -201,7 +201,7 @@ def _described(s: Settings, block: str, activation: Activation, gated: bool) -> 
     layers = s.count("base_num_decoder_layers", DEFAULTS["base_num_decoder_layers"]) * deep
     layers = min(
         layers, MOST_LAYERS + 1
-    )  # which the model then refuses, before a tuple of any length is made
+    )  # one more is what the model then refuses, not a tuple of any length
     first, moe = layers, None
     if s.count("num_experts", 1) > 1 and block in (*ROUTED, "deepseek"):
         first = s.count("first_num_dense_layers", 0, least=0) if block == "deepseek" else 0

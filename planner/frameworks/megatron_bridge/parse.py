@@ -137,9 +137,7 @@ def parse(files: Mapping[str, str]) -> ParsedConfig:
     notes += of_blocks
     notes += _shared_experts(s, model)
     notes += _muon_notes(s, name)
-    if (
-        s.text(OPTIMIZER, "adam") == MUON[1]
-    ):  # which deals matrices to ranks without the distributed optimizer
+    if s.text(OPTIMIZER, "adam") == MUON[1]:  # deals matrices to ranks without the distributed optimizer
         zero = 1
     axes = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
@@ -238,12 +236,8 @@ def _shared_experts(s: Settings, model: ModelSpec | None) -> list[str]:
     if _overlaps_experts(s):
         must = f"{SHARED_OVERLAP} must be false with overlap_moe_expert_parallel_comm"
         raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
-    again = (
-        s.text("model.recompute_modules", "")
-        if s.text("model.recompute_granularity", "") == "selective"
-        else ""
-    )
-    if "shared_experts" in again:
+    selective = s.text("model.recompute_granularity", "") == "selective"
+    if selective and "shared_experts" in s.text("model.recompute_modules", ""):
         must = f"{SHARED_OVERLAP} must be false where shared_experts are recomputed"
         raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
     return [f"{SHARED_OVERLAP}: shared experts beside the dispatch of tokens are modelled before it"]

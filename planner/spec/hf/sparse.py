@@ -247,9 +247,8 @@ def read_mistral_large4(f: ConfigFields, name: str) -> ModelSpec:
         for i, (kind, block) in enumerate(kinds)
     )  # fmt: skip
     model = rotary_model(f, name, core, layers, max_position=1048576)
-    return replace(
-        model, rotary_scales=attention.qk_rope_dim // 2
-    )  # one for each pair that turns, in whichever layer
+    # one for each pair that turns, in whichever layer
+    return replace(model, rotary_scales=attention.qk_rope_dim // 2)
 
 
 def _kv_sources(f: ConfigFields, layers: int) -> list[int]:
