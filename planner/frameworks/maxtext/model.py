@@ -199,9 +199,7 @@ def _described(s: Settings, block: str, activation: Activation, gated: bool) -> 
     attention = _attention(s, block, size("base_num_query_heads", wider), size("base_num_kv_heads", wider))
     dense = Mlp(size("base_mlp_dim", wider), gated, False, activation)
     layers = s.count("base_num_decoder_layers", DEFAULTS["base_num_decoder_layers"]) * deep
-    layers = min(
-        layers, MOST_LAYERS + 1
-    )  # one more is what the model then refuses, not a tuple of any length
+    layers = min(layers, MOST_LAYERS + 1)  # no tuple of any length for what the model then refuses
     first, moe = layers, None
     if s.count("num_experts", 1) > 1 and block in (*ROUTED, "deepseek"):
         first = s.count("first_num_dense_layers", 0, least=0) if block == "deepseek" else 0
