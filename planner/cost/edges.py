@@ -1,6 +1,6 @@
 """How long do the embedding and the head with its loss take, and what do they keep?
 
-One value per distinct key of `layer_columns`. Left out: messages of a vocabulary split over tensor-parallel ranks.
+One value per distinct key of `LayerModel.columns`. Left out: messages of a vocabulary split over tensor-parallel ranks.
 """
 
 from __future__ import annotations

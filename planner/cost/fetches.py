@@ -3,8 +3,8 @@
 Source: DeepSpeed 0.19.8 runtime/zero/partitioned_param_coordinator.py (fetch_sub_module, __params_to_release) and
 stage3.py (reduce_independent_p_g_buckets_and_remove_grads). A module is gathered when it is due, or ahead of that by
 the module before. Left out: that the first prefetches of a pass put small modules together until
-`stage3_max_live_parameters` are held, from where on each gathers what the last one freed; the time of its hooks on the
-host; persistent parameters that an update changed, under 0.01 % of a model.
+`stage3_max_live_parameters` are held, from where on each gathers what the last one freed; persistent parameters
+that an update changed, under 0.01 % of a model.
 """
 
 from __future__ import annotations

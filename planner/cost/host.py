@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from planner.cost.adapters import FUSED_LAUNCHES, adapter_launches
 from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer_launches, relaunched
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
+from planner.cost.fetches import fetches_modules, modules_of
 from planner.cost.network.context import context_kinds
 from planner.cost.pipeline.step import FORWARD_SHARE
 from planner.spec.config import RECOMPUTE_MODULES, ConfigTable, ContextKind
@@ -78,6 +79,16 @@ ORDER_OPERATIONS = (3 * GATHERED_TEXT + DEALT_TEXT, GATHERED_TEXT + 3 * DEALT_TE
 # recomputing all) and 120B (cp 4) took beyond their launches in packs of 32,768 tokens, texts of 380
 # (NVIDIA-NeMo/Megatron-Bridge@067f987 examples/model_verification_cards, sft_long_context).
 ORDER_OPERATION = 7.5e-6
+
+
+def has_hooks(problem: Problem) -> bool:
+    """Does ZeRO 3 of this stack take the host's time in every module?"""
+    return fetches_modules(problem.stack.states) and problem.stack.host.module_hooks > 0
+
+
+def gathered_by_hooks(keys: ConfigTable, problem: Problem) -> NDArray[np.int32]:
+    """Which keys' modules are gathered and freed by hooks [0 or 1]."""
+    return (has_hooks(problem) & (keys["zero"] >= 3)).astype(np.int32)
 
 
 class HostModel:
@@ -162,7 +173,19 @@ class HostModel:
         behind = (1 - FORWARD_SHARE) * (backward + RING_LAUNCHES[1] * steps * fused)
         gathered, dealt = self._orders(layer, keys, kinds, c)
         again = np.where(keys["recompute_modules"] & _CORE_ATTENTION > 0, gathered, 0.0)
-        return ahead + gathered, behind + dealt, repeated + again
+        hooks = self._hooks(layer, keys)  # of recomputed layers once more, with what is launched ahead
+        return ahead + gathered + hooks, behind + dealt + hooks, repeated + again
+
+    def _hooks(self, layer: Layer, keys: ConfigTable) -> Array:
+        """Seconds of a pass that hooks of ZeRO 3 take, module by module, those of a loop over experts one by one."""
+        host = self.problem.stack.host
+        if not has_hooks(self.problem):
+            return np.zeros(len(keys))
+        modules = modules_of(layer, self.problem, keys["tp"].astype(float))
+        experts = sum(one.repeats for one in modules if one.expert) / keys["ep"]
+        number = sum(one.repeats for one in modules if not one.expert) + experts
+        hooks = self.slowdown * (host.module_hooks * number + host.layer_hooks)
+        return np.asarray(hooks * gathered_by_hooks(keys, self.problem))
 
     def _orders(
         self, layer: Layer, keys: ConfigTable, kinds: NDArray[np.int32], c: Array

@@ -27,7 +27,7 @@ from planner.cost.device.rates import DeviceRates
 from planner.cost.edges import EdgeCost, EdgeModel
 from planner.cost.exposed import CommunicationModel
 from planner.cost.flops import layer_gemms
-from planner.cost.host import HostModel
+from planner.cost.host import HostModel, gathered_by_hooks, has_hooks
 from planner.cost.layer_memory import layer_memory, layer_parts, weight_gradient_bytes
 from planner.cost.layer_peaks import forward_bytes
 from planner.cost.memory.activations import LayerShape
@@ -151,13 +151,6 @@ def normed_apart(layer: Layer) -> float:
     return 1.0 - float(layer.state_space is not None) / layer.sublayers
 
 
-def layer_columns(table: ConfigTable) -> list[IntColumn]:
-    """The columns on which the cost of a layer, of the embedding and of the head depends."""
-    axes = ("tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "cuda_graph_impl",
-            "cuda_graph_modules")  # fmt: skip
-    return [*(table[axis] for axis in axes), (table["pp"] > 1).astype(np.int32)]
-
-
 class LayerModel:
     """Binds a problem and its measured rates; evaluates layers for a table of distinct keys."""
 
@@ -231,11 +224,18 @@ class LayerModel:
             "shared_experts": gemms.get("shared_fc1", zero) + memory.get("shared", zero),
         }
 
+    def columns(self, table: ConfigTable) -> list[IntColumn]:
+        """The columns on which the cost of a layer, of the embedding and of the head depends."""
+        axes = ("tp", "sp", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute_modules", "cuda_graph_impl",
+                "cuda_graph_modules")  # fmt: skip
+        gathers = [gathered_by_hooks(table, self.problem)] if has_hooks(self.problem) else []
+        return [*(table[axis] for axis in axes), (table["pp"] > 1).astype(np.int32), *gathers]
+
     def layer(self, layer: Layer, keys: ConfigTable) -> LayerCost:
         """Cost of one kind of layer for every key; of single keys, which are asked for again and again, kept."""
         if len(keys) > 1:
             return self._layer(layer, keys)
-        key = (layer, *(int(column[0]) for column in layer_columns(keys)))
+        key = (layer, *(int(column[0]) for column in self.columns(keys)))
         if key not in self._layers:
             self._layers[key] = self._layer(layer, keys)
         return self._layers[key]
@@ -254,7 +254,7 @@ class LayerModel:
         capture, recipe = capture_of(layer, keys), RECIPES[Precision.BF16] if layer.wide else self.recipe
         # keys that differ in what they recompute alone run the same passes
         first, of_passes = distinct(
-            *(column for column in layer_columns(keys) if column is not keys["recompute_modules"]),
+            *(column for column in self.columns(keys) if column is not keys["recompute_modules"]),
             by_operations(keys).astype(np.int32),
         )
         alike = keys.take(first)
@@ -365,7 +365,7 @@ class LayerModel:
         """Cost of the embedding, and of the head with the loss, for every key; of single keys kept."""
         if len(keys) > 1:
             return self._edge(keys)
-        key = tuple(int(column[0]) for column in layer_columns(keys))
+        key = tuple(int(column[0]) for column in self.columns(keys))
         if key not in self._edges:
             self._edges[key] = self._edge(keys)
         return self._edges[key]

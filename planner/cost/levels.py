@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.device.graphs import LayerGraphs
-from planner.cost.layer import TIME_TERMS, LayerCost, LayerModel, layer_columns
+from planner.cost.layer import TIME_TERMS, LayerCost, LayerModel
 from planner.cost.memory.activations import HeadActivations
 from planner.cost.network.collectives import all_gather_time, p2p_time
 from planner.cost.network.traffic import group_links, pipeline_links
@@ -95,7 +95,7 @@ class Pipelines:
 
 def layer_level(model: LayerModel, table: ConfigTable) -> Layers:
     """Costs of every kind of layer for the distinct cuts of a table."""
-    first, inverse = distinct(*layer_columns(table))
+    first, inverse = distinct(*model.columns(table))
     keys = table.take(first)
     costs = [model.layer(kind, keys) for kind in model.problem.model.layer_kinds]
     edges = model.edges(keys)

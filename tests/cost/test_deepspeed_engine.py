@@ -7,6 +7,7 @@ import pytest
 
 from planner.catalog.load_stacks import load_stack
 from planner.cost.exchanges import exchanges
+from planner.cost.host import HostModel
 from planner.cost.params import model_parameters
 from planner.errors import UnknownNameError
 from planner.spec.config import ConfigTable, ParallelConfig
@@ -105,3 +106,24 @@ def test_options_are_of_transformers_stacks(option: str) -> None:
     with pytest.raises(UnknownNameError):
         load_stack(f"llm-foundry-2023+{option}")
     assert np.isfinite(load_stack(f"fsdp1-2023+{option}").host.layer_floor)
+
+
+def test_hooks_take_the_host_time_for_every_module_that_stage_3_gathers() -> None:
+    layer, host = SUBJECT.model.layer_kinds[0], HostModel(SUBJECT)
+    keys = ConfigTable.of([ParallelConfig(dp=8, zero=zero, num_microbatches=4) for zero in (2, 3)])
+    ahead, behind, _ = host.launches(
+        layer, host.floor(layer, keys, np.zeros(2, bool)), None, keys, np.ones(2)
+    )
+    hooks = 7 * 0.3e-3 + 0.65e-3  # q, k, v and projection, gate, up and down
+    assert [*np.diff(ahead), *np.diff(behind)] == pytest.approx([hooks, hooks])
+
+
+def test_stage_3_waits_for_the_host_where_texts_are_short() -> None:
+    short = problem(dense_model(4), "1x8 a100", seq_len=256, global_batch=32, stack="deepspeed-2025")
+    config = ParallelConfig(dp=8, zero=3, num_microbatches=4)
+    step = [
+        float(costs(each).evaluate(ConfigTable.of([config])).step_time[0])
+        for each in (short, with_section(short, "host", module_hooks=0.0, layer_hooks=0.0))
+    ]
+    # 4 layers of 4 micro-batches, forward and backward, at most; most of it, since their kernels take less
+    assert 0.7 < (step[0] - step[1]) / (4 * 4 * 2 * (7 * 0.3e-3 + 0.65e-3)) <= 1.0

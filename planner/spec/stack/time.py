@@ -243,6 +243,15 @@ class Host(Section):
     pipeline_tp_floor: Seconds = Field(
         0.0, ge=0, le=0.05, description="added x (tp-1)^0.92 when a pipeline with tp > 1 crosses nodes"
     )
+    module_hooks: Seconds = Field(
+        0.0,
+        ge=0,
+        le=5e-3,
+        description="added to a pass for every linear layer whose weights ZeRO 3 gathers by hooks",
+    )
+    layer_hooks: Seconds = Field(
+        0.0, ge=0, le=5e-3, description="the same for a layer's other modules together, which have hooks too"
+    )
     softness: float = Field(6.6, ge=1, le=50, description="exponent of the soft maximum of host and device")
     step_overhead: Seconds = Field(
         0.02, ge=0, le=10, description="logging, data loader, gradient clipping per step"
