@@ -97,6 +97,7 @@ def check_files(
 
     `config_file`: the model's config.json beside the files, which counts where they don't describe the model.
     """
+    from planner.frameworks.shell.debugging import debugging_notes
     from planner.frameworks.shell.script import unclear_said
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
@@ -104,7 +105,7 @@ def check_files(
     files, said = readable(files)
     framework = recognize(files)
     parsed = placed(framework.parse(files), cluster, gpus)
-    said += [note for note in unclear_said(files) if note not in parsed.notes]
+    said += [note for note in unclear_said(files) if note not in parsed.notes] + debugging_notes(files)
     parsed = replace(
         parsed, seq_len=parsed.seq_len or seq_len, global_batch=parsed.global_batch or global_batch
     )
