@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from planner.cost.device.kernels import gemm_backward_time, gemm_time
 from planner.cost.device.products import Groups, Products, gemm_extents
 from planner.cost.device.rates import DeviceRates
-from planner.cost.eager import LAUNCHES
 from planner.cost.flops import Gemm, Shard, layer_gemms
 from planner.cost.memory.activations import LayerShape
 from planner.spec.job import FROZEN_BYTES, Job
@@ -37,8 +36,6 @@ ADAPTER_LAUNCHES: Final = 4 + 6
 # Launches of dequantising: scales in 8 bits to fp32, plus their mean, weights (bitsandbytes functional.py
 # dequantize_4bit of nested states); as many single operations of PyTorch in torchao's get_original_weight.
 DEQUANTISE_LAUNCHES, EAGER_DEQUANTISE_LAUNCHES = 3, 14
-# Launches of a layer, forward and backward: fused ones of Transformer Engine 12 and 24; single operations.
-FUSED_LAUNCHES, EAGER_LAUNCHES = 36.0, float(sum(LAUNCHES))
 # Bytes moved to dequantise a 4-bit weight: half a byte and the fp32 scale of 64 read, scales made of 8-bit ones (read
 # 1, write 4, add the mean 8), 2 written. As single operations: shifts and masks to 8 bits, to 64-bit indices, looked
 # up, scaled, interleaved (torchao 0.18 nf4_tensor.py get_original_weight, 66 bytes for two).
@@ -62,7 +59,7 @@ def linear_layers(gemm: Gemm, layer: Layer, stack: Stack) -> int:
 
 
 def adapter_launches(layer: Layer, hidden: int, job: Job, stack: Stack) -> float:
-    """Launches that adapters and dequantisings add, in units of the layer's own [1]."""
+    """Launches that adapters and dequantisings add to a layer [1]."""
     if job.lora_rank is None:
         return 0.0
     each = EAGER_DEQUANTISE_LAUNCHES if stack.kernels.eager_dequantise else DEQUANTISE_LAUNCHES
@@ -72,7 +69,7 @@ def adapter_launches(layer: Layer, hidden: int, job: Job, stack: Stack) -> float
             continue
         dequantised = 2.0 * each * (job.frozen_bits < 16)
         total += linear_layers(gemm, layer, stack) * (dequantised + ADAPTER_LAUNCHES * job.adapts(gemm.name))
-    return total / (FUSED_LAUNCHES if stack.framework in _FUSES_INPUTS else EAGER_LAUNCHES)
+    return total
 
 
 class AdapterModel:

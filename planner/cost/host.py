@@ -6,10 +6,12 @@ by tensor) and the host's work of a step. What CUDA graphs take off it is in `de
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.adapters import FUSED_LAUNCHES, adapter_launches
+from planner.cost.adapters import adapter_launches
 from planner.cost.device.graphs import Capture, HostFloor, dense_launches, mixer_launches, relaunched
 from planner.cost.eager import EXPERT_LAUNCHES as LOOPED_EXPERT_LAUNCHES
 from planner.cost.fetches import fetches_modules, modules_of
@@ -52,6 +54,11 @@ RELAUNCHED = {
 # scaling, a cast of the mask, masking, a cast back (microsoft/Megatron-DeepSpeed, megatron/model/fused_softmax.py).
 EAGER_SOFTMAX_LAUNCHES = 5 / 16
 
+# Seconds of the host for one operation of PyTorch, where it is one more than a layer has: 13.5 us of a linear layer on
+# a Xeon 8480C (TransformerEngine issue 2053). A layer's own take longer, for modules of Transformer Engine and Megatron
+# do more than launch: that is what floors of stacks are for.
+LAUNCH = 13.9e-6
+
 # Launches of rotating q and k of one text by single operations, forward and backward. Forward: cosine and sine, each
 # scaled and cast, two products, half of a text negated and joined, sum, join, copy (Megatron-LM adfb8ec
 # core/models/common/embeddings/rope_utils.py _apply_rotary_pos_emb_thd; e4ba3a3 of 2026-08 does all texts at once);
@@ -61,10 +68,9 @@ ROTATION_LAUNCHES = 2 * (13 + 11)
 
 _CORE_ATTENTION = 1 << RECOMPUTE_MODULES.index("core_attn")
 
-# Launches of one more step of ring attention against those of a fused layer, forward (12) and backward (24): the
-# exchange, two copies of halves, attention, two corrections; backward one more (the classes and functions of
-# TransformerEngine 2.x, context_parallel.py).
-RING_LAUNCHES = (6 / 12, 7 / 24)
+# Launches of one more step of ring attention, forward and backward: the exchange, two copies of halves, attention, two
+# corrections; backward one more (the classes and functions of TransformerEngine 2.x, context_parallel.py).
+RING_LAUNCHES = (6, 7)
 
 
 # Operations of Transformer Engine 2.11 to 2.17 for each half of a rank's share of a packed text, where indices that put
@@ -103,22 +109,27 @@ class HostModel:
         grace = self.problem.cluster.accelerator.host is HostProcessor.GRACE
         return self.problem.stack.host.grace if grace else 1.0
 
+    @property
+    def launch(self) -> float:
+        """Seconds of one operation more."""
+        return self.slowdown * LAUNCH
+
     def floor(self, layer: Layer, keys: ConfigTable, eager_softmax: Mask) -> HostFloor:
         """Seconds the host needs to launch a layer's forward and backward kernels one by one, adapters' among them;
         `eager_softmax`: which keys have no kernel for it."""
         job, stack = self.problem.job, self.problem.stack
         floor = self._plain_floor(layer, keys)
         eager = np.asarray(1.0 + EAGER_SOFTMAX_LAUNCHES * eager_softmax, dtype=np.float64)
-        beside = adapter_launches(layer, self.problem.model.hidden, job, stack) + self._rotations(layer, keys)
-        return floor.times(eager + beside / floor.launches)
+        more = adapter_launches(layer, self.problem.model.hidden, job, stack) + self._rotations(layer, keys)
+        return replace(floor, dense=eager * floor.dense + self.launch * more)
 
     def _rotations(self, layer: Layer, keys: ConfigTable) -> Array:
-        """Launches of rotating packed texts one by one, in units of a fused layer's own [1]."""
+        """Launches of rotating packed texts one by one [1]."""
         job, rotates = self.problem.job, self.problem.stack.kernels.rotates_texts
         if not (rotates and job.packed and layer.attention is not None):
             return np.zeros(len(keys))
         texts = keys["micro_batch"] * job.seq_len / job.attended_length
-        return np.asarray(ROTATION_LAUNCHES / FUSED_LAUNCHES * texts)
+        return np.asarray(ROTATION_LAUNCHES * texts)
 
     def _plain_floor(self, layer: Layer, keys: ConfigTable) -> HostFloor:
         """The same with a softmax kernel and without adapters."""
@@ -161,16 +172,15 @@ class HostModel:
         kinds = context_kinds(self.problem, keys["cp_kind"])
         ring = (kinds == ContextKind.P2P) & (layer.attention is not None)
         steps = np.where(ring, c - 1, 0.0)
-        fused = self.dense(keys["tp"].astype(float))  # what a step of the ring is counted in, attention alone
-        plain = FORWARD_SHARE * (floor.total + RING_LAUNCHES[0] * steps * fused)
+        plain = FORWARD_SHARE * floor.total + self.launch * RING_LAUNCHES[0] * steps
         routed = float(layer.moe is not None)
         worth = (1.0 + routed) / (floor.launches + routed)  # of an attention layer over those of this one
         repeated = np.minimum(relaunched(keys, capture, RELAUNCHED) * worth, 1.0) * plain
         if capture is not None:
             steps = np.where((capture.module["attn"] > 0) | capture.whole, 0.0, steps)
         forward, backward = floor.captured(capture)
-        ahead = FORWARD_SHARE * (forward + RING_LAUNCHES[0] * steps * fused)
-        behind = (1 - FORWARD_SHARE) * (backward + RING_LAUNCHES[1] * steps * fused)
+        ahead = FORWARD_SHARE * forward + self.launch * RING_LAUNCHES[0] * steps
+        behind = (1 - FORWARD_SHARE) * backward + self.launch * RING_LAUNCHES[1] * steps
         gathered, dealt = self._orders(layer, keys, kinds, c)
         again = np.where(keys["recompute_modules"] & _CORE_ATTENTION > 0, gathered, 0.0)
         hooks = self._hooks(layer, keys)  # of recomputed layers once more, with what is launched ahead

@@ -41,7 +41,7 @@ def test_the_fit_recovers_what_made_the_measurements() -> None:
         if prediction is not None
     ]
     fit = fit_stack(stack, PARAMETERS, samples)
-    assert fit.after.max() < 0.03
+    assert fit.after.max() < 0.04
     assert fit.after.max() < 0.3 * fit.before.max()
     assert abs(fit.values["gemm.bf16"] - 1.3) < 0.1
 

@@ -220,7 +220,7 @@ def test_adapters_read_and_write_what_their_kernels_do() -> None:
 
 
 def test_adapters_add_launches() -> None:
-    # 7 linear layers with 4 launches forward and 6 backward beside the 115 of a layer of single operations
+    # 7 linear layers with 4 launches forward and 6 backward beside a layer's own
     small = replace(SUBJECT, job=replace(SUBJECT.job, seq_len=32))
     (layer,) = SUBJECT.model.layer_kinds
     host = [
@@ -228,8 +228,8 @@ def test_adapters_add_launches() -> None:
               .layer(layer, CONFIG).host[0])
         for rank, bits in ((None, 16), (16, 16), (16, 4))
     ]  # fmt: skip
-    assert host[1] / host[0] == pytest.approx(1 + 7 * 10 / 115)
-    assert host[2] / host[0] == pytest.approx(1 + 7 * (10 + 6) / 115)
+    assert host[1] - host[0] == pytest.approx(7 * 10 * 13.9e-6)
+    assert host[2] - host[0] == pytest.approx(7 * (10 + 6) * 13.9e-6)
 
 
 def test_one_dequantised_weight_is_alive_at_a_time() -> None:

@@ -9,7 +9,7 @@ transformer_layer.py (_te_cuda_graph_capture, create_mcore_cudagraph_manager), c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -138,10 +138,6 @@ class HostFloor:
     def total(self) -> Array:
         """Launched one by one."""
         return self.dense + self.pipeline + self.routed + self.experts
-
-    def times(self, factor: Array) -> HostFloor:
-        """Of a layer with so many times the launches, those of its experts left out."""
-        return replace(self, dense=self.dense * factor)
 
     def captured(self, capture: Capture | None) -> tuple[Array, Array]:
         """The same under graphs, were all of it of a forward or of a backward pass [s].
