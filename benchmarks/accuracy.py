@@ -29,8 +29,12 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
 - `grace` 2.6 of megatron-2025, launches by a Grace processor against an x86 one: measured by others on linear layers
   (TransformerEngine issue 2053: 2.46 on GH200, 2.75 on GB200; the middle), looked for because its three rows of
   mixtures of experts on GB200 showed a host about three times as slow as a count of launches says; their publisher
-  hidden, the median error of its five such rows is 5.0, 1.2 and 6.8 % with 2.46, 2.6 and 2.75, 40.6 % with 1.
-  `moe_layer_floor` starts at the 9 ms of that count as in the sister stacks.
+  hidden, the median error of its five such rows was 5.0, 1.2 and 6.8 % with 2.46, 2.6 and 2.75, 40.6 % with 1.
+- Starts of Megatron's `layer_floor` and `layer_floor_tp`, 2.6 and 2.8 ms, and of `moe_layer_floor`, 7 ms (were 0.5, 0.5
+  and 9; an expert layer's sum is a count of launches): almost none of its rows waits for the host in a dense layer, so
+  that the fit stayed at any start. Looked for because outside runs of short micro-batches took 3 to 6 ms a layer
+  ("Runs of others", rounds 9, 12, 13); the values are those of Megatron-DeepSpeed's rows and vTrain's. From there the
+  fit goes to 2.0 to 2.6 ms and, under tensor parallelism, 3.1 to 5.2 by its own rows.
 - That `grace` of megatron-2026 is fitted, and its start 1.6: freed because 20 rows of Nemotron 3 Super on GB200 and
   GB300, which move no fitted number, came out 11 % too fast in the mean with 1 while those on B300 came out too slow.
   The fit finds it from other models' rows.
@@ -40,8 +44,8 @@ Numbers set by hand with rows of this list in sight, so that these rows are no t
   spaces moves a fitted number.
 - That simumax_b200's products run at 0.835 of the catalog's rate (`calibrate/published/machines.py`): the median of its
   publisher's own 136 timings of products against the table, looked for because that machine is the slowest of three
-  and the fit laid it on every B200 (1.18 in bf16, now 1.03). Its publisher hidden, its rows are 5.4 % off (15.2
-  before), those of mixtures 2.9 (8.9).
+  and the fit laid it on every B200 (1.18 in bf16, now 1.03). Its publisher hidden, its rows are 4.3 % off (15.2
+  before), those of mixtures 5.3 (8.9).
 - The prior of `compute.attention` of torchtitan-2024, 1 within 0.15 as products have (`benchmarks/stack_parameters.py`;
   was 1.1 within 0.4): two rows of context parallelism over 4 and 8 ranks, which the ring's source does not explain, had
   lifted it to 1.3 for every plan without. Chosen with the errors on groups left out in sight.
