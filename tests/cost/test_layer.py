@@ -451,3 +451,21 @@ def test_other_recipes_stacks_and_experts_gather_in_16_bits(
     assert tensor_parallel_seconds(precision, stack, model) == tensor_parallel_seconds(
         Precision.BF16, stack, model
     )
+
+
+def test_experts_without_a_compiler_keep_outputs_in_fp32_and_the_activation() -> None:
+    """torchtitan 0.3.0: combine weighs routed_output.to(float32), silu and its product are two operations."""
+    compiled, eager = (
+        problem(moe_model(2, 0, shared_ffn=0), "1x8 b200", seq_len=8192, stack=f"torchtitan-2026{x}")
+        for x in ("", "-eager")
+    )
+    config = ParallelConfig(dp=8, zero=3)
+    moe = compiled.model.layer_kinds[0].moe
+    assert moe is not None
+    rows = 8192 * moe.top_k
+    kept = [float(layer_of(each, config).kept[0]) for each in (compiled, eager)]
+    own = rows * (2 * moe.width(compiled.model.hidden) + 2 * moe.expert_ffn)
+    assert kept[1] - kept[0] == pytest.approx(own, rel=0.02)
+    # 10 passes of 2 bytes over outputs and 2 over activations, forward, twice that backward, at 8 TB/s at most
+    moved = [float(layer_of(each, config).forward["memory_bound"][0]) for each in (compiled, eager)]
+    assert moved[1] - moved[0] > 2 * rows * (10 * compiled.model.hidden + 2 * moe.expert_ffn) / 8e12

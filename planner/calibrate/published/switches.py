@@ -148,11 +148,12 @@ def _dispatcher(text: str, stack: Stack) -> tuple[Update, str] | None:
 
 
 def _eager_torch(text: str, stack: Stack) -> tuple[Update, str] | None:
-    """torchtitan without torch.compile runs norms and activations as single operations."""
+    """torchtitan without torch.compile runs norms, activations and weighing of experts as single operations."""
     compiled = _COMPILE.asked(text)
     if not stack.name.startswith("torchtitan") or compiled or (compiled is None and "fsdp" not in text):
         return None
-    return {"kernels": {"fused_norm": False, "fused_activation": False}}, "no torch.compile"
+    kernels = {"fused_norm": False, "fused_activation": False, "weighs_outputs_apart": True}
+    return {"kernels": kernels}, "no torch.compile"
 
 
 def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | None:

@@ -18,6 +18,7 @@ from planner.cost.mixers.sparse_attention import (
 from planner.spec.attention import QkNorm
 from planner.spec.layer import Layer
 from planner.spec.stack.kinds import Dispatcher
+from planner.spec.stack.time import Kernels
 
 Array = NDArray[np.float64]
 
@@ -29,6 +30,9 @@ NORM_PASSES = {True: 2.0, False: 12.0}
 # Around NCCL's all-to-all a rank that holds several experts also sorts what arrives by expert, and back (Megatron-Core,
 # transformer/moe/token_dispatcher.py, sort_chunks_by_idxs).
 PERMUTE_PASSES = 4.0
+# Weighing the outputs of experts by separate operations, in units of their 2 bytes: to fp32, a product, back to 16 bits
+# (6 + 8 + 6 bytes; backward to fp32, a product for the outputs, one summed for the weights, back: 6 + 8 + 16 + 6).
+WEIGHING_PASSES = 10.0
 # Passes of fused kernels over residual streams, of a branch and stream: read by the product that weighs them, read for
 # the branch's input, read and written as its output is added; and over what the branch reads and returns, once each.
 # Left out: the 20 rounds that normalise a token's mixture, 64 bytes each.
@@ -45,6 +49,11 @@ def residual_passes(layer: Layer) -> float:
     if layer.streams > 1:  # the product reads them itself
         return layer.sublayers * (STREAM_PASSES[0] * layer.streams + STREAM_PASSES[1])
     return 3.0 * (layer.sublayers + (layer.side > 0))
+
+
+def _activation_passes(gated: bool, kernels: Kernels) -> float:
+    """Passes of an activation over its output, forward, in one kernel or by single operations [1]."""
+    return (3.0 if gated else 2.0) + 2.0 * (gated and not kernels.fused_activation)
 
 
 class PassModel:
@@ -130,22 +139,24 @@ class PassModel:
         if layer.side:
             moved["side"] = 3.0 * act * x.tokens * layer.side
         if layer.mlp is not None:
-            reads = 3.0 if layer.mlp.gated else 2.0
-            eager = 2.0 if layer.mlp.gated and not kernels.fused_activation else 0.0
-            moved["mlp_act"] = act * x.tokens * (reads + eager) * layer.mlp.ffn / x.t
+            moved["mlp_act"] = (
+                act * x.tokens * _activation_passes(layer.mlp.gated, kernels) * layer.mlp.ffn / x.t
+            )
         if layer.moe is not None:
             rows = x.routed_tokens * layer.moe.mean_k
             # a rank alone in its group has nothing to send and keeps NCCL's dispatcher
             plain = self.rates.problem.stack.communication.dispatcher is Dispatcher.ALL_TO_ALL
             sorts = (layer.moe.experts / x.e > 1) & (plain | (x.e * x.et <= 1))
             passes = PERMUTE_PASSES + np.where(sorts, CHUNK_PASSES, 0.0)
+            passes = passes + WEIGHING_PASSES * kernels.weighs_outputs_apart
             moved["moe_permute"] = act * rows * x.et * layer.moe.width(int(h)) * passes
             if self.rates.problem.stack.communication.dispatcher is Dispatcher.ALL_GATHER:
                 # zeros for all tokens of the group, to which those of the experts here are added
                 group = np.where(x.e * x.et > 1, x.e * x.et, 0.0)
                 zeros = act * group * x.expert_tokens * layer.moe.width(int(h))
                 moved["moe_permute"] = moved["moe_permute"] + zeros
-            moved["moe_act"] = act * rows * layer.moe.expert_ffn * (3.0 if layer.moe.gated else 2.0)
+            activated = _activation_passes(layer.moe.gated, kernels)
+            moved["moe_act"] = act * rows * layer.moe.expert_ffn * activated
             moved["router"] = 16.0 * x.expert_tokens * layer.moe.choices
-            moved["shared"] = act * x.tokens * (3.0 if layer.moe.gated else 2.0) * layer.moe.shared_ffn / x.t
+            moved["shared"] = act * x.tokens * activated * layer.moe.shared_ffn / x.t
         return moved

@@ -211,7 +211,8 @@ def _moe_parts(
     rows = x.rows_for_experts(moe.mean_k, kernels.expert_stash or kernels.expert_capacity)
     router = x.expert_tokens * (STATISTIC_BYTES * moe.choices + 32.0 * moe.top_k)
     permuted = rows * x.et * width * linear_input_bytes(recipe, kernels)
-    outputs = rows * x.et * width * (0.0 if kernels.probs_in_activation else act)
+    weighed = 4.0 if kernels.weighs_outputs_apart else act
+    outputs = rows * x.et * width * (0.0 if kernels.probs_in_activation else weighed)
     combined = (
         x.expert_tokens * moe.latent * linear_input_bytes(recipe, kernels)
     )  # read by the projection back

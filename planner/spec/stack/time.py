@@ -158,6 +158,10 @@ class Kernels(Section):
         False,
         description="routing probabilities weigh the expert's activation, so that its output is not kept",
     )
+    weighs_outputs_apart: bool = Field(
+        False,
+        description="experts' outputs are cast to fp32, weighed and cast back by separate ops, and kept in fp32",
+    )
     float8_scales: Float8Scales | None = Field(
         None,
         description="fp8_cs is torchao's float8, with these scales; absent: Transformer Engine's current scaling",
