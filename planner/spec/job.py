@@ -92,7 +92,7 @@ FROZEN_BYTES: dict[int, float] = {32: 4.0, 16: 2.0, 8: 1.0, 4: 4.127 / 8}
 
 def length_in_words(longest: int, mean: float | None, packed: bool, unit: str = " tokens") -> str:
     """Tokens of a job's sequences, which are as long as the longest only where nothing says that they differ."""
-    if mean is None:
+    if mean is None or mean == longest:
         return f"{longest:,}{unit}"
     if packed:
         return f"{longest:,}{unit} (packed, documents of {mean:,g} on average)"

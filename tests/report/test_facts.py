@@ -80,6 +80,7 @@ def test_comparison_names_axes_and_terms(choice_of: Callable[..., Choice]) -> No
     ("mean", "packed", "said"),
     [
         (None, False, "1,024 sequences of 8,192 tokens per step ("),
+        (8192.0, True, "1,024 sequences of 8,192 tokens per step ("),
         (1000.0, False, "1,024 sequences of at most 8,192 tokens (1,000 on average) per step ("),
         (1000.0, True, "1,024 sequences of 8,192 tokens (packed, documents of 1,000 on average) per step ("),
     ],
