@@ -54,6 +54,7 @@ DROPOUT: Final = "hidden-dropout=0.1"
 NO_SCATTER: Final = "no-scatter-gather-tensors-in-pipeline"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
+GATHER_SERIAL: Final = "no-overlap-param-gather"
 GRADIENTS_16: Final = "grad-reduce-in-bf16"
 GRADIENTS_32: Final = "no-grad-reduce-in-bf16"
 # beside cuDNN's, the stack's own
@@ -118,6 +119,10 @@ class StackOption:
     indexers: bool = False
     needed: bool = False
     dispatcher: Dispatcher | None = None
+
+    def same_fields(self, other: StackOption) -> bool:
+        """Does it replace a field that the other one replaces?"""
+        return any(self.fields[section].keys() & other.fields.get(section, {}) for section in self.fields)
 
 
 OPTIONS: Final = (
@@ -234,6 +239,11 @@ OPTIONS: Final = (
         DP_SERIAL, ("megatron",), {"communication": {"dp_overlap": 0.0}},
         "gradients are reduced, and weights gathered, not overlapped, as where --overlap-grad-reduce and "
         "--overlap-param-gather are not given", StateEngine.CONTIGUOUS, since="2024-01",
+    ),
+    StackOption(
+        GATHER_SERIAL, ("megatron",), {"communication": {"gathers_after_step": True}},
+        "weights are gathered after the step and under nothing, as where --overlap-param-gather is not given",
+        StateEngine.CONTIGUOUS, since="2024-01",
     ),
     StackOption(
         UNFUSED_ATTENTION, ("megatron",), {"kernels": {"attention": AttentionKernel.FUSED_SOFTMAX}},
