@@ -16,13 +16,15 @@ from typing import Any, Final
 
 import yaml
 
-from planner.frameworks.megatron_bridge.parse import PRECISIONS
-from planner.frameworks.megatron_bridge.recipes import READ, RECIPE_FILE, RECIPES
+from planner.frameworks.megatron_bridge.precision import NAMED
+from planner.frameworks.megatron_bridge.recipes import BENCHMARKS, MORE_RECIPES, READ, RECIPE_FILE, RECIPES
 
 COMMON: Final = "_pretrain_common"
 SOURCE: Final = "NVIDIA-NeMo/Megatron-Bridge {commit}, src/megatron/bridge/recipes"
 # of a ConfigContainer, built anew by recipes
-SECTIONS: Final = ("comm_overlap",)
+SECTIONS: Final = ("comm_overlap", "model")
+PRECISION: Final = "mixed_precision"
+GRAPHS: Final = "set_cuda_graph_modules"  # sets fields of the model that it is given (utils/cuda_graph.py)
 Functions = dict[str, ast.FunctionDef]
 
 
@@ -40,8 +42,10 @@ def functions_of(folder: Path) -> tuple[Functions, dict[str, str], Constants]:
                 found.setdefault(node.name, node)
             elif isinstance(node, ast.ImportFrom):
                 names |= {alias.asname: alias.name for alias in node.names if alias.asname}
-            elif isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target).isupper():
-                constants[ast.unparse(node.target)] = node.value
+            elif isinstance(node, ast.AnnAssign | ast.Assign) and node.value:
+                target = ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
+                if target.isupper():
+                    constants[target] = node.value
     return found, names, constants
 
 
@@ -49,20 +53,38 @@ def settings_of(name: str, functions: Functions, constants: Constants) -> dict[s
     """Dotted field -> value, of those that planner reads; "computed" where the source does not say the value."""
     found: dict[str, Any] = {}
     for line in functions[name].body:
-        if not isinstance(line, ast.Assign) or len(line.targets) != 1:
-            continue
-        target, value = ast.unparse(line.targets[0]), line.value
-        if target == "cfg" and isinstance(value, ast.Call):
-            base = ast.unparse(value.func)
-            found |= settings_of(base, functions, constants) if base in functions else _container(value)
-        elif target.startswith("cfg."):
-            value = constants.get(ast.unparse(value), value)
-            section = target.removeprefix("cfg.")
-            if section in SECTIONS and isinstance(value, ast.Call):
-                found |= _fields({f"{section}.{field.arg}": field.value for field in value.keywords})
-            else:
-                found |= _fields({section: value})
+        if isinstance(line, ast.Return) and isinstance(line.value, ast.Call):
+            found |= _base(line.value, functions, constants)
+        elif isinstance(line, ast.Expr) and isinstance(line.value, ast.Call):
+            if ast.unparse(line.value.func) == GRAPHS:
+                found["model.cuda_graph_modules"] = _value(line.value.args[1])
+        elif isinstance(line, ast.Assign) and len(line.targets) == 1:
+            found = _assigned(line, found, functions, constants)
     return found
+
+
+def _assigned(
+    line: ast.Assign, found: dict[str, Any], functions: Functions, constants: Constants
+) -> dict[str, Any]:
+    """The settings with what a line sets."""
+    target, value = ast.unparse(line.targets[0]), line.value
+    if target == "cfg" and isinstance(value, ast.Call):
+        return {**found, **_base(value, functions, constants)}
+    if not target.startswith("cfg."):
+        return found
+    value = constants.get(ast.unparse(value), value)
+    section = target.removeprefix("cfg.")
+    if section == PRECISION:
+        kept = {field: old for field, old in found.items() if not field.startswith(PRECISION)}
+        return kept | _precision(value, found)
+    if section in SECTIONS and isinstance(value, ast.Call):
+        return {**found, **_fields({f"{section}.{field.arg}": field.value for field in value.keywords})}
+    return {**found, **_fields({section: value})}
+
+
+def _base(call: ast.Call, functions: Functions, constants: Constants) -> dict[str, Any]:
+    name = ast.unparse(call.func)
+    return settings_of(name, functions, constants) if name in functions else _container(call)
 
 
 def _container(call: ast.Call) -> dict[str, Any]:
@@ -81,30 +103,35 @@ def _fields(said: dict[str, ast.expr]) -> dict[str, Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call):
-        return _precision(node)
     if (name := ast.unparse(node)).startswith("torch."):
         return name
+    if name == "cfg.model.vocab_size":  # a tokenizer of as many
+        return None
     try:
         value = ast.literal_eval(node)
     except ValueError:
         return "computed"
-    return value if value is None or isinstance(value, bool | int | str) else _listed(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else _listed(value)
 
 
-def _precision(call: ast.Call) -> str:
-    """A mixed precision by the name of its recipe, which a function is called like, is given, or spells out."""
-    function = ast.unparse(call.func)
+def _precision(node: ast.expr, before: dict[str, Any]) -> dict[str, Any]:
+    """A mixed precision by name; of a configuration that the recipe builds also whether it reduces gradients in fp32,
+    so that what spells one out can be told from a name."""
+    if not isinstance(node, ast.Call):
+        return {PRECISION: _value(node)}
+    function = ast.unparse(node.func)
+    said = {field.arg: ast.unparse(field.value) for field in node.keywords}
+    wide = f"{PRECISION}.grad_reduce_in_fp32"
     if function == "get_mixed_precision_config":
-        return str(_value(call.args[0]))
-    said = {field.arg: ast.unparse(field.value) for field in call.keywords}
-    if (
-        function == "MixedPrecisionConfig"
-        and said.get("bf16") == "True"
-        and said.get("fp8", "None") == "None"
-    ):
-        return "bf16_mixed"
-    return function if function in PRECISIONS.values() and not said else "computed"
+        given = node.args[0]
+        name = before.get(PRECISION) if ast.unparse(given) == f"cfg.{PRECISION}" else _value(given)
+        return {PRECISION: name, wide: NAMED[str(name)]["grad_reduce_in_fp32"]}
+    spelled = function == "MixedPrecisionConfig" and said.get("bf16") == "True"
+    if spelled and said.get("fp8", "None") == "None":
+        return {PRECISION: "bf16_mixed", wide: said.get("grad_reduce_in_fp32", "True") == "True"}
+    if function in NAMED and not said:
+        return {PRECISION: function, wide: NAMED[function]["grad_reduce_in_fp32"]}
+    return {PRECISION: "computed"}
 
 
 def _listed(value: Any) -> str:
@@ -117,9 +144,13 @@ def document_of(checkout: Path, commit: str) -> dict[str, Any]:
     functions, names, constants = functions_of(checkout / "src/megatron/bridge/recipes")
     common = settings_of(COMMON, functions, constants)
     recipes = {}
-    for recipe in RECIPES.values():
-        own = {k: v for k, v in settings_of(recipe, functions, constants).items() if common.get(k, ...) != v}
-        others = sorted(other for other, known in names.items() if known == recipe)
+    for recipe in (*RECIPES.values(), *MORE_RECIPES):
+        function = names.get(recipe, recipe)
+        own = {
+            k: v for k, v in settings_of(function, functions, constants).items() if common.get(k, ...) != v
+        }
+        same = {other for other, known in names.items() if known == function} | {function}
+        others = sorted(same - {recipe, *BENCHMARKS})
         recipes[recipe] = {"names": others, "settings": dict(sorted(own.items()))}
     return {
         "source": SOURCE.format(commit=commit),

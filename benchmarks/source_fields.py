@@ -16,7 +16,9 @@ from typing import Final
 Classes = dict[str, list[ast.ClassDef]]
 # sections of Megatron-Bridge's ConfigContainer that an override may name, and the classes whose fields they have
 BRIDGE_SECTIONS: Final = {
-    "model": ("GPTModelProvider", "TransformerConfig", "MLATransformerConfig", "ModelParallelConfig"),
+    "model": (
+        "GPTModelProvider", "HybridModelProvider", "TransformerConfig", "MLATransformerConfig", "ModelParallelConfig",
+    ),
     "train": ("TrainingConfig",),
     "optimizer": ("OptimizerConfig",),
     "ddp": ("DistributedDataParallelConfig",),
@@ -30,7 +32,9 @@ BRIDGE_SECTIONS: Final = {
     "validation": ("ValidationConfig",),
     "profiling": ("ProfilingConfig",),
     "dist": ("DistributedInitConfig",),
-}
+    "mixed_precision": ("MixedPrecisionConfig",),
+    "tokenizer": ("TokenizerConfig",),
+}  # fmt: skip
 # fields of nanotron whose settings are not gone into: lists, and evaluation, which costs no step anything
 NANOTRON_WHOLE: Final = {"data_stages": "str*", "lighteval": "str"}
 # a field of several classes, which the union of its annotation does not name itself
@@ -87,7 +91,7 @@ def bridge_options(paths: str) -> dict[str, str]:
     """Overrides of Megatron-Bridge from `BRIDGE:MEGATRON`, checkouts of it and of the Megatron-LM it builds on."""
     bridge, _, megatron = paths.partition(":")
     classes = classes_of([Path(bridge) / "src", Path(megatron) / "megatron"])
-    found = {"mixed_precision": "str"}
+    found = {"mixed_precision": "str", "comm_overlap": "str"}  # by name, or as a whole
     for section, names in BRIDGE_SECTIONS.items():
         found |= {f"{section}.{field}": kind for field, kind in fields_of(names, classes).items()}
     return found

@@ -267,6 +267,16 @@ def test_where_nothing_fits_the_sequence_named_is_the_longest_for_its_configurat
     assert length % 128 == 0
     assert length not in (49152, 24576)  # no half
     assert make_plan(replace(request, seq_len=length)).found
+    assert "the longest that it holds, which need not be the longest of all)" in said
+
+
+def test_where_lengths_differ_the_sequence_named_is_the_longest_of_them() -> None:
+    pins = {"cp": (1,), "tp": (1,), "pp": (4,), "dp": (2,)}
+    request = Request(
+        "llama-3.1-8b", "1x8 h100 400G-ib", seq_len=98304, global_batch="8", mean_len=500.0, restrict=pins
+    )
+    assert "sequences of at most " in make_plan(request).smallest_change
+    assert " tokens (500 on average) (tp1" in make_plan(request).smallest_change
 
 
 def test_where_nothing_fits_offloading_is_among_what_would() -> None:

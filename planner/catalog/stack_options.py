@@ -31,6 +31,7 @@ FLOAT8_ROWWISE: Final = "recipe-name=rowwise"
 DOUBLE_BUFFER: Final = "fsdp-double-buffer"
 PURE_BF16: Final = "pure-bf16"
 LIGER: Final = "use-liger-kernel"
+LIGER_0_6_1: Final = "use-liger-kernel-0.6.1"
 NO_SYNC: Final = "no-sync"
 SDPA_MASK: Final = "sdpa-mask"
 NO_COMPILE: Final = "no-compile"
@@ -53,6 +54,7 @@ DROPOUT: Final = "hidden-dropout=0.1"
 NO_SCATTER: Final = "no-scatter-gather-tensors-in-pipeline"
 TP_SERIAL: Final = "no-tp-comm-overlap"
 DP_SERIAL: Final = "no-overlap-grad-reduce"
+GATHER_SERIAL: Final = "no-overlap-param-gather"
 GRADIENTS_16: Final = "grad-reduce-in-bf16"
 GRADIENTS_32: Final = "no-grad-reduce-in-bf16"
 # beside cuDNN's, the stack's own
@@ -72,10 +74,12 @@ _ROWWISE: Final[Mapping[str, Mapping[str, Any]]] = {
     "kernels": {"float8_scales": Float8Scales.ROW}, "communication": {"tp_gathers_float8": False},
 }  # fmt: skip
 # What apply_liger_kernel_to_qwen2 and its like replace by default in transformers' models: rope, rms_norm, swiglu and
-# fused_linear_cross_entropy (linkedin/Liger-Kernel ead96b6 src/liger_kernel/transformers/monkey_patch.py).
+# fused_linear_cross_entropy (linkedin/Liger-Kernel ead96b6 src/liger_kernel/transformers/monkey_patch.py). Before 0.6.2
+# of August 2025 (its 2845fe8) the product added a part's gradient of the head's weight to the others'.
 LIGER_KERNELS: Final[Mapping[str, Any]] = {
-    "fused_norm": True, "fused_activation": True, "fused_rotary": True, "cross_entropy": CrossEntropy.CHUNKED,
+    "fused_norm": True, "fused_activation": True, "fused_rotary": True, "cross_entropy": CrossEntropy.LINEAR,
 }  # fmt: skip
+OLDER_LIGER: Final[Mapping[str, Any]] = {**LIGER_KERNELS, "loss_adds_in_product": True}
 # Whole collectives, with nothing under them: what published times of links say.
 TP_NOT_OVERLAPPED: Final[Mapping[str, Mapping[str, Any]]] = {
     "communication": {"tp_exposed": 1.0, "tp_overlapped": False},
@@ -87,6 +91,9 @@ _DSA_MEANINGS: Final = {
     SparseKernel.TILELANG: "sparse attention by TileLang's kernels, not by those of FlashMLA and cuDNN",
     SparseKernel.NONE: "sparse attention by PyTorch's operations on the scores of all pairs",
 }
+_LIGER_MEANING: Final = (
+    "Liger's kernels in transformers: one each for norms, rotation and activation; the loss part by part"
+)
 _PURE_MEANING: Final = "weights, gradients and moments in bf16, without fp32 masters (full bf16 training)"
 
 
@@ -112,6 +119,10 @@ class StackOption:
     indexers: bool = False
     needed: bool = False
     dispatcher: Dispatcher | None = None
+
+    def same_fields(self, other: StackOption) -> bool:
+        """Does it replace a field that the other one replaces?"""
+        return any(self.fields[section].keys() & other.fields.get(section, {}) for section in self.fields)
 
 
 OPTIONS: Final = (
@@ -164,11 +175,12 @@ OPTIONS: Final = (
         precisions=_HALVES, needed=True,
     ),
     *(
-        StackOption(
-            LIGER, (framework,), {"kernels": LIGER_KERNELS},
-            "Liger's kernels in transformers: one each for norms, rotation and activation; the loss chunk by chunk",
-        )
+        StackOption(name, (framework,), {"kernels": kernels}, _LIGER_MEANING + more)
         for framework in ("deepspeed", "fsdp")
+        for name, kernels, more in (
+            (LIGER, LIGER_KERNELS, ""),
+            (LIGER_0_6_1, OLDER_LIGER, ", up to 0.6.1, whose products add up gradients of the head's weight"),
+        )
     ),
     *(
         # accelerate 1.15.0 accelerator.py no_sync; torch fsdp/_fully_shard/_fully_shard.py set_requires_gradient_sync
@@ -227,6 +239,11 @@ OPTIONS: Final = (
         DP_SERIAL, ("megatron",), {"communication": {"dp_overlap": 0.0}},
         "gradients are reduced, and weights gathered, not overlapped, as where --overlap-grad-reduce and "
         "--overlap-param-gather are not given", StateEngine.CONTIGUOUS, since="2024-01",
+    ),
+    StackOption(
+        GATHER_SERIAL, ("megatron",), {"communication": {"gathers_after_step": True}},
+        "weights are gathered after the step and under nothing, as where --overlap-param-gather is not given",
+        StateEngine.CONTIGUOUS, since="2024-01",
     ),
     StackOption(
         UNFUSED_ATTENTION, ("megatron",), {"kernels": {"attention": AttentionKernel.FUSED_SOFTMAX}},

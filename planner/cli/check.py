@@ -171,12 +171,13 @@ def _overlapping(problem: Problem) -> Problem:
     """The problem with collectives that the files run alone hidden as far as the stack hides them, and tokens sent to
     their experts as it sends them: what is better may ask for that. A calibrated stack stays as it was measured."""
     from planner.catalog.load_stacks import load_stack
-    from planner.catalog.stack_options import ALL_GATHERED, DP_SERIAL, SEPARATOR, TP_SERIAL
+    from planner.catalog.stack_options import ALL_GATHERED, DP_SERIAL, GATHER_SERIAL, SEPARATOR, TP_SERIAL
 
     stack = problem.stack
     base, *named = stack.name.split(SEPARATOR)
     fields = {
         DP_SERIAL: ("dp_overlap",),
+        GATHER_SERIAL: ("gathers_after_step",),
         TP_SERIAL: ("tp_exposed", "tp_overlapped"),
         ALL_GATHERED: ("dispatcher",),
     }

@@ -219,7 +219,7 @@ def problem_of(
             "bits are trained" + (", none on experts" if spec.is_moe else "")
         )
     options = (*(parsed.usual_options if name is None else ()), *parsed.stack_options)
-    software = _with_options(stack_to_plan(newest if name is None else name), options, parsed)
+    software = _with_options(stack_to_plan(newest if name is None else name), options, parsed, said)
     require_recipe(software, hardware.accelerator, job.precision)
     software = _with_settings(software, parsed, spec, said)
     if name is None:
@@ -234,15 +234,25 @@ def problem_of(
     ), said
 
 
-def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig) -> Stack:
-    """The stack with those of its options, and the dispatcher of the files, that change it."""
-    from planner.catalog.stack_options import options_for, with_options
+def _with_options(stack: Stack, options: Sequence[str], parsed: ParsedConfig, said: list[str]) -> Stack:
+    """The stack with those of its options, and the dispatcher of the files, that change it. What they contradict of a
+    stack that the user named does not count."""
+    from planner.catalog.stack_options import SEPARATOR, options_for, with_options
 
-    known = {option.name for option in options_for(stack)}
+    known = {option.name: option for option in options_for(stack)}
     for name in [*options, *([parsed.dispatcher] if parsed.dispatcher else [])]:
         changed = with_options(stack, [name]) if name in known else stack
-        if changed.model_copy(update={"name": stack.name}) != stack:
-            stack = changed
+        if changed.model_copy(update={"name": stack.name}) == stack:
+            continue
+        base, *named = changed.name.split(SEPARATOR)
+        against = [other for other in named if other != name and known[other].same_fields(known[name])]
+        said += [
+            f"the files say {name}, --stack says {other}: the files count"
+            for other in against
+            if other not in options
+        ]
+        kept = SEPARATOR.join([base, *(other for other in named if other not in against)])
+        stack = changed.model_copy(update={"name": kept})
     return stack
 
 

@@ -5,11 +5,12 @@ One value per distinct key of `LayerModel.columns`. Left out: messages of a voca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.device.chunked_loss import LINEAR_LAUNCHES, LINEAR_PASSES, is_chunked, loss_parts, sum_bytes
 from planner.cost.device.products import ProductModel, key_groups
 from planner.cost.eager import loss_bytes, side_bytes
 from planner.cost.flops import outer_gemms
@@ -65,10 +66,12 @@ class EdgeModel:
         """Of both ends; `x`: the cut of a micro-batch as computed, `longest`: as memory must hold it."""
         problem, model, act = self.problem, self.problem.model, self.rates.recipe.activation_bytes
         vocabulary = padded_vocabulary(problem, x.t)
-        products, (table, loss) = self._products(keys, x, vocabulary), self._passes(x, vocabulary)
+        parts = loss_parts(problem.stack.kernels, x.tokens, vocabulary / x.t, model.hidden)
+        products = self._products(keys, x, vocabulary, parts)
+        table, loss = self._passes(x, vocabulary, parts)
         host, softness = self.host.dense(x.t), problem.stack.host.softness
         host = np.where(keys["cuda_graph_impl"] == CudaGraphs.FULL_ITERATION, 0.0, host)
-        launches = LOSS_LAUNCHES[problem.stack.kernels.cross_entropy] * (1 + model.mtp_layers)
+        launches = self._launches(parts) * (1 + model.mtp_layers)
         trained = problem.job.lora_rank is None
         return EdgeCost(
             embedding=soft_maximum(table, EMBEDDING_LAUNCHES * host, softness),
@@ -80,18 +83,30 @@ class EdgeModel:
             stream=act * longest.tokens * model.hidden * model.passed_streams / longest.sequence_split,
         )
 
-    def _products(self, keys: ConfigTable, x: LayerShape, vocabulary: Array) -> Array:
-        """The head's products and those of the embedding's own inputs, forward and backward [s]."""
+    def _launches(self, parts: Array) -> Array:
+        """Launches of head and loss, in units of a layer's [1]."""
+        kernels = self.problem.stack.kernels
+        if kernels.cross_entropy is CrossEntropy.LINEAR:
+            return LINEAR_LAUNCHES * parts / (kernels.launches_forward + kernels.launches_backward)
+        return np.full_like(parts, LOSS_LAUNCHES[kernels.cross_entropy])
+
+    def _products(self, keys: ConfigTable, x: LayerShape, vocabulary: Array, parts: Array) -> Array:
+        """The head's products, in `parts`, and those of the embedding's own inputs, forward and backward [s]."""
         total, groups = np.zeros(len(keys)), key_groups(keys)
+        ahead = 1.0 + (is_chunked(self.problem.stack.kernels) and self.problem.stack.kernels.loss_again)
+        part = replace(x, tokens=x.tokens / parts)
         for gemm in outer_gemms(self.problem.model):
-            outputs = vocabulary / x.t if gemm.name == "head" else None
-            seconds = self.products.gemm(gemm, x, groups, narrow=False, outputs=outputs)
-            total = total + seconds.forward + seconds.input_gradient + seconds.weight_gradient
+            head = gemm.name == "head"
+            outputs = vocabulary / x.t if head else None
+            seconds = self.products.gemm(gemm, part if head else x, groups, narrow=False, outputs=outputs)
+            times, made = (parts, ahead * parts) if head else (1.0, 1.0)
+            total = total + made * seconds.forward
+            total = total + times * seconds.input_gradient + times * seconds.weight_gradient
         return total
 
-    def _passes(self, x: LayerShape, vocabulary: Array) -> tuple[Array, Array]:
+    def _passes(self, x: LayerShape, vocabulary: Array, parts: Array) -> tuple[Array, Array]:
         """Memory passes of the embedding, and of the losses, forward and backward [s]; every prediction module has a
-        loss and embeds its tokens."""
+        loss and embeds its tokens. A loss in `parts` adds up gradients of the head's weight, where that is trained."""
         model, kernels, act = (
             self.problem.model,
             self.problem.stack.kernels,
@@ -101,10 +116,14 @@ class EdgeModel:
         single = kernels.single_operations and kernels.cross_entropy is CrossEntropy.EAGER
         multiplied = any(layer.multiplied for layer in model.layer_kinds)
         per_logit = loss_bytes(act, multiplied) if single else LOSS_PASSES_BYTES
+        per_logit = LINEAR_PASSES * act if kernels.cross_entropy is CrossEntropy.LINEAR else per_logit
         # whole logits are gathered, then laid together (read and written once)
         whole = kernels.cross_entropy is CrossEntropy.EAGER
         each = per_logit + 2.0 * act * (x.t > 1) if whole else per_logit / x.t
         logits = each * x.tokens * vocabulary
+        if is_chunked(kernels) and self.problem.job.lora_rank is None:
+            width = sum_bytes(kernels, act, self.problem.stack.communication.gradient_bytes)
+            logits = logits + width * parts * vocabulary / x.t * model.hidden
         stream = act * x.tokens * model.hidden / x.sequence_split
         own = x.tokens * model.side_width
         read = 8.0 * (stream + act * own) + (side_bytes(act) if single else 12.0 * act) * own

@@ -20,7 +20,9 @@ def same_architecture(one: ModelSpec, other: ModelSpec) -> bool:
 
 def _bare(model: ModelSpec) -> ModelSpec:
     model = model.with_wide_ends(0, 0)
-    return replace(model, name="", family="", source="", assumed=(), max_position=0, mtp_layers=0)
+    return replace(
+        model, name="", family="", source="", assumed=(), max_position=0, mtp_layers=0, mtp_block=()
+    )
 
 
 def known_as(model: ModelSpec, names: Iterable[str], framework: str) -> str:

@@ -115,7 +115,7 @@ def _subject(comparison: Comparison) -> list[str]:
     tokens = (
         f", {format_count(comparison.tokens).replace(' ', '')} tokens in all" if comparison.tokens else ""
     )
-    first = f"{subject.model.name}: sequences of {subject.job.seq_len:,}, {subject.job.precision}{tokens}"
+    first = f"{subject.model.name}: sequences of {subject.job.lengths('')}, {subject.job.precision}{tokens}"
     return [first, comparison.batch]
 
 

@@ -104,7 +104,7 @@ def subject_lines(plan: Plan) -> tuple[str, ...]:
     return (
         f"{model.name}: {size}, {model.layers} layer{'' if model.layers == 1 else 's'}",
         f"{_devices(cluster)} of {cluster.name}, {format_capacity(cluster.memory_per_device)} each",
-        f"{job.global_batch:,} sequence{'' if job.global_batch == 1 else 's'} of {job.seq_len:,} tokens per step "
+        f"{job.global_batch:,} sequence{'' if job.global_batch == 1 else 's'} of {job.lengths()} per step "
         f"({count(job.tokens_per_step)} tokens), "
         f"{job.precision}{_bf16_ends(job)}, {job.optimizer}"
         + (f", {count(job.tokens)} tokens in all" if job.tokens else ""),

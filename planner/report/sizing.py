@@ -97,7 +97,7 @@ def _subject(sizing: Sizing) -> str:
     answer = sizing.answer
     several = len({point.batch for point in sizing.tried}) > 1
     own = f", {answer.batch:,} at {answer.gpus:,} GPUs" if answer is not None and several else ""
-    return f"{where}: sequences of {subject.job.seq_len:,}, {sizing.batch}{own}"
+    return f"{where}: sequences of {subject.job.lengths('')}, {sizing.batch}{own}"
 
 
 def headline(sizing: Sizing) -> str:

@@ -365,9 +365,9 @@ def what_if(
     ]
     found = weigher.weigh(single)
     job = problem.job
+    lengths = [job.with_length(length) for length in (2 * job.seq_len, job.seq_len // 2)]
     for text, other in (
-        (f"sequences of {2 * job.seq_len:,}", job.with_length(2 * job.seq_len)),
-        (f"sequences of {job.seq_len // 2:,}", job.with_length(job.seq_len // 2)),
+        *((f"sequences of {other.lengths('')}", other) for other in lengths),
         (f"batch of {2 * job.global_batch:,}", replace(job, global_batch=2 * job.global_batch)),
         (f"batch of {job.global_batch // 2:,}", replace(job, global_batch=job.global_batch // 2)),
     ):

@@ -131,8 +131,10 @@ def fitting_changes(
         best = best_of(replace(problem, job=job.with_length(length)), restrict)
         if best is not None:  # which may have room for more
             longest = longest_sequence(problem, best, limit, model_of)
-            length = longest if length < longest < job.seq_len else length
-            found.append(f"sequences of {length:,} tokens ({best.describe()})")
+            known = length <= longest < job.seq_len
+            lengths = job.with_length(longest if known else length).lengths()
+            bound = ", the longest that it holds, which need not be the longest of all" * known
+            found.append(f"sequences of {lengths} ({best.describe()}{bound})")
             break
     narrow = _with_gradients_16(problem)
     if narrow is not None and (config := fastest(narrow, restrict)):
@@ -291,8 +293,8 @@ def better_batch_advice(
         what += f" (of {batches[0]}, tp {tp} has to cross scale-up domains of {domain} devices)"
     elif batches[1] == large_run_batch(model.problem):
         job, devices = model.problem.job, model.problem.cluster.num_devices
-        few = job.global_batch * job.seq_len / devices
-        what += f", {batches[1] * job.seq_len / devices:,.0f} tokens a device ({batches[0]} have {few:,.0f})"
+        few, many = (batch * job.useful_length / devices for batch in batches)
+        what += f", {many:,.0f} tokens a device ({batches[0]} have {few:,.0f})"
     else:
         what += f", which more data-parallel degrees divide than {batches[0]}"
     more = f"{gain:.0%} more" if gain < 1 else f"{gain + 1:.1f} times as many"

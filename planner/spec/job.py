@@ -90,6 +90,15 @@ NEWTON_SCHULZ_STEPS: Final = 5  # iterations of Muon's update (Jordan 2024; Mega
 FROZEN_BYTES: dict[int, float] = {32: 4.0, 16: 2.0, 8: 1.0, 4: 4.127 / 8}
 
 
+def length_in_words(longest: int, mean: float | None, packed: bool, unit: str = " tokens") -> str:
+    """Tokens of a job's sequences, which are as long as the longest only where nothing says that they differ."""
+    if mean is None or mean == longest:
+        return f"{longest:,}{unit}"
+    if packed:
+        return f"{longest:,}{unit} (packed, documents of {mean:,g} on average)"
+    return f"at most {longest:,}{unit} ({mean:,g} on average)"
+
+
 @dataclass(frozen=True)
 class Job:
     """One training job. `global_batch` counts sequences; `tokens` is the whole run's, if known.
@@ -184,6 +193,10 @@ class Job:
         """The same job on sequences of at most so many tokens."""
         mean = None if self.mean_length is None else min(self.mean_length, float(longest))
         return replace(self, seq_len=longest, mean_length=mean)
+
+    def lengths(self, unit: str = " tokens") -> str:
+        """How long the sequences are, in words."""
+        return length_in_words(self.seq_len, self.mean_length, self.packed, unit)
 
     @property
     def useful_length(self) -> float:

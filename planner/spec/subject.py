@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from planner.errors import UnknownNameError
-from planner.spec.job import AdapterTargets, Job, Optimizer
+from planner.spec.job import AdapterTargets, Job, Optimizer, length_in_words
 from planner.spec.machine.cluster import Cluster
 from planner.spec.precision import Precision
 
@@ -92,7 +92,9 @@ class ClusterFacts(Record):
 class JobFacts(Record):
     """What is trained."""
 
-    seq_len: int = Field(ge=1, le=LARGEST, description="tokens in a sequence [1]")
+    seq_len: int = Field(
+        ge=1, le=LARGEST, description="tokens in a sequence, in the longest where `mean_length` is stated [1]"
+    )
     global_batch: int = Field(ge=1, le=LARGEST, description="sequences in one optimizer step [1]")
     precision: str
     optimizer: str
@@ -124,6 +126,10 @@ class JobFacts(Record):
         """The record of a job."""
         held = {field.name: getattr(job, field.name) for field in fields(job)}
         return cls(**held, tokens_per_step=job.tokens_per_step)
+
+    def lengths(self, unit: str = " tokens") -> str:
+        """How long the sequences are, in words."""
+        return length_in_words(self.seq_len, self.mean_length, self.packed, unit)
 
     def job(self) -> Job:
         """The job this record describes. Raises `InputError`."""

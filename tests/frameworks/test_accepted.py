@@ -111,7 +111,8 @@ def test_instances_without_the_distributed_optimizer_share_nothing() -> None:
 @pytest.mark.parametrize(
     ("override", "axis", "value"),
     [
-        ("optimizer.optimizer_cpu_offload=true", "offload", 1),
+        ("optimizer.optimizer_cpu_offload=true optimizer.optimizer_offload_fraction=1.0", "offload", 1),
+        ("optimizer.optimizer_cpu_offload=true", "offload", 0),  # a fraction of 0 unless one is named
         ("model.cpu_offloading=true", "offload", 4),
     ],
 )  # fmt: skip

@@ -84,13 +84,13 @@ def test_refused(words: str, must: str) -> None:
         framework("megatron").parse({"run.sh": WORDS + words})
 
 
-def test_bridge_recipes_bring_their_own() -> None:
-    """Current scaling keeps a layer at either end in bf16 (training/mixed_precision.py), which no override reaches."""
+def test_bridge_is_told_where_its_recipes_differ() -> None:
+    """Current scaling keeps a layer at either end in bf16 unless a configuration takes its place."""
     bridge = framework("megatron-bridge")
-    for ends, said in (((0, 0), True), ((1, 1), False)):
-        files = written("megatron-bridge", ends)
-        assert any("has 1 first and 1 last, the plan" in text for text in files.values()) is said
-        assert bridge.parse({"launch.sh": files["launch.sh"]}).bf16_layers == (1, 1)
+    for ends, named in (((0, 0), False), ((1, 2), False), ((1, 1), True)):
+        script = written("megatron-bridge", ends)["launch.sh"]
+        assert ("MixedPrecisionConfig" not in script) is named
+        assert bridge.parse({"launch.sh": script}).bf16_layers == ends
     files = written("megatron-bridge", (0, 0), precision="fp8_mx")
     assert bridge.parse({"launch.sh": files["launch.sh"]}).bf16_layers == (0, 0)
 

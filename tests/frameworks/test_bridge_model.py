@@ -80,7 +80,7 @@ def test_overlap_of_shared_experts_is_said_and_refused() -> None:
     assert [note for note in parse({"run.sh": GLM}).notes if OVERLAP in note]
     off = parse({"run.sh": GLM + f"{OVERLAP}=false"})
     assert not [note for note in off.notes if OVERLAP in note]
-    beside = "comm_overlap.overlap_moe_expert_parallel_comm=true model.expert_model_parallel_size=8 "
+    beside = "model.overlap_moe_expert_parallel_comm=true model.expert_model_parallel_size=8 "
     again = "model.recompute_granularity=selective model.recompute_modules=[shared_experts] "
     for refused in (beside, again):
         with pytest.raises(InputError, match=OVERLAP):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from planner.catalog.load_stacks import load_stack
 from planner.catalog.stack_options import (
     DP_SERIAL,
     DROPOUT,
+    GATHER_SERIAL,
     GRADIENTS_16,
     GRADIENTS_32,
     UNFUSED_ATTENTION,
@@ -43,6 +45,8 @@ def script(words: str, processes: int = 8) -> str:
         (f"--fp16 --accumulate-allreduce-grads-in-fp32 {OVERLAPPED}", 8, (GRADIENTS_32,)),
         (f"--grad-reduce-in-bf16 {OVERLAPPED}", 8, (GRADIENTS_32,)),  # fp32
         ("--bf16", 8, (DP_SERIAL, GRADIENTS_32)),
+        ("--bf16 --use-distributed-optimizer --overlap-grad-reduce", 8, (GATHER_SERIAL, GRADIENTS_32)),
+        ("--bf16 --overlap-grad-reduce", 8, (GRADIENTS_32,)),  # nothing is gathered
         ("--bf16", 1, (GRADIENTS_32,)),
     ],
 )
@@ -161,20 +165,23 @@ def test_what_is_not_costed_is_said() -> None:
 def test_check_costs_them(tmp_path) -> None:  # type: ignore[no-untyped-def]
     """16 bits less per gradient and update; hidden gradients are no slower than exposed ones."""
 
-    def checked(words: str) -> dict[str, float]:
+    def checked(words: str) -> dict[str, Any]:
         path = tmp_path / "run.sh"
         path.write_text(script(f"--bf16 {words}"))
         told = CliRunner().invoke(app, ["check", str(path), "--cluster", "dgx-h100", "--json"])
         assert told.exit_code == 0, told.output
-        found: dict[str, float] = json.loads(told.stdout)
+        found: dict[str, Any] = json.loads(told.stdout)
         return found
 
     wide, narrow = checked(OVERLAPPED), checked(f"--grad-reduce-in-bf16 {OVERLAPPED}")
+    late = checked("--use-distributed-optimizer --overlap-grad-reduce")
     alone = checked("--use-distributed-optimizer")
     weights = 8 * (4 * 4096**2 + 3 * 4096 * 10880) + (32000 + 2048) * 4096  # tied, learned positions
     saved = wide["peak_memory_bytes"] - narrow["peak_memory_bytes"]
     assert saved == pytest.approx(2 * weights, rel=1e-3)
-    assert narrow["step_time_s"] < wide["step_time_s"] < alone["step_time_s"]
+    assert narrow["step_time_s"] < wide["step_time_s"] < late["step_time_s"] < alone["step_time_s"]
+    for found in (late, alone):
+        assert "+ --overlap-param-gather" in "\n".join(found["better"]["diff"])
 
 
 def test_fp32_keeps_no_16_bit_gradients() -> None:

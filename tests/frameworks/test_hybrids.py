@@ -21,6 +21,7 @@ from planner.spec.config import ParallelConfig, Schedule
 from planner.spec.layer import Layer
 from planner.spec.load_model import load_model
 from planner.spec.mixers import StateSpace
+from planner.spec.precision import Precision
 from planner.spec.rule import Problem
 from tests.frameworks.launches import launch, problem
 from tests.frameworks.megatron_checkout import MAIN, beginning, of_main, written
@@ -210,10 +211,62 @@ def test_transformers_trains_the_models_own_configuration(name: str, stack: str)
         assert ("rotary base" in files["README.md"]) == (model == "granite-4.0-h-small")
 
 
+BRIDGE = framework("megatron-bridge")
+STRAIGHT = replace(PIPELINE, vpp=1, schedule=Schedule.ONE_F_ONE_B)
+
+
+def bridged(told: Launch) -> str:
+    return BRIDGE.render(told, BRIDGE.default_version)["launch.sh"]
+
+
 def test_bridge_refuses_with_a_sentence() -> None:
-    bridge = framework("megatron-bridge")
     with pytest.raises(UnsupportedError, match="must be one that planner writes for Megatron-Bridge"):
-        bridge.render(launches()[2], bridge.default_version)
+        bridged(launches()[4])
+    with pytest.raises(UnsupportedError, match="one chunk of layers a pipeline rank"):
+        bridged(launches()[0])  # its provider refuses virtual stages
+
+
+def test_bridge_has_a_part_of_the_pattern_for_every_rank() -> None:
+    told = launches()[1]
+    script = bridged(told)
+    assert "--recipe nemotron_3_nano_pretrain_8gpu_h100_bf16_config" in script
+    assert "MEMEM*EMEMEM*EM|EMEM*EMEMEM*E|MEMEM*EMEMEME|M*EMEMEMEME" in script
+    assert "model.mamba_chunk_size=128" in script
+    assert "model.pipeline_model_parallel_layout=null" in script
+    read = BRIDGE.parse({"launch.sh": script})
+    assert (read.layers, read.violations) == ((15, 13, 13, 11), ())
+    assert (read.axes["pp"], read.axes["vpp"]) == (4, 1)
+    assert read.model == told.model
+    other = BRIDGE.parse({"launch.sh": script.replace("_parallel_size=4", "_parallel_size=2")})
+    assert [broken.rule for broken in other.violations] == ["layers-dealt"]
+    with pytest.raises(InputError, match="must have the layers of nemotron-3-nano"):
+        BRIDGE.parse({"launch.sh": script.replace("MEMEM*E", "MEMEMEE", 1)})
+
+
+@pytest.mark.parametrize("modules", [0, 1, 2])
+def test_prediction_modules_of_bridges_hybrids(modules: int) -> None:
+    """Super's recipe runs two of the same weights; a plan counts each with its own, or none."""
+    given = problem(SUPER, "megatron-2026")
+    model = replace(load_model(SUPER, with_mtp=modules > 0), mtp_layers=modules)
+    script = bridged(launch(SUPER, STRAIGHT, replace(given, model=model)))
+    assert f"model.mtp_num_layers={modules or 'null'}" in script
+    assert "model.mtp_use_repeated_layer=false" in script
+    read = BRIDGE.parse({"launch.sh": script}).model
+    assert read is not None
+    assert (read.mtp_layers, read.mtp_block) == (modules, model.mtp_block)
+
+
+def test_recipes_of_hybrids_are_read() -> None:
+    for name in ("nemotron_3_super_pretrain_config", "nemotron_3_super_pretrain_16gpu_h100_bf16_config"):
+        read = BRIDGE.parse({"run.sh": f"torchrun run_recipe.py --recipe {name}"})
+        assert read.model is not None
+        assert (read.model.name, read.model.mtp_layers) == (SUPER, 2)
+        assert any("MTP modules share their weights" in note for note in read.notes)
+    assert read.axes["tp"] == 8
+    dense = BRIDGE.parse({"run.sh": "torchrun run_recipe.py --recipe nemotronh_47b_pretrain_config"})
+    assert (dense.precision, dense.bf16_layers, dense.param_gather) == (Precision.FP8_CS, (2, 2), True)
+    assert dense.model is not None
+    assert dense.model.vocab == 32000  # of its synthetic tokenizer
 
 
 @needs("torch", "triton", "six", "einops")

@@ -180,12 +180,38 @@ def test_the_default_dispatcher_is_costed_and_the_better_one_named() -> None:
     assert ["+", "--moe-token-dispatcher-type", "alltoall"] in diff
 
 
-def test_what_bridge_does_not_offload(trip: Trip) -> None:
-    """Its fp8 recipes keep weights narrow, which an optimizer in CPU memory takes with delayed scaling alone."""
+def test_bridge_offloads_beside_wide_weights(trip: Trip) -> None:
+    """An optimizer in CPU memory takes narrow weights with delayed scaling alone; of others it is told to keep none."""
     pins = "zero=1 offload=optimizer"
     assert_same(*trip("llama-3.1-8b", pins, "megatron-2026", "megatron-bridge", precision="fp8"))
-    with pytest.raises(UnsupportedError, match="narrow weights"):
-        trip("llama-3.1-8b", pins, "megatron-2026", "megatron-bridge", precision="fp8_cs")
+    assert_same(*trip("llama-3.1-8b", pins, "megatron-2026", "megatron-bridge", precision="fp8_cs"))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "job"),
+    [
+        ("nemotron-h-8b", "tp=2 sp=1", {}),
+        ("nemotron-h-8b", "pp=4", {"precision": "fp8_cs"}),
+        ("nemotron-nano-9b-v2", "tp=4 sp=1 cp=2", {}),
+        ("nemotron-3-nano-30b-a3b", "ep=8 pp=2 vpp=1", {}),
+        ("nemotron-3-nano-30b-a3b", "ep=8 recompute=selective recompute_modules=moe_act", {}),
+        ("nemotron-3.5-lightning-30b-a3b", "ep=8 pp=2 vpp=1", {}),
+        ("nemotron-3-super-120b-a12b", "ep=32", {"optimizer": "adamw-bf16"}),
+    ],
+)
+def test_hybrids_of_bridge(trip: Trip, model: str, settings: str, job: dict[str, str]) -> None:
+    assert_same(*trip(model, settings, "megatron-2026", "megatron-bridge", **job))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8_cs"])
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge"])
+def test_gradients_in_16_bits(trip: Trip, to: str, precision: str) -> None:
+    for model in ("llama-3.1-8b", "llama-3.1-70b"):  # whose recipe names its precision, or spells it out
+        pins = "tp=8 sp=1 pp=2" if model == "llama-3.1-70b" else "zero=1"
+        stack = "megatron-2026+grad-reduce-in-bf16+no-overlap-param-gather"
+        choice, answer = trip(model, pins, stack, to, precision=precision)
+        assert_same(choice, answer)
+        assert any("no-overlap-param-gather+grad-reduce-in-bf16" in note for note in answer["notes"])
 
 
 def test_shared_experts_done_again_are_not_overlapped(trip: Trip) -> None:

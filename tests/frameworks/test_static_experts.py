@@ -118,7 +118,7 @@ def test_gradients_that_are_reduced_alone() -> None:
     """Of a recipe's own overrides too: they were costed under the backward pass."""
     parse = framework("megatron-bridge").parse
     for value, alone in (("False", True), ("True", False)):
-        text = SCRIPT.format(backend="hybridep", more=f"ddp.overlap_grad_reduce={value}")
+        text = SCRIPT.format(backend="hybridep", more=f"comm_overlap.overlap_grad_reduce={value}")
         assert (DP_SERIAL in parse({"run.sh": text}).stack_options) is alone
 
 

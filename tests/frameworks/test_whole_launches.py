@@ -12,7 +12,8 @@ from benchmarks.bridge_recipes import functions_of, settings_of
 from planner.cli import app
 from planner.errors import InputError
 from planner.frameworks import framework
-from planner.frameworks.megatron_bridge.recipes import RECIPES, recipe_named, recipe_settings
+from planner.frameworks.megatron_bridge.precision import NAMED
+from planner.frameworks.megatron_bridge.recipes import BENCHMARKS, MORE_RECIPES, RECIPES, recipe_of
 from planner.frameworks.not_read import LAUNCHERS, launcher_of
 from planner.frameworks.shell.script import Script, slurm_variables
 from planner.frameworks.shell.script_calls import with_arguments
@@ -133,10 +134,11 @@ def test_a_kind_of_exchange_that_is_not_modelled() -> None:
 
 @pytest.mark.parametrize("model", RECIPES)
 def test_recipes_are_whole(model: str) -> None:
-    settings = recipe_settings(model)
-    assert recipe_named(RECIPES[model]) == model
+    recipe = recipe_of(RECIPES[model])
+    settings = recipe.settings
+    assert (recipe.model, recipe.known) == (model, True)
     assert settings["ddp.use_distributed_optimizer"] is True
-    assert settings["mixed_precision"] == "bf16_mixed"
+    assert settings["mixed_precision"] in NAMED
     degrees = [
         settings[f"model.{axis}_parallel_size"] for axis in ("tensor_model", "pipeline_model", "context")
     ]
@@ -153,14 +155,41 @@ def test_recipes_are_read_from_source(tmp_path: Path) -> None:
         "def one():\n    cfg = base()\n    cfg.model.tensor_model_parallel_size = 4\n    cfg.model.seq_length = LONG\n"
         "    cfg.model.pipeline_model_parallel_layout = layout(4)\n    cfg.model.recompute_modules = ['mlp', 'moe']\n"
         "    cfg.mixed_precision = bf16_with_mxfp8_mixed()\n    cfg.unread = 3\n"
+        "def two():\n    cfg = one()\n    cfg.model = Provider(seq_length=8, tensor_model_parallel_size=2)\n"
+        "    cfg.mixed_precision = 'bf16_mixed'\n"
+        "    cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)\n"
+        "    cfg.mixed_precision.grad_reduce_in_fp32 = False\n    set_cuda_graph_modules(cfg.model, ['attn'])\n"
+        "    cfg.optimizer.optimizer_offload_fraction = 0.5\n    return cfg\n"
+        "def three():\n    return two()\n"
     )
     functions, names, constants = functions_of(tmp_path)
     assert names == {"other": "one"}
-    assert settings_of("one", functions, constants) == {
+    found = settings_of("one", functions, constants)
+    assert found == {
         "train.global_batch_size": 8, "mixed_precision": "bf16_with_mxfp8_mixed",
-        "model.tensor_model_parallel_size": 4, "model.seq_length": 65536,
+        "mixed_precision.grad_reduce_in_fp32": True, "model.tensor_model_parallel_size": 4, "model.seq_length": 65536,
         "model.pipeline_model_parallel_layout": "computed", "model.recompute_modules": "[mlp,moe]",
     }  # fmt: skip
+    assert settings_of("three", functions, constants) == found | {
+        "mixed_precision": "bf16_mixed", "mixed_precision.grad_reduce_in_fp32": False, "model.seq_length": 8,
+        "model.tensor_model_parallel_size": 2, "model.cuda_graph_modules": "[attn]",
+        "optimizer.optimizer_offload_fraction": 0.5,
+    }  # fmt: skip
+
+
+def test_names_of_two_recipes_are_the_benchmarks() -> None:
+    """run_recipe.py takes the benchmark of that name; the other one is written and read by its shorter name."""
+    for name, model in BENCHMARKS.items():
+        assert not recipe_of(name).known
+        assert recipe_of(name).model == model
+        assert name not in RECIPES.values()
+        text = f"run_recipe.py --recipe {name}"
+        assert any(
+            "two recipes are called" in note
+            for note in framework("megatron-bridge").parse({"a.sh": text}).notes
+        )
+    for name, model in MORE_RECIPES.items():
+        assert (recipe_of(name).model, recipe_of(name).known) == (model, True)
 
 
 FOUNDRY = "max_seq_len: 2048\nglobal_train_batch_size: 256\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n"

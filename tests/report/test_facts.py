@@ -76,6 +76,27 @@ def test_comparison_names_axes_and_terms(choice_of: Callable[..., Choice]) -> No
     assert terms == ["compute layers +0.700 s"]
 
 
+@pytest.mark.parametrize(
+    ("mean", "packed", "said"),
+    [
+        (None, False, "1,024 sequences of 8,192 tokens per step ("),
+        (8192.0, True, "1,024 sequences of 8,192 tokens per step ("),
+        (1000.0, False, "1,024 sequences of at most 8,192 tokens (1,000 on average) per step ("),
+        (1000.0, True, "1,024 sequences of 8,192 tokens (packed, documents of 1,000 on average) per step ("),
+    ],
+)
+def test_lengths_are_said_as_they_are(
+    example_plan: Plan, mean: float | None, packed: bool, said: str
+) -> None:
+    """64,000 tokens in 64 sequences are none of 8,192."""
+    asked = {"seq_len": 8192, "global_batch": 1024, "mean_length": mean, "packed": packed}
+    job = example_plan.subject.job.model_copy(update=asked)
+    subject = example_plan.subject.model_copy(update={"job": job})
+    assert any(
+        said in line for line in facts.subject_lines(example_plan.model_copy(update={"subject": subject}))
+    )
+
+
 def test_space_account_closes(example_plan: Plan) -> None:
     account = proof.space_account(example_plan.search)
     running = 0

@@ -104,6 +104,14 @@ def test_longer_sequences_are_costed_with_their_own_job(dense: tuple[Weigher, Al
     assert longer.step_time > planned.step_time
 
 
+def test_lengths_that_differ_are_named_by_their_longest(dense: tuple[Weigher, Alternative]) -> None:
+    weigher, planned = dense
+    job = replace(weigher.problem.job, mean_length=100.0)
+    mixed = replace(weigher, model=costs(replace(weigher.problem, job=job)))
+    found = what_if(mixed, planned, lambda p: CostModel(p, weigher.model.kernels, weigher.model.links))
+    assert f"sequences of at most {2 * job.seq_len:,} (100 on average)" in {a.text for a in found}
+
+
 def test_why_not(dense: tuple[Weigher, Alternative]) -> None:
     weigher, planned = dense
     rules = rules_for(weigher.problem.stack)

@@ -17,6 +17,7 @@ from planner.catalog.stack_options import (
     GRADIENTS_16,
     GRADIENTS_32,
     LIGER_KERNELS,
+    OLDER_LIGER,
     PURE_BF16,
     TP_NOT_OVERLAPPED,
     options_for,
@@ -168,7 +169,10 @@ def _low_precision_reduction(text: str, stack: Stack) -> tuple[Update, str] | No
 
 def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
     if _LIGER.asked(text):
-        return {"kernels": dict(LIGER_KERNELS)}, "Liger's norms, rotation, activation and loss"
+        # of the time of its stack where a row names no release: see LIGER_KERNELS
+        named = re.search(r"liger(?:[ _-]kernel)?[ _=-]*v?(\d+\.\d+\.\d+)", text)
+        newer = stack.released >= "2025-08" if named is None else _numbers(named[1]) >= (0, 6, 2)
+        return {"kernels": dict(LIGER_KERNELS if newer else OLDER_LIGER)}, _LIGER_SAID
     if re.search(r"whole logits|unfused (?:cross|loss)", text) or _FUSED_LOSS.denied(text):
         return {"kernels": {"cross_entropy": CrossEntropy.VOCAB_PARALLEL}}, "the loss on whole logits"
     if not _FUSED_LOSS.asked(text):
@@ -176,6 +180,10 @@ def _fused_loss(text: str, stack: Stack) -> tuple[Update, str] | None:
     if re.search(r"cross[- ]entropy fusion \(?native", text):
         return {"kernels": {"cross_entropy": CrossEntropy.COMPILED}}, "cross-entropy compiled (native fusion)"
     return {"kernels": {"cross_entropy": CrossEntropy.FUSED}}, "fused cross-entropy"
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
 
 
 def _narrow_gradients(text: str, stack: Stack) -> tuple[Update, str] | None:
@@ -278,6 +286,7 @@ _DISPATCHERS: Final = (
 )
 _COMPILE: Final = Word(r"(?<!un)compil")
 _LIGER: Final = Word(r"liger")
+_LIGER_SAID: Final = "Liger's norms, rotation, activation and loss"
 _FLASH_TRITON: Final = Word(
     r"triton[ _-](?:flash[ _-]?)?att|(?:att(?:entio)?n|\bfa)[ _-]?2?[ _-]{0,2}\(?triton"
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.device.chunked_loss import gradient_temporaries, is_chunked, loss_parts
 from planner.cost.mixers import block_attention, sparse_attention
 from planner.cost.mixers.kinds import kept_parts
 from planner.cost.mixers.state_space import cut_of
@@ -358,7 +359,8 @@ def head_activations(
     On logits that tp ranks split, PyTorch's peaks at 4: log-probabilities, the gradient at the labels, exponents and
     their sum (distributed/tensor/parallel/loss.py _nll_loss_and_log_softmax_backward). Megatron-LM's works in place
     since 2024: 1.5. Fused on bf16 logits: those and their gradient. Chunked: 3 q s b V over the chunks, and the head
-    input's gradient.
+    input's gradient. Linear: a part of the logits, worked on in place, that gradient, and the head's of a part, twice,
+    beside their sum.
     V is divided by t only where the loss is vocabulary-parallel; `whole_logit_bytes` never is. Whole logits are a copy
     of what tp ranks gather of their parts, all three alive for a moment, beside the norm's output before it is gathered
     (torch distributed/_functional_collectives.py all_gather_tensor: torch.cat of what came of every rank).
@@ -387,10 +389,13 @@ def head_activations(
             inputs, logits, logits, logits + whole, 2 * logits, forward, np.maximum(inputs + logits, behind)
         )
     wide = kernels.loss_bytes * values
-    if kernels.cross_entropy is CrossEntropy.CHUNKED:
-        part, rest = 1.0 / kernels.loss_chunks, act * stream
+    if is_chunked(kernels):
+        part, rest = 1.0 / loss_parts(kernels, x.tokens, vocabulary / split, model.hidden), act * stream
+        linear = kernels.cross_entropy is CrossEntropy.LINEAR
+        weights = trained * gradient_temporaries(kernels, act) * vocabulary / split * model.hidden
+        peak = logits * part + weights if linear else kernels.loss_peak * wide * part + whole
         return HeadActivations(
-            inputs, logits * part, rest, kernels.loss_peak * wide * part + whole, logits * part,
+            inputs, logits * part, rest, peak, rest if linear else logits * part,
             forward - logits * (1.0 - part), np.maximum(inputs + logits * part, behind),
         )  # fmt: skip
     alone = COMPILED_PEAK if kernels.cross_entropy is CrossEntropy.COMPILED else kernels.loss_peak

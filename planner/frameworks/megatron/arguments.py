@@ -205,9 +205,16 @@ def _data_parallel(launch: Launch, version: str) -> list[Option]:
         options.append(("--accumulate-allreduce-grads-in-fp32",))
     if config.dp * config.cp > 1 and overlaps_gradients(launch):
         options.append(("--overlap-grad-reduce",))
-        if config.zero or uses_fsdp(launch):
+        if gathers_aside(launch):
             options.append(("--overlap-param-gather",))
     return options
+
+
+def gathers_aside(launch: Launch) -> bool:
+    """Are updated weights gathered during the next forward pass? Megatron-FSDP does nothing else."""
+    stack = megatron_stack(launch)
+    late = stack is not None and stack.communication.gathers_after_step
+    return uses_fsdp(launch) or (launch.config.zero > 0 and not late)
 
 
 def state_copies(launch: Launch) -> int:

@@ -16,6 +16,7 @@ from planner.catalog.stack_options import (
     EXPERTS_OVERLAPPED,
     FP32_GRADIENTS,
     FUSED_EXPERTS,
+    GATHER_SERIAL,
     GRADIENTS_16,
     GRADIENTS_32,
     TP_SERIAL,
@@ -225,14 +226,21 @@ def stack_options(a: Arguments, alone: bool) -> tuple[str, ...]:
         beside = a.has(f"--{EXPERTS_OVERLAPPED}") and a.positive("--expert-model-parallel-size", 1) > 1
         kernels += [EXPERTS_OVERLAPPED] * (beside and a.has("--num-experts"))
         found = [*kernels, *[TP_SERIAL] * _reduces_alone(a)]
-        if not (alone or a.has("--overlap-grad-reduce") or a.has("--use-torch-fsdp2")):
-            found.append(DP_SERIAL)
+        if not (alone or a.has("--use-torch-fsdp2")):
+            found += [DP_SERIAL] * (not a.has("--overlap-grad-reduce"))
+            found += [GATHER_SERIAL] * _gathers_late(a)
         return (*found, GRADIENTS_16 if _keeps_16_bit_gradients(a) else GRADIENTS_32)
     buffers = ("--fsdp-double-buffer", "--use-nccl-ub", "--megatron-fsdp-max-pool-double-buffer")
     found = [*kernels, *[DOUBLE_BUFFER] * any(a.has(name) for name in buffers)]
     if a.word("--megatron-fsdp-main-grads-dtype", "auto") == "fp32":
         found.append(FP32_GRADIENTS)
     return tuple(found)
+
+
+def _gathers_late(a: Arguments) -> bool:
+    """Are weights that replicas share the update of gathered under nothing, though gradients are reduced aside?"""
+    shared = a.has("--use-distributed-optimizer") and a.has("--overlap-grad-reduce")
+    return shared and not a.has("--overlap-param-gather")
 
 
 def keeps_scores(a: Arguments) -> bool:

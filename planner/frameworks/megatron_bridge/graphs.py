@@ -57,6 +57,9 @@ def graphs_said(s: Settings) -> dict[str, int]:
         raise FileInputError(s.file, must, impl[:80], field="model.cuda_graph_impl")
     if impl == CudaGraphs.NONE.label:
         return {}
+    if impl == CudaGraphs.LOCAL.label:  # utils/cuda_graph.py validate_cuda_graph_configuration
+        must = "must be transformer_engine for graphs of layers, or of the full_iteration"
+        raise FileInputError(s.file, must, impl, field="model.cuda_graph_impl")
     named = [name for name in names if name != WHOLE_LAYER]
     if unknown := [name for name in named if name not in CUDA_GRAPH_MODULES]:
         must = "must be among " + ", ".join(CUDA_GRAPH_MODULES)

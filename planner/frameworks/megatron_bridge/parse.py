@@ -11,11 +11,9 @@ from typing import Any, Final
 from planner.catalog.stack_options import (
     ALL_GATHERED,
     DOUBLE_BUFFER,
-    DP_SERIAL,
     DROPOUT,
     EXPERTS_OVERLAPPED,
     FLOAT8_SWIGLU,
-    FP32_GRADIENTS,
     FUSED_EXPERTS,
     TP_SERIAL,
     UNFUSED_ATTENTION,
@@ -36,159 +34,163 @@ from planner.frameworks.layout import (
     ChunkLayers,
     Dealt,
     ends_stated,
+    not_dealt,
     parse_layout,
     recomputed_note,
 )
 from planner.frameworks.megatron.arguments import CONTEXT_KINDS, is_plain
 from planner.frameworks.megatron.connections import CONNECTIONS, require_several
-from planner.frameworks.megatron.muon import MUON, TP_MODE
-from planner.frameworks.megatron.states import (
-    STRATEGIES,
-)
+from planner.frameworks.megatron_bridge import precision, sharding
 from planner.frameworks.megatron_bridge.graphs import OPTIMIZER_GRAPH, graphs_said
-from planner.frameworks.megatron_bridge.recipes import (
-    LAYOUTS_COMPUTED,
-    MUON_RECIPES,
-    recipe_named,
-    recipe_settings,
-)
+from planner.frameworks.megatron_bridge.model import PATTERN, chunks_of, model_of
+from planner.frameworks.megatron_bridge.notes import muon_notes, recipe_notes, shared_experts
+from planner.frameworks.megatron_bridge.precision import Mixed
+from planner.frameworks.megatron_bridge.recipes import LAYOUTS_COMPUTED, Recipe, recipe_of
 from planner.frameworks.megatron_bridge.scripts import devices_of, overrides_in
+from planner.frameworks.megatron_bridge.unread import not_read, remade
 from planner.frameworks.options import unknown_options
 from planner.frameworks.shell.environment import value_of
 from planner.spec.config import (
     MEGATRON_MODULES,
-    OFFLOAD_ACTIVATIONS,
-    OFFLOAD_OPTIMIZER,
     ContextKind,
     Recompute,
     Schedule,
 )
-from planner.spec.job import Optimizer
-from planner.spec.load_model import load_model
 from planner.spec.model import ModelSpec
 from planner.spec.precision import Precision
 from planner.spec.stack.kinds import CrossEntropy, Dispatcher, StateEngine
 
 LAYOUT: Final = "model.pipeline_model_parallel_layout"
 FLOAT8_INPUT: Final = "model.activation_func_fp8_input_store"
-OPTIMIZER: Final = "optimizer.optimizer"
-SHARED_OVERLAP: Final = "model.moe_shared_expert_overlap"
 VERSION: Final = "0.7.0"
-# names in MIXED_PRECISION_RECIPES, training/mixed_precision.py
-PRECISIONS: Final = {
-    Precision.BF16: "bf16_mixed",
-    Precision.FP16: "fp16_mixed",
-    Precision.FP8: "bf16_with_fp8_delayed_scaling_mixed",
-    Precision.FP8_CS: "bf16_with_fp8_current_scaling_mixed",
-    Precision.FP8_MX: "bf16_with_mxfp8_mixed",
-    Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
-    Precision.NVFP4: "bf16_with_nvfp4_mixed",
-}
-# the type of its moments, which some recipes have narrower than others
-MOMENTS: Final = {Optimizer.ADAMW: "torch.float32", Optimizer.ADAMW_BF16: "torch.bfloat16"}
-FP8_RECIPES: Final = (Precision.FP8, Precision.FP8_CS, Precision.FP8_MX, Precision.FP8_BLOCKWISE)
 # what --no-bias-swiglu-fusion switches off (megatron/training/argument_utils.py:317, main d98e8a64)
 FUSED_ACTIVATION: Final = "model.bias_activation_fusion"
-# None has them in the type of the weights that compute (core/distributed/distributed_data_parallel_config.py)
-MAIN_GRADIENTS: Final = "ddp.megatron_fsdp_main_grads_dtype"
-# layers at either end that a recipe keeps in bf16 (first_last_layers_bf16, one each); none in others
-BF16_LAYERS: Final = {Precision.FP8_CS: (1, 1)}
-NARROW_RECIPES: Final = (*FP8_RECIPES, Precision.NVFP4)
-# of these, the recipes that set fp8_param_gather or fp4_param_gather
-PARAM_GATHER: Final = (*FP8_RECIPES[:3], Precision.NVFP4)
+FUSIONS: Final = (
+    "native",
+    "te",
+)  # of the loss (megatron/core/model_parallel_config.py cross_entropy_fusion_impl)
 
 
 def parse(files: Mapping[str, str]) -> ParsedConfig:
     """What a script with a recipe and overrides says. Raises `InputError`."""
-    overrides, recipe, notes = overrides_in(files)
-    devices = devices_of(files)
-    if not recipe and not any(name.startswith("model.") for name in overrides):
+    overrides, called, notes = overrides_in(files)
+    file, devices = next(iter(files)), devices_of(files)
+    if not called and not any(name.startswith("model.") for name in overrides):
         must = "a Megatron-Bridge script must name a recipe or override fields, model.tensor_model_parallel_size=8"
         raise InputError(must, ", ".join(files))
-    name = recipe_named(recipe)
-    fields = {**recipe_settings(name), **overrides}
-    if name is None:
-        notes.append(
-            f"what {recipe or 'the recipe'} sets is not known: degrees that the script does not override are taken as 1"
-        )
-    if "peft" in recipe or any(field.startswith("peft") for field in overrides):
-        notes.append("adapters (peft): all weights are counted as trained, not the adapters alone")
-    notes += [
-        f"{field}, which the recipe computes, is not read" for field in fields if fields[field] == "computed"
-    ]
+    recipe = recipe_of(called)
+    fields = {**recipe.settings, **overrides}
+    notes += recipe_notes(recipe, called, overrides, fields)
+    # the precision is read apart: `precision.py`
     known = {field: value for field, value in fields.items() if value not in (None, "null", "computed")}
-    s = Settings(known, next(iter(files)))
-    predicts = s.count("model.mtp_num_layers", 0, least=0) > 0
-    model = load_model(name, with_mtp=predicts) if name is not None else None
-    layers = model.num_layers if model else 0
+    s = Settings({field: value for field, value in known.items() if field != precision.SECTION}, file)
+    section = _has_section(recipe, overrides, file)
+    mixed, formats, spelled = _mixed(overrides, recipe, called, s)
     tp, pp, vpp = (
         s.count(f"model.{axis}_model_parallel_size", 1) for axis in ("tensor", "pipeline", "virtual_pipeline")
     )
-    (chunks, violations), dealt = _chunks(s, fields, name, layers, (pp, vpp), LAYOUT in overrides)
-    notes += dealt
-    strategy = s.text("ddp.data_parallel_sharding_strategy", "optim_grads_params")
-    zero, fsdp = int(s.flag("ddp.use_distributed_optimizer")), s.flag("ddp.use_megatron_fsdp")
-    if fsdp:
-        zero = STRATEGIES.index(strategy) if strategy in STRATEGIES else 3
-    connections = value_of(CONNECTIONS, "\n".join(files.values()))
+    model, of_model = model_of(s, recipe.model, tp)
+    missing = remade(overrides, model) if model else ""
+    layers = model.num_layers if model else 0
+    (chunks, violations), dealt = _chunks(s, fields, recipe.model, layers, (pp, vpp), LAYOUT in overrides)
+    fsdp, connections = sharding.uses_fsdp(s), value_of(CONNECTIONS, "\n".join(files.values()))
     if fsdp:
         require_several("ddp.use_megatron_fsdp", connections)
     recomputed, of_blocks = _recomputation(s, layers, chunks, (pp, vpp))
-    notes += of_blocks
-    notes += _shared_experts(s, model)
-    notes += _muon_notes(s, name)
-    if s.text(OPTIMIZER, "adam") == MUON[1]:  # deals matrices to ranks without the distributed optimizer
-        zero = 1
+    optimizer = sharding.optimizer_of(s)
+    notes += [
+        *of_model, *dealt, *of_blocks, *shared_experts(s, model, section), *muon_notes(s, recipe.model),
+        *sharding.notes(s, layers), *sharding.overruled(s, overrides, formats, section),
+        *not_read(overrides),
+    ]  # fmt: skip
+    zero = sharding.zero_stage(s)
     axes = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": s.count("model.context_parallel_size", 1),
         "ep": s.count("model.expert_model_parallel_size", 1),
         "etp": s.count("model.expert_tensor_parallel_size", 1),
         "micro_batch": s.count("train.micro_batch_size", 1), "sp": int(s.flag("model.sequence_parallel")),
-        "zero": zero, "offload": _offload(s),
+        "zero": zero, "offload": sharding.offloaded(s),
         "schedule": int(Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B),
         **recomputed,
         **_context_kind(s),
         **graphs_said(s),
     }  # fmt: skip
-    said = s.text("mixed_precision", "bf16_mixed")
-    precision = next((p for p, text in PRECISIONS.items() if text == said), None)
     return ParsedConfig(
         framework="megatron-bridge",
         version=VERSION,
         axes=axes,
         devices=devices,
-        seq_len=s.count("model.seq_length", 1) if s.has("model.seq_length") else None,
+        seq_len=_length(s),
         global_batch=s.count("train.global_batch_size", 1) if s.has("train.global_batch_size") else None,
-        precision=precision,
-        optimizer=_optimizer(s),
-        model=model,
+        precision=mixed.precision,
+        optimizer=optimizer,
+        model=None if missing else model,
+        missing=missing,
         layers=chunks,
         violations=violations,
         # datasets of recipes for fine-tuning have settings of their own, which cost no step anything
         unknown=unknown_options(
-            "megatron-bridge", VERSION, [f for f in overrides if name or not f.startswith("dataset.")]
+            "megatron-bridge", VERSION, [f for f in overrides if recipe.known or not f.startswith("dataset.")]
         ),
         notes=tuple(notes),
-        cross_entropy=_cross_entropy(s),
+        cross_entropy=_cross_entropy(s, recipe),
         dispatcher=_dispatcher(s),
         engine=StateEngine.MEGATRON_FSDP if fsdp else None,
-        stack_options=_stack_options(s, fsdp, precision, _reduces_alone(s, model, precision)),
+        stack_options=_stack_options(s, model, mixed, spelled, section),
         stack_settings=(
             *capacity_said(lambda name: s.number("model." + name), s.flag("model." + STASH)),
             *padding_said(s.number("model." + PADDED_TO), s.flag("model." + PADS)),
+            *sharding.settings(s),
         ),
-        param_gather=precision in PARAM_GATHER if precision in NARROW_RECIPES else None,
-        bf16_layers=BF16_LAYERS.get(precision, (0, 0)) if precision else (0, 0),
+        param_gather=mixed.gathers,
+        bf16_layers=mixed.ends,
         connections=connections,
         state_copies=s.count("ddp.num_distributed_optimizer_instances", 1) if zero else 1,
         window_exchanges={"mistral": ContextKind.A2A},  # 067f987 models/mistral/mistral_bridge.py
     )
 
 
+def _has_section(recipe: Recipe, overrides: Mapping[str, Any], file: str) -> bool:
+    """Has the configuration a section comm_overlap? Raises `FileInputError` where fields of none are overridden, which
+    Hydra refuses."""
+    stated = [name for name in overrides if name.startswith("comm_overlap.")]
+    given = overrides.get("comm_overlap")
+    if given in (None, "null") and (stated and recipe.known) and (given or not recipe.overlaps):
+        must = "must not be overridden: the recipe's comm_overlap is None, which has no fields"
+        how = "override fields of model and ddp"
+        raise FileInputError(file, must, overrides[stated[0]], how, field=stated[0])
+    if given is not None:
+        return given != "null"
+    return recipe.overlaps or bool(stated)
+
+
+def _mixed(
+    overrides: Mapping[str, Any], recipe: Recipe, called: str, s: Settings
+) -> tuple[Mixed, dict[str, Any], bool]:
+    """The mixed precision, its fields as far as they are known, and whether the width of gradients is."""
+    fields = precision.fields_stated(overrides, recipe, s.file)
+    if fields is None and overrides.get(precision.SECTION) == "null":  # what the other sections say counts
+        half = Precision.FP16 if s.flag("model.fp16") else Precision.BF16
+        wide = s.flag("ddp." + precision.GRADIENTS, recipe.known)
+        return Mixed(half if s.flag("model.bf16", True) else Precision.FP32, wide, None, (0, 0)), {}, True
+    if fields is not None and (recipe.known or precision.SECTION in overrides):
+        return precision.mixed_of(fields, s.file), fields, True
+    like = precision.PRECISIONS[precision.named_like(called) or Precision.BF16]
+    found = precision.mixed_of({**precision.NAMED[like], **(fields or {})}, s.file)
+    return found, {}, f"{precision.SECTION}.{precision.GRADIENTS}" in overrides
+
+
+def _length(s: Settings) -> int | None:
+    """Tokens of a sequence: the dataset's, to which the model is set (scripts/training/recipe_runner.py
+    sync_model_dataset_sequence_length)."""
+    found = next((name for name in ("dataset.seq_length", "model.seq_length") if s.has(name)), None)
+    return s.count(found, 1) if found else None
+
+
 def _chunks(
     s: Settings,
     fields: Mapping[str, Any],
-    name: str | None,
+    name: str,
     layers: int,
     pipeline: tuple[int, int],
     own: bool,
@@ -196,6 +198,11 @@ def _chunks(
     """Layers of every chunk, where they are said, and a note where the recipe `name` computes them; `pipeline`: pp and
     vpp; `own`: is the layout the script's own?"""
     pp, vpp = pipeline
+    if parts := chunks_of(s):
+        if len(parts) == pp:
+            return (parts, ()), []
+        must = f"{PATTERN} must have a part for every pipeline rank"
+        return not_dealt(must, f"{len(parts)} parts, pp {pp}", "change the pattern"), []
     if layout := s.text(LAYOUT, ""):
         return (tuple(stage.count("t") for stage in parse_layout(layout)), ()), []
     if LAYOUT not in fields or pp == 1:
@@ -221,112 +228,64 @@ def _recomputation(
         count = min(each * vpp, most) if block else most
         notes = recomputed_note("model.recompute_num_layers", each, chunks, pp) if block else ()
     if kind == "selective":
-        names = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
-        modules = sum(1 << MEGATRON_MODULES.index(n) for n in set(names) if n in MEGATRON_MODULES)
+        words = s.text("model.recompute_modules", "[core_attn]").strip("[]").split(",")
+        names = {word.strip(" '\"") for word in words} - {""}
+        if unknown := sorted(names - set(MEGATRON_MODULES)):
+            must = "must be modules that planner models: " + ", ".join(MEGATRON_MODULES)
+            raise FileInputError(s.file, must, ", ".join(unknown)[:80], field="model.recompute_modules")
+        modules = sum(1 << MEGATRON_MODULES.index(name) for name in names)
     level = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}.get(kind, Recompute.NONE)
     return {"recompute": int(level), "recompute_layers": count, "recompute_modules": modules}, notes
 
 
-def _shared_experts(s: Settings, model: ModelSpec | None) -> list[str]:
-    """A note where shared experts run beside the dispatch of tokens. Raises `InputError` where that is refused
-    (training/comm_overlap.py; Megatron-Core transformer_config.py __post_init__)."""
-    shared = model is not None and any(layer.moe and layer.moe.shared_ffn for layer in model.blocks)
-    if not (s.flag(SHARED_OVERLAP) and shared):
-        return []
-    if _overlaps_experts(s):
-        must = f"{SHARED_OVERLAP} must be false with overlap_moe_expert_parallel_comm"
-        raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
-    selective = s.text("model.recompute_granularity", "") == "selective"
-    if selective and "shared_experts" in s.text("model.recompute_modules", ""):
-        must = f"{SHARED_OVERLAP} must be false where shared_experts are recomputed"
-        raise InputError(must, "true, the recipe's unless the script sets it", f"add {SHARED_OVERLAP}=false")
-    return [f"{SHARED_OVERLAP}: shared experts beside the dispatch of tokens are modelled before it"]
-
-
-def _muon_notes(s: Settings, name: str | None) -> list[str]:
-    """What of Muon is costed otherwise. Raises `InputError` for what planner costs in no way."""
-    said = s.text(OPTIMIZER, "")
-    if not said and name in MUON_RECIPES:
-        return [
-            f"the recipe's optimizer is Muon, counted as AdamW: {OPTIMIZER}=muon in the script says which it is"
-        ]
-    if said not in MUON:
-        return []
-    # Megatron-Core's default, and that of the recipes' function
-    mode = s.text("optimizer.muon_tp_mode", "blockwise" if name in MUON_RECIPES else TP_MODE)
-    if mode != TP_MODE and s.count("model.tensor_model_parallel_size", 1) > 1:
-        must = f"optimizer.muon_tp_mode must be {TP_MODE}: planner costs no other"
-        raise InputError(
-            must, f"{mode}, the default unless it is set", f"add optimizer.muon_tp_mode={TP_MODE}"
-        )
-    if said == MUON[1]:
-        return ["dist_muon: every rank all-reduces all gradients, which are modelled as scattered"]
-    return []
-
-
-def _overlaps_experts(s: Settings) -> bool:
-    sections = ("comm_overlap", "model")
-    return any(s.flag(f"{section}.overlap_moe_expert_parallel_comm") for section in sections)
-
-
-def _reduces_alone(s: Settings, model: ModelSpec | None, precision: Precision | None) -> bool:
+def _reduces_alone(s: Settings, model: ModelSpec | None, mixed: Mixed, section: bool) -> bool:
     """Do tensor-parallel collectives run alone where measured recipes run them under products?"""
     recipe = s.flag("model.sequence_parallel") and s.count("model.tensor_model_parallel_size", 1) > 1
-    if not recipe or model is None or not is_plain(model, precision or Precision.BF16):
+    if not recipe or model is None or not is_plain(model, mixed.precision):
         return False
-    return not any(s.flag(f"{section}.tp_comm_overlap") for section in ("comm_overlap", "model"))
+    return not sharding.overlaps(s, "tp_comm_overlap", section)
 
 
-def _stack_options(s: Settings, fsdp: bool, precision: Precision | None, alone: bool) -> tuple[str, ...]:
-    """Options of the stack that the fields set."""
-    fused = precision is Precision.FP8_MX and s.flag("model.use_transformer_engine_op_fuser")
-    doubled = fsdp and s.flag("ddp.fsdp_double_buffer")
-    narrow = s.flag(FLOAT8_INPUT)
-    wide = fsdp and s.text(MAIN_GRADIENTS, "").removeprefix("torch.") in ("float32", "fp32")
+def _stack_options(
+    s: Settings, model: ModelSpec | None, mixed: Mixed, spelled: bool, section: bool
+) -> tuple[str, ...]:
+    """Options of the stack that the fields set; `spelled`: is the width of gradients known?"""
+    fsdp = sharding.uses_fsdp(s)
+    narrow = mixed.precision is Precision.FP8_MX
+    fused = narrow and s.flag("model.use_transformer_engine_op_fuser")
+    alone = not fsdp and _reduces_alone(s, model, mixed, section)
     unfused = s.text("model.attention_backend", "auto") in ("unfused", "local")
     drops = s.text("model.hidden_dropout", "0") not in ("0", "0.0")
-    apart = not s.flag(FUSED_ACTIVATION, True)
     captured = not fsdp and s.flag(OPTIMIZER_GRAPH)
-    overlapped = _overlaps_experts(s) and not fsdp and s.count("model.expert_model_parallel_size", 1) > 1
-    serial = not fsdp and not s.flag("ddp.overlap_grad_reduce", True)
-    ranks = s.count("model.expert_model_parallel_size", 1) * s.count("model.expert_tensor_parallel_size", 1)
+    ranks = s.count("model.expert_model_parallel_size", 1)
+    beside = not fsdp and ranks > 1 and sharding.overlaps(s, "overlap_moe_expert_parallel_comm", section)
+    ranks *= s.count("model.expert_tensor_parallel_size", 1)
     gathered = s.text("model.moe_token_dispatcher_type", "") == "allgather" and ranks > 1
-    kernels = (
+    return (
+        *[DOUBLE_BUFFER] * (fsdp and s.flag("ddp.fsdp_double_buffer")),
+        *sharding.options(s, mixed if spelled else None, section),
         *[ALL_GATHERED] * gathered,
-        *[DP_SERIAL] * serial,
-        *[TP_SERIAL] * (alone and not fsdp),
+        *[TP_SERIAL] * alone,
         *[UPDATE_GRAPH] * captured,
-        *[EXPERTS_OVERLAPPED] * overlapped,
+        *[EXPERTS_OVERLAPPED] * beside,
         *[FUSED_EXPERTS] * fused,
         *[UNFUSED_ATTENTION] * unfused,
         *[DROPOUT] * drops,
-        *[UNFUSED_SWIGLU] * apart,
+        *[UNFUSED_SWIGLU] * (not s.flag(FUSED_ACTIVATION, True)),
+        *[FLOAT8_SWIGLU] * s.flag(FLOAT8_INPUT),
     )
-    return (*[DOUBLE_BUFFER] * doubled, *[FP32_GRADIENTS] * wide, *kernels, *[FLOAT8_SWIGLU] * narrow)
 
 
-def _offload(s: Settings) -> int:
-    """The optimizer's states (training/optim.py), and activations of layers, on the host."""
-    away = s.flag("model.cpu_offloading") and s.flag("model.cpu_offloading_activations", True)
-    states = OFFLOAD_OPTIMIZER if s.flag("optimizer.optimizer_cpu_offload") else 0
-    return states | (OFFLOAD_ACTIVATIONS if away else 0)
-
-
-def _optimizer(s: Settings) -> Optimizer | None:
-    """Muon, or AdamW with moments in bf16, where a precision-aware optimizer is given that type; None for fp32."""
-    if s.text(OPTIMIZER, "adam") in MUON:
-        return Optimizer.MUON
-    narrow = s.text("optimizer.exp_avg_dtype", "").removeprefix("torch.") in ("bfloat16", "bf16")
-    aware = s.flag("optimizer.use_precision_aware_optimizer")
-    return Optimizer.ADAMW_BF16 if narrow and aware else None
-
-
-def _cross_entropy(s: Settings) -> CrossEntropy | None:
-    """The fused loss that a file asks for: Transformer Engine's, as recipes set it, unless it names another."""
-    if not s.flag("model.cross_entropy_loss_fusion"):
+def _cross_entropy(s: Settings, recipe: Recipe) -> CrossEntropy | None:
+    """The fused loss that a file asks for, as providers do unasked (models/gpt_provider.py): Megatron-LM's own unless
+    it names another; of a recipe that is not known Transformer Engine's, as most set it. Raises `FileInputError`."""
+    if not s.flag("model.cross_entropy_loss_fusion", recipe.known):
         return None
-    engine = s.text("model.cross_entropy_fusion_impl", "te") == "te"
-    return CrossEntropy.FUSED if engine else CrossEntropy.COMPILED
+    kind = s.text("model.cross_entropy_fusion_impl", "native" if recipe.known else "te")
+    if kind not in FUSIONS:
+        must = "must be one of " + ", ".join(FUSIONS)
+        raise FileInputError(s.file, must, kind[:40], field="model.cross_entropy_fusion_impl")
+    return CrossEntropy.FUSED if kind == "te" else CrossEntropy.COMPILED
 
 
 def _dispatcher(s: Settings) -> Dispatcher | None:

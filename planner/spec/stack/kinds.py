@@ -43,7 +43,8 @@ class CrossEntropy(StrEnum):
 
     EAGER works on logits that every tp rank holds whole; VOCAB_PARALLEL splits them; COMPILED does so in functions
     that a compiler fuses, with copies between them (Megatron-LM's native fusion); FUSED works in place on low-precision
-    split logits; CHUNKED never holds more than a part of the logits (Liger, linear cross-entropy).
+    split logits; CHUNKED is PyTorch's or XLA's loss of one part of the logits after another; LINEAR makes each part,
+    about as large as the hidden states, differentiates it in place and forgets it (Liger's fused linear cross-entropy).
     """
 
     EAGER = "eager"
@@ -51,6 +52,7 @@ class CrossEntropy(StrEnum):
     COMPILED = "compiled"
     FUSED = "fused"
     CHUNKED = "chunked"
+    LINEAR = "linear"
 
 
 class StaysGathered(StrEnum):

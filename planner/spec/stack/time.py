@@ -182,6 +182,15 @@ class Kernels(Section):
         0.0, ge=0, le=4, description="the same of a loss on logits that tp ranks split; 0: as `loss_peak`"
     )
     loss_chunks: int = Field(8, ge=1, description="parts of the logits that a chunked loss works on in turn")
+    loss_again: bool = Field(
+        False,
+        description="a chunked loss makes its logits again in the backward pass (MaxText's num_vocab_tiling)",
+    )
+    loss_adds_in_product: bool = Field(
+        False,
+        description="a linear loss adds a part's gradient of the head's weight to the sum in the product that makes it "
+        "(Liger before 0.6.2)",
+    )
     idle_scores: float = Field(
         0.0,
         ge=0,

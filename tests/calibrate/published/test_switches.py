@@ -40,8 +40,23 @@ def test_liger_fuses_more_than_the_loss() -> None:
     stack = load_stack("deepspeed-2025")
     kernels = apply_switches(stack, "liger")[0].kernels
     assert (kernels.fused_norm, kernels.fused_rotary, kernels.fused_activation) == (True, True, True)
-    assert kernels.cross_entropy is CrossEntropy.CHUNKED
+    assert kernels.cross_entropy is CrossEntropy.LINEAR
     assert not stack.kernels.fused_rotary
+
+
+@pytest.mark.parametrize(
+    ("text", "older"),
+    [
+        ("liger", True),
+        ("liger 0.6.1", True),
+        ("liger-kernel v0.6.2", False),
+        ("use liger_kernel==0.8.1", False),
+    ],
+)
+def test_ligers_release_is_the_rows_or_that_of_the_stacks_time(text: str, older: bool) -> None:
+    """Stacks of 2025-06 and before are of the time before 0.6.2."""
+    kernels = apply_switches(load_stack("deepspeed-2025"), text)[0].kernels
+    assert kernels.loss_adds_in_product is older
 
 
 def test_tensor_parallel_overlap_is_what_the_row_says_of_it() -> None:

@@ -22,6 +22,7 @@ RECIPE_ARGS=(
   --dataset mock
 )
 OVERRIDE_ARGS=(
+  mixed_precision=bf16_mixed
   model.tensor_model_parallel_size=4
   model.pipeline_model_parallel_size=4
   model.virtual_pipeline_model_parallel_size=2
@@ -34,10 +35,10 @@ OVERRIDE_ARGS=(
   model.account_for_loss_in_pipeline_split=false
   model.seq_length=4096
   dataset.seq_length=4096
-  mixed_precision=bf16_mixed
   optimizer.optimizer=adam
   optimizer.use_precision_aware_optimizer=false
   optimizer.main_grads_dtype=torch.float32
+  optimizer.main_params_dtype=torch.float32
   optimizer.exp_avg_dtype=torch.float32
   optimizer.exp_avg_sq_dtype=torch.float32
   train.global_batch_size=256
@@ -53,7 +54,11 @@ OVERRIDE_ARGS=(
   ddp.overlap_grad_reduce=true
   ddp.overlap_param_gather=true
   model.tp_comm_overlap=true
+  model.overlap_p2p_comm=true
+  model.batch_p2p_comm=false
   model.cuda_graph_impl=none
+  model.vocab_size=128512
+  tokenizer.use_tokenizer_vocab_size=false
 )
 
 exec torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \
