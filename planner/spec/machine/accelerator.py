@@ -115,22 +115,26 @@ class FileModel(BaseModel):
 
 class TorusSpec(FileModel):
     """Links to the neighbours alone. `shape`: devices along each axis of the largest slice, `links`: of one link along
-    each; `ring`, `cubes`: see `spec.machine.torus.Torus`."""
+    each; `ring`, `cubes`, `slices`: see `spec.machine.torus.Torus`."""
 
     shape: tuple[Count, ...] = Field(min_length=1, max_length=4)
     links: tuple[Bandwidth, ...]
     ring: Count
     cubes: bool = False
+    slices: tuple[tuple[Count, ...], ...] = ()
 
     @model_validator(mode="after")
     def _a_link_an_axis(self) -> TorusSpec:
         if len(self.links) != len(self.shape):
             raise ValueError(f"links must be one for each of {len(self.shape)} axes, given {len(self.links)}")
+        if any(len(shape) != len(self.shape) for shape in self.slices):
+            raise ValueError(f"slices must be shapes of {len(self.shape)} axes, given {list(self.slices)}")
         return self
 
     def torus(self) -> Torus:
         """The inner form."""
-        return Torus(self.shape, self.links, self.ring, self.cubes)
+        slices = tuple(tuple(sorted(shape)) for shape in self.slices)
+        return Torus(self.shape, self.links, self.ring, self.cubes, slices)
 
 
 class ScaleUpLinkSpec(FileModel):

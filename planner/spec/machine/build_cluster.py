@@ -116,8 +116,9 @@ def slice_of(torus: Torus, domain: int) -> Torus:
     """The slice of so many devices. Raises `InputError` where they are none."""
     part = torus.holding(domain)
     if part is None:
-        must = f"a scale-up domain must be a grid within {torus.described} devices"
-        raise InputError(must, str(domain), "take a number with small factors, such as a power of 2")
+        must = f"a scale-up domain must be {torus.lent}"
+        hint = "take a power of 2, or give the slice's own shape and links: node.scale_up.torus of a cluster file"
+        raise InputError(must, str(domain), hint)
     return part
 
 

@@ -277,7 +277,7 @@ class Tier:
             return replace(self, size=devices)
         part = self.torus.holding(devices)
         if part is None:
-            must = f"a slice of {self.kind} must be a grid within {self.torus.described} devices"
+            must = f"a slice of {self.kind} must be {self.torus.lent}"
             raise InputError(must, str(devices), "take a number with small factors, such as a power of 2")
         return replace(self, size=devices, torus=part)
 
