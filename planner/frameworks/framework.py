@@ -200,8 +200,8 @@ class Framework:
     `stacks`: the `framework` of stack files it stands for. `split_options`: options of a script that state a pipeline's
     split, of which a script has some and `render` writes others. `require_recipe`: raises `UnsupportedError` for a
     precision that none of its releases has under another name. `shards_all_by`: what holds gradients and weights where
-    they are sharded, if that is not what its newest stack has. `starts_on`: what its start refuses on the problem's
-    devices of what files say beside a configuration, and notes.
+    they are sharded, if that is not what its newest stack has. `usual_zero`: how far it shards where nothing is said.
+    `starts_on`: what its start refuses on the problem's devices of what files say beside a configuration, and notes.
     """
 
     name: str
@@ -221,6 +221,7 @@ class Framework:
     split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
     shards_all_by: StateEngine | None = None
+    usual_zero: int = 1
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _takes_any_devices
