@@ -37,7 +37,7 @@ _OF_JOB: Final = ("gpus", "seq_len", "global_batch", "precision")
 _FAMILY: Final = {
     "megatron": "megatron", "megatron-bridge": "megatron", "nemo": "megatron", "torchtitan": "torchtitan",
     "deepspeed": "deepspeed", "nanotron": "nanotron", "transformers": "deepspeed",
-    "composer": "fsdp",
+    "composer": "fsdp", "maxtext": "maxtext",
 }  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def _reasons(
     room = oom.total or capacity
     if oom.others is not None and oom.others > 0.5 * GIB:
         found.append(f"another process holds {format_capacity(oom.others)} of the device")
-        aid = "end the other process (nvidia-smi lists it)"
+        aid = f"end the other process ({problem.cluster.accelerator.architecture.words.monitor} lists it)"
     if oom.unallocated is not None and oom.unallocated > FRAGMENTED * room:
         found.append(
             f"fragmentation: {format_capacity(oom.unallocated)} are reserved but unallocated"

@@ -30,6 +30,8 @@ STEPS = [
     (logs.TRAINER, "transformers", {"seconds": 4.31}),
     (logs.TRAINER_END, "transformers", {"seconds": 1 / 61.35}),
     (logs.COMPOSER, "composer", {"seconds": 1 / 61.35}),
+    (logs.MAXTEXT, "maxtext", {"seconds": 4.31, "tokens_per_device": 6480.0, "flops": 388.12}),
+    (logs.MAXTEXT_RAMPUP, "maxtext", {"seconds": 4.31}),
 ]
 
 
