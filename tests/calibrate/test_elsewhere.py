@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from planner.calibrate.correction.estimate import Observation, calibrate
 from planner.calibrate.correction.parts import COMMON, NORMAL_80, prior_of
@@ -16,6 +18,7 @@ from planner.calibrate.diagnosis.diagnose import diagnose
 from planner.calibrate.diagnosis.hypotheses import Evidence
 from planner.calibrate.own_runs import observe
 from planner.calibrate.predict import predicted_cost
+from planner.cli import app
 from planner.request import Request
 from planner.spec.machine.architecture import Architecture
 
@@ -77,3 +80,17 @@ def test_the_prior_is_as_wide_as_the_answers_band() -> None:
     assert unmeasured_band(seen(1.0, "dgx-h100", "tp=8", 128).problem) is None
     assert prior_of()[0, 1] == COMMON**2
     assert prior_of(band)[0, 1] == pytest.approx((math.log(1.5) / NORMAL_80) ** 2)
+
+
+def test_a_program_larger_than_the_device(tmp_path: Path) -> None:
+    log = tmp_path / "oom.log"
+    log.write_text(
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 63.80G of "
+        "31.25G hbm. Exceeded hbm capacity by 32.55G.\n"
+    )
+    words = ["diagnose", "llama-3.1-8b", "tpu-v6e", "--gpus", "64", "--run", f"{log}:micro_batch=1"]
+    done = CliRunner().invoke(app, words)
+    text = " ".join(done.output.split())
+    assert "needed by the program 63.8 GiB" in text
+    assert "the program needs 63.8 GiB" in text
+    assert "PyTorch" not in text
