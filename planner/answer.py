@@ -51,7 +51,7 @@ _MUON = "the GEMMs of Muon's update"
 _LOADS = "experts that get more tokens than others, unless their loads are given (--expert-loads)"
 _LENGTHS = "varying sequence lengths and padding, unless their mean is given (--mean-len)"
 _GRAPHS = "what the driver keeps of CUDA graphs outside the allocator"
-_BUFFERS = "buffers registered with NCCL, and its settings by the environment"
+_BUFFERS = "buffers registered with {}, and its settings by the environment"
 _NOTHING_HELPS = (
     "no other single change tried makes something fit (not tried: more devices than the cluster has, adapters on a "
     "frozen model (--lora-rank))"
@@ -79,7 +79,8 @@ def not_modelled(problem: Problem) -> tuple[str, ...]:
         _LENGTHS: job.mean_length is not None,
         **dict.fromkeys((_GRAPHS, _BUFFERS), problem.cluster.accelerator.architecture.is_compiled_for),
     }
-    return tuple(line for line in _NOT_MODELLED if not irrelevant.get(line, False))
+    library = problem.cluster.accelerator.architecture.words.collectives
+    return tuple(line.format(library) for line in _NOT_MODELLED if not irrelevant.get(line, False))
 
 
 class Answerer:

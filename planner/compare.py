@@ -16,7 +16,7 @@ from planner.errors import FileInputError, InputError, PlannerError, UnknownName
 from planner.outcome import best_of, hold_batch, run_days, why_nothing
 from planner.planners import Planners
 from planner.request import Request
-from planner.spec.machine.load_cluster import load_cluster
+from planner.spec.machine.load_cluster import accelerator_of, load_cluster
 from planner.spec.planfile import Choice, Plan
 from planner.spec.rows import COLUMNS, data_frame, plan_rows
 
@@ -35,6 +35,7 @@ class Standing:
     """One cluster: its plan, or the reason why there is none. `seconds`: what the answer took."""
 
     cluster: str
+    accelerator: str
     gpus: int | None
     plan: Plan | None
     reason: str
@@ -132,7 +133,7 @@ def compare_clusters(
 
 
 def _standing(request: Request, planners: Planners, errors: list[PlannerError]) -> Standing:
-    started = time.perf_counter()
+    started, device = time.perf_counter(), accelerator_of(request.cluster)
     try:
         plan = planners.plan(request)
     except (FileInputError, UnknownNameError):
@@ -140,10 +141,10 @@ def _standing(request: Request, planners: Planners, errors: list[PlannerError]) 
     except PlannerError as error:
         errors.append(error)
         reason = "; ".join(part for part in (error.must, error.given, error.hint) if part)
-        return Standing(request.cluster, request.gpus, None, reason, time.perf_counter() - started)
+        return Standing(request.cluster, device, request.gpus, None, reason, time.perf_counter() - started)
     reason = "" if plan.found else why_nothing(plan)
     devices = plan.subject.cluster.devices
-    return Standing(request.cluster, devices, plan, reason, time.perf_counter() - started)
+    return Standing(request.cluster, device, devices, plan, reason, time.perf_counter() - started)
 
 
 def _check_name(cluster: str) -> None:

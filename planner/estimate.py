@@ -10,7 +10,7 @@ from planner.answer import Answerer
 from planner.catalog.load_campaign import load_assumptions
 from planner.cost.simulated import evaluate_exactly, simulator_of
 from planner.errors import InputError
-from planner.frameworks import explicit_splits
+from planner.frameworks import explicit_splits, framework_of_stack
 from planner.frameworks.layout import stated_layout
 from planner.launchable import with_launch_note
 from planner.request import Request, check_request, cost_model, resolve
@@ -154,7 +154,9 @@ def named_config(
     config = ParallelConfig(**{axis: named[axis] for axis in named if axis in RESTRICTABLE})
     zeros = problem.stack.limits.zero_with_pp if pp > 1 else problem.stack.limits.zero
     hosted = bool(config.offload & OFFLOAD_OPTIMIZER)
-    zero = 0 if dp * cp == 1 and not hosted else (1 if 1 in zeros else max(zeros))
+    framework = framework_of_stack(problem.stack.framework)
+    usual = framework.usual_zero if framework is not None else 1
+    zero = 0 if dp * cp == 1 and not hosted else (usual if usual in zeros else max(zeros))
     chosen = Schedule(named.get("schedule", default_schedule(config.vpp)))
     filled = {
         "vpp": config.vpp if chosen.runs_chunks(config.vpp) else 2,

@@ -64,7 +64,12 @@ def _check_layers(choice: Choice, model: ModelSpec) -> None:
 
 
 def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | None = None) -> Problem:
-    """Model, cluster, job and stack that a plan was made for. Raises `PlannerError` for what can no longer be read.
+    """Model, cluster, job and stack that a plan was made for. Raises `PlannerError` for what can no longer be read."""
+    return problem_on(plan, planned_machine(plan, cluster), calibration)
+
+
+def planned_machine(plan: Plan, cluster: str | None = None) -> Cluster:
+    """The devices that a plan was made for. Raises `InputError`.
 
     `cluster`: its words, for a plan of a cluster file that does not hold it.
     """
@@ -86,7 +91,7 @@ def planned_problem(plan: Plan, cluster: str | None = None, calibration: Path | 
         raise InputError(
             must, _links(found), "name the plan's cluster with --cluster, or make the plan again"
         )
-    return problem_on(plan, machine, calibration)
+    return machine
 
 
 def planned_cluster(facts: ClusterFacts, gpus: int) -> Cluster:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from planner.catalog.cluster_rates import rates_of
 from planner.catalog.load_campaign import load_assumptions
-from planner.catalog.load_stacks import DEFAULT_STACK, stack_to_plan
+from planner.catalog.load_stacks import default_stack, stack_to_plan
 from planner.catalog.stack_options import idle_options
 from planner.cost.model import CostModel
 from planner.errors import InputError
@@ -138,8 +138,9 @@ def resolve(
     overlay = None if request.calibration is None else _overlay(request.calibration)
     name = request.stack if request.stack is not None else (overlay.stack if overlay else "") or None
     if name is None:
-        assumed.append(f"stack {DEFAULT_STACK} (default)")
-    stack = stack_to_plan(DEFAULT_STACK if name is None else name)
+        name = default_stack(cluster.accelerator)
+        assumed.append(f"stack {name} (default)")
+    stack = stack_to_plan(name)
     if overlay is not None:
         stack, cluster = overlay.of_stack(stack), overlay.of_cluster(cluster)
         assumed.append(f"calibrated with {stack.calibration}")

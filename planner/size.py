@@ -121,13 +121,14 @@ class _Sizer:
         self.points: dict[int, Point] = {}
         self._curve: list[int] = []  # nodes
         self.problem = resolve(replace(self.request, gpus=self.per_node))[0]
+        self.noun = self.problem.cluster.accelerator.noun
         self.least_nodes = -(-_least_devices(self.problem, request.headroom) // self.per_node)
 
     def at(self, nodes: int) -> Point:
         """The point of a number of nodes, computed once."""
         if nodes not in self.points:
             gpus = nodes * self.per_node
-            self.say(f"sizing: {gpus:,} GPUs, {len(self.points)} sizes so far")
+            self.say(f"sizing: {gpus:,} {self.noun}s, {len(self.points)} sizes so far")
             self.points[nodes] = Point(nodes, gpus, self.planners.plan(self._request(nodes)), settled=False)
         return self.points[nodes]
 
@@ -135,7 +136,7 @@ class _Sizer:
         """The point of a number of nodes with full effort."""
         if not self.at(nodes).settled:
             gpus = nodes * self.per_node
-            self.say(f"sizing: {gpus:,} GPUs in full, {len(self.points)} sizes so far")
+            self.say(f"sizing: {gpus:,} {self.noun}s in full, {len(self.points)} sizes so far")
             full = Point(nodes, gpus, self.planners.plan(self._request(nodes, thorough=True)))
             passing = self.points[nodes]  # with luck it found what more effort did not
             better = full if full.days <= passing.days else replace(passing, settled=True)
@@ -222,13 +223,13 @@ class _Sizer:
             self.foresee(nodes, 2 * nodes)
             point = self.at(nodes)
             if point.best is None:
-                return f"{point.gpus:,} GPUs: {point.reason}"
+                return f"{point.gpus:,} {self.noun}s: {point.reason}"
             gain = self.curve[-1].days / point.days if self.curve else math.inf
             even = point.nodes == 2 * self.curve[-1].nodes if self.curve else False
             self._curve.append(nodes)
             poor = poor + 1 if even and gain < PAYING_SPEEDUP else 0
             if nodes >= self.most_nodes:
-                return f"{point.gpus:,} GPUs are all there are"
+                return f"{point.gpus:,} {self.noun}s are all there are"
             needed = goal is Goal.DAYS and target is not None and point.days > target
             hopeless = gain < STILL_FASTER
             if hopeless or (not needed and (poor >= 2 or (even and gain < HARDLY_FASTER))):

@@ -41,6 +41,15 @@ def band_of_row(problem: Problem, source: str) -> float:
     return confidence_of(problem, CostModel(problem, *rates_of(problem.cluster))).band
 
 
+def unmeasured_band(problem: Problem) -> float | None:
+    """The same as `planner estimate` shows it where nobody measured kernels of the device, not even a calibration; None
+    where somebody did."""
+    kernels, links = rates_of(problem.cluster)
+    if kernels.measured or problem.stack.calibration:
+        return None
+    return confidence_of(problem, CostModel(problem, kernels, links)).band
+
+
 def size_of(devices: float) -> str:
     """Which size a run has, in words."""
     return next(words for most, words in _SIZES if devices <= most)

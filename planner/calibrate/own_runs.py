@@ -17,24 +17,27 @@ import numpy as np
 from planner.calibrate.binding_rules import broken_rule
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.logs.lines import LogFacts, LoggedStep, read_log
-from planner.catalog.load_stacks import DEFAULT_STACK, load_stack, stacks_to_plan
+from planner.catalog.load_stacks import DEFAULT_STACK, default_stack, load_stack, stacks_to_plan
 from planner.errors import InputError, UnitError
 from planner.estimate import named_config
 from planner.request import Request, resolve
 from planner.space.restriction import parse_restriction
 from planner.spec.config import ParallelConfig
+from planner.spec.machine.accelerator import Accelerator
+from planner.spec.machine.load_cluster import accelerator_of, load_accelerator
 from planner.spec.rule import Problem
 from planner.units import parse_quantity
 
 WARM_UP: Final = 10  # steps at most that are not counted, a fifth of a short log
 _RATE: Final = re.compile(
-    r"^(\d[\d,]*(?:\.\d+)?)\s*(k?)\s*tok(?:en)?s?\s*/\s*s(?:ec)?\s*(/\s*(?:gpu|device))?$", re.IGNORECASE
+    r"^(\d[\d,]*(?:\.\d+)?)\s*(k?)\s*tok(?:en)?s?\s*/\s*s(?:ec)?\s*(/\s*(?:gpu|device|chip|tpu|hpu))?$",
+    re.IGNORECASE,
 )
 _OF_JOB: Final = ("gpus", "seq_len", "global_batch", "precision")
 _FAMILY: Final = {
     "megatron": "megatron", "megatron-bridge": "megatron", "nemo": "megatron", "torchtitan": "torchtitan",
     "deepspeed": "deepspeed", "nanotron": "nanotron", "transformers": "deepspeed",
-    "composer": "fsdp",
+    "composer": "fsdp", "maxtext": "maxtext",
 }  # fmt: skip
 
 
@@ -128,12 +131,14 @@ def _whole(settings: Mapping[str, str], name: str, usual: int | None) -> int | N
     return int(settings[name])
 
 
-def stack_for(framework: str) -> str:
-    """The newest stack of a log's framework; the default where it is of none."""
+def stack_for(framework: str, chip: Accelerator) -> str:
+    """The newest stack of a log's framework; the device's default where it is of none."""
     family = _FAMILY.get(framework)
     kin = [name for name in stacks_to_plan() if family and load_stack(name).framework == family]
-    if DEFAULT_STACK in kin or not kin:
+    if DEFAULT_STACK in kin:
         return DEFAULT_STACK
+    if not kin:
+        return default_stack(chip)
     return max(kin, key=lambda name: load_stack(name).released)
 
 
@@ -143,7 +148,8 @@ def configured(
     """Problem and configuration of one run, and what was assumed. Raises `PlannerError`."""
     request = request_of(base, parse_run(text)[1])
     if facts is not None and request.stack is None and request.calibration is None:
-        request = replace(request, stack=stack_for(facts.framework))
+        chip = load_accelerator(accelerator_of(request.cluster))
+        request = replace(request, stack=stack_for(facts.framework, chip))
     problem, assumed = resolve(request)
     config, defaults = named_config(request.restrict, problem)
     check_possible(config, problem, text)
@@ -165,7 +171,8 @@ def observe(base: Request, text: str) -> tuple[Observation, tuple[str, ...]]:
         said.append(f"{name}: {facts.framework}, {time.note}, middle half within {time.spread:.1%}")
         if time.spread > 0.2:
             said.append(f"{name}: its steps vary by {time.spread:.0%}; measure when the machine is quiet")
-    described = f"{name} ({problem.cluster.num_devices} GPUs, {config.describe()})"
+    devices = f"{problem.cluster.num_devices} {problem.cluster.accelerator.noun}s"
+    described = f"{name} ({devices}, {config.describe()})"
     return Observation(described, problem, config, seconds), tuple(said)
 
 

@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from planner.catalog.stack_options import SEPARATOR, with_options
 from planner.errors import FileInputError, InputError, UnknownNameError, field_given, field_must, sort_of
+from planner.spec.machine.accelerator import Accelerator
+from planner.spec.machine.compiled_devices import runs_on
 from planner.spec.stack import Stack
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -58,6 +60,14 @@ def stack_to_plan(name: str) -> Stack:
 def stacks_to_plan() -> list[str]:
     """Names of the shipped stacks that a plan may be for."""
     return [name for name in stack_names() if not load_stack(name).composed]
+
+
+def default_stack(chip: Accelerator) -> str:
+    """The stack that is meant where none is named: Megatron's newest, where that does not run the newest that does."""
+    if runs_on(load_stack(DEFAULT_STACK), chip):
+        return DEFAULT_STACK
+    fitting = [stack for stack in map(load_stack, stacks_to_plan()) if runs_on(stack, chip)]
+    return max(fitting, key=lambda stack: stack.released).name
 
 
 def is_shipped(name: str) -> bool:

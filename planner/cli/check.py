@@ -386,6 +386,7 @@ def _launch(
         accelerator=problem.cluster.accelerator.name,
         chunks=dealt,
         domain=problem.cluster.scale_up_domain,
+        torus=problem.cluster.tiers[0].torus,
         stack=problem.stack,
     )
 

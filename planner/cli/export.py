@@ -16,6 +16,7 @@ from planner.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from planner.frameworks.framework import Framework, Launch
+    from planner.spec.machine.torus import Torus
     from planner.spec.model import ModelSpec
     from planner.spec.planfile import Plan
     from planner.spec.rule import Problem
@@ -46,7 +47,7 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help="For another framework than planned: the plan's cluster, where its name does not say it.",
+        help="The plan's cluster, where its name does not say it: for TPUs, and another framework than planned.",
     ),
 ]
 StackOption = Annotated[
@@ -102,7 +103,7 @@ def render_plan(
     plan = load_plan(path)
     plan.choice(choice)  # a plan without one is told so, whatever else is wrong
     model = planned_model(plan)
-    launch = launch_of(plan, choice, model, _own_stack(plan, model, stack))
+    launch = launch_of(plan, choice, model, _own_stack(plan, model, stack), _torus(plan, cluster))
     return chosen.render(_taken(launch, plan, choice, chosen, cluster), version)
 
 
@@ -134,6 +135,16 @@ def _own_stack(plan: Plan, model: ModelSpec, stack: str | None) -> Stack | None:
     return with_wide_heads(found, model)
 
 
+def _torus(plan: Plan, cluster: str | None) -> Torus | None:
+    """The slice of a plan's cluster, where its devices are linked to their neighbours alone. Raises `PlannerError`."""
+    from planner.planned import planned_machine
+    from planner.spec.machine.load_cluster import load_accelerator
+
+    if load_accelerator(plan.subject.cluster.accelerator).torus is None:
+        return None  # no file depends on the links, so that they need not be read
+    return planned_machine(plan, cluster).tiers[0].torus
+
+
 def _taken(launch: Launch, plan: Plan, index: int, target: Framework, cluster: str | None) -> Launch:
     """The launch in the words of another framework than the plan's, whose rules must not forbid it, as `planner check`
     would. Raises `UnsupportedError`."""
@@ -143,6 +154,7 @@ def _taken(launch: Launch, plan: Plan, index: int, target: Framework, cluster: s
     from planner.planned import planned_problem
     from planner.space.framework_rules import all_rules_for
     from planner.space.legality import explain_config
+    from planner.spec.machine.compiled_devices import runs_on
 
     planned = framework_of_stack(plan.subject.stack.framework)
     if planned is not None and planned.rules is target.rules:
@@ -150,6 +162,9 @@ def _taken(launch: Launch, plan: Plan, index: int, target: Framework, cluster: s
     engine = target.shards_all_by if launch.config.zero >= 2 else None
     stack = load_stack(newest_stack(target, engine))
     problem = replace(planned_problem(plan, cluster), stack=stack)
+    if not runs_on(stack, problem.cluster.accelerator):
+        must = f"{target.title} must run on the plan's devices, for which steps are compiled"
+        raise UnsupportedError(must, plan.subject.cluster.accelerator, "leave out --to, or plan for GPUs")
     kind = plan.choices[index].config.cp_comm_type
     config = replace(launch.config, cp_kind=_exchange(kind, problem))
     problem = as_the_framework_allows(problem, target, launch.chunks if config.pp > 1 else ())

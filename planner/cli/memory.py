@@ -27,6 +27,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     from planner.cost.model import CostModel
     from planner.cost.network.communicators import communicator_bytes
     from planner.report.memory import (
+        CONTEXT,
         RESERVED,
         MemoryReport,
         memory_document,
@@ -54,7 +55,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
     replicas = copies * (table["dp"] * table["cp"]).astype(float)
     opened = communicator_bytes(table, replicas, problem.cluster, problem.stack.communication.dispatcher)
     outside = {
-        "cuda_context": overhead.context,
+        CONTEXT: overhead.context,
         **{f"communicators_{axis}": float(value[0]) for axis, value in opened.items() if value[0]},
     }
     moments = states.moment_bytes(problem.job.optimizer)
@@ -80,6 +81,7 @@ def explain_memory(problem: Problem, assumed: tuple[str, ...], plan: Plan, stage
         error=overhead.error,
         counter=RESERVED if overhead.logs_reserved else "allocated memory",
         assumptions=assumed,
+        words=problem.cluster.accelerator.architecture.words,
     )
     return Answer(plan.found, memory_facts(report, stage), memory_document(report, stage))
 

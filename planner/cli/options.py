@@ -105,7 +105,8 @@ OptimizerOption = Annotated[
 StackOption = Annotated[
     str | None,
     typer.Option(
-        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME.",
+        help="Training software (default: megatron-2026), options after a +; see planner stacks NAME. On TPUs and "
+        "Trainium the default is maxtext-2024.",
         autocompletion=complete_stack,
     ),
 ]

@@ -18,6 +18,7 @@ from planner.spec.config import ContextKind, ParallelConfig, Schedule
 from planner.spec.dimensions import MOST_LAYERS
 from planner.spec.job import Job, Optimizer
 from planner.spec.machine.device_kernels import with_wide_heads
+from planner.spec.machine.torus import Torus
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import MOST, Choice, Plan
 from planner.spec.precision import Precision
@@ -51,7 +52,8 @@ class Launch:
 
     `chunks`: layers of every pipeline chunk in pipeline order (chunk i lies on rank i mod pp).
     `stack`: what the prediction relies on; None where it is not known. `domain`: devices that the fast links join, of
-    NVLink or a slice of TPUs; 0: those of a node.
+    NVLink or a slice of TPUs; 0: those of a node. `torus`: that slice, where its devices are linked to their neighbours
+    alone.
     """
 
     model: ModelSpec
@@ -66,6 +68,7 @@ class Launch:
     pad_vocabulary: int = 128
     expected: Expected | None = None
     domain: int = 0
+    torus: Torus | None = None
 
     @property
     def nodes(self) -> int:
@@ -197,8 +200,8 @@ class Framework:
     `stacks`: the `framework` of stack files it stands for. `split_options`: options of a script that state a pipeline's
     split, of which a script has some and `render` writes others. `require_recipe`: raises `UnsupportedError` for a
     precision that none of its releases has under another name. `shards_all_by`: what holds gradients and weights where
-    they are sharded, if that is not what its newest stack has. `starts_on`: what its start refuses on the problem's
-    devices of what files say beside a configuration, and notes.
+    they are sharded, if that is not what its newest stack has. `usual_zero`: how far it shards where nothing is said.
+    `starts_on`: what its start refuses on the problem's devices of what files say beside a configuration, and notes.
     """
 
     name: str
@@ -218,6 +221,7 @@ class Framework:
     split_options: tuple[str, ...] = ()
     require_recipe: Callable[[Precision], None] = lambda precision: None
     shards_all_by: StateEngine | None = None
+    usual_zero: int = 1
     starts_on: Callable[
         [ParsedConfig, ParallelConfig, Problem], tuple[tuple[Violation, ...], tuple[str, ...]]
     ] = _takes_any_devices
@@ -231,9 +235,11 @@ class Framework:
         return wanted
 
 
-def launch_of(plan: Plan, index: int, model: ModelSpec, stack: Stack | None = None) -> Launch:
+def launch_of(
+    plan: Plan, index: int, model: ModelSpec, stack: Stack | None = None, torus: Torus | None = None
+) -> Launch:
     """The `index`-th configuration (from 0) of a plan, ready to be rendered; `stack`: the plan's, where it is none that
-    planner ships.
+    planner ships; `torus`: of the plan's cluster, of which a plan keeps no links.
 
     Raises `InputError`; `NoConfigurationError`; `UnsupportedError` for a job that no framework's files state.
     """
@@ -263,6 +269,7 @@ def launch_of(plan: Plan, index: int, model: ModelSpec, stack: Stack | None = No
         expected=_expected(choice, subject.stack.name),
         stack=stack or _stack(subject.stack.name, model),
         domain=subject.cluster.scale_up_domain,
+        torus=torus,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from planner.report.facts import count, days, precise_time
 from planner.solve.place import GROUPS, grids_of, group_name
+from planner.spec.machine.load_cluster import noun_of
 from planner.spec.planfile import Choice, Memory, Plan, PlannedConfig, Run
 from planner.spec.subject import ClusterFacts
 from planner.spec.terms import term_name
@@ -184,6 +185,7 @@ def map_rows(spans: Sequence[AxisSpan], cluster: ClusterFacts) -> list[Row]:
     A cell is a device; a node where there are too many devices; several nodes where there are too many of those.
     """
     per_cell, wide = cell_size(cluster)
+    noun = noun_of([cluster.accelerator])
     cells = -(-cluster.devices // per_cell)
     rows = []
     for span in spans:
@@ -193,9 +195,9 @@ def map_rows(spans: Sequence[AxisSpan], cluster: ClusterFacts) -> list[Row]:
         for cell, number in held.items():
             first = cell * per_cell
             name = (
-                f"GPU {first}"
+                f"{noun} {first}"
                 if per_cell == 1
-                else f"GPUs {first:,} to {min(first + per_cell, cluster.devices) - 1:,}"
+                else f"{noun}s {first:,} to {min(first + per_cell, cluster.devices) - 1:,}"
             )
             rows.append({"axis": span.axis, "x": cell % wide, "y": cell // wide, "members": number,
                          "cell": name, "label": f"{span.axis}, {name}: {number} of the group"})  # fmt: skip
@@ -246,7 +248,11 @@ def standing_rows(outcomes: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _place(outcome: Mapping[str, Any]) -> str:
-    return f"{outcome['cluster']}, {outcome['gpus']:,} GPUs"
+    return f"{outcome['cluster']}, {outcome['gpus']:,} {_noun(outcome)}s"
+
+
+def _noun(outcome: Mapping[str, Any]) -> str:
+    return noun_of([outcome.get("accelerator", "")])
 
 
 def trade_rows(outcomes: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -274,7 +280,9 @@ def curve_rows(
         whole, cost = point.get("days"), run.get("cost")
         if whole is None:
             continue
-        said = f"{point['gpus']:,} GPUs: {days(whole)}" + (f", ${count(cost)}" if cost is not None else "")
+        said = f"{point['gpus']:,} {_noun(point)}s: {days(whole)}" + (
+            f", ${count(cost)}" if cost is not None else ""
+        )
         rows.append({"gpus": point["gpus"], "days": whole, "cost": cost, "mark": marks.get(point["gpus"], ""),
                      "on_curve": point["gpus"] != beside, "said": said, "label": said})  # fmt: skip
     return rows

@@ -260,15 +260,15 @@ def trade_chart(rows: Sequence[Row]) -> Spec:
     return _finished(points + text, 260)
 
 
-def curve_chart(rows: Sequence[Row], value: str) -> Spec:
-    """Days or money (`value`: "days", "cost") over the number of devices, doublings equally wide."""
+def curve_chart(rows: Sequence[Row], value: str, noun: str) -> Spec:
+    """Days or money (`value`: "days", "cost") over the number of devices, called `noun`, doublings equally wide."""
     title, form = ("days", ",~f") if value == "days" else ("cost [$]", "$~s")
     known = [row for row in rows if row[value] is not None]
     scale = alt.Scale(type="log", base=2, nice=False, padding=30)
     ticks = sorted({row["gpus"] for row in known})
     every = math.ceil(len(ticks) / 8)
     x = alt.X(
-        "gpus:Q", title="GPUs", scale=scale, axis=alt.Axis(values=ticks[::every], format=",", grid=False)
+        "gpus:Q", title=f"{noun}s", scale=scale, axis=alt.Axis(values=ticks[::every], format=",", grid=False)
     )
     up = alt.Scale(type="log", base=2) if value == "days" else alt.Scale(zero=True)
     y = alt.Y(f"{value}:Q", title=title, scale=up, axis=alt.Axis(format=form, tickCount=5))

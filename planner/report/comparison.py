@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -21,6 +23,7 @@ from planner.report.outcome import (
 )
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, prose, section
+from planner.spec.machine.load_cluster import noun_of
 from planner.spec.verdict import MemoryVerdict
 from planner.units import GIB, format_count, format_energy
 
@@ -44,7 +47,13 @@ def comparison_facts(comparison: Comparison) -> Facts:
     rows = []
     for place, standing in enumerate(comparison.standings, start=1):
         facts = (
-            outcome_facts(standing.plan) if standing.plan else {"verdict": "refused", "gpus": standing.gpus}
+            outcome_facts(standing.plan)
+            if standing.plan
+            else {
+                "verdict": "refused",
+                "gpus": standing.gpus,
+                "accelerator": standing.accelerator,
+            }
         )
         head: Facts = {"place": place if standing.best else None, "cluster": standing.cluster}
         reason = {"reason": standing.reason} if standing.reason else {}
@@ -78,6 +87,11 @@ def comparison_document(comparison: Comparison) -> RenderableType:
         blocks.append(_details(standing))
     blocks.append(section("Assumed", bullets(_assumptions(comparison))))
     return Group(*blocks)
+
+
+def _noun(standings: Sequence[Standing]) -> str:
+    """What their devices are called."""
+    return noun_of(standing.accelerator for standing in standings)
 
 
 def headline(comparison: Comparison) -> str:
@@ -119,20 +133,32 @@ def _subject(comparison: Comparison) -> list[str]:
     return [first, comparison.batch]
 
 
-_HEADS = ("GPUs", "step", "tok/s/GPU", "MFU %", "days", "cost", "energy", "goodput", "free GiB", "memory")
+_HEADS = (
+    "{noun}s",
+    "step",
+    "tok/s/{noun}",
+    "MFU %",
+    "days",
+    "cost",
+    "energy",
+    "goodput",
+    "free GiB",
+    "memory",
+)
 _WIDTHS = (tuple(range(10)), (0, 1, 2, 4, 5, 7, 8, 9), (0, 1, 4, 5, 7, 8, 9), (0, 1, 4, 5, 8), (0, 1, 5))
 
 
 def _table(standings: list[Standing], with_run: bool) -> RenderableType:
     rows = [_cells(standing) for standing in standings]
     tables: list[RenderableType] = []
+    noun = _noun(standings)
     for width in _WIDTHS:
         kept = [i for i in width if with_run or _HEADS[i] not in ("days", "cost", "energy", "goodput")]
         table = WordTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
         table.add_column("cluster", no_wrap=True)
         for index in kept:
             justify = "left" if _HEADS[index] == "memory" else "right"
-            table.add_column(_HEADS[index], justify=justify, no_wrap=True)  # type: ignore[arg-type]
+            table.add_column(_HEADS[index].format(noun=noun), justify=justify, no_wrap=True)  # type: ignore[arg-type]
         for standing, row in zip(standings, rows, strict=True):
             best = standing.best
             style = _STYLES[best.memory.verdict] if best else ""
@@ -160,15 +186,16 @@ def _cells(standing: Standing) -> tuple[str, ...]:
 
 
 def _details(standing: Standing) -> RenderableType:
+    noun = _noun([standing])
     if standing.best is None:
-        count = f", {standing.gpus:,} GPUs" if standing.gpus else ""
+        count = f", {standing.gpus:,} {noun}s" if standing.gpus else ""
         return section(f"{standing.cluster}{count}: no plan", prose(standing.reason))
     whole = band_of_days(standing.best)
-    lines = [*choice_lines(standing.best), *([f"whole run {whole}"] if whole else [])]
+    lines = [*choice_lines(standing.best, noun), *([f"whole run {whole}"] if whole else [])]
     if standing.plan and standing.plan.confidence.level:
         trust = standing.plan.confidence
         lines.append(f"step time, 80% interval: +-{100 * trust.band:.0f} % ({trust.level})")
-    return section(f"{standing.cluster}, {standing.gpus:,} GPUs", bullets(lines))
+    return section(f"{standing.cluster}, {standing.gpus:,} {noun}s", bullets(lines))
 
 
 def _assumptions(comparison: Comparison) -> tuple[str, ...]:
@@ -179,9 +206,9 @@ def _assumptions(comparison: Comparison) -> tuple[str, ...]:
     single = [
         f"{cluster}: {line}" for cluster, plan in plans for line in plan.assumptions if line not in common
     ]
-    return (*common, *single, _FIXED)
-
-
-_FIXED = (
-    "the number of GPUs is given, so each cluster's fastest plan is also its cheapest and takes least energy"
-)
+    noun = _noun(comparison.standings)
+    fixed = (
+        f"the number of {noun}s is given, so each cluster's fastest plan is also its cheapest and takes least "
+        "energy"
+    )
+    return (*common, *single, fixed)

@@ -193,10 +193,9 @@ def memory_story_document(story: MemoryStory) -> RenderableType:
         blocks.append(bullets(story.reasons[1:]))
     inside = sorted(story.terms.items(), key=lambda term: -term[1])
     rows = [(term_name(name), format_capacity(value)) for name, value in inside]
-    rows += [
-        ("outside PyTorch allocator", format_capacity(story.outside)),
-        ("in all", format_capacity(story.predicted)),
-    ]
+    if story.outside:
+        rows.append(("outside PyTorch allocator", format_capacity(story.outside)))
+    rows.append(("in all", format_capacity(story.predicted)))
     title = f"Predicted, pipeline rank {story.rank}, {story.phase} phase"
     blocks.append(section(title, listing(("part", "bytes"), rows)))
     blocks.append(

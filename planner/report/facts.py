@@ -13,6 +13,8 @@ from itertools import groupby
 from planner.space.batch import TOKENS_MEANT
 from planner.space.restriction import value_text
 from planner.spec.config import WHOLE_LAYER, ParallelConfig, Recompute, Schedule, selective_text
+from planner.spec.machine.cluster import LinkKind
+from planner.spec.machine.load_cluster import noun_of
 from planner.spec.planfile import (
     CLOSED_GAP,
     OWNED,
@@ -126,19 +128,28 @@ def _devices(cluster: ClusterFacts) -> str:
         return f"{cluster.devices:,} {cluster.accelerator}"
     text = f"{cluster.devices:,} {cluster.accelerator} ({nodes:,} x {cluster.devices_per_node}"
     if cluster.scale_up_domain > cluster.devices_per_node:
-        text += f", {cluster.scale_up_domain} in a scale-up domain"
+        domain = "slice" if cluster.tiers and cluster.tiers[0].kind == LinkKind.ICI else "scale-up domain"
+        text += f", {cluster.scale_up_domain} in a {domain}"
     return text + ")"
 
 
-def key_figures(choice: Choice) -> tuple[Figure, ...]:
-    """The figures one decides by: time, throughput, MFU, memory, and the whole run if it is known."""
+def noun_in(plan: Plan) -> str:
+    """What a device of the plan is called."""
+    return noun_of([plan.subject.cluster.accelerator])
+
+
+def key_figures(choice: Choice, noun: str) -> tuple[Figure, ...]:
+    """The figures one decides by: time, throughput, MFU, memory, and the whole run if it is known.
+
+    `noun`: what a device is called.
+    """
     figures = [
         Figure(
             "step time",
             precise_time(choice.step_time),
             interval(precise_time(choice.step_time_low), precise_time(choice.step_time_high)),
         ),
-        Figure("throughput", f"{choice.tokens_per_second_per_device:,.0f} tokens/s/GPU"),
+        Figure("throughput", f"{choice.tokens_per_second_per_device:,.0f} tokens/s/{noun}"),
         Figure(
             "MFU",
             f"{100 * choice.mfu:.1f} %",
@@ -147,20 +158,20 @@ def key_figures(choice: Choice) -> tuple[Figure, ...]:
         ),
         Figure("peak memory", f"{choice.memory.peak / GIB:.1f} GiB", memory_sentence(choice.memory)),
     ]
-    return (*figures, *(_run_figures(choice, choice.run) if choice.run else ()))
+    return (*figures, *(_run_figures(choice, choice.run, noun) if choice.run else ()))
 
 
-def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
+def _run_figures(choice: Choice, run: Run, noun: str) -> tuple[Figure, ...]:
     """Days, cost and energy of the whole run; goodput and checkpoints where the plan knows them."""
     if run.goodput is None or run.effective_days is None or run.held_gpu_hours is None:
-        note = f"{run.steps:,.0f} steps without an interruption, {count(run.gpu_hours)} GPU-hours"
-        price = f" at ${run.price_per_device_hour:.2f} per GPU-hour" if run.price_per_device_hour else ""
+        note = f"{run.steps:,.0f} steps without an interruption, {count(run.gpu_hours)} {noun}-hours"
+        price = f" at ${run.price_per_device_hour:.2f} per {noun}-hour" if run.price_per_device_hour else ""
         money = f", ${count(run.cost)}{price}" if run.cost is not None else ""
         return (Figure("whole run", days(run.days), note + money),)
     low, high = (
         days(run.effective_days * s / choice.step_time) for s in (choice.step_time_low, choice.step_time_high)
     )
-    held = f"{run.steps:,.0f} steps, {count(run.held_gpu_hours)} GPU-hours"
+    held = f"{run.steps:,.0f} steps, {count(run.held_gpu_hours)} {noun}-hours"
     spares = f" with {run.spare_nodes} spare node{'s' * (run.spare_nodes > 1)}" if run.spare_nodes else ""
     figures = [
         Figure("whole run", days(run.effective_days), f"{interval(low, high)}: {held}{spares}"),
@@ -173,11 +184,11 @@ def _run_figures(choice: Choice, run: Run) -> tuple[Figure, ...]:
         wait = f"; blocks training {precise_time(run.checkpoint_stall or 0.0)} each"
         figures.append(Figure("checkpoints", f"every {duration(run.checkpoint_interval)}", size + wait))
     if run.cost is not None and run.price_per_device_hour is not None:
-        figures.append(Figure("cost", f"${count(run.cost)}", price_sentence(run)))
+        figures.append(Figure("cost", f"${count(run.cost)}", price_sentence(run, noun)))
     else:
         figures.append(Figure("cost", "not known", "--assume 'price=2.50 $/h' sets a price"))
     if run.energy is not None and run.emissions is not None and run.power_per_device is not None:
-        carbon = f"{tonnes(run.emissions)} CO2; {run.power_per_device:,.0f} W per GPU"
+        carbon = f"{tonnes(run.emissions)} CO2; {run.power_per_device:,.0f} W per {noun}"
         figures.append(Figure("energy", format_energy(run.energy), f"{carbon}, {run.power_source}"))
     return tuple(figures)
 
@@ -194,12 +205,12 @@ def parts_of(shares: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(((k, v) for k, v in shares.items() if v >= 0.0005), key=lambda item: -item[1])
 
 
-def price_sentence(run: Run) -> str:
-    """What a GPU-hour costs, where that comes from, and when owning would be cheaper."""
-    text = f"${run.price_per_device_hour:.2f} per GPU-hour, {run.price_source}"
+def price_sentence(run: Run, noun: str) -> str:
+    """What an hour of a device, called `noun`, costs, where that comes from, and when owning would be cheaper."""
+    text = f"${run.price_per_device_hour:.2f} per {noun}-hour, {run.price_source}"
     if run.owned_price_per_device_hour is None or run.price_source == OWNED:
         return text
-    own = f"{OWNED} ${run.owned_price_per_device_hour:.2f} per GPU-hour"
+    own = f"{OWNED} ${run.owned_price_per_device_hour:.2f} per {noun}-hour"
     even = f"breaks even after {duration(run.break_even)} of use" if run.break_even else "never breaks even"
     return f"{text}; {own}, {even}"
 

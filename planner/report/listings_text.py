@@ -15,6 +15,7 @@ from planner.report.facts import count
 from planner.report.listings import Facts, flattened
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.spec.config import offload_text
+from planner.spec.machine.load_cluster import noun_of
 from planner.spec.stack import Stack
 from planner.spec.stack.section import Bytes, Seconds
 from planner.units import (
@@ -107,7 +108,7 @@ def cluster_document(facts: Facts) -> RenderableType:
     ]  # fmt: skip
     for key, label, unit in (
         ("host_memory", "host memory", "per node"),
-        ("price_per_device_hour", "price", "per GPU-hour"),
+        ("price_per_device_hour", "price", f"per {noun_of([facts['accelerator']])}-hour"),
         ("power_per_device", "power", "per device"),
     ):
         if facts[key] is not None:

@@ -17,6 +17,7 @@ from planner.cost.memory.moments import PHASES
 from planner.cost.table import CostTable
 from planner.report.text import bullets, labelled, listing, prose, section
 from planner.solve.moves import Move
+from planner.spec.machine.architecture import DeviceWords
 from planner.spec.planfile import Choice
 from planner.spec.terms import term_name
 from planner.units import GIB, format_capacity
@@ -34,6 +35,7 @@ SHOWN: Final = {
 _SHADES: Final = ("blue", "cyan", "green", "yellow", "magenta", "red", "bright_blue", "bright_green", "white")
 _WIDTH: Final = 48
 RESERVED: Final = "reserved memory"
+CONTEXT: Final = "cuda_context"  # whatever the driver is
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class MemoryReport:
     """Everything about the memory of one configuration. `host`: bytes a node's host holds of what is offloaded;
     `host_memory`: what it has, None where the cluster does not say; `staging`: of a checkpoint it takes in on its way
     to storage; `captured`: None where no CUDA graphs are legal; `sequence`: the longest that fits, in
-    steps of `sequence_step` [tokens]."""
+    steps of `sequence_step` [tokens]; `words`: in which users speak of the
+    device."""
 
     choice: Choice
     stages: tuple[StageTerms, ...]
@@ -95,6 +98,7 @@ class MemoryReport:
     staging: float
     error: float
     counter: str
+    words: DeviceWords
     assumptions: tuple[str, ...] = ()
     captured: Captured | None = None
     host_memory: float | None = None
@@ -198,7 +202,7 @@ def memory_document(report: MemoryReport, stage: int | None) -> RenderableType:
             "Memory of each pipeline rank by phase [GiB]; first: peak of the first step", listing(heads, rows)
         ),
     ]
-    blocks += [_stage_section(s, memory.limit) for s in chosen]
+    blocks += [_stage_section(s, memory.limit, report.words) for s in chosen]
     if report.moves:
         moves = [
             (move.text, _gib(move.saved), _slower(move), "fits" if move.fits else "") for move in report.moves
@@ -236,7 +240,7 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
     freed = "; the verdict leaves out blocks that PyTorch returns when memory is short" * held
     return [
         ("logged", format_capacity(memory.logged), f"the stack's counter: {report.counter}"),
-        ("nvidia-smi", format_capacity(max(memory.peak, memory.logged + outside)),
+        (report.words.monitor, format_capacity(max(memory.peak, memory.logged + outside)),
          f"with everything outside the allocator{freed}"),
         ("micro-batch", str(report.micro_batch), "largest that fits, all else unchanged"),
         ("sequence", f"{report.sequence:,} tokens",
@@ -250,14 +254,15 @@ def _beside(report: MemoryReport) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _stage_section(stage: StageTerms, limit: float) -> RenderableType:
+def _stage_section(stage: StageTerms, limit: float, words: DeviceWords) -> RenderableType:
     terms = {**stage.terms[stage.binding], **stage.outside}
-    ordered = sorted(terms.items(), key=lambda item: -item[1])
+    ordered = sorted(((name, held) for name, held in terms.items() if held), key=lambda item: -item[1])
     bar, rows = Text(), []
     for i, (name, amount) in enumerate(ordered):
         shade = _SHADES[i % len(_SHADES)]
         bar.append("#" * round(_WIDTH * amount / max(limit, stage.peak)), shade)
-        rows.append((term_name(name), _gib(amount), f"{amount / stage.peak:.1%}"))
+        title = words.context if name == CONTEXT else term_name(name)
+        rows.append((title, _gib(amount), f"{amount / stage.peak:.1%}"))
     bar.append("." * max(0, _WIDTH - len(bar.plain)), "dim")
     ranks = f"Rank{'s' * (len(stage.ranks) > 1)} {_span(stage.ranks)}"
     title = f"{ranks}, {term_name(stage.binding)}: {_gib(stage.peak)} GiB"

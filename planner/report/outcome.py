@@ -70,16 +70,16 @@ def money(amount: float | None) -> str:
     return "" if amount is None else f"${count(amount)}"
 
 
-def choice_lines(choice: Choice) -> list[str]:
-    """The configuration, what binds, and what the run's money rests on."""
+def choice_lines(choice: Choice, noun: str) -> list[str]:
+    """The configuration, what binds, and what the run's money rests on. `noun`: what a device is called."""
     run = choice.run
     lines = [choice.config.text, f"the step is {limits_sentence(choice)}"]
     if run and run.price_per_device_hour is not None:
-        lines.append(price_sentence(run))
+        lines.append(price_sentence(run, noun))
     elif run:
         lines.append("no price known: --assume 'price=2.50 $/h' (or purchase_price, to own) sets one")
     if run and run.power_source:
-        lines.append(f"{run.power_per_device:,.0f} W per GPU, {run.power_source}")
+        lines.append(f"{run.power_per_device:,.0f} W per {noun}, {run.power_source}")
     return lines
 
 

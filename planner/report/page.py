@@ -124,7 +124,7 @@ def plan_page(plan: Plan, drawing: str = "", not_drawn: str = "") -> Page:
 def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> list[Section]:
     cautions = proof.cautions(plan)
     head: list[Block] = [
-        Block("figures", figures=facts.key_figures(best)[:4]),
+        Block("figures", figures=facts.key_figures(best, facts.noun_in(plan))[:4]),
         Block("chips", figures=_axes(best)),
     ]
     if plan.verdict is not Verdict.FOUND and plan.nearest is not None:
@@ -135,7 +135,7 @@ def _choice_sections(plan: Plan, best: Choice, drawing: str, not_drawn: str) -> 
         head.append(lines([f"what would help: {each}" for each in facts.helps(plan)]))
     sections = [Section("answer", "The answer", tuple(head))]
     if best.run is not None:
-        sections.append(_run_section(best))
+        sections.append(_run_section(best, facts.noun_in(plan)))
     if len(plan.choices) > 1:
         sections.append(_top_section(plan))
     sections.append(_step_section(plan, best))
@@ -172,9 +172,9 @@ def _axes(choice: Choice) -> tuple[Figure, ...]:
     return tuple(Figure(label, value) for label, value in shown if neutral.get(label) != value)
 
 
-def _run_section(best: Choice) -> Section:
+def _run_section(best: Choice, noun: str) -> Section:
     assert best.run is not None, "asked only of runs with a length"
-    blocks = [Block("figures", figures=facts.key_figures(best)[4:])]
+    blocks = [Block("figures", figures=facts.key_figures(best, noun)[4:])]
     rows = chart_data.goodput_rows(best.run)
     if rows:
         blocks.append(
@@ -191,7 +191,7 @@ def _run_section(best: Choice) -> Section:
 def _top_section(plan: Plan) -> Section:
     grid = facts.configuration_grid(plan.choices)
     first = plan.choices[0].step_time
-    heads = ("#", *grid.axes, "step", "slower", "tokens/s/GPU", "MFU", "memory", "")
+    heads = ("#", *grid.axes, "step", "slower", f"tokens/s/{facts.noun_in(plan)}", "MFU", "memory", "")
     rows = []
     for number, (axes, choice) in enumerate(zip(grid.rows, plan.choices, strict=True), start=1):
         slower = f"{100 * max(choice.step_time / first - 1, 0):.1f} %" if number > 1 else ""
@@ -249,7 +249,8 @@ def _map_sections(plan: Plan, best: Choice) -> list[Section]:
     if not spans:
         return []
     per_cell, _ = chart_data.cell_size(cluster)
-    cells = {1: "one GPU", cluster.devices_per_node: "one node"}.get(per_cell, f"{per_cell:,} GPUs")
+    noun = facts.noun_in(plan)
+    cells = {1: f"one {noun}", cluster.devices_per_node: "one node"}.get(per_cell, f"{per_cell:,} {noun}s")
     rows = [
         (s.axis, f"{s.size:,}", f"{s.stride:,}", f"{s.groups:,}", s.links, s.what) for s in spans
     ]  # fmt: skip
@@ -276,7 +277,7 @@ def _why_not(plan: Plan) -> list[Section]:
         title = "Needs least memory" if plan.verdict is Verdict.NOTHING_FITS else "Nearest legal"
         blocks = [
             Block("text", text=near.config.text),
-            Block("figures", figures=facts.key_figures(near)[:4]),
+            Block("figures", figures=facts.key_figures(near, facts.noun_in(plan))[:4]),
             _memory_block(plan, near),
         ]
         sections.append(Section("nearest", title, tuple(blocks)))

@@ -9,6 +9,7 @@ from planner.report import chart_data, charts, facts
 from planner.report.facts import Figure, tonnes
 from planner.report.page import Block, Page, Section, chart, lines, table
 from planner.report.result_file import ComparisonFile, Outcome, ResultFile, SizingFile, Standing
+from planner.spec.machine.load_cluster import noun_of
 from planner.spec.terms import term_name
 from planner.units import GIB, format_energy
 
@@ -25,11 +26,13 @@ def comparison_page(result: ComparisonFile) -> Page:
     sections: list[Section] = []
     if running:
         rows = [_standing_row(standing) for standing in running]
-        sections.append(Section("standings", "Side by side", (table(_STANDING_HEADS, rows, marked=0),)))
+        noun = noun_of(standing.accelerator for standing in running)
+        heads = tuple(head.format(noun=noun) for head in _STANDING_HEADS)
+        sections.append(Section("standings", "Side by side", (table(heads, rows, marked=0),)))
         sections.append(_steps(running))
         sections += _trade(running)
     for standing in result.clusters:
-        title = standing.cluster + (f", {standing.gpus:,} GPUs" if standing.gpus else "")
+        title = standing.cluster + (f", {standing.gpus:,} {_noun(standing)}s" if standing.gpus else "")
         blocks = _outcome_blocks(standing)
         sections.append(Section(f"cluster-{len(sections)}", title, blocks))
     sections.append(Section("assumed", "Assumed", (lines(result.assumptions),)))
@@ -45,8 +48,13 @@ def comparison_page(result: ComparisonFile) -> Page:
 
 
 _STANDING_HEADS = (
-    "cluster", "GPUs", "step", "tokens/s/GPU", "MFU", "days", "cost", "energy", "goodput", "free", "memory",
+    "cluster", "{noun}s", "step", "tokens/s/{noun}", "MFU", "days", "cost", "energy", "goodput", "free", "memory",
 )  # fmt: skip
+
+
+def _noun(o: Outcome) -> str:
+    """What its devices are called."""
+    return noun_of([o.accelerator])
 
 
 def _standing_row(standing: Standing) -> tuple[str, ...]:
@@ -91,9 +99,9 @@ def _outcome_blocks(o: Outcome) -> tuple[Block, ...]:
         return (Block("text", text=o.reason or "no plan"),)
     said = [o.configuration, "the step is " + ", ".join(_limits(o))]
     if o.run and o.run.price_per_device_hour is not None:
-        said.append(facts.price_sentence(o.run))
+        said.append(facts.price_sentence(o.run, _noun(o)))
     if o.run and o.run.power_source:
-        said.append(f"{o.run.power_per_device:,.0f} W per GPU, {o.run.power_source}")
+        said.append(f"{o.run.power_per_device:,.0f} W per {_noun(o)}, {o.run.power_source}")
     if o.calibration_level:
         said.append(f"step time, 80% interval: +-{100 * o.band:.0f} % ({o.calibration_level})")
     return (Block("figures", figures=outcome_figures(o)), lines(said))
@@ -110,7 +118,7 @@ def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
         band = facts.interval(facts.precise_time(o.step_time_low), facts.precise_time(o.step_time_high))
         found.append(Figure("step time", facts.precise_time(o.step_time), band))
     if o.tokens_per_second_per_device and o.mfu:
-        rate = f"{o.tokens_per_second_per_device:,.0f} tokens/s/GPU"
+        rate = f"{o.tokens_per_second_per_device:,.0f} tokens/s/{_noun(o)}"
         found.append(Figure("throughput", rate, f"MFU {100 * o.mfu:.1f} %"))
     if o.memory_headroom is not None:
         word = o.memory_verdict.replace("_", " ")
@@ -125,7 +133,7 @@ def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
     if o.run and o.run.goodput:
         found.append(Figure("goodput", f"{100 * o.run.goodput:.1f} %", facts.goodput_sentence(o.run)))
     if o.run and o.run.cost is not None and o.run.price_per_device_hour is not None:
-        price = f"${o.run.price_per_device_hour:.2f} per GPU-hour"
+        price = f"${o.run.price_per_device_hour:.2f} per {_noun(o)}-hour"
         found.append(Figure("cost", f"${facts.count(o.run.cost)}", price))
     if o.run and o.run.energy:
         carbon = f"{tonnes(o.run.emissions)} CO2" if o.run.emissions is not None else ""
@@ -136,23 +144,25 @@ def outcome_figures(o: Outcome) -> tuple[Figure, ...]:
 def sizing_page(result: SizingFile) -> Page:
     """The answer, the curve of time and money with its knee, and what was tried."""
     sections: list[Section] = []
+    known = [point for point in (result.answer, result.fewest, *result.curve) if point is not None]
+    noun = noun_of(point.accelerator for point in known)
     if result.answer is not None and result.answer.gpus is not None:
-        title = f"{result.answer.gpus:,} GPUs"
+        title = f"{result.answer.gpus:,} {noun}s"
         sections.append(Section("answer", title, _outcome_blocks(result.answer)))
     if result.landmarks:
         sections.append(Section("landmarks", "Sizes", (lines(result.landmarks),)))
     if len(result.curve) > 1:
-        sections.append(_curve(result))
+        sections.append(_curve(result, noun))
     rows = [
         (f"{t.gpus:,}", f"{t.nodes:,}", t.verdict.replace("_", " "), f"{t.days:,.1f}" if t.days else "",
          f"${facts.count(t.cost)}" if t.cost is not None else "", t.reason)
         for t in result.tried
     ]  # fmt: skip
-    heads = ("GPUs", "nodes", "verdict", "days", "cost", "")
+    heads = (f"{noun}s", "nodes", "verdict", "days", "cost", "")
     sections.append(Section("tried", "Sizes tried", (table(heads, rows),), True))
     sections.append(Section("assumed", "Assumed", (lines(result.assumptions),)))
     return Page(
-        title="How many GPUs should it take?",
+        title=f"How many {noun}s should it take?",
         kicker="size of a cluster",
         verdict="found" if result.found else "no such size",
         tone="good" if result.found else "bad",
@@ -162,7 +172,7 @@ def sizing_page(result: SizingFile) -> Page:
     )
 
 
-def _curve(result: SizingFile) -> Section:
+def _curve(result: SizingFile, noun: str) -> Section:
     marks: dict[int, str] = {}
     if result.knee is not None:
         marks[result.knee] = "knee"
@@ -175,12 +185,13 @@ def _curve(result: SizingFile) -> Section:
         beside = result.answer.gpus
     points.sort(key=lambda point: point.gpus or 0)
     rows = chart_data.curve_rows([point.model_dump() for point in points], marks, beside)
-    blocks = [chart("days", "Days of the run over the number of GPUs.", charts.curve_chart(rows, "days"))]
+    over = f"over the number of {noun}s."
+    blocks = [chart("days", f"Days of the run {over}", charts.curve_chart(rows, "days", noun))]
     if any(row["cost"] is not None for row in rows):
-        blocks.append(chart("cost", "Its price over the number of GPUs.", charts.curve_chart(rows, "cost")))
+        blocks.append(chart("cost", f"Its price {over}", charts.curve_chart(rows, "cost", noun)))
     several = len({point.global_batch for point in result.curve}) > 1
-    rest = ("step", "days", "faster", "GPU-hours", "cost", "goodput", "", "lost most to")
-    heads = ("GPUs", "batch", *rest) if several else ("GPUs", *rest)
+    rest = ("step", "days", "faster", f"{noun}-hours", "cost", "goodput", "", "lost most to")
+    heads = (f"{noun}s", "batch", *rest) if several else (f"{noun}s", *rest)
     blocks.append(table(heads, _curve_rows(result, several, marks)))
     blocks.append(Block("text", text=f"The curve ends here: {result.curve_ended}."))
     return Section("curve", "Time and cost over size", tuple(blocks))

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from planner import __version__
 from planner.growth import PASSING_GAIN, PAYING_SPEEDUP, Doubling, Point
 from planner.outcome import run_days
-from planner.report.facts import count, days, days_cell, key_figures, precise_time
-from planner.report.outcome import Facts, choice_lines, money, outcome_facts, shared_assumptions
+from planner.report.facts import count, days, days_cell, key_figures, noun_in, precise_time
+from planner.report.outcome import Facts, money, outcome_facts, shared_assumptions
 from planner.report.tables import Fitting, WordTable
 from planner.report.text import bullets, labelled, prose, section
 from planner.size import Goal, Sizing
@@ -80,8 +80,9 @@ def sizing_document(sizing: Sizing) -> RenderableType:
     blocks.append(prose(_subject(sizing)))
     if sizing.answer is not None and sizing.answer.best is not None:
         best = sizing.answer.best
-        figures = labelled((figure.label, figure.value, figure.note) for figure in key_figures(best))
-        blocks.append(section(f"{sizing.answer.gpus:,} GPUs: {choice_lines(best)[0]}", figures))
+        noun = _noun(sizing)
+        figures = labelled((figure.label, figure.value, figure.note) for figure in key_figures(best, noun))
+        blocks.append(section(f"{sizing.answer.gpus:,} {noun}s: {best.config.text}", figures))
     if landmarks := _landmarks(sizing):
         blocks.append(section("Sizes", bullets(landmarks)))
     if len(sizing.curve) > 1:
@@ -91,12 +92,16 @@ def sizing_document(sizing: Sizing) -> RenderableType:
     return Group(*blocks)
 
 
+def _noun(sizing: Sizing) -> str:
+    return noun_in(sizing.tried[0].plan)
+
+
 def _subject(sizing: Sizing) -> str:
     subject = sizing.tried[0].plan.subject
     where = f"{subject.model.name} on {subject.cluster.name}"
     answer = sizing.answer
     several = len({point.batch for point in sizing.tried}) > 1
-    own = f", {answer.batch:,} at {answer.gpus:,} GPUs" if answer is not None and several else ""
+    own = f", {answer.batch:,} at {answer.gpus:,} {_noun(sizing)}s" if answer is not None and several else ""
     return f"{where}: sequences of {subject.job.lengths('')}, {sizing.batch}{own}"
 
 
@@ -105,7 +110,7 @@ def headline(sizing: Sizing) -> str:
     answer, target = sizing.answer, sizing.target
     if answer is None or answer.best is None:
         return _no_answer(sizing)
-    size = f"{answer.gpus:,} GPUs ({answer.nodes:,} node{'s' if answer.nodes > 1 else ''})"
+    size = f"{answer.gpus:,} {_noun(sizing)}s ({answer.nodes:,} node{'s' if answer.nodes > 1 else ''})"
     run = answer.run
     whole = f"{days(run_days(run))}, {money(run.cost) or 'price not known'}" if run else ""
     if sizing.goal is Goal.DAYS and target is not None:
@@ -116,19 +121,21 @@ def headline(sizing: Sizing) -> str:
 
 
 def _no_answer(sizing: Sizing) -> str:
+    noun = _noun(sizing)
     if sizing.fewest is None:
         last = sizing.tried[-1]
-        return f"nothing runs on up to {last.gpus:,} GPUs: {last.reason}"
+        return f"nothing runs on up to {last.gpus:,} {noun}s: {last.reason}"
     fast, cheap = sizing.fastest, sizing.cheapest
     if sizing.goal is Goal.DAYS and fast is not None and sizing.target is not None:
-        return f"no size ends within {days(sizing.target)}: the fastest, {fast.gpus:,} GPUs, takes {days(fast.days)}"
+        most = f"the fastest, {fast.gpus:,} {noun}s, takes {days(fast.days)}"
+        return f"no size ends within {days(sizing.target)}: {most}"
     assert sizing.target is not None, "only goals with a target can fail where something fits"
-    least = f": the cheapest, {cheap.gpus:,} GPUs, costs {money(cheap.cost)}" if cheap else ""
+    least = f": the cheapest, {cheap.gpus:,} {noun}s, costs {money(cheap.cost)}" if cheap else ""
     return f"no size stays within {money(sizing.target)}{least}"
 
 
 def _landmarks(sizing: Sizing) -> list[str]:
-    lines = []
+    lines, noun = [], _noun(sizing)
     for word, point in (
         ("fewest that fit", sizing.fewest),
         ("cheapest", sizing.cheapest if sizing.curve else None),
@@ -138,19 +145,19 @@ def _landmarks(sizing: Sizing) -> list[str]:
             run = point.run
             whole = f": {days(run_days(run))}" if run else f": {precise_time(point.best.step_time)} a step"
             price = f", {money(run.cost)}" if run and run.cost is not None else ""
-            lines.append(f"{word}: {point.gpus:,} GPUs{whole}{price}")
+            lines.append(f"{word}: {point.gpus:,} {noun}s{whole}{price}")
     better = _better(sizing)
     if better is not None:
         whole = f"{days(better.days)}, {money(better.cost)}"
-        lines.append(f"{better.gpus:,} GPUs end sooner than the answer and cost less: {whole}")
+        lines.append(f"{better.gpus:,} {noun}s end sooner than the answer and cost less: {whole}")
     if sizing.knee is not None:
         bad = next(d for d in sizing.doublings if d.start is sizing.knee)
         lines.append(
-            f"knee: {sizing.knee.gpus:,} GPUs; doubling gives only {bad.speedup:.2f}x, limited by "
+            f"knee: {sizing.knee.gpus:,} {noun}s; doubling gives only {bad.speedup:.2f}x, limited by "
             + (bad.binds or "nothing in particular")
         )
     elif len(sizing.curve) > 1:
-        lines.append(f"no knee up to {sizing.curve[-1].gpus:,} GPUs: every doubling is worthwhile")
+        lines.append(f"no knee up to {sizing.curve[-1].gpus:,} {noun}s: every doubling is worthwhile")
     return lines
 
 
@@ -163,7 +170,9 @@ def _better(sizing: Sizing) -> Point | None:
     return min(found, key=lambda point: point.cost, default=None)
 
 
-_HEADS = ("GPUs", "batch", "step", "days", "faster", "GPU-hours", "cost", "goodput", "", "main scaling loss")
+_HEADS = (
+    "{noun}s", "batch", "step", "days", "faster", "{noun}-hours", "cost", "goodput", "", "main scaling loss",
+)  # fmt: skip
 _WIDTHS = (tuple(range(10)), (0, 1, 2, 3, 4, 6, 8, 9), (0, 1, 3, 4, 6, 8, 9))
 
 
@@ -178,7 +187,9 @@ def _curve(sizing: Sizing) -> RenderableType:
         for index in width:
             last = index == len(_HEADS) - 1
             table.add_column(
-                _HEADS[index], justify="left" if index >= 8 else "right", no_wrap=not (last and wraps)
+                _HEADS[index].format(noun=_noun(sizing)),
+                justify="left" if index >= 8 else "right",
+                no_wrap=not (last and wraps),
             )
         for point, row in zip(sizing.curve, rows, strict=True):
             style = "bold" if point is sizing.answer else ""
@@ -218,8 +229,8 @@ def _tried(sizing: Sizing) -> str:
     sizes = [f"{point.gpus:,}" for point in sizing.tried]
     shown = ", ".join(sizes[:_MOST_TRIED]) + (", ..." if len(sizes) > _MOST_TRIED else "")
     if len(sizes) == 1:
-        return f"{shown} GPUs"
-    full = f"{sizing.answer.gpus:,} GPUs" if sizing.answer else "the answer"
+        return f"{shown} {_noun(sizing)}s"
+    full = f"{sizing.answer.gpus:,} {_noun(sizing)}s" if sizing.answer else "the answer"
     return (
         f"{len(sizes)} sizes of whole nodes: {shown}; sizes between them may do slightly better; uneven splits of the "
         f"layers are solved in full for {full}, where others may be up to {PASSING_GAIN:.0%} slower than they need be"
@@ -230,10 +241,12 @@ def _refused(sizing: Sizing) -> list[RenderableType]:
     """The largest size that is too small, and the sizes that cannot be split, a line each."""
     small = [point for point in sizing.tried if point.plan.verdict is Verdict.NOTHING_FITS]
     odd = [f"{point.gpus:,}" for point in sizing.tried if point.plan.verdict is Verdict.NOTHING_LEGAL]
-    lines = [f"{small[-1].gpus:,} GPUs: {small[-1].reason}"] if small else []
+    lines = [f"{small[-1].gpus:,} {_noun(sizing)}s: {small[-1].reason}"] if small else []
     if odd:
         batch = "the batch" if sizing.chooses_batch else f"{sizing.tried[0].batch:,} sequences"
-        lines.append(f"{', '.join(odd)} GPUs: no legal way to split the model and {batch} over them")
+        lines.append(
+            f"{', '.join(odd)} {_noun(sizing)}s: no legal way to split the model and {batch} over them"
+        )
     return [bullets(lines)] if lines else []
 
 

@@ -133,7 +133,8 @@ def _nearest(plan: Plan) -> list[RenderableType]:
         title = "Needs least memory"
     if plan.nearest is not None:
         near = plan.nearest
-        blocks = [section(title, prose(near.config.text, "bold"), _figures(near))]
+        figures = _figures(near, facts.noun_in(plan))
+        blocks = [section(title, prose(near.config.text, "bold"), figures)]
         return [*blocks, *([_memory_bars(near)] if plan.verdict is Verdict.NOTHING_FITS else [])]
     if plan.nearest_config is not None:
         return [section(title, prose(plan.nearest_config.text, "bold"))]
@@ -141,12 +142,12 @@ def _nearest(plan: Plan) -> list[RenderableType]:
 
 
 def _choices(plan: Plan) -> list[RenderableType]:
-    best = plan.choices[0]
-    blocks = [section(best.config.text, _figures(best))]
+    best, noun = plan.choices[0], facts.noun_in(plan)
+    blocks = [section(best.config.text, _figures(best, noun))]
     if len(plan.choices) > 1:
         said = proof.once_sentence(plan.search)
         notes = [prose(said, "dim")] if said else []
-        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices), *notes))
+        blocks.append(section(f"Best {len(plan.choices)}", *_choice_table(plan.choices, noun), *notes))
     blocks.append(section("Where the step goes", _bars(best.time, _seconds_like(best.time))))
     blocks.append(_memory_bars(best))
     reasons: list[RenderableType] = [bullets(best.why)] if best.why else []
@@ -160,26 +161,27 @@ def _choices(plan: Plan) -> list[RenderableType]:
     return blocks
 
 
-def _figures(choice: Choice) -> RenderableType:
-    return labelled((figure.label, figure.value, figure.note) for figure in facts.key_figures(choice))
+def _figures(choice: Choice, noun: str) -> RenderableType:
+    return labelled((figure.label, figure.value, figure.note) for figure in facts.key_figures(choice, noun))
 
 
-_FIGURE_HEADS = ("step", "slower", "tok/s/GPU", "MFU %", "GiB", "memory")
+_FIGURE_HEADS = ("step", "slower", "tok/s/{noun}", "MFU %", "GiB", "memory")
 _FEWER, _FEWEST = (0, 1, 2, 4, 5), (0, 1, 4, 5)  # figures kept in narrower tables
 
 
-def _choice_table(choices: Sequence[Choice]) -> list[RenderableType]:
+def _choice_table(choices: Sequence[Choice], noun: str) -> list[RenderableType]:
     """The configurations by axis; where that is too wide, each as a line of text beside fewer figures."""
     grid = facts.configuration_grid(choices)
     figures = _choice_figures(choices)
     common = [prose(f"all with {grid.common}")] if grid.common else []
     tables: list[RenderableType] = []
-    for kept, gap in ((range(len(_FIGURE_HEADS)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
+    shown = [head.format(noun=noun) for head in _FIGURE_HEADS]
+    for kept, gap in ((range(len(shown)), 1), (_FEWER, 1), (_FEWER, 0), (_FEWEST, 0)):
         rows = [(*axes, *(row[i] for i in kept)) for axes, row in zip(grid.rows, figures, strict=True)]
-        heads: tuple[str, ...] = (*grid.axes, *(_FIGURE_HEADS[i] for i in kept))
+        heads: tuple[str, ...] = (*grid.axes, *(shown[i] for i in kept))
         tables.append(Group(*common, _numbered(heads, rows, gap)))
     rows = [(*(row[i] for i in _FEWEST), c.config.text) for row, c in zip(figures, choices, strict=True)]
-    heads = (*(_FIGURE_HEADS[i] for i in _FEWEST), "configuration")
+    heads = (*(shown[i] for i in _FEWEST), "configuration")
     return [Fitting((*tables, _numbered(heads, rows, 1)))]
 
 

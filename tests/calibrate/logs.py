@@ -67,6 +67,14 @@ NANOTRON_2025 = (
 )
 TRAINER = " 12%|#2        | {step}/500 [01:10<08:32, {s:.2f}s/it]"
 
+MAXTEXT = (
+    "I0706 16:50:26.257925 140110937163584 metric_logger.py:214] completed step: {step}, seconds: {s:.3f}, "
+    "TFLOP/s/device: 388.120, Tokens/s/device: {tps:.3f}, total_weights: 6965, loss: 9.693, lm_loss: 9.693, "
+    "perplexity: 16204.4"
+)
+MAXTEXT_RAMPUP = (
+    "[Rampup Batch Size Phase], completed step: {step}, seconds: {s:.3f}, total_weights: 8.0, loss: 9.693"
+)
 COMPOSER = "\t Train throughput/batches_per_sec: {rate:.4f}"
 TRAINER_END = (
     "{{'train_runtime': 431.0, 'train_samples_per_second': 29.7, 'train_steps_per_second': {rate:.3f}}}"

@@ -113,6 +113,7 @@ def launch(model: str, config: ParallelConfig, given: Problem, per_rank: tuple[i
         expected=EXPECTED,
         stack=given.stack,
         domain=given.cluster.scale_up_domain,
+        torus=given.cluster.tiers[0].torus,
     )
 
 

@@ -27,7 +27,7 @@ from planner.frameworks.maxtext.mesh import Mesh, sizes_of
 from planner.frameworks.maxtext.names import CATALOG, KEPT, MODELS, Repeated
 from planner.frameworks.maxtext.rules import RULES
 from planner.frameworks.maxtext.settings import per_device
-from planner.frameworks.maxtext.slices import needs_split, split_on
+from planner.frameworks.maxtext.slices import split_on
 from planner.request import Request, resolve
 from planner.space.enumerate import enumerate_configs
 from planner.space.framework_rules import all_rules_for, rules_for
@@ -453,7 +453,6 @@ def test_axes_are_whole_axes_of_the_torus_as_jax_assigns_them(
     part = torus.holding(devices)
     assert part is not None
     assert split_on(sizes, accelerator, part) == axis
-    assert needs_split(sizes, accelerator, devices) == (axis is not None)
 
 
 def test_files_allow_a_split_where_one_is_needed() -> None:
@@ -468,6 +467,112 @@ def test_files_allow_a_split_where_one_is_needed() -> None:
     assert "allow_split_physical_axes" not in settings(
         written(replace(config, dp=128, tp=2, num_microbatches=4), nodes)
     )
+
+
+LONG = """
+name: long
+accelerator: tpu-v5p
+nodes: 128
+node:
+  accelerators: 4
+  nics: 1
+  nic_bandwidth: 200 Gbit/s
+  scale_up:
+    kind: ici
+    domain: 256
+    torus: {shape: [4, 4, 16], links: [90 GB/s, 90 GB/s, 90 GB/s], ring: 4, cubes: true}
+fabric: {kind: ethernet}
+"""
+
+
+def exported(cluster: Path, folder: Path, *words: str) -> dict[str, str]:
+    """The files of a configuration planned for the cluster of a file, which is gone when they are written."""
+    asked = ["estimate", "llama-3.1-70b", str(cluster), "--stack", "maxtext-2024", "--set", "zero=3", *words]
+    assert runner.invoke(app, [*asked, "-o", str(folder / "plan.json")]).exit_code == 0
+    away = cluster.rename(cluster.with_suffix(".away"))
+    done = runner.invoke(app, ["export", str(folder / "plan.json"), "-o", str(folder / "launch"), "--force"])
+    away.rename(cluster)
+    assert done.exit_code == 0, done.output
+    return {path.name: path.read_text() for path in (folder / "launch").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("axis", "size", "split"),
+    [
+        ("tp", 8, True),
+        ("tp", 4, False),
+        ("cp", 16, False),
+        ("cp", 8, True),
+    ],  # of the usual 4 x 8 x 8 only cp 16
+)
+def test_a_torus_of_a_users_own_is_the_exports(axis: str, size: int, split: bool, tmp_path: Path) -> None:
+    cluster = tmp_path / "long.yaml"
+    cluster.write_text(LONG)
+    files = exported(
+        cluster, tmp_path, "--set", f"{axis}={size}", "--set", f"hsdp={256 // (size if axis == 'tp' else 1)}"
+    )
+    axes = settings(files)
+    assert axes.get("allow_split_physical_axes", False) == split
+    order = ("tensor", "context", "fsdp", "data")
+    assert np.prod([axes[f"ici_{name}_parallelism"] for name in order]) == 256
+    assert [axes[f"dcn_{name}_parallelism"] for name in order] == [1, 1, 1, 2]
+    done = runner.invoke(app, ["check", str(tmp_path / "launch"), "--cluster", str(cluster), "--json"])
+    answer = json.loads(done.stdout)
+    assert answer["legal"], answer["violations"]
+    assert "changes nothing" not in notes_of(answer)
+    assert "--num-slices 2 --device-type v5p-4x4x16" in files["README.md"]
+    assert "compile_topology" not in files["README.md"]
+
+
+def test_a_plan_from_before_it_held_its_cluster_needs_the_file_again(tmp_path: Path) -> None:
+    cluster, plan, out = tmp_path / "long.yaml", tmp_path / "plan.json", tmp_path / "again"
+    cluster.write_text(LONG)
+    files = exported(cluster, tmp_path, "--set", "tp=8")
+    document = json.loads(plan.read_text())
+    document["subject"]["cluster"]["described"] = {}
+    plan.write_text(json.dumps(document))
+    refused = runner.invoke(app, ["export", str(plan), "-o", str(out)])
+    assert refused.exit_code == 2
+    assert "--cluster FILE.yaml" in refused.output
+    done = runner.invoke(app, ["export", str(plan), "-o", str(out), "--cluster", str(cluster)])
+    assert done.exit_code == 0, done.output
+    assert (out / "config.yml").read_text() == files["config.yml"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "xpk", "compiled"),
+    [
+        ("tpu-v5e", 512, "--num-slices 2 --device-type v5litepod-256", "compile_topology=v5e-256"),
+        ("tpu-v6e", 256, "--num-slices 1 --device-type v6e-256", "compile_topology=v6e-256"),
+        ("tpu-v5p", 320, "--num-slices 1 --device-type v5p-640", "compile_topology=v5p-640"),
+    ],
+)
+def test_slices_have_the_names_of_xpk_and_maxtext(cluster: str, gpus: int, xpk: str, compiled: str) -> None:
+    given = posed("llama-3.1-8b", cluster, gpus, batch=2 * gpus)
+    config = ParallelConfig(dp=gpus, zero=3, num_microbatches=2, recompute=FULL, recompute_layers=32)
+    files = written(config, given)
+    assert xpk in files["README.md"]
+    assert compiled in files["README.md"]
+
+
+def test_a_plan_for_tpus_is_not_written_for_programs_of_gpus(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    words = [
+        "estimate",
+        "llama-3.1-8b",
+        "tpu-v5p",
+        "--gpus",
+        "64",
+        "--stack",
+        "maxtext-2024",
+        "--set",
+        "zero=3",
+    ]
+    assert runner.invoke(app, [*words, "-o", str(plan)]).exit_code == 0
+    done = runner.invoke(app, ["export", str(plan), "--to", "megatron", "-o", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert "must run on the plan's devices" in done.output
+    assert not (tmp_path / "out").exists()
 
 
 def rules_broken(answer: dict[str, object]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from planner.spec.verdict import MemoryVerdict
 
 
 def test_key_figures_name_band_formula_and_margin(example_plan: Plan) -> None:
-    figures = {figure.label: figure for figure in facts.key_figures(example_plan.choices[0])}
+    figures = {figure.label: figure for figure in facts.key_figures(example_plan.choices[0], "GPU")}
     assert figures["step time"].value == "5.000 s"
     assert figures["step time"].note == "80% interval 4.500 to 5.500 s"
     assert "causal half" in figures["MFU"].note
@@ -153,7 +153,7 @@ def test_whole_run_with_stops_money_and_energy(choice_of: Callable[..., Choice])
         owned_price_per_device_hour=1.0, break_even=90 * 86400.0,
     )  # fmt: skip
     choice = choice_of(ParallelConfig(tp=8)).model_copy(update={"run": run})
-    figures = {figure.label: figure for figure in facts.key_figures(choice)}
+    figures = {figure.label: figure for figure in facts.key_figures(choice, "GPU")}
     assert figures["whole run"].value == "12.5 days"
     assert figures["whole run"].note.startswith("80% interval 11.2 to 13.8 days")
     assert figures["goodput"].value == "80.0 %"
@@ -163,5 +163,5 @@ def test_whole_run_with_stops_money_and_energy(choice_of: Callable[..., Choice])
     assert "owned hardware $1.00 per GPU-hour, breaks even after 90.0 days of use" in figures["cost"].note
     assert (figures["energy"].value, figures["energy"].note[:9]) == ("1 GWh", "400 t CO2")
     unpriced = run.model_copy(update={"cost": None, "price_per_device_hour": None})
-    figures = {f.label: f for f in facts.key_figures(choice.model_copy(update={"run": unpriced}))}
+    figures = {f.label: f for f in facts.key_figures(choice.model_copy(update={"run": unpriced}), "GPU")}
     assert "--assume" in figures["cost"].note

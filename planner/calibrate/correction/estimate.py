@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibrate.correction.parts import PARTS, SMALLEST, STEP, multiply_of, narrow_formats, prior_of
-from planner.calibrate.correction.shrinkage import HOLDS_80, Rows, Shrunk, shrink
+from planner.calibrate.correction.shrinkage import HOLDS_80, MOVED, Rows, Shrunk, shrink
+from planner.calibrate.coverage import unmeasured_band
 from planner.catalog.cluster_rates import rates_of
 from planner.cost.model import CostModel
 from planner.cost.pipeline.step import slow_mode_share
@@ -105,6 +106,11 @@ def factors_of(observations: Sequence[Observation], predicted: Array, told: Arra
     Where steps under the factors found are not what the sensitivities say, those are taken again there (Gauss-Newton).
     """
     narrow = narrow_formats(seen.problem for seen in observations)
+    band = unmeasured_band(observations[0].problem)
+    prior, differs = (
+        prior_of(band),
+        MOVED if band is None else 1.0,
+    )  # where nothing was measured nothing is shipped
     rows = Rows(
         residuals=errors_of(observations, predicted),
         sensitivities=told,
@@ -112,7 +118,7 @@ def factors_of(observations: Sequence[Observation], predicted: Array, told: Arra
         alike=alike(observations),
         slow=np.array([slow_share(seen) for seen in observations]),
     )
-    found = shrink(rows, prior_of())
+    found = shrink(rows, prior, differs)
     for _ in range(_ROUNDS):
         if not np.any(np.abs(found.mean) > STEP):
             return found
@@ -122,7 +128,7 @@ def factors_of(observations: Sequence[Observation], predicted: Array, told: Arra
             return found
         told = sensitivities(there)
         rows = replace(rows, residuals=left + told @ found.mean, sensitivities=told)
-        found = shrink(rows, prior_of())
+        found = shrink(rows, prior, differs)
     return found
 
 

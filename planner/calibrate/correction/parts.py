@@ -47,14 +47,17 @@ PARTS: Final = (
     Part("overhead", "time of a step outside its layers", ("host.step_overhead", "host.tensor_update"), 1.0),
 )  # fmt: skip
 COMMON: Final = 0.05  # how far all parts are expected to differ together [log]
+NORMAL_80: Final = 1.2816  # widths of a normal distribution that hold 80 %
 SMALLEST: Final = 0.002  # a factor within 0.2 % of 1 is left alone
 STEP: Final = 0.1  # [log] of the central difference
 
 
-def prior_of() -> Array:
-    """Covariance of the parts' log factors where a stack differs (p, p)."""
+def prior_of(band: float | None = None) -> Array:
+    """Covariance of the parts' log factors where a stack differs (p, p); `band`: in which 80 % of steps are expected on
+    a device that nobody measured, all parts alike."""
     own = np.array([part.width for part in PARTS])
-    return np.diag(own**2) + COMMON**2
+    common = COMMON if band is None else max(math.log1p(band) / NORMAL_80, COMMON)
+    return np.diag(own**2) + common**2
 
 
 def narrow_formats(problems: Iterable[Problem]) -> tuple[str, ...]:

@@ -81,11 +81,12 @@ class Rows:
     slow: Array
 
 
-def shrink(rows: Rows, prior: Array) -> Shrunk:
-    """Posterior of the log factors; `prior` (p, p): their covariance where they moved."""
+def shrink(rows: Rows, prior: Array, differs: float = MOVED) -> Shrunk:
+    """Posterior of the log factors; `prior` (p, p): their covariance where they moved, which has a probability of
+    `differs` before anything is measured."""
     found: list[tuple[float, float, float, NDArray[np.bool_], _Solved]] = []
     for aside, chance in _set_aside(rows):
-        for moved, alike, scatter, belief in _hypotheses():
+        for moved, alike, scatter, belief in _hypotheses(differs):
             solved = _solve(rows, ~aside, scatter, moved * prior, alike * ALIKE)
             found.append((chance + belief + solved.evidence, scatter, moved, aside, solved))
     top = max(belief for belief, *_ in found)
@@ -110,12 +111,13 @@ def shrink(rows: Rows, prior: Array) -> Shrunk:
     )
 
 
-def _hypotheses() -> list[tuple[float, float, float, float]]:
+def _hypotheses(differs: float) -> list[tuple[float, float, float, float]]:
     """Whether the parts moved, whether rows of a configuration are alike, the scatter, and the log of the prior."""
     likely = np.exp(-0.5 * (np.log(_SCATTERS) / SCATTER) ** 2)
     return [
         (moved, alike, float(scatter), math.log(chance * weight * share))
-        for moved, chance in ((0.0, 1 - MOVED), (1.0, MOVED))
+        for moved, chance in ((0.0, 1 - differs), (1.0, differs))
+        if chance > 0
         for alike, share in ((0.0, 1 - LIKELY_ALIKE), (1.0, LIKELY_ALIKE))
         for scatter, weight in zip(_SCATTERS, likely / likely.sum(), strict=True)
     ]

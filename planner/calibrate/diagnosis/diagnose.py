@@ -15,7 +15,8 @@ from itertools import product
 from typing import Final
 
 from planner.calibrate.correction.estimate import Observation
-from planner.calibrate.diagnosis.causes import CAUSES, Cause
+from planner.calibrate.diagnosis.causes import Cause
+from planner.calibrate.diagnosis.causes_elsewhere import causes_on
 from planner.calibrate.diagnosis.hypotheses import (
     Costs,
     Evidence,
@@ -25,6 +26,7 @@ from planner.calibrate.diagnosis.hypotheses import (
     explained,
     model_flops,
     peak_of,
+    with_widths,
 )
 from planner.calibrate.predict import Told, predicted_cost
 from planner.cost.mfu import MfuConvention
@@ -78,10 +80,12 @@ class Diagnosis:
 
 def diagnose(evidence: Sequence[Evidence], marks: frozenset[str] = frozenset()) -> Diagnosis:
     """What explains the gap of the first run, and of the others of the same machine. Raises `PlannerError`."""
+    evidence = with_widths(evidence)
     usual = [predicted_cost(part.seen.problem, part.seen.config) for part in evidence]
     reported = any(part.mfu or part.flops for part in evidence)
+    causes = causes_on(evidence[0].seen.problem.cluster.accelerator.architecture)
     possible = [
-        cause for cause in CAUSES
+        cause for cause in causes
         if any(cause.needs(part.seen) for part in evidence) and (reported or not cause.reported)
     ]  # fmt: skip
 
@@ -97,7 +101,7 @@ def diagnose(evidence: Sequence[Evidence], marks: frozenset[str] = frozenset()) 
             found for parts in _pairs(tried, possible, marks)
             if (found := explained(parts, evidence, usual, costs)) is not None
         ]  # fmt: skip
-    return _ranked(tried, evidence[0].seen, usual[0], costs, marks)
+    return _ranked(tried, causes, evidence[0].seen, usual[0], costs, marks)
 
 
 def weight_of(cause: Cause, marks: frozenset[str]) -> float:
@@ -151,7 +155,12 @@ def _pairs(tried: Sequence[Explained], possible: Sequence[Cause], marks: frozens
 
 
 def _ranked(
-    tried: Sequence[Explained], first: Observation, usual: Told, costs: Costs, marks: frozenset[str]
+    tried: Sequence[Explained],
+    causes: Sequence[Cause],
+    first: Observation,
+    usual: Told,
+    costs: Costs,
+    marks: frozenset[str],
 ) -> Diagnosis:
     """Causes by the probability of all hypotheses that they are in."""
     beliefs = [belief(part, marks) for part in tried]
@@ -168,7 +177,7 @@ def _ranked(
         if len(part.parts) == 2:
             pairs[part.parts[0][0].name, part.parts[1][0].name] += share
     findings = [Finding(None, shares[""], 0.0, 0.0, 0.0, ())]
-    for cause in (cause for cause in CAUSES if cause.name in shares):
+    for cause in (cause for cause in causes if cause.name in shares):
         severity = next(s for c, s in likeliest[cause.name][1].parts if c is cause)
         alone = costs.told(0, ((cause, severity),), first, usual)
         assert alone is not None, "it was in a hypothesis"
@@ -178,7 +187,7 @@ def _ranked(
             Finding(cause, shares[cause.name], severity, seconds, seconds / first.seconds, marked)
         )
     findings.sort(key=lambda finding: -finding.probability)
-    by_name = {cause.name: cause for cause in CAUSES}
+    by_name = {cause.name: cause for cause in causes}
     best = max(pairs, key=lambda names: pairs[names], default=None)
     return Diagnosis(
         findings=tuple(findings),

@@ -53,7 +53,7 @@ def explain(facts: LogFacts, problem: Problem, config: ParallelConfig) -> Memory
     terms = {name: float(value[0, stage]) for name, value in cost.detail.memory[phase].items()}
     outside, predicted = float(cost.detail.outside[0]), float(cost.device_memory[0])
     capacity = problem.cluster.accelerator.memory
-    oom = max(facts.ooms, key=lambda message: message.allocated or 0.0, default=None)
+    oom = max(facts.ooms, key=lambda message: message.program or message.allocated or 0.0, default=None)
     reported = _reported(facts, oom)
     inside = predicted - outside
     reasons, aid = _reasons(facts, oom, problem, config, inside, outside, capacity)
@@ -70,7 +70,8 @@ def _reported(facts: LogFacts, oom: OutOfMemory | None) -> tuple[tuple[str, floa
     lines: list[tuple[str, float | None]] = []
     if oom is not None:
         lines = [
-            ("tried to allocate", oom.tried), ("capacity", oom.total), ("free", oom.free),
+            ("needed by the program", oom.program), ("tried to allocate", None if oom.program else oom.tried),
+            ("capacity", oom.total), ("free", oom.free),
             ("in use by the process", oom.in_use), ("allocated by PyTorch", oom.allocated),
             ("reserved by PyTorch", oom.reserved), ("reserved but unallocated", oom.unallocated),
             ("in pools of CUDA graphs", oom.private), ("in use by other processes", oom.others),
@@ -93,7 +94,7 @@ def _reasons(
     room = oom.total or capacity
     if oom.others is not None and oom.others > 0.5 * GIB:
         found.append(f"another process holds {format_capacity(oom.others)} of the device")
-        aid = "end the other process (nvidia-smi lists it)"
+        aid = f"end the other process ({problem.cluster.accelerator.architecture.words.monitor} lists it)"
     if oom.unallocated is not None and oom.unallocated > FRAGMENTED * room:
         found.append(
             f"fragmentation: {format_capacity(oom.unallocated)} are reserved but unallocated"
@@ -107,8 +108,14 @@ def _reasons(
                 f"{format_capacity(beside)} lie outside PyTorch, {format_capacity(outside)} were expected: "
                 "communicators, contexts of other libraries, CUDA graphs"
             )
-    needed = (oom.allocated or 0.0) + oom.tried
+    needed = oom.program or (oom.allocated or 0.0) + oom.tried
     error = problem.stack.overhead.error
+    if oom.program is not None and needed > inside * (1 + error):
+        found.append(
+            f"the program needs {format_capacity(needed)}, {format_capacity(inside)} predicted: a term is missing, "
+            "or it keeps more than the stack does (attention without its kernel, another remat_policy, weights not "
+            "sharded)"
+        )
     if oom.allocated is not None and needed > inside * (1 + error):
         found.append(
             f"at least {format_capacity(needed)} were needed inside PyTorch, {format_capacity(inside)} predicted: a "
@@ -121,7 +128,7 @@ def _reasons(
         )
         if inside + outside > room * (1 + error):
             found.insert(0, found.pop())  # whatever else is wrong, it would not have fitted
-    if tensor := _tensor(oom.tried, problem, config):
+    if oom.program is None and (tensor := _tensor(oom.tried, problem, config)):
         found.append(tensor)
     if not found:
         short = inside + outside

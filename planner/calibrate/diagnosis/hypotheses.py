@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.calibrate.correction.estimate import Observation
 from planner.calibrate.correction.shrinkage import HOLDS_80
-from planner.calibrate.coverage import band_of
+from planner.calibrate.coverage import band_of, unmeasured_band
 from planner.calibrate.diagnosis.causes import Cause
 from planner.calibrate.predict import Told, predicted_cost
 from planner.cost.mfu import MfuConvention, mfu_flops_per_token
@@ -114,6 +114,15 @@ def best_likelihood(evidence: Sequence[Evidence]) -> float:
         total += _student(0.0, error) if part.memory is not None else 0.0
         total += _student(0.0, _REPORTED) if reported_ratio(part) is not None else 0.0
     return total
+
+
+def with_widths(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """The same, as wide as answers are where nobody measured the device's kernels, so that no cause need explain it."""
+    found = []
+    for part in evidence:
+        band = unmeasured_band(part.seen.problem) if part.width is None else None
+        found.append(part if band is None else replace(part, width=math.log1p(band) / HOLDS_80))
+    return found
 
 
 def width_of(part: Evidence) -> float:

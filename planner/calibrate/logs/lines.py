@@ -1,8 +1,9 @@
 """What does a training log say? Step times, throughput, memory and out-of-memory messages, line by line.
 
-Reads the formats of Megatron-LM and Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, Composer and the
-transformers trainer, of several releases, with colours, rank prefixes and wrapped lines, as a stream: a log may be
-larger than the memory. Left out: the configuration of the run, which its owner gives (`calibrate/own_runs.py`).
+Reads the formats of Megatron-LM and Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, Composer, the
+transformers trainer and MaxText, of several releases, with colours, rank prefixes and wrapped lines, as a stream: a
+log may be larger than the memory. Left out: the configuration of the run, which its owner gives
+(`calibrate/own_runs.py`).
 """
 
 from __future__ import annotations
@@ -95,9 +96,14 @@ _TRAINER: Final = _search(rf"'train_steps_per_second':\s*{_NUMBER}")
 _PROGRESS: Final = _search(rf"\b(\d+)/\d+ \[[^\]]*?\b{_NUMBER}(s/it|it/s)")
 # composer/loggers/console_logger.py: one metric a line below "[batch=10/4800]:", averaged over a window of batches
 _COMPOSER: Final = _search(rf"\bTrain throughput/batches_per_sec:\s*{_NUMBER}")
+# MaxText common/metric_logger.py, a line of every host; the rates are left out while a batch grows
+_MAXTEXT: Final = _search(rf"\bcompleted step:\s*(\d+), seconds:\s*{_NUMBER}")
+_MAXTEXT_FLOPS: Final = _search(rf"\bTFLOP/s/device:\s*{_NUMBER}")
+_MAXTEXT_RATE: Final = _search(rf"\bTokens/s/device:\s*{_NUMBER}")
 _HINTS: Final = (
     "elapsed time per iteration", "step time", "train_step_timing", "tps:", "wps:", "tgs:", "samplespersec",
     "time_per_iteration_ms", "train_steps_per_second", "s/it", "it/s", "batches_per_sec",
+    "completed step",
 )  # fmt: skip
 _TELLING: Final = (*_HINTS, "iteration", "memory", "max_ma", "traceback")
 
@@ -117,7 +123,17 @@ def step_line(text: str) -> LoggedStep | None:
     lower = text.lower()
     if not any(hint in lower for hint in _HINTS):
         return None
-    for read in (_megatron, _bridge, _nanotron, _torchtitan, _deepspeed, _nemo, _trainer, _composer):
+    for read in (
+        _megatron,
+        _bridge,
+        _nanotron,
+        _torchtitan,
+        _deepspeed,
+        _nemo,
+        _trainer,
+        _composer,
+        _maxtext,
+    ):
         found = read(text)
         if found is not None:
             return found
@@ -223,6 +239,20 @@ def _trainer(text: str) -> LoggedStep | None:
 def _composer(text: str) -> LoggedStep | None:
     rate = _value(_COMPOSER, text)
     return None if rate is None else LoggedStep("composer", seconds=1 / rate)
+
+
+def _maxtext(text: str) -> LoggedStep | None:
+    match = _MAXTEXT.search(text)
+    seconds = _figure(match[2]) if match is not None else None
+    if match is None or seconds is None:
+        return None
+    return LoggedStep(
+        "maxtext",
+        step=int(match[1][:12]),
+        seconds=seconds,
+        tokens_per_device=_value(_MAXTEXT_RATE, text),
+        flops=_value(_MAXTEXT_FLOPS, text),
+    )
 
 
 def _logical_lines(lines: Iterable[str]) -> Iterator[tuple[str, int | None]]:
@@ -336,7 +366,10 @@ def read_log(path: Path) -> LogFacts:
         raise FileInputError(str(path), "the log must be readable", str(error.strerror or error)) from None
     if not (facts.steps or facts.memory or facts.ooms):
         must = "a log must hold step times, memory lines or an out-of-memory message of a known format"
-        hint = "formats: Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, Composer, transformers"
+        hint = (
+            "formats: Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, nanotron, Composer, transformers, "
+            "MaxText"
+        )
         raise FileInputError(str(path), must, f"{facts.lines} lines, none of them", hint)
     return facts
 

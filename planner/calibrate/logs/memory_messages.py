@@ -29,7 +29,8 @@ class MemoryLine:
 @dataclass(frozen=True)
 class OutOfMemory:
     """A message of a device without memory left [bytes]. `in_use`: by this process, allocator or not; `unallocated`:
-    reserved by the allocator and unused; `private`: pools of CUDA graphs."""
+    reserved by the allocator and unused; `private`: pools of CUDA graphs; `program`: what a program needs in all that
+    XLA did not compile for want of memory."""
 
     rank: int | None
     tried: float
@@ -41,6 +42,7 @@ class OutOfMemory:
     unallocated: float | None
     private: float | None = None
     others: float | None = None
+    program: float | None = None
 
 
 def _bytes(number: str, unit: str) -> float:
@@ -86,10 +88,35 @@ def memory_line(text: str, rank: int | None = None) -> MemoryLine | None:
     return None
 
 
+# XLA counts in G = 2^30; memory of other spaces (vmem) is of a kernel, not of the job
+_XLA: Final = re.compile(r"memory space hbm\. Used (\d+(?:\.\d+)?)([KMGT]) of (\d+(?:\.\d+)?)([KMGT]) hbm")
+
+
+def _of_xla(text: str, rank: int | None) -> OutOfMemory | None:
+    """XLA's message of a program that is larger than the device."""
+    match = _XLA.search(text)
+    if match is None or len(match[1]) > 20 or len(match[3]) > 20:
+        return None
+    program, room = _bytes(match[1], match[2]), _bytes(match[3], match[4])
+    return OutOfMemory(
+        rank=rank,
+        tried=max(program - room, 0.0),
+        total=room,
+        free=None,
+        in_use=None,
+        allocated=None,
+        reserved=None,
+        unallocated=None,
+        program=program,
+    )
+
+
 def out_of_memory(message: str, rank: int | None = None) -> OutOfMemory | None:
-    """A message of PyTorch on CUDA or ROCm, old or new, its lines joined by spaces; None where it is none."""
+    """A message of PyTorch on CUDA or ROCm, old or new, or of XLA, its lines joined by spaces; None if it is none."""
     text = " ".join(message.split())[:8000]
-    tried = _find(r"Tried to allocate SIZE", text)
+    if (of_xla := _of_xla(text, rank)) is not None:
+        return of_xla
+    tried = _find(r"(?:(?:tried|trying) to allocate|out of memory allocating) SIZE", text)
     if tried is None:
         return None
     allocated = _find(r"(?:Of the allocated memory )SIZE is allocated by PyTorch", text)

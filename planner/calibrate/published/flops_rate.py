@@ -46,10 +46,11 @@ def with_flops_rate(measured: Measurement, row: Mapping[str, str], run: Run) -> 
     kind = (row.get("flops_kind") or "").strip().lower()
     per_token = counted_flops_per_token(run.problem, run.config, kind)
     job, devices = run.problem.job, run.problem.cluster.num_devices
+    noun = run.problem.cluster.accelerator.noun
     rate = (number_of(row, "tflops_per_gpu") or 0.0) * 1e12
     seconds = per_token * job.tokens_per_step / devices / rate
     said = (
-        f"measured step of {seconds:.4g} s: {rate / 1e12:g} TFLOP/s per GPU at {per_token / 1e9:.4g} GFLOP a token "
+        f"measured step of {seconds:.4g} s: {rate / 1e12:g} TFLOP/s per {noun} at {per_token / 1e9:.4g} GFLOP a token "
         f"({kind})"
     )
     return replace(measured, step_time=seconds), said

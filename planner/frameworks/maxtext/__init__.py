@@ -105,5 +105,6 @@ MAXTEXT: Final = Framework(
     parse=parse,
     recognizes=recognizes,
     stacks=("maxtext",),
+    usual_zero=3,  # ici_fsdp_parallelism is -1 in configs/base.yml
     starts_on=_starts_on,
 )

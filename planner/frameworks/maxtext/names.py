@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from planner.spec.config import RECOMPUTE_MODULES, Recompute
 from planner.spec.job import Optimizer
@@ -44,18 +44,35 @@ class Hardware(StrEnum):
     GPU = "gpu"
 
 
-# accelerator -> a slice's type, and TensorCores a chip, which are what types of v4 and v5p count
-# (utils/accelerator_to_spec_map.py)
-SLICES: Final = {"tpu-v4": ("v4", 2), "tpu-v5e": ("v5e", 1), "tpu-v5p": ("v5p", 2), "tpu-v6e": ("v6e", 1)}
+class SliceNames(NamedTuple):
+    """What begins the type of a slice in MaxText (utils/accelerator_to_spec_map.py) and in XPK (AI-Hypercomputer/xpk
+    at 367c838 core/system_characteristics.py), and the TensorCores of a chip, which types of v4 and v5p count."""
+
+    compiled: str
+    xpk: str
+    cores: int
+
+
+SLICES: Final = {
+    "tpu-v4": SliceNames("v4", "v4", 2), "tpu-v5e": SliceNames("v5e", "v5litepod", 1),
+    "tpu-v5p": SliceNames("v5p", "v5p", 2), "tpu-v6e": SliceNames("v6e", "v6e", 1),
+}  # fmt: skip
 # what it does not run on
 ELSEWHERE: Final = (Architecture.TRAINIUM, Architecture.GAUDI, Architecture.CPU)
 NOT_RUN: Final = tuple(str(architecture) for architecture in ELSEWHERE)  # begin names of such accelerators
 
 
 def slice_type(accelerator: str, devices: int) -> str:
-    """A slice of so many chips as `compile_topology` names it."""
-    name, cores = SLICES[accelerator]
-    return f"{name}-{cores * devices}"
+    """A slice of so many chips, of the usual shape, as `compile_topology` names it."""
+    names = SLICES[accelerator]
+    return f"{names.compiled}-{names.cores * devices}"
+
+
+def device_type(accelerator: str, devices: int, shape: tuple[int, ...]) -> str:
+    """The same as XPK names it; `shape`: where that is not the usual one of so many chips."""
+    names = SLICES[accelerator]
+    axes = "x".join(str(length) for length in sorted(shape))
+    return f"{names.xpk}-{axes or names.cores * devices}"
 
 
 # of float8, Transformer Engine's and XLA's own by delayed scaling (layers/quantizations.py)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from planner.frameworks.framework import Launch
-from planner.frameworks.maxtext.names import CONFIG, PROGRAM, Hardware, slice_type
+from planner.frameworks.maxtext.names import CONFIG, PROGRAM, Hardware, device_type, slice_type
 from planner.frameworks.maxtext.settings import slice_of
+from planner.frameworks.maxtext.slices import is_usual
 from planner.frameworks.scripts import job_name
 
 IMAGE: Final = "ghcr.io/nvidia/jax:maxtext"
@@ -53,17 +54,28 @@ def how_to_run(launch: Launch, hardware: Hardware) -> list[str]:
     if hardware is Hardware.GPU:
         start = f"`NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh` on every one of {launch.nodes} nodes"
         return [f"{start}, in MaxText's container ({IMAGE})."]
-    chips = slice_of(launch)
-    count, kind = launch.devices // chips, slice_type(launch.accelerator, chips)
+    chips, torus = slice_of(launch), launch.torus
+    usual = torus is None or is_usual(torus, launch.accelerator, chips)
+    count, shape = launch.devices // chips, torus.described if torus is not None else chips
+    kind = device_type(launch.accelerator, chips, () if torus is None or usual else torus.shape)
     slices = f"{count} slice" + "s" * (count > 1)
     return [
-        f"`OUTPUT=gs://... bash launch.sh` on every one of {launch.nodes} hosts of {slices} of {kind} ({chips} chips "
-        "each), in an environment that has MaxText; with XPK:",
+        f"`OUTPUT=gs://... bash launch.sh` on every virtual machine of {slices} of {shape} chips, in an environment "
+        "that has MaxText; with XPK:",
         "",
         f"    xpk workload create --workload {job_name(launch)} --num-slices {count} --device-type {kind} \\",
         '      --command "OUTPUT=gs://... bash launch.sh" ...',
         "",
+        *_compiled(slice_type(launch.accelerator, chips) if usual else "", count),
+    ]
+
+
+def _compiled(topology: str, count: int) -> list[str]:
+    """How the step is compiled elsewhere, for slices that have a name there."""
+    if not topology:
+        return ["`train_compile`, which compiles a step without a TPU, has no name for slices of this shape."]
+    return [
         "Without a TPU the step is compiled, and its memory told, by:",
         "",
-        f"    python3 -m {PROGRAM}_compile {CONFIG} compile_topology={kind} compile_topology_num_slices={count}",
+        f"    python3 -m {PROGRAM}_compile {CONFIG} compile_topology={topology} compile_topology_num_slices={count}",
     ]

@@ -22,7 +22,7 @@ from planner.frameworks.maxtext.names import (
     Hardware,
     Repeated,
 )
-from planner.frameworks.maxtext.slices import SPLIT, needs_split
+from planner.frameworks.maxtext.slices import SPLIT, split_on
 from planner.frameworks.refuse import (
     is_pure_bf16,
     require,
@@ -67,7 +67,8 @@ def settings_of(launch: Launch) -> dict[str, Any]:
             f"every axis of the mesh must lie in a slice, of {slice_of(launch)} devices, or fill whole slices"
         )
         raise UnsupportedError(must, config.describe(), "choose degrees with the factors of a slice")
-    split = hardware is Hardware.TPU and needs_split(mesh.ici, launch.accelerator, slice_of(launch))
+    torus = launch.torus if hardware is Hardware.TPU else None
+    split = torus is not None and split_on(mesh.ici, launch.accelerator, torus) is not None
     steps = TRIAL_STEPS if job.tokens is None else max(int(-(-job.tokens // job.tokens_per_step)), 1)
     return {
         "base_config": "base.yml",

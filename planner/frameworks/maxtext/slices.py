@@ -66,11 +66,11 @@ def split_on(sizes: Mapping[str, int], accelerator: str, torus: Torus) -> str | 
     return split_axis([(axis, sizes.get(axis, 1)) for axis in ASSIGNED], torus.shape)
 
 
-def needs_split(sizes: Mapping[str, int], accelerator: str, devices: int) -> bool:
-    """Must the files of a TPU's slice of so many devices allow an axis of its torus to be divided?"""
-    torus = load_accelerator(accelerator).torus
-    part = torus.holding(devices) if torus is not None else None
-    return part is not None and split_on(sizes, accelerator, part) is not None
+def is_usual(slice_: Torus, accelerator: str, devices: int) -> bool:
+    """Is it the slice of so many devices that is lent where no shape is asked for?"""
+    whole = load_accelerator(accelerator).torus
+    lent = whole.holding(devices) if whole is not None else None
+    return lent is not None and sorted(lent.shape) == sorted(slice_.shape)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from planner.errors import UnitError, UnsupportedError
+from planner.spec.machine.architecture import Architecture as Architecture
 from planner.spec.machine.torus import Torus
 from planner.spec.precision import RECIPES, Dtype, Precision
 from planner.units import parse_quantity
@@ -34,33 +35,6 @@ class LinkKind(StrEnum):
     ETHERNET = "ethernet"
     OMNIPATH = "omnipath"
     SLINGSHOT = "slingshot"
-
-
-class Architecture(StrEnum):
-    """A hardware generation: what decides which kernels and formats exist."""
-
-    VOLTA = "volta"
-    AMPERE = "ampere"
-    ADA = "ada"
-    HOPPER = "hopper"
-    BLACKWELL = "blackwell"
-    CDNA2 = "cdna2"
-    CDNA3 = "cdna3"
-    CDNA4 = "cdna4"
-    TPU = "tpu"
-    GAUDI = "gaudi"
-    TRAINIUM = "trainium"
-    CPU = "cpu"
-
-    @property
-    def is_nvidia(self) -> bool:
-        """Whether its libraries are cuBLAS and NCCL."""
-        return self in (self.VOLTA, self.AMPERE, self.ADA, self.HOPPER, self.BLACKWELL)
-
-    @property
-    def is_compiled_for(self) -> bool:
-        """Whether a step is one program of XLA's, which the host starts once."""
-        return self in (self.TPU, self.TRAINIUM)
 
 
 # generations with 8-bit products that lack a recipe's scales
@@ -115,22 +89,26 @@ class FileModel(BaseModel):
 
 class TorusSpec(FileModel):
     """Links to the neighbours alone. `shape`: devices along each axis of the largest slice, `links`: of one link along
-    each; `ring`, `cubes`: see `spec.machine.torus.Torus`."""
+    each; `ring`, `cubes`, `slices`: see `spec.machine.torus.Torus`."""
 
     shape: tuple[Count, ...] = Field(min_length=1, max_length=4)
     links: tuple[Bandwidth, ...]
     ring: Count
     cubes: bool = False
+    slices: tuple[tuple[Count, ...], ...] = ()
 
     @model_validator(mode="after")
     def _a_link_an_axis(self) -> TorusSpec:
         if len(self.links) != len(self.shape):
             raise ValueError(f"links must be one for each of {len(self.shape)} axes, given {len(self.links)}")
+        if any(len(shape) != len(self.shape) for shape in self.slices):
+            raise ValueError(f"slices must be shapes of {len(self.shape)} axes, given {list(self.slices)}")
         return self
 
     def torus(self) -> Torus:
         """The inner form."""
-        return Torus(self.shape, self.links, self.ring, self.cubes)
+        slices = tuple(tuple(sorted(shape)) for shape in self.slices)
+        return Torus(self.shape, self.links, self.ring, self.cubes, slices)
 
 
 class ScaleUpLinkSpec(FileModel):
@@ -257,6 +235,11 @@ class Accelerator:
     host: HostProcessor | None = None
     integrated_nics: bool = False
     typical_node: TypicalNode | None = None
+
+    @property
+    def noun(self) -> str:
+        """What people call one such device; an s makes it many."""
+        return self.architecture.words.noun
 
     @property
     def instructions(self) -> Architecture:

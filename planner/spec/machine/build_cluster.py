@@ -27,10 +27,10 @@ _NON_BLOCKING: Final = "the fabric between nodes does not block"
 class NodeTypeError(InputError):
     """A node type, of which nobody said how many. `per_node`: its devices; `smallest`: as many as have every link."""
 
-    def __init__(self, spec: ClusterSpec) -> None:
+    def __init__(self, spec: ClusterSpec, noun: str) -> None:
         self.per_node = spec.node.accelerators
         self.smallest = smallest_size(spec) or self.per_node
-        must = f"{spec.name} is a node type, so the number of GPUs must be given"
+        must = f"{spec.name} is a node type, so the number of {noun}s must be given"
         super().__init__(must, hint=f"add --gpus {self.per_node}")
 
 
@@ -47,8 +47,8 @@ def cluster_from_spec(spec: ClusterSpec, accelerator: Accelerator, gpus: int | N
     per_node = spec.node.accelerators
     if spec.nodes == "any":
         if gpus is None:
-            raise NodeTypeError(spec)
-        check_device_count(gpus, per_node, None, spec.name)
+            raise NodeTypeError(spec, accelerator.noun)
+        check_device_count(gpus, per_node, None, spec.name, accelerator.noun)
         total = _room_for(gpus, _largest_domain(spec), _torus_of(spec, accelerator))
     else:
         total = spec.nodes * per_node
@@ -116,8 +116,9 @@ def slice_of(torus: Torus, domain: int) -> Torus:
     """The slice of so many devices. Raises `InputError` where they are none."""
     part = torus.holding(domain)
     if part is None:
-        must = f"a scale-up domain must be a grid within {torus.described} devices"
-        raise InputError(must, str(domain), "take a number with small factors, such as a power of 2")
+        must = f"a scale-up domain must be {torus.lent}"
+        hint = "take a power of 2, or give the slice's own shape and links: node.scale_up.torus of a cluster file"
+        raise InputError(must, str(domain), hint)
     return part
 
 
@@ -211,7 +212,7 @@ def assemble_cluster(
     if devices_per_node <= 0:
         raise InputError("a node must hold at least one device", str(devices_per_node))
     name = f"{accelerator.name} nodes of {devices_per_node}"
-    check_device_count(gpus, devices_per_node, None, name)
+    check_device_count(gpus, devices_per_node, None, name, accelerator.noun)
     domain = typical_domain(accelerator, devices_per_node) if scale_up_domain is None else scale_up_domain
     if domain <= 0 or max(domain, devices_per_node) % min(domain, devices_per_node):
         raise InputError(

@@ -277,7 +277,7 @@ class Tier:
             return replace(self, size=devices)
         part = self.torus.holding(devices)
         if part is None:
-            must = f"a slice of {self.kind} must be a grid within {self.torus.described} devices"
+            must = f"a slice of {self.kind} must be {self.torus.lent}"
             raise InputError(must, str(devices), "take a number with small factors, such as a power of 2")
         return replace(self, size=devices, torus=part)
 
@@ -326,7 +326,7 @@ class Cluster:
         each), which is what a scheduler's placement is asked for; said in `assumed`. So are slices of a torus that has
         no grid of `n`.
         """
-        check_device_count(n, self.devices_per_node, self.num_devices, self.name)
+        check_device_count(n, self.devices_per_node, self.num_devices, self.name, self.accelerator.noun)
         if n == self.num_devices:
             return self
         tiers: list[Tier] = []
@@ -366,15 +366,17 @@ def _even_domain(n: int, tier: Tier, below: int, per_node: int) -> int:
     )
 
 
-def check_device_count(n: int, per_node: int, available: int | None, name: str) -> None:
-    """Raise `InputError` unless `n` devices of `name` are above 0, whole nodes, and no more than it has."""
+def check_device_count(n: int, per_node: int, available: int | None, name: str, noun: str) -> None:
+    """Raise `InputError` unless `n` devices (`noun`) of `name` are above 0, whole nodes, and no more than it has."""
     if isinstance(n, bool) or not isinstance(n, int) or n <= 0:
         raise InputError(
-            "the number of GPUs must be a whole number above 0", repr(n), "give --gpus 8, for example"
+            f"the number of {noun}s must be a whole number above 0", repr(n), "give --gpus 8, for example"
         )
     if n > _MOST_DEVICES:
         raise InputError(
-            f"the number of GPUs must be at most {_MOST_DEVICES:,}", f"{n:,}", "give --gpus a smaller number"
+            f"the number of {noun}s must be at most {_MOST_DEVICES:,}",
+            f"{n:,}",
+            "give --gpus a smaller number",
         )
     if available is not None and n > available:
         raise InputError(

@@ -26,13 +26,18 @@ _SLICES: Final = {"hybrid_sharding": (3,)}
 _WHOLE: Final = {"slowdown_per_doubling": 0.0}  # of NCCL's collectives and GPU hosts
 
 
+def runs_on(stack: Stack, chip: Accelerator) -> bool:
+    """Whether the stack's steps are compiled, on a device that needs them to be."""
+    return stack.framework in COMPILES or not chip.architecture.is_compiled_for
+
+
 def as_compiled(stack: Stack, chip: Accelerator) -> Stack:
     """The stack as its program runs on the device: no launches of layers, kernels at the rates of the device's tables,
     and no CUDA context, as `memory` is what XLA gives a program; so nothing of it is fitted. Raises `UnsupportedError`.
 
     A calibration's factors were measured on the device itself and stay.
     """
-    if stack.framework not in COMPILES:
+    if not runs_on(stack, chip):
         raise UnsupportedError(
             f"the stack must be one that is compiled for {chip.name}",
             f"{stack.name}, which launches kernels of GPUs",

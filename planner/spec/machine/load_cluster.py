@@ -7,7 +7,7 @@ touches files. Left out: downloading anything, and probing the machine planner r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from planner.errors import (
 )
 from planner.spec.load_yaml import read_yaml
 from planner.spec.machine.accelerator import AcceleratorSpec, accelerator_from_spec
+from planner.spec.machine.architecture import ANY_DEVICE, GPU
 from planner.spec.machine.build_cluster import assemble_cluster, beyond_any_nic, cluster_from_spec
 from planner.spec.machine.cluster import Accelerator, Cluster, ClusterSpec, FieldError, LinkKind
 from planner.spec.machine.fabric_text import GRAMMAR, looks_like_shorthand, parse_shorthand
@@ -155,6 +156,12 @@ def load_accelerator(name: str) -> Accelerator:
     return accelerator_from_spec(_read_spec(path, AcceleratorSpec))
 
 
+def noun_of(accelerators: Iterable[str]) -> str:
+    """What people call devices of these names: "device" of several kinds, "GPU" where an older file has no name."""
+    nouns = {load_accelerator(name).noun if name else GPU for name in accelerators} or {GPU}
+    return nouns.pop() if len(nouns) == 1 else ANY_DEVICE
+
+
 def load_cluster(text: str, gpus: int | None = None) -> Cluster:
     """The first `gpus` devices (None: all) of a name, a YAML path, or a shorthand. Raises `InputError`."""
     if not text.strip():
@@ -179,6 +186,12 @@ def cluster_spec(text: str) -> ClusterSpec | None:
     if named is None and (looks_like_shorthand(text) or not _is_file(text)):
         return None
     return _read_spec(named or Path(text), ClusterSpec)
+
+
+def accelerator_of(text: str) -> str:
+    """The accelerator of a name, a YAML path, or a shorthand. Raises `InputError`."""
+    spec = cluster_spec(text)
+    return load_accelerator(parse_shorthand(text).accelerator if spec is None else spec.accelerator).name
 
 
 def names_no_file(text: str) -> bool:

@@ -26,13 +26,16 @@ class Torus:
     """A grid of devices. `shape`: devices along each axis; `links`: bytes/s per direction of one link along it.
 
     `ring`: an axis whose length is a multiple of it closes to a ring, any other is a line. `cubes`: rings close where
-    all axes would alone, as optical switches join whole cubes (TPU v4, v5p).
+    all axes would alone, as optical switches join whole cubes of `ring` devices along each axis (TPU v4, v5p).
+    `slices`: the shapes that a job is given, whichever way their axes lie; empty: any grid, of cubes whole ones or
+    an even part of one.
     """
 
     shape: tuple[int, ...]
     links: tuple[float, ...]
     ring: int
     cubes: bool = False
+    slices: tuple[tuple[int, ...], ...] = ()
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -50,16 +53,36 @@ class Torus:
     @property
     def described(self) -> str:
         """The shape in words."""
-        return " x ".join(str(length) for length in self.shape)
+        return _words(self.shape)
+
+    @property
+    def lent(self) -> str:
+        """What a slice of it must be, in words."""
+        if self.slices:
+            return "of a shape that is lent, " + ", ".join(_words(shape) for shape in self.slices)
+        cubes = (
+            f" of whole cubes of {self.ring} along each axis or an even part of one," if self.cubes else ""
+        )
+        return f"a grid{cubes} within {self.described} devices"
 
     def holding(self, devices: int) -> Torus | None:
-        """The slice of so many devices, None where they are no grid within this one.
+        """The slice of so many devices, None where no job is given so many of this one.
 
         Of all grids the one with the shortest longest axis, then with most rings, the fastest links, the least
         circumference: Google's own shapes of v4 to v6e slices (cloud.google.com/tpu/docs/v5p, v6e).
         """
-        shapes = _shapes(devices, self.shape)
+        shapes = filter(self._lends, _shapes(devices, self.shape))
         return min((replace(self, shape=shape) for shape in shapes), key=_preference, default=None)
+
+    def _lends(self, shape: tuple[int, ...]) -> bool:
+        if self.slices:
+            return tuple(sorted(shape)) in self.slices
+        whole = all(length % self.ring == 0 for length in shape)
+        return not self.cubes or whole or all(self.ring % length == 0 for length in shape)
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(length) for length in shape)
 
 
 def _preference(slice_: Torus) -> tuple[float, ...]:

@@ -30,6 +30,8 @@ STEPS = [
     (logs.TRAINER, "transformers", {"seconds": 4.31}),
     (logs.TRAINER_END, "transformers", {"seconds": 1 / 61.35}),
     (logs.COMPOSER, "composer", {"seconds": 1 / 61.35}),
+    (logs.MAXTEXT, "maxtext", {"seconds": 4.31, "tokens_per_device": 6480.0, "flops": 388.12}),
+    (logs.MAXTEXT_RAMPUP, "maxtext", {"seconds": 4.31}),
 ]
 
 
@@ -173,3 +175,27 @@ def test_a_long_log_is_read(tmp_path: Path) -> None:
     noise = "INFO: loading shard 00012 of the data set, checksum ok, 1,234 documents\n" * 20
     (tmp_path / "x.log").write_text((noise + line + "\n") * 5000)
     assert len(read_log(tmp_path / "x.log").steps) == 1
+
+
+XLA = (
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in "
+    "memory space {}. Used {} of {}. Exceeded {} capacity by {}."
+)
+
+
+def test_programs_that_xla_did_not_compile() -> None:
+    lines = [XLA.format("hbm", "63.80G", "31.25G hbm", "hbm", "32.55G"), "", "Total hbm usage >= 65.05G:"]
+    (found,) = read_lines(lines, "log").ooms
+    assert found.program == pytest.approx(63.8 * GIB)
+    assert found.total == pytest.approx(31.25 * GIB)
+    assert found.tried == pytest.approx(32.55 * GIB)
+    assert found.allocated is None
+    assert out_of_memory(XLA.format("vmem", "32.42M", "16.00M vmem", "vmem", "16.42M")) is None  # of a kernel
+
+
+@pytest.mark.parametrize("words", ["Out of memory while trying to allocate", "Out of memory allocating"])
+def test_jax_on_gpus_says_what_it_tried(words: str) -> None:
+    found = out_of_memory(f"XlaRuntimeError: RESOURCE_EXHAUSTED: {words} 17179869184 bytes.")
+    assert found is not None
+    assert found.tried == 16 * GIB
+    assert found.program is None

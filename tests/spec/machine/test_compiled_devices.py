@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.catalog.load_stacks import load_stack, stacks_to_plan
+from planner.catalog.load_stacks import DEFAULT_STACK, default_stack, load_stack, stacks_to_plan
 from planner.errors import UnsupportedError
-from planner.estimate import make_estimate
+from planner.estimate import make_estimate, named_config
 from planner.request import Request, resolve
 from planner.spec.config import Recompute
 from planner.spec.load_model import load_model
@@ -56,7 +56,25 @@ def test_other_stacks_are_refused() -> None:
             with pytest.raises(UnsupportedError, match="maxtext-2024"):
                 with_device_kernels(load_stack(name), LLAMA, V5P, Precision.BF16)
     with pytest.raises(UnsupportedError, match="launches kernels of GPUs"):
-        resolve(Request("llama-3.1-8b", "tpu-v5p", 64, 4096, "64"))
+        resolve(Request("llama-3.1-8b", "tpu-v5p", 64, 4096, "64", stack="megatron-2026"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "stack"), [("tpu-v5p", "maxtext-2024"), ("trn2", "maxtext-2024"), ("gaudi3", DEFAULT_STACK)]
+)
+def test_unasked_the_stack_is_one_that_runs(cluster: str, stack: str) -> None:
+    problem, assumed = resolve(Request("llama-3.1-8b", cluster, 64, 4096, "64"))
+    assert problem.stack.name == stack == default_stack(problem.cluster.accelerator)
+    assert f"stack {stack} (default)" in assumed
+
+
+def test_maxtext_shards_weights_unasked() -> None:
+    """Its files take the rest of the mesh for fsdp (ici_fsdp_parallelism -1)."""
+    problem, _ = resolve(Request("llama-3.1-8b", "tpu-v5p", 64, 4096, "64"))
+    assert named_config({}, problem)[0].zero == 3
+    assert named_config({"zero": (1,)}, problem)[0].zero == 1
+    gpus, _ = resolve(Request("llama-3.1-8b", "dgx-h100", 64, 4096, "64"))
+    assert named_config({}, gpus)[0].zero == 1
 
 
 def test_nothing_fitted_on_gpus_is_carried_over() -> None:

@@ -32,6 +32,48 @@ def test_a_slice_is_as_near_a_cube_as_it_can(torus: Torus, devices: int, shape: 
     assert sorted(part.shape) == sorted(shape)
 
 
+# MaxText's own names of slices, utils/accelerator_to_spec_map.py at e591f30; XPK's defaults are the same
+@pytest.mark.parametrize(
+    ("name", "devices", "shape"),
+    [
+        ("tpu-v5p", 192, (4, 4, 12)), ("tpu-v5p", 320, (4, 4, 20)), ("tpu-v5p", 384, (4, 8, 12)),
+        ("tpu-v5p", 448, (4, 4, 28)), ("tpu-v5p", 576, (4, 12, 12)), ("tpu-v5p", 1280, (8, 8, 20)),
+        ("tpu-v5p", 1536, (8, 12, 16)), ("tpu-v5p", 1792, (8, 8, 28)), ("tpu-v5p", 2560, (8, 16, 20)),
+        ("tpu-v4", 192, (4, 4, 12)), ("tpu-v4", 768, (8, 8, 12)), ("tpu-v5e", 32, (4, 8)), ("tpu-v6e", 8, (2, 4)),
+    ],
+)  # fmt: skip
+def test_slices_of_whole_cubes_are_googles(name: str, devices: int, shape: tuple[int, ...]) -> None:
+    torus = load_accelerator(name).torus
+    assert torus is not None
+    part = torus.holding(devices)
+    assert part is not None
+    assert tuple(sorted(part.shape)) == shape
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        ("tpu-v5p", 12),
+        ("tpu-v5p", 96),
+        ("tpu-v5p", 288),
+        ("tpu-v4", 48),
+        ("tpu-v6e", 96),
+        ("tpu-v5e", 64 * 3),
+    ],
+)
+def test_shapes_that_nobody_is_lent_are_no_slices(name: str, devices: int) -> None:
+    torus = load_accelerator(name).torus
+    assert torus is not None
+    assert torus.holding(devices) is None
+    cluster = load_cluster(name, devices)
+    assert cluster.scale_up_domain < devices
+    assert torus.holding(cluster.scale_up_domain) is not None
+
+
+def test_a_node_of_trainium_is_used_in_part() -> None:
+    assert load_cluster("trn2", 12).tiers[0].size == 12
+
+
 def test_what_is_no_grid_is_no_slice() -> None:
     assert V6E.holding(17) is None
     assert V6E.holding(512) is None
@@ -84,7 +126,7 @@ def test_messages_pass_one_link_of_a_torus_and_all_of_a_switch() -> None:
     assert node.hop_bandwidth == node.bandwidth
 
 
-@pytest.mark.parametrize(("devices", "slice_"), [(124, 4), (8192, 4096), (8736, 4368)])
+@pytest.mark.parametrize(("devices", "slice_"), [(124, 4), (8192, 4096), (8736, 32)])
 def test_a_number_without_a_grid_is_several_slices(devices: int, slice_: int) -> None:
     for cluster in (load_cluster("tpu-v5p", devices), load_cluster(f"{devices // 4}x4 tpu-v5p")):
         assert [tier.size for tier in cluster.tiers] == [slice_, devices]
@@ -92,8 +134,11 @@ def test_a_number_without_a_grid_is_several_slices(devices: int, slice_: int) ->
 
 
 def test_a_domain_without_a_grid_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="16 x 16"):
+    with pytest.raises(InputError, match="16 x 16") as refused:
         build_cluster("tpu-v6e", 8 * 17, 8, 8 * 17)
+    assert "node.scale_up.torus" in refused.value.hint
+    with pytest.raises(InputError, match="whole cubes of 4 along each axis"):
+        build_cluster("tpu-v5p", 96, 4, 96)
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD)
     with pytest.raises(InputError, match="grid within 4 x 4 x 4"):  # one slice, and nothing beyond it
@@ -123,6 +168,7 @@ def test_a_file_describes_a_torus_of_its_own(tmp_path: Path) -> None:
         ("45 GB/s]", "45 GB/s, 45 GB/s]", "one for each of 3 axes"),
         ("domain: 64,", "domain: 64, bandwidth: 500 GB/s,", "must sum up to bandwidth"),
         ("ring: 4", "rings: 4", "ring"),
+        ("ring: 4", "ring: 4, slices: [[4, 4]]", "shapes of 3 axes"),
     ],
 )
 def test_a_torus_that_does_not_fit_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
