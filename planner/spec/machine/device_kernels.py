@@ -123,7 +123,7 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator, precision:
     """
     if not stack.kernels.attention.is_flash:
         return ""
-    if chip.architecture is Architecture.VOLTA:
+    if chip.architecture in (Architecture.VOLTA, Architecture.TURING):
         return "flash kernels need compute capability 8.0 (Ampere) or more"
     if precision is Precision.FP32 and stack.framework in TRANSFORMER_ENGINE:
         return "Transformer Engine's flash and cuDNN kernels take 16 and 8 bits, not fp32"
