@@ -233,6 +233,8 @@ def scale_up_entry(rows: list[Row], gpu: str) -> ScaleUpEntry:
     operations["p2p"] = P2P[device.kind]
     if device.kind == "pcie":
         operations["p2p"] = along_the_ring(operations["all_gather"])
+    if device.outlier:
+        operations["outlier"] = True
     return ScaleUpEntry(
         accelerator=device.name,
         architecture=device.architecture,
@@ -288,6 +290,14 @@ def held_out_errors(rows: list[Row]) -> dict[tuple[bool, str, str], list[float]]
         rates = combine(scale_up_entry(rest, gpu), efa_of(gpu), "")
         collect(errors, [row for row in rows if (row[0], row[2], row[3]) == (gpu, ranks, nodes)], rates)
     return errors
+
+
+def stand_in_errors(gpu: str) -> list[list[float]]:
+    """The same by what a question gets that names a device whose own host is an outlier, by operation."""
+    device, errors = DEVICES[gpu], defaultdict[tuple[bool, str, str], list[float]](list)
+    rates = load_link_rates(device.name, device.architecture, device.kind, "infiniband")
+    collect(errors, [row for row in read_rows() if row[0] == gpu], rates)
+    return [errors[False, f"{operation} {gpu}", "all"] for operation in TIMES]
 
 
 def single_call_errors() -> dict[tuple[bool, str, str], list[float]]:

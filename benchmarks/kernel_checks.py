@@ -262,6 +262,11 @@ def collective_tables() -> str:
         [gpu, *(errors_text(found[False, f"{what} {gpu}", "all"]) for what in fit_links.TIMES)]
         for gpu in link_tables.DEVICES
     ]
+    devices += [
+        [f"{gpu}, taken as a usual host", *(errors_text(found) for found in fit_links.stand_in_errors(gpu))]
+        for gpu, device in link_tables.DEVICES.items()
+        if device.outlier
+    ]
     several = [
         [what, size, errors_text(errors)] for (many, what, size), errors in sorted(found.items()) if many
     ]

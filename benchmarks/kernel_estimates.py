@@ -19,6 +19,13 @@ PLATEAU_OVER_BEST = 0.83
 # name: (compute units, sustained plateau, kin for attention, source)
 ROOFLINES: dict[str, tuple[int, float, str, str]] = {
     "v100-sxm2-32g": (80, 0.74, "a100-sxm-80g", "plateau of A100, sustained: no measurement"),
+    "t4-pcie-16g": (
+        40,
+        0.55,
+        "a100-sxm-80g",
+        "plateau of A100 at 0.75 of the boost clock, unverified: 70 W for 40 SMs where V100's 80, of the same process, "
+        "have 300 at 1,530 MHz, clock as the cube root of the power per SM; no measurement",
+    ),
     "h20-sxm-96g": (
         78,
         0.83,
@@ -86,6 +93,7 @@ KIN: dict[str, tuple[str, float | None, str]] = {
 }
 BY_ARCHITECTURE = {
     "volta": "v100-sxm2-32g",
+    "turing": "t4-pcie-16g",
     "ampere": "a100-sxm-80g",
     "ada": "l40s",
     "hopper": "h100-sxm-80g",

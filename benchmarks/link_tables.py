@@ -31,13 +31,15 @@ OPERATIONS: Final = {
 
 @dataclass(frozen=True)
 class Device:
-    """An accelerator of the table; `nominal`: scale-up bytes/s per direction. Kin fill the sizes it lacks."""
+    """An accelerator of the table; `nominal`: scale-up bytes/s per direction. Kin fill the sizes it lacks. `outlier`:
+    its one host is unlike others of the kind (`ScaleUpEntry.outlier`)."""
 
     name: str
     architecture: str
     kind: str
     nominal: float
     kin: tuple[str, ...] = ()
+    outlier: bool = False
 
 
 # the first of a kind stands in for links without rows: the switch of the A100 does not reduce
@@ -50,7 +52,7 @@ DEVICES: Final = {
     "gb200": Device("gb200", "blackwell", "nvlink", 900e9, ("gb300", "b200")),
     "gb300": Device("gb300", "blackwell", "nvlink", 900e9, ("gb200", "b200")),
     "rtx_pro_6000_server": Device("rtx-pro-6000-server", "blackwell", "pcie", 63e9, ()),
-    "l40s": Device("l40s", "ada", "pcie", 31e9, ("rtx_pro_6000_server",)),
+    "l40s": Device("l40s", "ada", "pcie", 31e9, ("rtx_pro_6000_server",), outlier=True),
 }
 # line rate per device of the fabrics in the table [bytes/s]: 8 devices on 4 x 100, 32 x 100, 8 x 400 Gbit/s
 FABRICS: Final = {"a100_sxm_80g": 6.25e9, "h100_sxm_80g": 50e9, "h200_sxm": 50e9, "b200": 50e9}

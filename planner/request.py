@@ -31,6 +31,7 @@ from planner.spec.machine.device_kernels import (
     with_device_kernels,
 )
 from planner.spec.machine.load_cluster import load_cluster
+from planner.spec.machine.topology import said_of_host
 from planner.spec.model import ModelSpec
 from planner.spec.planfile import Objective
 from planner.spec.precision import Dtype, Precision
@@ -159,7 +160,7 @@ def resolve(
         load_assumptions(request.assume).stages_checkpoints,
     )  # fmt: skip
     assumed += _fine_tuning(job, stack)
-    assumed += missing_kernels(stack, model, cluster.accelerator, job.precision)
+    assumed += (*missing_kernels(stack, model, cluster.accelerator, job.precision), *said_of_host(cluster))
     problem = Problem(
         model, cluster, job, with_device_kernels(stack, model, cluster.accelerator, job.precision)
     )

@@ -2,7 +2,8 @@
 
 Reads `links.yaml`, which benchmarks/fit_links.py derives, and `links_published.yaml`. A machine without rows
 of its own takes those of its nearest kin: same accelerator, else same architecture (not over PCIe), else same kind of
-link; `LinkRates.kin` says so. Left out: nominal bandwidths, which are in the cluster specification.
+link; `LinkRates.kin` says so. A host that reaches far less than the others of its kind is nobody's. Left out: nominal
+bandwidths, which are in the cluster specification.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class OperationEntry(_Model):
 
 
 class ScaleUpEntry(_Model):
-    """The scale-up link of one accelerator."""
+    """The scale-up link of one accelerator. `outlier`: of one host that others are unlike, whatever its devices:
+    kept to be judged by its own rows (benchmarks/kernel_checks.py), no question gets it."""
 
     accelerator: str
     architecture: str
@@ -84,6 +86,7 @@ class ScaleUpEntry(_Model):
     note: str = ""
     measured: bool
     unverified: bool = False
+    outlier: bool = False
 
 
 class FabricEntry(_Model):
@@ -151,7 +154,7 @@ def choose(
 ) -> tuple[ScaleUpEntry, FabricEntry, str]:
     """The entries nearest to a machine, and what they stand in for ("" when they are its own)."""
     kind = _known("scale-up link", scale_up_kind, _SCALE_UP_KINDS)
-    same_kind = [entry for entry in file.scale_up if entry.kind == kind]
+    same_kind = [entry for entry in file.scale_up if entry.kind == kind and not entry.outlier]
     name, arch = _folded(accelerator_name), architecture.lower()
     own = [entry for entry in same_kind if _same_device(name, _folded(entry.accelerator))]
     # over PCIe a host decides, not its devices' generation: what three of four measured ones reach stands first

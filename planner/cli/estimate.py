@@ -118,6 +118,7 @@ def _elsewhere(
     from planner.planned import planned_cluster, problem_on
     from planner.spec.machine.device_kernels import missing_kernels, require_recipe
     from planner.spec.machine.load_cluster import load_cluster
+    from planner.spec.machine.topology import said_of_host
 
     given = plan.subject.cluster
     count = gpus or given.devices
@@ -127,7 +128,7 @@ def _elsewhere(
     here = f"on {machine.num_devices:,} {chip.name} of {machine.name}"
     there = f"planned for {given.devices:,} {given.accelerator} of {given.name}"
     missing = missing_kernels(load_stack(plan.subject.stack.name), problem.model, chip, problem.job.precision)
-    return problem, (f"{here}; {there}", *machine.assumed, *missing)
+    return problem, (f"{here}; {there}", *machine.assumed, *missing, *said_of_host(problem.cluster))
 
 
 def _on_devices(config: ParallelConfig, problem: Problem) -> tuple[ParallelConfig, tuple[str, ...]]:

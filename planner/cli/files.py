@@ -177,6 +177,7 @@ def problem_of(
     from planner.spec.load_model import load_model
     from planner.spec.machine.device_kernels import missing_kernels, require_recipe, with_device_kernels
     from planner.spec.machine.load_cluster import load_cluster
+    from planner.spec.machine.topology import said_of_host
     from planner.spec.precision import Precision
     from planner.spec.rule import Problem
 
@@ -228,7 +229,7 @@ def problem_of(
         software, hardware = overlay.of_stack(software), overlay.of_cluster(hardware)
         said.append(f"calibrated with {software.calibration}")
     software = _with_kernels(software, parsed, said)
-    said += missing_kernels(software, spec, hardware.accelerator, job.precision)
+    said += (*missing_kernels(software, spec, hardware.accelerator, job.precision), *said_of_host(hardware))
     return Problem(
         spec, hardware, job, with_device_kernels(software, spec, hardware.accelerator, job.precision)
     ), said

@@ -52,7 +52,7 @@ def test_rows_keep_their_order_and_none_raises() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "precision"),
-    [("a100_sxm_80g", "fp8"), ("mi250x", "fp8"), ("h100_sxm_80g", "nvfp4")],
+    [("a100_sxm_80g", "fp8"), ("mi250x", "fp8"), ("h100_sxm_80g", "nvfp4"), ("mi355x", "nvfp4")],
 )
 def test_a_format_that_the_device_lacks_costs_no_file_its_rows(gpu: str, precision: str) -> None:
     """Of a source that no stack was fitted on, whose band asks the cost model."""

@@ -115,8 +115,8 @@ def _full_precision(seen: Observation, severity: float) -> Observation | None:
     return _with_stack(seen, stack)
 
 
-# dense fp32 outside the tensor cores [FLOP/s]: A100 and H100 datasheets (19.5 and 67 TFLOP/s), from memory
-_FP32: Final = {"ampere": 19.5e12, "hopper": 67e12, "blackwell": 75e12, "volta": 15.7e12}
+# dense fp32 outside the tensor cores [FLOP/s]: A100, H100 and T4 datasheets (19.5, 67 and 8.1 TFLOP/s), from memory
+_FP32: Final = {"ampere": 19.5e12, "hopper": 67e12, "blackwell": 75e12, "volta": 15.7e12, "turing": 8.1e12}
 
 
 def chip_fp32(problem: Problem) -> float | None:

@@ -41,6 +41,7 @@ _RELEASES: Final = (
 # Undated software is of the time of its machine: of when most published runs on it were made.
 TIME_OF_MACHINE: Final = {
     Architecture.VOLTA: 202006,
+    Architecture.TURING: 202210,
     Architecture.AMPERE: 202306,
     Architecture.ADA: 202412,
     Architecture.HOPPER: 202412,

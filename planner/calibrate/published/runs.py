@@ -224,6 +224,7 @@ class RunReader:
         assumed += found.said(cluster.num_devices)
         stack = self._polling(stack, cluster.num_devices, degrees)
         precision = precision_in(cells["precision"], cluster.accelerator, [])
+        cluster.accelerator.require(precision)
         stack = self._on_machine(stack, model, cluster.accelerator, precision)
         if degrees.ep > 1 and not model.is_moe:
             assumed.append(f"ep {degrees.ep} for a model without experts: 1")

@@ -37,7 +37,7 @@ class LinkKind(StrEnum):
     SLINGSHOT = "slingshot"
 
 
-# generations with 8-bit products that lack a recipe's scales
+# generations with narrow products that lack a recipe's scales; those of CDNA4 in 4 bits are MXFP4's, one for 32 values
 _WITHOUT_SCALES: Final = {
     Precision.FP8_MX: (
         Architecture.ADA,
@@ -47,6 +47,7 @@ _WITHOUT_SCALES: Final = {
         Architecture.TRAINIUM,
     ),
     Precision.FP8_BLOCKWISE: (Architecture.ADA, Architecture.TPU, Architecture.TRAINIUM),
+    Precision.NVFP4: (Architecture.CDNA4,),
 }
 
 
@@ -266,7 +267,7 @@ class Accelerator:
         has = ", ".join(str(known) for known, _ in self.peak)
         raise UnsupportedError(
             f"{self.name} must compute in {dtype}",
-            f"it computes in {has}",
+            f"its peak in {dtype} is not known; known are {has}",
             "choose a precision with one of these formats, or another accelerator",
         )
 
@@ -278,8 +279,9 @@ class Accelerator:
         """
         self.peak_flops(RECIPES[precision].gemm)
         if self.architecture in _WITHOUT_SCALES.get(precision, ()):
+            bits = 4 if RECIPES[precision].gemm is Dtype.FP4 else 8
             must = f"{self.name} must multiply with scales of {precision}"
-            given = f"its generation, {self.architecture}, has 8-bit GEMMs without them"
+            given = f"its generation, {self.architecture}, has {bits}-bit GEMMs without them"
             raise UnsupportedError(must, given, "choose another precision, as fp8_cs, or another accelerator")
 
 

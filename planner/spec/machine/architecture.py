@@ -23,6 +23,7 @@ class Architecture(StrEnum):
     """A hardware generation: what decides which kernels and formats exist."""
 
     VOLTA = "volta"
+    TURING = "turing"
     AMPERE = "ampere"
     ADA = "ada"
     HOPPER = "hopper"
@@ -38,7 +39,7 @@ class Architecture(StrEnum):
     @property
     def is_nvidia(self) -> bool:
         """Whether its libraries are cuBLAS and NCCL."""
-        return self in (self.VOLTA, self.AMPERE, self.ADA, self.HOPPER, self.BLACKWELL)
+        return self in (self.VOLTA, self.TURING, self.AMPERE, self.ADA, self.HOPPER, self.BLACKWELL)
 
     @property
     def is_compiled_for(self) -> bool:

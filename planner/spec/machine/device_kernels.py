@@ -20,6 +20,11 @@ WRITTEN_FOR_GPUS: Final = (Architecture.GAUDI, Architecture.CPU)
 TRANSFORMER_ENGINE: Final = ("megatron",)
 _HAS_MXFP8: Final = 10
 _NO_MXFP8: Final = 12  # major compute capability, as of RTX PRO 6000 and RTX 5090
+# what Transformer Engine lacks there for a recipe
+_WORKSTATION_LACKS: Final = {
+    Precision.FP8_MX: "not all of whose layouts of products it multiplies",
+    Precision.NVFP4: "where the stochastic rounding of its recipe does not run",
+}
 # programs of transformers take one kernel for all layers
 _ONE_KERNEL: Final = ("deepspeed", "fsdp")
 
@@ -54,14 +59,15 @@ def require_recipe(stack: Stack, chip: Accelerator, precision: Precision) -> Non
     """Raise `UnsupportedError` for a recipe that the device does not multiply in, or not with the stack's library.
 
     Transformer Engine multiplies with MXFP8's scales from compute capability 10.0 on and refuses 12.0 on, not all of
-    whose layouts of products it has (d0067d0 transformer_engine/pytorch/quantization.py _compute_mxfp8_support).
+    whose layouts of products it has (d0067d0 transformer_engine/pytorch/quantization.py _compute_mxfp8_support); the
+    recipe of NVFP4, which rounds stochastically, ends there in an error (8e24e1a docs/support_matrix.rst).
     """
-    engine = stack.framework in TRANSFORMER_ENGINE and precision is Precision.FP8_MX
-    if engine and chip.compute_major >= _NO_MXFP8:
+    lacks = _WORKSTATION_LACKS.get(precision) if stack.framework in TRANSFORMER_ENGINE else None
+    if lacks and chip.compute_major >= _NO_MXFP8:
         must = f"Transformer Engine must multiply with scales of {precision} on {chip.name}"
-        given = f"compute capability {chip.compute_capability}, from {_NO_MXFP8}.0 on it does not"
+        given = f"compute capability {chip.compute_capability}, {lacks}"
         raise UnsupportedError(
-            must, given, "choose another precision, as bf16, or an accelerator such as b200"
+            must, given, "choose another precision, as fp8_cs or bf16, or an accelerator such as b200"
         )
     chip.require(precision)
 
@@ -87,9 +93,10 @@ def missing_kernels(
         else:
             said.append(f"attention of the wide heads keeps its scores, only the softmax fused: {why}")
     if emulates_blocks(stack, chip, precision):
+        prefers = "" if chip.compute_major >= _NO_MXFP8 else " and prefers fp8_mx there"
         said.append(
-            f"{precision} on {chip.name}: Transformer Engine emulates it with products of MXFP8 and prefers fp8_mx "
-            "there; rewriting the scales is not counted"
+            f"{precision} on {chip.name}: Transformer Engine emulates it with products of MXFP8{prefers}; rewriting "
+            "the scales is not counted"
         )
     if chip.architecture in WRITTEN_FOR_GPUS:
         said.append(f"{stack.name} runs on {chip.name} as on a GPU, for which its release was written")
@@ -121,7 +128,7 @@ def _missing_flash(stack: Stack, model: ModelSpec, chip: Accelerator, precision:
     """
     if not stack.kernels.attention.is_flash:
         return ""
-    if chip.architecture is Architecture.VOLTA:
+    if chip.architecture in (Architecture.VOLTA, Architecture.TURING):
         return "flash kernels need compute capability 8.0 (Ampere) or more"
     if precision is Precision.FP32 and stack.framework in TRANSFORMER_ENGINE:
         return "Transformer Engine's flash and cuDNN kernels take 16 and 8 bits, not fp32"

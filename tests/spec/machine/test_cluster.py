@@ -70,6 +70,8 @@ def write(folder: Path, text: str) -> str:
         ("mi300x", "mi300x"),
         ("v100", "v100-sxm2-32g"),
         ("v100_16g", "v100-sxm2-16g"),
+        ("t4", "t4-pcie-16g"),
+        ("t4_pcie_16g", "t4-pcie-16g"),
         ("v100_32g", "v100-sxm2-32g"),
         ("h100_sxm_96g_hbm2e_500w", "h100-sxm-96g-hbm2e-500w"),
     ],
@@ -137,6 +139,9 @@ def test_accelerators_agree_with_the_collected_data() -> None:
         peaks = {d: v for d, v in entry["peak_tflops_dense"].items() if v and d != "int8"}
         if key == "mi250x":
             peaks["fp32"] *= 2  # collected: the vectors' rate
+        if key == "rtx_pro_6000_server":  # collected: those of 16 bits alone
+            bf16 = peaks["bf16"]
+            peaks |= {"fp8": 2 * bf16, "fp4": 4 * bf16, "tf32": bf16 / 2, "fp32": 126}
         assert dict(chip.peak) == {Dtype(d): pytest.approx(v * share * 1e12) for d, v in peaks.items()}
 
 

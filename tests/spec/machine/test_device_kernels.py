@@ -20,8 +20,9 @@ LLAMA = load_model("llama-3.1-8b")
 
 
 @pytest.mark.parametrize("name", ["megatron-2026", "nanotron-2024"])
-def test_volta_has_no_flash_attention(name: str) -> None:
-    stack, volta = load_stack(name), load_cluster("v100-sxm2-32g", 8).accelerator
+@pytest.mark.parametrize("device", ["v100-sxm2-32g", "t4"])
+def test_volta_and_turing_have_no_flash_attention(name: str, device: str) -> None:
+    stack, volta = load_stack(name), load_cluster(f"1x4 {device}", None).accelerator
     assert (
         with_device_kernels(stack, LLAMA, volta, Precision.BF16).kernels.attention
         is AttentionKernel.FUSED_SOFTMAX

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.spec.machine.cluster import LinkKind
+from planner.spec.machine.links import LinkFactors
 from planner.spec.machine.load_cluster import load_accelerator, load_cluster
-from planner.spec.machine.topology import DEVICE, FabricTier, Wiring, derive_tiers, topology_graph
+from planner.spec.machine.topology import (
+    DEVICE,
+    FabricTier,
+    Wiring,
+    derive_tiers,
+    said_of_host,
+    topology_graph,
+)
 
 H100_NODES = Wiring(
     accelerator=load_accelerator("h100"),
@@ -141,3 +149,20 @@ def test_the_fabric_never_widens_outward(wiring: Wiring) -> None:
     fabric = [t for t in derive_tiers(wiring) if t.kind == wiring.fabric]
     assert all(a.bandwidth >= b.bandwidth * (1 - 1e-12) for a, b in itertools.pairwise(fabric))
     assert gcd(*(t.size for t in fabric)) == fabric[0].size
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1x8 l40s", True), ("4x8 rtx4090 100G-ib", True), ("1x4 a100-pcie-80g", True), ("1x2 l40s", False),
+        ("4x1 l40s 100G-eth", False), ("1x8 h100", False), ("1x8 h100-nvl-94g", False), ("1x8 tpu-v5e", False),
+    ],
+)  # fmt: skip
+def test_hosts_of_cards_on_pcie_alone_are_said_to_differ(text: str, said: bool) -> None:
+    assert any("hosts differ" in line for line in said_of_host(load_cluster(text, None))) is said
+
+
+def test_a_measured_host_is_not_assumed() -> None:
+    cluster = load_cluster("1x8 l40s", None)
+    assert said_of_host(replace(cluster, links=LinkFactors(scale_up_bandwidth=0.12))) == ()
+    assert said_of_host(replace(cluster, links=LinkFactors(fabric_bandwidth=0.5)))
