@@ -71,13 +71,14 @@ def _as_it_has_them(config: ParallelConfig, named: Mapping[str, int], problem: P
     broken = {rule.rule for rule in explain_config(config, problem, all_rules_for(problem.stack.framework))}
     schedules = [SCHEDULE_LABELS.index(name) for name in problem.stack.limits.schedules]
     fitting = [kind for kind in schedules if kind and Schedule(kind).runs_chunks(config.vpp)]
-    other = {
-        "sp": ("sp-expressible", 0),  # plain tensor parallelism is all it has
-        "schedule": ("schedule-supported", fitting[0] if fitting else config.schedule),
-        "zero": ("sharded-weights", 3),
-        "etp": ("experts-mesh", config.tp),
-    }
-    changed = {axis: value for axis, (rule, value) in other.items() if rule in broken and axis not in named}
+    other = (
+        ("sp", "sp-expressible", 0),  # plain tensor parallelism is all it has
+        ("schedule", "schedule-supported", fitting[0] if fitting else config.schedule),
+        ("zero", "width-shards", 1),  # too many ranks, or an odd number, to shard weights over all of them
+        ("zero", "sharded-weights", 3),
+        ("etp", "experts-mesh", config.tp),
+    )
+    changed = {axis: value for axis, rule, value in other if rule in broken and axis not in named}
     unsaid = not {"recompute", "recompute_modules", "recompute_layers"} & set(named)
     if "recompute-lists" in broken and unsaid:  # something is always done again: as little as can be
         masks = sorted(modules_tried(problem), key=lambda mask: (mask.bit_count(), mask))

@@ -24,7 +24,7 @@ from planner.frameworks import framework
 from planner.frameworks.framework import ParsedConfig
 from planner.frameworks.known import same_architecture
 from planner.frameworks.maxtext.mesh import Mesh, sizes_of
-from planner.frameworks.maxtext.names import CATALOG, KEPT, MODELS, Repeated
+from planner.frameworks.maxtext.names import CATALOG, KEPT, MODELS, VOCABULARY, Repeated
 from planner.frameworks.maxtext.rules import RULES
 from planner.frameworks.maxtext.settings import per_device
 from planner.frameworks.maxtext.slices import split_on
@@ -245,7 +245,8 @@ def test_its_models_are_the_catalogs(name: str) -> None:
     groups = groups if "deepseek2-236b" not in name else "n_routing_groups: 8\ntopk_routing_group: 3\n"
     back = read(f"model_name: {name}\nici_fsdp_parallelism: 8\ndcn_data_parallelism: 1\n{groups}")
     assert back.model is not None
-    assert same_architecture(back.model, load_model(CATALOG[name.removesuffix("-Instruct")]))
+    catalogs = load_model(CATALOG[name.removesuffix("-Instruct")])
+    assert same_architecture(back.model, replace(catalogs, vocab=VOCABULARY.get(name, catalogs.vocab)))
 
 
 @pytest.mark.parametrize(
@@ -272,6 +273,42 @@ def test_models_whose_blocks_differ_are_refused(model: str) -> None:
     )
     with pytest.raises(UnsupportedError):
         MAXTEXT.render(replace(given, model=spec, config=config), MAXTEXT.default_version)
+
+
+@pytest.mark.parametrize("model", ["gemma-3-4b", "gemma-3-27b"])
+def test_gemma_3_is_written_by_its_name(model: str) -> None:
+    given = posed(model, "tpu-v6e", 256, 512)
+    table = enumerate_configs(given, rules_for(given.stack)).table()
+    for row in random.Random(3).sample(range(len(table)), 6):
+        config = table.row(row)
+        files = written(config, given)
+        axes = settings(files)
+        assert (axes["model_name"], axes["scan_layers"]) == (MODELS[model], False)
+        assert "vocab_size" not in axes  # which the name decides
+        assert "a vocabulary of 262,208" in files["README.md"]
+        back = read(files["config.yml"])
+        assert not back.unknown
+        assert not back.notes
+        assert back.model is not None
+        assert back.model.vocab == 262_144
+        again, _ = problem_of(back, MAXTEXT, "tpu-v6e", 256, None, None)
+        assert config_of(back, again) == config
+        assert written(config, again)["config.yml"] == files["config.yml"]
+    noted = read(f"model_name: {MODELS[model]}\nici_fsdp_parallelism: 256\ndcn_data_parallelism: 1\n")
+    assert any("scan_layers" in note for note in noted.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "taken"), [("gemma-3-4b", True), ("llama-3.1-8b", True), ("mixtral-8x7b", False)]
+)
+def test_muon_runs_on_some_blocks(model: str, taken: bool) -> None:
+    given = posed(model, "tpu-v5p", 64, optimizer="muon")
+    config = replace(BASE, recompute_layers=given.model.num_layers)
+    if taken:
+        assert settings(written(config, given))["opt_type"] == "muon"
+        return
+    with pytest.raises(UnsupportedError, match="Muon on this decoder block"):
+        written(config, given)
 
 
 OWN = """

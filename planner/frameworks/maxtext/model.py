@@ -1,8 +1,8 @@
 """How is a model described in MaxText's settings, and which one do settings describe?
 
-Models of configs/models are named; others are written by their dimensions where the decoder block is that of Llama,
-Mixtral, Qwen 2 or Qwen 3, and those of DeepSeek are read too. Left out: decoder blocks whose layers differ (Gemma,
-Llama 4, gpt-oss, hybrids), and windows, which these blocks do not have.
+Models of configs/models are named, Gemma 3 by its name alone; others are written by their dimensions where the decoder
+block is that of Llama, Mixtral, Qwen 2 or Qwen 3, and those of DeepSeek are read too. Left out: other decoder blocks
+whose layers differ (Gemma 2 and 4, Llama 4, gpt-oss, hybrids), and windows, which these blocks do not have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from planner.frameworks.details import TRAITS, Details, unwritten_rotation
 from planner.frameworks.fields import Settings
 from planner.frameworks.framework import Launch
 from planner.frameworks.known import same_architecture
-from planner.frameworks.maxtext.names import CATALOG, MODELS, TITLE
+from planner.frameworks.maxtext.names import CATALOG, IN_BLOCKS, MODELS, TITLE, VOCABULARY
 from planner.frameworks.refuse import require
 from planner.spec.attention import Attention, AttentionKind, QkNorm
 from planner.spec.dimensions import MOST_LAYERS
@@ -46,7 +46,26 @@ _ROTATION: Final = {
 def shipped_name(model: ModelSpec) -> str:
     """What MaxText calls the model; empty where it has none of these dimensions."""
     names = sorted(MODELS, key=lambda name: name != model.name)
-    return next((MODELS[name] for name in names if same_architecture(load_model(name), model)), "")
+    return next((MODELS[name] for name in names if _is_called(MODELS[name], load_model(name), model)), "")
+
+
+def _is_called(name: str, catalogs: ModelSpec, model: ModelSpec) -> bool:
+    """Is the model MaxText's of that name, or the catalog's, whose vocabulary may have more rows?"""
+    return any(same_architecture(one, model) for one in (catalogs, _with_vocabulary(name, catalogs)))
+
+
+def _with_vocabulary(name: str, model: ModelSpec) -> ModelSpec:
+    return replace(model, vocab=VOCABULARY.get(name, model.vocab))
+
+
+def decoder_block(launch: Launch) -> str:
+    """The decoder block of a model that can be written, of a named one too."""
+    name = shipped_name(launch.model)
+    if name in IN_BLOCKS:
+        return "gemma3"
+    first = launch.model.layers[0]
+    latent = first.attention is not None and first.attention.kind is AttentionKind.MLA
+    return "deepseek" if latent else _block(first)
 
 
 def model_settings(launch: Launch) -> dict[str, Any]:
@@ -140,15 +159,18 @@ def _rotates_as_llama(details: Details) -> bool:
 
 def unwritten(launch: Launch, name: str) -> list[str]:
     """What of the model the settings do not state."""
+    rows = VOCABULARY.get(name, launch.model.vocab)
+    if rows != launch.model.vocab:
+        return [f"a vocabulary of {launch.model.vocab:,}: model_name {name} has {rows:,}"]
     return [] if name != "default" else unwritten_rotation(launch.details, _ROTATION)
 
 
 def named_model(name: str, s: Settings) -> ModelSpec | None:
     """The catalog's model that MaxText calls so, with the groups of experts of the settings; None for another."""
-    known = CATALOG.get(name.replace("-Instruct", ""))
-    if not known:
+    own = name.replace("-Instruct", "")
+    if not (known := CATALOG.get(own)):
         return None
-    model, (groups, top) = load_model(known), _routing_groups(s)
+    model, (groups, top) = _with_vocabulary(own, load_model(known)), _routing_groups(s)
 
     def grouped(layer: Layer) -> Layer:
         if layer.moe is None or layer.moe.groups in (groups, 1):

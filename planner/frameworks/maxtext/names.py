@@ -22,7 +22,8 @@ VERSION: Final = "0.2.4-e591f30"
 CONFIG: Final = "config.yml"
 PROGRAM: Final = "maxtext.trainers.pre_train.train"
 
-# catalog name -> that of configs/models, whose dimensions are the same but for groups of experts, which those leave out
+# catalog name -> that of configs/models, whose dimensions are the same but for groups of experts, which those leave
+# out, and for `VOCABULARY`
 MODELS: Final = {
     "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
     "llama-3-70b": "llama3-70b", "llama-3.1-8b": "llama3.1-8b", "llama-3.1-70b": "llama3.1-70b",
@@ -33,7 +34,12 @@ MODELS: Final = {
     "qwen3-235b-a22b": "qwen3-235b-a22b", "qwen3-coder-480b-a35b": "qwen3-480b-a35b",
     "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b", "deepseek-v3": "deepseek3-671b",
     "kimi-k2": "kimi-k2-1t",
+    "gemma-3-4b": "gemma3-4b", "gemma-3-12b": "gemma3-12b", "gemma-3-27b": "gemma3-27b",
 }  # fmt: skip
+# of its name, which a file over configs/base.yml does not change: without the rows of Google's weights for images
+VOCABULARY: Final = dict.fromkeys(("gemma3-4b", "gemma3-12b", "gemma3-27b"), 262_144)
+# whose layers differ in turn: scanned, six of them are one block, whose activations are recomputed together
+IN_BLOCKS: Final = tuple(VOCABULARY)
 CATALOG: Final = {name: ours for ours, name in MODELS.items()} | {"llama3.3-70b": "llama-3.1-70b"}
 
 
@@ -90,7 +96,7 @@ NOT_ACCUMULATED: Final = ("fp8", "nanoo_fp8", "fp8_gpu", "te_fp8_delayedscaling"
 OPTIMIZERS: Final = {
     "adamw": Optimizer.ADAMW, "adam_pax": Optimizer.ADAMW, "sgd": Optimizer.SGD, "muon": Optimizer.MUON,
 }  # fmt: skip
-MUON_BLOCKS: Final = ("llama2", "qwen3", "deepseek")  # of those written here (configs/types.py)
+MUON_BLOCKS: Final = ("llama2", "qwen3", "deepseek", "gemma3")  # of those written here (configs/types.py)
 
 _HEADS: Final = frozenset(("query_proj", "key_proj", "value_proj"))
 _SPLIT: Final = frozenset(("mlpwi_0", "mlpwi_1"))

@@ -20,6 +20,7 @@ from planner.frameworks.maxtext.mesh import ALIKE, ORDER, REST, UNKNOWN, UNSTATE
 from planner.frameworks.maxtext.model import parsed_model
 from planner.frameworks.maxtext.names import (
     EXACT,
+    IN_BLOCKS,
     KEPT,
     NOT_ACCUMULATED,
     OFFLOADING,
@@ -369,6 +370,10 @@ def _notes(s: Settings) -> list[str]:
     if s.count("num_experts", 1) > 1 and not s.flag("sparse_matmul", True) and not _drops(s):
         said.append(
             "sparse_matmul false without capacity_factor: every expert computes every token, which is slower"
+        )
+    if s.text("model_name", "") in IN_BLOCKS and s.flag("scan_layers", True):
+        said.append(
+            "scan_layers: six layers are recomputed together, modelled one by one, which takes less memory"
         )
     if s.number("dropout_rate") > 0:
         said.append("dropout_rate: dropout is not modelled here")

@@ -11,8 +11,9 @@ from typing import Any, Final
 from planner.errors import UnsupportedError
 from planner.frameworks.framework import Launch
 from planner.frameworks.maxtext.mesh import Mesh
-from planner.frameworks.maxtext.model import model_settings
+from planner.frameworks.maxtext.model import decoder_block, model_settings, shipped_name
 from planner.frameworks.maxtext.names import (
+    IN_BLOCKS,
     MUON_BLOCKS,
     NOT_ACCUMULATED,
     NOT_RUN,
@@ -165,7 +166,8 @@ def per_device(sequences: int, devices: int) -> float | int:
 def _pipeline(launch: Launch) -> dict[str, Any]:
     config = launch.config
     if config.pp == 1:
-        return {}
+        # layer by layer, as recomputation is planned
+        return {"scan_layers": False} if shipped_name(launch.model) in IN_BLOCKS else {}
     return {
         "num_pipeline_microbatches": config.num_microbatches,
         "num_layers_per_pipeline_stage": launch.model.num_layers // (config.pp * config.vpp),
@@ -192,7 +194,7 @@ def _numbers(launch: Launch) -> dict[str, Any]:
     stack = launch.stack_of("maxtext")
     if stack is not None and stack.kernels.cross_entropy is CrossEntropy.CHUNKED:
         found["num_vocab_tiling"] = stack.kernels.loss_chunks
-    block = model_settings(launch).get("decoder_block", "llama2")
+    block = decoder_block(launch)
     muon = job.optimizer is not Optimizer.MUON or block in MUON_BLOCKS
     require(muon, TITLE, "Muon on this decoder block", block)
     return found

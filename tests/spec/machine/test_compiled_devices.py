@@ -73,6 +73,8 @@ def test_maxtext_shards_weights_unasked() -> None:
     problem, _ = resolve(Request("llama-3.1-8b", "tpu-v5p", 64, 4096, "64"))
     assert named_config({}, problem)[0].zero == 3
     assert named_config({"zero": (1,)}, problem)[0].zero == 1
+    odd, _ = resolve(Request("llama-3.1-8b", "tpu-v5p", 60, 4096, "960"))
+    assert named_config({}, odd)[0].zero == 1  # 60 ranks do not divide the width
     gpus, _ = resolve(Request("llama-3.1-8b", "dgx-h100", 64, 4096, "64"))
     assert named_config({}, gpus)[0].zero == 1
 
