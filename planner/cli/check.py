@@ -391,6 +391,7 @@ def _launch(
 
 def _lines(answer: Mapping[str, Any]) -> list[str]:
     """The answer as text."""
+    from planner.report.facts import speedup
     from planner.units import format_capacity, format_time
 
     lines = [
@@ -418,8 +419,11 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
     better = answer["better"]
     if better is not None:
         gain = better["faster"]
-        word = "faster" if gain is None or gain >= 0 else "slower, but it fits"
-        gain = "" if gain is None else f", {abs(gain):.1%} {word}"
+        if gain is not None:
+            gain = (
+                f", {speedup(1 + gain)}" if gain >= 0 else f", {1 / (1 + gain) - 1:.1%} slower, but it fits"
+            )
+        gain = gain or ""
         lines.append(f"better: {better['config']} ({format_time(better['step_time_s'])} a step{gain})")
         lines += [f"  {line}" for line in better["diff"]]
     elif answer["verdict"] in ("fits", "borderline"):  # legal, if perhaps with an option that is not known
