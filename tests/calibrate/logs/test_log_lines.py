@@ -176,9 +176,9 @@ def test_a_long_log_is_read(tmp_path: Path) -> None:
 
 
 OOM_CONTAINER = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.11 GiB of "
-    "which {free} GiB is free. {processes} Of the allocated memory {allocated} GiB is allocated by PyTorch, and 4.50 GiB "
-    "is reserved by PyTorch but unallocated."
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.11 GiB "
+    "of which {free} GiB is free. {processes} Of the allocated memory {allocated} GiB is allocated by PyTorch, and "
+    "4.50 GiB is reserved by PyTorch but unallocated."
 )
 
 
