@@ -89,7 +89,7 @@ class Settings:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
             must = f"must be a whole number from {least} to {MOST:,}{self._or_auto(value)}"
-            how = how_to_set(value) if isinstance(value, str) and "$" in value else ""
+            how = how_to_set(value) if isinstance(value, str) and set("$`") & set(value) else ""
             raise FileInputError(self.file, must, as_written(value)[:80], how, field=name)
         return value
 
